@@ -1,0 +1,84 @@
+//! Builds llama.cpp and the shim, and tells cargo how to link them. One step per module in `build/`:
+//!
+//! 1. `require`: is there a compiler, cmake, and make or ninja? If not, one paragraph that says what to install.
+//! 2. `source`: where is llama.cpp's source?
+//! 3. `configure`: which cmake options follow from the cargo features?
+//! 4. `compile`: run cmake (always optimised), in OUT_DIR or in the folder that `AUTOPLACE_LLAMA_BUILD_DIR` names.
+//! 5. `shim`: compile `native/`, the exception-proof door to llama.cpp's C++.
+//! 6. `link`: name the libraries.
+//! 7. `isa`: record which instruction set the CPU code was compiled for, so that the program can check it at start.
+//! 8. `bindings` (feature `bindgen`): regenerate the committed bindings' text into OUT_DIR.
+
+#[path = "build/bindings.rs"]
+#[cfg(feature = "bindgen")]
+mod bindings;
+#[path = "build/compile.rs"]
+mod compile;
+#[path = "build/configure.rs"]
+mod configure;
+#[path = "build/isa.rs"]
+mod isa;
+#[path = "build/link.rs"]
+mod link;
+#[path = "build/require.rs"]
+mod require;
+#[path = "build/shim.rs"]
+mod shim;
+#[path = "build/source.rs"]
+mod source;
+
+/// What cargo asked for, read once.
+struct Target {
+    os: String,
+    arch: String,
+    env: String,
+}
+
+impl Target {
+    fn from_cargo() -> Self {
+        let var = |name: &str| std::env::var(name).unwrap_or_default();
+        Self {
+            os: var("CARGO_CFG_TARGET_OS"),
+            arch: var("CARGO_CFG_TARGET_ARCH"),
+            env: var("CARGO_CFG_TARGET_ENV"),
+        }
+    }
+
+    fn is_msvc(&self) -> bool {
+        self.env == "msvc"
+    }
+
+    fn is_apple(&self) -> bool {
+        matches!(self.os.as_str(), "macos" | "ios" | "tvos" | "visionos")
+    }
+}
+
+/// True when the cargo feature is on.
+fn feature(name: &str) -> bool {
+    let var = format!("CARGO_FEATURE_{}", name.to_uppercase().replace('-', "_"));
+    std::env::var_os(var).is_some()
+}
+
+fn main() {
+    for path in ["build.rs", "build", "native"] {
+        println!("cargo:rerun-if-changed={path}");
+    }
+    println!("cargo:rerun-if-env-changed=DOCS_RS");
+
+    if std::env::var_os("DOCS_RS").is_some() {
+        // docs.rs has no network and needs no native code: rustdoc only type-checks.
+        isa::report(&isa::InstructionSet::none(), &[]);
+        return;
+    }
+
+    let target = Target::from_cargo();
+    require::tools(&target);
+    let source = source::find();
+    let options = configure::options(&target);
+    let built = compile::run(&source, &options);
+    shim::compile(&source);
+    link::libraries(&target, &built);
+    isa::report(&isa::compiled_for(&target), &options.backends);
+    #[cfg(feature = "bindgen")]
+    bindings::generate(&source);
+}

@@ -1,0 +1,62 @@
+//! Step 4: run cmake. Optimised always: a debug build of ggml is a hundred times slower and helps nobody who debugs Rust.
+//!
+//! By default everything happens in OUT_DIR. `AUTOPLACE_LLAMA_BUILD_DIR` names a folder to share one native build between
+//! cargo profiles, packages and steps: below it each combination of source and options has a folder of its own, and a file
+//! lock keeps two build scripts apart.
+
+use std::fs::{self, File};
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::path::{Path, PathBuf};
+
+use crate::configure::Options;
+
+/// Where the libraries are.
+pub(crate) struct Built {
+    /// cmake's binary folder.
+    pub(crate) dir: PathBuf,
+    /// Shared libraries and loadable backends instead of static libraries.
+    pub(crate) dynamic: bool,
+}
+
+/// Configures and builds the target `llama`, or finds it up to date.
+pub(crate) fn run(source: &Path, options: &Options) -> Built {
+    println!("cargo:rerun-if-env-changed=AUTOPLACE_LLAMA_BUILD_DIR");
+    let dir = match std::env::var_os("AUTOPLACE_LLAMA_BUILD_DIR") {
+        Some(shared) => PathBuf::from(shared).join(key(source, options)),
+        None => PathBuf::from(std::env::var_os("OUT_DIR").expect("cargo sets it")).join("llama"),
+    };
+    fs::create_dir_all(&dir).unwrap_or_else(|e| panic!("cannot create {}: {e}", dir.display()));
+    let lock = dir.join("lock");
+    let lock =
+        File::create(&lock).unwrap_or_else(|e| panic!("cannot create {}: {e}", lock.display()));
+    // Released when the file is dropped, also after a crash.
+    lock.lock().expect("a lock on a fresh file");
+
+    let mut cmake = cmake::Config::new(source);
+    cmake.out_dir(&dir).profile("Release").build_target("llama");
+    if std::env::var("CARGO_CFG_TARGET_ENV").as_deref() != Ok("msvc") {
+        // The shim turns a failed GGML_ASSERT into an exception, which must be able to pass through C frames.
+        cmake.cflag("-fexceptions");
+    }
+    for (name, value) in &options.defines {
+        cmake.define(name, value);
+    }
+    let build = cmake.build().join("build");
+    println!("cargo:root={}", build.display());
+    Built {
+        dir: build,
+        dynamic: options.dynamic,
+    }
+}
+
+/// One folder per source, options and target: nothing else changes what cmake produces here.
+fn key(source: &Path, options: &Options) -> String {
+    let target = std::env::var("TARGET").expect("cargo sets it");
+    let mut hash = DefaultHasher::new();
+    (source, &options.defines, &target).hash(&mut hash);
+    for name in ["CC", "CXX", "CFLAGS", "CXXFLAGS"] {
+        println!("cargo:rerun-if-env-changed={name}");
+        std::env::var_os(name).hash(&mut hash);
+    }
+    format!("{target}-{:016x}", hash.finish())
+}

@@ -1,0 +1,75 @@
+//! Step 3: which cmake options follow from the cargo features.
+
+use crate::{Target, feature};
+
+/// The cmake definitions and what they amount to.
+pub(crate) struct Options {
+    /// `-D` definitions, in a fixed order so that equal features give an equal build folder.
+    pub(crate) defines: Vec<(&'static str, String)>,
+    /// Backends compiled in (or built as loadable libraries), by ggml's names.
+    pub(crate) backends: Vec<&'static str>,
+    /// Shared libraries and loadable backends instead of static libraries.
+    pub(crate) dynamic: bool,
+}
+
+/// Reads the cargo features.
+pub(crate) fn options(target: &Target) -> Options {
+    let dynamic = feature("dynamic-backends");
+    let mut options = Options {
+        defines: Vec::new(),
+        backends: vec!["CPU"],
+        dynamic,
+    };
+    let mut set = |name, on: bool| {
+        options
+            .defines
+            .push((name, if on { "ON" } else { "OFF" }.into()));
+    };
+
+    // The library alone: `common`, tools, tests and examples are somebody else's program.
+    for name in [
+        "LLAMA_BUILD_COMMON",
+        "LLAMA_BUILD_TESTS",
+        "LLAMA_BUILD_TOOLS",
+        "LLAMA_BUILD_EXAMPLES",
+        "LLAMA_BUILD_SERVER",
+        "LLAMA_BUILD_APP",
+        "LLAMA_OPENSSL",
+        "LLAMA_ALL_WARNINGS",
+        // The commit it would look up is that of whatever repository happens to surround the source.
+        "GIT_EXE",
+    ] {
+        set(name, false);
+    }
+
+    set("BUILD_SHARED_LIBS", dynamic);
+    set("GGML_BACKEND_DL", dynamic);
+    set("GGML_CPU_ALL_VARIANTS", dynamic);
+    set("GGML_NATIVE", feature("native") && !dynamic);
+    set("GGML_OPENMP", feature("openmp"));
+
+    for (name, option, backend) in [
+        ("cuda", "GGML_CUDA", "CUDA"),
+        ("vulkan", "GGML_VULKAN", "Vulkan"),
+        ("hip", "GGML_HIP", "ROCm"),
+        ("rpc", "GGML_RPC", "RPC"),
+        ("metal", "GGML_METAL", "Metal"),
+    ] {
+        let on = feature(name) && (name != "metal" || target.is_apple());
+        set(option, on);
+        if on {
+            options.backends.push(backend);
+        }
+    }
+    if feature("metal") && target.is_apple() {
+        options
+            .defines
+            .push(("GGML_METAL_EMBED_LIBRARY", "ON".into()));
+    }
+    if feature("cuda") {
+        println!("cargo:rerun-if-env-changed=CMAKE_CUDA_ARCHITECTURES");
+        let own = std::env::var("CMAKE_CUDA_ARCHITECTURES").unwrap_or_else(|_| "native".into());
+        options.defines.push(("CMAKE_CUDA_ARCHITECTURES", own));
+    }
+    options
+}

@@ -1,0 +1,182 @@
+//! Step 6: the libraries, found by walking cmake's folder, so that a backend's own helper libraries are never forgotten.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+use crate::compile::Built;
+use crate::{Target, feature};
+
+/// Prints cargo's link lines.
+pub(crate) fn libraries(target: &Target, built: &Built) {
+    let kind = if built.dynamic { "dylib" } else { "static" };
+    let mut found = BTreeSet::new();
+    walk(&built.dir, &mut |path| {
+        if let Some(name) = library_name(path, target, built.dynamic) {
+            found.insert((
+                name,
+                path.parent().expect("a file lies in a folder").to_owned(),
+            ));
+        }
+    });
+    for dir in found
+        .iter()
+        .map(|(_, dir)| dir)
+        .collect::<BTreeSet<&PathBuf>>()
+    {
+        println!("cargo:rustc-link-search=native={}", dir.display());
+    }
+    // Dependents first: llama uses ggml, ggml (the registry) uses the backends, everything uses ggml-base.
+    let rank = |name: &str| match name {
+        "llama" => 0,
+        "ggml" => 1,
+        "ggml-base" => 3,
+        _ => 2,
+    };
+    let mut names: Vec<&str> = found.iter().map(|(name, _)| name.as_str()).collect();
+    names.sort_by_key(|name| (rank(name), *name));
+    names.dedup();
+    for required in ["llama", "ggml", "ggml-base"] {
+        assert!(
+            names.contains(&required),
+            "cmake built no {required} library below {}",
+            built.dir.display()
+        );
+    }
+    for name in names {
+        println!("cargo:rustc-link-lib={kind}={name}");
+    }
+    if built.dynamic {
+        // Loadable backends lie here; programs look beside themselves first (see `Backend::init`).
+        println!(
+            "cargo:rustc-env=LLAMA_SYS_BACKEND_DIR={}",
+            built.dir.join("bin").display()
+        );
+        println!("cargo:lib_dir={}", built.dir.join("bin").display());
+    }
+    if !built.dynamic {
+        system_libraries(target);
+    }
+}
+
+/// What ggml's static libraries need from the system and from the toolkits.
+fn system_libraries(target: &Target) {
+    match target.os.as_str() {
+        "linux" if target.env == "gnu" || target.env == "musl" => {
+            link(&["stdc++", "m", "pthread", "dl"])
+        }
+        "macos" | "ios" => link(&["c++", "framework=Foundation", "framework=Accelerate"]),
+        "windows" if target.is_msvc() => link(&["advapi32"]),
+        "windows" => link(&["stdc++", "advapi32"]),
+        "android" => link(&["c++_shared", "m", "dl"]),
+        _ => link(&["stdc++"]),
+    }
+    if feature("openmp") {
+        match (target.os.as_str(), target.is_msvc()) {
+            ("macos", _) => link(&["omp"]),
+            // MSVC's compiler names its OpenMP library in the object files.
+            (_, true) => {}
+            _ => link(&["gomp"]),
+        }
+    }
+    if feature("metal") && target.is_apple() {
+        link(&["framework=Metal", "framework=MetalKit"]);
+    }
+    if feature("vulkan") {
+        println!("cargo:rerun-if-env-changed=VULKAN_SDK");
+        if let Some(sdk) = std::env::var_os("VULKAN_SDK") {
+            let lib = if target.os == "windows" { "Lib" } else { "lib" };
+            search(&Path::new(&sdk).join(lib));
+        }
+        link(&[if target.os == "windows" {
+            "vulkan-1"
+        } else {
+            "vulkan"
+        }]);
+    }
+    if feature("cuda") {
+        cuda(target);
+    }
+    if feature("hip") {
+        println!("cargo:rerun-if-env-changed=ROCM_PATH");
+        let rocm = std::env::var("ROCM_PATH").unwrap_or_else(|_| "/opt/rocm".into());
+        search(&Path::new(&rocm).join("lib"));
+        link(&["amdhip64", "rocblas", "hipblas"]);
+    }
+}
+
+/// The CUDA runtime and cuBLAS as shared libraries: the static ones pull in culibos, which many installations lack.
+fn cuda(target: &Target) {
+    for name in ["CUDA_PATH", "CUDA_HOME"] {
+        println!("cargo:rerun-if-env-changed={name}");
+    }
+    let root = std::env::var("CUDA_PATH")
+        .or_else(|_| std::env::var("CUDA_HOME"))
+        .unwrap_or_else(|_| "/usr/local/cuda".into());
+    let root = Path::new(&root);
+    if target.os == "windows" {
+        search(&root.join("lib/x64"));
+    } else {
+        for dir in [
+            "lib64",
+            "lib64/stubs",
+            "lib",
+            "lib/stubs",
+            "targets/x86_64-linux/lib",
+        ] {
+            search(&root.join(dir));
+        }
+    }
+    link(&["cudart", "cublas", "cublasLt", "cuda"]);
+}
+
+fn link(libraries: &[&str]) {
+    for library in libraries {
+        match library.split_once('=') {
+            Some(_) => println!("cargo:rustc-link-lib={library}"),
+            None => println!("cargo:rustc-link-lib=dylib={library}"),
+        }
+    }
+}
+
+fn search(dir: &Path) {
+    if dir.is_dir() {
+        println!("cargo:rustc-link-search=native={}", dir.display());
+    }
+}
+
+/// `libggml-cpu.a` -> `ggml-cpu`; loadable backends of a dynamic build are opened at run time and never linked.
+fn library_name(path: &Path, target: &Target, dynamic: bool) -> Option<String> {
+    let (prefix, suffix) = match (target.os.as_str(), target.is_msvc(), dynamic) {
+        ("windows", true, _) => ("", ".lib"),
+        ("windows", false, false) => ("", ".a"),
+        ("windows", false, true) => ("", ".dll.a"),
+        ("macos" | "ios", _, true) => ("lib", ".dylib"),
+        (_, _, true) => ("lib", ".so"),
+        (_, _, false) => ("lib", ".a"),
+    };
+    let file = path.file_name()?.to_str()?;
+    let name = file.strip_prefix(prefix)?.strip_suffix(suffix)?;
+    let ours = name == "llama" || name == "ggml" || name.starts_with("ggml-");
+    let linkable = !dynamic || matches!(name, "llama" | "ggml" | "ggml-base");
+    (ours && linkable).then(|| name.to_owned())
+}
+
+fn walk(dir: &Path, visit: &mut dyn FnMut(&Path)) {
+    let Ok(entries) = std::fs::read_dir(dir) else {
+        return;
+    };
+    for entry in entries.flatten() {
+        let path = entry.path();
+        if path.is_dir() {
+            // The shader compiler of ggml-vulkan is a build of its own, for the build machine.
+            if path
+                .file_name()
+                .is_some_and(|name| name != "CMakeFiles" && name != "vulkan-shaders-gen-prefix")
+            {
+                walk(&path, visit);
+            }
+        } else {
+            visit(&path);
+        }
+    }
+}

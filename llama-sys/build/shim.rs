@@ -1,0 +1,20 @@
+//! Step 5: the C++ shim, always optimised like the rest of the native code.
+
+use std::path::Path;
+
+/// Compiles `native/shim.cpp` into OUT_DIR.
+pub(crate) fn compile(source: &Path) {
+    cc::Build::new()
+        .cpp(true)
+        .std("c++17")
+        .opt_level(2)
+        .debug(false)
+        .warnings(false)
+        .include(source.join("include"))
+        .include(source.join("ggml/include"))
+        // llama-ext.h: the memory breakdown has no C interface yet.
+        .include(source.join("src"))
+        .include("native")
+        .file("native/shim.cpp")
+        .compile("llama_shim");
+}

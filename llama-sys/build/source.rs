@@ -1,0 +1,88 @@
+//! Step 2: where llama.cpp's source is. In order: the folder that `LLAMA_CPP_DIR` names; `llama.cpp/` beside this crate
+//! (in the published package only: the release copies it in); the package that `vendor/Cargo.lock` pins by checksum, which
+//! cargo itself fetches and unpacks, so that any mirror, proxy or offline configuration of cargo's works here too.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// Name of the published package that ships llama.cpp whole; only its `llama.cpp/` folder is used.
+const PACKAGE: &str = "llama-cpp-sys-2";
+
+/// The root of llama.cpp's source tree.
+pub(crate) fn find() -> PathBuf {
+    println!("cargo:rerun-if-env-changed=LLAMA_CPP_DIR");
+    let here = PathBuf::from(std::env::var_os("CARGO_MANIFEST_DIR").expect("cargo sets it"));
+
+    if let Some(dir) = std::env::var_os("LLAMA_CPP_DIR") {
+        let dir = PathBuf::from(dir);
+        assert!(
+            is_llama_cpp(&dir),
+            "LLAMA_CPP_DIR is {}, which holds no llama.cpp (no include/llama.h)",
+            dir.display()
+        );
+        return dir;
+    }
+    let packaged = here.join("llama.cpp");
+    if is_llama_cpp(&packaged) {
+        println!(
+            "cargo:rerun-if-changed={}",
+            packaged.join("include/llama.h").display()
+        );
+        return packaged;
+    }
+    let manifest = here.join("../vendor/Cargo.toml");
+    println!("cargo:rerun-if-changed={}", manifest.display());
+    println!(
+        "cargo:rerun-if-changed={}",
+        manifest.with_file_name("Cargo.lock").display()
+    );
+    pinned(&manifest)
+}
+
+fn is_llama_cpp(dir: &Path) -> bool {
+    dir.join("include/llama.h").is_file() && dir.join("ggml/CMakeLists.txt").is_file()
+}
+
+/// Asks cargo where it unpacked the pinned package.
+fn pinned(manifest: &Path) -> PathBuf {
+    let cargo = std::env::var_os("CARGO").expect("cargo sets it");
+    let output = Command::new(cargo)
+        .args([
+            "metadata",
+            "--locked",
+            "--format-version",
+            "1",
+            "--manifest-path",
+        ])
+        .arg(manifest)
+        .output()
+        .unwrap_or_else(|e| {
+            panic!(
+                "cannot run `cargo metadata` for {}: {e}",
+                manifest.display()
+            )
+        });
+    assert!(
+        output.status.success(),
+        "cargo could not fetch the package that {} pins:\n{}",
+        manifest.display(),
+        String::from_utf8_lossy(&output.stderr)
+    );
+    let metadata: serde_json::Value =
+        serde_json::from_slice(&output.stdout).expect("cargo metadata prints JSON");
+    let package = metadata["packages"]
+        .as_array()
+        .and_then(|all| all.iter().find(|p| p["name"] == PACKAGE))
+        .unwrap_or_else(|| panic!("{} pins no {PACKAGE}", manifest.display()));
+    let root = Path::new(package["manifest_path"].as_str().expect("a path"))
+        .parent()
+        .expect("a manifest lies in a folder")
+        .join("llama.cpp");
+    assert!(
+        is_llama_cpp(&root),
+        "{PACKAGE} {} ships no llama.cpp source at {}",
+        package["version"],
+        root.display()
+    );
+    root
+}

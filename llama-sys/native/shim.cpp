@@ -1,0 +1,222 @@
+#include "shim.h"
+
+#include "llama-ext.h"
+#include "llama-model.h"
+
+#include <cstdio>
+#include <exception>
+#include <new>
+#include <numeric>
+#include <string>
+
+namespace {
+
+// Thrown by the abort guard. Derived from std::exception so that llama.cpp's own handlers, which clean up and return NULL,
+// treat a failed assertion like any other bad file.
+struct assertion_failed : std::exception {
+    explicit assertion_failed(const char * text) : message(text) {}
+    const char * what() const noexcept override { return message.c_str(); }
+    std::string message;
+};
+
+// Unwinding needs tables in every frame between ggml_abort and here. gcc and clang emit them (the build adds -fexceptions
+// to the C files); MSVC assumes that extern "C" functions never throw.
+#if defined(_MSC_VER)
+constexpr bool can_unwind = false;
+#else
+constexpr bool can_unwind = true;
+#endif
+
+thread_local int  guard_depth = 0;
+thread_local char last_assertion[2048] = {0};
+
+struct guard {
+    guard() { last_assertion[0] = 0; ++guard_depth; }
+    ~guard() { --guard_depth; }
+    guard(const guard &) = delete;
+    guard & operator=(const guard &) = delete;
+};
+
+void copy_message(char * dst, size_t size, const char * src) {
+    std::snprintf(dst, size, "%s", src ? src : "");
+}
+
+void on_abort(const char * message) {
+    if (can_unwind && guard_depth > 0) {
+        copy_message(last_assertion, sizeof(last_assertion), message);
+        throw assertion_failed(message);
+    }
+    // Returning lets ggml_abort call abort(): say why first.
+    std::fprintf(stderr, "%s\n", message);
+    std::fflush(stderr);
+}
+
+void set(shim_error * error, shim_status status, const char * message) {
+    error->status = status;
+    copy_message(error->message, sizeof(error->message), message);
+}
+
+// Runs `call`, turns whatever it throws into `error`, and returns `fallback` then.
+template <typename F, typename R>
+R checked(shim_error * error, R fallback, F && call) {
+    error->status     = SHIM_STATUS_OK;
+    error->message[0] = 0;
+    try {
+        return call();
+    } catch (const assertion_failed & e) {
+        set(error, SHIM_STATUS_ASSERTION, e.what());
+    } catch (const std::bad_alloc &) {
+        set(error, SHIM_STATUS_OUT_OF_MEMORY, "out of host memory");
+    } catch (const std::exception & e) {
+        set(error, SHIM_STATUS_EXCEPTION, e.what());
+    } catch (...) {
+        set(error, SHIM_STATUS_EXCEPTION, "an exception of unknown type");
+    }
+    return fallback;
+}
+
+// The same with the abort guard on: only for calls that compute nothing on other threads.
+template <typename F, typename R>
+R guarded(shim_error * error, R fallback, F && call) {
+    guard on;
+    R result = checked(error, fallback, call);
+    // llama.cpp catches std::exception itself and returns NULL; the assertion's text is still the reason.
+    if (error->status == SHIM_STATUS_OK && last_assertion[0] != 0) {
+        set(error, SHIM_STATUS_ASSERTION, last_assertion);
+        last_assertion[0] = 0;
+    }
+    return result;
+}
+
+} // namespace
+
+void shim_install_abort_guard(void) {
+    ggml_set_abort_callback(on_abort);
+}
+
+llama_model * shim_model_load(const char * path, const llama_model_params * params, shim_error * error) {
+    return guarded(error, (llama_model *) nullptr, [&] { return llama_model_load_from_file(path, *params); });
+}
+
+void shim_model_shape(const llama_model * model, struct shim_model_shape * shape) {
+    const auto & hparams = model->hparams;
+    shape->n_layer      = hparams.n_layer_all;
+    shape->n_expert     = hparams.n_expert;
+    shape->head_k_block = 0;
+    shape->head_v_block = 0;
+    shape->causal       = hparams.causal_attn;
+    for (uint32_t il = 0; il < hparams.n_layer(); ++il) {
+        if (hparams.n_head_kv(il) == 0) {
+            continue; // no attention here
+        }
+        shape->head_k_block = std::gcd(shape->head_k_block, hparams.n_embd_head_k(il));
+        shape->head_v_block = std::gcd(shape->head_v_block, hparams.n_embd_head_v(il));
+    }
+}
+
+int32_t shim_model_n_devices(const llama_model * model) {
+    return llama_model_n_devices(model);
+}
+
+ggml_backend_dev_t shim_model_device(const llama_model * model, int32_t index) {
+    return llama_model_get_device(model, index);
+}
+
+llama_context * shim_context_init(llama_model * model, const llama_context_params * params, shim_error * error) {
+    return guarded(error, (llama_context *) nullptr, [&] { return llama_init_from_model(model, *params); });
+}
+
+int32_t shim_decode(llama_context * ctx, const llama_batch * batch, shim_error * error) {
+    return checked(error, (int32_t) -3, [&] { return llama_decode(ctx, *batch); });
+}
+
+int32_t shim_memory_breakdown(const llama_context * ctx, shim_memory_row * rows, int32_t n_max, shim_error * error) {
+    return checked(error, (int32_t) 0, [&] {
+        int32_t n = 0;
+        for (const auto & [buft, data] : llama_get_memory_breakdown(ctx)) {
+            if (n < n_max) {
+                rows[n] = { buft, ggml_backend_buft_get_device(buft), ggml_backend_buft_is_host(buft), data.model, data.context, data.compute };
+            }
+            ++n;
+        }
+        return n;
+    });
+}
+
+bool shim_memory_clear(llama_context * ctx, bool data, shim_error * error) {
+    return guarded(error, false, [&] { llama_memory_clear(llama_get_memory(ctx), data); return true; });
+}
+
+bool shim_memory_seq_rm(llama_context * ctx, llama_seq_id seq, llama_pos p0, llama_pos p1, shim_error * error) {
+    return guarded(error, false, [&] { return llama_memory_seq_rm(llama_get_memory(ctx), seq, p0, p1); });
+}
+
+bool shim_memory_seq_cp(llama_context * ctx, llama_seq_id src, llama_seq_id dst, llama_pos p0, llama_pos p1, shim_error * error) {
+    return guarded(error, false, [&] { llama_memory_seq_cp(llama_get_memory(ctx), src, dst, p0, p1); return true; });
+}
+
+bool shim_memory_seq_keep(llama_context * ctx, llama_seq_id seq, shim_error * error) {
+    return guarded(error, false, [&] { llama_memory_seq_keep(llama_get_memory(ctx), seq); return true; });
+}
+
+bool shim_memory_seq_add(llama_context * ctx, llama_seq_id seq, llama_pos p0, llama_pos p1, llama_pos delta, shim_error * error) {
+    return guarded(error, false, [&] { llama_memory_seq_add(llama_get_memory(ctx), seq, p0, p1, delta); return true; });
+}
+
+int32_t shim_tokenize(const llama_vocab * vocab, const char * text, int32_t text_len, llama_token * tokens, int32_t n_max,
+                      bool add_special, bool parse_special, shim_error * error) {
+    return guarded(error, (int32_t) 0, [&] { return llama_tokenize(vocab, text, text_len, tokens, n_max, add_special, parse_special); });
+}
+
+int32_t shim_token_to_piece(const llama_vocab * vocab, llama_token token, char * buf, int32_t length, int32_t lstrip, bool special,
+                            shim_error * error) {
+    return guarded(error, (int32_t) 0, [&] { return llama_token_to_piece(vocab, token, buf, length, lstrip, special); });
+}
+
+llama_sampler * shim_sampler_grammar(const llama_vocab * vocab, const char * grammar, const char * root, shim_error * error) {
+    return guarded(error, (llama_sampler *) nullptr, [&] { return llama_sampler_init_grammar(vocab, grammar, root); });
+}
+
+llama_sampler * shim_sampler_dry(const llama_vocab * vocab, float multiplier, float base, int32_t allowed_length, int32_t penalty_last_n,
+                                 const char ** breakers, size_t n_breakers, shim_error * error) {
+    return guarded(error, (llama_sampler *) nullptr, [&] {
+        return llama_sampler_init_dry(vocab, multiplier, base, allowed_length, penalty_last_n, breakers, n_breakers);
+    });
+}
+
+llama_token shim_sampler_sample(llama_sampler * chain, llama_context * ctx, int32_t index, shim_error * error) {
+    // The logits are waited for outside the guard: what is still computing must not be unwound.
+    return checked(error, (llama_token) LLAMA_TOKEN_NULL, [&] {
+        llama_synchronize(ctx);
+        guard on;
+        return llama_sampler_sample(chain, ctx, index);
+    });
+}
+
+bool shim_sampler_accept(llama_sampler * chain, llama_token token, shim_error * error) {
+    return guarded(error, false, [&] { llama_sampler_accept(chain, token); return true; });
+}
+
+size_t shim_state_size(llama_context * ctx, llama_seq_id seq, shim_error * error) {
+    return guarded(error, (size_t) 0, [&] { return seq < 0 ? llama_state_get_size(ctx) : llama_state_seq_get_size(ctx, seq); });
+}
+
+size_t shim_state_get(llama_context * ctx, llama_seq_id seq, uint8_t * dst, size_t size, shim_error * error) {
+    return guarded(error, (size_t) 0, [&] {
+        return seq < 0 ? llama_state_get_data(ctx, dst, size) : llama_state_seq_get_data(ctx, dst, size, seq);
+    });
+}
+
+size_t shim_state_set(llama_context * ctx, llama_seq_id seq, const uint8_t * src, size_t size, shim_error * error) {
+    return guarded(error, (size_t) 0, [&] {
+        return seq < 0 ? llama_state_set_data(ctx, src, size) : llama_state_seq_set_data(ctx, src, size, seq);
+    });
+}
+
+ggml_backend_reg_t shim_backend_load(const char * path, shim_error * error) {
+    return guarded(error, (ggml_backend_reg_t) nullptr, [&] { return ggml_backend_load(path); });
+}
+
+void shim_backend_load_all_from(const char * dir, shim_error * error) {
+    guarded(error, true, [&] { ggml_backend_load_all_from_path(dir); return true; });
+}

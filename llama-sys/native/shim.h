@@ -1,0 +1,89 @@
+// The only door to the parts of llama.cpp that can throw, that exist in C++ only, or that can end the process.
+//
+// Every function that can fail takes a `shim_error` (may not be NULL), sets its status and message, and returns a neutral
+// value. No exception leaves this file.
+#pragma once
+
+#include "llama.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+enum shim_status {
+    SHIM_STATUS_OK            = 0,
+    SHIM_STATUS_EXCEPTION     = 1, // a C++ exception, message as thrown
+    SHIM_STATUS_OUT_OF_MEMORY = 2, // std::bad_alloc: host memory
+    SHIM_STATUS_ASSERTION     = 3, // a GGML_ASSERT or GGML_ABORT that the guard turned into an error
+};
+
+struct shim_error {
+    enum shim_status status;
+    char             message[2048];
+};
+
+// The bytes of one buffer type of a context: see `llama_get_memory_breakdown` in llama-ext.h.
+struct shim_memory_row {
+    ggml_backend_buffer_type_t buft;
+    ggml_backend_dev_t         device; // NULL for buffer types without one
+    bool                       is_host;
+    uint64_t                   model;
+    uint64_t                   context;
+    uint64_t                   compute;
+};
+
+// Shapes of the model that llama.h does not tell.
+struct shim_model_shape {
+    uint32_t n_layer;      // blocks, nextn included
+    uint32_t n_expert;
+    uint32_t head_k_block; // greatest common divisor over the layers of the K head width
+    uint32_t head_v_block; // the same for V
+    bool     causal;
+};
+
+// Replaces ggml's abort by an exception while the calling thread is inside a guarded function of this file; elsewhere
+// (worker threads, the middle of a graph) the message goes to the log and the process ends as before.
+void shim_install_abort_guard(void);
+
+struct llama_model * shim_model_load(const char * path, const struct llama_model_params * params, struct shim_error * error);
+void                 shim_model_shape(const struct llama_model * model, struct shim_model_shape * shape);
+int32_t              shim_model_n_devices(const struct llama_model * model);
+ggml_backend_dev_t   shim_model_device(const struct llama_model * model, int32_t index);
+
+struct llama_context * shim_context_init(struct llama_model * model, const struct llama_context_params * params, struct shim_error * error);
+// Returns llama_decode's result; not guarded against aborts, because other threads may be waiting inside the graph.
+int32_t shim_decode(struct llama_context * ctx, const struct llama_batch * batch, struct shim_error * error);
+// Writes up to `n_max` rows and returns how many there are.
+int32_t shim_memory_breakdown(const struct llama_context * ctx, struct shim_memory_row * rows, int32_t n_max, struct shim_error * error);
+
+bool shim_memory_clear  (struct llama_context * ctx, bool data, struct shim_error * error);
+bool shim_memory_seq_rm (struct llama_context * ctx, llama_seq_id seq, llama_pos p0, llama_pos p1, struct shim_error * error);
+bool shim_memory_seq_cp (struct llama_context * ctx, llama_seq_id src, llama_seq_id dst, llama_pos p0, llama_pos p1, struct shim_error * error);
+bool shim_memory_seq_keep(struct llama_context * ctx, llama_seq_id seq, struct shim_error * error);
+bool shim_memory_seq_add(struct llama_context * ctx, llama_seq_id seq, llama_pos p0, llama_pos p1, llama_pos delta, struct shim_error * error);
+
+// As llama_tokenize: the number of tokens, or minus the number needed.
+int32_t shim_tokenize(const struct llama_vocab * vocab, const char * text, int32_t text_len, llama_token * tokens, int32_t n_max,
+                      bool add_special, bool parse_special, struct shim_error * error);
+// As llama_token_to_piece: the number of bytes, or minus the number needed.
+int32_t shim_token_to_piece(const struct llama_vocab * vocab, llama_token token, char * buf, int32_t length, int32_t lstrip, bool special,
+                            struct shim_error * error);
+
+struct llama_sampler * shim_sampler_grammar(const struct llama_vocab * vocab, const char * grammar, const char * root, struct shim_error * error);
+struct llama_sampler * shim_sampler_dry(const struct llama_vocab * vocab, float multiplier, float base, int32_t allowed_length,
+                                        int32_t penalty_last_n, const char ** breakers, size_t n_breakers, struct shim_error * error);
+llama_token shim_sampler_sample(struct llama_sampler * chain, struct llama_context * ctx, int32_t index, struct shim_error * error);
+bool        shim_sampler_accept(struct llama_sampler * chain, llama_token token, struct shim_error * error);
+
+// Sizes and copies in bytes; 0 means failure. `seq` -1 is the whole context.
+size_t shim_state_size(struct llama_context * ctx, llama_seq_id seq, struct shim_error * error);
+size_t shim_state_get (struct llama_context * ctx, llama_seq_id seq, uint8_t * dst, size_t size, struct shim_error * error);
+size_t shim_state_set (struct llama_context * ctx, llama_seq_id seq, const uint8_t * src, size_t size, struct shim_error * error);
+
+// Loads one backend library, or all in a folder.
+ggml_backend_reg_t shim_backend_load(const char * path, struct shim_error * error);
+void               shim_backend_load_all_from(const char * dir, struct shim_error * error);
+
+#ifdef __cplusplus
+}
+#endif

@@ -1,0 +1,132 @@
+//! The one initialisation of llama.cpp per process.
+
+use std::ffi::CString;
+use std::path::Path;
+use std::sync::OnceLock;
+
+use crate::device::Device;
+use crate::error::Error;
+use crate::{isa, log, raw, shim};
+
+/// Proof that llama.cpp is initialised. Everything that needs it calls [`Backend::init`] itself, so that applications need
+/// it only to list devices or to load a backend.
+#[derive(Debug, Clone, Copy)]
+pub struct Backend(());
+
+static INIT: OnceLock<Result<Backend, Error>> = OnceLock::new();
+
+impl Backend {
+    /// Initialises llama.cpp once: checks the CPU, routes the log into `tracing`, and, with `dynamic-backends`, loads what
+    /// lies beside the program and in the folder of the build. Later calls cost nothing.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::UnsupportedCpu`] when the native code would hit an illegal instruction on this CPU.
+    pub fn init() -> Result<Self, Error> {
+        INIT.get_or_init(|| {
+            let missing = isa::missing(isa::required(), isa::cpu_has);
+            if !missing.is_empty() {
+                return Err(Error::UnsupportedCpu {
+                    required: isa::required().map(str::to_owned).collect(),
+                    missing,
+                });
+            }
+            log::install();
+            // SAFETY: called once, before anything else of llama.cpp; neither has preconditions.
+            unsafe {
+                raw::shim_install_abort_guard();
+                raw::llama_backend_init();
+            }
+            load_dynamic_backends();
+            Ok(Self(()))
+        })
+        .clone()
+    }
+
+    /// Every device that ggml knows, CPU included, in ggml's order.
+    pub fn devices(self) -> Vec<Device> {
+        // SAFETY: the registry is initialised; it is only changed under its own lock.
+        let count = unsafe { raw::ggml_backend_dev_count() };
+        (0..count)
+            .filter_map(|index| {
+                // SAFETY: `index` is below the count.
+                let device = unsafe { raw::ggml_backend_dev_get(index) };
+                Device::from_raw(device)
+            })
+            .collect()
+    }
+
+    /// Loads a backend library (`dynamic-backends`: a CUDA backend built elsewhere, say) and returns its devices.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Call`] with ggml's reason: no such file, not a backend, or built for another version of ggml.
+    pub fn load(self, path: impl AsRef<Path>) -> Result<Vec<Device>, Error> {
+        let path = path.as_ref();
+        let text = path_to_c(path)?;
+        let reg = shim::accepted(
+            // SAFETY: a NUL-terminated path and a valid error slot.
+            |error| unsafe { raw::shim_backend_load(text.as_ptr(), error) },
+            |reg| !reg.is_null(),
+        )
+        .map_err(|failure| Error::Call {
+            what: "loading a backend",
+            failure,
+        })?;
+        // SAFETY: `reg` was just registered and lives until the process ends.
+        let count = unsafe { raw::ggml_backend_reg_dev_count(reg) };
+        Ok((0..count)
+            .filter_map(|index| {
+                // SAFETY: `index` is below the count.
+                let device = unsafe { raw::ggml_backend_reg_dev_get(reg, index) };
+                Device::from_raw(device)
+            })
+            .collect())
+    }
+}
+
+/// With loadable backends nothing is registered at first: not even the CPU.
+fn load_dynamic_backends() {
+    let Some(built) = option_env!("LLAMA_SYS_BACKEND_DIR") else {
+        return;
+    };
+    let beside = std::env::current_exe()
+        .ok()
+        .and_then(|exe| exe.parent().map(Path::to_owned));
+    for dir in beside
+        .iter()
+        .map(std::path::PathBuf::as_path)
+        .chain([Path::new(built)])
+    {
+        // SAFETY: the registry is initialised; a CPU device is looked for by its type.
+        let cpu = unsafe { raw::ggml_backend_dev_by_type(raw::GGML_BACKEND_DEVICE_TYPE_CPU) };
+        if !cpu.is_null() || !dir.is_dir() {
+            continue;
+        }
+        let Ok(text) = path_to_c(dir) else { continue };
+        // SAFETY: a NUL-terminated path and a valid error slot. A folder without backends is no failure.
+        if let Err(failure) = shim::checked(|error| unsafe {
+            raw::shim_backend_load_all_from(text.as_ptr(), error);
+        }) {
+            tracing::warn!(target: "ggml", "cannot load the backends in {}: {failure}", dir.display());
+        }
+    }
+}
+
+/// A path as llama.cpp takes it: bytes on Unix, UTF-8 on Windows (where it converts to UTF-16 itself).
+pub(crate) fn path_to_c(path: &Path) -> Result<CString, Error> {
+    #[cfg(unix)]
+    let bytes = {
+        use std::os::unix::ffi::OsStrExt;
+        Some(path.as_os_str().as_bytes().to_vec())
+    };
+    #[cfg(not(unix))]
+    let bytes = path.to_str().map(|text| text.as_bytes().to_vec());
+
+    bytes
+        .and_then(|bytes| CString::new(bytes).ok())
+        .ok_or_else(|| Error::Unreadable {
+            path: path.to_owned(),
+            reason: "the path holds a NUL byte or is no Unicode".into(),
+        })
+}

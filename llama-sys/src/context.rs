@@ -1,0 +1,631 @@
+//! A context: KV cache, compute buffers, and the act of decoding.
+
+use std::ffi::c_void;
+use std::fmt;
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use crate::batch::Batch;
+use crate::error::{Cause, Error, Failure};
+use crate::log::Captured;
+use crate::model::Model;
+use crate::tensor_type::KvType;
+use crate::{SeqId, raw, shim};
+
+/// ggml.h, GGML_MAX_N_THREADS.
+const MAX_THREADS: u32 = raw::GGML_MAX_N_THREADS;
+
+/// How a context is made; the fields are those of `llama_context_params`.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ContextParams {
+    /// Context length in tokens; 0: as the model was trained. llama.cpp rounds it up to a multiple of 256.
+    pub n_ctx: u32,
+    /// Tokens at most in one [`Context::decode`].
+    pub n_batch: u32,
+    /// Tokens at most in one graph; 0: `n_batch`.
+    pub n_ubatch: u32,
+    /// Sequences, at least 1.
+    pub n_seq_max: u32,
+    /// Outputs at most in one decode; 0: `n_batch`. 1 is enough to generate one sequence and saves compute memory.
+    pub n_outputs_max: u32,
+    /// Threads for generation; `None`: as many as the process may use.
+    pub n_threads: Option<u32>,
+    /// Threads for prompts; `None`: as many as the process may use.
+    pub n_threads_batch: Option<u32>,
+    /// Flash attention.
+    pub flash_attention: FlashAttention,
+    /// Type of the K cache.
+    pub type_k: KvType,
+    /// Type of the V cache; quantised types need flash attention.
+    pub type_v: KvType,
+    /// Keep the KV cache of offloaded layers on their device.
+    pub offload_kqv: bool,
+    /// Copy host weights to a device for large batches.
+    pub op_offload: bool,
+    /// Give sliding-window layers a cache of full length.
+    pub swa_full: bool,
+    /// One cache for all sequences instead of one each.
+    pub kv_unified: bool,
+    /// Embeddings instead of logits.
+    pub embeddings: bool,
+    /// How embeddings of a sequence are combined.
+    pub pooling: Pooling,
+}
+
+impl Default for ContextParams {
+    /// llama.cpp's own defaults (llama-context.cpp, llama_context_default_params), but every thread that the process may use
+    /// instead of 4.
+    fn default() -> Self {
+        Self {
+            n_ctx: 512,
+            n_batch: 2048,
+            n_ubatch: 512,
+            n_seq_max: 1,
+            n_outputs_max: 0,
+            n_threads: None,
+            n_threads_batch: None,
+            flash_attention: FlashAttention::Auto,
+            type_k: KvType::F16,
+            type_v: KvType::F16,
+            offload_kqv: true,
+            op_offload: true,
+            swa_full: true,
+            kv_unified: false,
+            embeddings: false,
+            pooling: Pooling::Unspecified,
+        }
+    }
+}
+
+/// Whether attention runs fused.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[allow(missing_docs, reason = "the names say it")]
+pub enum FlashAttention {
+    /// Where the device of every layer supports it.
+    #[default]
+    Auto,
+    Enabled,
+    Disabled,
+}
+
+/// How the embeddings of a sequence are combined.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub enum Pooling {
+    /// As the model says.
+    #[default]
+    Unspecified,
+    /// One embedding per token.
+    None,
+    /// Mean over the sequence.
+    Mean,
+    /// The first token's.
+    Cls,
+    /// The last token's.
+    Last,
+    /// A reranking score.
+    Rank,
+}
+
+/// A context of a model. It can move between threads; one thread uses it at a time.
+pub struct Context {
+    raw: NonNull<raw::llama_context>,
+    model: Model,
+    n_ctx: u32,
+    n_batch: u32,
+    n_ubatch: u32,
+    n_seq_max: u32,
+    n_outputs_max: u32,
+    kv_unified: bool,
+    causal: bool,
+    embeddings: bool,
+    abort: Arc<AtomicBool>,
+    /// Why it must not be used any more.
+    poisoned: Option<String>,
+    /// The output flags of the last batch, for checking indices.
+    outputs: Vec<i8>,
+    /// One pointer per token into the batch's sequences: scratch, kept so that decoding allocates nothing.
+    seq_pointers: Vec<*mut SeqId>,
+}
+
+// SAFETY: llama.cpp binds a context to no thread; calls are serialised by `&mut self`. The scratch pointers are written before
+// every use.
+unsafe impl Send for Context {}
+
+impl Drop for Context {
+    fn drop(&mut self) {
+        // SAFETY: created by llama_init_from_model and freed once, before the model that the next field holds.
+        unsafe { raw::llama_free(self.raw.as_ptr()) };
+    }
+}
+
+/// Stops a decode that runs on another thread: for cancelling a long prompt.
+#[derive(Debug, Clone)]
+pub struct AbortHandle(Arc<AtomicBool>);
+
+impl AbortHandle {
+    /// Makes the current decode, or the next one, return [`Error::Aborted`]. Works while the CPU computes; a GPU finishes its
+    /// part of the graph first.
+    pub fn abort(&self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+impl Context {
+    /// Creates a context of `model`.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::InvalidParameter`] for what llama.cpp would abort on, [`Error::ContextInit`] for everything else;
+    /// [`Error::out_of_memory`] tells which allocation failed.
+    pub fn new(model: &Model, params: ContextParams) -> Result<Self, Error> {
+        check(model, &params)?;
+        let available = std::thread::available_parallelism().map_or(1, |n| n.get() as u32);
+        let threads = |wanted: Option<u32>| wanted.unwrap_or(available).min(MAX_THREADS) as i32;
+        let abort = Arc::new(AtomicBool::new(false));
+
+        // SAFETY: returns a plain struct.
+        let mut native = unsafe { raw::llama_context_default_params() };
+        native.n_ctx = params.n_ctx;
+        native.n_batch = params.n_batch;
+        native.n_ubatch = params.n_ubatch;
+        native.n_seq_max = params.n_seq_max;
+        native.n_outputs_max = params.n_outputs_max;
+        native.n_threads = threads(params.n_threads);
+        native.n_threads_batch = threads(params.n_threads_batch);
+        native.flash_attn_type = match params.flash_attention {
+            FlashAttention::Auto => raw::LLAMA_FLASH_ATTN_TYPE_AUTO,
+            FlashAttention::Enabled => raw::LLAMA_FLASH_ATTN_TYPE_ENABLED,
+            FlashAttention::Disabled => raw::LLAMA_FLASH_ATTN_TYPE_DISABLED,
+        };
+        native.type_k = params.type_k.id();
+        native.type_v = params.type_v.id();
+        native.offload_kqv = params.offload_kqv;
+        native.op_offload = params.op_offload;
+        native.swa_full = params.swa_full;
+        native.kv_unified = params.kv_unified;
+        native.embeddings = params.embeddings;
+        native.pooling_type = match params.pooling {
+            Pooling::Unspecified => raw::LLAMA_POOLING_TYPE_UNSPECIFIED,
+            Pooling::None => raw::LLAMA_POOLING_TYPE_NONE,
+            Pooling::Mean => raw::LLAMA_POOLING_TYPE_MEAN,
+            Pooling::Cls => raw::LLAMA_POOLING_TYPE_CLS,
+            Pooling::Last => raw::LLAMA_POOLING_TYPE_LAST,
+            Pooling::Rank => raw::LLAMA_POOLING_TYPE_RANK,
+        };
+        native.abort_callback = Some(on_abort_question);
+        native.abort_callback_data = Arc::as_ptr(&abort).cast_mut().cast();
+
+        let context = shim::accepted(
+            // SAFETY: the model is loaded; the parameters point to the flag, which the context keeps alive.
+            |error| unsafe { raw::shim_context_init(model.as_ptr(), &raw const native, error) },
+            |context| !context.is_null(),
+        )
+        .map_err(|failure| Error::ContextInit {
+            n_ctx: params.n_ctx,
+            failure,
+        })?;
+        let raw = NonNull::new(context).expect("accepted above");
+        // SAFETY: the context lives.
+        let (n_ctx, n_batch, n_ubatch, n_seq_max) = unsafe {
+            (
+                raw::llama_n_ctx(context),
+                raw::llama_n_batch(context),
+                raw::llama_n_ubatch(context),
+                raw::llama_n_seq_max(context),
+            )
+        };
+        // llama-context.cpp: 0 means n_batch, and models with an encoder always get that.
+        let n_outputs_max = if params.n_outputs_max == 0 || model.has_encoder() {
+            n_batch
+        } else {
+            params.n_outputs_max
+        };
+        Ok(Self {
+            raw,
+            n_ctx,
+            n_batch,
+            n_ubatch,
+            n_seq_max,
+            n_outputs_max,
+            kv_unified: params.kv_unified,
+            causal: model.shape().causal,
+            embeddings: params.embeddings,
+            abort,
+            poisoned: None,
+            outputs: Vec::with_capacity(n_batch as usize),
+            seq_pointers: Vec::with_capacity(n_batch as usize),
+            model: model.clone(),
+        })
+    }
+
+    pub(crate) fn as_ptr(&self) -> *mut raw::llama_context {
+        self.raw.as_ptr()
+    }
+
+    /// The model.
+    pub fn model(&self) -> &Model {
+        &self.model
+    }
+
+    /// Context length in tokens, as llama.cpp rounded it, over all sequences.
+    pub fn n_ctx(&self) -> u32 {
+        self.n_ctx
+    }
+
+    /// Context length in tokens of one sequence.
+    pub fn n_ctx_seq(&self) -> u32 {
+        // SAFETY: the context lives.
+        unsafe { raw::llama_n_ctx_seq(self.as_ptr()) }
+    }
+
+    /// Tokens at most in one decode.
+    pub fn n_batch(&self) -> u32 {
+        self.n_batch
+    }
+
+    /// Tokens at most in one graph.
+    pub fn n_ubatch(&self) -> u32 {
+        self.n_ubatch
+    }
+
+    /// Sequences.
+    pub fn n_seq_max(&self) -> u32 {
+        self.n_seq_max
+    }
+
+    /// Outputs at most in one decode.
+    pub fn n_outputs_max(&self) -> u32 {
+        self.n_outputs_max
+    }
+
+    /// One cache for all sequences.
+    pub fn kv_unified(&self) -> bool {
+        self.kv_unified
+    }
+
+    /// A handle that stops a decode from another thread.
+    pub fn abort_handle(&self) -> AbortHandle {
+        AbortHandle(Arc::clone(&self.abort))
+    }
+
+    /// False once a call has failed in a way that leaves the context in an unknown state.
+    pub fn is_usable(&self) -> bool {
+        self.poisoned.is_none()
+    }
+
+    /// Computes the tokens of `batch` and adds them to the KV cache.
+    ///
+    /// # Errors
+    ///
+    /// - [`Error::InvalidParameter`]: an empty batch, more tokens than `n_batch`, more outputs than `n_outputs_max`, a token
+    ///   outside the vocabulary, a sequence or position that cannot be. Nothing was computed.
+    /// - [`Error::NoKvSlot`]: the cache is full. Nothing was computed.
+    /// - [`Error::Aborted`]: by an [`AbortHandle`]. Parts of the batch may be in the cache.
+    /// - [`Error::Decode`]: the computation failed; the context is unusable from then on ([`Error::Poisoned`]).
+    pub fn decode(&mut self, batch: &Batch) -> Result<(), Error> {
+        self.check_usable()?;
+        self.check_batch(batch)?;
+        self.outputs.clear();
+        self.outputs.extend_from_slice(&batch.outputs);
+        self.seq_pointers.clear();
+        let mut start = 0;
+        for &count in &batch.seq_counts {
+            self.seq_pointers
+                .push(batch.seqs[start..].as_ptr().cast_mut());
+            start += count as usize;
+        }
+        let native = raw::llama_batch {
+            n_tokens: batch.len() as i32,
+            token: batch.tokens.as_ptr().cast_mut(),
+            embd: std::ptr::null_mut(),
+            pos: batch.positions.as_ptr().cast_mut(),
+            n_seq_id: batch.seq_counts.as_ptr().cast_mut(),
+            seq_id: self.seq_pointers.as_mut_ptr(),
+            logits: batch.outputs.as_ptr().cast_mut(),
+        };
+        // SAFETY: the context lives and is borrowed mutably. Every array has `n_tokens` entries, and llama_decode only reads
+        // them (it copies into a llama_batch_ext, llama-context.cpp). The counts were checked against what it asserts.
+        let code = shim::quick(|error| unsafe {
+            raw::shim_decode(self.as_ptr(), &raw const native, error)
+        });
+        // include/llama.h, llama_decode: 0 success, 1 no slot, 2 aborted, -1 bad batch, below -1 fatal.
+        match code {
+            Ok(0) => Ok(()),
+            Ok(1) => Err(Error::NoKvSlot {
+                n_tokens: batch.len(),
+                n_ctx: self.n_ctx,
+            }),
+            Ok(2) => {
+                self.abort.store(false, Ordering::Relaxed);
+                Err(Error::Aborted)
+            }
+            Ok(code) => {
+                let failure = Failure::new(
+                    Cause::Refused,
+                    format!("llama_decode returned {code}"),
+                    Captured::default(),
+                );
+                if code != -1 {
+                    self.poison(&failure);
+                }
+                Err(Error::Decode {
+                    n_tokens: batch.len(),
+                    failure,
+                })
+            }
+            Err(failure) => {
+                self.poison(&failure);
+                Err(Error::Decode {
+                    n_tokens: batch.len(),
+                    failure,
+                })
+            }
+        }
+    }
+
+    /// The logits of token `index` of the last batch; -1 is the last output. One number per token of the vocabulary.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::InvalidParameter`] when that token was no output; [`Error::Poisoned`].
+    pub fn logits(&mut self, index: i32) -> Result<&[f32], Error> {
+        self.check_output(index)?;
+        // SAFETY: `index` is an output of the last batch; the row has one number per token of the vocabulary and stays until
+        // the next decode, which the mutable borrow rules out.
+        unsafe {
+            let row = raw::llama_get_logits_ith(self.as_ptr(), index);
+            if row.is_null() {
+                return Err(Error::parameter(
+                    "index",
+                    index,
+                    "the last batch has no such logits",
+                ));
+            }
+            Ok(std::slice::from_raw_parts(
+                row,
+                self.model.vocab().n_tokens() as usize,
+            ))
+        }
+    }
+
+    /// Waits until the devices are done.
+    pub fn synchronize(&mut self) {
+        // SAFETY: the context lives.
+        unsafe { raw::llama_synchronize(self.as_ptr()) };
+    }
+
+    /// Refuses an index that is no output of the last batch.
+    pub(crate) fn check_output(&self, index: i32) -> Result<(), Error> {
+        self.check_usable()?;
+        let is_output = match usize::try_from(index) {
+            Ok(index) => self.outputs.get(index).is_some_and(|output| *output != 0),
+            // llama-context.cpp, output_resolve_row: negative indices count outputs from the end.
+            Err(_) => {
+                let outputs = self.outputs.iter().filter(|output| **output != 0).count();
+                (index.unsigned_abs() as usize) <= outputs
+            }
+        };
+        if is_output && !self.embeddings {
+            Ok(())
+        } else {
+            Err(Error::parameter(
+                "index",
+                index,
+                "logits were not asked for at this index of the last batch",
+            ))
+        }
+    }
+
+    pub(crate) fn check_usable(&self) -> Result<(), Error> {
+        match &self.poisoned {
+            None => Ok(()),
+            Some(reason) => Err(Error::Poisoned {
+                reason: reason.clone(),
+            }),
+        }
+    }
+
+    pub(crate) fn poison(&mut self, failure: &Failure) {
+        self.poisoned = Some(failure.to_string());
+    }
+
+    /// Refuses what llama_decode asserts against (llama-context.cpp, decode) or would read out of bounds for.
+    fn check_batch(&self, batch: &Batch) -> Result<(), Error> {
+        if self.model.is_no_alloc() {
+            return Err(Error::parameter(
+                "no_alloc",
+                true,
+                "a model without data computes nothing",
+            ));
+        }
+        let n_tokens = batch.len();
+        if n_tokens == 0 {
+            return Err(Error::parameter(
+                "n_tokens",
+                0,
+                "a batch holds at least one token",
+            ));
+        }
+        if n_tokens > self.n_batch as usize {
+            return Err(Error::parameter(
+                "n_tokens",
+                n_tokens,
+                format!("n_batch is {}", self.n_batch),
+            ));
+        }
+        if !self.causal && n_tokens > self.n_ubatch as usize {
+            return Err(Error::parameter(
+                "n_tokens",
+                n_tokens,
+                format!(
+                    "without causal attention a batch is one graph, and n_ubatch is {}",
+                    self.n_ubatch
+                ),
+            ));
+        }
+        let n_outputs = if self.embeddings {
+            n_tokens
+        } else {
+            batch.n_outputs()
+        };
+        if n_outputs > self.n_outputs_max as usize {
+            return Err(Error::parameter(
+                "n_outputs",
+                n_outputs,
+                format!("n_outputs_max is {}", self.n_outputs_max),
+            ));
+        }
+        let vocab = self.model.vocab();
+        for &token in &batch.tokens {
+            vocab.check(token)?;
+        }
+        if let Some(position) = batch.positions.iter().find(|position| **position < 0) {
+            return Err(Error::parameter("pos", position, "positions count from 0"));
+        }
+        if batch.seq_counts.contains(&0) {
+            return Err(Error::parameter(
+                "n_seq_id",
+                0,
+                "every token belongs to a sequence",
+            ));
+        }
+        for &seq in &batch.seqs {
+            self.check_seq(seq)?;
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Debug for Context {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Context")
+            .field("model", &self.model)
+            .field("n_ctx", &self.n_ctx)
+            .field("n_batch", &self.n_batch)
+            .field("n_ubatch", &self.n_ubatch)
+            .field("n_seq_max", &self.n_seq_max)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Refuses what llama_init_from_model aborts on.
+fn check(model: &Model, params: &ContextParams) -> Result<(), Error> {
+    // llama-context.cpp pads n_ctx to a multiple of 256 in 32 bits, and positions are signed.
+    const MAX_CTX: u32 = (i32::MAX as u32) & !255;
+    // llama-cparams.h, LLAMA_MAX_SEQ.
+    const MAX_SEQ: u32 = 256;
+    if params.n_ctx > MAX_CTX {
+        return Err(Error::parameter(
+            "n_ctx",
+            params.n_ctx,
+            format!("at most {MAX_CTX} tokens"),
+        ));
+    }
+    let n_ctx = if params.n_ctx == 0 {
+        model.n_ctx_train()
+    } else {
+        params.n_ctx
+    };
+    if n_ctx == 0 {
+        return Err(Error::parameter(
+            "n_ctx",
+            0,
+            "the model names no context length either",
+        ));
+    }
+    if params.n_seq_max == 0 || params.n_seq_max > MAX_SEQ {
+        return Err(Error::parameter(
+            "n_seq_max",
+            params.n_seq_max,
+            format!("1 to {MAX_SEQ} sequences"),
+        ));
+    }
+    if params.n_batch == 0 || params.n_batch > MAX_CTX {
+        return Err(Error::parameter(
+            "n_batch",
+            params.n_batch,
+            format!("1 to {MAX_CTX} tokens"),
+        ));
+    }
+    if params.n_ubatch > MAX_CTX {
+        return Err(Error::parameter(
+            "n_ubatch",
+            params.n_ubatch,
+            format!("at most {MAX_CTX} tokens"),
+        ));
+    }
+    // llama-context.cpp reserves graphs with n_seq_max sequences in n_tokens tokens and asserts that they fit.
+    let shape = model.shape();
+    let n_batch = if shape.causal {
+        params.n_batch.min(n_ctx)
+    } else {
+        params.n_batch
+    };
+    let n_ubatch = if params.n_ubatch == 0 {
+        n_batch
+    } else {
+        params.n_ubatch.min(n_batch)
+    };
+    if params.n_seq_max > n_batch || params.n_seq_max > n_ubatch {
+        return Err(Error::parameter(
+            "n_seq_max",
+            params.n_seq_max,
+            format!(
+                "at most n_batch ({n_batch}) and n_ubatch ({n_ubatch}), one token per sequence"
+            ),
+        ));
+    }
+    if params.n_outputs_max != 0 && params.n_outputs_max < params.n_seq_max {
+        return Err(Error::parameter(
+            "n_outputs_max",
+            params.n_outputs_max,
+            format!(
+                "at least n_seq_max ({}), one output per sequence",
+                params.n_seq_max
+            ),
+        ));
+    }
+    for (name, threads) in [
+        ("n_threads", params.n_threads),
+        ("n_threads_batch", params.n_threads_batch),
+    ] {
+        if let Some(threads) = threads.filter(|threads| !(1..=MAX_THREADS).contains(threads)) {
+            return Err(Error::parameter(
+                name,
+                threads,
+                format!("1 to {MAX_THREADS} threads"),
+            ));
+        }
+    }
+    // With flash attention llama.cpp checks the row itself; without, it asserts later (llama-kv-cache.cpp:1363).
+    for (name, kv, head) in [
+        ("type_k", params.type_k, shape.head_k),
+        ("type_v", params.type_v, shape.head_v),
+    ] {
+        if head % kv.block_size() != 0 {
+            return Err(Error::parameter(
+                name,
+                kv,
+                format!(
+                    "its blocks of {} do not divide the model's attention heads of {head}",
+                    kv.block_size()
+                ),
+            ));
+        }
+    }
+    if params.type_v.is_quantized() && params.flash_attention == FlashAttention::Disabled {
+        return Err(Error::parameter(
+            "type_v",
+            params.type_v,
+            "a quantised V cache needs flash attention",
+        ));
+    }
+    Ok(())
+}
+
+unsafe extern "C" fn on_abort_question(data: *mut c_void) -> bool {
+    // SAFETY: the flag belongs to the context that asks and lives as long.
+    unsafe { &*data.cast::<AtomicBool>() }.load(Ordering::Relaxed)
+}

@@ -1,0 +1,140 @@
+//! A device that ggml can compute on.
+
+use std::ffi::{CStr, c_char};
+use std::fmt;
+use std::ptr::NonNull;
+
+use crate::raw;
+
+/// A handle to a device in ggml's registry. Registered devices live until the process ends.
+#[derive(Clone, PartialEq, Eq, Hash)]
+pub struct Device {
+    raw: NonNull<raw::ggml_backend_device>,
+}
+
+// SAFETY: a device is an entry of ggml's registry that is never moved or freed while registered; its queries read constants or
+// ask the driver, and backends guard what they cache (ggml-backend.cpp passes them between threads the same way).
+unsafe impl Send for Device {}
+// SAFETY: as above.
+unsafe impl Sync for Device {}
+
+/// What kind of device it is, by ggml's terms.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum DeviceKind {
+    /// The host's CPU and memory.
+    Cpu,
+    /// A GPU with memory of its own.
+    Gpu,
+    /// A GPU that shares the host's memory.
+    IntegratedGpu,
+    /// A helper of the CPU without memory of its own (BLAS, AMX).
+    Accelerator,
+    /// A device that stands for several.
+    Meta,
+}
+
+/// Memory of a device, in bytes, at the moment of asking.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct DeviceMemory {
+    /// Free, as the backend reports it. For the CPU ggml reports all of the host's memory.
+    pub free: u64,
+    /// Total.
+    pub total: u64,
+}
+
+impl Device {
+    pub(crate) fn from_raw(raw: raw::ggml_backend_dev_t) -> Option<Self> {
+        NonNull::new(raw).map(|raw| Self { raw })
+    }
+
+    pub(crate) fn as_ptr(&self) -> raw::ggml_backend_dev_t {
+        self.raw.as_ptr()
+    }
+
+    /// ggml's name, such as `CUDA0`; unique in the process.
+    pub fn name(&self) -> String {
+        // SAFETY: the device is registered; the string lives as long as it does.
+        unsafe { owned(raw::ggml_backend_dev_name(self.as_ptr())) }
+    }
+
+    /// The maker's name, such as `NVIDIA GeForce RTX 4090`.
+    pub fn description(&self) -> String {
+        // SAFETY: as in `name`.
+        unsafe { owned(raw::ggml_backend_dev_description(self.as_ptr())) }
+    }
+
+    /// Name of the backend that drives it, such as `CUDA`.
+    pub fn backend(&self) -> String {
+        // SAFETY: every device belongs to a registry entry with a name.
+        unsafe {
+            owned(raw::ggml_backend_reg_name(
+                raw::ggml_backend_dev_backend_reg(self.as_ptr()),
+            ))
+        }
+    }
+
+    /// What kind of device it is.
+    pub fn kind(&self) -> DeviceKind {
+        // SAFETY: the device is registered.
+        match unsafe { raw::ggml_backend_dev_type(self.as_ptr()) } {
+            raw::GGML_BACKEND_DEVICE_TYPE_CPU => DeviceKind::Cpu,
+            raw::GGML_BACKEND_DEVICE_TYPE_IGPU => DeviceKind::IntegratedGpu,
+            raw::GGML_BACKEND_DEVICE_TYPE_ACCEL => DeviceKind::Accelerator,
+            raw::GGML_BACKEND_DEVICE_TYPE_META => DeviceKind::Meta,
+            _ => DeviceKind::Gpu,
+        }
+    }
+
+    /// True for what layers can be offloaded to.
+    pub fn is_gpu(&self) -> bool {
+        matches!(self.kind(), DeviceKind::Gpu | DeviceKind::IntegratedGpu)
+    }
+
+    /// Free and total bytes now. On CUDA the first question creates the driver's context on the device (107-555 MiB).
+    pub fn memory(&self) -> DeviceMemory {
+        let (mut free, mut total) = (0, 0);
+        // SAFETY: the device is registered and both pointers are valid.
+        unsafe { raw::ggml_backend_dev_memory(self.as_ptr(), &raw mut free, &raw mut total) };
+        DeviceMemory {
+            free: free as u64,
+            total: total as u64,
+        }
+    }
+
+    /// The PCI address, such as `0000:01:00.0`, where the backend knows it.
+    pub fn pci_id(&self) -> Option<String> {
+        // SAFETY: an all-zero properties struct is valid (pointers NULL, numbers 0), and the call fills it.
+        let id = unsafe {
+            let mut props: raw::ggml_backend_dev_props = std::mem::zeroed();
+            raw::ggml_backend_dev_get_props(self.as_ptr(), &raw mut props);
+            props.device_id
+        };
+        // SAFETY: NULL, or a string that lives as long as the device (ggml-backend.h, device_id).
+        (!id.is_null())
+            .then(|| unsafe { owned(id) })
+            .filter(|id| !id.is_empty())
+    }
+}
+
+impl fmt::Debug for Device {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Device")
+            .field("name", &self.name())
+            .field("kind", &self.kind())
+            .finish_non_exhaustive()
+    }
+}
+
+/// # Safety
+///
+/// `text` is NULL or a NUL-terminated string.
+pub(crate) unsafe fn owned(text: *const c_char) -> String {
+    if text.is_null() {
+        return String::new();
+    }
+    // SAFETY: the caller's promise.
+    unsafe { CStr::from_ptr(text) }
+        .to_string_lossy()
+        .into_owned()
+}

@@ -1,0 +1,262 @@
+//! What can go wrong, with what llama.cpp said about it.
+
+use std::fmt;
+use std::path::PathBuf;
+
+use crate::log::Captured;
+
+/// An error of the native layer.
+#[derive(Debug, Clone, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The native code was compiled for instructions that this CPU lacks; running it would be an illegal instruction.
+    #[error(
+        "this program's llama.cpp was compiled for a CPU with {}; this one lacks {}: rebuild it here, or without the \
+         `native` feature", .required.join(", "), .missing.join(", ")
+    )]
+    UnsupportedCpu {
+        /// Every feature that was compiled in.
+        required: Vec<String>,
+        /// Those that this CPU lacks.
+        missing: Vec<String>,
+    },
+    /// A parameter that llama.cpp would refuse, or that would end the process.
+    #[error("{name} is {value}: {reason}")]
+    InvalidParameter {
+        /// The parameter, by llama.cpp's name.
+        name: &'static str,
+        /// The value as given.
+        value: String,
+        /// What would have been right.
+        reason: String,
+    },
+    /// No file can be read at this path.
+    #[error("cannot read {}: {reason}", .path.display())]
+    Unreadable {
+        /// The path as given.
+        path: PathBuf,
+        /// What the operating system said.
+        reason: String,
+    },
+    /// llama.cpp did not load the model.
+    #[error("cannot load {}: {failure}", .path.display())]
+    ModelLoad {
+        /// The model file.
+        path: PathBuf,
+        /// Why.
+        failure: Failure,
+    },
+    /// The progress callback returned `false`.
+    #[error("loading {} was cancelled", .path.display())]
+    LoadCancelled {
+        /// The model file.
+        path: PathBuf,
+    },
+    /// llama.cpp did not create the context.
+    #[error("cannot create a context of {n_ctx} tokens: {failure}")]
+    ContextInit {
+        /// Context length in tokens, as asked (0: the model's own).
+        n_ctx: u32,
+        /// Why.
+        failure: Failure,
+    },
+    /// The KV cache has no room for a batch of this size. Free a part of a sequence, or stop.
+    #[error("the KV cache has no room for {n_tokens} more tokens (context of {n_ctx})")]
+    NoKvSlot {
+        /// Tokens of the batch.
+        n_tokens: usize,
+        /// Length of the context in tokens.
+        n_ctx: u32,
+    },
+    /// [`AbortHandle::abort`](crate::AbortHandle::abort) was called while decoding.
+    #[error("decoding was aborted")]
+    Aborted,
+    /// Decoding failed; the context must not be used again.
+    #[error("decoding {n_tokens} tokens failed: {failure}")]
+    Decode {
+        /// Tokens of the batch.
+        n_tokens: usize,
+        /// Why.
+        failure: Failure,
+    },
+    /// An earlier call failed in a way that leaves the context in an unknown state.
+    #[error("the context is unusable since an earlier call failed: {reason}")]
+    Poisoned {
+        /// The earlier failure.
+        reason: String,
+    },
+    /// The model has no vocabulary, so that text cannot be tokenised.
+    #[error("the model carries no vocabulary (tokenizer.ggml.model is \"none\" or \"no_vocab\")")]
+    NoVocabulary,
+    /// A call into llama.cpp failed.
+    #[error("{what} failed: {failure}")]
+    Call {
+        /// What was being done.
+        what: &'static str,
+        /// Why.
+        failure: Failure,
+    },
+    /// A saved state that does not belong here, or was altered.
+    #[error("cannot restore the saved state: {reason}")]
+    State {
+        /// What does not match.
+        reason: String,
+    },
+}
+
+impl Error {
+    /// The allocation that failed, when memory was the cause.
+    pub fn out_of_memory(&self) -> Option<&OutOfMemory> {
+        match self {
+            Self::ModelLoad { failure, .. }
+            | Self::ContextInit { failure, .. }
+            | Self::Decode { failure, .. }
+            | Self::Call { failure, .. } => failure.out_of_memory.as_ref(),
+            _ => None,
+        }
+    }
+
+    pub(crate) fn parameter(
+        name: &'static str,
+        value: impl fmt::Display,
+        reason: impl Into<String>,
+    ) -> Self {
+        Self::InvalidParameter {
+            name,
+            value: value.to_string(),
+            reason: reason.into(),
+        }
+    }
+}
+
+/// Why a native call failed: its own message and the warnings and errors it logged.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct Failure {
+    /// What kind of failure.
+    pub cause: Cause,
+    /// One line: the exception, the assertion, or the last error that llama.cpp logged.
+    pub reason: String,
+    /// Warnings and errors that llama.cpp logged during the call, oldest first, at most 32 lines.
+    pub log: Vec<String>,
+    /// The allocation that failed, when llama.cpp named one.
+    pub out_of_memory: Option<OutOfMemory>,
+}
+
+/// What kind of failure a [`Failure`] is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Cause {
+    /// llama.cpp returned an error.
+    Refused,
+    /// A C++ exception.
+    Exception,
+    /// A `GGML_ASSERT` or `GGML_ABORT` that would have ended the process.
+    Assertion,
+    /// The host ran out of memory.
+    HostMemory,
+}
+
+/// A buffer that could not be allocated.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct OutOfMemory {
+    /// ggml's name of the buffer type, such as `CUDA0` or `CPU`.
+    pub buffer_type: String,
+    /// Bytes asked for.
+    pub bytes: u64,
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.out_of_memory {
+            Some(OutOfMemory { buffer_type, bytes }) => {
+                write!(f, "out of memory: {buffer_type} has no {bytes} bytes free")
+            }
+            None => f.write_str(&self.reason),
+        }
+    }
+}
+
+impl Failure {
+    /// Puts a native result together. `message` is the shim's, empty when llama.cpp merely returned an error.
+    pub(crate) fn new(cause: Cause, message: String, said: Captured) -> Self {
+        let out_of_memory = said.lines.iter().find_map(|line| failed_allocation(line));
+        let reason = if message.is_empty() {
+            said.first_error
+                .or_else(|| said.lines.first().cloned())
+                .unwrap_or_else(|| "llama.cpp gave no reason".into())
+        } else {
+            message
+        };
+        // llama.cpp's own handlers catch it before the shim can.
+        let cause = if reason.ends_with("std::bad_alloc") {
+            Cause::HostMemory
+        } else {
+            cause
+        };
+        Self {
+            cause,
+            reason,
+            log: said.lines,
+            out_of_memory,
+        }
+    }
+}
+
+/// Finds ggml's "failed to allocate CUDA0 buffer of size 123" (ggml-alloc.c, alloc_tensor_range and ggml_gallocr_reserve).
+fn failed_allocation(line: &str) -> Option<OutOfMemory> {
+    let (_, rest) = line.split_once("failed to allocate ")?;
+    let (buffer_type, rest) = rest.split_once(" buffer of size ")?;
+    let digits: String = rest.chars().take_while(char::is_ascii_digit).collect();
+    Some(OutOfMemory {
+        buffer_type: buffer_type.to_owned(),
+        bytes: digits.parse().ok()?,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn said(first_error: Option<&str>, lines: &[&str]) -> Captured {
+        Captured {
+            lines: lines.iter().map(|line| (*line).to_owned()).collect(),
+            first_error: first_error.map(str::to_owned),
+        }
+    }
+
+    #[test]
+    fn a_failed_allocation_is_read_from_ggmls_log_line() {
+        let line = "alloc_tensor_range: failed to allocate CUDA0 buffer of size 123456";
+        let failure = Failure::new(Cause::Refused, String::new(), said(Some(line), &[line]));
+        assert_eq!(
+            failure.out_of_memory,
+            Some(OutOfMemory {
+                buffer_type: "CUDA0".into(),
+                bytes: 123_456
+            })
+        );
+        assert_eq!(
+            failure.to_string(),
+            "out of memory: CUDA0 has no 123456 bytes free"
+        );
+    }
+
+    #[test]
+    fn without_an_exception_the_first_error_is_the_reason_and_warnings_are_not() {
+        let failure = Failure::new(
+            Cause::Refused,
+            String::new(),
+            said(Some("an error"), &["a warning", "an error"]),
+        );
+        assert_eq!(failure.reason, "an error");
+        assert_eq!(failure.log.len(), 2);
+    }
+
+    #[test]
+    fn host_memory_that_ran_out_inside_llama_cpp_is_recognised() {
+        let line = "llama_init_from_model: failed to initialize the context: std::bad_alloc";
+        let failure = Failure::new(Cause::Refused, String::new(), said(Some(line), &[line]));
+        assert_eq!(failure.cause, Cause::HostMemory);
+    }
+}

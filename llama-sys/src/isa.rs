@@ -1,0 +1,129 @@
+//! Does this CPU have the instructions that the native code was compiled for?
+
+/// What the build script recorded: names as `std::arch::is_*_feature_detected!` knows them.
+pub(crate) fn required() -> impl Iterator<Item = &'static str> {
+    env!("LLAMA_SYS_INSTRUCTION_SET")
+        .split(',')
+        .filter(|name| !name.is_empty())
+}
+
+/// The required features that `has` denies.
+pub(crate) fn missing<'a>(
+    required: impl Iterator<Item = &'a str>,
+    has: impl Fn(&str) -> bool,
+) -> Vec<String> {
+    required
+        .filter(|name| !has(name))
+        .map(str::to_owned)
+        .collect()
+}
+
+/// Asks the CPU. Unknown names count as present: refusing to run on a guess would be worse.
+#[cfg(target_arch = "x86_64")]
+pub(crate) fn cpu_has(name: &str) -> bool {
+    macro_rules! detect {
+        ($($feature:tt),+ $(,)?) => {
+            match name {
+                $($feature => std::arch::is_x86_feature_detected!($feature),)+
+                // std knows no stable name for these: CPUID leaf 7, EDX (Intel SDM volume 2A, CPUID).
+                "amx-bf16" => cpuid_7_edx() & (1 << 22) != 0,
+                "amx-tile" => cpuid_7_edx() & (1 << 24) != 0,
+                "amx-int8" => cpuid_7_edx() & (1 << 25) != 0,
+                _ => true,
+            }
+        };
+    }
+    detect!(
+        "sse3",
+        "ssse3",
+        "sse4.1",
+        "sse4.2",
+        "popcnt",
+        "lzcnt",
+        "movbe",
+        "avx",
+        "avx2",
+        "fma",
+        "f16c",
+        "bmi1",
+        "bmi2",
+        "avxvnni",
+        "avx512f",
+        "avx512bw",
+        "avx512cd",
+        "avx512dq",
+        "avx512vl",
+        "avx512ifma",
+        "avx512vbmi",
+        "avx512vbmi2",
+        "avx512vnni",
+        "avx512bitalg",
+        "avx512vpopcntdq",
+        "avx512bf16",
+        "avx512fp16",
+        "gfni",
+        "vaes",
+        "vpclmulqdq",
+    )
+}
+
+#[cfg(target_arch = "x86_64")]
+#[allow(
+    unused_unsafe,
+    reason = "__cpuid is a safe function in newer compilers"
+)]
+fn cpuid_7_edx() -> u32 {
+    // SAFETY: every x86-64 CPU has CPUID; leaf 7 is read only when it exists.
+    unsafe {
+        if std::arch::x86_64::__cpuid(0).eax < 7 {
+            return 0;
+        }
+        std::arch::x86_64::__cpuid_count(7, 0).edx
+    }
+}
+
+/// Asks the CPU. Unknown names count as present: refusing to run on a guess would be worse.
+#[cfg(target_arch = "aarch64")]
+pub(crate) fn cpu_has(name: &str) -> bool {
+    macro_rules! detect {
+        ($($feature:tt),+ $(,)?) => {
+            match name {
+                $($feature => std::arch::is_aarch64_feature_detected!($feature),)+
+                _ => true,
+            }
+        };
+    }
+    detect!("dotprod", "fp16", "i8mm", "bf16", "sve", "sve2")
+}
+
+/// Other architectures are built for their plain target.
+#[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+pub(crate) fn cpu_has(_name: &str) -> bool {
+    true
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn this_machine_has_what_the_native_code_was_compiled_for() {
+        assert_eq!(missing(required(), cpu_has), Vec::<String>::new());
+    }
+
+    #[test]
+    fn a_cpu_without_avx512_is_told_what_it_lacks() {
+        let compiled = ["avx2", "fma", "avx512f"].into_iter();
+        assert_eq!(
+            missing(compiled, |name| !name.starts_with("avx512")),
+            ["avx512f"]
+        );
+    }
+
+    #[cfg(all(target_arch = "x86_64", feature = "native"))]
+    #[test]
+    fn a_native_build_records_more_than_nothing() {
+        // Every x86-64 compiler defines at least SSE3 or better for a native build on a CPU of this century.
+        assert!(required().count() > 0);
+    }
+}

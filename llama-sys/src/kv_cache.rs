@@ -1,0 +1,196 @@
+//! Operations on the sequences in the KV cache (or recurrent state) of a context.
+
+use std::ops::Range;
+
+use crate::context::Context;
+use crate::error::Error;
+use crate::{Position, SeqId, raw, shim};
+
+impl Context {
+    /// Forgets every sequence.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Poisoned`], [`Error::Call`].
+    pub fn kv_clear(&mut self) -> Result<(), Error> {
+        // SAFETY: the context lives and is borrowed mutably.
+        self.memory_call("clearing the KV cache", |ctx, error| unsafe {
+            raw::shim_memory_clear(ctx, true, error)
+        })
+        .map(drop)
+    }
+
+    /// Forgets the positions in `range` of one sequence. Returns `false` when the memory cannot do that: recurrent state can
+    /// only forget a whole sequence.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::InvalidParameter`] for a sequence that the context does not have; [`Error::Poisoned`], [`Error::Call`].
+    pub fn kv_seq_remove(&mut self, seq: SeqId, range: Range<Position>) -> Result<bool, Error> {
+        self.check_seq(seq)?;
+        check_range(&range)?;
+        // SAFETY: the sequence exists (llama-kv-cache.cpp:407 asserts it), the context lives and is borrowed mutably.
+        self.memory_call("removing from the KV cache", |ctx, error| unsafe {
+            raw::shim_memory_seq_rm(ctx, seq, range.start, range.end, error)
+        })
+    }
+
+    /// Makes the positions in `range` of `source` belong to `target` too.
+    ///
+    /// # Errors
+    ///
+    /// As [`Context::kv_seq_remove`], and [`Error::InvalidParameter`] for a part of a sequence when every sequence has a cache
+    /// of its own (`kv_unified` off), which llama.cpp asserts against.
+    pub fn kv_seq_copy(
+        &mut self,
+        source: SeqId,
+        target: SeqId,
+        range: Range<Position>,
+    ) -> Result<(), Error> {
+        self.check_seq(source)?;
+        self.check_seq(target)?;
+        check_range(&range)?;
+        let whole = range.start == 0 && self.kv_seq_end(source)?.is_none_or(|end| range.end >= end);
+        if !self.kv_unified() && self.n_seq_max() > 1 && source != target && !whole {
+            return Err(Error::parameter(
+                "range",
+                format!("{}..{}", range.start, range.end),
+                "without kv_unified only whole sequences can be copied",
+            ));
+        }
+        // llama-kv-cache.cpp:516 takes the bounds -1 for "everything".
+        let (start, end) = if whole {
+            (-1, -1)
+        } else {
+            (range.start, range.end)
+        };
+        // SAFETY: both sequences exist; a part is copied only within one stream (llama-kv-cache.cpp:524).
+        self.memory_call("copying a sequence", |ctx, error| unsafe {
+            raw::shim_memory_seq_cp(ctx, source, target, start, end, error)
+        })
+        .map(drop)
+    }
+
+    /// Forgets every sequence but one.
+    ///
+    /// # Errors
+    ///
+    /// As [`Context::kv_seq_remove`].
+    pub fn kv_seq_keep(&mut self, seq: SeqId) -> Result<(), Error> {
+        self.check_seq(seq)?;
+        // SAFETY: the sequence exists.
+        self.memory_call("keeping one sequence", |ctx, error| unsafe {
+            raw::shim_memory_seq_keep(ctx, seq, error)
+        })?;
+        if !self.kv_unified() {
+            // llama-kv-cache.cpp, seq_keep: without kv_unified it only looks into the cache of `seq` itself.
+            for other in (0..self.n_seq_max() as SeqId).filter(|other| *other != seq) {
+                self.kv_seq_remove(other, 0..Position::MAX)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Moves the positions in `range` of a sequence by `delta`; the rotation is applied at the next decode.
+    ///
+    /// # Errors
+    ///
+    /// As [`Context::kv_seq_remove`], and [`Error::InvalidParameter`] when the memory cannot shift
+    /// ([`Context::kv_can_shift`]).
+    pub fn kv_seq_shift(
+        &mut self,
+        seq: SeqId,
+        range: Range<Position>,
+        delta: Position,
+    ) -> Result<(), Error> {
+        self.check_seq(seq)?;
+        check_range(&range)?;
+        if !self.kv_can_shift() {
+            return Err(Error::parameter(
+                "delta",
+                delta,
+                "this model's memory cannot shift positions",
+            ));
+        }
+        if range.start.checked_add(delta).is_none_or(|start| start < 0) {
+            return Err(Error::parameter(
+                "delta",
+                delta,
+                "positions stay at 0 or above",
+            ));
+        }
+        // SAFETY: the sequence exists and the memory can shift (llama-kv-cache.cpp:594-595, 877).
+        self.memory_call("shifting positions", |ctx, error| unsafe {
+            raw::shim_memory_seq_add(ctx, seq, range.start, range.end, delta, error)
+        })
+        .map(drop)
+    }
+
+    /// True when positions can be shifted.
+    pub fn kv_can_shift(&self) -> bool {
+        // SAFETY: the context lives; NULL memory (encoders) is answered with false (llama-context.cpp).
+        unsafe {
+            let memory = raw::llama_get_memory(self.as_ptr());
+            !memory.is_null() && raw::llama_memory_can_shift(memory)
+        }
+    }
+
+    /// One past the last position of a sequence; `None` when it is empty.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::InvalidParameter`] for a sequence that the context does not have.
+    pub fn kv_seq_end(&self, seq: SeqId) -> Result<Option<Position>, Error> {
+        self.check_seq(seq)?;
+        // SAFETY: the context lives and the sequence exists; an empty one answers -1.
+        let last = unsafe {
+            let memory = raw::llama_get_memory(self.as_ptr());
+            if memory.is_null() {
+                -1
+            } else {
+                raw::llama_memory_seq_pos_max(memory, seq)
+            }
+        };
+        Ok((last >= 0).then_some(last + 1))
+    }
+
+    fn memory_call(
+        &mut self,
+        what: &'static str,
+        call: impl FnOnce(*mut raw::llama_context, *mut raw::shim_error) -> bool,
+    ) -> Result<bool, Error> {
+        self.check_usable()?;
+        let ctx = self.as_ptr();
+        // SAFETY: the context lives.
+        if unsafe { raw::llama_get_memory(ctx) }.is_null() {
+            return Ok(false);
+        }
+        shim::checked(|error| call(ctx, error)).map_err(|failure| {
+            self.poison(&failure);
+            Error::Call { what, failure }
+        })
+    }
+
+    pub(crate) fn check_seq(&self, seq: SeqId) -> Result<(), Error> {
+        if u32::try_from(seq).is_ok_and(|seq| seq < self.n_seq_max()) {
+            Ok(())
+        } else {
+            Err(Error::parameter(
+                "seq_id",
+                seq,
+                format!("the context has {} sequences", self.n_seq_max()),
+            ))
+        }
+    }
+}
+
+fn check_range(range: &Range<Position>) -> Result<(), Error> {
+    if range.start < 0 || range.end < range.start {
+        return Err(Error::parameter(
+            "range",
+            format!("{}..{}", range.start, range.end),
+            "0 <= start <= end",
+        ));
+    }
+    Ok(())
+}

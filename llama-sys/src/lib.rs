@@ -1,0 +1,65 @@
+//! llama.cpp, safely: our own build of it, raw bindings, and one safe noun per module.
+//!
+//! What flows in: paths, parameters, tokens. What flows out: logits, tokens, bytes per device, typed [`Error`]s that carry
+//! what llama.cpp logged. Three rules hold everywhere:
+//!
+//! - Handles hold `Arc`s of what they need, so users write no lifetimes; `Send` and `Sync` are asserted exactly where
+//!   llama.cpp allows them.
+//! - Every call that can throw goes through the C++ shim (`native/`), which also turns most of llama.cpp's assertions into
+//!   errors while nothing computes.
+//! - An argument that would end the process is refused before the call.
+//!
+//! ```no_run
+//! use llama_sys::{Batch, Context, ContextParams, Model, ModelParams, Sampler};
+//!
+//! let model = Model::load("model.gguf", ModelParams::default())?;
+//! let mut context = Context::new(&model, ContextParams::default())?;
+//! let prompt = model.vocab().tokenize("Once upon a time", true, false)?;
+//! let mut batch = Batch::with_capacity(prompt.len());
+//! for (position, &token) in prompt.iter().enumerate() {
+//!     batch.add(token, position as i32, 0, position + 1 == prompt.len());
+//! }
+//! context.decode(&batch)?;
+//! let mut sampler = Sampler::chain(&model)?.greedy()?;
+//! let next = sampler.sample(&mut context, -1)?;
+//! # let _ = next;
+//! # Ok::<(), llama_sys::Error>(())
+//! ```
+
+pub mod raw;
+
+mod backend;
+mod batch;
+mod build_info;
+mod context;
+mod device;
+mod error;
+mod isa;
+mod kv_cache;
+mod log;
+mod memory;
+mod model;
+mod sampler;
+mod shim;
+mod state;
+mod tensor_type;
+mod vocab;
+
+pub use backend::Backend;
+pub use batch::Batch;
+pub use build_info::{BuildInfo, build_info};
+pub use context::{AbortHandle, Context, ContextParams, FlashAttention, Pooling};
+pub use device::{Device, DeviceKind, DeviceMemory};
+pub use error::{Cause, Error, Failure, OutOfMemory};
+pub use memory::{BufferUse, MemoryBreakdown};
+pub use model::{LoadMode, Model, ModelParams, ModelShape, SplitMode, TensorOverride};
+pub use sampler::{Sampler, SamplerChain};
+pub use state::State;
+pub use tensor_type::{KvType, TensorTypeInfo, tensor_types};
+pub use vocab::{Token, Vocab};
+
+/// A sequence in the KV cache: 0 up to `n_seq_max` of the context.
+pub type SeqId = i32;
+
+/// A position in a sequence, counted from 0.
+pub type Position = i32;

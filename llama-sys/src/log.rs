@@ -1,0 +1,197 @@
+//! llama.cpp's log, into `tracing`, and captured for errors.
+//!
+//! Nothing is printed unless the application installs a subscriber. The target is the ggml module that speaks (`ggml::cuda`,
+//! `ggml::vulkan`, ...; `llama` for the rest). llama.cpp's INFO is chatty by an application's measure and becomes DEBUG.
+
+use std::cell::RefCell;
+use std::ffi::{CStr, c_char, c_void};
+use std::panic;
+
+use crate::raw;
+
+/// Lines kept per captured call: enough for the chain of "failed to ..." lines of any one failure.
+const CAPTURED_LINES: usize = 32;
+
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd)]
+enum Level {
+    Debug,
+    Info,
+    Warn,
+    Error,
+}
+
+#[derive(Default)]
+struct ThreadLog {
+    /// A line that has not ended yet, with the level it began with.
+    partial: Option<(Level, String)>,
+    /// One per capture in progress, innermost last.
+    captures: Vec<Captured>,
+}
+
+/// What llama.cpp said during a call.
+#[derive(Default)]
+pub(crate) struct Captured {
+    /// Warnings and errors, oldest first.
+    pub(crate) lines: Vec<String>,
+    /// The first line that was an error: later ones say that the caller failed too.
+    pub(crate) first_error: Option<String>,
+}
+
+thread_local! {
+    static LOG: RefCell<ThreadLog> = RefCell::default();
+}
+
+/// Routes llama.cpp's and ggml's log here.
+pub(crate) fn install() {
+    // SAFETY: llama_log_set also sets ggml's logger (llama.cpp `llama_log_set`); `on_log` is a plain function that never
+    // unwinds. Called once, from `Backend::init`, before anything else of llama.cpp runs.
+    unsafe { raw::llama_log_set(Some(on_log), std::ptr::null_mut()) };
+}
+
+/// Runs `f` and returns the warnings and errors that llama.cpp logged on this thread meanwhile.
+pub(crate) fn capture<T>(f: impl FnOnce() -> T) -> (T, Captured) {
+    LOG.with_borrow_mut(|log| log.captures.push(Captured::default()));
+    let value = f();
+    let captured = LOG.with_borrow_mut(|log| log.captures.pop().unwrap_or_default());
+    (value, captured)
+}
+
+unsafe extern "C" fn on_log(level: raw::ggml_log_level, text: *const c_char, _: *mut c_void) {
+    if text.is_null() {
+        return;
+    }
+    // A panic in a subscriber must not unwind into C.
+    let _ = panic::catch_unwind(|| {
+        // SAFETY: llama.cpp passes a NUL-terminated string that lives during the call (llama-impl.cpp, llama_log_internal_v).
+        let text = unsafe { CStr::from_ptr(text) }.to_string_lossy();
+        let level = match level {
+            raw::GGML_LOG_LEVEL_ERROR => Some(Level::Error),
+            raw::GGML_LOG_LEVEL_WARN => Some(Level::Warn),
+            raw::GGML_LOG_LEVEL_INFO => Some(Level::Info),
+            raw::GGML_LOG_LEVEL_CONT => None,
+            _ => Some(Level::Debug),
+        };
+        // During a thread's destruction the slot may be gone; the line is lost then, which nobody can see.
+        let finished = LOG.try_with(|log| {
+            log.try_borrow_mut()
+                .map(|mut log| log.append(level, &text))
+                .unwrap_or_default()
+        });
+        for (level, line) in finished.unwrap_or_default() {
+            emit(level, &line);
+        }
+    });
+}
+
+impl ThreadLog {
+    /// Adds a piece of text and returns the lines that it completes. `None` continues the line before.
+    fn append(&mut self, level: Option<Level>, text: &str) -> Vec<(Level, String)> {
+        let mut finished = Vec::new();
+        for piece in text.split_inclusive('\n') {
+            let (line_level, line) = self
+                .partial
+                .get_or_insert_with(|| (level.unwrap_or(Level::Info), String::new()));
+            line.push_str(piece.trim_end_matches(['\n', '\r']));
+            if piece.ends_with('\n') {
+                let line_level = *line_level;
+                let line = std::mem::take(line);
+                self.partial = None;
+                // llama.cpp prints bare dots as a progress bar.
+                if !line.trim_matches(['.', ' ']).is_empty() {
+                    finished.push((line_level, line));
+                }
+            }
+        }
+        for (level, line) in &finished {
+            if *level >= Level::Warn {
+                for capture in &mut self.captures {
+                    if capture.lines.len() < CAPTURED_LINES {
+                        capture.lines.push(line.clone());
+                    }
+                    if *level == Level::Error && capture.first_error.is_none() {
+                        capture.first_error = Some(line.clone());
+                    }
+                }
+            }
+        }
+        finished
+    }
+}
+
+/// `tracing` wants a static target, so the modules are listed.
+fn emit(level: Level, line: &str) {
+    macro_rules! with_target {
+        ($target:literal) => {
+            match level {
+                Level::Error => tracing::error!(target: $target, "{line}"),
+                Level::Warn => tracing::warn!(target: $target, "{line}"),
+                Level::Info => tracing::debug!(target: $target, "{line}"),
+                Level::Debug => tracing::trace!(target: $target, "{line}"),
+            }
+        };
+    }
+    match module(line) {
+        "cuda" => with_target!("ggml::cuda"),
+        "vulkan" => with_target!("ggml::vulkan"),
+        "metal" => with_target!("ggml::metal"),
+        "rpc" => with_target!("ggml::rpc"),
+        "cpu" => with_target!("ggml::cpu"),
+        "ggml" => with_target!("ggml"),
+        _ => with_target!("llama"),
+    }
+}
+
+/// The module that a line's leading function name belongs to.
+fn module(line: &str) -> &'static str {
+    const PREFIXES: &[(&str, &str)] = &[
+        ("ggml_cuda", "cuda"),
+        ("ggml_backend_cuda", "cuda"),
+        ("ggml_vulkan", "vulkan"),
+        ("ggml_vk", "vulkan"),
+        ("ggml_backend_vk", "vulkan"),
+        ("ggml_metal", "metal"),
+        ("ggml_backend_metal", "metal"),
+        ("ggml_backend_rpc", "rpc"),
+        ("ggml_rpc", "rpc"),
+        ("ggml_backend_cpu", "cpu"),
+        ("ggml_cpu", "cpu"),
+        ("ggml", "ggml"),
+        ("gguf", "ggml"),
+        ("alloc_tensor_range", "ggml"),
+    ];
+    PREFIXES
+        .iter()
+        .find(|(prefix, _)| line.starts_with(prefix))
+        .map_or("llama", |&(_, module)| module)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn continued_pieces_become_one_line_at_the_level_it_began_with() {
+        let mut log = ThreadLog::default();
+        assert!(log.append(Some(Level::Warn), "half a ").is_empty());
+        let lines = log.append(None, "line\nnext\n");
+        assert_eq!(lines[0].1, "half a line");
+        assert!(lines[0].0 == Level::Warn);
+        assert_eq!(lines[1].1, "next");
+    }
+
+    #[test]
+    fn progress_dots_are_no_lines() {
+        assert!(
+            ThreadLog::default()
+                .append(Some(Level::Info), "......\n")
+                .is_empty()
+        );
+    }
+
+    #[test]
+    fn a_line_belongs_to_the_module_whose_function_wrote_it() {
+        assert_eq!(module("ggml_cuda_init: found 1 CUDA devices"), "cuda");
+        assert_eq!(module("ggml_vulkan: Found 1 Vulkan devices"), "vulkan");
+        assert_eq!(module("load_tensors: offloaded 3/7 layers"), "llama");
+    }
+}

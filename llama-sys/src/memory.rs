@@ -1,0 +1,110 @@
+//! The bytes that a context and its model take, per buffer type: llama.cpp's own account.
+
+use crate::context::Context;
+use crate::device::{Device, DeviceKind, owned};
+use crate::error::Error;
+use crate::{raw, shim};
+
+/// What one buffer type holds, in bytes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct BufferUse {
+    /// ggml's name, such as `CUDA0`, `CPU`, `CPU_Mapped`, `CPU_REPACK` or `CUDA_Host`.
+    pub buffer_type: String,
+    /// The device that it belongs to.
+    pub device: Option<Device>,
+    /// The memory is the host's: plain, pinned by a GPU's driver, or repacked for the CPU.
+    pub on_host: bool,
+    /// Weights.
+    pub model: u64,
+    /// KV cache and recurrent state.
+    pub context: u64,
+    /// Compute buffers.
+    pub compute: u64,
+}
+
+impl BufferUse {
+    /// Weights, context and compute together.
+    pub fn total(&self) -> u64 {
+        self.model + self.context + self.compute
+    }
+}
+
+/// Every buffer type that a context and its model use.
+///
+/// The output buffer (logits) is not in llama.cpp's account, nor is what a driver takes for itself.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MemoryBreakdown {
+    /// One row per buffer type, by name.
+    pub rows: Vec<BufferUse>,
+}
+
+impl MemoryBreakdown {
+    /// The rows in the memory of `device`.
+    pub fn on(&self, device: &Device) -> impl Iterator<Item = &BufferUse> {
+        self.rows
+            .iter()
+            .filter(move |row| !row.on_host && row.device.as_ref() == Some(device))
+    }
+
+    /// The rows in host memory.
+    pub fn on_host(&self) -> impl Iterator<Item = &BufferUse> {
+        self.rows.iter().filter(|row| row.on_host)
+    }
+}
+
+impl Context {
+    /// The bytes that this context and its model take; with `no_alloc`, those they would take.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Call`].
+    pub fn memory_breakdown(&self) -> Result<MemoryBreakdown, Error> {
+        let mut rows: Vec<raw::shim_memory_row> = Vec::with_capacity(64);
+        loop {
+            let room = rows.capacity();
+            let count = shim::checked(|error| {
+                // SAFETY: the context lives; at most `room` rows are written into memory that is ours.
+                unsafe {
+                    raw::shim_memory_breakdown(
+                        self.as_ptr(),
+                        rows.as_mut_ptr(),
+                        room.try_into().unwrap_or(i32::MAX),
+                        error,
+                    )
+                }
+            })
+            .map_err(|failure| Error::Call {
+                what: "reading the memory breakdown",
+                failure,
+            })? as usize;
+            if count <= room {
+                // SAFETY: the shim wrote `count` rows.
+                unsafe { rows.set_len(count) };
+                break;
+            }
+            rows.reserve(count);
+        }
+        let mut rows: Vec<BufferUse> = rows.iter().map(read).collect();
+        rows.sort_by(|a, b| a.buffer_type.cmp(&b.buffer_type));
+        Ok(MemoryBreakdown { rows })
+    }
+}
+
+fn read(row: &raw::shim_memory_row) -> BufferUse {
+    let device = Device::from_raw(row.device);
+    // CPU_REPACK calls itself no host buffer but lies in host memory: llama.cpp's own fit forgets it.
+    let on_host = row.is_host
+        || device
+            .as_ref()
+            .is_none_or(|device| device.kind() == DeviceKind::Cpu);
+    BufferUse {
+        // SAFETY: a registered buffer type with a NUL-terminated name.
+        buffer_type: unsafe { owned(raw::ggml_backend_buft_name(row.buft)) },
+        device,
+        on_host,
+        model: row.model,
+        context: row.context,
+        compute: row.compute,
+    }
+}

@@ -1,0 +1,555 @@
+//! A loaded model: weights on their devices.
+
+use std::ffi::{CString, c_void};
+use std::fmt;
+use std::panic::{self, AssertUnwindSafe};
+use std::path::{Path, PathBuf};
+use std::ptr::{self, NonNull};
+use std::sync::Arc;
+
+use crate::backend::{Backend, path_to_c};
+use crate::device::Device;
+use crate::error::Error;
+use crate::vocab::Vocab;
+use crate::{raw, shim};
+
+/// How a model is loaded; the fields are those of `llama_model_params`.
+pub struct ModelParams {
+    /// Layers to offload, counted from the last block backwards after the output layer: 0 none, 1 the output layer alone,
+    /// number of blocks + 1 everything. Negative: everything.
+    pub n_gpu_layers: i32,
+    /// Devices to offload to, in this order. `None`: every GPU that ggml found. Empty: none, so that no GPU is touched at all.
+    pub devices: Option<Vec<Device>>,
+    /// How several devices share the model.
+    pub split_mode: SplitMode,
+    /// Index into `devices` of the one device that [`SplitMode::None`] uses.
+    pub main_gpu: i32,
+    /// Proportion of the layers per device; empty: by free memory.
+    pub tensor_split: Vec<f32>,
+    /// Tensors that go elsewhere than their layer: first matching pattern wins.
+    pub overrides: Vec<TensorOverride>,
+    /// How the file is read.
+    pub load_mode: LoadMode,
+    /// Read metadata and simulate every allocation; nothing can be computed with such a model. Needs [`LoadMode::None`].
+    pub no_alloc: bool,
+    /// Validate the values of quantised tensors while loading.
+    pub check_tensors: bool,
+    /// Allow buffer types that repack weights for the CPU.
+    pub use_extra_bufts: bool,
+    /// Called with the progress from 0.0 to 1.0; returning `false` cancels the load.
+    pub progress: Option<Box<dyn FnMut(f32) -> bool + Send>>,
+}
+
+impl Default for ModelParams {
+    fn default() -> Self {
+        Self {
+            n_gpu_layers: -1,
+            devices: None,
+            split_mode: SplitMode::Layer,
+            main_gpu: 0,
+            tensor_split: Vec::new(),
+            overrides: Vec::new(),
+            load_mode: LoadMode::Auto,
+            no_alloc: false,
+            check_tensors: false,
+            use_extra_bufts: true,
+            progress: None,
+        }
+    }
+}
+
+/// How several devices share a model.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub enum SplitMode {
+    /// One device holds everything offloaded.
+    None,
+    /// Whole layers, and their KV cache, per device.
+    #[default]
+    Layer,
+}
+
+/// How a model file is read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub enum LoadMode {
+    /// Memory-mapped where every device allows it.
+    #[default]
+    Auto,
+    /// Read into allocated buffers.
+    None,
+    /// Memory-mapped.
+    Mmap,
+    /// Read, and locked into memory.
+    Mlock,
+    /// Memory-mapped and locked.
+    MmapMlock,
+    /// Read past the page cache.
+    DirectIo,
+}
+
+/// Puts the tensors whose name matches a regular expression into the memory of one device.
+#[derive(Debug, Clone)]
+pub struct TensorOverride {
+    /// A regular expression (ECMAScript, as C++ has it), such as `blk\.(1[0-9])\.ffn_.*_exps`.
+    pub pattern: String,
+    /// The device whose default buffer type holds them. A CPU device means host memory, repacked where that is faster.
+    pub device: Device,
+}
+
+/// Shapes of a model that decide what a context may ask for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ModelShape {
+    /// Blocks, nextn blocks included.
+    pub n_layer: u32,
+    /// Experts per mixture-of-experts layer; 0 for dense models.
+    pub n_expert: u32,
+    /// Greatest common divisor over the layers of the K head width; 0 without attention.
+    pub head_k: u32,
+    /// The same for V.
+    pub head_v: u32,
+    /// Attention looks back only.
+    pub causal: bool,
+}
+
+/// A loaded model. Cloning is cheap; the weights are freed when the last clone and the last context are dropped.
+#[derive(Clone)]
+pub struct Model {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    raw: NonNull<raw::llama_model>,
+    path: PathBuf,
+    /// Without data: nothing may be computed.
+    no_alloc: bool,
+    devices: Vec<Device>,
+    /// llama.cpp keeps the pointers of its parameters.
+    _storage: Storage,
+}
+
+// SAFETY: after loading, llama.cpp only reads a model (every use goes through `const llama_model &`); contexts on several
+// threads share one, as its own server does.
+unsafe impl Send for Inner {}
+// SAFETY: as above.
+unsafe impl Sync for Inner {}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        // SAFETY: created by llama_model_load_from_file and freed once; contexts hold an Arc of this.
+        unsafe { raw::llama_model_free(self.raw.as_ptr()) };
+    }
+}
+
+/// What the raw parameters point to.
+struct Storage {
+    devices: Option<Vec<raw::ggml_backend_dev_t>>,
+    tensor_split: Vec<f32>,
+    _patterns: Vec<CString>,
+    overrides: Vec<raw::llama_model_tensor_buft_override>,
+}
+
+struct Progress {
+    callback: Box<dyn FnMut(f32) -> bool + Send>,
+    cancelled: bool,
+    panic: Option<Box<dyn std::any::Any + Send>>,
+}
+
+impl Model {
+    /// Loads a GGUF file; of a split one, the first part.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::InvalidParameter`] for what llama.cpp would abort on, [`Error::Unreadable`] for a path without a readable
+    /// file, [`Error::LoadCancelled`], and [`Error::ModelLoad`] with the reason for everything else;
+    /// [`Error::out_of_memory`] tells which allocation failed.
+    ///
+    /// # Panics
+    ///
+    /// Resumes a panic of the progress callback, after the load has been cancelled.
+    pub fn load(path: impl AsRef<Path>, mut params: ModelParams) -> Result<Self, Error> {
+        let path = path.as_ref();
+        let backend = Backend::init()?;
+        check(backend, &params)?;
+        readable(path)?;
+        let text = path_to_c(path)?;
+        let storage = Storage::new(&params)?;
+
+        // SAFETY: returns a plain struct.
+        let mut native = unsafe { raw::llama_model_default_params() };
+        native.n_gpu_layers = params.n_gpu_layers;
+        native.devices = storage
+            .devices
+            .as_ref()
+            .map_or(ptr::null_mut(), |list| list.as_ptr().cast_mut());
+        native.tensor_buft_overrides = if params.overrides.is_empty() {
+            ptr::null()
+        } else {
+            storage.overrides.as_ptr()
+        };
+        native.split_mode = match params.split_mode {
+            SplitMode::None => raw::LLAMA_SPLIT_MODE_NONE,
+            SplitMode::Layer => raw::LLAMA_SPLIT_MODE_LAYER,
+        };
+        native.main_gpu = params.main_gpu;
+        native.tensor_split = if params.tensor_split.is_empty() {
+            ptr::null()
+        } else {
+            storage.tensor_split.as_ptr()
+        };
+        native.load_mode = match params.load_mode {
+            LoadMode::Auto => raw::LLAMA_LOAD_MODE_AUTO,
+            LoadMode::None => raw::LLAMA_LOAD_MODE_NONE,
+            LoadMode::Mmap => raw::LLAMA_LOAD_MODE_MMAP,
+            LoadMode::Mlock => raw::LLAMA_LOAD_MODE_MLOCK,
+            LoadMode::MmapMlock => raw::LLAMA_LOAD_MODE_MMAP_MLOCK,
+            LoadMode::DirectIo => raw::LLAMA_LOAD_MODE_DIRECT_IO,
+        };
+        native.no_alloc = params.no_alloc;
+        native.check_tensors = params.check_tensors;
+        native.use_extra_bufts = params.use_extra_bufts;
+
+        let mut progress = params.progress.take().map(|callback| Progress {
+            callback,
+            cancelled: false,
+            panic: None,
+        });
+        if let Some(progress) = &mut progress {
+            native.progress_callback = Some(on_progress);
+            native.progress_callback_user_data = ptr::from_mut(progress).cast();
+        } else {
+            // Without a callback llama.cpp prints dots.
+            native.progress_callback = Some(no_progress);
+        }
+
+        let loaded = shim::accepted(
+            // SAFETY: the path is NUL-terminated; `native` points into `storage` and `progress`, which outlive the call.
+            |error| unsafe { raw::shim_model_load(text.as_ptr(), &raw const native, error) },
+            |model| !model.is_null(),
+        );
+        if let Some(progress) = progress {
+            if let Some(payload) = progress.panic {
+                panic::resume_unwind(payload);
+            }
+            if progress.cancelled && loaded.is_err() {
+                return Err(Error::LoadCancelled {
+                    path: path.to_owned(),
+                });
+            }
+        }
+        let model = loaded.map_err(|failure| Error::ModelLoad {
+            path: path.to_owned(),
+            failure,
+        })?;
+        let raw = NonNull::new(model).expect("accepted above");
+        // SAFETY: the model is loaded; indices below the count.
+        let devices = unsafe {
+            (0..raw::shim_model_n_devices(model))
+                .filter_map(|index| Device::from_raw(raw::shim_model_device(model, index)))
+                .collect()
+        };
+        Ok(Self {
+            inner: Arc::new(Inner {
+                raw,
+                path: path.to_owned(),
+                no_alloc: params.no_alloc,
+                devices,
+                _storage: storage,
+            }),
+        })
+    }
+
+    pub(crate) fn as_ptr(&self) -> *mut raw::llama_model {
+        self.inner.raw.as_ptr()
+    }
+
+    /// The file it was loaded from.
+    pub fn path(&self) -> &Path {
+        &self.inner.path
+    }
+
+    /// True when it was loaded with `no_alloc`: it has sizes but no data.
+    pub fn is_no_alloc(&self) -> bool {
+        self.inner.no_alloc
+    }
+
+    /// The devices that it was distributed over, the host excepted.
+    pub fn devices(&self) -> &[Device] {
+        &self.inner.devices
+    }
+
+    /// The vocabulary.
+    pub fn vocab(&self) -> Vocab {
+        Vocab::new(self.clone())
+    }
+
+    /// Shapes that decide what a context may ask for.
+    pub fn shape(&self) -> ModelShape {
+        // SAFETY: the shim fills every field of the struct, whose all-zero state is valid.
+        let shape = unsafe {
+            let mut shape: raw::shim_model_shape = std::mem::zeroed();
+            raw::shim_model_shape(self.as_ptr(), &raw mut shape);
+            shape
+        };
+        ModelShape {
+            n_layer: shape.n_layer,
+            n_expert: shape.n_expert,
+            head_k: shape.head_k_block,
+            head_v: shape.head_v_block,
+            causal: shape.causal,
+        }
+    }
+
+    /// Context length in tokens that the model was trained with.
+    pub fn n_ctx_train(&self) -> u32 {
+        // SAFETY: the model is loaded.
+        unsafe { raw::llama_model_n_ctx_train(self.as_ptr()) }
+            .try_into()
+            .unwrap_or(0)
+    }
+
+    /// Width of the embedding.
+    pub fn n_embd(&self) -> u32 {
+        // SAFETY: the model is loaded.
+        unsafe { raw::llama_model_n_embd(self.as_ptr()) }
+            .try_into()
+            .unwrap_or(0)
+    }
+
+    /// Number of weights.
+    pub fn n_params(&self) -> u64 {
+        // SAFETY: the model is loaded.
+        unsafe { raw::llama_model_n_params(self.as_ptr()) }
+    }
+
+    /// Bytes of all tensors.
+    pub fn bytes(&self) -> u64 {
+        // SAFETY: the model is loaded.
+        unsafe { raw::llama_model_size(self.as_ptr()) }
+    }
+
+    /// llama.cpp's one-line description, such as `llama 8B Q4_K - Medium`.
+    pub fn description(&self) -> String {
+        self.text(|buf, size| {
+            // SAFETY: llama.cpp writes at most `size` bytes, NUL included (snprintf).
+            unsafe { raw::llama_model_desc(self.as_ptr(), buf, size) }
+        })
+        .unwrap_or_default()
+    }
+
+    /// A scalar of the GGUF's metadata, as text.
+    pub fn metadata(&self, key: &str) -> Option<String> {
+        let key = CString::new(key).ok()?;
+        self.text(|buf, size| {
+            // SAFETY: as in `description`; the key is NUL-terminated.
+            unsafe { raw::llama_model_meta_val_str(self.as_ptr(), key.as_ptr(), buf, size) }
+        })
+    }
+
+    /// True for models with an encoder (T5, BERT).
+    pub fn has_encoder(&self) -> bool {
+        // SAFETY: the model is loaded.
+        unsafe { raw::llama_model_has_encoder(self.as_ptr()) }
+    }
+
+    /// True for models with a decoder: those that generate.
+    pub fn has_decoder(&self) -> bool {
+        // SAFETY: the model is loaded.
+        unsafe { raw::llama_model_has_decoder(self.as_ptr()) }
+    }
+
+    /// True for Mamba, RWKV and their kin, whose state is no list of positions.
+    pub fn is_recurrent(&self) -> bool {
+        // SAFETY: the model is loaded.
+        unsafe { raw::llama_model_is_recurrent(self.as_ptr()) }
+    }
+
+    /// True for models that mix attention with recurrent layers.
+    pub fn is_hybrid(&self) -> bool {
+        // SAFETY: the model is loaded.
+        unsafe { raw::llama_model_is_hybrid(self.as_ptr()) }
+    }
+
+    /// Calls an snprintf-like function once to learn the length and once to read.
+    fn text(&self, read: impl Fn(*mut std::ffi::c_char, usize) -> i32) -> Option<String> {
+        let length = usize::try_from(read(ptr::null_mut(), 0)).ok()?;
+        let mut buffer = vec![0u8; length + 1];
+        read(buffer.as_mut_ptr().cast(), buffer.len());
+        buffer.truncate(length);
+        Some(String::from_utf8_lossy(&buffer).into_owned())
+    }
+}
+
+impl fmt::Debug for Model {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Model")
+            .field("path", &self.inner.path)
+            .field("devices", &self.inner.devices)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Refuses what llama.cpp aborts on.
+fn check(backend: Backend, params: &ModelParams) -> Result<(), Error> {
+    // ggml-backend.cpp: a scheduler has at most GGML_SCHED_MAX_BACKENDS = 16 backends; the CPU and accelerators take theirs.
+    const MAX_BACKENDS: usize = 16;
+    let all = backend.devices();
+    let helpers = all.iter().filter(|device| !device.is_gpu()).count().max(1);
+    let used = params
+        .devices
+        .as_ref()
+        .map_or_else(|| all.len() - helpers.min(all.len()), Vec::len);
+    if used + helpers > MAX_BACKENDS {
+        return Err(Error::parameter(
+            "devices",
+            format!("{used} devices"),
+            format!(
+                "llama.cpp schedules at most {} besides the CPU",
+                MAX_BACKENDS - helpers
+            ),
+        ));
+    }
+    if let Some(devices) = &params.devices {
+        if let Some(device) = devices.iter().find(|device| !device.is_gpu()) {
+            return Err(Error::parameter(
+                "devices",
+                device.name(),
+                "layers can be offloaded to GPUs only",
+            ));
+        }
+        if let Some((index, device)) = devices
+            .iter()
+            .enumerate()
+            .find(|(index, device)| devices[..*index].contains(device))
+        {
+            return Err(Error::parameter(
+                "devices",
+                device.name(),
+                format!("listed again at index {index}"),
+            ));
+        }
+    }
+    // SAFETY: a constant.
+    let max_devices = unsafe { raw::llama_max_devices() };
+    if params.tensor_split.len() > max_devices {
+        return Err(Error::parameter(
+            "tensor_split",
+            format!("{} numbers", params.tensor_split.len()),
+            format!("llama.cpp reads at most {max_devices}"),
+        ));
+    }
+    if let Some(bad) = params
+        .tensor_split
+        .iter()
+        .find(|part| !part.is_finite() || **part < 0.0)
+    {
+        return Err(Error::parameter(
+            "tensor_split",
+            bad,
+            "proportions are finite and not negative",
+        ));
+    }
+    if params.split_mode == SplitMode::None
+        && params
+            .devices
+            .as_ref()
+            .is_some_and(|list| !list.is_empty() && params.main_gpu >= list.len() as i32)
+    {
+        return Err(Error::parameter(
+            "main_gpu",
+            params.main_gpu,
+            "an index into `devices`",
+        ));
+    }
+    // llama-model.cpp:1857 asserts that a no_alloc load maps nothing.
+    if params.no_alloc && params.load_mode != LoadMode::None {
+        return Err(Error::parameter(
+            "load_mode",
+            format!("{:?}", params.load_mode),
+            "no_alloc needs LoadMode::None",
+        ));
+    }
+    Ok(())
+}
+
+/// A missing file is the commonest error there is and deserves better than a log line.
+fn readable(path: &Path) -> Result<(), Error> {
+    let unreadable = |reason: String| Error::Unreadable {
+        path: path.to_owned(),
+        reason,
+    };
+    let file = std::fs::File::open(path).map_err(|e| unreadable(e.to_string()))?;
+    let metadata = file.metadata().map_err(|e| unreadable(e.to_string()))?;
+    if metadata.is_dir() {
+        return Err(unreadable("it is a folder".into()));
+    }
+    Ok(())
+}
+
+impl Storage {
+    fn new(params: &ModelParams) -> Result<Self, Error> {
+        // NULL-terminated lists; all `llama_max_devices` proportions are copied (llama-model.cpp:1283).
+        let devices = params.devices.as_ref().map(|list| {
+            list.iter()
+                .map(Device::as_ptr)
+                .chain([ptr::null_mut()])
+                .collect()
+        });
+        let mut tensor_split = params.tensor_split.clone();
+        // SAFETY: a constant.
+        tensor_split.resize(unsafe { raw::llama_max_devices() }, 0.0);
+        let patterns = params
+            .overrides
+            .iter()
+            .map(|rule| {
+                CString::new(rule.pattern.as_str()).map_err(|_| {
+                    Error::parameter(
+                        "tensor_buft_overrides",
+                        &rule.pattern,
+                        "a pattern without NUL",
+                    )
+                })
+            })
+            .collect::<Result<Vec<_>, _>>()?;
+        let overrides = patterns
+            .iter()
+            .zip(&params.overrides)
+            .map(|(pattern, rule)| raw::llama_model_tensor_buft_override {
+                pattern: pattern.as_ptr(),
+                // SAFETY: the device is registered.
+                buft: unsafe { raw::ggml_backend_dev_buffer_type(rule.device.as_ptr()) },
+            })
+            .chain([raw::llama_model_tensor_buft_override {
+                pattern: ptr::null(),
+                buft: ptr::null_mut(),
+            }])
+            .collect();
+        Ok(Self {
+            devices,
+            tensor_split,
+            _patterns: patterns,
+            overrides,
+        })
+    }
+}
+
+unsafe extern "C" fn no_progress(_progress: f32, _user_data: *mut c_void) -> bool {
+    true
+}
+
+unsafe extern "C" fn on_progress(progress: f32, user_data: *mut c_void) -> bool {
+    // SAFETY: `load` passes a Progress that outlives the call; llama.cpp calls back on the loading thread only.
+    let state = unsafe { &mut *user_data.cast::<Progress>() };
+    match panic::catch_unwind(AssertUnwindSafe(|| (state.callback)(progress))) {
+        Ok(true) => true,
+        Ok(false) => {
+            state.cancelled = true;
+            false
+        }
+        Err(payload) => {
+            state.panic = Some(payload);
+            false
+        }
+    }
+}

@@ -1,0 +1,76 @@
+//! The checked door: runs a shim function with its error slot and the log capture, and makes a [`Failure`] of what went wrong.
+
+use std::ffi::CStr;
+
+use crate::error::{Cause, Failure};
+use crate::log::{self, Captured};
+use crate::raw;
+
+/// An empty error slot for the shim to fill.
+fn slot() -> raw::shim_error {
+    raw::shim_error {
+        status: raw::SHIM_STATUS_OK,
+        message: [0; 2048],
+    }
+}
+
+/// Runs `call`. `Err` when the shim reported an exception or an assertion; the value is not looked at.
+pub(crate) fn checked<T>(call: impl FnOnce(*mut raw::shim_error) -> T) -> Result<T, Failure> {
+    let mut error = slot();
+    let (value, said) = log::capture(|| call(&raw mut error));
+    match cause(error.status) {
+        None => Ok(value),
+        Some(cause) => Err(Failure::new(cause, message(&error), said)),
+    }
+}
+
+/// Runs `call` and also treats a value for which `ok` is false as a failure, with what llama.cpp logged as the reason.
+pub(crate) fn accepted<T>(
+    call: impl FnOnce(*mut raw::shim_error) -> T,
+    ok: impl FnOnce(&T) -> bool,
+) -> Result<T, Failure> {
+    let mut error = slot();
+    let (value, said) = log::capture(|| call(&raw mut error));
+    match cause(error.status) {
+        Some(cause) => Err(Failure::new(cause, message(&error), said)),
+        None if ok(&value) => Ok(value),
+        None => Err(Failure::new(Cause::Refused, String::new(), said)),
+    }
+}
+
+/// The hot path: no log capture, and a failure is put together only when there is one.
+pub(crate) fn quick<T>(call: impl FnOnce(*mut raw::shim_error) -> T) -> Result<T, Failure> {
+    // Only the status is initialised: the shim writes the message before it sets a status other than OK.
+    let mut error = std::mem::MaybeUninit::<raw::shim_error>::uninit();
+    let value = call(error.as_mut_ptr());
+    // SAFETY: every shim function with an error slot sets `status` first and ends `message` with a NUL (native/shim.cpp,
+    // `checked`); `status` is read alone until that is known to be a failure.
+    let status = unsafe { (*error.as_ptr()).status };
+    match cause(status) {
+        None => Ok(value),
+        Some(cause) => {
+            // SAFETY: a status other than OK comes with a NUL-terminated message within the array.
+            let text = unsafe { CStr::from_ptr((&raw const (*error.as_ptr()).message).cast()) };
+            Err(Failure::new(
+                cause,
+                text.to_string_lossy().into_owned(),
+                Captured::default(),
+            ))
+        }
+    }
+}
+
+fn cause(status: raw::shim_status) -> Option<Cause> {
+    match status {
+        raw::SHIM_STATUS_OK => None,
+        raw::SHIM_STATUS_OUT_OF_MEMORY => Some(Cause::HostMemory),
+        raw::SHIM_STATUS_ASSERTION => Some(Cause::Assertion),
+        _ => Some(Cause::Exception),
+    }
+}
+
+fn message(error: &raw::shim_error) -> String {
+    // SAFETY: the shim ends the message with a NUL within the array (snprintf), and `slot` starts it empty.
+    let text = unsafe { CStr::from_ptr(error.message.as_ptr()) };
+    text.to_string_lossy().into_owned()
+}

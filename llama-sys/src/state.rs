@@ -1,0 +1,204 @@
+//! The state of a context (KV cache, recurrent state), out and in again.
+//!
+//! llama.cpp trusts the bytes it restores, so they never travel bare: a [`State`] carries a checksum and the shapes of what it
+//! was taken from, and both are checked before llama.cpp sees a byte.
+
+use crate::context::Context;
+use crate::error::Error;
+use crate::{SeqId, raw, shim};
+
+const MAGIC: &[u8; 8] = b"llmstate";
+const VERSION: u32 = 1;
+/// Magic, version, whole-context flag, model fingerprint, data length, checksum.
+const HEADER: usize = 8 + 4 + 4 + 8 + 8 + 8;
+
+/// A saved state. [`State::to_bytes`] and [`State::from_bytes`] carry it through a file or a pipe.
+#[derive(Clone, PartialEq, Eq)]
+pub struct State {
+    data: Vec<u8>,
+    whole: bool,
+    fingerprint: u64,
+}
+
+impl State {
+    /// Bytes of llama.cpp's own data.
+    pub fn len(&self) -> usize {
+        self.data.len()
+    }
+
+    /// True without data.
+    pub fn is_empty(&self) -> bool {
+        self.data.is_empty()
+    }
+
+    /// With header and checksum.
+    pub fn to_bytes(&self) -> Vec<u8> {
+        let mut bytes = Vec::with_capacity(HEADER + self.data.len());
+        bytes.extend_from_slice(MAGIC);
+        bytes.extend_from_slice(&VERSION.to_le_bytes());
+        bytes.extend_from_slice(&u32::from(self.whole).to_le_bytes());
+        bytes.extend_from_slice(&self.fingerprint.to_le_bytes());
+        bytes.extend_from_slice(&(self.data.len() as u64).to_le_bytes());
+        bytes.extend_from_slice(&fnv1a(&self.data).to_le_bytes());
+        bytes.extend_from_slice(&self.data);
+        bytes
+    }
+
+    /// Reads what [`State::to_bytes`] wrote.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::State`] for anything else: foreign, truncated, of another version, or altered.
+    pub fn from_bytes(bytes: &[u8]) -> Result<Self, Error> {
+        let refuse = |reason: String| Err(Error::State { reason });
+        if bytes.len() < HEADER {
+            return refuse(format!(
+                "{} bytes are too few for a header of {HEADER}",
+                bytes.len()
+            ));
+        }
+        let (header, data) = bytes.split_at(HEADER);
+        let u32_at =
+            |at: usize| u32::from_le_bytes(header[at..at + 4].try_into().expect("four bytes"));
+        let u64_at =
+            |at: usize| u64::from_le_bytes(header[at..at + 8].try_into().expect("eight bytes"));
+        if &header[..8] != MAGIC {
+            return refuse("it does not begin with `llmstate`".into());
+        }
+        if u32_at(8) != VERSION {
+            return refuse(format!(
+                "its version is {}, and this is version {VERSION}",
+                u32_at(8)
+            ));
+        }
+        if u64_at(24) != data.len() as u64 {
+            return refuse(format!(
+                "its header says {} bytes, and {} follow",
+                u64_at(24),
+                data.len()
+            ));
+        }
+        if u64_at(32) != fnv1a(data) {
+            return refuse("its checksum does not match: it was altered".into());
+        }
+        Ok(Self {
+            data: data.to_vec(),
+            whole: u32_at(12) != 0,
+            fingerprint: u64_at(16),
+        })
+    }
+}
+
+impl std::fmt::Debug for State {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("State")
+            .field("bytes", &self.data.len())
+            .field("whole", &self.whole)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Context {
+    /// Saves one sequence, or with `None` everything.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::InvalidParameter`] for a sequence that the context does not have; [`Error::Poisoned`]; [`Error::Call`].
+    pub fn save_state(&mut self, seq: Option<SeqId>) -> Result<State, Error> {
+        self.check_usable()?;
+        let id = self.state_seq(seq)?;
+        let failed = |failure| Error::Call {
+            what: "saving the state",
+            failure,
+        };
+        let ctx = self.as_ptr();
+        let size =
+            // SAFETY: the context lives and is borrowed mutably; the sequence exists or is -1.
+            shim::checked(|error| unsafe { raw::shim_state_size(ctx, id, error) }).map_err(failed)?;
+        let mut data = vec![0u8; size];
+        let written = shim::accepted(
+            // SAFETY: as above; `size` bytes are ours.
+            |error| unsafe { raw::shim_state_get(ctx, id, data.as_mut_ptr(), size, error) },
+            |written| *written > 0 || size == 0,
+        )
+        .map_err(failed)?;
+        data.truncate(written);
+        Ok(State {
+            data,
+            whole: seq.is_none(),
+            fingerprint: self.fingerprint(),
+        })
+    }
+
+    /// Restores a state: of one sequence into sequence `seq`, or with `None` everything.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::State`] when it was taken from a model or KV cache of other shapes, or holds the other kind (one sequence,
+    /// everything); otherwise as [`Context::save_state`].
+    pub fn restore_state(&mut self, state: &State, seq: Option<SeqId>) -> Result<(), Error> {
+        self.check_usable()?;
+        let id = self.state_seq(seq)?;
+        if state.whole != seq.is_none() {
+            let (has, asked) = if state.whole {
+                ("everything", "one sequence")
+            } else {
+                ("one sequence", "everything")
+            };
+            return Err(Error::State {
+                reason: format!("it holds {has}, and {asked} was to be restored"),
+            });
+        }
+        if state.fingerprint != self.fingerprint() {
+            return Err(Error::State {
+                reason: "it was taken from another model".into(),
+            });
+        }
+        let ctx = self.as_ptr();
+        shim::accepted(
+            // SAFETY: the context lives and is borrowed mutably; the bytes are those that llama.cpp wrote for such a model.
+            |error| unsafe {
+                raw::shim_state_set(ctx, id, state.data.as_ptr(), state.data.len(), error)
+            },
+            |read| *read > 0,
+        )
+        .map(drop)
+        .map_err(|failure| {
+            // Half a state may be in the cache; whole sequences can be cleared again, so the context stays usable.
+            Error::State {
+                reason: failure.to_string(),
+            }
+        })
+    }
+
+    fn state_seq(&self, seq: Option<SeqId>) -> Result<SeqId, Error> {
+        if let Some(seq) = seq {
+            self.check_seq(seq)?;
+        }
+        Ok(seq.unwrap_or(-1))
+    }
+
+    /// Shapes and size of the model: two models that share them still differ in weights, which the product layer identifies.
+    fn fingerprint(&self) -> u64 {
+        let model = self.model();
+        let shape = model.shape();
+        let text = format!(
+            "{} {} {} {} {} {} {}",
+            model.description(),
+            model.n_params(),
+            model.bytes(),
+            model.n_embd(),
+            shape.n_layer,
+            shape.head_k,
+            shape.head_v
+        );
+        fnv1a(text.as_bytes())
+    }
+}
+
+/// FNV-1a, 64 bits: against accidents, not against forgery.
+fn fnv1a(bytes: &[u8]) -> u64 {
+    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, &byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+    })
+}

@@ -1,0 +1,214 @@
+//! Text to tokens and back.
+
+use crate::error::Error;
+use crate::model::Model;
+use crate::{raw, shim};
+
+/// A token: an index into the vocabulary.
+pub type Token = raw::llama_token;
+
+/// The vocabulary of a model. Cloning is cheap.
+#[derive(Debug, Clone)]
+pub struct Vocab {
+    model: Model,
+    raw: *const raw::llama_vocab,
+    n_tokens: i32,
+    has_tokenizer: bool,
+}
+
+// SAFETY: `raw` points into the model, which is held and which llama.cpp only reads; tokenising keeps its working state on
+// the stack (llama-vocab.cpp, `llama_vocab::impl::tokenize` is const).
+unsafe impl Send for Vocab {}
+// SAFETY: as above.
+unsafe impl Sync for Vocab {}
+
+impl Vocab {
+    pub(crate) fn new(model: Model) -> Self {
+        // SAFETY: the model is loaded; the vocabulary lives as long as it does.
+        unsafe {
+            let raw = raw::llama_model_get_vocab(model.as_ptr());
+            Self {
+                raw,
+                n_tokens: raw::llama_vocab_n_tokens(raw),
+                has_tokenizer: raw::llama_vocab_type(raw) != raw::LLAMA_VOCAB_TYPE_NONE,
+                model,
+            }
+        }
+    }
+
+    pub(crate) fn as_ptr(&self) -> *const raw::llama_vocab {
+        self.raw
+    }
+
+    /// The model that it belongs to.
+    pub fn model(&self) -> &Model {
+        &self.model
+    }
+
+    /// Number of tokens.
+    pub fn n_tokens(&self) -> u32 {
+        self.n_tokens.try_into().unwrap_or(0)
+    }
+
+    /// True when `token` is an index into the vocabulary.
+    pub fn contains(&self, token: Token) -> bool {
+        (0..self.n_tokens).contains(&token)
+    }
+
+    /// Tokens of `text`. `add_special`: with the BOS and EOS that the model asks for. `parse_special`: control tokens written
+    /// in the text are read as such; leave it off for text that a user typed.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NoVocabulary`]; [`Error::InvalidParameter`] for a text over 2 GiB; [`Error::Call`].
+    pub fn tokenize(
+        &self,
+        text: &str,
+        add_special: bool,
+        parse_special: bool,
+    ) -> Result<Vec<Token>, Error> {
+        if !self.has_tokenizer {
+            return Err(Error::NoVocabulary);
+        }
+        let length = i32::try_from(text.len())
+            .map_err(|_| Error::parameter("text_len", text.len(), "at most 2147483647 bytes"))?;
+        // A token covers at least one byte, but for BOS, EOS and a prefix space.
+        let mut tokens: Vec<Token> = vec![0; text.len() / 3 + 8];
+        loop {
+            let room = i32::try_from(tokens.len()).unwrap_or(i32::MAX);
+            let count = shim::checked(|error| {
+                // SAFETY: the text and the slice are valid for the lengths given; at most `room` tokens are written.
+                unsafe {
+                    raw::shim_tokenize(
+                        self.raw,
+                        text.as_ptr().cast(),
+                        length,
+                        tokens.as_mut_ptr(),
+                        room,
+                        add_special,
+                        parse_special,
+                        error,
+                    )
+                }
+            })
+            .map_err(|failure| Error::Call {
+                what: "tokenising",
+                failure,
+            })?;
+            if let Ok(count) = usize::try_from(count) {
+                tokens.truncate(count);
+                return Ok(tokens);
+            }
+            // llama_tokenize: minus the number needed; INT32_MIN when that overflows.
+            let needed = count.checked_neg().ok_or_else(|| {
+                Error::parameter(
+                    "text_len",
+                    text.len(),
+                    "the text makes more than 2147483647 tokens",
+                )
+            })?;
+            tokens.resize(needed as usize, 0);
+        }
+    }
+
+    /// Appends the bytes that `token` stands for. They can be a part of a character. `special`: control tokens are written out
+    /// as text, else as nothing.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::InvalidParameter`] for a token outside the vocabulary; [`Error::NoVocabulary`]; [`Error::Call`].
+    pub fn append_piece(
+        &self,
+        token: Token,
+        special: bool,
+        bytes: &mut Vec<u8>,
+    ) -> Result<(), Error> {
+        if !self.has_tokenizer {
+            return Err(Error::NoVocabulary);
+        }
+        self.check(token)?;
+        let start = bytes.len();
+        let mut room = 32;
+        loop {
+            bytes.resize(start + room, 0);
+            let written = shim::quick(|error| {
+                // SAFETY: `room` bytes from `start` are initialised and ours; the token is in the vocabulary.
+                unsafe {
+                    let target = bytes.as_mut_ptr().add(start).cast();
+                    raw::shim_token_to_piece(
+                        self.raw,
+                        token,
+                        target,
+                        room as i32,
+                        0,
+                        special,
+                        error,
+                    )
+                }
+            })
+            .map_err(|failure| {
+                bytes.truncate(start);
+                Error::Call {
+                    what: "reading a token's text",
+                    failure,
+                }
+            })?;
+            if let Ok(written) = usize::try_from(written) {
+                bytes.truncate(start + written);
+                return Ok(());
+            }
+            room = written.unsigned_abs() as usize;
+        }
+    }
+
+    /// The bytes that `token` stands for: see [`Vocab::append_piece`].
+    ///
+    /// # Errors
+    ///
+    /// As [`Vocab::append_piece`].
+    pub fn piece(&self, token: Token, special: bool) -> Result<Vec<u8>, Error> {
+        let mut bytes = Vec::new();
+        self.append_piece(token, special, &mut bytes)?;
+        Ok(bytes)
+    }
+
+    /// True for tokens that end a generation: end of text, of turn, of message. False for what is no token.
+    pub fn is_eog(&self, token: Token) -> bool {
+        // SAFETY: the token is in the vocabulary, and there is one.
+        self.has_tokenizer
+            && self.contains(token)
+            && unsafe { raw::llama_vocab_is_eog(self.raw, token) }
+    }
+
+    /// True for control tokens, which have no text of their own. False for what is no token.
+    pub fn is_control(&self, token: Token) -> bool {
+        // SAFETY: as in `is_eog`.
+        self.has_tokenizer
+            && self.contains(token)
+            && unsafe { raw::llama_vocab_is_control(self.raw, token) }
+    }
+
+    /// The token that begins a text, if the model has one.
+    pub fn bos(&self) -> Option<Token> {
+        // SAFETY: the vocabulary lives; absent tokens are -1.
+        Some(unsafe { raw::llama_vocab_bos(self.raw) }).filter(|token| self.contains(*token))
+    }
+
+    /// The token that ends a text, if the model has one.
+    pub fn eos(&self) -> Option<Token> {
+        // SAFETY: as in `bos`.
+        Some(unsafe { raw::llama_vocab_eos(self.raw) }).filter(|token| self.contains(*token))
+    }
+
+    pub(crate) fn check(&self, token: Token) -> Result<(), Error> {
+        if self.contains(token) {
+            Ok(())
+        } else {
+            Err(Error::parameter(
+                "token",
+                token,
+                format!("the vocabulary has {} tokens", self.n_tokens),
+            ))
+        }
+    }
+}

@@ -1,0 +1,40 @@
+//! `Send` and `Sync` exactly where llama.cpp allows them.
+
+use llama_sys::{AbortHandle, Batch, Context, Device, Error, Model, Sampler, State, Vocab};
+use static_assertions::{assert_impl_all, assert_not_impl_any};
+
+assert_impl_all!(Model: Send, Sync);
+assert_impl_all!(Vocab: Send, Sync);
+assert_impl_all!(Device: Send, Sync);
+assert_impl_all!(AbortHandle: Send, Sync);
+assert_impl_all!(Batch: Send, Sync);
+assert_impl_all!(State: Send, Sync);
+assert_impl_all!(Error: Send, Sync);
+// One thread at a time: llama.cpp's contexts and samplers have no locks.
+assert_impl_all!(Context: Send);
+assert_not_impl_any!(Context: Sync);
+assert_impl_all!(Sampler: Send);
+assert_not_impl_any!(Sampler: Sync);
+
+#[test]
+fn a_context_can_be_used_on_another_thread_than_its_makers() {
+    let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("../examples/model/autoplace-demo-q8_0.gguf");
+    let params = llama_sys::ModelParams {
+        devices: Some(Vec::new()),
+        ..llama_sys::ModelParams::default()
+    };
+    let model = Model::load(path, params).unwrap();
+    let mut context = Context::new(&model, llama_sys::ContextParams::default()).unwrap();
+    std::thread::spawn(move || {
+        let mut batch = Batch::default();
+        batch.add(1, 0, 0, true);
+        context.decode(&batch).unwrap();
+        assert_eq!(
+            context.logits(-1).unwrap().len(),
+            model.vocab().n_tokens() as usize
+        );
+    })
+    .join()
+    .unwrap();
+}
