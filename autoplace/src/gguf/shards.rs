@@ -1,0 +1,291 @@
+//! The files of one model: finding the shards after the first, and checking that they belong together.
+//!
+//! As `src/llama-model-loader.cpp:568-638` does it, with its three keys: `split.count` (u16) in the first shard, `split.no` (u16,
+//! from 0) in every one, `split.tensors.count` (i32) in the first. Only the first shard's metadata counts.
+
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use super::error::Error;
+use super::header::Inner;
+use super::parse::{self, MAX_COUNT, Part};
+use super::source::{MAX_FILE, Source};
+use super::tensor::TensorInfo;
+use super::value::{Value, ValueType};
+
+const SPLIT_COUNT: &str = "split.count";
+const SPLIT_NO: &str = "split.no";
+const SPLIT_TENSORS: &str = "split.tensors.count";
+
+/// One file of a model; a model that is not split has one.
+#[derive(Clone, Debug)]
+pub struct Shard {
+    path: Arc<Path>,
+    file_bytes: u64,
+    header_bytes: u64,
+    data_offset: u64,
+    tensors: Range<usize>,
+}
+
+impl Shard {
+    /// The file.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The length of the file, in bytes.
+    pub fn file_bytes(&self) -> u64 {
+        self.file_bytes
+    }
+
+    /// The length of the header without the padding after it, in bytes.
+    pub fn header_bytes(&self) -> u64 {
+        self.header_bytes
+    }
+
+    /// Where the data section begins, in bytes from the beginning of the file.
+    #[doc(alias = "gguf_get_data_offset")]
+    pub fn data_offset(&self) -> u64 {
+        self.data_offset
+    }
+
+    /// Which of the model's tensors this file holds, as a range of [`Header::tensors`](super::Header::tensors).
+    pub fn tensors(&self) -> Range<usize> {
+        self.tensors.clone()
+    }
+}
+
+/// Reads the first shard, then those that it names, which `open` gives by index (from 1) and count.
+pub(super) fn assemble(
+    first: Source,
+    mut open: impl FnMut(u16, u16) -> Result<Source, Error>,
+) -> Result<Inner, Error> {
+    let mut part = parse::read(&first)?;
+    let count = key_u16(&first, &part, SPLIT_COUNT)?.unwrap_or(0);
+    let mut names = std::mem::take(&mut part.names);
+    let mut tensors = std::mem::take(&mut part.tensors);
+    let mut shards = vec![shard(&first, &part, 0..tensors.len())];
+    if count > 1 {
+        let index = required_u16(&first, &part, SPLIT_NO)?;
+        if index != 0 {
+            return Err(Error::NotFirstShard {
+                path: first.path_buf(),
+                index,
+                count,
+                first: sibling(first.path(), index, 0, count),
+            });
+        }
+        for index in 1..count {
+            let source = open(index, count)?;
+            let part = read_later(&source, index, count)?;
+            let from = tensors.len();
+            check_total(&source, &shards, from + part.tensors.len())?;
+            tensors.extend(part.tensors.iter().map(|info| TensorInfo {
+                name: info.name.after(&names),
+                shard: index,
+                ..*info
+            }));
+            names.push_str(&part.names);
+            shards.push(shard(&source, &part, from..tensors.len()));
+        }
+    }
+    let tensor_index = index_tensors(&shards, &names, &tensors)?;
+    if count > 1 {
+        check_tensor_count(&first, &part, tensors.len())?;
+    }
+    Ok(Inner {
+        version: part.version,
+        alignment: part.alignment,
+        metadata: part.metadata,
+        source: first,
+        shards,
+        names,
+        tensors,
+        tensor_index,
+    })
+}
+
+/// Checks one file that may be any shard of a model.
+pub(super) fn check_one(source: &Source) -> Result<(), Error> {
+    let part = parse::read(source)?;
+    let shard = shard(source, &part, 0..part.tensors.len());
+    index_tensors(&[shard], &part.names, &part.tensors).map(drop)
+}
+
+/// The other shards' files, beside the first.
+pub(super) fn open_beside(first: &Path, index: u16, count: u16) -> Result<Source, Error> {
+    let path = sibling(first, 0, index, count).ok_or_else(|| Error::ShardName {
+        path: first.to_owned(),
+        count,
+        expected: suffix(0, count),
+    })?;
+    Source::open(&path).map_err(|error| match error {
+        Error::Open { path, source } => Error::ShardMissing {
+            path,
+            index,
+            count,
+            source,
+        },
+        other => other,
+    })
+}
+
+/// The path of shard `to`, from that of shard `from` (`llama_split_prefix` and `llama_split_path`, `src/llama.cpp:545-597`).
+fn sibling(path: &Path, from: u16, to: u16, count: u16) -> Option<PathBuf> {
+    let name = path.file_name()?.to_str()?;
+    let prefix = name.strip_suffix(&suffix(from, count))?;
+    Some(path.with_file_name(format!("{prefix}{}", suffix(to, count))))
+}
+
+fn suffix(index: u16, count: u16) -> String {
+    format!("-{:05}-of-{count:05}.gguf", u32::from(index) + 1)
+}
+
+fn shard(source: &Source, part: &Part, tensors: Range<usize>) -> Shard {
+    Shard {
+        path: source.path().clone(),
+        file_bytes: source.len(),
+        header_bytes: part.header_bytes,
+        data_offset: part.data_offset,
+        tensors,
+    }
+}
+
+/// Reads a shard after the first and checks that it is the one it should be.
+fn read_later(source: &Source, index: u16, count: u16) -> Result<Part, Error> {
+    let part = parse::read(source)?;
+    let no = required_u16(source, &part, SPLIT_NO)?;
+    // llama.cpp does not look at a later shard's count; one that says something else is from another model.
+    let own_count = key_u16(source, &part, SPLIT_COUNT)?.unwrap_or(count);
+    for (key, found, wanted) in [(SPLIT_NO, no, index), (SPLIT_COUNT, own_count, count)] {
+        if found != wanted {
+            return Err(Error::ShardMismatch {
+                path: source.path_buf(),
+                key,
+                found: found.into(),
+                wanted: wanted.into(),
+            });
+        }
+    }
+    Ok(part)
+}
+
+/// Holds a split model to the limits of one file, so that many shards are no way around them: its tensors, and its bytes, so
+/// that no sum of tensor sizes overflows.
+fn check_total(source: &Source, before: &[Shard], tensors: usize) -> Result<(), Error> {
+    let bytes = before.iter().map(Shard::file_bytes).sum::<u64>() + source.len();
+    let tensors = tensors as u64;
+    for (what, count, limit, why) in [
+        (
+            "tensors in all shards",
+            tensors,
+            MAX_COUNT,
+            "autoplace's own limit",
+        ),
+        (
+            "bytes in all shards",
+            bytes,
+            MAX_FILE,
+            "no file system holds more",
+        ),
+    ] {
+        if count > limit {
+            return Err(Error::TooMany {
+                path: source.path_buf(),
+                at: 0,
+                what,
+                count,
+                limit,
+                why,
+            });
+        }
+    }
+    Ok(())
+}
+
+fn check_tensor_count(source: &Source, part: &Part, found: usize) -> Result<(), Error> {
+    let said = match part.metadata.get(source, SPLIT_TENSORS) {
+        Some(Value::I32(said)) => said,
+        Some(other) => return Err(wrong_type(source, SPLIT_TENSORS, ValueType::I32, other)),
+        None => return Err(missing(source, SPLIT_TENSORS)),
+    };
+    if i64::from(said) == found as i64 {
+        return Ok(());
+    }
+    Err(Error::ShardTensors {
+        path: source.path_buf(),
+        said,
+        found,
+    })
+}
+
+fn required_u16(source: &Source, part: &Part, key: &str) -> Result<u16, Error> {
+    key_u16(source, part, key)?.ok_or_else(|| missing(source, key))
+}
+
+/// llama.cpp asks for exactly this type, and aborts over `split.no` of another one (`gguf_get_val_u16`).
+fn key_u16(source: &Source, part: &Part, key: &str) -> Result<Option<u16>, Error> {
+    match part.metadata.get(source, key) {
+        None => Ok(None),
+        Some(Value::U16(value)) => Ok(Some(value)),
+        Some(other) => Err(wrong_type(source, key, ValueType::U16, other)),
+    }
+}
+
+fn missing(source: &Source, key: &str) -> Error {
+    Error::MissingKey {
+        path: source.path_buf(),
+        key: key.to_owned(),
+    }
+}
+
+fn wrong_type(source: &Source, key: &str, wanted: ValueType, found: Value<'_>) -> Error {
+    Error::WrongType {
+        path: source.path_buf(),
+        key: key.to_owned(),
+        wanted,
+        found: found.ty(),
+    }
+}
+
+/// Orders the tensors of all shards by name, and refuses to have one twice.
+fn index_tensors(shards: &[Shard], names: &str, tensors: &[TensorInfo]) -> Result<Vec<u32>, Error> {
+    let name = |i: u32| tensors[i as usize].name.of(names);
+    let mut index: Vec<u32> = (0..tensors.len() as u32).collect();
+    index.sort_unstable_by(|&a, &b| name(a).cmp(name(b)).then(a.cmp(&b)));
+    let Some(pair) = index.windows(2).find(|pair| name(pair[0]) == name(pair[1])) else {
+        return Ok(index);
+    };
+    let [first, again] = [pair[0], pair[1]].map(|i| &tensors[i as usize]);
+    let path = |info: &TensorInfo| shards[usize::from(info.shard)].path.to_path_buf();
+    Err(Error::DuplicateTensor {
+        path: path(again),
+        at: again.at,
+        tensor: again.name.of(names).to_owned(),
+        first_path: path(first),
+        first_at: first.at,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_other_shards_lie_beside_the_first() {
+        let first = Path::new("/models/big-00001-of-00012.gguf");
+        let second = sibling(first, 0, 1, 12).unwrap();
+        assert_eq!(second, Path::new("/models/big-00002-of-00012.gguf"));
+        assert_eq!(sibling(&second, 1, 0, 12).unwrap(), first);
+    }
+
+    #[test]
+    fn a_name_that_does_not_fit_the_count_has_no_siblings() {
+        let path = Path::new("/models/big-00001-of-00012.gguf");
+        assert_eq!(sibling(path, 0, 1, 13), None);
+        assert_eq!(sibling(path, 1, 0, 12), None);
+        assert_eq!(sibling(Path::new("/models/big.gguf"), 0, 1, 2), None);
+        assert_eq!(sibling(Path::new("/"), 0, 1, 2), None);
+    }
+}
