@@ -1,0 +1,287 @@
+//! Control groups: the memory limits of containers, systemd slices and batch jobs.
+//!
+//! In flows where the process stands (`/proc/self/cgroup`) and where the hierarchies are mounted (`/proc/self/mountinfo`); out
+//! flows one [`Bound`] per limit, from the process's own group up to the top of what is visible. A limit anywhere above
+//! the process holds for it, so the tightest may sit in the middle.
+//!
+//! Page cache that the kernel can drop is charged to the group and does not count as used here: a group that has just read a
+//! model file looks full and is not (Ollama #15474).
+//!
+//! What is *not* visible: groups above the root of a cgroup namespace. Version 1 tells their tightest limit
+//! (`hierarchical_memory_limit`), version 2 tells nothing.
+
+use std::cmp::Reverse;
+use std::path::{Component, Path};
+
+use super::HostLimit;
+use super::linux::Bound;
+use super::tree::{Tree, field};
+use crate::machine::note::Notes;
+
+/// Version 1 writes "no limit" as the largest count of pages: 0x7ffffffffffff000 with pages of 4 KiB, less with larger ones.
+const V1_NO_LIMIT: u64 = 1 << 62;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Version {
+    V1,
+    V2,
+}
+
+/// A mounted hierarchy with the memory controller.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Mount {
+    version: Version,
+    /// The group that is mounted: `/`, or a container's own group.
+    root: String,
+    /// Where it is mounted.
+    point: String,
+}
+
+/// Every memory limit of control groups around this process, with the bytes each one leaves.
+pub(super) fn bounds(tree: Tree<'_>, notes: &mut Notes) -> Vec<Bound> {
+    let Some(memberships) = tree.read("/proc/self/cgroup", notes) else {
+        return Vec::new();
+    };
+    let mounts = match tree.read("/proc/self/mountinfo", notes) {
+        Some(text) => parse_mounts(&text),
+        None => {
+            notes.add(
+                "/proc/self/mountinfo",
+                "is missing: control groups are looked for in their usual places",
+            );
+            usual_mounts()
+        }
+    };
+    let mut bounds = Vec::new();
+    // On a hybrid system both are there, and the memory controller is in one of them: the other has no such files.
+    for version in [Version::V2, Version::V1] {
+        let Some(group) = membership(&memberships, version) else {
+            continue;
+        };
+        for folder in folders(version, &group, &mounts, notes) {
+            match version {
+                Version::V2 => bounds.extend(v2_bound(tree, &folder, notes)),
+                Version::V1 => {
+                    bounds.extend(v1_bound(tree, &folder, notes));
+                    let parent = folder.rsplit_once('/').map_or("", |(parent, _)| parent);
+                    if !v1_hierarchical(tree, parent, notes) {
+                        break;
+                    }
+                }
+            }
+        }
+    }
+    bounds
+}
+
+/// The process's group in a hierarchy. Lines read `4:memory:/path` in version 1 and `0::/path` in version 2.
+fn membership(text: &str, version: Version) -> Option<String> {
+    text.lines().find_map(|line| {
+        let mut parts = line.splitn(3, ':');
+        let (id, controllers, path) = (parts.next()?, parts.next()?, parts.next()?);
+        let found = match version {
+            Version::V1 => controllers.split(',').any(|name| name == "memory"),
+            Version::V2 => id == "0" && controllers.is_empty(),
+        };
+        (found && path.starts_with('/')).then(|| path.to_owned())
+    })
+}
+
+/// The memory hierarchies in `/proc/self/mountinfo` (proc_pid_mountinfo(5)).
+fn parse_mounts(text: &str) -> Vec<Mount> {
+    text.lines()
+        .filter_map(|line| {
+            let (before, after) = line.split_once(" - ")?;
+            let mut before = before.split(' ').skip(3);
+            let (root, point) = (unescape(before.next()?), unescape(before.next()?));
+            let mut after = after.split(' ');
+            let version = match after.next()? {
+                "cgroup2" => Version::V2,
+                "cgroup" if after.nth(1)?.split(',').any(|option| option == "memory") => {
+                    Version::V1
+                }
+                _ => return None,
+            };
+            Some(Mount {
+                version,
+                root,
+                point,
+            })
+        })
+        .collect()
+}
+
+/// Turns the kernel's octal escapes of space, tab, newline and backslash (`\040`) back.
+fn unescape(text: &str) -> String {
+    let mut out = text.to_owned();
+    for (escape, character) in [
+        ("\\040", " "),
+        ("\\011", "\t"),
+        ("\\012", "\n"),
+        ("\\134", "\\"),
+    ] {
+        out = out.replace(escape, character);
+    }
+    out
+}
+
+fn usual_mounts() -> Vec<Mount> {
+    let mount = |version, point: &str| Mount {
+        version,
+        root: "/".to_owned(),
+        point: point.to_owned(),
+    };
+    vec![
+        mount(Version::V2, "/sys/fs/cgroup"),
+        mount(Version::V1, "/sys/fs/cgroup/memory"),
+    ]
+}
+
+/// The folders of the process's group and of all groups above it that are visible, innermost first.
+fn folders(version: Version, group: &str, mounts: &[Mount], notes: &mut Notes) -> Vec<String> {
+    let candidates: Vec<&Mount> = mounts
+        .iter()
+        .filter(|mount| mount.version == version)
+        .collect();
+    let Some(first) = candidates.first() else {
+        if group != "/" {
+            notes.add(
+                "control groups",
+                format!("the process is in {group}, but its limits are not visible here"),
+            );
+        }
+        return Vec::new();
+    };
+    let inside = |mount: &Mount| {
+        let below = Path::new(group).strip_prefix(&mount.root).ok()?;
+        let plain = below
+            .components()
+            .all(|part| matches!(part, Component::Normal(_)));
+        plain.then(|| below.to_string_lossy().into_owned())
+    };
+    // Of several mounts of one hierarchy, the one that shows least above the group is the container's own.
+    let best = candidates
+        .iter()
+        .filter_map(|mount| Some((*mount, inside(mount)?)))
+        .min_by_key(|(mount, _)| Reverse(mount.root.len()));
+    let Some((mount, below)) = best else {
+        // Seen from another namespace: the group is not below any mount. What is mounted is the best guess.
+        notes.add(
+            "control groups",
+            format!(
+                "{group} is not below what is mounted at {}: its limits are read there",
+                first.point
+            ),
+        );
+        return vec![first.point.clone()];
+    };
+    let top = mount.point.trim_end_matches('/');
+    let mut folders = vec![top.to_owned()];
+    let mut folder = top.to_owned();
+    for part in below.split('/').filter(|part| !part.is_empty()) {
+        folder = format!("{folder}/{part}");
+        folders.push(folder.clone());
+    }
+    folders.reverse();
+    folders
+}
+
+/// A version 2 group: `memory.max`, above which the kernel kills, or `memory.high`, above which it slows the group down by
+/// reclaiming without end. Both end the promise, so the lower of the two is the limit.
+fn v2_bound(tree: Tree<'_>, folder: &str, notes: &mut Notes) -> Option<Bound> {
+    let mut limit = |name: &str| {
+        let file = format!("{folder}/{name}");
+        limit_in(tree, file, notes)
+    };
+    let (bytes, file) = limit("memory.max")
+        .into_iter()
+        .chain(limit("memory.high"))
+        .min_by_key(|(bytes, _)| *bytes)?;
+    let stat = tree
+        .read(&format!("{folder}/memory.stat"), notes)
+        .unwrap_or_default();
+    let cache = stat_sum(&stat, ["inactive_file", "active_file"]);
+    let used = usage_in(tree, &format!("{folder}/memory.current"), notes);
+    Some(bound(bytes, used, cache, file))
+}
+
+/// A version 1 group: `memory.limit_in_bytes`, and the tightest limit above it where those groups are not visible.
+fn v1_bound(tree: Tree<'_>, folder: &str, notes: &mut Notes) -> Vec<Bound> {
+    let own = limit_in(tree, format!("{folder}/memory.limit_in_bytes"), notes);
+    let stat_file = format!("{folder}/memory.stat");
+    let stat = tree.read(&stat_file, notes).unwrap_or_default();
+    let above = field(&stat, "hierarchical_memory_limit").map(|bytes| (bytes, stat_file));
+    let limits: Vec<_> = own
+        .into_iter()
+        .chain(above)
+        .filter(|(bytes, _)| *bytes < V1_NO_LIMIT)
+        .collect();
+    if limits.is_empty() {
+        return Vec::new();
+    }
+    // The total_ lines count the groups below as well, as the usage does.
+    let cache = match stat_sum(&stat, ["total_inactive_file", "total_active_file"]) {
+        0 => stat_sum(&stat, ["inactive_file", "active_file"]),
+        cache => cache,
+    };
+    let used = usage_in(tree, &format!("{folder}/memory.usage_in_bytes"), notes);
+    limits
+        .into_iter()
+        .map(|(bytes, file)| bound(bytes, used, cache, file))
+        .collect()
+}
+
+/// Whether a version 1 group passes its limit on to the groups below it. Always so since Linux 5.11.
+fn v1_hierarchical(tree: Tree<'_>, folder: &str, notes: &mut Notes) -> bool {
+    tree.read(&format!("{folder}/memory.use_hierarchy"), notes)
+        .is_none_or(|text| text.trim() != "0")
+}
+
+fn bound(bytes: u64, used: u64, cache: u64, file: String) -> Bound {
+    let held = used.saturating_sub(cache);
+    Bound {
+        available: bytes.saturating_sub(held),
+        limit: HostLimit::Cgroup { file, bytes },
+    }
+}
+
+fn stat_sum(stat: &str, keys: [&str; 2]) -> u64 {
+    keys.iter()
+        .filter_map(|key| field(stat, key))
+        .fold(0, u64::saturating_add)
+}
+
+/// The limit that a file holds, in bytes, with the file's name; `None` for no file and for no limit.
+fn limit_in(tree: Tree<'_>, file: String, notes: &mut Notes) -> Option<(u64, String)> {
+    let text = tree.read(&file, notes)?;
+    match text.trim() {
+        "max" | "-1" => None,
+        number => match number.parse() {
+            Ok(bytes) => Some((bytes, file)),
+            Err(_) => {
+                notes.add(
+                    file,
+                    format!("holds {number:?}, which is no limit that is known: not counted"),
+                );
+                None
+            }
+        },
+    }
+}
+
+/// The bytes that a group uses. Unreadable counts as nothing used, and is said.
+fn usage_in(tree: Tree<'_>, file: &str, notes: &mut Notes) -> u64 {
+    match tree
+        .read(file, notes)
+        .and_then(|text| text.trim().parse().ok())
+    {
+        Some(bytes) => bytes,
+        None => {
+            notes.add(
+                file,
+                "does not say how much the group uses: its limit is taken whole",
+            );
+            0
+        }
+    }
+}

@@ -1,0 +1,117 @@
+//! Linux: what the system has available, bounded by every limit on this process.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::Path;
+
+use super::tree::{Tree, field};
+use super::{Host, HostLimit, cgroup};
+use crate::machine::note::Notes;
+
+/// One limit on this process, and the bytes that it still leaves.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Bound {
+    pub(super) available: u64,
+    pub(super) limit: HostLimit,
+}
+
+pub(super) fn detect_under(root: &Path, notes: &mut Notes) -> Host {
+    let tree = Tree::new(root);
+    let (total, system_available) = system_memory(tree, notes);
+    let mut host = Host {
+        total,
+        available: system_available,
+        system_available,
+        limit: if total == 0 {
+            HostLimit::Unknown
+        } else {
+            HostLimit::System
+        },
+        physical_cores: physical_cores(tree),
+    };
+    for bound in cgroup::bounds(tree, notes)
+        .into_iter()
+        .chain(process_limits(tree, notes))
+    {
+        if bound.available < host.available {
+            host.available = bound.available;
+            host.limit = bound.limit;
+        }
+    }
+    host
+}
+
+/// Total and available bytes of the whole system, from `/proc/meminfo`.
+fn system_memory(tree: Tree<'_>, notes: &mut Notes) -> (u64, u64) {
+    const MEMINFO: &str = "/proc/meminfo";
+    let Some(text) = tree.read(MEMINFO, notes) else {
+        notes.add(
+            MEMINFO,
+            "is missing: how much memory the host has is unknown, none is counted on",
+        );
+        return (0, 0);
+    };
+    let Some(total) = field(&text, "MemTotal") else {
+        notes.add(
+            MEMINFO,
+            "has no MemTotal: how much memory the host has is unknown, none is counted on",
+        );
+        return (0, 0);
+    };
+    let available = field(&text, "MemAvailable").unwrap_or_else(|| {
+        // Linux before 3.14. Cached includes tmpfs and shared memory, which cannot be dropped.
+        notes.add(
+            MEMINFO,
+            "has no MemAvailable: taken as MemFree + Cached - Shmem",
+        );
+        let part = |key| field(&text, key).unwrap_or(0);
+        part("MemFree").saturating_add(part("Cached").saturating_sub(part("Shmem")))
+    });
+    (total, available.min(total))
+}
+
+/// The limits that `ulimit` sets, less what the process already uses of them.
+///
+/// Read as text rather than by `getrlimit`: the same numbers, and a test can write them. The kernel counts mappings of
+/// any kind against the address space, and private writable ones against the data segment (setrlimit(2)).
+fn process_limits(tree: Tree<'_>, notes: &mut Notes) -> Vec<Bound> {
+    let Some(limits) = tree.read("/proc/self/limits", notes) else {
+        return Vec::new();
+    };
+    let status = tree.read("/proc/self/status", notes).unwrap_or_default();
+    let address_space = soft_limit(&limits, "Max address space").map(|bytes| Bound {
+        available: bytes.saturating_sub(field(&status, "VmSize").unwrap_or(0)),
+        limit: HostLimit::AddressSpace { bytes },
+    });
+    let data_segment = soft_limit(&limits, "Max data size").map(|bytes| Bound {
+        available: bytes.saturating_sub(field(&status, "VmData").unwrap_or(0)),
+        limit: HostLimit::DataSegment { bytes },
+    });
+    address_space.into_iter().chain(data_segment).collect()
+}
+
+/// The soft limit of one row of `/proc/self/limits`, in its unit; `None` when unlimited.
+fn soft_limit(limits: &str, row: &str) -> Option<u64> {
+    let rest = limits.lines().find_map(|line| line.strip_prefix(row))?;
+    rest.split_whitespace().next()?.parse().ok()
+}
+
+/// Distinct (package, core) pairs of the processors that are online: hyper-threads of one core count once.
+fn physical_cores(tree: Tree<'_>) -> Option<u32> {
+    let number =
+        |path: &Path| -> Option<i64> { fs::read_to_string(path).ok()?.trim().parse().ok() };
+    let mut cores = BTreeSet::new();
+    for entry in fs::read_dir(tree.locate("/sys/devices/system/cpu"))
+        .ok()?
+        .flatten()
+    {
+        let topology = entry.path().join("topology");
+        if let (Some(package), Some(core)) = (
+            number(&topology.join("physical_package_id")),
+            number(&topology.join("core_id")),
+        ) {
+            cores.insert((package, core));
+        }
+    }
+    u32::try_from(cores.len()).ok().filter(|&count| count > 0)
+}

@@ -1,0 +1,84 @@
+//! The files that Linux describes itself in, under a root that a test can move.
+
+use std::fs;
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+
+use crate::machine::note::Notes;
+
+/// A file tree with `proc` and `sys` in it: `/`, or a folder that stands for it.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Tree<'a> {
+    root: &'a Path,
+}
+
+impl<'a> Tree<'a> {
+    pub(super) const fn new(root: &'a Path) -> Self {
+        Self { root }
+    }
+
+    /// Where an absolute path of the tree lies on disk.
+    pub(super) fn locate(&self, absolute: &str) -> PathBuf {
+        self.root.join(absolute.trim_start_matches('/'))
+    }
+
+    /// The text of a file, or `None` when there is no such file. A file that is there and cannot be read gets a note.
+    pub(super) fn read(&self, absolute: &str, notes: &mut Notes) -> Option<String> {
+        match fs::read(self.locate(absolute)) {
+            // Cgroup and mount paths are bytes; one odd name must not hide the rest of the file.
+            Ok(bytes) => Some(String::from_utf8_lossy(&bytes).into_owned()),
+            Err(error)
+                if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) =>
+            {
+                None
+            }
+            Err(error) => {
+                notes.add(absolute, format!("cannot be read: {error}"));
+                None
+            }
+        }
+    }
+}
+
+/// The value of `key` in lines of `key value` or `key: value kB`: `/proc/meminfo`, `/proc/self/status`, `memory.stat`.
+pub(super) fn field(text: &str, key: &str) -> Option<u64> {
+    text.lines().find_map(|line| {
+        let rest = line.strip_prefix(key)?;
+        let rest = rest.strip_prefix(':').unwrap_or(rest);
+        if !rest.starts_with([' ', '\t']) {
+            return None;
+        }
+        let mut words = rest.split_whitespace();
+        let value: u64 = words.next()?.parse().ok()?;
+        match words.next() {
+            Some("kB") => Some(value.saturating_mul(1024)),
+            None => Some(value),
+            Some(_) => None,
+        }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::field;
+
+    #[test]
+    fn a_field_is_found_by_its_whole_name_and_scaled_by_its_unit() {
+        let text =
+            "MemTotal:       16 kB\nactive_file_extra 9\nactive_file 7\nOdd: 3 MB\nBad: x kB\n";
+        assert_eq!(field(text, "MemTotal"), Some(16 * 1024));
+        assert_eq!(field(text, "active_file"), Some(7));
+        assert_eq!(field(text, "Odd"), None);
+        assert_eq!(field(text, "Bad"), None);
+        assert_eq!(field(text, "Mem"), None);
+    }
+
+    #[test]
+    fn a_value_too_large_to_scale_saturates() {
+        assert_eq!(
+            field("MemTotal: 18446744073709551615 kB", "MemTotal"),
+            Some(u64::MAX)
+        );
+        assert_eq!(field("MemTotal: 18446744073709551616 kB", "MemTotal"), None);
+    }
+}

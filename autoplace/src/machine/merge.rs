@@ -1,0 +1,324 @@
+//! One machine from two witnesses: ggml's backends, which say what can be used, and NVIDIA's driver, which sees whole cards.
+//!
+//! In flow ggml's devices as plain data, NVIDIA's cards and the host; out flows a [`Machine`]. Rules, each with its reason:
+//!
+//! - A card is one card: PCI addresses match whatever way they are written, and a second backend on the same hardware is
+//!   unused, as in llama.cpp (llama.cpp:232-262).
+//! - `total` is ggml's. NVML counts bytes that CUDA cannot use (638 MiB on one card, Ollama #18201), and the whole card where
+//!   ggml has a MIG slice of it.
+//! - `free` is the smaller of both. CUDA's comes after its context (107 to 555 MiB) is open, NVML's sees every process.
+//! - `free` above `total` is `total`, and a negative number in disguise is 0: Vulkan subtracts what it uses from its budget
+//!   without a check (ggml-vulkan.cpp:15213), and a budget may exceed its heap (#29277).
+//! - A GPU in host memory has no more free than the host.
+//! - A card that no backend lists is told apart from one that is not there.
+
+use super::Machine;
+use super::bytes::Bytes;
+use super::gpu::{Gpu, GpuKind, Reading, UnusedGpu, UnusedReason};
+use super::host::{Host, HostLimit};
+use super::note::Notes;
+use super::nvidia::NvidiaGpu;
+use super::pci::PciId;
+
+/// A device as ggml's registry describes it (`ggml_backend_dev_props`), in plain data: this room calls no native code.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct GgmlDevice {
+    /// `ggml_backend_dev_name`: `CUDA0`.
+    pub name: String,
+    /// `ggml_backend_dev_description`: `NVIDIA GeForce RTX 4090`.
+    pub description: String,
+    /// The name of its registry, `ggml_backend_reg_name`: `CUDA`, `Vulkan`, `MTL`, `ROCm`, `RPC`, `CPU`.
+    pub backend: String,
+    /// `ggml_backend_dev_type`.
+    pub kind: GgmlKind,
+    /// Its `device_id`, a PCI address in lower case where the backend knows one: `0000:01:00.0`.
+    pub device_id: Option<String>,
+    /// Bytes that it says it has.
+    pub total: u64,
+    /// Bytes that it says are free.
+    pub free: u64,
+}
+
+/// What a ggml device is: `ggml_backend_dev_type`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum GgmlKind {
+    /// The CPU backend. Its memory is the host's, which is detected apart (ggml calls all of it free).
+    Cpu,
+    /// A GPU with memory of its own; devices of other machines (RPC) and Apple's GPUs also say so.
+    Gpu,
+    /// A GPU that uses the host's memory.
+    IntegratedGpu,
+    /// A helper of the CPU backend, such as BLAS.
+    Accelerator,
+    /// Several devices wrapped as one.
+    Meta,
+}
+
+impl GgmlDevice {
+    /// A device of a backend, with no memory yet. Its description is its name until told otherwise.
+    pub fn new(name: impl Into<String>, backend: impl Into<String>, kind: GgmlKind) -> Self {
+        let name = name.into();
+        let description = name.clone();
+        Self {
+            name,
+            description,
+            backend: backend.into(),
+            kind,
+            device_id: None,
+            total: 0,
+            free: 0,
+        }
+    }
+
+    /// Sets its description, the full name of the hardware.
+    #[must_use]
+    pub fn description(mut self, description: impl Into<String>) -> Self {
+        self.description = description.into();
+        self
+    }
+
+    /// Sets its `device_id`.
+    #[must_use]
+    pub fn device_id(mut self, id: impl Into<String>) -> Self {
+        self.device_id = Some(id.into());
+        self
+    }
+
+    /// Sets the bytes that it says it has and those that it says are free.
+    #[must_use]
+    pub const fn memory(mut self, total: u64, free: u64) -> Self {
+        self.total = total;
+        self.free = free;
+        self
+    }
+
+    fn pci_id(&self) -> Option<PciId> {
+        self.device_id.as_deref()?.parse().ok()
+    }
+
+    /// `None` for what is no GPU.
+    fn gpu_kind(&self) -> Option<GpuKind> {
+        match self.kind {
+            GgmlKind::Gpu if self.backend == "RPC" => Some(GpuKind::Remote),
+            // Metal always says GPU (ggml-metal.cpp:689); Apple's own chips share the host's memory.
+            GgmlKind::Gpu if self.description.starts_with("Apple ") => Some(GpuKind::Integrated),
+            GgmlKind::Gpu => Some(GpuKind::Discrete),
+            GgmlKind::IntegratedGpu => Some(GpuKind::Integrated),
+            GgmlKind::Cpu | GgmlKind::Accelerator | GgmlKind::Meta => None,
+        }
+    }
+}
+
+/// A machine of which ggml's devices can be used, the rest being told as unused. `backends` are those of this build, with or
+/// without devices.
+pub(super) fn merge(
+    devices: &[GgmlDevice],
+    backends: &[String],
+    cards: Vec<NvidiaGpu>,
+    host: Host,
+) -> Machine {
+    let mut merge = Merge {
+        devices,
+        claimed: vec![false; cards.len()],
+        cards,
+        notes: Notes::default(),
+        machine: Machine::new(host),
+    };
+    for device in devices {
+        if let Some(kind) = device.gpu_kind() {
+            merge.add(device, kind);
+        }
+    }
+    merge.finish(backends)
+}
+
+/// A machine with NVIDIA's cards alone, for a planner without llama.cpp. CUDA's context is still to come out of what is free.
+pub(super) fn from_cards(cards: Vec<NvidiaGpu>, host: Host) -> Machine {
+    let mut machine = Machine::new(host);
+    for card in cards {
+        let gpu = card_alone(&card);
+        if card.hidden {
+            machine.unused_gpus.push(UnusedGpu {
+                gpu,
+                reason: UnusedReason::Hidden,
+            });
+        } else if gpu.total == 0 {
+            machine.unused_gpus.push(UnusedGpu {
+                gpu,
+                reason: UnusedReason::UnknownMemory,
+            });
+        } else {
+            machine.gpus.push(gpu);
+        }
+    }
+    machine
+}
+
+/// A card that only NVML describes. What the driver keeps for itself is not part of its total.
+fn card_alone(card: &NvidiaGpu) -> Gpu {
+    let mut gpu = Gpu::new(&card.name);
+    gpu.pci_id = card.pci_id;
+    gpu.nvml = card.memory;
+    let Some(memory) = card.memory else {
+        return gpu;
+    };
+    gpu.total(memory.total.saturating_sub(memory.reserved.unwrap_or(0)))
+        .free(memory.free)
+}
+
+struct Merge<'a> {
+    devices: &'a [GgmlDevice],
+    cards: Vec<NvidiaGpu>,
+    /// For each card, whether a ggml device stands for it.
+    claimed: Vec<bool>,
+    notes: Notes,
+    machine: Machine,
+}
+
+impl Merge<'_> {
+    fn add(&mut self, device: &GgmlDevice, kind: GpuKind) {
+        let mut gpu = Gpu::new(&device.description)
+            .kind(kind)
+            .backend(&device.backend)
+            .device(&device.name);
+        gpu.pci_id = device.pci_id();
+        gpu.ggml = Some(Reading::new(device.total, device.free));
+        if let Some(place) = self.card(device, kind) {
+            self.claimed[place] = true;
+            gpu.nvml = self.cards[place].memory;
+            gpu.pci_id = gpu.pci_id.or(self.cards[place].pci_id);
+        }
+        if let Some(twin) = self.twin(device, &gpu) {
+            self.machine.unused_gpus.push(UnusedGpu {
+                gpu,
+                reason: UnusedReason::SameAs { device: twin },
+            });
+        } else if device.total == 0 {
+            tracing::debug!(device = %device.name, "has no memory: ignored");
+            self.machine.unused_gpus.push(UnusedGpu {
+                gpu,
+                reason: UnusedReason::NoMemory,
+            });
+        } else {
+            let free = self.free(device, &gpu);
+            self.machine.gpus.push(gpu.total(device.total).free(free));
+        }
+    }
+
+    /// The NVIDIA card that a device sits on.
+    fn card(&self, device: &GgmlDevice, kind: GpuKind) -> Option<usize> {
+        if kind == GpuKind::Remote {
+            return None;
+        }
+        if let Some(id) = device.pci_id() {
+            return self.cards.iter().position(|card| card.pci_id == Some(id));
+        }
+        // Some Vulkan drivers give no PCI address. One card of that very name can only be that card; of two, neither is taken.
+        // Other backends, a simulated one above all, may carry the name of a card that they do not sit on.
+        if device.backend != "CUDA" && device.backend != "Vulkan" {
+            return None;
+        }
+        let mut places =
+            (0..self.cards.len()).filter(|&place| self.cards[place].name == device.description);
+        places.next().filter(|_| places.next().is_none())
+    }
+
+    /// The ggml name of a device already in use that is the same hardware: the same `device_id`, another backend on the same
+    /// card, or another backend's view of the integrated GPU, which often has no id. Virtual CUDA devices share a card and are
+    /// devices of their own.
+    fn twin(&self, device: &GgmlDevice, gpu: &Gpu) -> Option<String> {
+        let has_same_id = |used: &Gpu| {
+            let same = |other: &GgmlDevice| {
+                used.device.as_ref() == Some(&other.name) && other.device_id == device.device_id
+            };
+            device.device_id.is_some() && self.devices.iter().any(same)
+        };
+        let is_twin = |used: &&Gpu| {
+            let other_backend = used.backend != gpu.backend;
+            let same_card = gpu.pci_id.is_some() && used.pci_id == gpu.pci_id;
+            let both_integrated =
+                used.kind == GpuKind::Integrated && gpu.kind == GpuKind::Integrated;
+            has_same_id(used) || (other_backend && (same_card || both_integrated))
+        };
+        if gpu.kind == GpuKind::Remote {
+            return None;
+        }
+        let local = |used: &&Gpu| used.kind != GpuKind::Remote;
+        self.machine
+            .gpus
+            .iter()
+            .filter(local)
+            .find(is_twin)?
+            .device
+            .clone()
+    }
+
+    /// The bytes to believe in.
+    fn free(&mut self, device: &GgmlDevice, gpu: &Gpu) -> u64 {
+        let mut free = device.free;
+        if free > i64::MAX as u64 {
+            self.notes.add(
+                &device.name,
+                "says that less than nothing is free (more is used than its budget): taken as 0",
+            );
+            free = 0;
+        } else if free > device.total {
+            let (free_text, total) = (Bytes(free), Bytes(device.total));
+            self.notes.add(
+                &device.name,
+                format!("says that {free_text} are free of {total}: taken as {total}"),
+            );
+            free = device.total;
+        }
+        match (gpu.kind, gpu.nvml) {
+            (GpuKind::Discrete, Some(card)) if card.total > 0 => {
+                free.min(card.free / self.sharers(device))
+            }
+            (GpuKind::Integrated, _) if self.machine.host.limit != HostLimit::Unknown => {
+                free.min(self.machine.host.system_available)
+            }
+            _ => free,
+        }
+    }
+
+    /// How many devices of one backend share the card: ggml's virtual CUDA devices, which split what is free among them
+    /// (ggml-cuda.cu:5195).
+    fn sharers(&self, device: &GgmlDevice) -> u64 {
+        let id = device.pci_id();
+        let shares = |other: &&GgmlDevice| other.backend == device.backend && other.pci_id() == id;
+        let count = if id.is_some() {
+            self.devices.iter().filter(shares).count()
+        } else {
+            1
+        };
+        u64::try_from(count).unwrap_or(u64::MAX).max(1)
+    }
+
+    fn finish(mut self, backends: &[String]) -> Machine {
+        let built = |name: &str| {
+            backends.iter().any(|backend| backend == name)
+                || self.devices.iter().any(|device| device.backend == name)
+        };
+        let backend = ["CUDA", "Vulkan"].into_iter().find(|name| built(name));
+        for (card, claimed) in self.cards.iter().zip(&self.claimed) {
+            if *claimed {
+                continue;
+            }
+            let reason = match backend {
+                Some("CUDA") if card.hidden => UnusedReason::Hidden,
+                Some(name) => UnusedReason::NotListed {
+                    backend: name.to_owned(),
+                },
+                None => UnusedReason::NoBackend,
+            };
+            self.machine.unused_gpus.push(UnusedGpu {
+                gpu: card_alone(card),
+                reason,
+            });
+        }
+        self.machine.notes = self.notes.into_vec();
+        self.machine
+    }
+}

@@ -1,0 +1,93 @@
+//! Room 3: what the machine has. Nothing flows in but the machine itself; a [`Machine`] flows out: GPUs with their free bytes,
+//! and the host with the limit that really holds for this process.
+
+pub mod bytes;
+mod detect;
+mod gpu;
+mod host;
+mod merge;
+mod note;
+pub mod nvidia;
+mod pci;
+mod visible;
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+pub use bytes::{Bytes, gib, mib};
+pub use detect::Detector;
+pub use gpu::{Gpu, GpuKind, Reading, UnusedGpu, UnusedReason};
+pub use host::{Host, HostLimit};
+pub use merge::{GgmlDevice, GgmlKind};
+pub use note::Note;
+pub use pci::{PciId, PciIdError};
+
+/// What there is to place a model on: GPUs with their free bytes, and the host with its real limit.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct Machine {
+    /// The GPUs that layers can be placed on, in the order of their backends.
+    pub gpus: Vec<Gpu>,
+    /// The host's memory, as far as this process may use it.
+    pub host: Host,
+    /// GPUs that are there but cannot be used, each with the reason.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub unused_gpus: Vec<UnusedGpu>,
+    /// What detection could not see or took from a second-best source.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub notes: Vec<Note>,
+}
+
+impl Machine {
+    /// A machine with this host and no GPU.
+    #[must_use]
+    pub const fn new(host: Host) -> Self {
+        Self {
+            gpus: Vec::new(),
+            host,
+            unused_gpus: Vec::new(),
+            notes: Vec::new(),
+        }
+    }
+
+    /// This computer for planning without llama.cpp: NVIDIA's cards and the host. Never fails; see [`notes`](Self::notes).
+    ///
+    /// No CUDA context is opened, so what one costs is still to come out of each card's free bytes
+    /// ([`Gpu::free_is_after_opening`]).
+    #[must_use]
+    pub fn detect() -> Self {
+        Detector::new().detect()
+    }
+
+    /// This computer as ggml's devices describe it, checked against NVIDIA's driver. Never fails; see [`notes`](Self::notes).
+    ///
+    /// GPUs come in the order of `devices`; a card that no device stands for is in [`unused_gpus`](Self::unused_gpus).
+    #[must_use]
+    pub fn detect_with(devices: &[GgmlDevice]) -> Self {
+        Detector::new().detect_with(devices)
+    }
+
+    /// Adds a GPU behind those it already has.
+    #[must_use]
+    pub fn with_gpu(mut self, gpu: Gpu) -> Self {
+        self.gpus.push(gpu);
+        self
+    }
+}
+
+impl fmt::Display for Machine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for gpu in &self.gpus {
+            writeln!(f, "{gpu}")?;
+        }
+        write!(f, "{}", self.host)?;
+        for unused in &self.unused_gpus {
+            write!(f, "\n{unused}")?;
+        }
+        for note in &self.notes {
+            write!(f, "\nnote: {note}")?;
+        }
+        Ok(())
+    }
+}

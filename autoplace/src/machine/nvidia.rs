@@ -1,0 +1,235 @@
+//! NVIDIA's driver library (NVML): every card, its PCI address and its memory, without opening a CUDA context on it.
+//!
+//! In flows a library; out flow the cards it lists and notes on what it would not say. No library means no cards and no
+//! note: most machines have none. A library without a driver, or a card that does not answer, is worth a note.
+//!
+//! NVML has two memory queries. The second (driver 510 and later) tells the bytes that the driver keeps for itself apart;
+//! `nvml-wrapper` 0.13 knows only that one. Where it is missing or refused the first is asked, through `nvml-wrapper` 0.10, the last
+//! release that calls it: doing so by hand would take `unsafe`, which the planner does without.
+
+use std::ffi::OsStr;
+use std::fmt::Display;
+use std::path::Path;
+
+use nvml_wrapper::Nvml;
+use nvml_wrapper::error::NvmlError;
+
+use super::gpu::Reading;
+use super::note::{Note, Notes};
+use super::pci::PciId;
+
+/// What NVIDIA's driver says about its cards.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Nvidia {
+    /// The cards that answered, in NVML's order: by PCI address.
+    pub gpus: Vec<NvidiaGpu>,
+    /// The driver's version, such as `550.54.14`.
+    pub driver: Option<String>,
+    /// Cards that were skipped and figures that are missing.
+    pub notes: Vec<Note>,
+}
+
+/// One card as NVIDIA's driver describes it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct NvidiaGpu {
+    /// Its index in NVML, which is not CUDA's unless `CUDA_DEVICE_ORDER=PCI_BUS_ID`.
+    pub index: u32,
+    /// Its full name: `NVIDIA GeForce RTX 4090`.
+    pub name: String,
+    /// Its identity across machines and reboots: `GPU-8932f937-...`.
+    pub uuid: Option<String>,
+    /// Its PCI address.
+    pub pci_id: Option<PciId>,
+    /// Its memory in bytes; `None` where the driver says "not available", as on unified memory (GB10).
+    pub memory: Option<Reading>,
+    /// Whether `CUDA_VISIBLE_DEVICES` hides it from CUDA. Set by the [`Detector`](super::Detector); NVML knows nothing of it.
+    pub hidden: bool,
+}
+
+impl NvidiaGpu {
+    /// A card by its index and full name, of which nothing else is known.
+    pub fn new(index: u32, name: impl Into<String>) -> Self {
+        Self {
+            index,
+            name: name.into(),
+            uuid: None,
+            pci_id: None,
+            memory: None,
+            hidden: false,
+        }
+    }
+}
+
+/// Asks the NVML that the system finds under its usual name (`libnvidia-ml.so.1`, `nvml.dll`).
+#[must_use]
+pub fn detect() -> Nvidia {
+    Library { path: None }.detect()
+}
+
+/// Asks the NVML at a path: a driver outside the usual places, or a test's own.
+#[must_use]
+pub fn detect_at(library: &Path) -> Nvidia {
+    Library {
+        path: Some(library.as_os_str()),
+    }
+    .detect()
+}
+
+struct Library<'a> {
+    path: Option<&'a OsStr>,
+}
+
+impl Library<'_> {
+    fn detect(&self) -> Nvidia {
+        let mut notes = Notes::default();
+        let nvml = match self.open() {
+            Ok(nvml) => nvml,
+            Err(NvmlError::LibloadingError(error)) if self.path.is_none() => {
+                tracing::debug!(%error, "no NVIDIA driver library");
+                return Nvidia::default();
+            }
+            Err(error) => {
+                notes.add("NVML", format!("does not start: {error}"));
+                return Nvidia {
+                    notes: notes.into_vec(),
+                    ..Nvidia::default()
+                };
+            }
+        };
+        if nvml.lib().nvmlShutdown.is_err() {
+            // nvml-wrapper ends NVML when it is dropped and panics where it cannot. Better never ended than that.
+            std::mem::forget(nvml);
+            notes.add(
+                "NVML",
+                "is no whole NVIDIA driver library: it has no nvmlShutdown",
+            );
+            return Nvidia {
+                notes: notes.into_vec(),
+                ..Nvidia::default()
+            };
+        }
+        let gpus = self.gpus(&nvml, &mut notes);
+        Nvidia {
+            gpus,
+            driver: nvml.sys_driver_version().ok(),
+            notes: notes.into_vec(),
+        }
+    }
+
+    fn open(&self) -> Result<Nvml, NvmlError> {
+        let mut builder = Nvml::builder();
+        if let Some(path) = self.path {
+            builder.lib_path(path);
+        }
+        builder.init()
+    }
+
+    fn gpus(&self, nvml: &Nvml, notes: &mut Notes) -> Vec<NvidiaGpu> {
+        let count = match nvml.device_count() {
+            Ok(count) => count,
+            Err(error) => {
+                notes.add(
+                    "NVML",
+                    format!("does not say how many cards there are: {error}"),
+                );
+                return Vec::new();
+            }
+        };
+        let mut first_query = FirstQuery::new(self.path);
+        (0..count)
+            .filter_map(|index| gpu(nvml, index, &mut first_query, notes))
+            .collect()
+    }
+}
+
+/// One card, or nothing and a note where it does not even give itself out.
+fn gpu(
+    nvml: &Nvml,
+    index: u32,
+    first_query: &mut FirstQuery<'_>,
+    notes: &mut Notes,
+) -> Option<NvidiaGpu> {
+    let about = format!("NVIDIA GPU {index}");
+    let device = match nvml.device_by_index(index) {
+        Ok(device) => device,
+        Err(error) => {
+            notes.add(about, format!("is skipped: {error}"));
+            return None;
+        }
+    };
+    let mut told =
+        |what: &str, error: &dyn Display| notes.add(about.clone(), format!("{what}: {error}"));
+    let name = device
+        .name()
+        .map_err(|error| told("does not tell its name", &error))
+        .unwrap_or_else(|()| about.clone());
+    let pci_id = device
+        .pci_info()
+        .map_err(|error| told("does not tell its PCI address", &error))
+        .ok()
+        .and_then(|pci| {
+            pci.bus_id
+                .parse()
+                .map_err(|error| told("has an odd PCI address", &error))
+                .ok()
+        });
+    let memory = match device.memory_info() {
+        Ok(memory) => Some(Reading::new(memory.total, memory.free).reserved(memory.reserved)),
+        Err(NvmlError::GpuLost) => {
+            notes.add(about, "is skipped: it fell off the bus");
+            return None;
+        }
+        Err(second) => match first_query.ask(index) {
+            Ok(reading) => {
+                told(
+                    "answers only NVML's first memory query, the second says",
+                    &second,
+                );
+                Some(reading)
+            }
+            Err(first) => {
+                told("does not tell its memory", &first);
+                None
+            }
+        },
+    };
+    Some(NvidiaGpu {
+        uuid: device.uuid().ok(),
+        pci_id,
+        memory,
+        ..NvidiaGpu::new(index, name)
+    })
+}
+
+/// NVML's first memory query, opened when a card first needs it. NVML counts its initialisations, so a second one beside the
+/// first is free and its end does not end the first.
+struct FirstQuery<'a> {
+    path: Option<&'a OsStr>,
+    nvml: Option<nvml_wrapper_v1::Nvml>,
+}
+
+impl<'a> FirstQuery<'a> {
+    const fn new(path: Option<&'a OsStr>) -> Self {
+        Self { path, nvml: None }
+    }
+
+    fn ask(&mut self, index: u32) -> Result<Reading, nvml_wrapper_v1::error::NvmlError> {
+        let nvml = match self.nvml.take() {
+            Some(nvml) => nvml,
+            None => {
+                let mut builder = nvml_wrapper_v1::Nvml::builder();
+                if let Some(path) = self.path {
+                    builder.lib_path(path);
+                }
+                builder.init()?
+            }
+        };
+        let answer = nvml
+            .device_by_index(index)
+            .and_then(|device| device.memory_info());
+        self.nvml = Some(nvml);
+        answer.map(|memory| Reading::new(memory.total, memory.free))
+    }
+}

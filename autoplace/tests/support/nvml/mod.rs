@@ -1,0 +1,67 @@
+//! An NVIDIA driver library for tests: `nvml.c`, compiled for each test beside a script of its own.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use tempfile::TempDir;
+
+/// A scripted driver library in a folder of its own, which goes when this does.
+pub(crate) struct ScriptedNvml {
+    folder: TempDir,
+}
+
+impl ScriptedNvml {
+    /// A whole library that follows a script (see `nvml.c`).
+    pub(crate) fn new(script: &str) -> Self {
+        Self::without(&[], script)
+    }
+
+    /// A library that lacks what the compiler flags leave out (`-DNVML_NO_MEMORY_V2`).
+    pub(crate) fn without(flags: &[&str], script: &str) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let nvml = Self { folder };
+        compile(flags, &nvml.library());
+        fs::write(nvml.beside("script"), script).unwrap();
+        nvml
+    }
+
+    /// The library's path.
+    pub(crate) fn library(&self) -> PathBuf {
+        self.folder.path().join("libnvidia-ml.so.1")
+    }
+
+    /// How often it was initialised and shut down.
+    #[allow(dead_code, reason = "each test file uses its part")]
+    pub(crate) fn inits_and_shutdowns(&self) -> (usize, usize) {
+        let log = fs::read_to_string(self.beside("log")).unwrap_or_default();
+        let count = |word: &str| log.lines().filter(|line| *line == word).count();
+        (count("init"), count("shutdown"))
+    }
+
+    fn beside(&self, suffix: &str) -> PathBuf {
+        self.folder
+            .path()
+            .join(format!("libnvidia-ml.so.1.{suffix}"))
+    }
+}
+
+/// Compiles the library where one test wants it: a library copied from another's path would be the same to the loader only
+/// if it were the same file, and compiling takes a few dozen milliseconds.
+fn compile(flags: &[&str], library: &Path) {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/support/nvml/nvml.c");
+    let compiler = std::env::var_os("CC").unwrap_or_else(|| "cc".into());
+    let status = Command::new(&compiler)
+        .args(["-shared", "-fPIC", "-O1", "-o"])
+        .arg(library)
+        .args(flags)
+        .arg(&source)
+        .arg("-ldl")
+        .status()
+        .unwrap_or_else(|error| panic!("the C compiler {compiler:?} does not run: {error}"));
+    assert!(
+        status.success(),
+        "{compiler:?} does not compile {}",
+        source.display()
+    );
+}
