@@ -1,0 +1,42 @@
+//! Why a placement has no cost.
+
+use super::KvType;
+
+/// What is asked for cannot be computed, or llama.cpp would not take it.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// A parameter of the context is outside of what llama.cpp takes.
+    #[error("{parameter} is {value}, but {limit}")]
+    Context {
+        /// The parameter, as `llama_context_params` names it.
+        parameter: &'static str,
+        /// What was asked for.
+        value: u64,
+        /// What llama.cpp takes, and where it says so.
+        limit: String,
+    },
+    /// A quantised cache type whose blocks do not divide a head (llama-context.cpp:3854-3873).
+    #[error(
+        "{parameter} {ty} stores blocks of {block} elements, which do not divide heads of {head}"
+    )]
+    KvWidth {
+        /// `type_k` or `type_v`.
+        parameter: &'static str,
+        /// The type.
+        ty: KvType,
+        /// Elements of its blocks.
+        block: u64,
+        /// Elements of the model's heads.
+        head: u32,
+    },
+    /// A quantised cache of values needs flash attention (llama-context.cpp:3849).
+    #[error("type_v {ty} needs flash attention, which is turned off")]
+    NeedsFlashAttention {
+        /// The type.
+        ty: KvType,
+    },
+    /// No device has free memory, so there are no proportions to split the layers by: llama.cpp throws (llama-model.cpp:1583).
+    #[error("the GPUs have no free memory to split the layers by")]
+    NothingFree,
+}

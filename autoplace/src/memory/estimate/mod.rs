@@ -1,0 +1,174 @@
+//! The estimate: what a placement takes, by arithmetic over the header.
+//!
+//! | part | how good |
+//! |---|---|
+//! | weights | exact to the byte (Vulkan: to its alignment), [`weights`](self) by llama.cpp's own assignment |
+//! | keys and values | exact for [`StateLaw::FullAttention`](crate::profile::StateLaw), an upper bound for most others |
+//! | compute | modelled: fitted on the llama architecture, see [`Estimate::compute_is_fitted`] |
+//!
+//! Microseconds per placement, no native code. The probe corrects it.
+
+pub mod assignment;
+mod compute;
+mod kv;
+mod weights;
+
+use crate::machine::Gpu;
+use crate::profile::{ModelProfile, StateLaw};
+
+use self::compute::{Attention, ComputeModel};
+use self::kv::KvTable;
+use self::weights::WeightTable;
+use super::backend::{BackendRules, Family};
+use super::{ContextParams, ContextSizes, Error, FlashAttention, Footprint, Footprints};
+
+pub use assignment::{Assignment, Place, split_points};
+
+/// What placements of one model on given GPUs take, for one set of parameters.
+///
+/// ```
+/// # use autoplace::{machine::Gpu, memory::{ContextParams, Estimate}, profile::ModelProfile};
+/// # fn f(profile: &ModelProfile, gpu: &Gpu) -> Result<(), autoplace::memory::Error> {
+/// let estimate = Estimate::new(profile, &[gpu], &ContextParams::default())?;
+/// let full = estimate.footprints(profile.full_offload());
+/// println!("{} bytes on the GPU, {} on the host", full.gpus[0].total(), full.host.total());
+/// # Ok(()) }
+/// ```
+#[derive(Debug, Clone)]
+pub struct Estimate {
+    n_layer: u32,
+    points: Vec<f32>,
+    weights: WeightTable,
+    kv: KvTable,
+    compute: ComputeModel,
+    attention: Vec<Attention>,
+    flash_attn: FlashAttention,
+    output: u64,
+    mmap: bool,
+    sizes: ContextSizes,
+    fitted: bool,
+    known: bool,
+}
+
+impl Estimate {
+    /// Prepares the estimate: sums up each layer once.
+    ///
+    /// Without GPUs it is the estimate of a load that is given no devices: nothing of it touches a GPU. With GPUs their free
+    /// bytes are the proportions of the split, as in llama.cpp.
+    ///
+    /// # Errors
+    ///
+    /// [`Error`] where llama.cpp would refuse the parameters or end the process.
+    pub fn new(
+        profile: &ModelProfile,
+        gpus: &[&Gpu],
+        params: &ContextParams,
+    ) -> Result<Self, Error> {
+        let sizes = params.sizes()?;
+        params.check_kv_types(&profile.hparams)?;
+        let rules: Vec<BackendRules> = gpus
+            .iter()
+            .map(|gpu| BackendRules::of(&gpu.backend))
+            .collect();
+        #[allow(clippy::cast_precision_loss)] // llama.cpp splits by 32-bit floats too
+        let free: Vec<f32> = gpus.iter().map(|gpu| gpu.free as f32).collect();
+        let heads = (profile.hparams.head_dim_k, profile.hparams.head_dim_v);
+        let attention = gpus
+            .iter()
+            .zip(&rules)
+            .map(|(gpu, rules)| Attention {
+                may_be_plain: match params.flash_attn {
+                    FlashAttention::On => false,
+                    FlashAttention::Off => true,
+                    FlashAttention::Auto => {
+                        !Family::of(&gpu.backend).fuses_attention(heads.0, heads.1)
+                    }
+                },
+                converts_kv: rules.converts_kv,
+            })
+            .collect();
+        Ok(Self {
+            n_layer: profile.n_layer(),
+            points: split_points(&free)?,
+            weights: WeightTable::new(profile, &rules, params),
+            kv: KvTable::new(profile, &rules, params, &sizes),
+            compute: ComputeModel::new(profile, params, &sizes),
+            attention,
+            flash_attn: params.flash_attn,
+            output: params.output_bytes(profile, &sizes),
+            mmap: params.mmap,
+            sizes,
+            fitted: matches!(
+                profile.architecture.as_str(),
+                "llama" | "qwen2" | "qwen3" | "qwen3moe"
+            ),
+            known: matches!(profile.state, StateLaw::FullAttention { .. })
+                && profile.weights.unplaced.is_empty(),
+        })
+    }
+
+    /// Where each layer goes with so many layers on the GPUs.
+    #[must_use]
+    pub fn assignment(&self, n_gpu_layers: u32) -> Assignment {
+        Assignment::new(self.n_layer, n_gpu_layers, &self.points)
+    }
+
+    /// Bytes per device with so many layers on the GPUs.
+    #[must_use]
+    pub fn footprints(&self, n_gpu_layers: u32) -> Footprints {
+        let assignment = self.assignment(n_gpu_layers);
+        let weights = self.weights.cost(&assignment);
+        let kv = self.kv.cost(&assignment);
+        let gpus = self
+            .attention
+            .iter()
+            .enumerate()
+            .map(|(gpu, &attention)| {
+                let compute = self.compute.gpu(gpu, &assignment, &weights, &kv, attention);
+                Footprint::new(weights.gpus[gpu], kv.gpus[gpu], compute)
+            })
+            .collect();
+        let compute = self
+            .compute
+            .host(&assignment, self.attention.len(), self.flash_attn);
+        Footprints {
+            gpus,
+            host: Footprint::new(weights.host, kv.host, compute.saturating_add(self.output)),
+            output: self.output,
+            mapped: self.mmap.then_some(weights.mapped),
+        }
+    }
+
+    /// The sizes that llama.cpp makes of the parameters.
+    #[must_use]
+    pub const fn sizes(&self) -> &ContextSizes {
+        &self.sizes
+    }
+
+    /// Whether the compute buffers are those of the architecture that the model of them was fitted on. Where not, the headroom
+    /// grows by [`uncertainty`](Self::uncertainty).
+    #[must_use]
+    pub const fn compute_is_fitted(&self) -> bool {
+        self.fitted
+    }
+
+    /// Whether weights and cache follow laws that we know.
+    #[must_use]
+    pub const fn is_known(&self) -> bool {
+        self.known
+    }
+
+    /// Bytes by which the estimate of a device's compute buffer may be too low with so many layers on the GPUs: a quarter on
+    /// an architecture that it was not fitted on; else an eighth where a GPU borrows weights of the host, and a sixty-fourth
+    /// where each layer is computed where it is.
+    #[must_use]
+    pub fn uncertainty(&self, n_gpu_layers: u32, footprint: &Footprint) -> u64 {
+        let borrows = !self.points.is_empty() && n_gpu_layers <= self.n_layer;
+        let divisor = match (self.fitted, borrows) {
+            (false, _) => 4,
+            (true, true) => 8,
+            (true, false) => 64,
+        };
+        footprint.compute / divisor
+    }
+}

@@ -1,0 +1,29 @@
+//! Room 4: what a placement costs. A [`ModelProfile`](crate::profile::ModelProfile), the GPUs and the [`ContextParams`] flow in;
+//! a [`Footprint`] per device flows out, and the [`HeadroomParts`] that must stay free beside it.
+//!
+//! Three answers to "how many bytes" will live here, each better than the one before: the [`estimate`] (arithmetic over the
+//! header), the probe (llama.cpp's own `no_alloc` load) and the measurement. They speak the same [`Footprints`].
+
+pub mod backend;
+mod context;
+mod error;
+pub mod estimate;
+mod footprint;
+pub mod headroom;
+mod kv_type;
+#[cfg(feature = "llama")]
+mod native;
+#[cfg(feature = "llama")]
+pub(crate) mod probe;
+
+pub use context::{ContextParams, ContextSizes, FlashAttention};
+pub use error::Error;
+pub use estimate::Estimate;
+pub use footprint::{Footprint, Footprints};
+pub use headroom::{Headroom, HeadroomParts, Workload};
+pub use kv_type::{KvType, KvTypeError};
+
+/// `GGML_PAD`: the next multiple of `alignment`, which is not 0; saturates.
+const fn pad(n: u64, alignment: u64) -> u64 {
+    n.div_ceil(alignment).saturating_mul(alignment)
+}

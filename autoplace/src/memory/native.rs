@@ -1,0 +1,70 @@
+//! Our parameters in llama.cpp's own structs, for the probe and for the load alike: what is probed is what is loaded.
+
+use llama_sys::LoadMode;
+
+use super::{ContextParams, FlashAttention, KvType};
+
+impl ContextParams {
+    /// The context parameters that llama.cpp takes. Threads are left to the caller: they cost no memory.
+    pub(crate) fn to_native(&self) -> llama_sys::ContextParams {
+        llama_sys::ContextParams {
+            n_ctx: self.n_ctx,
+            n_batch: self.n_batch,
+            n_ubatch: self.n_ubatch,
+            n_seq_max: self.n_seq_max,
+            n_outputs_max: self.n_outputs_max,
+            flash_attention: match self.flash_attn {
+                FlashAttention::Auto => llama_sys::FlashAttention::Auto,
+                FlashAttention::On => llama_sys::FlashAttention::Enabled,
+                FlashAttention::Off => llama_sys::FlashAttention::Disabled,
+            },
+            type_k: self.type_k.to_native(),
+            type_v: self.type_v.to_native(),
+            offload_kqv: self.offload_kqv,
+            op_offload: self.op_offload,
+            swa_full: self.swa_full,
+            kv_unified: self.kv_unified,
+            ..llama_sys::ContextParams::default()
+        }
+    }
+
+    /// How the file is read.
+    pub(crate) const fn load_mode(&self) -> LoadMode {
+        if self.mmap {
+            LoadMode::Auto
+        } else {
+            LoadMode::None
+        }
+    }
+}
+
+impl KvType {
+    const fn to_native(self) -> llama_sys::KvType {
+        match self {
+            Self::F32 => llama_sys::KvType::F32,
+            Self::F16 => llama_sys::KvType::F16,
+            Self::BF16 => llama_sys::KvType::BF16,
+            Self::Q8_0 => llama_sys::KvType::Q8_0,
+            Self::Q5_0 => llama_sys::KvType::Q5_0,
+            Self::Q5_1 => llama_sys::KvType::Q5_1,
+            Self::Q4_0 => llama_sys::KvType::Q4_0,
+            Self::Q4_1 => llama_sys::KvType::Q4_1,
+            Self::IQ4_NL => llama_sys::KvType::IQ4_NL,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn kv_types_keep_their_names_on_the_way_to_llama_cpp() {
+        for kv in KvType::ALL {
+            assert_eq!(
+                kv.to_string().to_lowercase(),
+                kv.to_native().to_string().to_lowercase()
+            );
+        }
+    }
+}

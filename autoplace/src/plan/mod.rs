@@ -1,0 +1,105 @@
+//! Room 5: which placement is best. A profile, a machine and a [`Request`] flow in; a [`Plan`] flows out: how many layers on which
+//! GPU, what every device takes and keeps free, and why not one layer more.
+//!
+//! The same header, machine and request always give the same plan. Nothing here is native code: a probe (llama.cpp's own
+//! `no_alloc` load) is handed in from outside as a [`Probe`].
+
+mod candidate;
+mod error;
+mod fit;
+mod placement;
+mod planner;
+mod reasons;
+mod report;
+mod request;
+mod search;
+
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+
+use crate::memory::ContextParams;
+
+pub use candidate::Probe;
+pub use error::{Error, Shortfall};
+pub use placement::{Placement, PlacementKind};
+pub use planner::Planner;
+pub use request::{Context, GpuLayers, Request};
+pub use search::{Cost, largest_fitting, refine};
+
+/// Where a model goes, and why. It serialises, and what is read back is the same plan.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct Plan {
+    /// The model.
+    pub model: ModelSummary,
+    /// Layers on GPUs, the output layer counted first: what `llama_model_params.n_gpu_layers` takes.
+    pub n_gpu_layers: u32,
+    /// Whether everything that can be is on GPUs: `n_gpu_layers` is the number of blocks and one.
+    pub full_offload: bool,
+    /// Every device that is used, GPUs first and the host last. Without layers on GPUs it is the host alone, and the load must
+    /// be given no devices, so that nothing touches a GPU.
+    pub placements: Vec<Placement>,
+    /// The parameters of the load and its context, every default resolved.
+    pub context: ContextParams,
+    /// How far the bytes of the plan can be trusted.
+    pub confidence: Confidence,
+    /// Why it is this plan, for people: what decided, what was changed of the request, what is not known.
+    pub notes: Vec<String>,
+}
+
+/// A model, in a line.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct ModelSummary {
+    /// Its file (the first shard), if it came from one.
+    pub path: Option<PathBuf>,
+    /// Its name for people.
+    pub name: String,
+    /// Its architecture, as llama.cpp spells it.
+    pub architecture: String,
+    /// The name of its quantisation.
+    pub file_type: Option<String>,
+    /// Bytes of its files.
+    pub file_bytes: u64,
+    /// Its blocks; with the output layer there is one layer more.
+    pub blocks: u32,
+    /// Tokens of context that it was trained on.
+    pub n_ctx_train: u32,
+}
+
+/// How far the bytes of a plan can be trusted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum Confidence {
+    /// llama.cpp itself said them, of this very placement.
+    Probed,
+    /// Weights and cache are exact; the compute buffers follow a model that was fitted on this architecture.
+    Fitted,
+    /// Weights and cache are exact; the compute buffers follow a model fitted on another architecture, with more left free.
+    Modelled,
+}
+
+impl Plan {
+    /// The GPUs that are used.
+    pub fn gpus(&self) -> impl Iterator<Item = &Placement> {
+        self.placements
+            .iter()
+            .filter(|placement| placement.kind != PlacementKind::Host)
+    }
+
+    /// The host.
+    #[must_use]
+    pub fn host(&self) -> Option<&Placement> {
+        self.placements
+            .iter()
+            .find(|placement| placement.kind == PlacementKind::Host)
+    }
+
+    /// Layers of the model, the output layer counted.
+    #[must_use]
+    pub const fn layers(&self) -> u32 {
+        self.model.blocks + 1
+    }
+}

@@ -1,0 +1,45 @@
+//! One device of a plan.
+
+use serde::{Deserialize, Serialize};
+
+use crate::memory::{Footprint, HeadroomParts};
+
+/// What a placement is on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum PlacementKind {
+    /// A GPU with memory of its own.
+    Gpu,
+    /// A GPU that uses the host's memory: its bytes are counted against the host's too.
+    SharedGpu,
+    /// The host.
+    Host,
+}
+
+/// What one device holds, and what of it stays free. Sizes in bytes.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct Placement {
+    /// Its name for people: `RTX 4090`, `host`.
+    pub name: String,
+    /// Its name in ggml (`CUDA0`), by which a load asks for it. `None` for the host and for hypothetical GPUs.
+    pub device: Option<String>,
+    /// The ggml backend that drives it.
+    pub backend: String,
+    /// What it is.
+    pub kind: PlacementKind,
+    /// Bytes it has.
+    pub total: u64,
+    /// Bytes that were free when it was planned; of the host, those that this process may take.
+    pub free: u64,
+    /// Layers on it, the output layer counted. The input layer is always on the host and not counted.
+    pub layers: u32,
+    /// What the plan takes of it.
+    #[serde(flatten)]
+    pub footprint: Footprint,
+    /// What is left free on purpose.
+    pub headroom: HeadroomParts,
+    /// `free` less `headroom`: what the plan may take.
+    pub budget: u64,
+}

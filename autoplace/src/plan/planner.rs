@@ -1,0 +1,324 @@
+//! The planner: from a profile, a machine and a request to a plan.
+
+use crate::machine::{Bytes, Gpu, Machine};
+use crate::memory::{Estimate, Footprints, Workload};
+use crate::profile::{ModelProfile, StateLaw, Weight};
+
+use super::candidate::{Asked, Candidate, Choice, Probe};
+use super::fit::{Levels, Room};
+use super::search::{Cost, largest_fitting, refine};
+use super::{Confidence, Error, GpuLayers, ModelSummary, Plan, Request, reasons};
+
+/// Makes plans of one model on one machine.
+///
+/// ```
+/// # use autoplace::{gguf::Header, machine::{Gpu, Host, Machine, gib}, plan::Planner, profile::ModelProfile};
+/// # fn f(header: &Header) -> Result<(), Box<dyn std::error::Error>> {
+/// let profile = ModelProfile::from_header(header)?;
+/// let machine = Machine::new(Host::new(gib(64))).with_gpu(Gpu::new("RTX 4090").total(gib(24)).free(gib(22)));
+/// let plan = Planner::new(&profile, &machine).plan()?;
+/// println!("{plan}");
+/// # Ok(()) }
+/// ```
+#[derive(Debug, Clone)]
+pub struct Planner<'a> {
+    profile: &'a ModelProfile,
+    machine: &'a Machine,
+    request: Request,
+}
+
+impl<'a> Planner<'a> {
+    /// A planner with the default request.
+    #[must_use]
+    pub fn new(profile: &'a ModelProfile, machine: &'a Machine) -> Self {
+        Self {
+            profile,
+            machine,
+            request: Request::new(),
+        }
+    }
+
+    /// Sets what is asked for.
+    #[must_use]
+    pub fn request(mut self, request: Request) -> Self {
+        self.request = request;
+        self
+    }
+
+    /// The plan by the estimate: the largest number of layers that is safe on a single GPU, of the GPU that takes the most layers
+    /// (then of the one with the largest budget, then of the first), or on the host alone.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::DoesNotFit`] where it fits nowhere, with the bytes missing on each device; [`Error::Unknown`] where the model's
+    /// memory follows no law we know: an estimate that may be too low is no promise, so only a probe can plan such a model.
+    pub fn plan(&self) -> Result<Plan, Error> {
+        let candidates = self.candidates()?;
+        if let Some(reason) = self.unknown() {
+            return Err(Error::Unknown {
+                model: self.profile.name.clone(),
+                reason,
+            });
+        }
+        let max = self.max_layers();
+        let (gpus, host) = candidates.split_at(candidates.len() - 1);
+        let host = &host[0];
+        let mut best: Option<(&Candidate<'_>, Choice)> = None;
+        for candidate in gpus {
+            let choice = match self.request.gpu_layers {
+                GpuLayers::Exactly(_) if max > 0 => {
+                    let levels = candidate.estimated(max);
+                    levels.fit().then_some(Choice {
+                        n_gpu_layers: max,
+                        levels,
+                        above: None,
+                    })
+                }
+                _ => self.largest(candidate, max),
+            };
+            let Some(choice) = choice else { continue };
+            let key = |choice: &Choice| {
+                let budget = choice.levels.gpu.map_or(0, |level| level.budget);
+                (choice.n_gpu_layers, budget)
+            };
+            if best.as_ref().is_none_or(|(_, old)| key(&choice) > key(old)) {
+                best = Some((candidate, choice));
+            }
+        }
+        if best.is_none() && self.host_alone_is_asked_for(max) {
+            let levels = host.estimated(0);
+            if levels.fit() {
+                let choice = Choice {
+                    n_gpu_layers: 0,
+                    levels,
+                    above: None,
+                };
+                best = Some((host, choice));
+            }
+        }
+        let Some((candidate, choice)) = best else {
+            return Err(self.does_not_fit(&candidates, max));
+        };
+        let confidence = if candidate.estimate.compute_is_fitted() {
+            Confidence::Fitted
+        } else {
+            Confidence::Modelled
+        };
+        Ok(self.finish(candidate, &candidates, &choice, confidence))
+    }
+
+    /// The plan by llama.cpp's own numbers: the estimate says where to look, the probe decides. The accepted placement has been
+    /// probed, and so has the one with a layer more, unless that does not exist.
+    ///
+    /// # Errors
+    ///
+    /// As [`plan`](Self::plan), but never [`Error::Unknown`]; [`Error::Probe`] where the probe fails.
+    pub fn plan_probed(&self, probe: &dyn Probe) -> Result<Plan, Error> {
+        let candidates = self.candidates()?;
+        let max = self.max_layers();
+        let (gpus, host) = candidates.split_at(candidates.len() - 1);
+        let mut ranked: Vec<(&Candidate<'_>, u32)> = gpus
+            .iter()
+            .map(|candidate| {
+                let largest = self.largest(candidate, max);
+                (candidate, largest.map_or(0, |choice| choice.n_gpu_layers))
+            })
+            .collect();
+        // Stable: equals stay in the machine's order.
+        ranked.sort_by_key(|&(candidate, n)| {
+            let budget = candidate
+                .estimated(n.max(1))
+                .gpu
+                .map_or(0, |gpu| gpu.budget);
+            std::cmp::Reverse((n, budget))
+        });
+        for (candidate, start) in ranked {
+            let cost = Asked::new(probe, candidate);
+            let found = if let GpuLayers::Exactly(_) = self.request.gpu_layers {
+                let footprints = cost.footprints(max)?;
+                let levels = candidate.probed(&footprints);
+                levels.fit().then_some((max, footprints))
+            } else {
+                let fits = |_: u32, footprints: &Footprints| candidate.probed(footprints).fit();
+                let hopeful = self.hopeful(candidate, start, max);
+                refine(&cost, start, max, &hopeful, fits)?
+            };
+            if let Some((n_gpu_layers, footprints)) = found {
+                let above = (n_gpu_layers < max)
+                    .then(|| cost.footprints(n_gpu_layers + 1))
+                    .transpose()?;
+                let choice = Choice {
+                    n_gpu_layers,
+                    levels: candidate.probed(&footprints),
+                    above: above.map(|above| candidate.probed(&above)),
+                };
+                return Ok(self.finish(candidate, &candidates, &choice, Confidence::Probed));
+            }
+        }
+        if self.host_alone_is_asked_for(max) {
+            let candidate = &host[0];
+            let levels = candidate.probed(&Asked::new(probe, candidate).footprints(0)?);
+            if levels.fit() {
+                let choice = Choice {
+                    n_gpu_layers: 0,
+                    levels,
+                    above: None,
+                };
+                return Ok(self.finish(candidate, &candidates, &choice, Confidence::Probed));
+            }
+        }
+        Err(self.does_not_fit(&candidates, max))
+    }
+
+    /// Every GPU with free memory, and the host alone as the last.
+    fn candidates(&self) -> Result<Vec<Candidate<'a>>, Error> {
+        if let GpuLayers::Exactly(n @ 1..) = self.request.gpu_layers
+            && self.machine.gpus.is_empty()
+        {
+            return Err(Error::NoGpu { n_gpu_layers: n });
+        }
+        let mut params = self.request.params.clone();
+        params.n_ctx = self.request.context.tokens(self.profile);
+        let usable = self.machine.gpus.iter().filter(|gpu| gpu.free > 0);
+        usable
+            .map(Some)
+            .chain([None])
+            .map(|gpu| {
+                let gpus: Vec<&Gpu> = gpu.into_iter().collect();
+                let estimate = Estimate::new(self.profile, &gpus, &params)?;
+                Ok(Candidate {
+                    room: Room {
+                        gpu,
+                        host: &self.machine.host,
+                        headroom: self.request.headroom,
+                        workload: Workload::of(self.profile, estimate.sizes()),
+                    },
+                    estimate,
+                    params: params.clone(),
+                })
+            })
+            .collect()
+    }
+
+    /// The most layers that may be placed on a GPU: all, or those asked for.
+    fn max_layers(&self) -> u32 {
+        match self.request.gpu_layers {
+            GpuLayers::Auto => self.profile.full_offload(),
+            GpuLayers::Exactly(n) => n.min(self.profile.full_offload()),
+        }
+    }
+
+    fn host_alone_is_asked_for(&self, max: u32) -> bool {
+        self.request.gpu_layers == GpuLayers::Auto || max == 0
+    }
+
+    /// The largest number of layers that fits by the estimate.
+    fn largest(&self, candidate: &Candidate<'_>, max: u32) -> Option<Choice> {
+        let fits = |n: u32, footprints: &Footprints| candidate.levels(n, footprints).fit();
+        let Ok(found) = largest_fitting(&candidate.estimate, max, fits);
+        found.map(|(n_gpu_layers, footprints)| Choice {
+            n_gpu_layers,
+            levels: candidate.levels(n_gpu_layers, &footprints),
+            above: (n_gpu_layers < max).then(|| candidate.estimated(n_gpu_layers + 1)),
+        })
+    }
+
+    /// Numbers of layers above the estimate's answer that lack so little that the probe may find them to fit: within the
+    /// estimate's own bar of error. Full offload among them is where the hump of borrowed weights ends.
+    fn hopeful(&self, candidate: &Candidate<'_>, start: u32, max: u32) -> Vec<u32> {
+        (start + 1..=max)
+            .rev()
+            .filter(|&n| {
+                let levels = candidate.estimated(n);
+                let needed = levels.gpu.map_or(0, |gpu| gpu.needed);
+                let unsure = levels
+                    .gpu
+                    .map_or(0, |gpu| candidate.estimate.uncertainty(n, &gpu.footprint));
+                let bar = (needed / 100).max(16 << 20).saturating_add(2 * unsure);
+                levels.missing() <= bar
+            })
+            .take(2)
+            .collect()
+    }
+
+    /// Why the estimate cannot be trusted with this model.
+    fn unknown(&self) -> Option<String> {
+        if let StateLaw::Unknown { reason } = &self.profile.state {
+            return Some(reason.clone());
+        }
+        let unplaced = &self.profile.weights.unplaced;
+        let first = unplaced.first()?;
+        let bytes = Weight::sum(unplaced);
+        Some(format!(
+            "the file holds {} tensors ({}) of no known place, such as `{}`",
+            unplaced.len(),
+            Bytes(bytes),
+            first.name
+        ))
+    }
+
+    /// The error for a model that fits nowhere. Of the placements that were asked for it shows the one that lacks the least,
+    /// of those that lack it on one device only if there are any: what is missing here could always be missing there.
+    fn does_not_fit(&self, candidates: &[Candidate<'_>], max: u32) -> Error {
+        type Lack = (usize, u64);
+        let mut least: Option<(Lack, u32, &Candidate<'_>, Levels)> = None;
+        for candidate in candidates {
+            let numbers = match (candidate.room.gpu, self.request.gpu_layers) {
+                (Some(_), GpuLayers::Auto) => 1..=max,
+                (Some(_), GpuLayers::Exactly(_)) if max > 0 => max..=max,
+                (None, _) if self.host_alone_is_asked_for(max) => 0..=0,
+                _ => continue,
+            };
+            for n in numbers.rev() {
+                let levels = candidate.estimated(n);
+                let lack = (levels.lacking(), levels.missing());
+                if least.as_ref().is_none_or(|(old, ..)| lack < *old) {
+                    least = Some((lack, n, candidate, levels));
+                }
+            }
+        }
+        let (n_gpu_layers, devices) = least.map_or_else(
+            || (max, Vec::new()),
+            |(_, n, candidate, levels)| (n, candidate.room.shortfalls(&levels)),
+        );
+        Error::DoesNotFit {
+            model: self.profile.name.clone(),
+            n_gpu_layers,
+            layers: self.profile.full_offload(),
+            n_ctx: self.request.context.tokens(self.profile),
+            devices,
+        }
+    }
+
+    fn finish(
+        &self,
+        candidate: &Candidate<'_>,
+        all: &[Candidate<'_>],
+        choice: &Choice,
+        confidence: Confidence,
+    ) -> Plan {
+        let profile = self.profile;
+        let layers = profile.full_offload();
+        let n = choice.n_gpu_layers;
+        let gpu_layers = n.min(layers);
+        Plan {
+            model: ModelSummary {
+                path: profile.path.clone(),
+                name: profile.name.clone(),
+                architecture: profile.architecture.clone(),
+                file_type: profile.file_type.map(str::to_owned),
+                file_bytes: profile.file_bytes,
+                blocks: profile.n_layer(),
+                n_ctx_train: profile.hparams.n_ctx_train,
+            },
+            n_gpu_layers: n,
+            full_offload: n == layers,
+            placements: candidate
+                .room
+                .placements(&choice.levels, gpu_layers, layers - gpu_layers),
+            context: candidate.params.clone(),
+            confidence,
+            notes: reasons::notes(profile, &self.request, candidate, all, choice, confidence),
+        }
+    }
+}

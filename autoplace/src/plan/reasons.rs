@@ -1,0 +1,122 @@
+//! Why a plan is as it is, in words.
+
+use crate::machine::Bytes;
+use crate::profile::{ModelProfile, Weight};
+
+use super::candidate::{Candidate, Choice};
+use super::{Confidence, Context, GpuLayers, Request};
+
+/// The notes of a plan: first what decided the number of layers, then what else there is to say.
+pub(super) fn notes(
+    profile: &ModelProfile,
+    request: &Request,
+    candidate: &Candidate<'_>,
+    all: &[Candidate<'_>],
+    choice: &Choice,
+    confidence: Confidence,
+) -> Vec<String> {
+    let layers = profile.full_offload();
+    let mut notes = vec![why(layers, request, candidate, all, choice)];
+    if let GpuLayers::Exactly(asked) = request.gpu_layers
+        && asked > layers
+    {
+        notes.push(format!(
+            "{asked} layers were asked for, the model has {layers}"
+        ));
+    }
+    if let Some(used) = candidate.room.gpu {
+        let gpus = all.iter().filter_map(|other| other.room.gpu);
+        let unused: Vec<&str> = gpus
+            .filter(|gpu| !std::ptr::eq(*gpu, used))
+            .map(|gpu| gpu.name.as_str())
+            .collect();
+        if !unused.is_empty() {
+            notes.push(format!(
+                "not used, as a plan uses one GPU: {}",
+                unused.join(", ")
+            ));
+        }
+    }
+    let n_ctx = candidate.params.n_ctx;
+    let trained = profile.hparams.n_ctx_train;
+    if trained > 0 && n_ctx > trained {
+        notes.push(format!(
+            "{n_ctx} tokens of context, but the model was trained on {trained}"
+        ));
+    }
+    if request.context == Context::Default && n_ctx < trained {
+        notes.push(format!(
+            "{n_ctx} tokens of context, the default; the model was trained on {trained}"
+        ));
+    }
+    let skipped = &profile.weights.skipped;
+    if !skipped.is_empty() {
+        notes.push(format!(
+            "{} of the file are for predicting further tokens and are not loaded",
+            Bytes(Weight::sum(skipped))
+        ));
+    }
+    if confidence == Confidence::Modelled {
+        notes.push(format!(
+            "compute is an estimate for `{}`; a quarter of it is kept free on top",
+            profile.architecture
+        ));
+    }
+    notes
+}
+
+/// What decided the number of layers.
+fn why(
+    layers: u32,
+    request: &Request,
+    candidate: &Candidate<'_>,
+    all: &[Candidate<'_>],
+    choice: &Choice,
+) -> String {
+    let n = choice.n_gpu_layers;
+    if let (Some(gpu), Some(level)) = (candidate.room.gpu, &choice.levels.gpu) {
+        let left = Bytes(level.budget.saturating_sub(level.needed));
+        if n == layers {
+            return format!("all {layers} layers on {}, {left} to spare", gpu.name);
+        }
+        let Some(above) = &choice.above else {
+            return format!("{n} of {layers} layers, as asked for; {left} to spare");
+        };
+        let missing: Vec<String> = candidate
+            .room
+            .shortfalls(above)
+            .into_iter()
+            .filter(|shortfall| shortfall.missing > 0)
+            .map(|shortfall| format!("{} more on {}", Bytes(shortfall.missing), shortfall.device))
+            .collect();
+        return format!(
+            "{n} of {layers} layers: layer {} needs {}",
+            n + 1,
+            missing.join(" and ")
+        );
+    }
+    if let GpuLayers::Exactly(_) = request.gpu_layers {
+        return "no layer on a GPU, as asked for".to_owned();
+    }
+    let nearest = all
+        .iter()
+        .filter_map(|candidate| {
+            let levels = candidate.estimated(1);
+            Some((candidate.room.gpu?, levels.gpu?.missing(), levels))
+        })
+        .min_by_key(|(_, _, levels)| levels.missing());
+    match nearest {
+        Some((gpu, missing @ 1.., _)) => format!(
+            "no layer on a GPU: the output layer alone needs {} more on {}",
+            Bytes(missing),
+            gpu.name
+        ),
+        // It would fit there, but with a GPU the host needs more than there is.
+        Some((gpu, _, levels)) => format!(
+            "no layer on a GPU: beside {} the host lacks {}",
+            gpu.name,
+            Bytes(levels.host.missing())
+        ),
+        None => "no layer on a GPU: there is no usable one".to_owned(),
+    }
+}

@@ -1,0 +1,284 @@
+//! The hyper-parameters that shape memory, and the checks whose failure would end llama.cpp's process.
+
+use crate::gguf::{Header, Value};
+
+use super::Error;
+
+/// `LLAMA_MAX_LAYERS` (llama-hparams.h:10).
+const MAX_LAYERS: u32 = 512;
+/// `LLAMA_MAX_EXPERTS` (llama-hparams.h:11).
+const MAX_EXPERTS: u32 = 1024;
+
+/// The numbers of a model that shape its memory (`llama_model_base::load_hparams`, llama-model.cpp:1302-1500).
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Hyperparameters {
+    /// Blocks, next-token-prediction blocks included (`n_layer_all`). 1 to 512.
+    pub n_layer: u32,
+    /// How many of the last blocks predict further tokens (`n_layer_nextn`). They take places in the layer count even when unused.
+    pub n_layer_nextn: u32,
+    /// Tokens of context that the model was trained on.
+    pub n_ctx_train: u32,
+    /// Width of the residual stream, in elements.
+    pub n_embd: u32,
+    /// Entries of the vocabulary.
+    pub n_vocab: u32,
+    /// Query heads of each block.
+    pub n_head: Vec<u32>,
+    /// Key and value heads of each block.
+    pub n_head_kv: Vec<u32>,
+    /// Elements of a key head.
+    pub head_dim_k: u32,
+    /// Elements of a value head.
+    pub head_dim_v: u32,
+    /// Width of the widest dense feed-forward step, in elements.
+    pub n_ff: u32,
+    /// The experts, for a mixture of them.
+    pub experts: Option<Experts>,
+}
+
+/// A mixture of experts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Experts {
+    /// Experts per block.
+    pub count: u32,
+    /// Experts that a token uses, at most.
+    pub used: u32,
+    /// Width of an expert's feed-forward step, in elements.
+    pub n_ff: u32,
+}
+
+impl Hyperparameters {
+    pub(super) fn read(header: &Header, architecture: &str) -> Result<Self, Error> {
+        let keys = Keys {
+            header,
+            architecture,
+        };
+        let n_layer = keys.required("block_count")?;
+        keys.check(
+            (1..=MAX_LAYERS).contains(&n_layer),
+            "block_count",
+            n_layer,
+            "llama.cpp takes 1 to 512 (llama-model.cpp:1330)",
+        )?;
+        let n_layer_nextn = keys.or("nextn_predict_layers", 0)?;
+        keys.check(
+            n_layer_nextn <= n_layer,
+            "nextn_predict_layers",
+            n_layer_nextn,
+            format!("there are {n_layer} blocks (llama-model.cpp:1332)"),
+        )?;
+        let n_ctx_train = keys.required("context_length")?;
+        let n_embd = keys.required("embedding_length")?;
+        keys.check(
+            n_embd > 0,
+            "embedding_length",
+            n_embd,
+            "a model has a width",
+        )?;
+        keys.rope_scaling()?;
+
+        let n_ff_all = keys.per_layer("feed_forward_length", n_layer)?;
+        let n_ff = n_ff_all.into_iter().flatten().max().unwrap_or(0);
+        let experts = keys.experts(n_layer, n_ff)?;
+
+        let n_head = keys
+            .per_layer("attention.head_count", n_layer)?
+            .unwrap_or_else(|| vec![0; n_layer as usize]);
+        let n_head_kv = keys
+            .per_layer("attention.head_count_kv", n_layer)?
+            .unwrap_or_else(|| n_head.clone());
+        // llama-model.cpp:1445-1465: the default is the width shared by the heads of the first block; without heads there is none.
+        let head_dim = n_head[0];
+        let head_dim = n_embd.checked_div(head_dim).unwrap_or(0);
+        let (head_dim_k, head_dim_v) = if head_dim > 0 {
+            (
+                keys.or("attention.key_length", head_dim)?,
+                keys.or("attention.value_length", head_dim)?,
+            )
+        } else {
+            (0, 0)
+        };
+        Ok(Self {
+            n_layer,
+            n_layer_nextn,
+            n_ctx_train,
+            n_embd,
+            n_vocab: keys.n_vocab()?,
+            n_head,
+            n_head_kv,
+            head_dim_k,
+            head_dim_v,
+            n_ff,
+            experts,
+        })
+    }
+
+    /// Blocks that compute a token: all but the next-token-prediction ones (`n_layer()`, llama-hparams.cpp).
+    #[must_use]
+    pub const fn n_layer_trunk(&self) -> u32 {
+        self.n_layer - self.n_layer_nextn
+    }
+
+    /// Elements of the widest feed-forward row that a token makes: the dense width, or that of all the experts it uses.
+    #[must_use]
+    pub fn widest_ff(&self) -> u64 {
+        let experts = self
+            .experts
+            .map_or(0, |e| u64::from(e.n_ff) * u64::from(e.used));
+        experts.max(u64::from(self.n_ff))
+    }
+
+    /// Elements of the widest row of the residual stream or of the queries, whichever is more.
+    #[must_use]
+    pub fn widest_stream(&self) -> u64 {
+        let heads = self.n_head.iter().copied().max().unwrap_or(0);
+        let queries = u64::from(heads) * u64::from(self.head_dim_k.max(self.head_dim_v));
+        queries.max(u64::from(self.n_embd))
+    }
+}
+
+/// One header's `<architecture>.*` keys.
+pub(super) struct Keys<'a> {
+    pub(super) header: &'a Header,
+    pub(super) architecture: &'a str,
+}
+
+impl Keys<'_> {
+    pub(super) fn file(&self) -> String {
+        self.header.path().display().to_string()
+    }
+
+    fn key(&self, suffix: &str) -> String {
+        format!("{}.{suffix}", self.architecture)
+    }
+
+    fn required(&self, suffix: &str) -> Result<u32, Error> {
+        self.header.arch_u32(suffix)?.ok_or_else(|| Error::Missing {
+            file: self.file(),
+            key: self.key(suffix),
+        })
+    }
+
+    pub(super) fn or(&self, suffix: &str, default: u32) -> Result<u32, Error> {
+        Ok(self.header.arch_u32(suffix)?.unwrap_or(default))
+    }
+
+    fn per_layer(&self, suffix: &str, n_layer: u32) -> Result<Option<Vec<u32>>, Error> {
+        Ok(self.header.arch_u32_per_layer(suffix, n_layer as usize)?)
+    }
+
+    pub(super) fn check(
+        &self,
+        holds: bool,
+        suffix: &str,
+        value: impl ToString,
+        limit: impl Into<String>,
+    ) -> Result<(), Error> {
+        if holds {
+            return Ok(());
+        }
+        Err(Error::Value {
+            file: self.file(),
+            key: self.key(suffix),
+            value: value.to_string(),
+            limit: limit.into(),
+        })
+    }
+
+    /// llama-model.cpp:1419-1422 ends the process at a name that is not one of these.
+    fn rope_scaling(&self) -> Result<(), Error> {
+        let key = self.key("rope.scaling.type");
+        let name = self.header.str(&key)?.unwrap_or("linear");
+        self.check(
+            matches!(name, "none" | "linear" | "yarn" | "longrope"),
+            "rope.scaling.type",
+            format!("\"{name}\""),
+            "llama.cpp knows none, linear, yarn and longrope (llama-model.cpp:1422)",
+        )
+    }
+
+    /// llama-model.cpp:1361-1376 ends the process at counts that do not fit together.
+    fn experts(&self, n_layer: u32, n_ff: u32) -> Result<Option<Experts>, Error> {
+        let mut count = self.or("expert_count", 0)?;
+        let used = self.per_layer("expert_used_count", n_layer)?;
+        let mut used = used.into_iter().flatten().max().unwrap_or(0);
+        let groups = self.or("expert_group_count", 0)?;
+        let groups_used = self.or("expert_group_used_count", 0)?;
+        // llama-model.cpp:1339-1344
+        if matches!(self.architecture, "hunyuan-dense" | "hunyuan_vl") && count <= 1 {
+            (count, used) = (0, 0);
+        }
+        self.check(
+            count <= MAX_EXPERTS,
+            "expert_count",
+            count,
+            "llama.cpp takes up to 1024 (llama-model.cpp:1363)",
+        )?;
+        self.check(
+            used <= count,
+            "expert_used_count",
+            used,
+            format!("there are {count} experts (llama-model.cpp:1364)"),
+        )?;
+        if count == 0 {
+            self.check(
+                groups == 0,
+                "expert_group_count",
+                groups,
+                "there are no experts (llama-model.cpp:1375)",
+            )?;
+            return Ok(None);
+        }
+        self.check(
+            used > 0,
+            "expert_used_count",
+            used,
+            format!("there are {count} experts (llama-model.cpp:1366)"),
+        )?;
+        self.check(
+            groups < count,
+            "expert_group_count",
+            groups,
+            format!("there are {count} experts (llama-model.cpp:1367)"),
+        )?;
+        if groups > 1 {
+            self.check(
+                count % groups == 0,
+                "expert_group_count",
+                groups,
+                format!("that does not divide the {count} experts (llama-model.cpp:1369)"),
+            )?;
+            self.check(
+                groups_used > 0 && groups_used < groups,
+                "expert_group_used_count",
+                groups_used,
+                format!("it must be 1 to {} (llama-model.cpp:1370-1371)", groups - 1),
+            )?;
+        }
+        let widths = self.per_layer("expert_feed_forward_length", n_layer)?;
+        let n_ff = widths
+            .into_iter()
+            .flatten()
+            .max()
+            .filter(|&width| width > 0)
+            .unwrap_or(n_ff);
+        Ok(Some(Experts { count, used, n_ff }))
+    }
+
+    /// The vocabulary has as many entries as it lists; a header without a list says how many (llama-vocab.cpp, `no_vocab`).
+    fn n_vocab(&self) -> Result<u32, Error> {
+        if let Some(Value::Array(tokens)) = self.header.get("tokenizer.ggml.tokens") {
+            return Ok(u32::try_from(tokens.len()).unwrap_or(u32::MAX));
+        }
+        if let Some(n) = self.header.arch_u32("vocab_size")? {
+            return Ok(n);
+        }
+        let rows = ["output.weight", "token_embd.weight"]
+            .into_iter()
+            .find_map(|name| self.header.tensor(name))
+            .map_or(0, |tensor| tensor.shape()[1]);
+        Ok(u32::try_from(rows).unwrap_or(u32::MAX))
+    }
+}

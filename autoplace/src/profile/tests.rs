@@ -1,0 +1,208 @@
+//! What a header means, and what is refused.
+
+use crate::gguf::{Builder, TensorType};
+
+use super::{Error, LayerState, ModelProfile, StateLaw};
+
+/// A model of two blocks, without tensors.
+fn model(architecture: &str) -> Builder {
+    let key = |suffix: &str| format!("{architecture}.{suffix}");
+    Builder::new(architecture)
+        .u32(&key("block_count"), 2)
+        .u32(&key("context_length"), 1024)
+        .u32(&key("embedding_length"), 64)
+        .u32(&key("feed_forward_length"), 128)
+        .u32(&key("attention.head_count"), 4)
+}
+
+fn profile(builder: &Builder) -> ModelProfile {
+    ModelProfile::from_header(&builder.header().unwrap()).unwrap()
+}
+
+/// The key and value that a header is refused for.
+fn refused(builder: &Builder) -> (String, String) {
+    match ModelProfile::from_header(&builder.header().unwrap()) {
+        Err(Error::Value { key, value, .. }) => (key, value),
+        other => panic!("{other:?}"),
+    }
+}
+
+fn pair(key: &str, value: &str) -> (String, String) {
+    (key.to_owned(), value.to_owned())
+}
+
+#[test]
+fn heads_default_to_an_even_share_of_the_width() {
+    let hparams = profile(&model("llama")).hparams;
+    assert_eq!(hparams.n_head, [4, 4]);
+    assert_eq!(hparams.n_head_kv, [4, 4]);
+    assert_eq!((hparams.head_dim_k, hparams.head_dim_v), (16, 16));
+    assert_eq!(hparams.n_layer_trunk(), 2);
+    assert_eq!(hparams.experts, None);
+}
+
+#[test]
+fn key_heads_may_differ_from_block_to_block() {
+    let builder = model("llama").array_u32("llama.attention.head_count_kv", &[4, 1]);
+    let profile = profile(&builder);
+    let state = |kv| Some(LayerState { k: kv, v: kv });
+    assert_eq!(profile.state.layers(), Some(&[state(64), state(16)][..]));
+}
+
+#[test]
+fn a_name_is_the_files_own_or_else_the_architectures() {
+    assert_eq!(profile(&model("llama")).name(), "llama");
+    let named = model("llama").str("general.name", "Tiny");
+    assert_eq!(profile(&named).name(), "Tiny");
+}
+
+#[test]
+fn the_vocabulary_is_counted_stated_or_measured() {
+    let rows = model("llama").tensor("token_embd.weight", TensorType::F32, &[64, 30]);
+    assert_eq!(profile(&rows).hparams.n_vocab, 30);
+    let stated = rows.u32("llama.vocab_size", 20);
+    assert_eq!(profile(&stated).hparams.n_vocab, 20);
+    let listed = stated.array_str("tokenizer.ggml.tokens", ["a", "b", "c"]);
+    assert_eq!(profile(&listed).hparams.n_vocab, 3);
+}
+
+#[test]
+fn without_an_output_matrix_the_embedding_is_used_twice() {
+    let tied = model("llama").tensor("token_embd.weight", TensorType::F32, &[64, 30]);
+    let tied = tied.tensor("output_norm.weight", TensorType::F32, &[64]);
+    let weights = profile(&tied).weights;
+    assert!(weights.tied_output);
+    assert_eq!(weights.output_matrix().unwrap().name, "token_embd.weight");
+    let own = tied.tensor("output.weight", TensorType::F32, &[64, 30]);
+    let weights = profile(&own).weights;
+    assert!(!weights.tied_output);
+    assert_eq!(weights.output_matrix().unwrap().name, "output.weight");
+}
+
+#[test]
+fn prediction_blocks_take_a_place_but_no_bytes() {
+    let mut builder = model("glm4moe").u32("glm4moe.nextn_predict_layers", 1);
+    for il in 0..2 {
+        let name = format!("blk.{il}.attn_q.weight");
+        builder = builder.tensor(&name, TensorType::F32, &[64, 64]);
+    }
+    let profile = profile(&builder);
+    assert_eq!(profile.full_offload(), 3);
+    assert_eq!(profile.weights.skipped.len(), 1);
+    assert!(profile.weights.blocks[1].weights.is_empty());
+    assert!(matches!(profile.state.layers(), Some([Some(_), None])));
+}
+
+#[test]
+fn tensors_of_no_known_place_are_kept_apart() {
+    let builder = model("llama")
+        .tensor("v.patch_embd.weight", TensorType::F32, &[64, 2])
+        .tensor("blk.7.attn_q.weight", TensorType::F32, &[64, 64]);
+    assert_eq!(profile(&builder).weights.unplaced.len(), 2);
+}
+
+#[test]
+fn a_missing_key_is_named() {
+    let header = Builder::new("llama").u32("llama.block_count", 2);
+    let error = ModelProfile::from_header(&header.header().unwrap()).unwrap_err();
+    assert!(
+        error
+            .to_string()
+            .ends_with("the key `llama.context_length` is missing"),
+        "{error}"
+    );
+}
+
+#[test]
+fn what_would_end_the_process_is_refused() {
+    let blocks = |n| {
+        Builder::new("llama")
+            .u32("llama.context_length", 1024)
+            .u32("llama.embedding_length", 64)
+            .u32("llama.block_count", n)
+    };
+    assert_eq!(refused(&blocks(0)), pair("llama.block_count", "0"));
+    assert_eq!(refused(&blocks(513)), pair("llama.block_count", "513"));
+
+    let with = |suffix: &str, value: u32| model("llama").u32(&format!("llama.{suffix}"), value);
+    let nextn = with("nextn_predict_layers", 3);
+    assert_eq!(refused(&nextn), pair("llama.nextn_predict_layers", "3"));
+
+    let many = with("expert_count", 2000).u32("llama.expert_used_count", 8);
+    assert_eq!(refused(&many), pair("llama.expert_count", "2000"));
+    let unused = with("expert_count", 8);
+    assert_eq!(refused(&unused), pair("llama.expert_used_count", "0"));
+    let too_many = with("expert_count", 8).u32("llama.expert_used_count", 9);
+    assert_eq!(refused(&too_many), pair("llama.expert_used_count", "9"));
+    let none = with("expert_used_count", 2);
+    assert_eq!(refused(&none), pair("llama.expert_used_count", "2"));
+    let experts = || with("expert_count", 8).u32("llama.expert_used_count", 2);
+    let groups = experts().u32("llama.expert_group_count", 3);
+    assert_eq!(refused(&groups), pair("llama.expert_group_count", "3"));
+    let used = experts().u32("llama.expert_group_count", 4);
+    assert_eq!(refused(&used), pair("llama.expert_group_used_count", "0"));
+
+    let rope = model("llama").str("llama.rope.scaling.type", "sideways");
+    assert_eq!(
+        refused(&rope),
+        pair("llama.rope.scaling.type", "\"sideways\"")
+    );
+}
+
+#[test]
+fn heads_that_cannot_share_are_refused() {
+    let kv = |n| model("llama").u32("llama.attention.head_count_kv", n);
+    assert_eq!(refused(&kv(3)), pair("llama.attention.head_count_kv", "3"));
+    assert_eq!(refused(&kv(8)), pair("llama.attention.head_count_kv", "8"));
+    let headless = Builder::new("llama")
+        .u32("llama.block_count", 1)
+        .u32("llama.context_length", 1024)
+        .u32("llama.embedding_length", 64);
+    assert_eq!(refused(&headless), pair("llama.attention.head_count", "0"));
+}
+
+#[test]
+fn plain_architectures_are_known_and_others_say_why_not() {
+    let law = |builder: &Builder| profile(builder).state;
+    let known = |builder: &Builder| matches!(law(builder), StateLaw::FullAttention { .. });
+    for architecture in ["llama", "qwen2", "qwen3", "mistral3", "phi3", "gemma3"] {
+        assert!(known(&model(architecture)), "{architecture}");
+    }
+    // phi3's window is read and disabled, gemma3's is not.
+    assert!(known(
+        &model("phi3").u32("phi3.attention.sliding_window", 2047)
+    ));
+    let windowed = model("gemma3").u32("gemma3.attention.sliding_window", 1024);
+    assert!(!known(&windowed));
+    assert!(!known(
+        &model("llama").bool("llama.attention.causal", false)
+    ));
+    for (architecture, why) in [
+        ("mamba2", "recurrent state"),
+        ("jamba", "mixes attention"),
+        ("gpt-oss", "sliding window"),
+        ("brand-new", "no architecture we have read"),
+    ] {
+        match law(&model(architecture)) {
+            StateLaw::Unknown { reason } => {
+                assert!(
+                    reason.contains(architecture) && reason.contains(why),
+                    "{reason}"
+                );
+            }
+            known => panic!("{architecture}: {known:?}"),
+        }
+    }
+}
+
+#[test]
+fn the_widest_step_counts_all_experts_that_a_token_uses() {
+    let builder = model("qwen3moe")
+        .u32("qwen3moe.expert_count", 16)
+        .u32("qwen3moe.expert_used_count", 4)
+        .u32("qwen3moe.expert_feed_forward_length", 48);
+    let hparams = profile(&builder).hparams;
+    let experts = hparams.experts.unwrap();
+    assert_eq!((experts.count, experts.used, experts.n_ff), (16, 4, 48));
+    assert_eq!(hparams.widest_ff(), 4 * 48);
+}

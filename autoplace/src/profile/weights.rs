@@ -1,0 +1,141 @@
+//! The weights, arranged by the layer that decides where llama.cpp puts them.
+
+use crate::gguf::{Header, Tensor, TensorType};
+
+use super::{Hyperparameters, Slot};
+
+/// One weight, without its data.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Weight {
+    /// Its name in the file: `blk.0.attn_q.weight`.
+    pub name: String,
+    /// The type of its elements.
+    pub ty: TensorType,
+    /// Its elements along each dimension, innermost first; unused dimensions are 1.
+    pub shape: [u64; 4],
+    /// Its bytes (`ggml_nbytes`).
+    pub bytes: u64,
+    /// Where its data begins, in bytes from the begin of its shard's file or of its data: the same for all of a shard.
+    pub offset: u64,
+    /// Which file of a split model it is in.
+    pub shard: usize,
+}
+
+impl Weight {
+    fn of(tensor: &Tensor<'_>) -> Self {
+        Self {
+            name: tensor.name().to_owned(),
+            ty: tensor.ty(),
+            shape: tensor.shape(),
+            bytes: tensor.bytes(),
+            offset: tensor.offset(),
+            shard: tensor.shard(),
+        }
+    }
+
+    /// The bytes of these weights together; saturates.
+    #[must_use]
+    pub fn sum(weights: &[Self]) -> u64 {
+        let bytes = |sum: u64, weight: &Self| sum.saturating_add(weight.bytes);
+        weights.iter().fold(0, bytes)
+    }
+
+    /// Whether it is a matrix: what a GPU may be handed for a large batch (`MUL_MAT`, `MUL_MAT_ID`) and what the CPU may repack.
+    #[must_use]
+    pub const fn is_matrix(&self) -> bool {
+        self.shape[1] > 1
+    }
+}
+
+/// The weights of one block.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Block {
+    /// What llama.cpp loads for it, in the order of the file.
+    pub weights: Vec<Weight>,
+}
+
+/// All weights of a model, by layer.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct WeightBytes {
+    /// What llama.cpp keeps on the CPU whatever is offloaded: `token_embd` and its like.
+    pub input: Vec<Weight>,
+    /// The blocks, in order, next-token-prediction blocks included (those are empty: see `skipped`).
+    pub blocks: Vec<Block>,
+    /// `output`, `output_norm` and their like. `output.weight` is not among them where it is tied to the embedding.
+    pub output: Vec<Weight>,
+    /// What every device with a block gets a copy of: `rope_freqs` and its like.
+    pub rope: Vec<Weight>,
+    /// What the file holds but llama.cpp does not load without `load_mtp`: the tensors of next-token-prediction blocks.
+    pub skipped: Vec<Weight>,
+    /// What no table of ours places: llama.cpp may refuse the file, or know better. Memory counts them with the output layer,
+    /// and the plan says so.
+    pub unplaced: Vec<Weight>,
+    /// Whether the logits are computed with the token embedding: there is no `output.weight`, and llama.cpp makes a second
+    /// copy of the embedding on the output layer's device (models/llama.cpp:44-46).
+    pub tied_output: bool,
+}
+
+impl WeightBytes {
+    pub(super) fn read(header: &Header, hparams: &Hyperparameters) -> Self {
+        let mut all = Self {
+            blocks: vec![Block::default(); hparams.n_layer as usize],
+            ..Self::default()
+        };
+        let trunk = hparams.n_layer_trunk();
+        for tensor in header.tensors() {
+            let weight = Weight::of(&tensor);
+            match Slot::of(&weight.name) {
+                Slot::Input => all.input.push(weight),
+                // A file of nothing but prediction blocks has no trunk, and then they are the model (llama-model.cpp:2750).
+                Slot::Block(block) if trunk > 0 && (trunk..hparams.n_layer).contains(&block) => {
+                    all.skipped.push(weight);
+                }
+                Slot::Block(block) if block < hparams.n_layer => {
+                    all.blocks[block as usize].weights.push(weight);
+                }
+                Slot::Output => all.output.push(weight),
+                Slot::Rope => all.rope.push(weight),
+                Slot::Block(_) | Slot::Unplaced => all.unplaced.push(weight),
+            }
+        }
+        all.tied_output = all.token_embedding().is_some()
+            && !all
+                .output
+                .iter()
+                .any(|weight| weight.name == "output.weight");
+        all
+    }
+
+    /// The token embedding.
+    #[must_use]
+    pub fn token_embedding(&self) -> Option<&Weight> {
+        self.input
+            .iter()
+            .find(|weight| weight.name == "token_embd.weight")
+    }
+
+    /// The matrix that computes the logits: `output.weight`, or the token embedding where the two are tied.
+    #[must_use]
+    pub fn output_matrix(&self) -> Option<&Weight> {
+        if self.tied_output {
+            return self.token_embedding();
+        }
+        self.output
+            .iter()
+            .find(|weight| weight.name == "output.weight")
+    }
+
+    /// Everything that llama.cpp loads, each weight once, in no particular order.
+    pub fn loaded(&self) -> impl Iterator<Item = &Weight> {
+        let blocks = self.blocks.iter().flat_map(|block| &block.weights);
+        self.input
+            .iter()
+            .chain(blocks)
+            .chain(&self.output)
+            .chain(&self.rope)
+            .chain(&self.unplaced)
+    }
+}
