@@ -1,0 +1,90 @@
+//! What a generation took.
+
+use std::fmt;
+use std::time::Duration;
+
+/// Times and counts of one generation, in llama-bench's terms: pp is prompt processing, tg text generation.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+#[non_exhaustive]
+pub struct Statistics {
+    /// Tokens of the prompt.
+    pub prompt_tokens: usize,
+    /// Tokens generated so far, an end-of-generation token not counted.
+    pub generated_tokens: usize,
+    /// Time to compute the prompt.
+    pub prompt_time: Duration,
+    /// Time to compute and choose the generated tokens after the first, as far as the stream was asked for them: what the
+    /// caller does between two pieces does not count.
+    pub generation_time: Duration,
+    /// From the start of the prompt to the first token.
+    pub first_token_latency: Option<Duration>,
+    /// The seed in use; `None` when nothing is left to chance.
+    pub seed: Option<u32>,
+}
+
+impl Statistics {
+    /// Prompt processing, in tokens per second; 0.0 before the prompt is done.
+    pub fn prompt_tokens_per_second(&self) -> f64 {
+        per_second(self.prompt_tokens, self.prompt_time)
+    }
+
+    /// Text generation, in tokens per second; 0.0 before the second token, since the first one's logits come with the prompt.
+    pub fn tokens_per_second(&self) -> f64 {
+        per_second(
+            self.generated_tokens.saturating_sub(1),
+            self.generation_time,
+        )
+    }
+}
+
+impl fmt::Display for Statistics {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "prompt {} tokens, {:.1} tok/s; generated {} tokens, {:.1} tok/s",
+            self.prompt_tokens,
+            self.prompt_tokens_per_second(),
+            self.generated_tokens,
+            self.tokens_per_second()
+        )?;
+        if let Some(latency) = self.first_token_latency {
+            write!(
+                f,
+                "; first token after {:.0} ms",
+                latency.as_secs_f64() * 1e3
+            )?;
+        }
+        Ok(())
+    }
+}
+
+fn per_second(tokens: usize, time: Duration) -> f64 {
+    if time.is_zero() {
+        0.0
+    } else {
+        tokens as f64 / time.as_secs_f64()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_token_belongs_to_the_prompt() {
+        let stats = Statistics {
+            prompt_tokens: 10,
+            prompt_time: Duration::from_millis(100),
+            generated_tokens: 11,
+            generation_time: Duration::from_secs(1),
+            ..Statistics::default()
+        };
+        assert_eq!(stats.prompt_tokens_per_second(), 100.0);
+        assert_eq!(stats.tokens_per_second(), 10.0);
+    }
+
+    #[test]
+    fn nothing_generated_is_no_speed() {
+        assert_eq!(Statistics::default().tokens_per_second(), 0.0);
+    }
+}

@@ -1,0 +1,221 @@
+//! Bytes of tokens to pieces of text: whole characters only, and never past a stop string.
+
+use std::str;
+
+/// Collects token bytes and releases text as soon as it is certain: complete as UTF-8, and not the beginning of a stop
+/// string.
+#[derive(Debug)]
+pub(super) struct TextAssembler {
+    /// Bytes that may still become a character.
+    bytes: Vec<u8>,
+    /// Characters held back because a stop string may begin in them.
+    held: String,
+    stops: Vec<String>,
+}
+
+/// What the assembler has for the caller.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Released {
+    /// This much text is certain; it can be empty.
+    Text(String),
+    /// A stop string came: this is what was before it, and there is no more.
+    Stopped(String),
+}
+
+impl TextAssembler {
+    /// `stops` must hold no empty string.
+    pub(super) fn new(stops: Vec<String>) -> Self {
+        Self {
+            bytes: Vec::with_capacity(64),
+            held: String::with_capacity(64),
+            stops,
+        }
+    }
+
+    /// The buffer to append a token's bytes to, before [`release`](Self::release).
+    pub(super) fn buffer(&mut self) -> &mut Vec<u8> {
+        &mut self.bytes
+    }
+
+    /// Takes what has become certain.
+    pub(super) fn release(&mut self) -> Released {
+        self.decode(false);
+        self.take()
+    }
+
+    /// Takes everything that is left; a character that was cut off becomes U+FFFD.
+    pub(super) fn finish(&mut self) -> Released {
+        self.decode(true);
+        match self.take() {
+            Released::Text(mut text) => {
+                text.push_str(&std::mem::take(&mut self.held));
+                Released::Text(text)
+            }
+            stopped @ Released::Stopped(_) => stopped,
+        }
+    }
+
+    /// Moves complete characters from `bytes` to `held`. Bytes that can never become a character are U+FFFD, one per
+    /// maximal invalid part, as `String::from_utf8_lossy` does it.
+    fn decode(&mut self, last: bool) {
+        let mut start = 0;
+        while start < self.bytes.len() {
+            match str::from_utf8(&self.bytes[start..]) {
+                Ok(text) => {
+                    self.held.push_str(text);
+                    start = self.bytes.len();
+                }
+                Err(error) => {
+                    let valid = start + error.valid_up_to();
+                    self.held
+                        .push_str(str::from_utf8(&self.bytes[start..valid]).unwrap_or_default());
+                    start = valid;
+                    match error.error_len() {
+                        Some(invalid) => {
+                            self.held.push(char::REPLACEMENT_CHARACTER);
+                            start += invalid;
+                        }
+                        None if last => {
+                            self.held.push(char::REPLACEMENT_CHARACTER);
+                            start = self.bytes.len();
+                        }
+                        // The beginning of a character: wait for the rest.
+                        None => break,
+                    }
+                }
+            }
+        }
+        self.bytes.drain(..start);
+    }
+
+    fn take(&mut self) -> Released {
+        if let Some(at) = self
+            .stops
+            .iter()
+            .filter_map(|stop| self.held.find(stop))
+            .min()
+        {
+            self.held.truncate(at);
+            self.bytes.clear();
+            return Released::Stopped(std::mem::take(&mut self.held));
+        }
+        let certain = self.held.len() - self.longest_possible_beginning();
+        let keep = self.held.len() - certain;
+        if keep == 0 {
+            // The piece itself is the one allocation per token.
+            let text = self.held.as_str().to_owned();
+            self.held.clear();
+            return Released::Text(text);
+        }
+        let text = self.held[..certain].to_owned();
+        self.held.drain(..certain);
+        Released::Text(text)
+    }
+
+    /// Bytes at the end of `held` that are a beginning of some stop string.
+    fn longest_possible_beginning(&self) -> usize {
+        let held = self.held.as_bytes();
+        self.stops
+            .iter()
+            .flat_map(|stop| {
+                let longest = held.len().min(stop.len() - 1);
+                (1..=longest)
+                    .rev()
+                    .find(|&n| held.ends_with(&stop.as_bytes()[..n]))
+            })
+            .max()
+            .unwrap_or(0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn run(parts: &[&[u8]], stops: &[&str]) -> (Vec<String>, bool) {
+        let mut text = TextAssembler::new(stops.iter().map(|s| (*s).to_owned()).collect());
+        let mut pieces = Vec::new();
+        for part in parts {
+            text.buffer().extend_from_slice(part);
+            match text.release() {
+                Released::Text(piece) => pieces.push(piece),
+                Released::Stopped(piece) => {
+                    pieces.push(piece);
+                    return (pieces, true);
+                }
+            }
+        }
+        match text.finish() {
+            Released::Text(piece) => {
+                pieces.push(piece);
+                (pieces, false)
+            }
+            Released::Stopped(piece) => {
+                pieces.push(piece);
+                (pieces, true)
+            }
+        }
+    }
+
+    #[test]
+    fn a_character_cut_into_bytes_comes_out_whole() {
+        let smile = "\u{1f600}".as_bytes();
+        let (pieces, _) = run(&[b"a", &smile[..1], &smile[1..3], &smile[3..], b"b"], &[]);
+        assert_eq!(pieces, ["a", "", "", "\u{1f600}", "b", ""]);
+    }
+
+    #[test]
+    fn bytes_that_are_no_character_are_replaced_once_and_lose_nothing_else() {
+        let (pieces, _) = run(&[b"a\xffb", b"\xe4\xbd"], &[]);
+        assert_eq!(pieces.concat(), "a\u{fffd}b\u{fffd}");
+    }
+
+    #[test]
+    fn a_stop_string_is_found_across_tokens_and_never_shown() {
+        let (pieces, stopped) = run(&[b"say E", b"N", b"D now"], &["END"]);
+        assert!(stopped);
+        assert_eq!(pieces.concat(), "say ");
+    }
+
+    #[test]
+    fn the_first_of_several_stop_strings_counts() {
+        let (pieces, _) = run(&[b"one two three"], &["three", "two"]);
+        assert_eq!(pieces.concat(), "one ");
+    }
+
+    #[test]
+    fn a_beginning_that_comes_to_nothing_is_given_back() {
+        let (pieces, stopped) = run(&[b"EN", b"EN", b"x"], &["END"]);
+        assert!(!stopped);
+        assert_eq!(pieces.concat(), "ENENx");
+    }
+
+    #[test]
+    fn what_is_held_at_the_end_is_given_back() {
+        let (pieces, _) = run(&[b"almost EN"], &["END"]);
+        assert_eq!(pieces.concat(), "almost EN");
+    }
+
+    proptest! {
+        #[test]
+        fn however_bytes_are_cut_the_text_is_the_lossy_reading(bytes: Vec<u8>, cuts: Vec<prop::sample::Index>) {
+            let mut at: Vec<usize> = cuts.iter().map(|cut| cut.index(bytes.len() + 1)).collect();
+            at.extend([0, bytes.len()]);
+            at.sort_unstable();
+            let parts: Vec<&[u8]> = at.windows(2).map(|pair| &bytes[pair[0]..pair[1]]).collect();
+            let (pieces, _) = run(&parts, &[]);
+            prop_assert_eq!(pieces.concat(), String::from_utf8_lossy(&bytes));
+        }
+
+        #[test]
+        fn no_stop_string_is_ever_shown(text in "[ab]{0,40}", stop in "[ab]{1,4}", step in 1usize..5) {
+            let parts: Vec<&[u8]> = text.as_bytes().chunks(step).collect();
+            let (pieces, stopped) = run(&parts, &[&stop]);
+            let expected = text.split(&stop).next().unwrap_or_default();
+            prop_assert_eq!(pieces.concat(), expected);
+            prop_assert_eq!(stopped, text.contains(&stop));
+        }
+    }
+}

@@ -1,0 +1,23 @@
+//! Runs a local model that does not quite fit its GPU, without the silent slow-down.
+//!
+//! See the README for the promise; `ARCHITECTURE.md` for the rooms of this crate and the one direction data flows.
+
+#![cfg_attr(not(feature = "llama"), forbid(unsafe_code))]
+
+#[cfg(feature = "llama")]
+pub mod generate;
+pub mod gguf;
+#[cfg(feature = "llama")]
+pub mod load;
+pub mod machine;
+pub mod memory;
+pub mod plan;
+pub mod profile;
+
+#[cfg(feature = "llama")]
+pub use load::{Model, ModelBuilder};
+pub use plan::{Plan, Planner};
+
+/// The native layer underneath, in the version that this crate was built with.
+#[cfg(feature = "llama")]
+pub use llama_sys;

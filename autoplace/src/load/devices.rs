@@ -1,0 +1,56 @@
+//! ggml's devices as plain data for the machine room, and back by name.
+
+use llama_sys::{Backend, Device, DeviceKind};
+
+use super::Error;
+use crate::machine::{GgmlDevice, GgmlKind, Machine};
+
+/// This computer, as every compiled-in backend and NVIDIA's driver see it.
+///
+/// Asks each GPU for its free memory, which on CUDA opens a context there (107 to 555 MiB).
+///
+/// # Errors
+///
+/// [`Error::Native`] when the native code cannot run on this CPU.
+pub fn detect() -> Result<Machine, Error> {
+    let devices: Vec<GgmlDevice> = Backend::init()?.devices().iter().map(describe).collect();
+    Ok(Machine::detect_with(&devices))
+}
+
+fn describe(device: &Device) -> GgmlDevice {
+    let kind = match device.kind() {
+        DeviceKind::Cpu => GgmlKind::Cpu,
+        DeviceKind::IntegratedGpu => GgmlKind::IntegratedGpu,
+        DeviceKind::Accelerator => GgmlKind::Accelerator,
+        DeviceKind::Meta => GgmlKind::Meta,
+        _ => GgmlKind::Gpu,
+    };
+    let memory = device.memory();
+    let described = GgmlDevice::new(device.name(), device.backend(), kind)
+        .description(device.description())
+        .memory(memory.total, memory.free);
+    match device.pci_id() {
+        Some(id) => described.device_id(id),
+        None => described,
+    }
+}
+
+/// The devices of these names, in their order.
+pub(super) fn by_name<'a>(names: impl Iterator<Item = &'a str>) -> Result<Vec<Device>, Error> {
+    let all = Backend::init()?.devices();
+    names
+        .map(|name| {
+            all.iter()
+                .find(|device| device.name() == name)
+                .cloned()
+                .ok_or_else(|| Error::DeviceGone {
+                    device: name.to_owned(),
+                    present: all
+                        .iter()
+                        .filter(|device| device.is_gpu())
+                        .map(Device::name)
+                        .collect(),
+                })
+        })
+        .collect()
+}

@@ -1,0 +1,92 @@
+//! What the tests of loading and generating share.
+
+#![allow(dead_code, reason = "each test file uses its part")]
+
+use std::path::{Path, PathBuf};
+
+use autoplace::Model;
+use autoplace::gguf::{Builder, TensorType};
+
+/// The model that the repository ships.
+pub(crate) fn demo_path() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples/model/autoplace-demo-q8_0.gguf")
+}
+
+/// The demo model, loaded for the caller alone. One thread: ggml's threads spin while they wait for each other, so that tests
+/// running side by side on few cores would mostly wait.
+pub(crate) fn load_demo() -> Model {
+    Model::builder(demo_path())
+        .threads(1)
+        .load()
+        .expect("the demo model loads")
+}
+
+/// Tokens of [`tiny_llama`].
+pub(crate) const TINY_VOCABULARY: u32 = 300;
+
+/// The smallest llama that llama.cpp loads: two blocks, all weights zero. To be changed by a test.
+pub(crate) fn tiny_llama() -> Builder {
+    let bytes = (0..=255u8).map(|byte| format!("<0x{byte:02X}>"));
+    let words = (0..41).map(|n| format!("word{n}"));
+    let tokens: Vec<String> = ["<unk>", "<s>", "</s>"]
+        .into_iter()
+        .map(str::to_owned)
+        .chain(bytes)
+        .chain(words)
+        .collect();
+    assert_eq!(tokens.len(), TINY_VOCABULARY as usize);
+    tiny_llama_without_vocabulary()
+        .str("tokenizer.ggml.model", "llama")
+        .array_str("tokenizer.ggml.tokens", tokens)
+        .array_f32("tokenizer.ggml.scores", &[0.0; TINY_VOCABULARY as usize])
+        .array_i32("tokenizer.ggml.token_type", &token_types())
+}
+
+/// [`tiny_llama`] before its vocabulary.
+pub(crate) fn tiny_llama_without_vocabulary() -> Builder {
+    let mut model = Builder::new("llama")
+        .u32("llama.block_count", 2)
+        .u32("llama.context_length", 512)
+        .u32("llama.embedding_length", 64)
+        .u32("llama.feed_forward_length", 128)
+        .u32("llama.attention.head_count", 2)
+        .u32("llama.attention.head_count_kv", 1)
+        .f32("llama.attention.layer_norm_rms_epsilon", 1e-5)
+        .tensor(
+            "token_embd.weight",
+            TensorType::F16,
+            &[64, u64::from(TINY_VOCABULARY)],
+        )
+        .tensor("output_norm.weight", TensorType::F32, &[64])
+        .tensor(
+            "output.weight",
+            TensorType::F16,
+            &[64, u64::from(TINY_VOCABULARY)],
+        );
+    for block in 0..2 {
+        let name = |part: &str| format!("blk.{block}.{part}.weight");
+        model = model
+            .tensor(&name("attn_norm"), TensorType::F32, &[64])
+            .tensor(&name("attn_q"), TensorType::F16, &[64, 64])
+            .tensor(&name("attn_k"), TensorType::F16, &[64, 32])
+            .tensor(&name("attn_v"), TensorType::F16, &[64, 32])
+            .tensor(&name("attn_output"), TensorType::F16, &[64, 64])
+            .tensor(&name("ffn_norm"), TensorType::F32, &[64])
+            .tensor(&name("ffn_gate"), TensorType::F16, &[64, 128])
+            .tensor(&name("ffn_up"), TensorType::F16, &[64, 128])
+            .tensor(&name("ffn_down"), TensorType::F16, &[128, 64]);
+    }
+    model
+}
+
+fn token_types() -> Vec<i32> {
+    const NORMAL: i32 = 1;
+    const UNKNOWN: i32 = 2;
+    const CONTROL: i32 = 3;
+    const BYTE: i32 = 6;
+    [UNKNOWN, CONTROL, CONTROL]
+        .into_iter()
+        .chain([BYTE; 256])
+        .chain([NORMAL; 41])
+        .collect()
+}
