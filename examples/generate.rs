@@ -1,0 +1,125 @@
+//! Continues a prompt: places the model, says where it went, streams the text, and tells the speed.
+//!
+//!     cargo run --release --example generate -- -m model.gguf -p "Once upon a time" -n 128
+
+use std::io::{IsTerminal, Write, stdout};
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+
+use anyhow::Context as _;
+use autoplace::Model;
+use autoplace::plan::{Context, GpuLayers};
+use clap::Parser;
+use indicatif::{ProgressBar, ProgressStyle};
+
+const DEMO_MODEL: &str = concat!(
+    env!("CARGO_MANIFEST_DIR"),
+    "/model/autoplace-demo-q8_0.gguf"
+);
+
+/// Continues a prompt with a local model, placed so that it fits.
+#[derive(Parser)]
+#[command(version, allow_negative_numbers = true)]
+struct Args {
+    /// GGUF file; of a split model, the first part
+    #[arg(short, long, value_name = "FILE", default_value = DEMO_MODEL, hide_default_value = true)]
+    model: PathBuf,
+    /// Text to continue
+    #[arg(short, long, default_value = "And the king said unto his servants,")]
+    prompt: String,
+    /// Tokens to generate at most
+    #[arg(short, default_value_t = 128)]
+    n: usize,
+    /// Tokens of context [default: 4096, or what the model was trained on]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    ctx: Option<u32>,
+    /// Sampling temperature; 0 always takes the likeliest token
+    #[arg(long, default_value_t = 0.8)]
+    temp: f32,
+    /// Seed of the random choice [default: another one every time]
+    #[arg(long)]
+    seed: Option<u32>,
+    /// Layers on the GPU [default: as many as are safe]
+    #[arg(long, value_name = "N")]
+    ngl: Option<u32>,
+}
+
+fn main() -> ExitCode {
+    let args = match Args::try_parse() {
+        Ok(args) => args,
+        Err(error) if !error.use_stderr() => error.exit(),
+        Err(error) => {
+            eprintln!("{}", error.to_string().lines().next().unwrap_or_default());
+            return ExitCode::from(2);
+        }
+    };
+    let interrupted = Arc::new(AtomicBool::new(false));
+    match run(args, &interrupted) {
+        _ if interrupted.load(Relaxed) => ExitCode::from(130),
+        Ok(()) => ExitCode::SUCCESS,
+        // The reader of our output has left: nothing is wrong.
+        Err(e)
+            if e.downcast_ref()
+                .is_some_and(|e: &std::io::Error| e.kind() == std::io::ErrorKind::BrokenPipe) =>
+        {
+            ExitCode::SUCCESS
+        }
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(args: Args, interrupted: &Arc<AtomicBool>) -> anyhow::Result<()> {
+    let flag = Arc::clone(interrupted);
+    ctrlc::set_handler(move || flag.store(true, Relaxed)).context("cannot listen for Ctrl-C")?;
+
+    let flag = Arc::clone(interrupted);
+    let bar = progress_bar();
+    let model = Model::builder(&args.model)
+        .context(args.ctx.map_or(Context::Default, Context::Tokens))
+        .gpu_layers(args.ngl.map_or(GpuLayers::Auto, GpuLayers::Exactly))
+        .progress(move |done| {
+            bar.set_position((done * 100.0) as u64);
+            !flag.load(Relaxed)
+        })
+        .load()?;
+
+    let mut out = stdout().lock();
+    writeln!(out, "{}\n", model.placement())?;
+    write!(out, "{}", args.prompt)?;
+    out.flush()?;
+
+    let mut generate = model
+        .generate(args.prompt)
+        .max_tokens(args.n)
+        .temperature(args.temp);
+    if let Some(seed) = args.seed {
+        generate = generate.seed(seed);
+    }
+    let mut stream = generate.stream()?;
+    while !interrupted.load(Relaxed)
+        && let Some(piece) = stream.next()
+    {
+        write!(out, "{}", piece?)?;
+        out.flush()?;
+    }
+    writeln!(out, "\n\n{}", stream.statistics())?;
+    Ok(())
+}
+
+/// Shows itself on a terminal only, and only when a load takes long enough to wonder.
+fn progress_bar() -> ProgressBar {
+    let bar = if std::io::stderr().is_terminal() {
+        ProgressBar::new(100)
+    } else {
+        ProgressBar::hidden()
+    };
+    bar.with_style(
+        ProgressStyle::with_template("loading {bar:40} {pos}%").expect("a valid template"),
+    )
+    .with_finish(indicatif::ProgressFinish::AndClear)
+}
