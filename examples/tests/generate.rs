@@ -1,0 +1,194 @@
+//! The `generate` example as a person at a terminal meets it: right uses, wrong uses, Ctrl-C.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+/// cargo builds the examples of a package along with its tests.
+fn executable() -> PathBuf {
+    let test = std::env::current_exe().expect("a test has a path");
+    let profile = test
+        .parent()
+        .and_then(Path::parent)
+        .expect("target/<profile>/deps");
+    profile
+        .join("examples/generate")
+        .with_extension(std::env::consts::EXE_EXTENSION)
+}
+
+fn generate(args: &[&str]) -> Output {
+    Command::new(executable())
+        .args(args)
+        .stdin(Stdio::null())
+        .output()
+        .expect("the example starts")
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8(bytes.to_vec()).expect("output is UTF-8")
+}
+
+#[track_caller]
+fn succeeds(args: &[&str]) -> String {
+    let output = generate(args);
+    assert!(
+        output.status.success(),
+        "{args:?}: {}",
+        text(&output.stderr)
+    );
+    assert_eq!(text(&output.stderr), "", "{args:?}");
+    text(&output.stdout)
+}
+
+/// One line on stderr that contains `word`, nothing on stdout, and the exit code.
+#[track_caller]
+fn fails(args: &[&str], code: i32, word: &str) {
+    let output = generate(args);
+    let stderr = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(code), "{args:?}: {stderr}");
+    assert_eq!(text(&output.stdout), "", "{args:?}");
+    assert_eq!(stderr.trim_end().lines().count(), 1, "{args:?}: {stderr}");
+    assert!(stderr.contains(word), "{args:?}: {stderr}");
+}
+
+#[test]
+fn without_arguments_it_prints_the_placement_english_text_and_the_speed() {
+    let out = succeeds(&[]);
+    assert!(out.contains("weights"), "{out}");
+    assert!(out.contains("host"), "{out}");
+    assert!(out.contains("tok/s"), "{out}");
+    let words = ["the", "and", "of", "to", "in", "that", "was", "not"];
+    let english = out
+        .split_whitespace()
+        .filter(|word| words.contains(word))
+        .count();
+    assert!(english >= 5, "{out}");
+    assert!(!out.contains('\u{1b}'), "a pipe gets no colours: {out:?}");
+}
+
+#[test]
+fn the_prompt_is_continued_and_a_seed_repeats_the_text() {
+    let args = ["-p", "And Moses", "-n", "20", "--seed", "3", "--ctx", "256"];
+    let without_speed = |out: String| {
+        out.split("\n\nprompt ")
+            .next()
+            .unwrap()
+            .split("\n\n")
+            .last()
+            .unwrap()
+            .to_owned()
+    };
+    let first = without_speed(succeeds(&args));
+    assert!(first.starts_with("And Moses"), "{first}");
+    assert!(first.len() > "And Moses".len() + 20, "{first}");
+    assert_eq!(without_speed(succeeds(&args)), first);
+}
+
+#[test]
+fn an_empty_prompt_is_a_text_from_the_beginning() {
+    assert!(succeeds(&["-p", "", "-n", "8", "--temp", "0"]).contains("generated 8 tokens"));
+}
+
+#[test]
+fn a_file_that_is_not_there() {
+    fails(&["-m", "/nonexistent"], 1, "/nonexistent");
+}
+
+#[test]
+fn a_text_file() {
+    let manifest = concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml");
+    fails(&["-m", manifest], 1, "Cargo.toml");
+}
+
+#[test]
+fn a_truncated_model() {
+    let model = Path::new(env!("CARGO_MANIFEST_DIR")).join("model/autoplace-demo-q8_0.gguf");
+    let bytes = std::fs::read(model).unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    let cut = dir.path().join("cut.gguf");
+    for length in [0, 4, 20, 5000, bytes.len() / 2] {
+        std::fs::write(&cut, &bytes[..length]).unwrap();
+        fails(&["-m", cut.to_str().unwrap()], 1, "cut.gguf");
+    }
+}
+
+#[test]
+fn numbers_that_cannot_be() {
+    fails(&["--ctx", "0"], 2, "--ctx");
+    fails(&["--ctx", "4294967290"], 1, "n_ctx");
+    fails(&["--ngl", "-5"], 2, "--ngl");
+    fails(&["-n", "-1"], 2, "-n");
+    fails(&["--temp", "hot"], 2, "--temp");
+    fails(&["--seed", "-1"], 2, "--seed");
+    fails(&["--unknown"], 2, "--unknown");
+}
+
+#[test]
+fn a_temperature_below_zero_is_refused_with_its_name() {
+    let output = generate(&["--temp", "-1"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(
+        text(&output.stderr).contains("temp"),
+        "{}",
+        text(&output.stderr)
+    );
+}
+
+#[test]
+fn a_prompt_longer_than_the_context_names_both_lengths() {
+    let prompt = "and it came to pass ".repeat(100);
+    let output = generate(&["--ctx", "256", "-p", &prompt]);
+    let stderr = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{stderr}");
+    assert_eq!(stderr.trim_end().lines().count(), 1, "{stderr}");
+    assert!(
+        stderr.contains("256") && stderr.contains("tokens long"),
+        "{stderr}"
+    );
+}
+
+#[test]
+fn no_layers_on_a_gpu_is_always_possible() {
+    assert!(succeeds(&["--ngl", "0", "-n", "2"]).contains("host"));
+}
+
+#[test]
+fn a_reader_that_leaves_early_is_no_failure() {
+    let mut child = Command::new(executable())
+        .args(["-n", "400"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    drop(child.stdout.take());
+    let output = child.wait_with_output().unwrap();
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    assert_eq!(text(&output.stderr), "");
+}
+
+#[cfg(unix)]
+#[test]
+fn ctrl_c_ends_it_cleanly_with_what_was_done() {
+    use std::io::Read;
+
+    let mut child = Command::new(executable())
+        .args(["-n", "100000", "--ctx", "16384", "--temp", "0"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut out = child.stdout.take().unwrap();
+    // The text begins after the placement: by then the handler is in place.
+    let mut seen = vec![0; 600];
+    out.read_exact(&mut seen).unwrap();
+    let killed = Command::new("kill")
+        .args(["-INT", &child.id().to_string()])
+        .status()
+        .unwrap();
+    assert!(killed.success());
+    let mut rest = String::new();
+    out.read_to_string(&mut rest).unwrap();
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(130), "{}", text(&output.stderr));
+    assert!(rest.contains("tok/s"), "{rest}");
+    assert_eq!(text(&output.stderr), "");
+}
