@@ -220,3 +220,23 @@ ggml_backend_reg_t shim_backend_load(const char * path, shim_error * error) {
 void shim_backend_load_all_from(const char * dir, shim_error * error) {
     guarded(error, true, [&] { ggml_backend_load_all_from_path(dir); return true; });
 }
+
+ggml_backend_reg_t shim_rpc_add_server(const char * endpoint, shim_error * error) {
+    return guarded(error, (ggml_backend_reg_t) nullptr, [&]() -> ggml_backend_reg_t {
+        // Through the registry, so that it works for a loaded backend as for a linked one, and links without either.
+        ggml_backend_reg_t rpc = ggml_backend_reg_by_name("RPC");
+        if (!rpc) {
+            return nullptr;
+        }
+        using add_server_t = ggml_backend_reg_t (*)(const char *);
+        auto add_server = (add_server_t) ggml_backend_reg_get_proc_address(rpc, "ggml_backend_rpc_add_server");
+        if (!add_server) {
+            return nullptr;
+        }
+        ggml_backend_reg_t server = add_server(endpoint);
+        if (server) {
+            ggml_backend_register(server);
+        }
+        return server;
+    });
+}

@@ -84,6 +84,9 @@ size_t shim_state_set (struct llama_context * ctx, llama_seq_id seq, const uint8
 ggml_backend_reg_t shim_backend_load(const char * path, struct shim_error * error);
 void               shim_backend_load_all_from(const char * dir, struct shim_error * error);
 
+// Connects to an rpc-server and registers its devices. NULL without an error when this build has no RPC backend.
+ggml_backend_reg_t shim_rpc_add_server(const char * endpoint, struct shim_error * error);
+
 #ifdef __cplusplus
 }
 #endif

@@ -1,8 +1,10 @@
 //! The one initialisation of llama.cpp per process.
 
 use std::ffi::CString;
+use std::net::{TcpStream, ToSocketAddrs};
 use std::path::Path;
 use std::sync::OnceLock;
+use std::time::Duration;
 
 use crate::device::Device;
 use crate::error::Error;
@@ -12,6 +14,9 @@ use crate::{isa, log, raw, shim};
 /// it only to list devices or to load a backend.
 #[derive(Debug, Clone, Copy)]
 pub struct Backend(());
+
+/// How long an rpc-server may take to accept a connection.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
 static INIT: OnceLock<Result<Backend, Error>> = OnceLock::new();
 
@@ -73,16 +78,62 @@ impl Backend {
             what: "loading a backend",
             failure,
         })?;
-        // SAFETY: `reg` was just registered and lives until the process ends.
-        let count = unsafe { raw::ggml_backend_reg_dev_count(reg) };
-        Ok((0..count)
-            .filter_map(|index| {
-                // SAFETY: `index` is below the count.
-                let device = unsafe { raw::ggml_backend_reg_dev_get(reg, index) };
-                Device::from_raw(device)
-            })
-            .collect())
+        Ok(devices_of(reg))
     }
+
+    /// Adds the devices of another machine, whose `rpc-server` listens at `endpoint` (`host:port`). Needs the `rpc` feature or
+    /// a loaded RPC backend.
+    ///
+    /// The link is trusted from then on: llama.cpp ends the process when it drops later.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::InvalidParameter`] for an endpoint where nothing listens, [`Error::Call`] when what listens there is no
+    /// rpc-server of this version, or when this build has no RPC backend.
+    pub fn add_rpc_server(self, endpoint: &str) -> Result<Vec<Device>, Error> {
+        // llama.cpp would end the process on a failed connection where its assertion cannot be caught.
+        reachable(endpoint)?;
+        let text = CString::new(endpoint)
+            .map_err(|_| Error::parameter("endpoint", endpoint, "an address without NUL"))?;
+        let reg = shim::accepted(
+            // SAFETY: a NUL-terminated address and a valid error slot.
+            |error| unsafe { raw::shim_rpc_add_server(text.as_ptr(), error) },
+            |reg| !reg.is_null(),
+        )
+        .map_err(|failure| Error::Call {
+            what: "adding an rpc-server",
+            failure,
+        })?;
+        Ok(devices_of(reg))
+    }
+}
+
+fn devices_of(reg: raw::ggml_backend_reg_t) -> Vec<Device> {
+    // SAFETY: `reg` was just registered and lives until the process ends.
+    let count = unsafe { raw::ggml_backend_reg_dev_count(reg) };
+    (0..count)
+        .filter_map(|index| {
+            // SAFETY: `index` is below the count.
+            let device = unsafe { raw::ggml_backend_reg_dev_get(reg, index) };
+            Device::from_raw(device)
+        })
+        .collect()
+}
+
+/// Refuses an address where nothing listens.
+fn reachable(endpoint: &str) -> Result<(), Error> {
+    let refuse = |reason: String| Error::parameter("endpoint", endpoint, reason);
+    let addresses = endpoint
+        .to_socket_addrs()
+        .map_err(|e| refuse(format!("host:port is wanted: {e}")))?;
+    let mut last = "no address of that name".to_owned();
+    for address in addresses {
+        match TcpStream::connect_timeout(&address, CONNECT_TIMEOUT) {
+            Ok(_) => return Ok(()),
+            Err(e) => last = format!("nothing listens there: {e}"),
+        }
+    }
+    Err(refuse(last))
 }
 
 /// With loadable backends nothing is registered at first: not even the CPU.

@@ -3232,4 +3232,8 @@ unsafe extern "C" {
         error: *mut shim_error,
     ) -> ggml_backend_reg_t;
     pub fn shim_backend_load_all_from(dir: *const ::core::ffi::c_char, error: *mut shim_error);
+    pub fn shim_rpc_add_server(
+        endpoint: *const ::core::ffi::c_char,
+        error: *mut shim_error,
+    ) -> ggml_backend_reg_t;
 }

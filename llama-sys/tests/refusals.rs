@@ -178,6 +178,35 @@ fn a_panic_in_the_progress_callback_comes_back_to_the_caller() {
     );
 }
 
+// Other machines
+
+#[test]
+fn an_rpc_server_that_is_not_there() {
+    let backend = Backend::init().unwrap();
+    for endpoint in ["", "nonsense", "127.0.0.1:1", "127.0.0.1:99999", "a\0b:1"] {
+        assert_eq!(
+            refused(backend.add_rpc_server(endpoint)),
+            "endpoint",
+            "{endpoint:?}"
+        );
+    }
+}
+
+#[test]
+#[cfg_attr(target_env = "msvc", ignore = "MSVC cannot unwind through C")]
+fn something_else_at_an_rpc_servers_address() {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    std::thread::spawn(move || {
+        // Takes whoever comes and hangs up: with the RPC backend that is an assertion in the handshake.
+        for stream in listener.incoming().take(4) {
+            drop(stream);
+        }
+    });
+    let result = Backend::init().unwrap().add_rpc_server(&address);
+    assert!(matches!(result, Err(Error::Call { .. })), "{result:?}");
+}
+
 // Contexts
 
 #[test]
