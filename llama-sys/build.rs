@@ -68,6 +68,7 @@ fn main() {
     if std::env::var_os("DOCS_RS").is_some() {
         // docs.rs has no network and needs no native code: rustdoc only type-checks.
         isa::report(&isa::InstructionSet::none(), &[]);
+        println!("cargo:rustc-env=LLAMA_SYS_OPENMP=0");
         return;
     }
 

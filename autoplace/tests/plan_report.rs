@@ -67,6 +67,27 @@ Llama 3.2 1B Instruct · Q4_K_M · 763 MiB · 16 layers + output
 }
 
 #[test]
+fn a_card_that_the_build_cannot_drive_is_named() {
+    let card = serde_json::to_value(Gpu::new("NVIDIA GeForce RTX 4090").total(gib(24))).unwrap();
+    let unused = |why| serde_json::json!({ "gpu": card, "reason": why });
+    let mut machine = Machine::new(Host::new(gib(16)));
+    for reason in [
+        serde_json::json!({ "why": "no_backend" }),
+        serde_json::json!({ "why": "same_as", "device": "CUDA0" }),
+    ] {
+        machine
+            .unused_gpus
+            .push(serde_json::from_value(unused(reason)).unwrap());
+    }
+    let text = report(&LLAMA_1B, &machine, Request::new());
+    assert!(
+        text.contains("RTX 4090 is not used: this build has no backend for it"),
+        "{text}"
+    );
+    assert!(!text.contains("same hardware"), "{text}");
+}
+
+#[test]
 fn a_gpu_without_room_for_the_output_layer() {
     let text = report(&LLAMA_8B, &machine(gib(32), gib(1)), Request::new());
     assert_eq!(

@@ -53,8 +53,60 @@ pub(crate) fn libraries(target: &Target, built: &Built) {
         );
         println!("cargo:lib_dir={}", built.dir.join("bin").display());
     }
+    let openmp = OpenMp::read(&built.dir);
+    println!(
+        "cargo:rustc-env=LLAMA_SYS_OPENMP={}",
+        u8::from(openmp.is_some())
+    );
     if !built.dynamic {
         system_libraries(target);
+        if let Some(openmp) = openmp {
+            openmp.link(target);
+        }
+    }
+}
+
+/// The OpenMP that cmake found, by its own account: compilers differ in which runtime they bring, and some bring none (then
+/// ggml falls back to its own threads, with a warning).
+struct OpenMp {
+    libraries: Vec<(String, Option<PathBuf>)>,
+}
+
+impl OpenMp {
+    fn read(build: &Path) -> Option<Self> {
+        let cache = std::fs::read_to_string(build.join("CMakeCache.txt")).ok()?;
+        let value = |name: &str| {
+            cache.lines().find_map(|line| {
+                let (key, value) = line.split_once('=')?;
+                (key.split(':').next() == Some(name)).then(|| value.to_owned())
+            })
+        };
+        if value("GGML_OPENMP_ENABLED")? != "ON" {
+            return None;
+        }
+        let names = value("OpenMP_CXX_LIB_NAMES").unwrap_or_default();
+        let libraries = names
+            .split(';')
+            .filter(|name| !name.is_empty())
+            .map(|name| {
+                let path = value(&format!("OpenMP_{name}_LIBRARY"));
+                (name.to_owned(), path.map(PathBuf::from))
+            })
+            .collect();
+        Some(Self { libraries })
+    }
+
+    fn link(&self, target: &Target) {
+        if target.is_msvc() {
+            // MSVC's compiler names its OpenMP library in the object files.
+            return;
+        }
+        for (name, path) in &self.libraries {
+            if let Some(dir) = path.as_deref().and_then(Path::parent) {
+                search(dir);
+            }
+            link(&[name]);
+        }
     }
 }
 
@@ -69,14 +121,6 @@ fn system_libraries(target: &Target) {
         "windows" => link(&["stdc++", "advapi32"]),
         "android" => link(&["c++_shared", "m", "dl"]),
         _ => link(&["stdc++"]),
-    }
-    if feature("openmp") {
-        match (target.os.as_str(), target.is_msvc()) {
-            ("macos", _) => link(&["omp"]),
-            // MSVC's compiler names its OpenMP library in the object files.
-            (_, true) => {}
-            _ => link(&["gomp"]),
-        }
     }
     if feature("metal") && target.is_apple() {
         link(&["framework=Metal", "framework=MetalKit"]);

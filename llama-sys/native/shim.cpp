@@ -94,6 +94,22 @@ void shim_install_abort_guard(void) {
     ggml_set_abort_callback(on_abort);
 }
 
+bool shim_init(shim_error * error) {
+    return guarded(error, false, [] {
+        llama_backend_init();
+        (void) ggml_backend_dev_count();
+        return true;
+    });
+}
+
+bool shim_device_memory(ggml_backend_dev_t device, size_t * free, size_t * total, shim_error * error) {
+    return guarded(error, false, [&] { ggml_backend_dev_memory(device, free, total); return true; });
+}
+
+bool shim_device_props(ggml_backend_dev_t device, ggml_backend_dev_props * props, shim_error * error) {
+    return guarded(error, false, [&] { ggml_backend_dev_get_props(device, props); return true; });
+}
+
 llama_model * shim_model_load(const char * path, const llama_model_params * params, shim_error * error) {
     return guarded(error, (llama_model *) nullptr, [&] { return llama_model_load_from_file(path, *params); });
 }

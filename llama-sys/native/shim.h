@@ -45,6 +45,13 @@ struct shim_model_shape {
 // (worker threads, the middle of a graph) the message goes to the log and the process ends as before.
 void shim_install_abort_guard(void);
 
+// llama_backend_init, and the first look into ggml's registry, which starts every backend that is compiled in.
+bool shim_init(struct shim_error * error);
+
+// Free and total bytes: backends ask their driver here, and some of them throw.
+bool shim_device_memory(ggml_backend_dev_t device, size_t * free, size_t * total, struct shim_error * error);
+bool shim_device_props (ggml_backend_dev_t device, struct ggml_backend_dev_props * props, struct shim_error * error);
+
 struct llama_model * shim_model_load(const char * path, const struct llama_model_params * params, struct shim_error * error);
 void                 shim_model_shape(const struct llama_model * model, struct shim_model_shape * shape);
 int32_t              shim_model_n_devices(const struct llama_model * model);

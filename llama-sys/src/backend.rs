@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::OnceLock;
 use std::time::Duration;
 
-use crate::device::Device;
+use crate::device::{Device, owned};
 use crate::error::Error;
 use crate::{isa, log, raw, shim};
 
@@ -26,7 +26,8 @@ impl Backend {
     ///
     /// # Errors
     ///
-    /// [`Error::UnsupportedCpu`] when the native code would hit an illegal instruction on this CPU.
+    /// [`Error::UnsupportedCpu`] when the native code would hit an illegal instruction on this CPU; [`Error::Call`] when a
+    /// backend fails to start.
     pub fn init() -> Result<Self, Error> {
         INIT.get_or_init(|| {
             let missing = isa::missing(isa::required(), isa::cpu_has);
@@ -38,10 +39,14 @@ impl Backend {
             }
             log::install();
             // SAFETY: called once, before anything else of llama.cpp; neither has preconditions.
-            unsafe {
+            shim::checked(|error| unsafe {
                 raw::shim_install_abort_guard();
-                raw::llama_backend_init();
-            }
+                raw::shim_init(error)
+            })
+            .map_err(|failure| Error::Call {
+                what: "starting the backends",
+                failure,
+            })?;
             load_dynamic_backends();
             Ok(Self(()))
         })
@@ -57,6 +62,18 @@ impl Backend {
                 // SAFETY: `index` is below the count.
                 let device = unsafe { raw::ggml_backend_dev_get(index) };
                 Device::from_raw(device)
+            })
+            .collect()
+    }
+
+    /// Names of the backends that are registered, those without a device included: `CUDA` in a CUDA build without a card.
+    pub fn names(self) -> Vec<String> {
+        // SAFETY: the registry is initialised.
+        let count = unsafe { raw::ggml_backend_reg_count() };
+        (0..count)
+            .map(|index| {
+                // SAFETY: `index` is below the count; a registered backend has a name.
+                unsafe { owned(raw::ggml_backend_reg_name(raw::ggml_backend_reg_get(index))) }
             })
             .collect()
     }

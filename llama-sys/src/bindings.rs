@@ -3109,6 +3109,18 @@ unsafe extern "C" {
         index: usize,
     ) -> ggml_backend_t;
     pub fn shim_install_abort_guard();
+    pub fn shim_init(error: *mut shim_error) -> bool;
+    pub fn shim_device_memory(
+        device: ggml_backend_dev_t,
+        free: *mut usize,
+        total: *mut usize,
+        error: *mut shim_error,
+    ) -> bool;
+    pub fn shim_device_props(
+        device: ggml_backend_dev_t,
+        props: *mut ggml_backend_dev_props,
+        error: *mut shim_error,
+    ) -> bool;
     pub fn shim_model_load(
         path: *const ::core::ffi::c_char,
         params: *const llama_model_params,

@@ -31,7 +31,7 @@ pub fn build_info() -> BuildInfo {
             .split(',')
             .filter(|name| !name.is_empty())
             .collect(),
-        openmp: cfg!(feature = "openmp"),
+        openmp: env!("LLAMA_SYS_OPENMP") == "1",
         dynamic_backends: cfg!(feature = "dynamic-backends"),
     }
 }

@@ -4,7 +4,8 @@ use std::ffi::{CStr, c_char};
 use std::fmt;
 use std::ptr::NonNull;
 
-use crate::raw;
+use crate::error::Error;
+use crate::{raw, shim};
 
 /// A handle to a device in ggml's registry. Registered devices live until the process ends.
 #[derive(Clone, PartialEq, Eq, Hash)]
@@ -92,24 +93,36 @@ impl Device {
     }
 
     /// Free and total bytes now. On CUDA the first question creates the driver's context on the device (107-555 MiB).
-    pub fn memory(&self) -> DeviceMemory {
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Call`] when the driver fails to answer.
+    pub fn memory(&self) -> Result<DeviceMemory, Error> {
         let (mut free, mut total) = (0, 0);
-        // SAFETY: the device is registered and both pointers are valid.
-        unsafe { raw::ggml_backend_dev_memory(self.as_ptr(), &raw mut free, &raw mut total) };
-        DeviceMemory {
+        shim::checked(|error| {
+            // SAFETY: the device is registered and every pointer is valid.
+            unsafe { raw::shim_device_memory(self.as_ptr(), &raw mut free, &raw mut total, error) }
+        })
+        .map_err(|failure| Error::Call {
+            what: "asking a device for its memory",
+            failure,
+        })?;
+        Ok(DeviceMemory {
             free: free as u64,
             total: total as u64,
-        }
+        })
     }
 
-    /// The PCI address, such as `0000:01:00.0`, where the backend knows it.
+    /// The PCI address, such as `0000:01:00.0`; `None` where the backend knows none.
     pub fn pci_id(&self) -> Option<String> {
-        // SAFETY: an all-zero properties struct is valid (pointers NULL, numbers 0), and the call fills it.
-        let id = unsafe {
-            let mut props: raw::ggml_backend_dev_props = std::mem::zeroed();
-            raw::ggml_backend_dev_get_props(self.as_ptr(), &raw mut props);
-            props.device_id
-        };
+        // SAFETY: an all-zero properties struct is valid (pointers NULL, numbers 0).
+        let mut props: raw::ggml_backend_dev_props = unsafe { std::mem::zeroed() };
+        shim::checked(|error| {
+            // SAFETY: the device is registered and both pointers are valid.
+            unsafe { raw::shim_device_props(self.as_ptr(), &raw mut props, error) }
+        })
+        .ok()?;
+        let id = props.device_id;
         // SAFETY: NULL, or a string that lives as long as the device (ggml-backend.h, device_id).
         (!id.is_null())
             .then(|| unsafe { owned(id) })

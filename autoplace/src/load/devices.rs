@@ -3,7 +3,7 @@
 use llama_sys::{Backend, Device, DeviceKind};
 
 use super::Error;
-use crate::machine::{GgmlDevice, GgmlKind, Machine};
+use crate::machine::{Detector, GgmlDevice, GgmlKind, Machine};
 
 /// This computer, as every compiled-in backend and NVIDIA's driver see it.
 ///
@@ -13,8 +13,11 @@ use crate::machine::{GgmlDevice, GgmlKind, Machine};
 ///
 /// [`Error::Native`] when the native code cannot run on this CPU.
 pub fn detect() -> Result<Machine, Error> {
-    let devices: Vec<GgmlDevice> = Backend::init()?.devices().iter().map(describe).collect();
-    Ok(Machine::detect_with(&devices))
+    let backend = Backend::init()?;
+    let devices: Vec<GgmlDevice> = backend.devices().iter().map(describe).collect();
+    Ok(Detector::new()
+        .backends(backend.names())
+        .detect_with(&devices))
 }
 
 fn describe(device: &Device) -> GgmlDevice {
@@ -25,10 +28,17 @@ fn describe(device: &Device) -> GgmlDevice {
         DeviceKind::Meta => GgmlKind::Meta,
         _ => GgmlKind::Gpu,
     };
-    let memory = device.memory();
+    // A device that cannot say what it has is listed as unusable, with the reason.
+    let (total, free) = device.memory().map_or_else(
+        |error| {
+            tracing::warn!("{}: {error}", device.name());
+            (0, 0)
+        },
+        |memory| (memory.total, memory.free),
+    );
     let described = GgmlDevice::new(device.name(), device.backend(), kind)
         .description(device.description())
-        .memory(memory.total, memory.free);
+        .memory(total, free);
     match device.pci_id() {
         Some(id) => described.device_id(id),
         None => described,

@@ -37,7 +37,7 @@ pub struct ContextParams {
     /// Sequences that are held at once.
     pub n_seq_max: u32,
     /// Tokens of a batch whose logits may be asked for; 0 means all of them. 1 is enough to generate, and saves much
-    /// (llama-context.cpp:246, :686).
+    /// (llama-context.cpp:252, :672).
     pub n_outputs_max: u32,
     /// The type of the keys.
     pub type_k: KvType,
@@ -81,7 +81,7 @@ impl Default for ContextParams {
     }
 }
 
-/// The sizes that llama.cpp makes of [`ContextParams`] (llama-context.cpp:238-300, :655-690).
+/// The sizes that llama.cpp makes of [`ContextParams`] (llama-context.cpp:248-310, :655-690, :2531).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ContextSizes {
@@ -122,7 +122,7 @@ impl ContextParams {
             self.n_ctx > 0 && self.n_ctx <= u32::MAX / 2,
             "n_ctx",
             self.n_ctx,
-            "a context has 1 to 2147483647 tokens (padding it overflows near 2^32, llama-context.cpp:276)",
+            "a context has 1 to 2147483647 tokens (padding it overflows near 2^32, llama-context.cpp:292)",
         )?;
         range(
             self.n_seq_max > 0 && self.n_seq_max <= MAX_SEQUENCES,
@@ -138,7 +138,7 @@ impl ContextParams {
         )?;
         let n_ctx = u64::from(self.n_ctx);
         let n_seq = u64::from(self.n_seq_max);
-        // The batch is limited by the context before that is padded (llama-context.cpp:239).
+        // The batch is limited by the context before that is padded (llama-context.cpp:248).
         let n_batch = u64::from(self.n_batch).min(n_ctx);
         range(
             n_seq <= n_batch,
@@ -159,7 +159,7 @@ impl ContextParams {
         let n_ctx = cells * streams;
         let n_outputs_max = match self.n_outputs_max {
             0 => n_batch,
-            // Every sequence yields at least one row (llama-context.cpp:680).
+            // Every sequence yields at least one row (llama-context.cpp:655).
             n => n_batch.min(u64::from(n.max(self.n_seq_max))),
         };
         let n_tokens = n_ctx.min(n_ubatch);
@@ -168,13 +168,14 @@ impl ContextParams {
             n_batch,
             cells,
             streams,
-            n_tokens,
+            // The graph is reserved for as many tokens of each sequence (llama-context.cpp:2531).
+            n_tokens: pad(n_tokens, n_seq),
             n_outputs: n_tokens.min(n_outputs_max),
             output_rows: n_outputs_max.max(n_seq),
         })
     }
 
-    /// Checks the cache types against the model's heads (llama-context.cpp:3845-3875).
+    /// Checks the cache types against the model's heads (llama-context.cpp:3843-3875).
     pub(super) fn check_kv_types(&self, hparams: &Hyperparameters) -> Result<(), Error> {
         if self.type_v.is_quantized() && self.flash_attn == FlashAttention::Off {
             return Err(Error::NeedsFlashAttention { ty: self.type_v });
@@ -196,7 +197,7 @@ impl ContextParams {
         Ok(())
     }
 
-    /// Bytes of the buffer that logits are returned in (llama-context.cpp:2118-2160).
+    /// Bytes of the buffer that logits are returned in (llama-context.cpp:2118).
     pub(super) fn output_bytes(&self, profile: &ModelProfile, sizes: &ContextSizes) -> u64 {
         4u64.saturating_mul(u64::from(profile.hparams.n_vocab))
             .saturating_mul(sizes.output_rows)
@@ -238,6 +239,7 @@ mod tests {
         // 4096 / 3 = 1365, padded to 1536 for each of three streams
         let sizes = split.sizes().unwrap();
         assert_eq!((sizes.n_ctx, sizes.cells, sizes.streams), (4608, 1536, 3));
+        assert_eq!(sizes.n_tokens, 513);
         let unified = ContextParams {
             kv_unified: true,
             ..split

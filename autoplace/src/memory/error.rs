@@ -36,7 +36,7 @@ pub enum Error {
         /// The type.
         ty: KvType,
     },
-    /// No device has free memory, so there are no proportions to split the layers by: llama.cpp throws (llama-model.cpp:1583).
+    /// No device has free memory, so there are no proportions to split the layers by: llama.cpp throws (llama-model.cpp:1588).
     #[error("the GPUs have no free memory to split the layers by")]
     NothingFree,
 }

@@ -10,7 +10,7 @@ use crate::gguf::TensorType;
 /// A type that keys or values can be stored in.
 ///
 /// The cache is written with `SET_ROWS`. The CPU writes rows of every type that it can quantise to (ggml-cpu.cpp:444), CUDA only
-/// these (ggml-cuda.cu:5421-5434), and llama.cpp's own programs offer the same nine (common/arg.cpp). Any other type ends the
+/// these (ggml-cuda.cu:5421-5434), and llama.cpp's own programs offer the same nine (common/arg.cpp:304). Any other type ends the
 /// process, or, like `I8`, breaks it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[allow(non_camel_case_types)] // `Q8_0` is the name by which everybody knows it.

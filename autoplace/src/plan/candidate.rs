@@ -76,6 +76,11 @@ impl<'a, 'b> Asked<'a, 'b> {
             known: RefCell::default(),
         }
     }
+
+    /// All that was answered, by number of layers.
+    pub(super) fn answers(self) -> BTreeMap<u32, Footprints> {
+        self.known.into_inner()
+    }
 }
 
 impl Cost for Asked<'_, '_> {

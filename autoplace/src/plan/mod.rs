@@ -1,5 +1,5 @@
-//! Room 5: which placement is best. A profile, a machine and a [`Request`] flow in; a [`Plan`] flows out: how many layers on which
-//! GPU, what every device takes and keeps free, and why not one layer more.
+//! Room 5: which placement is best. A profile, a machine and a [`Request`] flow in; a [`Plan`] flows out: how many layers on
+//! which GPU, what every device takes and keeps free, and why not one layer more.
 //!
 //! The same header, machine and request always give the same plan. Nothing here is native code: a probe (llama.cpp's own
 //! `no_alloc` load) is handed in from outside as a [`Probe`].

@@ -97,7 +97,7 @@ impl<'a> Planner<'a> {
             }
         }
         let Some((candidate, choice)) = best else {
-            return Err(self.does_not_fit(&candidates, max));
+            return Err(self.does_not_fit(self.all_estimated(&candidates, max)));
         };
         let confidence = if candidate.estimate.compute_is_fitted() {
             Confidence::Fitted
@@ -132,19 +132,20 @@ impl<'a> Planner<'a> {
                 .map_or(0, |gpu| gpu.budget);
             std::cmp::Reverse((n, budget))
         });
-        for (candidate, start) in ranked {
+        let mut seen = Vec::new();
+        for (candidate, start) in ranked.into_iter().filter(|_| max > 0) {
             let cost = Asked::new(probe, candidate);
-            let found = if let GpuLayers::Exactly(_) = self.request.gpu_layers {
+            let fits = |_: u32, footprints: &Footprints| candidate.probed(footprints).fit();
+            let exactly = self.request.gpu_layers != GpuLayers::Auto;
+            let found = if exactly {
                 let footprints = cost.footprints(max)?;
-                let levels = candidate.probed(&footprints);
-                levels.fit().then_some((max, footprints))
+                fits(max, &footprints).then_some((max, footprints))
             } else {
-                let fits = |_: u32, footprints: &Footprints| candidate.probed(footprints).fit();
                 let hopeful = self.hopeful(candidate, start, max);
                 refine(&cost, start, max, &hopeful, fits)?
             };
             if let Some((n_gpu_layers, footprints)) = found {
-                let above = (n_gpu_layers < max)
+                let above = (!exactly && n_gpu_layers < max)
                     .then(|| cost.footprints(n_gpu_layers + 1))
                     .transpose()?;
                 let choice = Choice {
@@ -154,6 +155,8 @@ impl<'a> Planner<'a> {
                 };
                 return Ok(self.finish(candidate, &candidates, &choice, Confidence::Probed));
             }
+            let asked = cost.answers().into_iter().rev();
+            seen.extend(asked.map(|(n, answer)| (n, candidate, candidate.probed(&answer))));
         }
         if self.host_alone_is_asked_for(max) {
             let candidate = &host[0];
@@ -166,8 +169,9 @@ impl<'a> Planner<'a> {
                 };
                 return Ok(self.finish(candidate, &candidates, &choice, Confidence::Probed));
             }
+            seen.push((0, candidate, levels));
         }
-        Err(self.does_not_fit(&candidates, max))
+        Err(self.does_not_fit(seen))
     }
 
     /// Every GPU with free memory, and the host alone as the last.
@@ -179,6 +183,10 @@ impl<'a> Planner<'a> {
         }
         let mut params = self.request.params.clone();
         params.n_ctx = self.request.context.tokens(self.profile);
+        if params.n_outputs_max > 0 {
+            // A token of every sequence may ask for its logits in one batch; one more than stated ends the process.
+            params.n_outputs_max = params.n_outputs_max.max(params.n_seq_max);
+        }
         let usable = self.machine.gpus.iter().filter(|gpu| gpu.free > 0);
         usable
             .map(Some)
@@ -257,11 +265,13 @@ impl<'a> Planner<'a> {
         ))
     }
 
-    /// The error for a model that fits nowhere. Of the placements that were asked for it shows the one that lacks the least,
-    /// of those that lack it on one device only if there are any: what is missing here could always be missing there.
-    fn does_not_fit(&self, candidates: &[Candidate<'_>], max: u32) -> Error {
-        type Lack = (usize, u64);
-        let mut least: Option<(Lack, u32, &Candidate<'_>, Levels)> = None;
+    /// Every placement that was asked for, by the estimate: those with most layers on a GPU first, the host alone last.
+    fn all_estimated<'c>(
+        &self,
+        candidates: &'c [Candidate<'a>],
+        max: u32,
+    ) -> Vec<(u32, &'c Candidate<'a>, Levels)> {
+        let mut all = Vec::new();
         for candidate in candidates {
             let numbers = match (candidate.room.gpu, self.request.gpu_layers) {
                 (Some(_), GpuLayers::Auto) => 1..=max,
@@ -269,17 +279,24 @@ impl<'a> Planner<'a> {
                 (None, _) if self.host_alone_is_asked_for(max) => 0..=0,
                 _ => continue,
             };
-            for n in numbers.rev() {
-                let levels = candidate.estimated(n);
-                let lack = (levels.lacking(), levels.missing());
-                if least.as_ref().is_none_or(|(old, ..)| lack < *old) {
-                    least = Some((lack, n, candidate, levels));
-                }
-            }
+            all.extend(
+                numbers
+                    .rev()
+                    .map(|n| (n, candidate, candidate.estimated(n))),
+            );
         }
+        all
+    }
+
+    /// The error for a model that fits nowhere. Of the placements that were looked at it shows the one that lacks the least, of
+    /// those that lack it on one device only if there are any: what is missing here could always be missing there.
+    fn does_not_fit(&self, seen: Vec<(u32, &Candidate<'_>, Levels)>) -> Error {
+        let least = seen
+            .into_iter()
+            .min_by_key(|(_, _, levels)| (levels.lacking(), levels.missing()));
         let (n_gpu_layers, devices) = least.map_or_else(
-            || (max, Vec::new()),
-            |(_, n, candidate, levels)| (n, candidate.room.shortfalls(&levels)),
+            || (self.max_layers(), Vec::new()),
+            |(n, candidate, levels)| (n, candidate.room.shortfalls(&levels)),
         );
         Error::DoesNotFit {
             model: self.profile.name.clone(),
@@ -301,6 +318,8 @@ impl<'a> Planner<'a> {
         let layers = profile.full_offload();
         let n = choice.n_gpu_layers;
         let gpu_layers = n.min(layers);
+        let mut notes = reasons::notes(profile, &self.request, candidate, all, choice, confidence);
+        notes.extend(reasons::unused_gpus(self.machine));
         Plan {
             model: ModelSummary {
                 path: profile.path.clone(),
@@ -318,7 +337,7 @@ impl<'a> Planner<'a> {
                 .placements(&choice.levels, gpu_layers, layers - gpu_layers),
             context: candidate.params.clone(),
             confidence,
-            notes: reasons::notes(profile, &self.request, candidate, all, choice, confidence),
+            notes,
         }
     }
 }

@@ -1,10 +1,20 @@
 //! Why a plan is as it is, in words.
 
-use crate::machine::Bytes;
+use crate::machine::{Bytes, Machine, UnusedReason};
 use crate::profile::{ModelProfile, Weight};
 
 use super::candidate::{Candidate, Choice};
 use super::{Confidence, Context, GpuLayers, Request};
+
+/// GPUs that are there and could not be planned for: a card that a build cannot drive is the commonest reason of a slow model.
+pub(super) fn unused_gpus(machine: &Machine) -> impl Iterator<Item = String> {
+    machine
+        .unused_gpus
+        .iter()
+        // The same hardware under another name is no loss.
+        .filter(|unused| !matches!(unused.reason, UnusedReason::SameAs { .. }))
+        .map(ToString::to_string)
+}
 
 /// The notes of a plan: first what decided the number of layers, then what else there is to say.
 pub(super) fn notes(

@@ -1,6 +1,6 @@
 //! Which architectures keep their context in the plain attention cache.
 //!
-//! `llama_model::create_memory` (llama-model.cpp:2358-2795) gives a plain `llama_kv_cache` to every architecture that is not
+//! `llama_model::create_memory` (llama-model.cpp:2358-2897) gives a plain `llama_kv_cache` to every architecture that is not
 //! named in its switch, is neither recurrent nor hybrid (llama-arch.cpp:1110-1148), sets no `swa_type` in its
 //! `load_arch_hparams`, and reuses no layer. This list was made by reading `load_arch_hparams` of each file in models/;
 //! an architecture that is not on it is unknown, which is an answer too.

@@ -9,13 +9,14 @@ const MAX_LAYERS: u32 = 512;
 /// `LLAMA_MAX_EXPERTS` (llama-hparams.h:11).
 const MAX_EXPERTS: u32 = 1024;
 
-/// The numbers of a model that shape its memory (`llama_model_base::load_hparams`, llama-model.cpp:1302-1500).
+/// The numbers of a model that shape its memory (`llama_model_base::load_hparams`, llama-model.cpp:1300-1500).
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Hyperparameters {
     /// Blocks, next-token-prediction blocks included (`n_layer_all`). 1 to 512.
     pub n_layer: u32,
-    /// How many of the last blocks predict further tokens (`n_layer_nextn`). They take places in the layer count even when unused.
+    /// How many of the last blocks predict further tokens (`n_layer_nextn`). They take places in the layer count even when
+    /// unused.
     pub n_layer_nextn: u32,
     /// Tokens of context that the model was trained on.
     pub n_ctx_train: u32,
@@ -89,7 +90,8 @@ impl Hyperparameters {
         let n_head_kv = keys
             .per_layer("attention.head_count_kv", n_layer)?
             .unwrap_or_else(|| n_head.clone());
-        // llama-model.cpp:1445-1465: the default is the width shared by the heads of the first block; without heads there is none.
+        // llama-model.cpp:1437-1450: the default is the width shared by the heads of the first block; without heads there is
+        // none.
         let head_dim = n_head[0];
         let head_dim = n_embd.checked_div(head_dim).unwrap_or(0);
         let (head_dim_k, head_dim_v) = if head_dim > 0 {

@@ -1,5 +1,5 @@
-//! Room 2: what a header means. A [`Header`](crate::gguf::Header) flows in; a [`ModelProfile`] flows out: how many layers there are,
-//! which bytes belong to which layer, what a token of context costs, and how wide the widest step of the computation is.
+//! Room 2: what a header means. A [`Header`] flows in; a [`ModelProfile`] flows out: how many layers there are, which bytes
+//! belong to which layer, what a token of context costs, and how wide the widest step of the computation is.
 //!
 //! Nothing here knows a device. What llama.cpp would refuse by ending the process is refused here with a typed [`Error`].
 

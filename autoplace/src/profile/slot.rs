@@ -5,17 +5,17 @@
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Slot {
-    /// `LLM_TENSOR_LAYER_INPUT`: always on the CPU (llama-model.cpp:1608).
+    /// `LLM_TENSOR_LAYER_INPUT`: always on the CPU (llama-model.cpp:1607).
     Input,
     /// `LLM_TENSOR_LAYER_REPEATING`: on the device of block `0`, `1`, ...
     Block(u32),
     /// `LLM_TENSOR_LAYER_OUTPUT`: on the device of the output layer.
     Output,
     /// `rope_freqs` and its kin: one copy on every device that holds a block
-    /// (created once per block with `TENSOR_DUPLICATED`: models/llama.cpp:63-69, llama-model-loader.cpp:1371).
+    /// (created once per block with `TENSOR_DUPLICATED`: models/llama.cpp:62-66, llama-model-loader.cpp:1371).
     Rope,
     /// No table of llama.cpp holds this name. llama.cpp refuses a file with a tensor it does not use
-    /// (`wrong number of tensors`, llama-model-loader.cpp:1392).
+    /// (`wrong number of tensors`, llama-model-loader.cpp:1398).
     Unplaced,
 }
 

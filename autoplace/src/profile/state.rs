@@ -13,7 +13,7 @@ pub enum StateLaw {
     /// Every listed block keeps the keys and values of every token: a plain `llama_kv_cache`, without sliding windows.
     FullAttention {
         /// What each block keeps of a token; `None` for a block without a cache (a next-token-prediction block,
-        /// llama-model.cpp:2750-2757).
+        /// llama-model.cpp:2812-2820).
         layers: Vec<Option<LayerState>>,
     },
     /// We do not know the law of this architecture: only a probe can say what its context takes.
@@ -97,7 +97,7 @@ impl StateLaw {
             hparams.head_dim_k > 0 && hparams.head_dim_v > 0,
             "attention.head_count",
             hparams.n_head[0],
-            "a model with attention has heads of at least one element (llama-model.cpp:1445)",
+            "a model with attention has heads of at least one element (llama-model.cpp:1437)",
         )
     }
 
@@ -118,7 +118,7 @@ impl Hyperparameters {
         (0..self.n_layer)
             .zip(&self.n_head_kv)
             .map(|(il, &heads)| {
-                // llama-model.cpp:2750: prediction blocks are left out, unless the model is nothing else.
+                // llama-model.cpp:2814: prediction blocks are left out, unless the model is nothing else.
                 (trunk == 0 || il < trunk).then(|| LayerState {
                     k: heads.saturating_mul(self.head_dim_k),
                     v: heads.saturating_mul(self.head_dim_v),

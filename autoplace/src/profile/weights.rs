@@ -89,7 +89,7 @@ impl WeightBytes {
             let weight = Weight::of(&tensor);
             match Slot::of(&weight.name) {
                 Slot::Input => all.input.push(weight),
-                // A file of nothing but prediction blocks has no trunk, and then they are the model (llama-model.cpp:2750).
+                // A file of nothing but prediction blocks has no trunk, and then they are the model (llama-model.cpp:2812).
                 Slot::Block(block) if trunk > 0 && (trunk..hparams.n_layer).contains(&block) => {
                     all.skipped.push(weight);
                 }

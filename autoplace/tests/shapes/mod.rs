@@ -1,6 +1,8 @@
 //! Headers of well-known models, built from their shapes: what the planner sees of a file, without the file.
 #![allow(dead_code, unreachable_pub)] // Each test uses some of it, and none exports it.
 
+pub mod any;
+
 use autoplace::gguf::{Builder, Header, TensorType as T};
 use autoplace::profile::ModelProfile;
 

@@ -1,4 +1,4 @@
-//! Which layer goes where: llama.cpp's own assignment (llama-model.cpp:1558-1618), its 32-bit arithmetic included.
+//! Which layer goes where: llama.cpp's own assignment (llama-model.cpp:1559-1617), its 32-bit arithmetic included.
 
 use crate::memory::Error;
 
@@ -73,7 +73,7 @@ impl Assignment {
 }
 
 /// The points at which the layers change from one GPU to the next: the cumulative shares of `weights`, which are free bytes
-/// where no `tensor_split` is given (llama-model.cpp:1555-1588).
+/// where no `tensor_split` is given (llama-model.cpp:1559-1589).
 ///
 /// # Errors
 ///

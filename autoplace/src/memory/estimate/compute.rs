@@ -1,25 +1,28 @@
-//! Bytes of the computation's buffers per device: modelled. There is no closed form (ggml-alloc.c packs the tensors of the graph
-//! best fit), so these sums were fitted on `no_alloc` loads of llama.cpp itself with a simulated GPU: llama-3.1-8b, llama-3.3-70b,
-//! llama-3.2-1b, qwen2.5-14b, qwen3-8b and qwen3-30b-a3b at 512 to 131072 tokens. With everything on the GPU, or everything on the
-//! CPU, they are exact to 0.1 MiB. In between they are meant as an upper bound: of 192 placements three were up to 8 MiB too low,
-//! the others 0 to 100 MiB too high, and more beyond 64k tokens. [`Estimate::uncertainty`](super::Estimate::uncertainty) covers the three.
+//! Bytes of the computation's buffers per device: modelled. There is no closed form (ggml-alloc.c packs the tensors of the
+//! graph best fit), so these sums were fitted on `no_alloc` loads of llama.cpp itself with a simulated GPU: llama-3.1-8b,
+//! llama-3.3-70b, llama-3.2-1b, qwen2.5-14b, qwen3-8b and qwen3-30b-a3b at 512 to 131072 tokens. With everything on the GPU, or
+//! everything on the CPU, they are exact to 0.1 MiB (8 MiB with all logits). In between they are meant as an upper bound: of 192
+//! placements three were up to 8 MiB too low, the others 0 to 100 MiB too high, and more beyond 64k tokens.
+//! [`Estimate::uncertainty`](super::Estimate::uncertainty) covers the three.
 //!
-//! Names, in bytes, as in shared/reference/llama-memory.md section 4: `E` a stream of activations, `F` a feed-forward step, `D` the
-//! outputs of all experts used, `L` logits, `M` the attention mask, `W` the largest weight of the host that the GPU borrows.
+//! Names, in bytes, as in shared/reference/llama-memory.md section 4: `E` a stream of activations, `F` a feed-forward step, `D`
+//! the outputs of all experts used, `L` logits, `M` the attention mask, `W` the largest weight of the host that the GPU borrows,
+//! `KV` one block's cache, `C` what CUDA's fused attention converts of a cache that is not F16.
 //!
 //! | device | bytes |
 //! |---|---|
 //! | GPU, all layers | max(`L` + 4`E`, 3`F` + 4`E`, 2`D` + 5`E`, `C` + 5`E`) + `M` |
-//! | GPU, some layers | the same for its own, and for the host's: max(`W` + 3`F` + 4`E` + `M`, `W` + `KV` + 5`E` + `M` if 2`W` > `KV`, 3/2 `KV` + `C` + 5`E` + `M`, `L` + 6`E` + `M`) |
+//! | GPU, some layers | the same for its own; for the host's `H`; `L` + 6`E` + `M` |
 //! | CPU without GPU | max(`L` + 6`E`, 3`F` + 5`E`, 2`D` + 6`E`) + `M` |
 //! | CPU with a GPU | 4`E` + `M` |
 //!
-//! `C` is what CUDA's fused attention converts of a cache that is not F16, `KV` one block's cache. Without fused attention the scores
+//! `H` = max(`W` + 3`F` + 4`E`, `W` + `KV` + 5`E` if 2`W` > `KV`, 3/2 `KV` + `C` + 5`E`) + `M`. Without fused attention the scores
 //! of all heads take the place of `C`, the mask is twice as large, and the places of the values are listed one by one.
 //!
-//! The second line is the scheduler's doing: from 32 tokens on the GPU computes for the host's layers too (ggml-backend.cpp:1110),
-//! which takes it one of their weights at a time and, since the attention between two borrowed weights goes along
-//! (ggml_backend_sched_split_graph, pass 2), the keys and values of one of their blocks: half a gigabyte at 128k tokens.
+//! The second line is the scheduler's doing: from 32 tokens on the GPU computes for the host's layers too
+//! (ggml-backend.cpp:1110), which takes it one of their weights at a time and, since the attention between two borrowed weights
+//! goes along (`ggml_backend_sched_split_graph`, pass 2), the keys and values of one of their blocks: half a gigabyte at 128k
+//! tokens for an 8B model.
 
 use crate::memory::backend::BackendRules;
 use crate::memory::context::{ContextParams, ContextSizes, FlashAttention};
@@ -30,7 +33,7 @@ use super::kv::KvCost;
 use super::weights::WeightCost;
 use super::{Assignment, Place};
 
-/// From so many tokens on a GPU computes with weights that the host keeps (ggml-cuda.cu:5754, GGML_OP_OFFLOAD_MIN_BATCH).
+/// From so many tokens on a GPU computes with weights that the host keeps (ggml-cuda.cu:5757, :5928; `GGML_OP_OFFLOAD_MIN_BATCH` changes it).
 const OFFLOAD_FROM: u64 = 32;
 
 /// Tokens, positions, outputs, and the cells that keys and values go to: 28 to 36 bytes per token were seen.
@@ -96,7 +99,8 @@ impl ComputeModel {
             let outputs = product(&[4, n_embd, u64::from(experts.used), tokens]);
             sum(&[outputs, outputs, e])
         });
-        // A quantised cache is rotated by a matrix as wide as a head, one for keys and one for values (llama-kv-cache.cpp:340-400).
+        // A quantised cache is rotated by a matrix as wide as a head, one for keys and one for values
+        // (llama-kv-cache.cpp:321).
         let quantized = params.type_k.is_quantized() || params.type_v.is_quantized();
         let head = u64::from(hparams.head_dim_k.max(hparams.head_dim_v));
         let rotation = if quantized {
@@ -178,10 +182,16 @@ impl ComputeModel {
         let plain = attention.may_be_plain;
         let mut most = 0;
         if own_blocks {
-            most = self.forward(4, 0, plain);
-            if self.offload_kqv {
-                most = most.max(self.attend(5, converted, plain));
-            }
+            most = if self.offload_kqv {
+                let attend = self.attend(5, converted, plain);
+                self.forward(4, 0, plain).max(attend)
+            } else {
+                // The cache comes over from the host, block by block.
+                let gap = kv.largest_host.min(self.e.saturating_mul(4));
+                let copied = (kv.largest_host.saturating_mul(3) / 2).saturating_add(converted);
+                self.forward(4, gap, plain)
+                    .max(self.attend(5, copied, plain))
+            };
         }
         if own_logits {
             let streams = if lends { 6 } else { 4 };

@@ -1,4 +1,4 @@
-//! Bytes of keys and values per device: exact for a plain cache (llama-kv-cache.cpp:60-260).
+//! Bytes of keys and values per device: exact for a plain cache (llama-kv-cache.cpp:60-280).
 
 use crate::gguf::TensorType;
 use crate::memory::backend::BackendRules;
@@ -45,8 +45,8 @@ impl KvTable {
         sizes: &ContextSizes,
     ) -> Self {
         let layers = layers(profile);
-        // Without flash attention values are stored transposed, as wide as the widest block's (llama-kv-cache.cpp:213).
-        // AUTO counts as with: the cache is made before llama.cpp finds out (llama-context.cpp:218, :383).
+        // Without flash attention values are stored transposed, as wide as the widest block's (llama-kv-cache.cpp:210).
+        // AUTO counts as with: the cache is made before llama.cpp finds out (llama-context.cpp:232, :399, :560).
         let widest_v = layers.iter().flatten().map(|layer| layer.v).max();
         let transposed = params.flash_attn == FlashAttention::Off;
         let blocks = layers

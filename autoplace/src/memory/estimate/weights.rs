@@ -1,4 +1,4 @@
-//! Bytes of weights per device: exact, by the buffer types that llama.cpp chooses (llama-model.cpp:1080-1181,
+//! Bytes of weights per device: exact, by the buffer types that llama.cpp chooses (llama-model.cpp:1080-1180,
 //! llama-model-loader.cpp:1116-1390).
 
 use crate::gguf::TensorType;

@@ -1,0 +1,128 @@
+//! Which GPU, how many layers, how many tokens: what a plan chooses.
+
+mod shapes;
+
+use autoplace::machine::{Gpu, Host, Machine, gib};
+use autoplace::plan::{Context, Error, GpuLayers, Plan, Planner, Request};
+use autoplace::profile::ModelProfile;
+
+use shapes::{LLAMA_1B, LLAMA_8B, QWEN3_30B_A3B, Shape};
+
+fn plan(profile: &ModelProfile, machine: &Machine, request: &Request) -> Result<Plan, Error> {
+    Planner::new(profile, machine)
+        .request(request.clone())
+        .plan()
+}
+
+#[test]
+fn of_two_gpus_the_one_that_takes_more_layers_is_chosen_and_of_equals_the_first() {
+    let profile = LLAMA_8B.profile();
+    let card = |name: &str, free| Gpu::new(name).total(gib(24)).free(free);
+    let machine = |gpus: [Gpu; 2]| {
+        gpus.into_iter()
+            .fold(Machine::new(Host::new(gib(64))), Machine::with_gpu)
+    };
+    let chosen = |machine: &Machine| {
+        let plan = Planner::new(&profile, machine).plan().unwrap();
+        plan.gpus().next().unwrap().name.clone()
+    };
+    assert_eq!(
+        chosen(&machine([card("A", gib(4)), card("B", gib(5))])),
+        "B"
+    );
+    assert_eq!(
+        chosen(&machine([card("A", gib(5)), card("B", gib(5))])),
+        "A"
+    );
+    assert_eq!(chosen(&machine([card("A", 0), card("B", gib(5))])), "B");
+    // Both take everything: the one with more to spare.
+    assert_eq!(
+        chosen(&machine([card("A", gib(20)), card("B", gib(22))])),
+        "B"
+    );
+}
+
+#[test]
+fn a_named_number_of_layers_is_that_number_or_an_error() {
+    let profile = LLAMA_8B.profile();
+    let card = Gpu::new("card").total(gib(8)).free(gib(4));
+    let machine = Machine::new(Host::new(gib(32))).with_gpu(card);
+    let exactly = |n| Request::new().gpu_layers(GpuLayers::Exactly(n));
+    for n in [0, 1, 7] {
+        assert_eq!(
+            plan(&profile, &machine, &exactly(n)).unwrap().n_gpu_layers,
+            n
+        );
+    }
+    match plan(&profile, &machine, &exactly(33)) {
+        Err(Error::DoesNotFit {
+            n_gpu_layers: 33,
+            layers: 33,
+            devices,
+            ..
+        }) => {
+            assert_eq!(devices[0].device, "card");
+            assert!(devices[0].missing > 0);
+            assert_eq!(
+                (devices[1].device.as_str(), devices[1].missing),
+                ("host", 0)
+            );
+        }
+        other => panic!("{other:?}"),
+    }
+    let large = Machine::new(Host::new(gib(32))).with_gpu(Gpu::new("card").total(gib(24)));
+    let plan = plan(&profile, &large, &exactly(99)).unwrap();
+    assert_eq!(plan.n_gpu_layers, 33);
+    assert!(
+        plan.notes
+            .iter()
+            .any(|note| note.contains("99 layers were asked for")),
+        "{plan}"
+    );
+}
+
+#[test]
+fn layers_on_a_gpu_that_is_not_there_are_an_error() {
+    let machine = Machine::new(Host::new(gib(32)));
+    let request = Request::new().gpu_layers(GpuLayers::Exactly(5));
+    let error = plan(&LLAMA_1B.profile(), &machine, &request).unwrap_err();
+    assert!(matches!(error, Error::NoGpu { n_gpu_layers: 5 }), "{error}");
+}
+
+#[test]
+fn the_context_is_4096_tokens_unless_asked_for() {
+    let machine = Machine::new(Host::new(gib(64)));
+    let n_ctx = |context| {
+        let request = Request::new().context(context);
+        plan(&LLAMA_1B.profile(), &machine, &request)
+            .unwrap()
+            .context
+            .n_ctx
+    };
+    assert_eq!(n_ctx(Context::Default), 4096);
+    assert_eq!(n_ctx(Context::Model), 131_072);
+    assert_eq!(n_ctx(Context::Tokens(300)), 300);
+    let short = Shape {
+        n_ctx_train: 2048,
+        ..LLAMA_1B
+    }
+    .profile();
+    let plan = plan(&short, &machine, &Request::new()).unwrap();
+    assert_eq!(plan.context.n_ctx, 2048);
+}
+
+#[test]
+fn every_sequence_may_ask_for_its_logits() {
+    let machine = Machine::new(Host::new(gib(64)));
+    let request = Request::new().n_seq_max(4);
+    let plan = plan(&LLAMA_1B.profile(), &machine, &request).unwrap();
+    assert_eq!(plan.context.n_outputs_max, 4);
+}
+
+#[test]
+fn experts_are_planned_too() {
+    let profile = QWEN3_30B_A3B.profile();
+    let machine = Machine::new(Host::new(gib(32))).with_gpu(Gpu::new("card").total(gib(12)));
+    let plan = plan(&profile, &machine, &Request::new()).unwrap();
+    assert!((20..40).contains(&plan.n_gpu_layers), "{plan}");
+}

@@ -1,0 +1,180 @@
+//! Plans that llama.cpp has confirmed: the probe here is the estimate, scaled, so that no native code is needed.
+
+mod shapes;
+
+use std::cell::RefCell;
+
+use autoplace::machine::{Gpu, Host, Machine, gib};
+use autoplace::memory::{ContextParams, Estimate, Footprints};
+use autoplace::plan::{Confidence, Error, GpuLayers, Planner, Probe, Request};
+use autoplace::profile::ModelProfile;
+use proptest::prelude::{prop_assert, prop_assert_eq, proptest};
+
+use shapes::any::{gpu, request, shape};
+use shapes::{LLAMA_1B, LLAMA_8B, LLAMA_70B, Shape};
+
+/// The estimate, scaled: stands for a probe.
+struct Scaled<'a> {
+    profile: &'a ModelProfile,
+    percent: u64,
+    asked: RefCell<Vec<u32>>,
+}
+
+impl Probe for Scaled<'_> {
+    fn footprints(
+        &self,
+        gpu: Option<&Gpu>,
+        params: &ContextParams,
+        n_gpu_layers: u32,
+    ) -> Result<Footprints, Box<dyn std::error::Error + Send + Sync>> {
+        self.asked.borrow_mut().push(n_gpu_layers);
+        let gpus: Vec<&Gpu> = gpu.into_iter().collect();
+        let mut footprints = Estimate::new(self.profile, &gpus, params)?.footprints(n_gpu_layers);
+        for part in footprints.gpus.iter_mut().chain([&mut footprints.host]) {
+            part.weights = part.weights * self.percent / 100;
+            part.kv = part.kv * self.percent / 100;
+            part.compute = part.compute * self.percent / 100;
+        }
+        Ok(footprints)
+    }
+}
+
+proptest! {
+    /// A probe that says something else than the estimate: more or less by a share of it.
+    #[test]
+    fn a_probed_plan_equals_brute_force_over_the_probe(
+        shape in shape(),
+        gpu in gpu(),
+        request in request(),
+        percent in 70u64..140,
+    ) {
+        let profile = shape.profile();
+        let machine = Machine::new(Host::new(gib(16))).with_gpu(gpu.clone());
+        let probe = Scaled { profile: &profile, percent, asked: RefCell::default() };
+        let found = Planner::new(&profile, &machine).request(request.clone()).plan_probed(&probe);
+        let asked = probe.asked.take();
+        if let Err(Error::DoesNotFit { devices, .. }) = &found {
+            prop_assert!(devices.iter().any(|device| device.missing > 0));
+        }
+        if let Ok(plan) = &found {
+            prop_assert_eq!(plan.confidence, Confidence::Probed);
+            prop_assert!(asked.contains(&plan.n_gpu_layers));
+            let above = plan.n_gpu_layers + 1;
+            prop_assert!(plan.full_offload || asked.contains(&above) || plan.n_gpu_layers == 0);
+            prop_assert!(plan.placements.iter().all(|p| p.footprint.total() <= p.budget));
+        }
+    }
+}
+
+#[test]
+fn a_probed_plan_of_a_70b_model_asks_a_handful_of_times_and_agrees_with_all_of_them() {
+    for (percent, at_most) in [(100, 3), (97, 6), (106, 7), (130, 9)] {
+        let profile = LLAMA_70B.profile();
+        let card = Gpu::new("RTX 4090").total(gib(24)).free(gib(22));
+        let machine = Machine::new(Host::new(gib(64))).with_gpu(card);
+        let probe = Scaled {
+            profile: &profile,
+            percent,
+            asked: RefCell::default(),
+        };
+        let planner = Planner::new(&profile, &machine);
+        let plan = planner.plan_probed(&probe).unwrap();
+        let asked = probe.asked.take().len();
+        assert!(asked <= at_most, "{percent} %: asked {asked} times");
+        // Brute force: the largest number of layers whose probe fits the budget of the plan.
+        let budget = plan.gpus().next().unwrap().budget;
+        let gpu = &machine.gpus[0];
+        let largest = (1..=81).rev().find(|&n| {
+            let footprints = probe.footprints(Some(gpu), &plan.context, n).unwrap();
+            footprints.gpus[0].total() <= budget
+        });
+        assert_eq!(Some(plan.n_gpu_layers), largest, "{percent} %");
+    }
+}
+
+#[test]
+fn a_named_number_of_layers_is_probed_once() {
+    let profile = LLAMA_8B.profile();
+    let machine = Machine::new(Host::new(gib(32))).with_gpu(Gpu::new("card").total(gib(24)));
+    for (n, gpus) in [(0, 0), (7, 1), (33, 1)] {
+        let probe = Scaled {
+            profile: &profile,
+            percent: 100,
+            asked: RefCell::default(),
+        };
+        let request = Request::new().gpu_layers(GpuLayers::Exactly(n));
+        let planner = Planner::new(&profile, &machine).request(request);
+        let plan = planner.plan_probed(&probe).unwrap();
+        assert_eq!((plan.n_gpu_layers, plan.gpus().count()), (n, gpus));
+        assert_eq!(probe.asked.take(), [n]);
+    }
+}
+
+#[test]
+fn a_probe_that_finds_no_room_says_what_it_found_missing() {
+    let profile = LLAMA_8B.profile();
+    // The estimate would place it, the probe says three times as much.
+    let machine = Machine::new(Host::new(gib(8))).with_gpu(Gpu::new("card").total(gib(8)));
+    let probe = Scaled {
+        profile: &profile,
+        percent: 300,
+        asked: RefCell::default(),
+    };
+    let planner = Planner::new(&profile, &machine);
+    assert!(planner.plan().is_ok());
+    match planner.plan_probed(&probe) {
+        Err(Error::DoesNotFit { devices, .. }) => {
+            assert!(
+                devices.iter().any(|device| device.missing > gib(1)),
+                "{devices:?}"
+            );
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn memory_of_unknown_law_is_planned_by_a_probe_only() {
+    let shape = Shape {
+        arch: "mamba2",
+        ..LLAMA_1B
+    };
+    let profile = shape.profile();
+    let machine = Machine::new(Host::new(gib(32))).with_gpu(Gpu::new("card").total(gib(8)));
+    let error = Planner::new(&profile, &machine).plan().unwrap_err();
+    assert!(matches!(error, Error::Unknown { .. }), "{error}");
+    let probe = Scaled {
+        profile: &profile,
+        percent: 100,
+        asked: RefCell::default(),
+    };
+    let plan = Planner::new(&profile, &machine)
+        .plan_probed(&probe)
+        .unwrap();
+    assert_eq!(plan.confidence, Confidence::Probed);
+    assert!(plan.full_offload);
+}
+
+#[test]
+fn a_probe_that_fails_is_an_error_that_says_where() {
+    struct Broken;
+    impl Probe for Broken {
+        fn footprints(
+            &self,
+            _: Option<&Gpu>,
+            _: &ContextParams,
+            _: u32,
+        ) -> Result<Footprints, Box<dyn std::error::Error + Send + Sync>> {
+            Err("no native code".into())
+        }
+    }
+    let profile = LLAMA_1B.profile();
+    let machine = Machine::new(Host::new(gib(32))).with_gpu(Gpu::new("card").total(gib(8)));
+    let error = Planner::new(&profile, &machine)
+        .plan_probed(&Broken)
+        .unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "the probe with 17 layers on the GPU failed: no native code"
+    );
+}

@@ -1,0 +1,63 @@
+//! Anything that a plan may be asked: models, GPUs, requests.
+#![allow(dead_code, unreachable_pub)] // Each test uses some of it, and none exports it.
+
+use autoplace::machine::{Gpu, GpuKind, gib, mib};
+use autoplace::memory::Headroom;
+use autoplace::plan::{Context, Request};
+use proptest::prelude::{Just, Strategy, any, prop_oneof};
+
+use super::{LLAMA_8B, Shape};
+
+/// A small model.
+pub fn shape() -> impl Strategy<Value = Shape> {
+    let sizes = (1u32..24, 1u64..8, 1u64..6, 1u32..2000);
+    (sizes, any::<bool>(), any::<bool>()).prop_map(
+        |((n_layer, width, ff, vocab), tied, experts)| Shape {
+            n_layer,
+            n_embd: 256 * width,
+            n_ff: 512 * ff,
+            n_head: 4 * width,
+            n_head_kv: width,
+            head_dim: 64,
+            n_vocab: 64 * u64::from(vocab),
+            tied,
+            experts: experts.then_some((8, 2)),
+            ..LLAMA_8B
+        },
+    )
+}
+
+/// A card of 4 GiB, some of them free.
+pub fn gpu() -> impl Strategy<Value = Gpu> {
+    let backend = prop_oneof![Just("CUDA"), Just("Vulkan"), Just("MTL"), Just("Other")];
+    (backend, mib(1)..gib(3), any::<bool>()).prop_map(|(backend, free, shared)| {
+        let kind = if shared {
+            GpuKind::Integrated
+        } else {
+            GpuKind::Discrete
+        };
+        Gpu::new("card")
+            .total(gib(4))
+            .free(free)
+            .backend(backend)
+            .kind(kind)
+    })
+}
+
+/// A request for a context of up to 20000 tokens.
+pub fn request() -> impl Strategy<Value = Request> {
+    let headroom = prop_oneof![
+        Just(Headroom::Default),
+        (0..mib(900)).prop_map(Headroom::Bytes),
+        (0.0f32..30.0).prop_map(Headroom::Percent),
+    ];
+    (headroom, 1u32..20_000, 1u32..1024, 0u32..600).prop_map(
+        |(headroom, n_ctx, n_ubatch, outputs)| {
+            Request::new()
+                .headroom(headroom)
+                .context(Context::Tokens(n_ctx))
+                .n_ubatch(n_ubatch)
+                .n_outputs_max(outputs)
+        },
+    )
+}
