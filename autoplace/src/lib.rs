@@ -2,7 +2,7 @@
 //!
 //! See the README for the promise; `ARCHITECTURE.md` for the rooms of this crate and the one direction data flows.
 
-#![cfg_attr(not(feature = "llama"), forbid(unsafe_code))]
+#![forbid(unsafe_code)]
 
 #[cfg(feature = "llama")]
 pub mod generate;

@@ -4,7 +4,7 @@
 //! downloaded yet, and tests. The tensor data is zeros or a hole, never real weights.
 
 use std::fs::File;
-use std::io::{self, Write};
+use std::io::Write;
 use std::path::Path;
 
 use super::error::Error;
@@ -228,16 +228,27 @@ impl Builder {
     /// As [`header`](Self::header); [`Error::Write`].
     pub fn write_sparse(&self, path: impl AsRef<Path>) -> Result<(), Error> {
         let path = path.as_ref();
+        File::create(path)
+            .map_err(|source| Error::Write {
+                path: path.to_owned(),
+                source,
+            })
+            .and_then(|file| self.write_sparse_into(&file, path))
+    }
+
+    /// Writes into an empty file, which `path` names in errors, as [`write_sparse`](Self::write_sparse) does.
+    ///
+    /// # Errors
+    ///
+    /// As [`write_sparse`](Self::write_sparse).
+    pub(crate) fn write_sparse_into(&self, mut file: &File, path: &Path) -> Result<(), Error> {
         let (bytes, file_bytes) = self.checked()?;
-        let write = || -> io::Result<()> {
-            let mut file = File::create(path)?;
-            file.write_all(&bytes)?;
-            file.set_len(file_bytes)
-        };
-        write().map_err(|source| Error::Write {
-            path: path.to_owned(),
-            source,
-        })
+        file.write_all(&bytes)
+            .and_then(|()| file.set_len(file_bytes))
+            .map_err(|source| Error::Write {
+                path: path.to_owned(),
+                source,
+            })
     }
 
     /// Encodes the file and reads it back as one shard, so that nothing wrong leaves this builder.

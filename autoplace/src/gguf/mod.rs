@@ -19,7 +19,8 @@
 //! every length in them checked, and left in the file; [`Array`] reads them again on demand. The header of a 70B model with a
 //! vocabulary of 128k tokens so takes a few milliseconds and less than 1 MiB of heap.
 //!
-//! [`Builder`] is the way back: metadata and tensors in, a GGUF file out, whose data may be a hole.
+//! [`Builder`] is the way back: metadata and tensors in, a GGUF file out, whose data may be a hole; [`Header::skeleton`] makes one
+//! of a model for llama.cpp to be asked about.
 
 #![forbid(unsafe_code)]
 
@@ -32,6 +33,7 @@ mod header;
 mod metadata;
 mod parse;
 mod shards;
+mod skeleton;
 mod source;
 mod tensor;
 mod tensor_type;

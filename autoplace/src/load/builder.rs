@@ -10,7 +10,8 @@ use super::slot::ContextSlot;
 use super::{Error, Model};
 use crate::gguf::Header;
 use crate::machine::{Gpu, Machine};
-use crate::memory::{ContextParams, Footprints, Headroom, KvType, probe};
+use crate::memory::probe::Skeleton;
+use crate::memory::{ContextParams, Footprints, Headroom, KvType};
 use crate::plan::{self, GpuLayers, Plan, Planner, Probe, Request};
 use crate::profile::ModelProfile;
 
@@ -110,7 +111,9 @@ impl ModelBuilder {
         };
         let plan = Planner::new(&profile, &machine)
             .request(self.request.clone())
-            .plan_probed(&NativeProbe { path: &self.path })?;
+            .plan_probed(&NativeProbe {
+                skeleton: Skeleton::of(&header)?,
+            })?;
         Ok((plan, machine))
     }
 
@@ -165,12 +168,12 @@ fn default_threads(machine: &Machine) -> u32 {
         .max(1)
 }
 
-/// llama.cpp's `no_alloc` load of the file itself, as the planner wants it.
-struct NativeProbe<'a> {
-    path: &'a Path,
+/// llama.cpp's `no_alloc` load of the model's skeleton, as the planner wants it.
+struct NativeProbe {
+    skeleton: Skeleton,
 }
 
-impl Probe for NativeProbe<'_> {
+impl Probe for NativeProbe {
     fn footprints(
         &self,
         gpu: Option<&Gpu>,
@@ -178,6 +181,6 @@ impl Probe for NativeProbe<'_> {
         n_gpu_layers: u32,
     ) -> Result<Footprints, Box<dyn std::error::Error + Send + Sync>> {
         let devices = by_name(gpu.and_then(|gpu| gpu.device.as_deref()).into_iter())?;
-        Ok(probe::probe(self.path, &devices, params, n_gpu_layers)?)
+        Ok(self.skeleton.probe(&devices, params, n_gpu_layers)?)
     }
 }

@@ -1,0 +1,111 @@
+//! The skeleton of a model: the same hyper-parameters and tensors, without the vocabulary and without the data.
+//!
+//! llama.cpp allocates the same bytes for it as for the model, and reads it in a fraction of the time, nearly all of which goes
+//! into the vocabulary of the real one.
+
+use super::builder::Builder;
+use super::error::Error;
+use super::header::Header;
+
+/// What llama.cpp reads of a tokenizer before it looks at the vocabulary (llama-vocab.cpp:1977).
+const TOKEN_TYPE_COUNT: &str = "tokenizer.ggml.token_type_count";
+
+impl Header {
+    /// The skeleton of this model, as one file whatever the number of shards.
+    ///
+    /// Keys of the tokenizer are left out but for the size of the vocabulary, which `<architecture>.vocab_size` then tells
+    /// (llama-vocab.cpp:1979-1996: a tokenizer model `no_vocab` reads nothing else).
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Changed`] or [`Error::Read`] when an array of the metadata cannot be read again; a missing architecture.
+    pub fn skeleton(&self) -> Result<Builder, Error> {
+        let mut skeleton = Builder::empty();
+        for (key, value) in self.metadata() {
+            let left_out = (key.starts_with("tokenizer.") && key != TOKEN_TYPE_COUNT)
+                // Of several shards one is made.
+                || key.starts_with("split.");
+            if !left_out {
+                skeleton = skeleton.value(key, value)?;
+            }
+        }
+        if let Some(tokens) = self.array("tokenizer.ggml.tokens")? {
+            let count = u32::try_from(tokens.len()).unwrap_or(u32::MAX);
+            skeleton = skeleton.u32(&self.arch_key("vocab_size")?, count);
+        }
+        skeleton = skeleton.str("tokenizer.ggml.model", "no_vocab");
+        for tensor in self.tensors() {
+            let shape = tensor.shape();
+            skeleton = skeleton.tensor(tensor.name(), tensor.ty(), &shape[..tensor.n_dims()]);
+        }
+        Ok(skeleton)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Builder, TensorType};
+
+    #[test]
+    fn a_skeleton_has_every_tensor_and_no_vocabulary() {
+        let model = Builder::new("llama")
+            .u32("llama.block_count", 2)
+            .u16("split.no", 0)
+            .u16("split.count", 1)
+            .str("tokenizer.ggml.model", "gpt2")
+            .array_str("tokenizer.ggml.tokens", ["a", "b", "c"])
+            .array_str("tokenizer.ggml.merges", ["a b"])
+            .u32("tokenizer.ggml.bos_token_id", 1)
+            .array_i32("llama.rope.dimension_sections", &[1, 2, 3, 4])
+            .tensor("token_embd.weight", TensorType::Q8_0, &[64, 3])
+            .tensor("output_norm.weight", TensorType::F32, &[64]);
+        let skeleton = model
+            .header()
+            .and_then(|header| header.skeleton())
+            .and_then(|skeleton| skeleton.header())
+            .unwrap();
+        assert_eq!(skeleton.arch_u32("vocab_size").unwrap(), Some(3));
+        assert_eq!(
+            skeleton.str("tokenizer.ggml.model").unwrap(),
+            Some("no_vocab")
+        );
+        assert_eq!(skeleton.arch_u32("block_count").unwrap(), Some(2));
+        for gone in [
+            "tokenizer.ggml.tokens",
+            "tokenizer.ggml.merges",
+            "tokenizer.ggml.bos_token_id",
+            "split.count",
+        ] {
+            assert!(skeleton.get(gone).is_none(), "{gone}");
+        }
+        assert!(skeleton.get("llama.rope.dimension_sections").is_some());
+        let tensors: Vec<_> = skeleton
+            .tensors()
+            .map(|t| (t.name().to_owned(), t.ty(), t.shape()))
+            .collect();
+        assert_eq!(
+            tensors[0],
+            (
+                "token_embd.weight".to_owned(),
+                TensorType::Q8_0,
+                [64, 3, 1, 1]
+            )
+        );
+        assert_eq!(tensors[1].2, [64, 1, 1, 1]);
+    }
+
+    #[test]
+    fn a_model_without_a_vocabulary_keeps_the_size_that_it_states() {
+        let model = Builder::new("llama")
+            .str("tokenizer.ggml.model", "none")
+            .u32("llama.vocab_size", 77);
+        let skeleton = model
+            .header()
+            .unwrap()
+            .skeleton()
+            .unwrap()
+            .header()
+            .unwrap();
+        assert_eq!(skeleton.arch_u32("vocab_size").unwrap(), Some(77));
+    }
+}
