@@ -114,7 +114,7 @@ impl OpenMp {
 fn system_libraries(target: &Target) {
     match target.os.as_str() {
         "linux" if target.env == "gnu" || target.env == "musl" => {
-            link(&["stdc++", "m", "pthread", "dl"])
+            link(&["stdc++", "m", "pthread", "dl"]);
         }
         "macos" | "ios" => link(&["c++", "framework=Foundation", "framework=Accelerate"]),
         "windows" if target.is_msvc() => link(&["advapi32"]),

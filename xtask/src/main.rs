@@ -1,0 +1,70 @@
+//! `cargo xtask <verb>`: what a visitor, a contributor, the CI and a release do with this repository. One file per verb.
+//!
+//! A verb first brings what it needs (`setup`), then runs cargo. It knows nothing that cargo and the build scripts could be
+//! asked, so what it does by hand can be done without it.
+
+mod bindings;
+mod demo;
+mod package;
+mod setup;
+mod source;
+mod test;
+mod tree;
+mod workspace;
+
+use std::process::ExitCode;
+
+use anyhow::{Result, bail};
+use workspace::Workspace;
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    match run(&arguments) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("\nerror: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(arguments: &[String]) -> Result<()> {
+    let Some((verb, rest)) = arguments.split_first() else {
+        print!("{}", help());
+        return Ok(());
+    };
+    let workspace = Workspace::find()?;
+    match verb.as_str() {
+        "demo" => demo::demo(&workspace, rest),
+        "test" => test::test(&workspace, rest),
+        "bindings" => match rest {
+            [] => bindings::check(&workspace),
+            [flag] if flag == "--write" => bindings::write(&workspace),
+            _ => bail!("usage: cargo xtask bindings [--write]"),
+        },
+        "package" if rest.is_empty() => package::package(&workspace),
+        "package" => bail!("usage: cargo xtask package"),
+        "help" | "--help" | "-h" => {
+            print!("{}", help());
+            Ok(())
+        }
+        other => bail!("there is no verb `{other}`\n\n{}", help()),
+    }
+}
+
+fn help() -> String {
+    let mut text = String::from(
+        "cargo xtask demo [-- ARGUMENTS]     sets the machine up, then runs examples/generate.rs (with these arguments)
+cargo xtask test [STEP...]          sets the machine up, then runs every check (or these steps only)
+cargo xtask bindings [--write]      regenerates the raw bindings and compares (or replaces) the committed ones
+cargo xtask package                 packages both published crates and builds what was packaged
+cargo xtask help                    this text
+
+steps of test:
+",
+    );
+    for step in test::STEPS {
+        text.push_str(&format!("  {:<18}{}\n", step.name, step.what));
+    }
+    text
+}

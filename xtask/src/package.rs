@@ -1,0 +1,154 @@
+//! `package`: both published crates as crates.io would get them, and a build of just that.
+//!
+//! 1. A copy of the workspace below the target folder gets llama.cpp's source, which the repository does not hold. (In the
+//!    working tree itself, an interrupted run would leave a source behind that every later build silently prefers.)
+//! 2. `cargo package` packs the copy. Without its own verification: that builds a crate and then, for the crate that depends
+//!    on it, the same crate once more from another folder, which is one native build too many.
+//! 3. The packages are unpacked beside each other and built, the one with the other.
+//!
+//! To publish: `cargo publish --workspace` in `target/package-source`.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, ensure};
+
+use crate::workspace::{Workspace, run};
+use crate::{setup, source, tree};
+
+/// The limit of crates.io, in bytes.
+const LIMIT: u64 = 10_000_000;
+
+/// A published crate and the files without which it must not go out.
+struct Published {
+    name: &'static str,
+    required: &'static [&'static str],
+}
+
+const PUBLISHED: [Published; 2] = [
+    Published {
+        name: "autoplace-llama-sys",
+        required: &[
+            "LICENSE-APACHE",
+            "LICENSE-MIT",
+            "LICENSE-llama.cpp",
+            "README.md",
+            "build.rs",
+            "build/source.rs",
+            "llama.cpp/LICENSE",
+            "llama.cpp/include/llama.h",
+            "native/shim.cpp",
+            "src/bindings.rs",
+        ],
+    },
+    Published {
+        name: "autoplace",
+        required: &["LICENSE-APACHE", "LICENSE-MIT", "README.md", "src/lib.rs"],
+    },
+];
+
+/// Packs both crates, checks what is in them and how large they are, and builds them.
+pub(crate) fn package(workspace: &Workspace) -> Result<()> {
+    setup::native()?;
+    let stage = stage(workspace)?;
+    let crates = pack(workspace, &stage)?;
+    let unpacked = unpack(workspace, &crates)?;
+    build(workspace, &unpacked)
+}
+
+/// The workspace with llama.cpp's source in it, below the target folder.
+fn stage(workspace: &Workspace) -> Result<PathBuf> {
+    let stage = workspace.target.join("package-source");
+    let members = ["llama-sys", "autoplace", "examples", "benches", "xtask"];
+    fs::create_dir_all(&stage)?;
+    for file in ["Cargo.toml", "Cargo.lock"] {
+        tree::write(&stage.join(file), &fs::read(workspace.root.join(file))?)?;
+    }
+    for member in members {
+        tree::mirror(&workspace.root.join(member), &stage.join(member), &|path| {
+            path.file_name().is_none_or(|name| name != "target")
+                && path != Path::new("llama.cpp")
+                && path != Path::new("fuzz")
+        })?;
+    }
+    source::mirror(
+        &source::find(workspace)?,
+        &stage.join("llama-sys/llama.cpp"),
+    )?;
+    Ok(stage)
+}
+
+/// `cargo package`; the paths of the two packages.
+fn pack(workspace: &Workspace, stage: &Path) -> Result<Vec<PathBuf>> {
+    let mut command = workspace.cargo(&["package", "--quiet", "--no-verify", "--allow-dirty"]);
+    for published in &PUBLISHED {
+        command.args(["--package", published.name]);
+    }
+    command.arg("--manifest-path").arg(stage.join("Cargo.toml"));
+    command.arg("--target-dir").arg(&workspace.target);
+    run(&mut command).context("cargo 1.90 or newer packages crates that depend on each other")?;
+    let version = env!("CARGO_PKG_VERSION");
+    let mut paths = Vec::new();
+    for published in &PUBLISHED {
+        let path = workspace
+            .target
+            .join(format!("package/{}-{version}.crate", published.name));
+        let bytes = fs::metadata(&path)
+            .with_context(|| format!("cargo made no {}", path.display()))?
+            .len();
+        ensure!(
+            bytes <= LIMIT,
+            "{} is {bytes} bytes; crates.io takes {LIMIT}: see what xtask/src/source.rs lets in",
+            path.display()
+        );
+        println!("{}-{version}.crate: {bytes} bytes", published.name);
+        paths.push(path);
+    }
+    Ok(paths)
+}
+
+/// The packages' files, each crate in a folder whose path stays the same, so that a second run builds only what changed.
+fn unpack(workspace: &Workspace, crates: &[PathBuf]) -> Result<PathBuf> {
+    let check = workspace.target.join("package-check");
+    for (published, path) in PUBLISHED.iter().zip(crates) {
+        let scratch = check.join("unpacked");
+        if scratch.exists() {
+            fs::remove_dir_all(&scratch)?;
+        }
+        fs::create_dir_all(&scratch)?;
+        run(Command::new("tar")
+            .arg("-xzf")
+            .arg(path)
+            .arg("-C")
+            .arg(&scratch))?;
+        let folder = scratch.join(path.file_stem().context("a package has a name")?);
+        let files = tree::files(&folder)?;
+        for required in published.required {
+            ensure!(
+                files.contains(Path::new(required)),
+                "the package {} lacks {required}",
+                published.name
+            );
+        }
+        println!("{}: {} files", published.name, files.len());
+        tree::mirror(&folder, &check.join(published.name), &|_| true)?;
+        fs::remove_dir_all(&scratch)?;
+    }
+    Ok(check)
+}
+
+/// Builds both in a workspace of their own, in which the one takes the other instead of crates.io's.
+fn build(workspace: &Workspace, check: &Path) -> Result<()> {
+    let manifest = "[workspace]\nresolver = \"3\"\nmembers = [\"autoplace-llama-sys\", \"autoplace\"]\n\n\
+                    [patch.crates-io]\nautoplace-llama-sys = { path = \"autoplace-llama-sys\" }\n";
+    tree::write(&check.join("Cargo.toml"), manifest.as_bytes())?;
+    // The versions that were tested, less what the two crates do not use.
+    fs::copy(workspace.root.join("Cargo.lock"), check.join("Cargo.lock"))?;
+    let mut command = workspace.cargo(&["build", "--workspace", "--lib"]);
+    command.arg("--manifest-path").arg(check.join("Cargo.toml"));
+    command.arg("--target-dir").arg(check.join("target"));
+    // The package has its own source, which is what is to be proved.
+    command.env_remove("LLAMA_CPP_DIR");
+    run(&mut command)
+}

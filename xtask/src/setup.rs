@@ -1,0 +1,198 @@
+//! What a verb needs on this machine besides Rust. On Debian and Ubuntu it is installed if that is allowed without a
+//! question (root, or sudo without a password); elsewhere one paragraph says what to run.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Result, bail};
+
+use crate::workspace::{Workspace, run, succeeds};
+
+/// Something that may be missing, and its package where we can install it.
+struct Missing {
+    what: &'static str,
+    package: &'static str,
+}
+
+/// cmake, a C++ compiler, and make or ninja: what `llama-sys/build/require.rs` asks for.
+pub(crate) fn native() -> Result<()> {
+    if let Some(cmake) = chosen("CMAKE")
+        && !succeeds(&cmake, &["--version"])
+    {
+        bail!("the variable CMAKE is `{cmake}`, which does not start: correct or unset it");
+    }
+    if let Some(compiler) = chosen("CXX")
+        && !succeeds(&compiler, &["--version"])
+    {
+        bail!("the variable CXX is `{compiler}`, which does not start: correct or unset it");
+    }
+    let mut missing = Vec::new();
+    if chosen("CMAKE").is_none() && !succeeds("cmake", &["--version"]) {
+        missing.push(Missing {
+            what: "cmake",
+            package: "cmake",
+        });
+    }
+    // On Windows the cc crate finds Visual Studio's compiler, which is not in PATH: the build script checks it.
+    if cfg!(unix) {
+        if chosen("CXX").is_none() && !any_starts(&["c++", "g++", "clang++"]) {
+            missing.push(Missing {
+                what: "a C++ compiler",
+                package: "g++",
+            });
+        }
+        if chosen("CMAKE_GENERATOR").is_none() && !any_starts(&["make", "gmake", "ninja"]) {
+            missing.push(Missing {
+                what: "make (or ninja)",
+                package: "make",
+            });
+        }
+    }
+    install(
+        &missing,
+        "llama.cpp is compiled from source. Install what is missing: `apt install cmake g++ make` (Debian, Ubuntu), \
+         `dnf install cmake gcc-c++ make` (Fedora), `pacman -S cmake gcc make` (Arch), `brew install cmake` after \
+         `xcode-select --install` (macOS), `winget install Kitware.CMake Microsoft.VisualStudio.2022.BuildTools` with the \
+         C++ workload (Windows). A cmake elsewhere is found through the variable CMAKE, a compiler through CXX.",
+    )
+}
+
+/// libclang with its headers, which bindgen needs. Users of the crates never do.
+pub(crate) fn libclang() -> Result<()> {
+    let missing = if has_libclang() {
+        Vec::new()
+    } else {
+        vec![Missing {
+            what: "libclang",
+            package: "libclang-dev",
+        }]
+    };
+    install(
+        &missing,
+        "The check of the raw bindings regenerates them with bindgen. Install libclang: `apt install libclang-dev` (Debian, \
+         Ubuntu), `dnf install clang-devel` (Fedora), `pacman -S clang` (Arch), `brew install llvm` (macOS), `winget install \
+         LLVM.LLVM` (Windows). One elsewhere is found through the variable LIBCLANG_PATH.",
+    )
+}
+
+/// rustfmt and clippy, which rustup's minimal profile leaves out.
+pub(crate) fn rust_components(workspace: &Workspace) -> Result<()> {
+    for (verb, component) in [("fmt", "rustfmt"), ("clippy", "clippy")] {
+        let mut ask = workspace.cargo(&[verb, "--version"]);
+        if ask.output().is_ok_and(|output| output.status.success()) {
+            continue;
+        }
+        println!("setup: {component} is missing; `rustup component add {component}`");
+        if run(Command::new("rustup").args(["component", "add", component])).is_err() {
+            bail!(
+                "{component} is missing: `rustup component add {component}`, or the package of that name of your system"
+            );
+        }
+    }
+    Ok(())
+}
+
+fn chosen(variable: &str) -> Option<String> {
+    std::env::var(variable)
+        .ok()
+        .filter(|value| !value.is_empty())
+}
+
+fn any_starts(programs: &[&str]) -> bool {
+    programs
+        .iter()
+        .any(|program| succeeds(program, &["--version"]))
+}
+
+fn install(missing: &[Missing], otherwise: &str) -> Result<()> {
+    if missing.is_empty() {
+        return Ok(());
+    }
+    let names: Vec<&str> = missing.iter().map(|one| one.what).collect();
+    let names = names.join(" and ");
+    let packages: Vec<&str> = missing.iter().map(|one| one.package).collect();
+    let Some(mut become_root) = apt() else {
+        bail!("this machine lacks {names}. {otherwise}");
+    };
+    println!(
+        "setup: this machine lacks {names}; `apt-get install {}`",
+        packages.join(" ")
+    );
+    become_root.extend(["env", "DEBIAN_FRONTEND=noninteractive", "apt-get", "-qq"]);
+    let apt_get = |arguments: &[&str]| {
+        let mut command = Command::new(become_root[0]);
+        command
+            .args(&become_root[1..])
+            .args(arguments)
+            .stdin(std::process::Stdio::null());
+        run(&mut command)
+    };
+    // A source that does not answer is no reason to stop: the others may have what we need.
+    if let Err(error) = apt_get(&["update"]) {
+        eprintln!("setup: {error:#}; trying to install all the same");
+    }
+    let mut arguments = vec!["install", "--yes", "--no-install-recommends"];
+    arguments.extend(&packages);
+    apt_get(&arguments)
+        .map_err(|error| error.context(format!("this machine lacks {names}. {otherwise}")))
+}
+
+/// How to become root for apt-get without being asked anything; `None` where that is not possible, or there is no apt-get.
+fn apt() -> Option<Vec<&'static str>> {
+    if !succeeds("apt-get", &["--version"]) {
+        return None;
+    }
+    let id = Command::new("id").arg("-u").output().ok()?;
+    if id.stdout.trim_ascii() == b"0" {
+        return Some(Vec::new());
+    }
+    succeeds("sudo", &["-n", "true"]).then(|| vec!["sudo", "-n"])
+}
+
+/// On Linux, looks where distributions put it. Elsewhere bindgen's own search decides, and says what it did not find.
+fn has_libclang() -> bool {
+    if !cfg!(target_os = "linux") || chosen("LIBCLANG_PATH").is_some() {
+        return true;
+    }
+    let mut dirs: Vec<PathBuf> = [
+        "/usr/lib",
+        "/usr/lib64",
+        "/usr/local/lib",
+        "/usr/local/lib64",
+    ]
+    .map(PathBuf::from)
+    .to_vec();
+    for parent in ["/usr/lib", "/usr/lib/llvm"] {
+        for dir in children(Path::new(parent)) {
+            dirs.extend([dir.join("lib"), dir.join("lib64"), dir]);
+        }
+    }
+    let is_library = |path: &PathBuf| {
+        let name = path
+            .file_name()
+            .unwrap_or_default()
+            .to_string_lossy()
+            .into_owned();
+        name.starts_with("libclang.so")
+            || (name.starts_with("libclang-")
+                && !name.starts_with("libclang-cpp")
+                && name.contains(".so"))
+    };
+    // The library alone cannot parse `#include <stddef.h>`: distributions package its headers apart.
+    let has_headers = |dir: &Path| {
+        children(&dir.join("clang"))
+            .iter()
+            .any(|version| version.join("include/stddef.h").is_file())
+    };
+    let library = dirs.iter().any(|dir| children(dir).iter().any(is_library));
+    library && dirs.iter().any(|dir| has_headers(dir))
+}
+
+fn children(dir: &Path) -> Vec<PathBuf> {
+    std::fs::read_dir(dir)
+        .into_iter()
+        .flatten()
+        .flatten()
+        .map(|entry| entry.path())
+        .collect()
+}

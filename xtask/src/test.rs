@@ -1,0 +1,175 @@
+//! `test`: every check, in the order in which a mistake shows itself soonest. `.ci/run` runs just this.
+
+use std::collections::BTreeSet;
+use std::time::Instant;
+
+use anyhow::{Context, Result, bail, ensure};
+
+use crate::workspace::{Workspace, output, run};
+use crate::{bindings, package, setup};
+
+/// One named part of the test.
+pub(crate) struct Step {
+    pub(crate) name: &'static str,
+    pub(crate) what: &'static str,
+    run: fn(&Workspace) -> Result<()>,
+}
+
+/// All of them. The selections of packages and features are few on purpose: each further one compiles the dependencies anew.
+pub(crate) const STEPS: &[Step] = &[
+    Step {
+        name: "format",
+        what: "rustfmt has nothing to change",
+        run: |workspace| run(&mut workspace.cargo(&["fmt", "--all", "--check"])),
+    },
+    Step {
+        name: "pure",
+        what: "the planner alone depends on no native code",
+        run: pure,
+    },
+    Step {
+        name: "lint-planner",
+        what: "clippy over the planner alone, warnings denied",
+        run: |workspace| {
+            run(&mut workspace.cargo(&[
+                "clippy",
+                "--package=autoplace",
+                "--no-default-features",
+                "--all-targets",
+                "--",
+                "-Dwarnings",
+            ]))
+        },
+    },
+    Step {
+        name: "lint",
+        what: "clippy over everything, warnings denied (compiles llama.cpp, if nothing has before)",
+        run: |workspace| {
+            run(&mut workspace.cargo(&[
+                "clippy",
+                "--workspace",
+                "--all-targets",
+                "--",
+                "-Dwarnings",
+            ]))
+        },
+    },
+    Step {
+        name: "test-planner",
+        what: "tests and doc tests of the planner alone",
+        run: |workspace| {
+            run(&mut workspace.cargo(&["test", "--package=autoplace", "--no-default-features"]))
+        },
+    },
+    // Not `--all-targets`: that makes test harnesses of the examples, whose own tests want the programs.
+    Step {
+        name: "test",
+        what: "all tests and doc tests",
+        run: |workspace| run(&mut workspace.cargo(&["test", "--workspace"])),
+    },
+    Step {
+        name: "bench",
+        what: "every benchmark once, unmeasured",
+        run: |workspace| run(&mut workspace.cargo(&["test", "--workspace", "--benches"])),
+    },
+    Step {
+        name: "docs",
+        what: "the documentation builds without a warning",
+        run: |workspace| {
+            run(workspace
+                .cargo(&["doc", "--workspace", "--no-deps"])
+                .env("RUSTDOCFLAGS", "-Dwarnings"))
+        },
+    },
+    Step {
+        name: "bindings",
+        what: "the committed bindings are those of the pinned llama.cpp",
+        run: bindings::check,
+    },
+    Step {
+        name: "package",
+        what: "both crates as they would be published are complete, small enough, and build",
+        run: package::package,
+    },
+];
+
+/// Runs all steps, or the named ones. The first failure ends it.
+pub(crate) fn test(workspace: &Workspace, names: &[String]) -> Result<()> {
+    for name in names {
+        ensure!(
+            STEPS.iter().any(|step| step.name == name),
+            "there is no step `{name}`; `cargo xtask help` lists them"
+        );
+    }
+    let steps: Vec<&Step> = STEPS
+        .iter()
+        .filter(|step| names.is_empty() || names.iter().any(|name| name == step.name))
+        .collect();
+    // All that can be missing is missing now rather than in half an hour.
+    setup::native()?;
+    setup::rust_components(workspace)?;
+    if steps.iter().any(|step| step.name == "bindings") {
+        setup::libclang()?;
+    }
+
+    let begin = Instant::now();
+    let builds = workspace.native_builds();
+    for (index, step) in steps.iter().enumerate() {
+        println!(
+            "\n== {}/{} {}: {}",
+            index + 1,
+            steps.len(),
+            step.name,
+            step.what
+        );
+        let begin = Instant::now();
+        (step.run)(workspace).with_context(|| format!("step `{}`", step.name))?;
+        println!("== {} took {}", step.name, seconds(begin));
+    }
+    once(&builds, &workspace.native_builds())?;
+    let number = if steps.len() == 1 {
+        "1 step".to_owned()
+    } else {
+        format!("All {} steps", steps.len())
+    };
+    println!("\n{number} passed in {}.", seconds(begin));
+    Ok(())
+}
+
+/// The planner must build where no C++ compiler is.
+fn pure(workspace: &Workspace) -> Result<()> {
+    let tree = output(&mut workspace.cargo(&[
+        "tree",
+        "--package=autoplace",
+        "--no-default-features",
+        "--edges=normal,build",
+        "--target=all",
+        "--prefix=none",
+        "--format={p}",
+    ]))?;
+    let packages: BTreeSet<&str> = tree
+        .lines()
+        .filter_map(|line| line.split_whitespace().next())
+        .collect();
+    for native in ["autoplace-llama-sys", "bindgen", "cc", "cmake"] {
+        if packages.contains(native) {
+            bail!("without its default features autoplace depends on `{native}`");
+        }
+    }
+    println!("{} packages, none of them native", packages.len());
+    Ok(())
+}
+
+/// llama.cpp takes minutes to compile: once for the workspace and once for the packages, whatever the steps select.
+fn once(before: &BTreeSet<std::ffi::OsString>, after: &BTreeSet<std::ffi::OsString>) -> Result<()> {
+    let new = after.difference(before).count();
+    ensure!(
+        new <= 2,
+        "llama.cpp was compiled {new} times: two steps select different features or options (see llama-sys/build/compile.rs)"
+    );
+    Ok(())
+}
+
+fn seconds(since: Instant) -> String {
+    format!("{:.1} s", since.elapsed().as_secs_f64())
+}

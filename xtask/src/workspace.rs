@@ -1,0 +1,96 @@
+//! Where the repository is, and how cargo is run in it.
+
+use std::collections::BTreeSet;
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, bail};
+
+/// The repository and its build folder.
+pub(crate) struct Workspace {
+    /// The folder with the workspace's Cargo.toml.
+    pub(crate) root: PathBuf,
+    /// Cargo's target folder.
+    pub(crate) target: PathBuf,
+}
+
+impl Workspace {
+    /// Finds it from what cargo tells the programs that it runs.
+    pub(crate) fn find() -> Result<Self> {
+        let here = std::env::var_os("CARGO_MANIFEST_DIR")
+            .unwrap_or_else(|| env!("CARGO_MANIFEST_DIR").into());
+        let root = Path::new(&here)
+            .parent()
+            .context("xtask lies in the workspace")?
+            .to_owned();
+        let target = match std::env::var_os("CARGO_TARGET_DIR") {
+            Some(dir) => std::path::absolute(dir)?,
+            None => root.join("target"),
+        };
+        Ok(Self { root, target })
+    }
+
+    /// Cargo in the root folder; the cargo that runs this program.
+    pub(crate) fn cargo(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+        command.current_dir(&self.root).args(arguments);
+        command
+    }
+
+    /// The folders below which llama-sys keeps its native builds, one per source and options: see `llama-sys/build/compile.rs`.
+    pub(crate) fn native_builds(&self) -> BTreeSet<OsString> {
+        let Some(dir) = std::env::var_os("AUTOPLACE_LLAMA_BUILD_DIR") else {
+            return BTreeSet::new();
+        };
+        let entries = std::fs::read_dir(dir).into_iter().flatten().flatten();
+        entries
+            .filter(|entry| entry.path().is_dir())
+            .map(|entry| entry.file_name())
+            .collect()
+    }
+}
+
+/// Runs to the end with our own output; a failure names the command.
+pub(crate) fn run(command: &mut Command) -> Result<()> {
+    let status = command
+        .status()
+        .with_context(|| format!("cannot start `{}`", line(command)))?;
+    if !status.success() {
+        bail!("`{}` failed ({status})", line(command));
+    }
+    Ok(())
+}
+
+/// Runs to the end and returns what it printed to stdout; stderr stays ours.
+pub(crate) fn output(command: &mut Command) -> Result<String> {
+    let output = command
+        .stderr(std::process::Stdio::inherit())
+        .output()
+        .with_context(|| format!("cannot start `{}`", line(command)))?;
+    if !output.status.success() {
+        bail!("`{}` failed ({})", line(command), output.status);
+    }
+    String::from_utf8(output.stdout)
+        .with_context(|| format!("`{}` printed something that is not text", line(command)))
+}
+
+/// True when the program can be started with these arguments and succeeds. Its output is thrown away.
+pub(crate) fn succeeds(program: &str, arguments: &[&str]) -> bool {
+    let mut command = Command::new(program);
+    command.args(arguments).stdin(std::process::Stdio::null());
+    command.output().is_ok_and(|output| output.status.success())
+}
+
+/// The command as one would type it.
+fn line(command: &Command) -> String {
+    let program = Path::new(command.get_program())
+        .file_stem()
+        .unwrap_or_default();
+    let mut line = program.to_string_lossy().into_owned();
+    for argument in command.get_args() {
+        line.push(' ');
+        line.push_str(&argument.to_string_lossy());
+    }
+    line
+}
