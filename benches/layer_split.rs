@@ -10,6 +10,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use autoplace::generate::TokenStream;
 use autoplace::machine::Machine;
 use autoplace::plan::GpuLayers;
 use autoplace::{Model, load};
@@ -61,12 +62,12 @@ fn measure(
             Ok(model) => model,
             Err(error) => {
                 eprintln!("{n} layers on {device}: skipped: {error}");
-                break;
+                continue;
             }
         };
         layers = model.placement().layers();
         group.bench_function(BenchmarkId::from_parameter(n), |b| {
-            b.iter_custom(|tokens| generate(&model, tokens))
+            b.iter_custom(|tokens| generate(&model, tokens));
         });
     }
     layers
@@ -84,7 +85,7 @@ fn generate(model: &Model, tokens: u64) -> Duration {
             .seed(done as u32);
         let (_, stats) = generate
             .stream()
-            .and_then(|stream| stream.into_text())
+            .and_then(TokenStream::into_text)
             .expect("the model generates");
         done += stats.generated_tokens.saturating_sub(1) as u64;
         time += stats.generation_time;

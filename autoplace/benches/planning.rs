@@ -1,4 +1,4 @@
-//! How long a plan takes (DESIGN.md section 6: arithmetic at most 5 ms), for a 70B header with a vocabulary of 128k tokens.
+//! How long a plan takes by arithmetic (the bar is 5 ms), for a 70B header with a vocabulary of 128k tokens.
 #![allow(missing_docs)] // criterion's macros make public functions.
 
 #[path = "../tests/shapes/mod.rs"]

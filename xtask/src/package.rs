@@ -6,7 +6,7 @@
 //!    on it, the same crate once more from another folder, which is one native build too many.
 //! 3. The packages are unpacked beside each other and built, the one with the other.
 //!
-//! To publish: `cargo publish --workspace` in `target/package-source`.
+//! To publish: `cargo publish -p autoplace-llama-sys -p autoplace` in `target/package-source`.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -1,6 +1,7 @@
 //! `test`: every check, in the order in which a mistake shows itself soonest. `.ci/run` runs just this.
 
 use std::collections::BTreeSet;
+use std::ffi::OsString;
 use std::time::Instant;
 
 use anyhow::{Context, Result, bail, ensure};
@@ -160,13 +161,21 @@ fn pure(workspace: &Workspace) -> Result<()> {
     Ok(())
 }
 
-/// llama.cpp takes minutes to compile: once for the workspace and once for the packages, whatever the steps select.
-fn once(before: &BTreeSet<std::ffi::OsString>, after: &BTreeSet<std::ffi::OsString>) -> Result<()> {
+/// llama.cpp takes minutes to compile: once for the workspace and once for the packages, whatever the steps select. In the CI
+/// more is a failure; elsewhere it may be somebody else's build in the same tree.
+fn once(before: &BTreeSet<OsString>, after: &BTreeSet<OsString>) -> Result<()> {
     let new = after.difference(before).count();
-    ensure!(
-        new <= 2,
-        "llama.cpp was compiled {new} times: two steps select different features or options (see llama-sys/build/compile.rs)"
+    if new <= 2 {
+        return Ok(());
+    }
+    let message = format!(
+        "llama.cpp was compiled {new} times where 2 should do: two steps select different features or options \
+         (see llama-sys/build/compile.rs)"
     );
+    if std::env::var_os("CI").is_some() {
+        bail!(message);
+    }
+    eprintln!("\nwarning: {message}, or another build ran meanwhile");
     Ok(())
 }
 

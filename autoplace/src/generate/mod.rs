@@ -1,6 +1,6 @@
 //! Using a loaded model: prompts in, text out.
 //!
-//! In: a [`Model`](crate::Model) and a prompt. Out: a [`TokenStream`], an iterator of text that cancels when dropped. The loop
+//! In: a [`Model`] and a prompt. Out: a [`TokenStream`], an iterator of text that cancels when dropped. The loop
 //! adds nothing to llama.cpp's own: one decode, one sample, one piece per token.
 
 mod error;

@@ -31,8 +31,8 @@ pub enum FinishReason {
 
 /// Text as it is generated: an iterator of pieces that are always whole characters. Dropping it cancels the generation.
 ///
-/// The first `next` computes the prompt. After the end or an error the iterator stays at `None`; [`finish_reason`]
-/// (Self::finish_reason) tells which end it was.
+/// The first `next` computes the prompt. After the end or an error the iterator stays at `None`; [`finish_reason`](Self::finish_reason)
+/// tells which end it was.
 #[derive(Debug)]
 pub struct TokenStream {
     /// `Some` until dropped: goes back to its slot then.

@@ -1,8 +1,7 @@
 //! Bytes left free on purpose, in three named parts.
 //!
 //! No breakdown of llama.cpp counts what a driver takes for itself, what grows after the load, or what another process does
-//! meanwhile (shared/reference/llama-memory.md section 5; peers.md "What their users complain of", 3, 11 and 12). Until it is
-//! learned from measurements, per device, driver and backend, it comes from a table that rather leaves too much.
+//! meanwhile (llama.cpp PRs 20595 and 18354, issue 22107; Ollama issues 13235 and 7654). Until it is learned from measurements, per device, driver and backend, it comes from a table that rather leaves too much.
 
 use serde::{Deserialize, Serialize};
 
@@ -90,12 +89,12 @@ impl Workload {
 }
 
 /// Of a CUDA device per process: 107 MiB (4060 Ti) to 555 MiB (RTX PRO 6000) for the context, 451-456 MiB uncounted on a 4090
-/// (llama.cpp PRs 20595 and 15860; peers.md, "Numbers to beat").
+/// (llama.cpp PRs 20595 and 15860).
 const CUDA_CONTEXT: u64 = mib(560);
 /// The part of it that is still to come when free memory was read through CUDA itself, whose first query made the context:
 /// kernels are loaded when they are first used. No number is published; half of the largest one.
 const CUDA_KERNELS: u64 = mib(280);
-/// cuBLAS at first use: 32 MiB from compute capability 9.0, 4 MiB before (llama-memory.md section 5).
+/// cuBLAS at first use: 32 MiB from compute capability 9.0, 4 MiB before (cuBLAS documentation, `cublasSetWorkspace`).
 const CUBLAS_WORKSPACE: u64 = mib(32);
 /// A Vulkan device and its pipelines. No number is published; the order of what CUDA takes for the small cards.
 const VULKAN_DEVICE: u64 = mib(128);

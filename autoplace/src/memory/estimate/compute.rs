@@ -5,7 +5,7 @@
 //! placements three were up to 8 MiB too low, the others 0 to 100 MiB too high, and more beyond 64k tokens.
 //! [`Estimate::uncertainty`](super::Estimate::uncertainty) covers the three.
 //!
-//! Names, in bytes, as in shared/reference/llama-memory.md section 4: `E` a stream of activations, `F` a feed-forward step, `D`
+//! Names, in bytes: `E` a stream of activations, `F` a feed-forward step, `D`
 //! the outputs of all experts used, `L` logits, `M` the attention mask, `W` the largest weight of the host that the GPU borrows,
 //! `KV` one block's cache, `C` what CUDA's fused attention converts of a cache that is not F16.
 //!
