@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use crate::device::{Device, owned};
 use crate::error::Error;
+use crate::sim::registry;
 use crate::{isa, log, raw, shim};
 
 /// Proof that llama.cpp is initialised. Everything that needs it calls [`Backend::init`] itself, so that applications need
@@ -55,7 +56,8 @@ impl Backend {
 
     /// Every device that ggml knows, CPU included, in ggml's order.
     pub fn devices(self) -> Vec<Device> {
-        // SAFETY: the registry is initialised; it is only changed under its own lock.
+        let _unchanged = registry::reading();
+        // SAFETY: the registry is initialised, and does not change meanwhile.
         let count = unsafe { raw::ggml_backend_dev_count() };
         (0..count)
             .filter_map(|index| {
@@ -68,7 +70,8 @@ impl Backend {
 
     /// Names of the backends that are registered, those without a device included: `CUDA` in a CUDA build without a card.
     pub fn names(self) -> Vec<String> {
-        // SAFETY: the registry is initialised.
+        let _unchanged = registry::reading();
+        // SAFETY: the registry is initialised, and does not change meanwhile.
         let count = unsafe { raw::ggml_backend_reg_count() };
         (0..count)
             .map(|index| {
@@ -86,6 +89,7 @@ impl Backend {
     pub fn load(self, path: impl AsRef<Path>) -> Result<Vec<Device>, Error> {
         let path = path.as_ref();
         let text = path_to_c(path)?;
+        let _changing = registry::changing()?;
         let reg = shim::accepted(
             // SAFETY: a NUL-terminated path and a valid error slot.
             |error| unsafe { raw::shim_backend_load(text.as_ptr(), error) },
@@ -112,6 +116,7 @@ impl Backend {
         reachable(endpoint)?;
         let text = CString::new(endpoint)
             .map_err(|_| Error::parameter("endpoint", endpoint, "an address without NUL"))?;
+        let _changing = registry::changing()?;
         let reg = shim::accepted(
             // SAFETY: a NUL-terminated address and a valid error slot.
             |error| unsafe { raw::shim_rpc_add_server(text.as_ptr(), error) },

@@ -197,6 +197,8 @@ impl Context {
         native.abort_callback = Some(on_abort_question);
         native.abort_callback_data = Arc::as_ptr(&abort).cast_mut().cast();
 
+        // llama.cpp looks for accelerators in ggml's registry.
+        let _unchanged = crate::sim::registry::reading();
         let context = shim::accepted(
             // SAFETY: the model is loaded; the parameters point to the flag, which the context keeps alive.
             |error| unsafe { raw::shim_context_init(model.as_ptr(), &raw const native, error) },

@@ -27,6 +27,7 @@
 //! ```
 
 pub mod raw;
+pub mod sim;
 
 mod backend;
 mod batch;

@@ -171,6 +171,8 @@ impl Model {
     pub fn load(path: impl AsRef<Path>, mut params: ModelParams) -> Result<Self, Error> {
         let path = path.as_ref();
         let backend = Backend::init()?;
+        // llama.cpp walks through ggml's registry all along.
+        let _unchanged = crate::sim::registry::reading();
         check(backend, &params)?;
         readable(path)?;
         let text = path_to_c(path)?;

@@ -1,0 +1,165 @@
+//! The load contract on simulated GPUs: never over, never under, the same text wherever the layers are.
+
+#![cfg(feature = "llama")]
+
+mod native_support;
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use autoplace::llama_sys::sim::{Rules, SimGpu};
+use autoplace::machine::{Machine, mib};
+use autoplace::memory::Headroom;
+use autoplace::plan::{self, GpuLayers};
+use autoplace::{Model, ModelBuilder, load};
+use native_support::demo_path;
+
+/// Registered cards are GPUs of the whole process: one test at a time.
+fn alone() -> MutexGuard<'static, ()> {
+    static ALONE: Mutex<()> = Mutex::new(());
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn card(total: u64, rules: Rules) -> SimGpu {
+    SimGpu::builder("SIM card")
+        .total(total)
+        .rules(rules)
+        .backend("CUDA")
+        .register()
+        .unwrap()
+}
+
+/// The demo model, with so many bytes left free: the table's are those of real drivers and hundreds of times its size.
+fn builder(headroom: u64) -> ModelBuilder {
+    Model::builder(demo_path())
+        .headroom(Headroom::Bytes(headroom))
+        .threads(1)
+}
+
+fn text(model: &Model) -> String {
+    model
+        .generate("And it came to pass")
+        .temperature(0.0)
+        .max_tokens(24)
+        .text()
+        .unwrap()
+}
+
+#[test]
+fn whatever_is_free_the_load_fits_and_one_layer_more_would_not() {
+    let _alone = alone();
+    let mut seen = Vec::new();
+    for quarter_mib in 0..64 {
+        let total = quarter_mib * mib(1) / 4;
+        let gpu = card(total, Rules::Cuda);
+        let model = builder(0).load().unwrap();
+        let n = model.placement().n_gpu_layers;
+        text(&model);
+        assert!(
+            gpu.peak() <= total,
+            "{n} layers took {} of {total}",
+            gpu.peak()
+        );
+        drop(model);
+        assert_eq!(gpu.used(), 0);
+        if total > 0 && n < 7 {
+            let more = builder(0).gpu_layers(GpuLayers::Exactly(n + 1)).plan();
+            assert!(
+                matches!(more, Err(load::Error::Plan(plan::Error::DoesNotFit { .. }))),
+                "{} layers fit {total} too: {more:?}",
+                n + 1
+            );
+        }
+        seen.push(n);
+    }
+    assert!(seen.is_sorted(), "more memory, fewer layers: {seen:?}");
+    assert_eq!((seen[0], seen.last()), (0, Some(&7)), "{seen:?}");
+    assert!(seen.iter().any(|n| (1..7).contains(n)), "{seen:?}");
+}
+
+#[test]
+fn the_plan_is_what_the_card_counts() {
+    let _alone = alone();
+    for (rules, layers) in [(Rules::Plain, 7), (Rules::Cuda, 7), (Rules::Cuda, 3)] {
+        let gpu = card(mib(64), rules);
+        let model = builder(0)
+            .gpu_layers(GpuLayers::Exactly(layers))
+            .load()
+            .unwrap();
+        let planned = model.placement().gpus().next().unwrap();
+        assert_eq!(planned.layers, layers);
+        assert_eq!(model.allocated().gpus, [planned.footprint]);
+        assert_eq!(gpu.used(), planned.footprint.total());
+    }
+}
+
+#[test]
+fn the_text_is_the_same_at_every_split() {
+    let _alone = alone();
+    let on_host = text(&builder(0).gpu_layers(GpuLayers::Exactly(0)).load().unwrap());
+    let _gpu = card(mib(64), Rules::Cuda);
+    for layers in 1..=7 {
+        let model = builder(0)
+            .gpu_layers(GpuLayers::Exactly(layers))
+            .load()
+            .unwrap();
+        assert_eq!(text(&model), on_host, "{layers} layers");
+    }
+}
+
+#[test]
+fn no_layers_on_the_gpu_means_that_nothing_touches_it() {
+    let _alone = alone();
+    let gpu = card(mib(64), Rules::Cuda);
+    let model = builder(0).gpu_layers(GpuLayers::Exactly(0)).load().unwrap();
+    text(&model);
+    assert_eq!(gpu.peak(), 0);
+}
+
+#[test]
+fn what_others_hold_is_not_ours_to_take() {
+    let _alone = alone();
+    let small = card(mib(5), Rules::Cuda);
+    let layers = builder(0).plan().unwrap().n_gpu_layers;
+    drop(small);
+    let crowded = card(mib(8), Rules::Cuda);
+    crowded.set_taken(mib(3));
+    assert_eq!(builder(0).plan().unwrap().n_gpu_layers, layers);
+}
+
+#[test]
+fn headroom_stays_free() {
+    let _alone = alone();
+    let gpu = card(mib(9), Rules::Cuda);
+    let all = builder(0).plan().unwrap().n_gpu_layers;
+    let model = builder(mib(4)).load().unwrap();
+    assert!(model.placement().n_gpu_layers < all);
+    text(&model);
+    assert!(gpu.free() >= mib(4), "{} bytes free", gpu.free());
+}
+
+#[test]
+fn memory_taken_between_plan_and_load_is_an_error_that_names_the_card_and_the_bytes() {
+    let _alone = alone();
+    let gpu = card(mib(64), Rules::Cuda);
+    let before: Machine = load::detect().unwrap();
+    gpu.set_taken(mib(62));
+    let error = builder(0).machine(before).load().unwrap_err();
+    let load::Error::Native(native) = &error else {
+        panic!("{error:?}")
+    };
+    let out = native
+        .out_of_memory()
+        .unwrap_or_else(|| panic!("{native:?}"));
+    assert_eq!(out.buffer_type, gpu.device().name());
+    assert!(out.bytes > mib(2), "{out:?}");
+    assert_eq!(gpu.used(), 0, "nothing of a failed load stays");
+}
+
+#[test]
+fn the_table_of_headroom_keeps_the_demo_off_a_card_that_a_driver_would_fill() {
+    let _alone = alone();
+    let _gpu = card(mib(64), Rules::Cuda);
+    let plan = Model::builder(demo_path()).plan().unwrap();
+    assert_eq!(plan.n_gpu_layers, 0);
+    assert!(plan.to_string().contains("SIM card"), "{plan}");
+}

@@ -1,0 +1,185 @@
+//! A stream of computation on a card: the CPU's backend, with the card's faults.
+
+use std::ffi::{c_char, c_int};
+use std::ptr;
+use std::sync::{Arc, OnceLock};
+
+use super::callback::{guarded, log_error};
+use super::card::Card;
+use super::device;
+use crate::raw;
+
+/// What a ggml backend of ours points to.
+struct Stream {
+    card: Arc<Card>,
+    name: *const c_char,
+    cpu: raw::ggml_backend_t,
+    set_n_threads: raw::ggml_backend_set_n_threads_t,
+}
+
+const BACKEND: raw::ggml_backend_i = raw::ggml_backend_i {
+    get_name: Some(name),
+    free: Some(free),
+    // Without these ggml waits and uses the buffer's own (ggml-backend.cpp:405-430, :659): the CPU is never behind.
+    set_tensor_async: None,
+    get_tensor_async: None,
+    set_tensor_2d_async: None,
+    get_tensor_2d_async: None,
+    cpy_tensor_async: None,
+    synchronize: None,
+    graph_plan_create: None,
+    graph_plan_free: None,
+    graph_plan_update: None,
+    graph_plan_compute: None,
+    graph_compute: Some(graph_compute),
+    event_record: Some(event_record),
+    event_wait: Some(event_wait),
+    graph_optimize: None,
+};
+
+/// Tells ggml whose backend it is looking at.
+static GUID: raw::ggml_guid = *b"autoplace-sim-01";
+
+/// ggml's CPU device; NULL where no CPU backend is loaded.
+pub(super) fn cpu_device() -> raw::ggml_backend_dev_t {
+    static CPU: OnceLock<usize> = OnceLock::new();
+    let address = *CPU.get_or_init(|| {
+        // SAFETY: looked up first by `registry::register`, under the registry's lock; the device is a static of ggml's.
+        unsafe { raw::ggml_backend_dev_by_type(raw::GGML_BACKEND_DEVICE_TYPE_CPU) }
+            .expose_provenance()
+    });
+    ptr::with_exposed_provenance_mut(address)
+}
+
+pub(super) unsafe extern "C" fn init(
+    device: raw::ggml_backend_dev_t,
+    _params: *const c_char,
+) -> raw::ggml_backend_t {
+    guarded(ptr::null_mut(), || {
+        // SAFETY: a device of ours.
+        let slot = unsafe { device::slot(device) };
+        let Some(card) = slot.card() else {
+            return ptr::null_mut();
+        };
+        // SAFETY: the CPU's device is registered until the process ends; its entry answers by name, with a function of the type
+        // that ggml-backend.h gives to that name, or NULL.
+        let (cpu, set_n_threads) = unsafe {
+            let cpu = raw::ggml_backend_dev_init(cpu_device(), ptr::null());
+            let reg = raw::ggml_backend_dev_backend_reg(cpu_device());
+            let set =
+                raw::ggml_backend_reg_get_proc_address(reg, c"ggml_backend_set_n_threads".as_ptr());
+            (
+                cpu,
+                std::mem::transmute::<*mut std::ffi::c_void, raw::ggml_backend_set_n_threads_t>(
+                    set,
+                ),
+            )
+        };
+        if cpu.is_null() {
+            return ptr::null_mut();
+        }
+        let stream = Box::new(Stream {
+            card,
+            name: slot.name(),
+            cpu,
+            set_n_threads,
+        });
+        Box::into_raw(Box::new(raw::ggml_backend {
+            guid: (&raw const GUID).cast_mut(),
+            iface: BACKEND,
+            device,
+            context: Box::into_raw(stream).cast(),
+        }))
+    })
+}
+
+/// # Safety
+///
+/// A backend that [`init`] made.
+unsafe fn stream<'a>(backend: raw::ggml_backend_t) -> &'a Stream {
+    // SAFETY: ggml calls a backend's functions with that backend, until it is freed.
+    unsafe { &*(*backend).context.cast::<Stream>() }
+}
+
+unsafe extern "C" fn name(backend: raw::ggml_backend_t) -> *const c_char {
+    // SAFETY: a backend of ours.
+    unsafe { stream(backend) }.name
+}
+
+unsafe extern "C" fn free(backend: raw::ggml_backend_t) {
+    guarded((), || {
+        // SAFETY: a backend of ours, freed once; ggml leaves the struct to its backend (ggml-backend.cpp:382-388).
+        unsafe {
+            let stream = Box::from_raw((*backend).context.cast::<Stream>());
+            raw::ggml_backend_free(stream.cpu);
+            drop(Box::from_raw(backend));
+        }
+    });
+}
+
+unsafe extern "C" fn graph_compute(
+    backend: raw::ggml_backend_t,
+    graph: *mut raw::ggml_cgraph,
+) -> raw::ggml_status {
+    // SAFETY: a backend of ours.
+    let stream = unsafe { stream(backend) };
+    let fails = guarded(true, || {
+        let fails = stream.card.graph_fails();
+        if fails {
+            log_error("ggml_backend_sim: this computation was told to fail");
+        }
+        fails
+    });
+    if fails {
+        return raw::GGML_STATUS_FAILED;
+    }
+    // SAFETY: the CPU's backend computes on whatever memory the tensors point to (ggml-cpu.cpp), and ours is the host's.
+    unsafe { raw::ggml_backend_graph_compute_async(stream.cpu, graph) }
+}
+
+/// llama.cpp sets the context's threads before each graph (llama-context.cpp:2625).
+pub(super) unsafe extern "C" fn set_n_threads(backend: raw::ggml_backend_t, n_threads: c_int) {
+    // SAFETY: asked for by the entry of a backend of ours (device.rs, `proc_address`).
+    let stream = unsafe { stream(backend) };
+    if let Some(set_n_threads) = stream.set_n_threads {
+        // SAFETY: the CPU's own function with the CPU's own backend.
+        unsafe { set_n_threads(stream.cpu, n_threads) };
+    }
+}
+
+/// Nothing runs ahead, so an event has happened as soon as it is recorded. NULL on a card that is not asynchronous: ggml does
+/// without (ggml-backend.cpp:1820, :2063).
+pub(super) unsafe extern "C" fn event_new(
+    device: raw::ggml_backend_dev_t,
+) -> raw::ggml_backend_event_t {
+    guarded(ptr::null_mut(), || {
+        // SAFETY: a device of ours.
+        match unsafe { device::slot(device) }.card() {
+            Some(card) if card.settings.asynchronous => {
+                Box::into_raw(Box::new(raw::ggml_backend_event {
+                    device,
+                    context: ptr::null_mut(),
+                }))
+            }
+            _ => ptr::null_mut(),
+        }
+    })
+}
+
+pub(super) unsafe extern "C" fn event_free(
+    _: raw::ggml_backend_dev_t,
+    event: raw::ggml_backend_event_t,
+) {
+    // SAFETY: made by `event_new`, freed once (ggml-backend.cpp:683).
+    guarded((), || drop(unsafe { Box::from_raw(event) }));
+}
+
+pub(super) unsafe extern "C" fn event_synchronize(
+    _: raw::ggml_backend_dev_t,
+    _: raw::ggml_backend_event_t,
+) {
+}
+
+unsafe extern "C" fn event_record(_: raw::ggml_backend_t, _: raw::ggml_backend_event_t) {}
+
+unsafe extern "C" fn event_wait(_: raw::ggml_backend_t, _: raw::ggml_backend_event_t) {}

@@ -1,0 +1,227 @@
+//! A buffer on a card: its bytes are counted there and lie in host memory.
+
+use std::ffi::c_void;
+use std::ptr;
+use std::sync::Arc;
+
+use super::callback::{guarded, log_error};
+use super::card::Card;
+use super::memory::Memory;
+use super::slot::{self, Slot};
+use super::{buffer_type, device};
+use crate::raw;
+
+/// Memory of the card: zeroed pages of its own, or somebody's that it maps.
+enum Bytes {
+    Own(Memory),
+    Mapped(*mut u8),
+}
+
+/// What a ggml buffer of ours points to. Dropping it gives the bytes back.
+struct Buffer {
+    card: Arc<Card>,
+    bytes: Bytes,
+    size: usize,
+}
+
+impl Drop for Buffer {
+    fn drop(&mut self) {
+        self.card.give_back(self.size as u64);
+    }
+}
+
+impl Buffer {
+    fn base(&self) -> *mut u8 {
+        match &self.bytes {
+            Bytes::Own(memory) => memory.base(),
+            Bytes::Mapped(pointer) => *pointer,
+        }
+    }
+}
+
+const BUFFER: raw::ggml_backend_buffer_i = raw::ggml_backend_buffer_i {
+    free_buffer: Some(free),
+    get_base: Some(base),
+    init_tensor: None,
+    memset_tensor: Some(memset_tensor),
+    set_tensor: Some(set_tensor),
+    get_tensor: Some(get_tensor),
+    // Row by row through the above (ggml-backend.cpp:515, :540).
+    set_tensor_2d: None,
+    get_tensor_2d: None,
+    cpy_tensor: Some(copy_tensor),
+    clear: Some(clear),
+    reset: None,
+};
+
+/// Takes `size` bytes of the slot's card, or says why not.
+fn take(slot: &Slot, size: usize, bytes: impl FnOnce() -> Option<Bytes>) -> Option<Buffer> {
+    let card = slot.card()?;
+    if !card.take(size as u64) {
+        log_error(&format!(
+            "ggml_backend_sim: refusing {size} bytes: {} of {} free, {} used, {} taken by others",
+            card.free(),
+            card.settings.total,
+            card.used(),
+            card.taken(),
+        ));
+        return None;
+    }
+    let Some(bytes) = bytes() else {
+        card.give_back(size as u64);
+        return None;
+    };
+    Some(Buffer { card, bytes, size })
+}
+
+/// Hands a buffer over to ggml.
+fn into_raw(buffer: Buffer, buft: raw::ggml_backend_buffer_type_t) -> raw::ggml_backend_buffer_t {
+    let size = buffer.size;
+    let context: *mut c_void = Box::into_raw(Box::new(buffer)).cast();
+    // SAFETY: a buffer type of ours with the vtable that knows the context; ggml frees it through `free`, once
+    // (ggml-backend.cpp:268).
+    unsafe { raw::ggml_backend_buffer_init(buft, BUFFER, context, size) }
+}
+
+/// NULL past the card's capacity: llama.cpp's ordinary way out of memory (ggml-alloc.c, ggml-backend.cpp:108).
+pub(super) unsafe extern "C" fn alloc(
+    buft: raw::ggml_backend_buffer_type_t,
+    size: usize,
+) -> raw::ggml_backend_buffer_t {
+    guarded(ptr::null_mut(), || {
+        // SAFETY: a buffer type of ours.
+        let slot = unsafe { buffer_type::slot(buft) };
+        let own = || match Memory::reserve(size) {
+            Ok(memory) => Some(Bytes::Own(memory)),
+            Err(error) => {
+                log_error(&format!(
+                    "ggml_backend_sim: the host has no {size} bytes to simulate with: {error}"
+                ));
+                None
+            }
+        };
+        take(slot, size, own).map_or(ptr::null_mut(), |buffer| into_raw(buffer, buft))
+    })
+}
+
+/// A mapped file as the card's memory (Metal): counted, not copied. Only asked of cards that say they can (device.rs, `props`).
+pub(super) unsafe extern "C" fn from_host_pointer(
+    device: raw::ggml_backend_dev_t,
+    pointer: *mut c_void,
+    size: usize,
+    _max_tensor_size: usize,
+) -> raw::ggml_backend_buffer_t {
+    guarded(ptr::null_mut(), || {
+        // SAFETY: a device of ours.
+        let slot = unsafe { device::slot(device) };
+        take(slot, size, || Some(Bytes::Mapped(pointer.cast()))).map_or(ptr::null_mut(), |buffer| {
+            into_raw(buffer, slot.mapped_buft())
+        })
+    })
+}
+
+/// # Safety
+///
+/// A buffer of ours that is not freed.
+unsafe fn inner<'a>(buffer: raw::ggml_backend_buffer_t) -> &'a Buffer {
+    // SAFETY: `into_raw` made the context; ggml calls a buffer's functions with that buffer.
+    unsafe { &*(*buffer).context.cast::<Buffer>() }
+}
+
+unsafe extern "C" fn free(buffer: raw::ggml_backend_buffer_t) {
+    guarded((), || {
+        // SAFETY: as in `inner`; ggml frees a buffer once and deletes its own struct itself (ggml-backend.cpp:268-277).
+        drop(unsafe { Box::from_raw((*buffer).context.cast::<Buffer>()) });
+    });
+}
+
+unsafe extern "C" fn base(buffer: raw::ggml_backend_buffer_t) -> *mut c_void {
+    // SAFETY: a buffer of ours.
+    unsafe { inner(buffer) }.base().cast()
+}
+
+unsafe extern "C" fn memset_tensor(
+    _: raw::ggml_backend_buffer_t,
+    tensor: *mut raw::ggml_tensor,
+    value: u8,
+    offset: usize,
+    size: usize,
+) {
+    // SAFETY: ggml checked that the range lies in the tensor, whose data lies in a buffer of ours (ggml-backend.cpp:566).
+    unsafe {
+        (*tensor)
+            .data
+            .cast::<u8>()
+            .add(offset)
+            .write_bytes(value, size);
+    }
+}
+
+unsafe extern "C" fn set_tensor(
+    _: raw::ggml_backend_buffer_t,
+    tensor: *mut raw::ggml_tensor,
+    data: *const c_void,
+    offset: usize,
+    size: usize,
+) {
+    // SAFETY: as in `memset_tensor` (ggml-backend.cpp:481); `data` has `size` bytes. It may overlap: pointers into one buffer.
+    unsafe {
+        ptr::copy(
+            data.cast::<u8>(),
+            (*tensor).data.cast::<u8>().add(offset),
+            size,
+        );
+    }
+}
+
+unsafe extern "C" fn get_tensor(
+    _: raw::ggml_backend_buffer_t,
+    tensor: *const raw::ggml_tensor,
+    data: *mut c_void,
+    offset: usize,
+    size: usize,
+) {
+    // SAFETY: as in `set_tensor` (ggml-backend.cpp:497).
+    unsafe {
+        ptr::copy(
+            (*tensor).data.cast::<u8>().add(offset),
+            data.cast::<u8>(),
+            size,
+        );
+    }
+}
+
+/// From card to card. Everything else ggml copies through the host (ggml-backend.cpp:624).
+unsafe extern "C" fn copy_tensor(
+    _: raw::ggml_backend_buffer_t,
+    source: *const raw::ggml_tensor,
+    target: *mut raw::ggml_tensor,
+) -> bool {
+    guarded(false, || {
+        // SAFETY: two tensors with data and of the same layout (ggml-backend.cpp:625); the source's buffer lives.
+        unsafe {
+            let buffer = (*source).buffer;
+            if buffer.is_null() || slot::owner((*buffer).buft).is_none() {
+                return false;
+            }
+            ptr::copy(
+                (*source).data.cast::<u8>(),
+                (*target).data.cast::<u8>(),
+                raw::ggml_nbytes(source),
+            );
+        }
+        true
+    })
+}
+
+unsafe extern "C" fn clear(buffer: raw::ggml_backend_buffer_t, value: u8) {
+    // SAFETY: a buffer of ours, on which nothing computes while it is cleared. Mapped ones are cleared by no part of llama.cpp,
+    // but whoever does means the memory below.
+    unsafe {
+        let buffer = inner(buffer);
+        match &buffer.bytes {
+            Bytes::Own(memory) if value == 0 => memory.zero(),
+            _ => buffer.base().write_bytes(value, buffer.size),
+        }
+    }
+}

@@ -1,0 +1,160 @@
+//! How a simulated card is described.
+
+use std::ffi::{CStr, CString};
+use std::sync::Arc;
+
+use super::card::{Card, Settings};
+use super::rules::Rules;
+use super::{SimGpu, registry, slot};
+use crate::error::Error;
+
+/// A simulated GPU to be registered; made by [`SimGpu::builder`].
+#[derive(Debug, Clone)]
+#[must_use = "a card exists once it is registered"]
+pub struct SimGpuBuilder {
+    name: String,
+    backend: String,
+    pci_id: Option<String>,
+    total: u64,
+    taken: u64,
+    rules: Rules,
+    asynchronous: bool,
+    flash_attention: bool,
+    host_buffer: Option<bool>,
+    fail_allocation: u64,
+    fail_graph: u64,
+}
+
+impl SimGpuBuilder {
+    pub(super) fn new(name: String) -> Self {
+        Self {
+            name,
+            backend: "SIM".into(),
+            pci_id: None,
+            total: 8 << 30,
+            taken: 0,
+            rules: Rules::Plain,
+            asynchronous: false,
+            flash_attention: true,
+            host_buffer: None,
+            fail_allocation: 0,
+            fail_graph: 0,
+        }
+    }
+
+    /// Memory of the card, in bytes.
+    pub fn total(mut self, bytes: u64) -> Self {
+        self.total = bytes;
+        self
+    }
+
+    /// Bytes that other processes pretend to take; [`SimGpu::set_taken`] changes them later.
+    pub fn taken(mut self, bytes: u64) -> Self {
+        self.taken = bytes;
+        self
+    }
+
+    /// How tensors are laid out. [`Rules::Plain`] unless said otherwise.
+    pub fn rules(mut self, rules: Rules) -> Self {
+        self.rules = rules;
+        self
+    }
+
+    /// Claims asynchronous computation and events, as CUDA does. With such cards only, llama.cpp keeps four copies of a graph
+    /// in flight over several of them (llama-context.cpp:430-460), which takes more memory. Off unless asked for.
+    pub fn asynchronous(mut self, asynchronous: bool) -> Self {
+        self.asynchronous = asynchronous;
+        self
+    }
+
+    /// Whether the card can run fused attention. On unless said otherwise.
+    pub fn flash_attention(mut self, flash_attention: bool) -> Self {
+        self.flash_attention = flash_attention;
+        self
+    }
+
+    /// Whether the card offers pinned host memory, which llama.cpp then prefers for what stays on the host. By the rules unless
+    /// said otherwise: CUDA and Vulkan do.
+    pub fn host_buffer(mut self, host_buffer: bool) -> Self {
+        self.host_buffer = Some(host_buffer);
+        self
+    }
+
+    /// The PCI address that the card reports, such as `0000:01:00.0`. None unless given. llama.cpp takes two GPUs of one
+    /// address for the same one when it chooses the devices itself.
+    pub fn pci_id(mut self, pci_id: impl Into<String>) -> Self {
+        self.pci_id = Some(pci_id.into());
+        self
+    }
+
+    /// What [`Device::backend`](crate::Device::backend) answers, for code that decides by it: `SIM` unless given.
+    pub fn backend(mut self, name: impl Into<String>) -> Self {
+        self.backend = name.into();
+        self
+    }
+
+    /// Refuses the `n`-th allocation, as [`SimGpu::fail_allocation`] does.
+    pub fn fail_allocation(mut self, n: u64) -> Self {
+        self.fail_allocation = n;
+        self
+    }
+
+    /// Fails the `n`-th computation, as [`SimGpu::fail_graph`] does.
+    pub fn fail_graph(mut self, n: u64) -> Self {
+        self.fail_graph = n;
+        self
+    }
+
+    /// Registers the card with ggml.
+    ///
+    /// Waits until no other thread loads a model, makes a context or lists devices: ggml's registry cannot be read and changed
+    /// at once.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::InvalidParameter`] when [`MAX_CARDS`](super::MAX_CARDS) are registered already or still hold memory, for an
+    /// alignment that is no power of two, a text with a NUL byte or a backend called `RPC`, and inside the progress callback
+    /// of a load; the errors of [`Backend::init`](crate::Backend::init).
+    pub fn register(self) -> Result<SimGpu, Error> {
+        self.rules.check()?;
+        // llama.cpp sorts such devices to the front and trusts their names to be endpoints (llama.cpp:232).
+        if self.backend == "RPC" {
+            return Err(Error::parameter(
+                "backend",
+                "RPC",
+                "a simulated GPU is on this machine",
+            ));
+        }
+        let settings = Settings {
+            description: text("name", self.name)?,
+            backend: text("backend", self.backend)?,
+            pci_id: self.pci_id.map(|id| text("pci_id", id)).transpose()?,
+            total: self.total,
+            rules: self.rules,
+            asynchronous: self.asynchronous,
+            flash_attention: self.flash_attention,
+            host_buffer: self.host_buffer.unwrap_or(self.rules.pins_host_memory()),
+            offload_from: offload_from(),
+        };
+        let card = Arc::new(Card::new(settings));
+        card.set_taken(self.taken);
+        card.fail_allocation(self.fail_allocation);
+        card.fail_graph(self.fail_graph);
+        let slot = registry::register(&card)?;
+        Ok(SimGpu { slot, card })
+    }
+}
+
+fn text(parameter: &'static str, text: String) -> Result<&'static CStr, Error> {
+    CString::new(text)
+        .map(slot::intern)
+        .map_err(|e| Error::parameter(parameter, format!("{e}"), "a text without NUL"))
+}
+
+/// From so many tokens on, a GPU computes with weights that the host keeps: ggml-cuda.cu:5928, and the same in Vulkan and Metal.
+fn offload_from() -> i64 {
+    std::env::var("GGML_OP_OFFLOAD_MIN_BATCH")
+        .ok()
+        .and_then(|text| text.trim().parse().ok())
+        .unwrap_or(32)
+}

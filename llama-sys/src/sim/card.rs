@@ -1,0 +1,188 @@
+//! The state of a simulated card: what it is, and who holds how much of it.
+
+use std::ffi::CStr;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use super::rules::Rules;
+
+/// What a card is; fixed once it is registered.
+#[derive(Debug)]
+pub(super) struct Settings {
+    pub(super) description: &'static CStr,
+    pub(super) backend: &'static CStr,
+    pub(super) pci_id: Option<&'static CStr>,
+    pub(super) total: u64,
+    pub(super) rules: Rules,
+    pub(super) asynchronous: bool,
+    pub(super) flash_attention: bool,
+    pub(super) host_buffer: bool,
+    /// Tokens from which on the card computes with the host's weights.
+    pub(super) offload_from: i64,
+}
+
+/// A card. The [`SimGpu`](super::SimGpu), its slot, and every buffer and stream on it hold one `Arc` each.
+#[derive(Debug)]
+pub(super) struct Card {
+    pub(super) settings: Settings,
+    taken: AtomicU64,
+    used: AtomicU64,
+    peak: AtomicU64,
+    buffers: AtomicU64,
+    allocations: AtomicU64,
+    graphs: AtomicU64,
+    /// 0: never; n: the n-th from now.
+    failing_allocation: AtomicU64,
+    failing_graph: AtomicU64,
+}
+
+impl Card {
+    pub(super) fn new(settings: Settings) -> Self {
+        Self {
+            settings,
+            taken: AtomicU64::new(0),
+            used: AtomicU64::new(0),
+            peak: AtomicU64::new(0),
+            buffers: AtomicU64::new(0),
+            allocations: AtomicU64::new(0),
+            graphs: AtomicU64::new(0),
+            failing_allocation: AtomicU64::new(0),
+            failing_graph: AtomicU64::new(0),
+        }
+    }
+
+    /// Total less what others take.
+    fn capacity(&self) -> u64 {
+        self.settings.total.saturating_sub(self.taken())
+    }
+
+    pub(super) fn free(&self) -> u64 {
+        self.capacity().saturating_sub(self.used())
+    }
+
+    pub(super) fn used(&self) -> u64 {
+        self.used.load(Ordering::Acquire)
+    }
+
+    pub(super) fn peak(&self) -> u64 {
+        self.peak.load(Ordering::Acquire)
+    }
+
+    pub(super) fn taken(&self) -> u64 {
+        self.taken.load(Ordering::Acquire)
+    }
+
+    pub(super) fn set_taken(&self, bytes: u64) {
+        self.taken.store(bytes, Ordering::Release);
+    }
+
+    pub(super) fn buffers(&self) -> u64 {
+        self.buffers.load(Ordering::Acquire)
+    }
+
+    pub(super) fn allocations(&self) -> u64 {
+        self.allocations.load(Ordering::Acquire)
+    }
+
+    pub(super) fn graphs(&self) -> u64 {
+        self.graphs.load(Ordering::Acquire)
+    }
+
+    pub(super) fn fail_allocation(&self, n: u64) {
+        self.failing_allocation.store(n, Ordering::Release);
+    }
+
+    pub(super) fn fail_graph(&self, n: u64) {
+        self.failing_graph.store(n, Ordering::Release);
+    }
+
+    /// Takes `bytes` for a buffer. False when they do not fit, or when this allocation was told to fail.
+    pub(super) fn take(&self, bytes: u64) -> bool {
+        self.allocations.fetch_add(1, Ordering::AcqRel);
+        if reached(&self.failing_allocation) || bytes > self.settings.rules.largest_buffer() {
+            return false;
+        }
+        let capacity = self.capacity();
+        let before = self
+            .used
+            .fetch_update(Ordering::AcqRel, Ordering::Acquire, |used| {
+                used.checked_add(bytes).filter(|sum| *sum <= capacity)
+            });
+        let Ok(before) = before else { return false };
+        self.peak.fetch_max(before + bytes, Ordering::AcqRel);
+        self.buffers.fetch_add(1, Ordering::AcqRel);
+        true
+    }
+
+    /// Gives a buffer's bytes back.
+    pub(super) fn give_back(&self, bytes: u64) {
+        self.used.fetch_sub(bytes, Ordering::AcqRel);
+        self.buffers.fetch_sub(1, Ordering::AcqRel);
+    }
+
+    /// Counts a computation. True when it was told to fail.
+    pub(super) fn graph_fails(&self) -> bool {
+        self.graphs.fetch_add(1, Ordering::AcqRel);
+        reached(&self.failing_graph)
+    }
+}
+
+/// Counts down; true for the one that was waited for.
+fn reached(countdown: &AtomicU64) -> bool {
+    countdown.fetch_update(Ordering::AcqRel, Ordering::Acquire, |n| n.checked_sub(1)) == Ok(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn card(total: u64) -> Card {
+        Card::new(Settings {
+            description: c"test",
+            backend: c"SIM",
+            pci_id: None,
+            total,
+            rules: Rules::Plain,
+            asynchronous: false,
+            flash_attention: true,
+            host_buffer: false,
+            offload_from: 32,
+        })
+    }
+
+    #[test]
+    fn what_does_not_fit_is_refused_and_what_is_given_back_fits_again() {
+        let card = card(100);
+        assert!(card.take(60));
+        assert!(!card.take(41));
+        assert!(card.take(40));
+        card.give_back(60);
+        assert_eq!((card.used(), card.peak(), card.free()), (40, 100, 60));
+        assert_eq!((card.buffers(), card.allocations()), (1, 3));
+    }
+
+    #[test]
+    fn ballast_over_what_is_free_leaves_nothing_and_takes_nothing_away() {
+        let card = card(100);
+        assert!(card.take(60));
+        card.set_taken(u64::MAX);
+        assert_eq!((card.used(), card.free()), (60, 0));
+        assert!(!card.take(1));
+        card.set_taken(0);
+        assert!(card.take(40));
+    }
+
+    #[test]
+    fn the_allocation_told_to_fail_is_the_only_one() {
+        let card = card(100);
+        card.fail_allocation(2);
+        assert_eq!([(); 4].map(|()| card.take(1)), [true, false, true, true]);
+    }
+
+    #[test]
+    fn sizes_near_the_largest_number_do_not_wrap() {
+        let card = card(u64::MAX);
+        assert!(card.take(u64::MAX - 1));
+        assert!(!card.take(2));
+        assert!(card.take(1));
+    }
+}

@@ -1,0 +1,70 @@
+//! The host memory behind a simulated buffer.
+
+use std::io;
+
+use memmap2::{MmapOptions, MmapRaw};
+
+/// Zeroed pages that cost nothing until written to: an anonymous mapping that reserves no swap, so that a buffer of 400 GB fits
+/// on any host. Where the system counts reservations all the same (Windows, `vm.overcommit_memory` 2), it may be refused.
+pub(super) struct Memory {
+    map: MmapRaw,
+}
+
+impl Memory {
+    pub(super) fn reserve(bytes: usize) -> io::Result<Self> {
+        let map = MmapOptions::new().len(bytes).no_reserve_swap().map_anon()?;
+        Ok(Self { map: map.into() })
+    }
+
+    pub(super) fn base(&self) -> *mut u8 {
+        self.map.as_mut_ptr()
+    }
+
+    /// Makes every byte zero by giving the pages back, which touches none of them: llama.cpp clears a whole KV cache at once.
+    ///
+    /// # Safety
+    ///
+    /// Nothing reads or writes the memory meanwhile.
+    pub(super) unsafe fn zero(&self) {
+        #[cfg(target_os = "linux")]
+        // SAFETY: madvise(2): MADV_DONTNEED turns the pages of a private anonymous mapping into zero ones; the caller promises
+        // that nobody looks.
+        if unsafe {
+            self.map
+                .unchecked_advise(memmap2::UncheckedAdvice::DontNeed)
+        }
+        .is_ok()
+        {
+            return;
+        }
+        // SAFETY: the mapping is writable over its whole length.
+        unsafe { self.base().write_bytes(0, self.map.len()) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_is_zero_writable_and_zero_again() {
+        let memory = Memory::reserve(10_000).unwrap();
+        // SAFETY: within the mapping, which only this test knows.
+        unsafe {
+            assert_eq!(memory.base().add(9_999).read(), 0);
+            memory.base().write_bytes(7, 10_000);
+            memory.zero();
+            assert_eq!(memory.base().add(9_999).read(), 0);
+        }
+    }
+
+    #[test]
+    #[cfg(target_os = "linux")]
+    fn terabytes_are_given_and_cleared_without_being_touched() {
+        // Refused under `vm.overcommit_memory` 2: no harm either.
+        if let Ok(memory) = Memory::reserve(4 << 40) {
+            // SAFETY: only this test knows the mapping.
+            unsafe { memory.zero() };
+        }
+    }
+}

@@ -1,0 +1,167 @@
+//! Simulated GPUs: ggml backends whose memory is a number and whose arithmetic is the CPU's.
+//!
+//! What flows in: a size, allocation rules, faults to inject. What flows out: a [`Device`] that llama.cpp takes for a GPU. It
+//! reports free memory, refuses what does not fit, and computes the same tokens as the CPU, so that whatever places a model can
+//! be tested on any machine, with llama.cpp itself and no mock. A card of 400 GB costs no host memory until it is written to.
+//!
+//! ```
+//! use llama_sys::sim::{Rules, SimGpu};
+//! use llama_sys::{Context, ContextParams, Model, ModelParams};
+//!
+//! # let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../examples/model/autoplace-demo-q8_0.gguf");
+//! let gpu = SimGpu::builder("SIM RTX 4090")
+//!     .total(24 << 30)
+//!     .taken(3 << 30) // by other processes
+//!     .rules(Rules::Cuda)
+//!     .register()?;
+//!
+//! let params = ModelParams { devices: Some(vec![gpu.device()]), ..ModelParams::default() };
+//! let model = Model::load(path, params)?;
+//! assert!(gpu.used() > 0);
+//!
+//! gpu.set_taken(24 << 30); // another process takes the rest
+//! let error = Context::new(&model, ContextParams::default()).unwrap_err();
+//! assert_eq!(error.out_of_memory().unwrap().buffer_type, gpu.device().name());
+//!
+//! drop(model);
+//! assert_eq!(gpu.used(), 0);
+//! # Ok::<(), llama_sys::Error>(())
+//! ```
+//!
+//! # What is simulated
+//!
+//! Sizes: free and total bytes, alignment, padding of rows, the scratch memory of fused attention, the largest buffer, pinned
+//! host buffers (see [`Rules`]); events and several copies of a graph in flight, when asked for; the choice of what runs on the
+//! GPU for large batches. Not simulated: what a driver takes for itself, pools that grow while computing, and speed. Nothing
+//! runs ahead: an [asynchronous](SimGpuBuilder::asynchronous) card says that it computes asynchronously, and is done when asked.
+//!
+//! # Registered only on request
+//!
+//! A card enters ggml's registry with [`SimGpuBuilder::register`] and leaves it when its [`SimGpu`] is dropped. Meanwhile it is a
+//! GPU like any other for the whole process: [`Backend::devices`](crate::Backend::devices) lists it, and a load with
+//! [`devices: None`](crate::ModelParams::devices) puts layers on it. Real loads in a process that also simulates name their
+//! devices.
+//!
+//! # Lifetimes and limits
+//!
+//! Cards sit in [`MAX_CARDS`] slots, named `SIM0` to `SIM14`, that live until the process ends: a [`Device`], a model or a
+//! context may outlive the [`SimGpu`] and keeps working. A slot is used again once its [`SimGpu`] is dropped and nothing is
+//! allocated or computing on it; from then on what still holds the old [`Device`] speaks to the new card. Registering and
+//! dropping any number of times costs no memory beyond each distinct name, once.
+
+mod backend;
+mod buffer;
+mod buffer_type;
+mod builder;
+mod callback;
+mod card;
+mod device;
+mod memory;
+pub(crate) mod registry;
+mod rules;
+mod slot;
+
+use std::fmt;
+use std::sync::Arc;
+
+use crate::device::Device;
+use card::Card;
+use slot::Slot;
+
+pub use builder::SimGpuBuilder;
+pub use rules::Rules;
+pub use slot::MAX_CARDS;
+
+/// A registered simulated GPU; dropping it takes it out of ggml's registry.
+///
+/// Models and contexts on it may be dropped before or after.
+pub struct SimGpu {
+    slot: &'static Slot,
+    card: Arc<Card>,
+}
+
+impl SimGpu {
+    /// A card that calls itself `name`, to be [registered](SimGpuBuilder::register): 8 GiB, all of it free, [`Rules::Plain`].
+    pub fn builder(name: impl Into<String>) -> SimGpuBuilder {
+        SimGpuBuilder::new(name.into())
+    }
+
+    /// The device, for [`ModelParams::devices`](crate::ModelParams::devices).
+    pub fn device(&self) -> Device {
+        Device::from_raw(self.slot.device()).expect("a slot's device is no null pointer")
+    }
+
+    /// All memory of the card, in bytes.
+    pub fn total(&self) -> u64 {
+        self.card.settings.total
+    }
+
+    /// Bytes that llama.cpp may still allocate: total - taken - used, never below 0.
+    pub fn free(&self) -> u64 {
+        self.card.free()
+    }
+
+    /// Bytes in buffers on the card now: what [`Context::memory_breakdown`](crate::Context::memory_breakdown) says of it.
+    pub fn used(&self) -> u64 {
+        self.card.used()
+    }
+
+    /// The most bytes that were in use at once.
+    pub fn peak(&self) -> u64 {
+        self.card.peak()
+    }
+
+    /// Bytes that other processes pretend to take.
+    pub fn taken(&self) -> u64 {
+        self.card.taken()
+    }
+
+    /// Changes what other processes pretend to take: ballast. May exceed what is free; what is in use stays.
+    pub fn set_taken(&self, bytes: u64) {
+        self.card.set_taken(bytes);
+    }
+
+    /// Buffers on the card now.
+    pub fn buffers(&self) -> u64 {
+        self.card.buffers()
+    }
+
+    /// Allocations that were asked of the card so far, refused ones included.
+    pub fn allocations(&self) -> u64 {
+        self.card.allocations()
+    }
+
+    /// Graphs, or parts of one, that the card was given to compute so far, failed ones included.
+    pub fn graphs(&self) -> u64 {
+        self.card.graphs()
+    }
+
+    /// Refuses the `n`-th allocation from now, 1 being the next, and that one only; 0 refuses none.
+    pub fn fail_allocation(&self, n: u64) {
+        self.card.fail_allocation(n);
+    }
+
+    /// Fails the `n`-th computation from now, 1 being the next, and that one only; 0 fails none. llama.cpp computes a graph in
+    /// parts, one for each change of device.
+    pub fn fail_graph(&self, n: u64) {
+        self.card.fail_graph(n);
+    }
+}
+
+impl Drop for SimGpu {
+    fn drop(&mut self) {
+        registry::unregister(self.slot);
+    }
+}
+
+impl fmt::Debug for SimGpu {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SimGpu")
+            .field("device", &self.device().name())
+            .field("description", &self.card.settings.description)
+            .field("total", &self.total())
+            .field("taken", &self.taken())
+            .field("used", &self.used())
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,230 @@
+//! How much memory a tensor takes on a backend: the allocation rules of CUDA, Vulkan and Metal.
+
+mod cuda;
+mod metal;
+
+use crate::error::Error;
+use crate::raw;
+
+/// Whose allocation rules a simulated GPU follows.
+///
+/// | | alignment | a tensor takes | a list of tensors is cut at | pinned host memory |
+/// |---|---|---|---|---|
+/// | `Plain` | 32 | its bytes | - | no |
+/// | `Cuda` | 128 | its bytes, the rest of a row of 512, scratch of fused attention | - | yes |
+/// | `Vulkan` | the device's | its bytes | min(1 GiB, the device's) | yes |
+/// | `Metal` | 32 | its bytes, scratch of fused attention, experts and sorting | - | no, but it maps files |
+///
+/// All of it is read off llama.cpp's backends and exact, but for: the CUDA kernel that converts no cache is assumed for
+/// one token at a time and for no other shape (ggml-cuda/fattn.cu:560-720 also looks at the card); a Metal device's largest
+/// buffer, and its index lists for sparse attention (ggml-metal-ops.cpp:3380), are left out; pinned memory of Vulkan is aligned as
+/// the CPU's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub enum Rules {
+    /// The CPU's.
+    #[default]
+    Plain,
+    /// NVIDIA's, and AMD's through ROCm.
+    Cuda,
+    /// Vulkan's, whose limits are the device's own.
+    Vulkan {
+        /// `minStorageBufferOffsetAlignment` in bytes, a power of two: 16 to 256 in practice.
+        alignment: u64,
+        /// `maxMemoryAllocationSize` in bytes: often 4 GiB, or all of the memory. Larger buffers are refused.
+        max_alloc: u64,
+    },
+    /// Apple's: files are mapped straight into the GPU's memory.
+    Metal,
+}
+
+/// ggml-vulkan.cpp:4219.
+const VULKAN_BLOCK: u64 = 1 << 30;
+
+impl Rules {
+    /// Refuses what ggml would assert against.
+    pub(super) fn check(self) -> Result<(), Error> {
+        match self {
+            // ggml-alloc.c, aligned_offset: assert(alignment && !(alignment & (alignment - 1))).
+            Self::Vulkan { alignment, .. } if !alignment.is_power_of_two() => Err(
+                Error::parameter("alignment", alignment, "alignments are powers of two"),
+            ),
+            // Memory comes in pages.
+            Self::Vulkan { alignment, .. } if alignment > 4096 => Err(Error::parameter(
+                "alignment",
+                alignment,
+                "at most 4096 is simulated",
+            )),
+            _ => Ok(()),
+        }
+    }
+
+    /// Where a tensor begins: a multiple of so many bytes.
+    pub(super) fn alignment(self) -> usize {
+        match self {
+            // ggml-impl.h:44, TENSOR_ALIGNMENT; ggml-metal.cpp:269.
+            Self::Plain | Self::Metal => 32,
+            // ggml-cuda.cu:897.
+            Self::Cuda => 128,
+            // ggml-vulkan.cpp:13056.
+            Self::Vulkan { alignment, .. } => alignment as usize,
+        }
+    }
+
+    /// Where ggml begins a new buffer for a list of tensors: ggml-vulkan.cpp:4221, :13061.
+    pub(super) fn buffer_limit(self) -> usize {
+        match self {
+            Self::Vulkan { max_alloc, .. } => {
+                usize::try_from(max_alloc.min(VULKAN_BLOCK)).unwrap_or(usize::MAX)
+            }
+            _ => usize::MAX,
+        }
+    }
+
+    /// The largest single buffer and tensor that the device takes: ggml-vulkan-buffers.cpp:31, ggml-vulkan.cpp:15332.
+    pub(super) fn largest_buffer(self) -> u64 {
+        match self {
+            Self::Vulkan { max_alloc, .. } => max_alloc,
+            _ => u64::MAX,
+        }
+    }
+
+    /// Whether the backend offers pinned host memory: ggml-cuda.cu:5246, ggml-vulkan.cpp:16106, ggml-metal.cpp:828.
+    pub(super) fn pins_host_memory(self) -> bool {
+        matches!(self, Self::Cuda | Self::Vulkan { .. })
+    }
+
+    /// Whether the backend maps host memory: ggml-metal.cpp:704.
+    pub(super) fn maps_host_memory(self) -> bool {
+        self == Self::Metal
+    }
+
+    /// Bytes that the backend adds to a pinned buffer: ggml-vulkan.cpp:13096.
+    pub(super) fn host_extra(self) -> usize {
+        match self {
+            Self::Vulkan { .. } => 32,
+            _ => 0,
+        }
+    }
+
+    /// Bytes that a tensor takes, before alignment.
+    ///
+    /// # Safety
+    ///
+    /// A tensor of ggml's, with the sources that its operation has.
+    pub(super) unsafe fn alloc_size(self, tensor: &raw::ggml_tensor) -> usize {
+        // SAFETY: ggml_nbytes reads the type and shape of a tensor that lives (ggml.c).
+        let bytes = unsafe { raw::ggml_nbytes(tensor) };
+        match self {
+            Self::Plain | Self::Vulkan { .. } => bytes,
+            // SAFETY: the caller's promise.
+            Self::Cuda => unsafe { cuda::alloc_size(tensor, bytes) },
+            // SAFETY: as above.
+            Self::Metal => unsafe { metal::alloc_size(tensor, bytes) },
+        }
+    }
+}
+
+/// Queries, keys and values of a fused attention.
+unsafe fn attention(tensor: &raw::ggml_tensor) -> Option<[&raw::ggml_tensor; 3]> {
+    // SAFETY: NULL, or tensors that live as long as the result (ggml.h, ggml_tensor::src).
+    unsafe {
+        Some([
+            tensor.src[0].as_ref()?,
+            tensor.src[1].as_ref()?,
+            tensor.src[2].as_ref()?,
+        ])
+    }
+}
+
+/// Values that are a part of the keys (MLA): fattn-common.cuh:63, ggml-metal-ops.cpp:3213.
+fn shares_memory(keys: &raw::ggml_tensor, values: &raw::ggml_tensor) -> bool {
+    !values.view_src.is_null()
+        && (std::ptr::eq(values.view_src, keys)
+            || (values.view_src == keys.view_src && values.view_offs == keys.view_offs))
+}
+
+fn elements(tensor: &raw::ggml_tensor) -> usize {
+    tensor.ne.iter().product::<i64>() as usize
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tensor(type_: raw::ggml_type, ne: [i64; 4]) -> raw::ggml_tensor {
+        // SAFETY: an all-zero tensor is valid: numbers 0, pointers NULL. The sizes of types are constants.
+        unsafe {
+            let mut tensor: raw::ggml_tensor = std::mem::zeroed();
+            tensor.type_ = type_;
+            tensor.ne = ne;
+            tensor.nb[0] = raw::ggml_type_size(type_);
+            tensor.nb[1] = raw::ggml_row_size(type_, ne[0]);
+            tensor.nb[2] = tensor.nb[1] * ne[1] as usize;
+            tensor.nb[3] = tensor.nb[2] * ne[2] as usize;
+            tensor
+        }
+    }
+
+    fn size(rules: Rules, tensor: &raw::ggml_tensor) -> usize {
+        // SAFETY: made above, with the sources it needs.
+        unsafe { rules.alloc_size(tensor) }
+    }
+
+    #[test]
+    fn cuda_adds_the_rest_of_a_row_of_512_to_quantised_tensors() {
+        // 256 = 512 - 256: 8 blocks of 34 bytes.
+        let weight = tensor(raw::GGML_TYPE_Q8_0, [256, 3, 1, 1]);
+        assert_eq!(size(Rules::Plain, &weight), 3 * 272);
+        assert_eq!(size(Rules::Cuda, &weight), 3 * 272 + 272);
+        // 768 = 512 + 256: one super-block of 144 bytes.
+        let weight = tensor(raw::GGML_TYPE_Q4_K, [768, 2, 1, 1]);
+        assert_eq!(size(Rules::Cuda, &weight), 2 * 3 * 144 + 144);
+        let whole = tensor(raw::GGML_TYPE_Q4_K, [1024, 2, 1, 1]);
+        assert_eq!(size(Rules::Cuda, &whole), size(Rules::Plain, &whole));
+        let floats = tensor(raw::GGML_TYPE_F32, [250, 1, 1, 1]);
+        assert_eq!(size(Rules::Cuda, &floats), 1000);
+    }
+
+    #[test]
+    fn cuda_converts_a_cache_that_is_not_f16_behind_the_result_of_fused_attention() {
+        let attend = |type_, tokens| {
+            let mut q = tensor(raw::GGML_TYPE_F32, [64, tokens, 8, 1]);
+            let mut k = tensor(type_, [64, 1024, 2, 1]);
+            let mut v = tensor(type_, [64, 1024, 2, 1]);
+            let mut result = tensor(raw::GGML_TYPE_F32, [64, 8, tokens, 1]);
+            result.op = raw::GGML_OP_FLASH_ATTN_EXT;
+            result.src[0] = &raw mut q;
+            result.src[1] = &raw mut k;
+            result.src[2] = &raw mut v;
+            size(Rules::Cuda, &result)
+        };
+        let bytes = |tokens| 4 * 64 * 8 * tokens as usize;
+        assert_eq!(attend(raw::GGML_TYPE_F16, 512), bytes(512));
+        assert_eq!(
+            attend(raw::GGML_TYPE_Q8_0, 512),
+            bytes(512) + 2 * 2 * (64 * 1024 * 2)
+        );
+        assert_eq!(attend(raw::GGML_TYPE_Q8_0, 1), bytes(1));
+    }
+
+    #[test]
+    fn metal_doubles_what_is_sorted() {
+        let mut order = tensor(raw::GGML_TYPE_I32, [100, 3, 1, 1]);
+        order.op = raw::GGML_OP_ARGSORT;
+        assert_eq!(size(Rules::Metal, &order), 2 * 1200);
+        assert_eq!(size(Rules::Cuda, &order), 1200);
+    }
+
+    #[test]
+    fn an_alignment_that_is_no_power_of_two_is_refused() {
+        let rules = |alignment| Rules::Vulkan {
+            alignment,
+            max_alloc: 1 << 30,
+        };
+        assert!(rules(0).check().is_err());
+        assert!(rules(48).check().is_err());
+        assert!(rules(8192).check().is_err());
+        assert!(rules(64).check().is_ok());
+    }
+}

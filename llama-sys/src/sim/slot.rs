@@ -1,0 +1,203 @@
+//! The places that simulated cards sit in: what ggml points to, and so never frees.
+
+use std::collections::HashSet;
+use std::ffi::{CStr, CString, c_char, c_void};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
+
+use super::card::Card;
+use super::{buffer_type, device};
+use crate::raw;
+
+/// Simulated GPUs at most at once. A scheduler has 16 backends, one of them the CPU's (ggml-backend.cpp,
+/// `GGML_SCHED_MAX_BACKENDS`): with more GPUs registered, a load that names none of them would end the process.
+pub const MAX_CARDS: usize = 15;
+
+/// A place for a card: a registry entry with its one device and the device's buffer types. ggml has no way to free any of
+/// these while somebody may hold a pointer to them, so there are [`MAX_CARDS`] for the whole life of the process, and cards
+/// come and go in them.
+pub(super) struct Slot {
+    name: CString,
+    host_name: CString,
+    mapped_name: CString,
+    reg: &'static raw::ggml_backend_reg,
+    device: &'static raw::ggml_backend_device,
+    buft: &'static raw::ggml_backend_buffer_type,
+    host_buft: &'static raw::ggml_backend_buffer_type,
+    mapped_buft: &'static raw::ggml_backend_buffer_type,
+    card: RwLock<Option<Arc<Card>>>,
+}
+
+// SAFETY: what the raw structs point to lives until the process ends and is never written after `Slot::new`: ggml reads vtables
+// and contexts only (ggml-backend-impl.h). The rest is Rust's and guarded.
+unsafe impl Send for Slot {}
+// SAFETY: as above.
+unsafe impl Sync for Slot {}
+
+impl Slot {
+    fn new(index: usize) -> Self {
+        let context = index_to_context(index);
+        let name =
+            |suffix: &str| CString::new(format!("SIM{index}{suffix}")).expect("a name without NUL");
+        let reg = leak(raw::ggml_backend_reg {
+            api_version: raw::GGML_BACKEND_API_VERSION as i32,
+            iface: device::REG,
+            context,
+        });
+        let device = leak(raw::ggml_backend_device {
+            iface: device::DEVICE,
+            reg: pointer(reg),
+            context,
+        });
+        let buft = |iface| {
+            leak(raw::ggml_backend_buffer_type {
+                iface,
+                device: pointer(device),
+                context,
+            })
+        };
+        Self {
+            name: name(""),
+            host_name: name("_Host"),
+            mapped_name: name("_Mapped"),
+            reg,
+            device,
+            buft: buft(buffer_type::DEVICE),
+            host_buft: buft(buffer_type::HOST),
+            mapped_buft: buft(buffer_type::MAPPED),
+            card: RwLock::new(None),
+        }
+    }
+
+    /// Puts `card` here if nobody uses the one before it: its slot is then the last to hold it. Buffers and streams take their
+    /// share of a card through [`Slot::card`] alone, which waits for this.
+    pub(super) fn occupy(&self, card: &Arc<Card>) -> bool {
+        let mut place = self.card.write().unwrap_or_else(PoisonError::into_inner);
+        if place
+            .as_ref()
+            .is_some_and(|before| Arc::strong_count(before) > 1)
+        {
+            return false;
+        }
+        *place = Some(Arc::clone(card));
+        true
+    }
+
+    /// The card that sits here, or sat here last; `None` before the first.
+    pub(super) fn card(&self) -> Option<Arc<Card>> {
+        self.card
+            .read()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
+    }
+
+    pub(super) fn name(&self) -> *const c_char {
+        self.name.as_ptr()
+    }
+
+    pub(super) fn host_name(&self) -> *const c_char {
+        self.host_name.as_ptr()
+    }
+
+    pub(super) fn mapped_name(&self) -> *const c_char {
+        self.mapped_name.as_ptr()
+    }
+
+    pub(super) fn reg(&self) -> raw::ggml_backend_reg_t {
+        pointer(self.reg)
+    }
+
+    pub(super) fn device(&self) -> raw::ggml_backend_dev_t {
+        pointer(self.device)
+    }
+
+    pub(super) fn buft(&self) -> raw::ggml_backend_buffer_type_t {
+        pointer(self.buft)
+    }
+
+    pub(super) fn host_buft(&self) -> raw::ggml_backend_buffer_type_t {
+        pointer(self.host_buft)
+    }
+
+    pub(super) fn mapped_buft(&self) -> raw::ggml_backend_buffer_type_t {
+        pointer(self.mapped_buft)
+    }
+
+    /// Whether this buffer type is this card's own memory.
+    pub(super) fn owns(&self, buft: raw::ggml_backend_buffer_type_t) -> bool {
+        buft == self.buft() || buft == self.mapped_buft()
+    }
+}
+
+/// Every slot.
+pub(super) fn all() -> &'static [Slot] {
+    static SLOTS: OnceLock<Vec<Slot>> = OnceLock::new();
+    SLOTS.get_or_init(|| (0..MAX_CARDS).map(Slot::new).collect())
+}
+
+/// The slot whose memory this buffer type is, if it is a simulated card's.
+pub(super) fn owner(buft: raw::ggml_backend_buffer_type_t) -> Option<&'static Slot> {
+    all().iter().find(|slot| slot.owns(buft))
+}
+
+/// The slot that a context pointer stands for. The pointers are numbers, never followed: there is nothing to dangle.
+pub(super) fn of(context: *mut c_void) -> &'static Slot {
+    &all()[context.addr() - 1]
+}
+
+fn index_to_context(index: usize) -> *mut c_void {
+    std::ptr::without_provenance_mut(index + 1)
+}
+
+fn leak<T>(value: T) -> &'static T {
+    Box::leak(Box::new(value))
+}
+
+/// As ggml takes it: its types are without `const`, its code only reads.
+fn pointer<T>(value: &'static T) -> *mut T {
+    std::ptr::from_ref(value).cast_mut()
+}
+
+/// A text that lives until the process ends; each distinct one is kept once. ggml hands out pointers to names without saying
+/// for how long.
+pub(super) fn intern(text: CString) -> &'static CStr {
+    static TEXTS: Mutex<Option<HashSet<&'static CStr>>> = Mutex::new(None);
+    let mut texts = TEXTS.lock().unwrap_or_else(PoisonError::into_inner);
+    let texts = texts.get_or_insert_with(HashSet::new);
+    match texts.get(text.as_c_str()) {
+        Some(known) => known,
+        None => {
+            let text: &'static CStr = Box::leak(text.into_boxed_c_str());
+            texts.insert(text);
+            text
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_same_text_is_kept_once() {
+        let first = intern(c"a card".to_owned());
+        assert!(std::ptr::eq(first, intern(c"a card".to_owned())));
+    }
+
+    #[test]
+    fn buffer_types_know_their_slot_and_have_names_of_their_own() {
+        let slots = all();
+        assert!(std::ptr::eq(owner(slots[3].buft()).unwrap(), &slots[3]));
+        assert!(std::ptr::eq(
+            owner(slots[3].mapped_buft()).unwrap(),
+            &slots[3]
+        ));
+        // Pinned memory is the host's.
+        assert!(owner(slots[3].host_buft()).is_none());
+        let names: HashSet<&CStr> = slots
+            .iter()
+            .flat_map(|slot| [&slot.name, &slot.host_name, &slot.mapped_name])
+            .map(CString::as_c_str)
+            .collect();
+        assert_eq!(names.len(), 3 * MAX_CARDS);
+    }
+}

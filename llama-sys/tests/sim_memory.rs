@@ -1,0 +1,197 @@
+//! A simulated GPU counts as llama.cpp counts, and refuses what does not fit.
+
+mod sim_support;
+
+use llama_sys::sim::{Rules, SimGpu};
+use llama_sys::{Device, Error, LoadMode, Model};
+use sim_support::{
+    MIB, accounted, alone, card, context, demo_path, greedy, load, params, try_context, try_load,
+};
+
+#[test]
+fn used_bytes_are_those_of_llama_cpps_breakdown() {
+    let _alone = alone();
+    let vulkan = Rules::Vulkan {
+        alignment: 256,
+        max_alloc: MIB,
+    };
+    for rules in [Rules::Plain, Rules::Cuda, vulkan, Rules::Metal] {
+        let gpus = [24, 8].map(|mib| {
+            SimGpu::builder("SIM card")
+                .total(mib * MIB)
+                .rules(rules)
+                .register()
+                .unwrap()
+        });
+        for n_gpu_layers in [0, 1, 4, 7] {
+            let model = load(&gpus.each_ref(), n_gpu_layers);
+            let mut context = context(&model);
+            let before = context.memory_breakdown().unwrap();
+            greedy(&mut context, 4);
+            let after = context.memory_breakdown().unwrap();
+            for gpu in &gpus {
+                assert_eq!(accounted(&after, gpu), gpu.used(), "{rules:?}");
+                assert_eq!(accounted(&before, gpu), accounted(&after, gpu));
+            }
+            drop((context, model));
+            assert!(gpus.iter().all(|gpu| gpu.used() == 0 && gpu.buffers() == 0));
+        }
+    }
+}
+
+#[test]
+fn free_bytes_are_the_total_less_what_others_and_llama_cpp_take() {
+    let _alone = alone();
+    let gpu = SimGpu::builder("SIM card")
+        .total(64 * MIB)
+        .taken(10 * MIB)
+        .register()
+        .unwrap();
+    let device = gpu.device();
+    let memory = || device.memory().unwrap();
+    assert_eq!((memory().free, memory().total), (54 * MIB, 64 * MIB));
+    let model = load(&[&gpu], -1);
+    assert_eq!(memory().free, 54 * MIB - gpu.used());
+    assert_eq!(memory().free, gpu.free());
+    gpu.set_taken(64 * MIB);
+    assert_eq!(memory().free, 0);
+    drop(model);
+    gpu.set_taken(0);
+    assert_eq!(memory().free, 64 * MIB);
+    assert_eq!((gpu.used(), gpu.taken(), gpu.total()), (0, 0, 64 * MIB));
+}
+
+#[test]
+fn a_model_that_does_not_fit_names_the_device_and_the_bytes() {
+    let _alone = alone();
+    let roomy = card(256 * MIB);
+    let weights = {
+        let _model = load(&[&roomy], -1);
+        roomy.used()
+    };
+    let gpu = card(weights - 1);
+    let error = try_load(&[&gpu], -1).unwrap_err();
+    assert!(matches!(error, Error::ModelLoad { .. }), "{error:?}");
+    let out = error.out_of_memory().unwrap_or_else(|| panic!("{error:?}"));
+    assert_eq!(out.buffer_type, gpu.device().name());
+    assert_eq!(out.bytes, weights);
+    assert_eq!((gpu.used(), gpu.buffers()), (0, 0));
+    // One byte more, and it fits.
+    let gpu = card(weights);
+    let _model = load(&[&gpu], -1);
+    assert_eq!(gpu.free(), 0);
+}
+
+#[test]
+fn a_context_that_does_not_fit_names_the_device_and_leaves_the_model() {
+    let _alone = alone();
+    let roomy = card(256 * MIB);
+    let model = load(&[&roomy], -1);
+    let weights = roomy.used();
+    let all = {
+        let _context = context(&model);
+        roomy.used()
+    };
+    // Room for the weights alone, for the cache too, for all but one byte.
+    for total in [weights, weights + MIB, all - 1] {
+        let gpu = card(total);
+        let model = load(&[&gpu], -1);
+        let error = try_context(&model).unwrap_err();
+        assert!(matches!(error, Error::ContextInit { .. }), "{error:?}");
+        let out = error.out_of_memory().unwrap_or_else(|| panic!("{error:?}"));
+        assert_eq!(out.buffer_type, gpu.device().name());
+        // More than was free at the time.
+        assert!(out.bytes > gpu.total() - gpu.peak(), "{out:?}");
+        assert_eq!(gpu.used(), weights);
+    }
+    let gpu = card(all);
+    let model = load(&[&gpu], -1);
+    greedy(&mut context(&model), 2);
+}
+
+#[test]
+fn ballast_between_load_and_context_makes_it_fail_and_its_end_succeed() {
+    let _alone = alone();
+    let gpu = card(256 * MIB);
+    let model = load(&[&gpu], -1);
+    let weights = gpu.used();
+    gpu.set_taken(256 * MIB - weights);
+    let error = try_context(&model).unwrap_err();
+    assert!(error.out_of_memory().is_some(), "{error:?}");
+    assert_eq!(gpu.used(), weights);
+    gpu.set_taken(0);
+    greedy(&mut context(&model), 2);
+    assert_eq!(gpu.used(), weights);
+}
+
+#[test]
+fn eight_gib_with_three_taken_split_like_five() {
+    let _alone = alone();
+    let other = card(3 * 1024 * MIB);
+    let ballasted = SimGpu::builder("SIM card")
+        .total(8 * 1024 * MIB)
+        .taken(3 * 1024 * MIB)
+        .register()
+        .unwrap();
+    let small = card(5 * 1024 * MIB);
+    let used = |gpu: &SimGpu| {
+        let _model = load(&[&other, gpu], -1);
+        (other.used(), gpu.used())
+    };
+    assert_eq!(used(&ballasted), used(&small));
+}
+
+#[test]
+fn a_card_of_400_gb_costs_no_host_memory() {
+    let _alone = alone();
+    let gpu = card(400_000_000_000);
+    assert_eq!(gpu.device().memory().unwrap().free, 400_000_000_000);
+    let model = load(&[&gpu], -1);
+    let before = resident();
+    // A cache of eight million tokens in F32: tens of GB, all of which llama.cpp clears.
+    let params = llama_sys::ContextParams {
+        n_ctx: 1 << 23,
+        type_k: llama_sys::KvType::F32,
+        type_v: llama_sys::KvType::F32,
+        n_outputs_max: 1,
+        ..sim_support::context_params()
+    };
+    let context = llama_sys::Context::new(&model, params).unwrap();
+    assert!(gpu.used() > 20_000_000_000, "{}", gpu.used());
+    let grown = resident().saturating_sub(before);
+    assert!(grown < 512 * MIB, "{grown} bytes became resident");
+    drop((context, model));
+    assert_eq!(gpu.used(), 0);
+}
+
+/// Bytes of this process in memory.
+fn resident() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+    let kib: Option<u64> = line.and_then(|line| line.trim().trim_end_matches(" kB").parse().ok());
+    kib.unwrap_or(0) * 1024
+}
+
+#[test]
+fn a_load_that_allocates_nothing_takes_nothing_and_tells_what_a_real_one_takes() {
+    let _alone = alone();
+    let gpu = SimGpu::builder("SIM card")
+        .rules(Rules::Cuda)
+        .register()
+        .unwrap();
+    let devices: Vec<Device> = vec![gpu.device()];
+    let mut probe = params(&devices, 5);
+    probe.no_alloc = true;
+    probe.load_mode = LoadMode::None;
+    let model = Model::load(demo_path(), probe).unwrap();
+    let predicted = context(&model).memory_breakdown().unwrap();
+    assert_eq!((gpu.allocations(), gpu.peak()), (0, 0));
+    drop(model);
+    let model = load(&[&gpu], 5);
+    let context = context(&model);
+    assert_eq!(accounted(&predicted, &gpu), gpu.used());
+    assert_eq!(
+        accounted(&predicted, &gpu),
+        accounted(&context.memory_breakdown().unwrap(), &gpu)
+    );
+}

@@ -1,0 +1,110 @@
+//! What the tests of simulated GPUs share.
+
+#![allow(dead_code, reason = "each test file uses its part")]
+
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use llama_sys::sim::SimGpu;
+use llama_sys::{
+    Batch, BufferUse, Context, ContextParams, Device, Error, KvType, MemoryBreakdown, Model,
+    ModelParams, Sampler, Token,
+};
+
+pub(crate) const MIB: u64 = 1 << 20;
+
+/// More than 32 tokens, so that GPUs compute for the host's layers too.
+pub(crate) const PROMPT: &str = "In the beginning God created the heaven and the earth. And the earth was without form, and \
+                                 void; and darkness was upon the face of the deep. And the Spirit of God moved upon the face \
+                                 of the waters.";
+
+/// One test at a time: a process has only so many cards, and this machine so many cores.
+pub(crate) fn alone() -> MutexGuard<'static, ()> {
+    static ALONE: Mutex<()> = Mutex::new(());
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+pub(crate) fn demo_path() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples/model/autoplace-demo-q8_0.gguf")
+}
+
+/// The card that most tests use.
+pub(crate) fn card(total: u64) -> SimGpu {
+    SimGpu::builder("SIM card").total(total).register().unwrap()
+}
+
+pub(crate) fn params(devices: &[Device], n_gpu_layers: i32) -> ModelParams {
+    ModelParams {
+        n_gpu_layers,
+        devices: Some(devices.to_vec()),
+        // Repacked weights are multiplied in another order: the same text is only sure with the same order.
+        use_extra_bufts: false,
+        ..ModelParams::default()
+    }
+}
+
+/// The demo model on these cards.
+pub(crate) fn try_load(cards: &[&SimGpu], n_gpu_layers: i32) -> Result<Model, Error> {
+    let devices: Vec<Device> = cards.iter().map(|card| card.device()).collect();
+    Model::load(demo_path(), params(&devices, n_gpu_layers))
+}
+
+pub(crate) fn load(cards: &[&SimGpu], n_gpu_layers: i32) -> Model {
+    try_load(cards, n_gpu_layers).unwrap()
+}
+
+/// Small enough to be quick: one thread, since ggml's threads spin while they wait for each other.
+pub(crate) fn context_params() -> ContextParams {
+    ContextParams {
+        n_ctx: 256,
+        n_batch: 128,
+        n_ubatch: 128,
+        n_threads: Some(1),
+        n_threads_batch: Some(1),
+        ..ContextParams::default()
+    }
+}
+
+pub(crate) fn try_context(model: &Model) -> Result<Context, Error> {
+    Context::new(model, context_params())
+}
+
+pub(crate) fn context(model: &Model) -> Context {
+    try_context(model).unwrap()
+}
+
+pub(crate) fn with_kv(model: &Model, kv: KvType) -> Context {
+    let params = ContextParams {
+        type_k: kv,
+        type_v: kv,
+        ..context_params()
+    };
+    Context::new(model, params).unwrap()
+}
+
+/// What the greedy choice continues [`PROMPT`] with.
+pub(crate) fn greedy(context: &mut Context, count: usize) -> Vec<Token> {
+    let model = context.model().clone();
+    let prompt = model.vocab().tokenize(PROMPT, true, false).unwrap();
+    assert!(prompt.len() > 32, "{} tokens", prompt.len());
+    let mut sampler = Sampler::chain(&model).unwrap().greedy().unwrap();
+    let mut batch = Batch::with_capacity(prompt.len());
+    for (position, &token) in prompt.iter().enumerate() {
+        batch.add(token, position as i32, 0, position + 1 == prompt.len());
+    }
+    let mut chosen = Vec::new();
+    while chosen.len() < count {
+        context.decode(&batch).unwrap();
+        let token = sampler.sample(context, -1).unwrap();
+        batch.clear();
+        batch.add(token, (prompt.len() + chosen.len()) as i32, 0, true);
+        chosen.push(token);
+    }
+    chosen
+}
+
+/// What llama.cpp says lies on the card.
+pub(crate) fn accounted(breakdown: &MemoryBreakdown, card: &SimGpu) -> u64 {
+    let device = card.device();
+    breakdown.on(&device).map(BufferUse::total).sum()
+}
