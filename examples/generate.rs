@@ -88,19 +88,20 @@ fn run(args: Args, interrupted: &Arc<AtomicBool>) -> anyhow::Result<()> {
         })
         .load()?;
 
-    let mut out = stdout().lock();
-    writeln!(out, "{}\n", model.placement())?;
-    write!(out, "{}", args.prompt)?;
-    out.flush()?;
-
     let mut generate = model
-        .generate(args.prompt)
+        .generate(&args.prompt)
         .max_tokens(args.n)
         .temperature(args.temp);
     if let Some(seed) = args.seed {
         generate = generate.seed(seed);
     }
+    // Refuses what cannot be before anything is printed.
     let mut stream = generate.stream()?;
+
+    let mut out = stdout().lock();
+    writeln!(out, "{}\n", model.placement())?;
+    write!(out, "{}", args.prompt)?;
+    out.flush()?;
     while !interrupted.load(Relaxed)
         && let Some(piece) = stream.next()
     {
@@ -111,7 +112,7 @@ fn run(args: Args, interrupted: &Arc<AtomicBool>) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Shows itself on a terminal only, and only when a load takes long enough to wonder.
+/// Shows itself on a terminal only, and leaves no trace.
 fn progress_bar() -> ProgressBar {
     let bar = if std::io::stderr().is_terminal() {
         ProgressBar::new(100)

@@ -124,26 +124,13 @@ fn numbers_that_cannot_be() {
 
 #[test]
 fn a_temperature_below_zero_is_refused_with_its_name() {
-    let output = generate(&["--temp", "-1"]);
-    assert_eq!(output.status.code(), Some(1));
-    assert!(
-        text(&output.stderr).contains("temp"),
-        "{}",
-        text(&output.stderr)
-    );
+    fails(&["--temp", "-1"], 1, "temp");
 }
 
 #[test]
 fn a_prompt_longer_than_the_context_names_both_lengths() {
     let prompt = "and it came to pass ".repeat(100);
-    let output = generate(&["--ctx", "256", "-p", &prompt]);
-    let stderr = text(&output.stderr);
-    assert_eq!(output.status.code(), Some(1), "{stderr}");
-    assert_eq!(stderr.trim_end().lines().count(), 1, "{stderr}");
-    assert!(
-        stderr.contains("256") && stderr.contains("tokens long"),
-        "{stderr}"
-    );
+    fails(&["--ctx", "256", "-p", &prompt], 1, "the context holds 256");
 }
 
 #[test]
