@@ -7,106 +7,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::batch::Batch;
+use crate::context_params::ContextParams;
 use crate::error::{Cause, Error, Failure};
 use crate::log::Captured;
 use crate::model::Model;
-use crate::tensor_type::KvType;
 use crate::{SeqId, raw, shim};
-
-/// ggml.h, GGML_MAX_N_THREADS.
-const MAX_THREADS: u32 = raw::GGML_MAX_N_THREADS;
-
-/// How a context is made; the fields are those of `llama_context_params`.
-#[derive(Debug, Clone, PartialEq)]
-pub struct ContextParams {
-    /// Context length in tokens; 0: as the model was trained. llama.cpp rounds it up to a multiple of 256.
-    pub n_ctx: u32,
-    /// Tokens at most in one [`Context::decode`].
-    pub n_batch: u32,
-    /// Tokens at most in one graph; 0: `n_batch`.
-    pub n_ubatch: u32,
-    /// Sequences, at least 1.
-    pub n_seq_max: u32,
-    /// Outputs at most in one decode; 0: `n_batch`. 1 is enough to generate one sequence and saves compute memory.
-    pub n_outputs_max: u32,
-    /// Threads for generation; `None`: as many as the process may use.
-    pub n_threads: Option<u32>,
-    /// Threads for prompts; `None`: as many as the process may use.
-    pub n_threads_batch: Option<u32>,
-    /// Flash attention.
-    pub flash_attention: FlashAttention,
-    /// Type of the K cache.
-    pub type_k: KvType,
-    /// Type of the V cache; quantised types need flash attention.
-    pub type_v: KvType,
-    /// Keep the KV cache of offloaded layers on their device.
-    pub offload_kqv: bool,
-    /// Copy host weights to a device for large batches.
-    pub op_offload: bool,
-    /// Give sliding-window layers a cache of full length.
-    pub swa_full: bool,
-    /// One cache for all sequences instead of one each.
-    pub kv_unified: bool,
-    /// Embeddings instead of logits.
-    pub embeddings: bool,
-    /// How embeddings of a sequence are combined.
-    pub pooling: Pooling,
-}
-
-impl Default for ContextParams {
-    /// llama.cpp's own defaults (llama-context.cpp, llama_context_default_params), but every thread that the process may use
-    /// instead of 4.
-    fn default() -> Self {
-        Self {
-            n_ctx: 512,
-            n_batch: 2048,
-            n_ubatch: 512,
-            n_seq_max: 1,
-            n_outputs_max: 0,
-            n_threads: None,
-            n_threads_batch: None,
-            flash_attention: FlashAttention::Auto,
-            type_k: KvType::F16,
-            type_v: KvType::F16,
-            offload_kqv: true,
-            op_offload: true,
-            swa_full: true,
-            kv_unified: false,
-            embeddings: false,
-            pooling: Pooling::Unspecified,
-        }
-    }
-}
-
-/// Whether attention runs fused.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-#[allow(missing_docs, reason = "the names say it")]
-pub enum FlashAttention {
-    /// Where the device of every layer supports it.
-    #[default]
-    Auto,
-    Enabled,
-    Disabled,
-}
-
-/// How the embeddings of a sequence are combined.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-#[non_exhaustive]
-pub enum Pooling {
-    /// As the model says.
-    #[default]
-    Unspecified,
-    /// One embedding per token.
-    None,
-    /// Mean over the sequence.
-    Mean,
-    /// The first token's.
-    Cls,
-    /// The last token's.
-    Last,
-    /// A reranking score.
-    Rank,
-}
 
 /// A context of a model. It can move between threads; one thread uses it at a time.
 pub struct Context {
@@ -160,40 +65,10 @@ impl Context {
     /// [`Error::InvalidParameter`] for what llama.cpp would abort on, [`Error::ContextInit`] for everything else;
     /// [`Error::out_of_memory`] tells which allocation failed.
     pub fn new(model: &Model, params: ContextParams) -> Result<Self, Error> {
-        check(model, &params)?;
-        let available = std::thread::available_parallelism().map_or(1, |n| n.get() as u32);
-        let threads = |wanted: Option<u32>| wanted.unwrap_or(available).min(MAX_THREADS) as i32;
+        params.check(model)?;
         let abort = Arc::new(AtomicBool::new(false));
 
-        // SAFETY: returns a plain struct.
-        let mut native = unsafe { raw::llama_context_default_params() };
-        native.n_ctx = params.n_ctx;
-        native.n_batch = params.n_batch;
-        native.n_ubatch = params.n_ubatch;
-        native.n_seq_max = params.n_seq_max;
-        native.n_outputs_max = params.n_outputs_max;
-        native.n_threads = threads(params.n_threads);
-        native.n_threads_batch = threads(params.n_threads_batch);
-        native.flash_attn_type = match params.flash_attention {
-            FlashAttention::Auto => raw::LLAMA_FLASH_ATTN_TYPE_AUTO,
-            FlashAttention::Enabled => raw::LLAMA_FLASH_ATTN_TYPE_ENABLED,
-            FlashAttention::Disabled => raw::LLAMA_FLASH_ATTN_TYPE_DISABLED,
-        };
-        native.type_k = params.type_k.id();
-        native.type_v = params.type_v.id();
-        native.offload_kqv = params.offload_kqv;
-        native.op_offload = params.op_offload;
-        native.swa_full = params.swa_full;
-        native.kv_unified = params.kv_unified;
-        native.embeddings = params.embeddings;
-        native.pooling_type = match params.pooling {
-            Pooling::Unspecified => raw::LLAMA_POOLING_TYPE_UNSPECIFIED,
-            Pooling::None => raw::LLAMA_POOLING_TYPE_NONE,
-            Pooling::Mean => raw::LLAMA_POOLING_TYPE_MEAN,
-            Pooling::Cls => raw::LLAMA_POOLING_TYPE_CLS,
-            Pooling::Last => raw::LLAMA_POOLING_TYPE_LAST,
-            Pooling::Rank => raw::LLAMA_POOLING_TYPE_RANK,
-        };
+        let mut native = params.to_native();
         native.abort_callback = Some(on_abort_question);
         native.abort_callback_data = Arc::as_ptr(&abort).cast_mut().cast();
 
@@ -510,121 +385,6 @@ impl fmt::Debug for Context {
             .field("n_seq_max", &self.n_seq_max)
             .finish_non_exhaustive()
     }
-}
-
-/// Refuses what llama_init_from_model aborts on.
-fn check(model: &Model, params: &ContextParams) -> Result<(), Error> {
-    // llama-context.cpp pads n_ctx to a multiple of 256 in 32 bits, and positions are signed.
-    const MAX_CTX: u32 = (i32::MAX as u32) & !255;
-    // llama-cparams.h, LLAMA_MAX_SEQ.
-    const MAX_SEQ: u32 = 256;
-    if params.n_ctx > MAX_CTX {
-        return Err(Error::parameter(
-            "n_ctx",
-            params.n_ctx,
-            format!("at most {MAX_CTX} tokens"),
-        ));
-    }
-    let n_ctx = if params.n_ctx == 0 {
-        model.n_ctx_train()
-    } else {
-        params.n_ctx
-    };
-    if n_ctx == 0 {
-        return Err(Error::parameter(
-            "n_ctx",
-            0,
-            "the model names no context length either",
-        ));
-    }
-    if params.n_seq_max == 0 || params.n_seq_max > MAX_SEQ {
-        return Err(Error::parameter(
-            "n_seq_max",
-            params.n_seq_max,
-            format!("1 to {MAX_SEQ} sequences"),
-        ));
-    }
-    if params.n_batch == 0 || params.n_batch > MAX_CTX {
-        return Err(Error::parameter(
-            "n_batch",
-            params.n_batch,
-            format!("1 to {MAX_CTX} tokens"),
-        ));
-    }
-    if params.n_ubatch > MAX_CTX {
-        return Err(Error::parameter(
-            "n_ubatch",
-            params.n_ubatch,
-            format!("at most {MAX_CTX} tokens"),
-        ));
-    }
-    // llama-context.cpp reserves graphs with n_seq_max sequences in n_tokens tokens and asserts that they fit.
-    let shape = model.shape();
-    let n_batch = if shape.causal {
-        params.n_batch.min(n_ctx)
-    } else {
-        params.n_batch
-    };
-    let n_ubatch = if params.n_ubatch == 0 {
-        n_batch
-    } else {
-        params.n_ubatch.min(n_batch)
-    };
-    if params.n_seq_max > n_batch || params.n_seq_max > n_ubatch {
-        return Err(Error::parameter(
-            "n_seq_max",
-            params.n_seq_max,
-            format!(
-                "at most n_batch ({n_batch}) and n_ubatch ({n_ubatch}), one token per sequence"
-            ),
-        ));
-    }
-    if params.n_outputs_max != 0 && params.n_outputs_max < params.n_seq_max {
-        return Err(Error::parameter(
-            "n_outputs_max",
-            params.n_outputs_max,
-            format!(
-                "at least n_seq_max ({}), one output per sequence",
-                params.n_seq_max
-            ),
-        ));
-    }
-    for (name, threads) in [
-        ("n_threads", params.n_threads),
-        ("n_threads_batch", params.n_threads_batch),
-    ] {
-        if let Some(threads) = threads.filter(|threads| !(1..=MAX_THREADS).contains(threads)) {
-            return Err(Error::parameter(
-                name,
-                threads,
-                format!("1 to {MAX_THREADS} threads"),
-            ));
-        }
-    }
-    // With flash attention llama.cpp checks the row itself; without, it asserts later (llama-kv-cache.cpp:1363).
-    for (name, kv, head) in [
-        ("type_k", params.type_k, shape.head_k),
-        ("type_v", params.type_v, shape.head_v),
-    ] {
-        if head % kv.block_size() != 0 {
-            return Err(Error::parameter(
-                name,
-                kv,
-                format!(
-                    "its blocks of {} do not divide the model's attention heads of {head}",
-                    kv.block_size()
-                ),
-            ));
-        }
-    }
-    if params.type_v.is_quantized() && params.flash_attention == FlashAttention::Disabled {
-        return Err(Error::parameter(
-            "type_v",
-            params.type_v,
-            "a quantised V cache needs flash attention",
-        ));
-    }
-    Ok(())
 }
 
 unsafe extern "C" fn on_abort_question(data: *mut c_void) -> bool {

@@ -10,92 +10,9 @@ use std::sync::Arc;
 use crate::backend::{Backend, path_to_c};
 use crate::device::Device;
 use crate::error::Error;
+use crate::model_params::{ModelParams, Storage};
 use crate::vocab::Vocab;
 use crate::{raw, shim};
-
-/// How a model is loaded; the fields are those of `llama_model_params`.
-pub struct ModelParams {
-    /// Layers to offload, counted from the last block backwards after the output layer: 0 none, 1 the output layer alone,
-    /// number of blocks + 1 everything. Negative: everything.
-    pub n_gpu_layers: i32,
-    /// Devices to offload to, in this order. `None`: every GPU that ggml found. Empty: none, so that no GPU is touched at all.
-    pub devices: Option<Vec<Device>>,
-    /// How several devices share the model.
-    pub split_mode: SplitMode,
-    /// Index into `devices` of the one device that [`SplitMode::None`] uses.
-    pub main_gpu: i32,
-    /// Proportion of the layers per device; empty: by free memory.
-    pub tensor_split: Vec<f32>,
-    /// Tensors that go elsewhere than their layer: first matching pattern wins.
-    pub overrides: Vec<TensorOverride>,
-    /// How the file is read.
-    pub load_mode: LoadMode,
-    /// Read metadata and simulate every allocation; nothing can be computed with such a model. Needs [`LoadMode::None`].
-    pub no_alloc: bool,
-    /// Validate the values of quantised tensors while loading.
-    pub check_tensors: bool,
-    /// Allow buffer types that repack weights for the CPU.
-    pub use_extra_bufts: bool,
-    /// Called with the progress from 0.0 to 1.0; returning `false` cancels the load.
-    pub progress: Option<Box<dyn FnMut(f32) -> bool + Send>>,
-}
-
-impl Default for ModelParams {
-    fn default() -> Self {
-        Self {
-            n_gpu_layers: -1,
-            devices: None,
-            split_mode: SplitMode::Layer,
-            main_gpu: 0,
-            tensor_split: Vec::new(),
-            overrides: Vec::new(),
-            load_mode: LoadMode::Auto,
-            no_alloc: false,
-            check_tensors: false,
-            use_extra_bufts: true,
-            progress: None,
-        }
-    }
-}
-
-/// How several devices share a model.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-#[non_exhaustive]
-pub enum SplitMode {
-    /// One device holds everything offloaded.
-    None,
-    /// Whole layers, and their KV cache, per device.
-    #[default]
-    Layer,
-}
-
-/// How a model file is read.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-#[non_exhaustive]
-pub enum LoadMode {
-    /// Memory-mapped where every device allows it.
-    #[default]
-    Auto,
-    /// Read into allocated buffers.
-    None,
-    /// Memory-mapped.
-    Mmap,
-    /// Read, and locked into memory.
-    Mlock,
-    /// Memory-mapped and locked.
-    MmapMlock,
-    /// Read past the page cache.
-    DirectIo,
-}
-
-/// Puts the tensors whose name matches a regular expression into the memory of one device.
-#[derive(Debug, Clone)]
-pub struct TensorOverride {
-    /// A regular expression (ECMAScript, as C++ has it), such as `blk\.(1[0-9])\.ffn_.*_exps`.
-    pub pattern: String,
-    /// The device whose default buffer type holds them. A CPU device means host memory, repacked where that is faster.
-    pub device: Device,
-}
 
 /// Shapes of a model that decide what a context may ask for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -142,14 +59,6 @@ impl Drop for Inner {
     }
 }
 
-/// What the raw parameters point to.
-struct Storage {
-    devices: Option<Vec<raw::ggml_backend_dev_t>>,
-    tensor_split: Vec<f32>,
-    _patterns: Vec<CString>,
-    overrides: Vec<raw::llama_model_tensor_buft_override>,
-}
-
 struct Progress {
     callback: Box<dyn FnMut(f32) -> bool + Send>,
     cancelled: bool,
@@ -173,44 +82,12 @@ impl Model {
         let backend = Backend::init()?;
         // llama.cpp walks through ggml's registry all along.
         let _unchanged = crate::sim::registry::reading();
-        check(backend, &params)?;
+        params.check(backend)?;
         readable(path)?;
         let text = path_to_c(path)?;
         let storage = Storage::new(&params)?;
 
-        // SAFETY: returns a plain struct.
-        let mut native = unsafe { raw::llama_model_default_params() };
-        native.n_gpu_layers = params.n_gpu_layers;
-        native.devices = storage
-            .devices
-            .as_ref()
-            .map_or(ptr::null_mut(), |list| list.as_ptr().cast_mut());
-        native.tensor_buft_overrides = if params.overrides.is_empty() {
-            ptr::null()
-        } else {
-            storage.overrides.as_ptr()
-        };
-        native.split_mode = match params.split_mode {
-            SplitMode::None => raw::LLAMA_SPLIT_MODE_NONE,
-            SplitMode::Layer => raw::LLAMA_SPLIT_MODE_LAYER,
-        };
-        native.main_gpu = params.main_gpu;
-        native.tensor_split = if params.tensor_split.is_empty() {
-            ptr::null()
-        } else {
-            storage.tensor_split.as_ptr()
-        };
-        native.load_mode = match params.load_mode {
-            LoadMode::Auto => raw::LLAMA_LOAD_MODE_AUTO,
-            LoadMode::None => raw::LLAMA_LOAD_MODE_NONE,
-            LoadMode::Mmap => raw::LLAMA_LOAD_MODE_MMAP,
-            LoadMode::Mlock => raw::LLAMA_LOAD_MODE_MLOCK,
-            LoadMode::MmapMlock => raw::LLAMA_LOAD_MODE_MMAP_MLOCK,
-            LoadMode::DirectIo => raw::LLAMA_LOAD_MODE_DIRECT_IO,
-        };
-        native.no_alloc = params.no_alloc;
-        native.check_tensors = params.check_tensors;
-        native.use_extra_bufts = params.use_extra_bufts;
+        let mut native = storage.native(&params);
 
         let mut progress = params.progress.take().map(|callback| Progress {
             callback,
@@ -392,89 +269,6 @@ impl fmt::Debug for Model {
     }
 }
 
-/// Refuses what llama.cpp aborts on.
-fn check(backend: Backend, params: &ModelParams) -> Result<(), Error> {
-    // ggml-backend.cpp: a scheduler has at most GGML_SCHED_MAX_BACKENDS = 16 backends; the CPU and accelerators take theirs.
-    const MAX_BACKENDS: usize = 16;
-    let all = backend.devices();
-    let helpers = all.iter().filter(|device| !device.is_gpu()).count().max(1);
-    let used = params
-        .devices
-        .as_ref()
-        .map_or_else(|| all.len() - helpers.min(all.len()), Vec::len);
-    if used + helpers > MAX_BACKENDS {
-        return Err(Error::parameter(
-            "devices",
-            format!("{used} devices"),
-            format!(
-                "llama.cpp schedules at most {} besides the CPU",
-                MAX_BACKENDS - helpers
-            ),
-        ));
-    }
-    if let Some(devices) = &params.devices {
-        if let Some(device) = devices.iter().find(|device| !device.is_gpu()) {
-            return Err(Error::parameter(
-                "devices",
-                device.name(),
-                "layers can be offloaded to GPUs only",
-            ));
-        }
-        if let Some((index, device)) = devices
-            .iter()
-            .enumerate()
-            .find(|(index, device)| devices[..*index].contains(device))
-        {
-            return Err(Error::parameter(
-                "devices",
-                device.name(),
-                format!("listed again at index {index}"),
-            ));
-        }
-    }
-    // SAFETY: a constant.
-    let max_devices = unsafe { raw::llama_max_devices() };
-    if params.tensor_split.len() > max_devices {
-        return Err(Error::parameter(
-            "tensor_split",
-            format!("{} numbers", params.tensor_split.len()),
-            format!("llama.cpp reads at most {max_devices}"),
-        ));
-    }
-    if let Some(bad) = params
-        .tensor_split
-        .iter()
-        .find(|part| !part.is_finite() || **part < 0.0)
-    {
-        return Err(Error::parameter(
-            "tensor_split",
-            bad,
-            "proportions are finite and not negative",
-        ));
-    }
-    if params.split_mode == SplitMode::None
-        && params
-            .devices
-            .as_ref()
-            .is_some_and(|list| !list.is_empty() && params.main_gpu >= list.len() as i32)
-    {
-        return Err(Error::parameter(
-            "main_gpu",
-            params.main_gpu,
-            "an index into `devices`",
-        ));
-    }
-    // llama-model.cpp:1857 asserts that a no_alloc load maps nothing.
-    if params.no_alloc && params.load_mode != LoadMode::None {
-        return Err(Error::parameter(
-            "load_mode",
-            format!("{:?}", params.load_mode),
-            "no_alloc needs LoadMode::None",
-        ));
-    }
-    Ok(())
-}
-
 /// A missing file is the commonest error there is and deserves better than a log line.
 fn readable(path: &Path) -> Result<(), Error> {
     let unreadable = |reason: String| Error::Unreadable {
@@ -487,53 +281,6 @@ fn readable(path: &Path) -> Result<(), Error> {
         return Err(unreadable("it is a folder".into()));
     }
     Ok(())
-}
-
-impl Storage {
-    fn new(params: &ModelParams) -> Result<Self, Error> {
-        // NULL-terminated lists; all `llama_max_devices` proportions are copied (llama-model.cpp:1283).
-        let devices = params.devices.as_ref().map(|list| {
-            list.iter()
-                .map(Device::as_ptr)
-                .chain([ptr::null_mut()])
-                .collect()
-        });
-        let mut tensor_split = params.tensor_split.clone();
-        // SAFETY: a constant.
-        tensor_split.resize(unsafe { raw::llama_max_devices() }, 0.0);
-        let patterns = params
-            .overrides
-            .iter()
-            .map(|rule| {
-                CString::new(rule.pattern.as_str()).map_err(|_| {
-                    Error::parameter(
-                        "tensor_buft_overrides",
-                        &rule.pattern,
-                        "a pattern without NUL",
-                    )
-                })
-            })
-            .collect::<Result<Vec<_>, _>>()?;
-        let overrides = patterns
-            .iter()
-            .zip(&params.overrides)
-            .map(|(pattern, rule)| raw::llama_model_tensor_buft_override {
-                pattern: pattern.as_ptr(),
-                // SAFETY: the device is registered.
-                buft: unsafe { raw::ggml_backend_dev_buffer_type(rule.device.as_ptr()) },
-            })
-            .chain([raw::llama_model_tensor_buft_override {
-                pattern: ptr::null(),
-                buft: ptr::null_mut(),
-            }])
-            .collect();
-        Ok(Self {
-            devices,
-            tensor_split,
-            _patterns: patterns,
-            overrides,
-        })
-    }
 }
 
 unsafe extern "C" fn no_progress(_progress: f32, _user_data: *mut c_void) -> bool {

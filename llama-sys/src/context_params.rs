@@ -1,0 +1,254 @@
+//! How a context is made, and what of it llama.cpp would abort on.
+
+use crate::error::Error;
+use crate::model::Model;
+use crate::raw;
+use crate::tensor_type::KvType;
+
+/// ggml.h, GGML_MAX_N_THREADS.
+const MAX_THREADS: u32 = raw::GGML_MAX_N_THREADS;
+
+/// How a context is made; the fields are those of `llama_context_params`.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ContextParams {
+    /// Context length in tokens; 0: as the model was trained. llama.cpp rounds it up to a multiple of 256.
+    pub n_ctx: u32,
+    /// Tokens at most in one [`Context::decode`].
+    pub n_batch: u32,
+    /// Tokens at most in one graph; 0: `n_batch`.
+    pub n_ubatch: u32,
+    /// Sequences, at least 1.
+    pub n_seq_max: u32,
+    /// Outputs at most in one decode; 0: `n_batch`. 1 is enough to generate one sequence and saves compute memory.
+    pub n_outputs_max: u32,
+    /// Threads for generation; `None`: as many as the process may use.
+    pub n_threads: Option<u32>,
+    /// Threads for prompts; `None`: as many as the process may use.
+    pub n_threads_batch: Option<u32>,
+    /// Flash attention.
+    pub flash_attention: FlashAttention,
+    /// Type of the K cache.
+    pub type_k: KvType,
+    /// Type of the V cache; quantised types need flash attention.
+    pub type_v: KvType,
+    /// Keep the KV cache of offloaded layers on their device.
+    pub offload_kqv: bool,
+    /// Copy host weights to a device for large batches.
+    pub op_offload: bool,
+    /// Give sliding-window layers a cache of full length.
+    pub swa_full: bool,
+    /// One cache for all sequences instead of one each.
+    pub kv_unified: bool,
+    /// Embeddings instead of logits.
+    pub embeddings: bool,
+    /// How embeddings of a sequence are combined.
+    pub pooling: Pooling,
+}
+
+impl Default for ContextParams {
+    /// llama.cpp's own defaults (llama-context.cpp, llama_context_default_params), but every thread that the process may use
+    /// instead of 4.
+    fn default() -> Self {
+        Self {
+            n_ctx: 512,
+            n_batch: 2048,
+            n_ubatch: 512,
+            n_seq_max: 1,
+            n_outputs_max: 0,
+            n_threads: None,
+            n_threads_batch: None,
+            flash_attention: FlashAttention::Auto,
+            type_k: KvType::F16,
+            type_v: KvType::F16,
+            offload_kqv: true,
+            op_offload: true,
+            swa_full: true,
+            kv_unified: false,
+            embeddings: false,
+            pooling: Pooling::Unspecified,
+        }
+    }
+}
+
+/// Whether attention runs fused.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[allow(missing_docs, reason = "the names say it")]
+pub enum FlashAttention {
+    /// Where the device of every layer supports it.
+    #[default]
+    Auto,
+    Enabled,
+    Disabled,
+}
+
+/// How the embeddings of a sequence are combined.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub enum Pooling {
+    /// As the model says.
+    #[default]
+    Unspecified,
+    /// One embedding per token.
+    None,
+    /// Mean over the sequence.
+    Mean,
+    /// The first token's.
+    Cls,
+    /// The last token's.
+    Last,
+    /// A reranking score.
+    Rank,
+}
+
+impl ContextParams {
+    /// Refuses what llama_init_from_model aborts on.
+    pub(crate) fn check(&self, model: &Model) -> Result<(), Error> {
+        // llama-context.cpp pads n_ctx to a multiple of 256 in 32 bits, and positions are signed.
+        const MAX_CTX: u32 = (i32::MAX as u32) & !255;
+        // llama-cself.h, LLAMA_MAX_SEQ.
+        const MAX_SEQ: u32 = 256;
+        if self.n_ctx > MAX_CTX {
+            return Err(Error::parameter(
+                "n_ctx",
+                self.n_ctx,
+                format!("at most {MAX_CTX} tokens"),
+            ));
+        }
+        let n_ctx = if self.n_ctx == 0 {
+            model.n_ctx_train()
+        } else {
+            self.n_ctx
+        };
+        if n_ctx == 0 {
+            return Err(Error::parameter(
+                "n_ctx",
+                0,
+                "the model names no context length either",
+            ));
+        }
+        if self.n_seq_max == 0 || self.n_seq_max > MAX_SEQ {
+            return Err(Error::parameter(
+                "n_seq_max",
+                self.n_seq_max,
+                format!("1 to {MAX_SEQ} sequences"),
+            ));
+        }
+        if self.n_batch == 0 || self.n_batch > MAX_CTX {
+            return Err(Error::parameter(
+                "n_batch",
+                self.n_batch,
+                format!("1 to {MAX_CTX} tokens"),
+            ));
+        }
+        if self.n_ubatch > MAX_CTX {
+            return Err(Error::parameter(
+                "n_ubatch",
+                self.n_ubatch,
+                format!("at most {MAX_CTX} tokens"),
+            ));
+        }
+        // llama-context.cpp reserves graphs with n_seq_max sequences in n_tokens tokens and asserts that they fit.
+        let shape = model.shape();
+        let n_batch = if shape.causal {
+            self.n_batch.min(n_ctx)
+        } else {
+            self.n_batch
+        };
+        let n_ubatch = if self.n_ubatch == 0 {
+            n_batch
+        } else {
+            self.n_ubatch.min(n_batch)
+        };
+        if self.n_seq_max > n_batch || self.n_seq_max > n_ubatch {
+            return Err(Error::parameter(
+                "n_seq_max",
+                self.n_seq_max,
+                format!(
+                    "at most n_batch ({n_batch}) and n_ubatch ({n_ubatch}), one token per sequence"
+                ),
+            ));
+        }
+        if self.n_outputs_max != 0 && self.n_outputs_max < self.n_seq_max {
+            return Err(Error::parameter(
+                "n_outputs_max",
+                self.n_outputs_max,
+                format!(
+                    "at least n_seq_max ({}), one output per sequence",
+                    self.n_seq_max
+                ),
+            ));
+        }
+        for (name, threads) in [
+            ("n_threads", self.n_threads),
+            ("n_threads_batch", self.n_threads_batch),
+        ] {
+            if let Some(threads) = threads.filter(|threads| !(1..=MAX_THREADS).contains(threads)) {
+                return Err(Error::parameter(
+                    name,
+                    threads,
+                    format!("1 to {MAX_THREADS} threads"),
+                ));
+            }
+        }
+        // With flash attention llama.cpp checks the row itself; without, it asserts later (llama-kv-cache.cpp:1363).
+        for (name, kv, head) in [
+            ("type_k", self.type_k, shape.head_k),
+            ("type_v", self.type_v, shape.head_v),
+        ] {
+            if head % kv.block_size() != 0 {
+                return Err(Error::parameter(
+                    name,
+                    kv,
+                    format!(
+                        "its blocks of {} do not divide the model's attention heads of {head}",
+                        kv.block_size()
+                    ),
+                ));
+            }
+        }
+        if self.type_v.is_quantized() && self.flash_attention == FlashAttention::Disabled {
+            return Err(Error::parameter(
+                "type_v",
+                self.type_v,
+                "a quantised V cache needs flash attention",
+            ));
+        }
+        Ok(())
+    }
+
+    /// llama.cpp's own struct, the callbacks left at their defaults.
+    pub(crate) fn to_native(&self) -> raw::llama_context_params {
+        let available = std::thread::available_parallelism().map_or(1, |n| n.get() as u32);
+        let threads = |wanted: Option<u32>| wanted.unwrap_or(available).min(MAX_THREADS) as i32;
+        // SAFETY: returns a plain struct.
+        let mut native = unsafe { raw::llama_context_default_params() };
+        native.n_ctx = self.n_ctx;
+        native.n_batch = self.n_batch;
+        native.n_ubatch = self.n_ubatch;
+        native.n_seq_max = self.n_seq_max;
+        native.n_outputs_max = self.n_outputs_max;
+        native.n_threads = threads(self.n_threads);
+        native.n_threads_batch = threads(self.n_threads_batch);
+        native.flash_attn_type = match self.flash_attention {
+            FlashAttention::Auto => raw::LLAMA_FLASH_ATTN_TYPE_AUTO,
+            FlashAttention::Enabled => raw::LLAMA_FLASH_ATTN_TYPE_ENABLED,
+            FlashAttention::Disabled => raw::LLAMA_FLASH_ATTN_TYPE_DISABLED,
+        };
+        native.type_k = self.type_k.id();
+        native.type_v = self.type_v.id();
+        native.offload_kqv = self.offload_kqv;
+        native.op_offload = self.op_offload;
+        native.swa_full = self.swa_full;
+        native.kv_unified = self.kv_unified;
+        native.embeddings = self.embeddings;
+        native.pooling_type = match self.pooling {
+            Pooling::Unspecified => raw::LLAMA_POOLING_TYPE_UNSPECIFIED,
+            Pooling::None => raw::LLAMA_POOLING_TYPE_NONE,
+            Pooling::Mean => raw::LLAMA_POOLING_TYPE_MEAN,
+            Pooling::Cls => raw::LLAMA_POOLING_TYPE_CLS,
+            Pooling::Last => raw::LLAMA_POOLING_TYPE_LAST,
+            Pooling::Rank => raw::LLAMA_POOLING_TYPE_RANK,
+        };
+        native
+    }
+}
