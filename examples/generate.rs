@@ -5,11 +5,12 @@
 use std::io::{IsTerminal, Write, stdout};
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::{Arc, OnceLock};
 
 use anyhow::Context as _;
 use autoplace::Model;
+use autoplace::llama_sys::AbortHandle;
 use autoplace::plan::{Context, GpuLayers};
 use clap::Parser;
 use indicatif::{ProgressBar, ProgressStyle};
@@ -75,7 +76,15 @@ fn main() -> ExitCode {
 
 fn run(args: Args, interrupted: &Arc<AtomicBool>) -> anyhow::Result<()> {
     let flag = Arc::clone(interrupted);
-    ctrlc::set_handler(move || flag.store(true, Relaxed)).context("cannot listen for Ctrl-C")?;
+    let running: Arc<OnceLock<AbortHandle>> = Arc::default();
+    let stop = Arc::clone(&running);
+    let on_signal = move || match (flag.swap(true, Relaxed), stop.get()) {
+        // The first one ends what is being computed, the second one everything.
+        (false, Some(computing)) => computing.abort(),
+        (false, None) => {}
+        (true, _) => std::process::exit(130),
+    };
+    ctrlc::set_handler(on_signal).context("cannot listen for Ctrl-C")?;
 
     let flag = Arc::clone(interrupted);
     let bar = progress_bar();
@@ -97,6 +106,7 @@ fn run(args: Args, interrupted: &Arc<AtomicBool>) -> anyhow::Result<()> {
     }
     // Refuses what cannot be before anything is printed.
     let mut stream = generate.stream()?;
+    let _ = running.set(stream.abort_handle());
 
     let mut out = stdout().lock();
     writeln!(out, "{}\n", model.placement())?;
@@ -105,7 +115,11 @@ fn run(args: Args, interrupted: &Arc<AtomicBool>) -> anyhow::Result<()> {
     while !interrupted.load(Relaxed)
         && let Some(piece) = stream.next()
     {
-        write!(out, "{}", piece?)?;
+        match piece {
+            Ok(piece) => write!(out, "{piece}")?,
+            Err(_) if interrupted.load(Relaxed) => break,
+            Err(error) => return Err(error.into()),
+        }
         out.flush()?;
     }
     writeln!(out, "\n\n{}", stream.statistics())?;

@@ -44,6 +44,11 @@ impl Target {
         }
     }
 
+    /// True when what is built runs on the machine that builds it.
+    fn is_host(&self) -> bool {
+        std::env::var_os("HOST") == std::env::var_os("TARGET")
+    }
+
     fn is_msvc(&self) -> bool {
         self.env == "msvc"
     }
@@ -51,6 +56,12 @@ impl Target {
     fn is_apple(&self) -> bool {
         matches!(self.os.as_str(), "macos" | "ios" | "tvos" | "visionos")
     }
+}
+
+/// True when CPU code is made for this machine alone: asked for, and possible.
+fn native_cpu(target: &Target) -> bool {
+    // Loadable variants are chosen at run time; another machine's CPU cannot be asked.
+    feature("native") && !feature("dynamic-backends") && target.is_host()
 }
 
 /// True when the cargo feature is on.

@@ -159,6 +159,7 @@ fn a_full_context_ends_the_stream_and_says_so() {
     match stream.finish_reason() {
         Some(FinishReason::ContextFull) => {
             let stats = stream.statistics();
+            // The last token is chosen and needs no place any more.
             assert_eq!(stats.prompt_tokens + stats.generated_tokens, 256 + 1);
         }
         other => assert_eq!(other, Some(FinishReason::EndOfGeneration)),
@@ -189,6 +190,33 @@ fn a_prompt_as_long_as_the_context_is_refused_and_one_shorter_is_not() {
     // The refusal gave the context back; prompts longer than a batch of 512 are computed in parts.
     let text = model.generate(shorter).temperature(0.0).text().unwrap();
     assert!(!text.is_empty());
+}
+
+#[test]
+fn a_context_that_llama_cpp_rounds_up_is_as_long_as_was_asked() {
+    let model = Model::builder(demo_path())
+        .context(plan::Context::Tokens(100))
+        .threads(1)
+        .load()
+        .unwrap();
+    let mut stream = model.generate(PROMPT).seed(5).stream().unwrap();
+    while stream.next().is_some() {}
+    let stats = stream.statistics();
+    assert!(
+        stats.prompt_tokens + stats.generated_tokens <= 101,
+        "{stats}"
+    );
+}
+
+#[test]
+fn an_abort_after_the_end_does_not_reach_the_next_generation() {
+    let model = load_demo();
+    let mut stream = model.generate(PROMPT).max_tokens(2).stream().unwrap();
+    while stream.next().is_some() {}
+    let late = stream.abort_handle();
+    drop(stream);
+    late.abort();
+    model.generate(PROMPT).max_tokens(2).text().unwrap();
 }
 
 #[test]

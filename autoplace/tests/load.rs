@@ -130,6 +130,16 @@ fn a_gpu_that_this_process_does_not_have_is_named() {
 }
 
 #[test]
+fn a_gpu_without_a_device_is_no_reason_to_load_on_the_host_in_silence() {
+    let machine = Machine::new(Host::new(gib(8))).with_gpu(Gpu::new("RTX 9999").total(gib(24)));
+    let error = Model::builder(demo_path())
+        .machine(machine)
+        .load()
+        .unwrap_err();
+    assert!(error.to_string().contains("RTX 9999"), "{error}");
+}
+
+#[test]
 fn progress_rises_from_0_to_1() {
     let highest = Arc::new(AtomicU32::new(0));
     let seen = Arc::clone(&highest);

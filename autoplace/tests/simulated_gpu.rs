@@ -156,6 +156,19 @@ fn memory_taken_between_plan_and_load_is_an_error_that_names_the_card_and_the_by
 }
 
 #[test]
+fn the_table_of_headroom_is_left_free_on_a_card_with_room() {
+    let _alone = alone();
+    // A card of 2 GiB costs no host memory until it is written to.
+    let gpu = card(mib(2048), Rules::Cuda);
+    let model = Model::builder(demo_path()).threads(1).load().unwrap();
+    let planned = model.placement().gpus().next().expect("it fits");
+    assert!(model.placement().full_offload);
+    assert!(planned.headroom.total() > 0);
+    text(&model);
+    assert!(gpu.free() >= planned.headroom.total());
+}
+
+#[test]
 fn the_table_of_headroom_keeps_the_demo_off_a_card_that_a_driver_would_fill() {
     let _alone = alone();
     let _gpu = card(mib(64), Rules::Cuda);

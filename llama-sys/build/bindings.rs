@@ -17,7 +17,6 @@ pub(crate) fn generate(source: &Path) {
         .allowlist_type("(llama|ggml_backend|shim)_.*")
         .allowlist_var("(LLAMA|GGML_BACKEND|GGML_MAX|SHIM)_.*")
         .blocklist_function("llama_(load_model_from_file|free_model|new_context_with_model|n_ctx_train|n_embd|n_layer|n_head|n_vocab)")
-        .blocklist_function("ggml_backend_reg_by_name_unused")
         .opaque_type("FILE|_IO_FILE")
         .blocklist_type("FILE|_IO_.*|__.*")
         .raw_line("/// C's `FILE`: only ever behind a pointer.")

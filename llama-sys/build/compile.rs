@@ -21,7 +21,8 @@ pub(crate) struct Built {
 /// Configures and builds the target `llama`, or finds it up to date.
 pub(crate) fn run(source: &Path, options: &Options) -> Built {
     println!("cargo:rerun-if-env-changed=AUTOPLACE_LLAMA_BUILD_DIR");
-    let dir = match std::env::var_os("AUTOPLACE_LLAMA_BUILD_DIR") {
+    let shared = std::env::var_os("AUTOPLACE_LLAMA_BUILD_DIR").filter(|dir| !dir.is_empty());
+    let dir = match shared {
         Some(shared) => PathBuf::from(shared).join(key(source, options)),
         None => PathBuf::from(std::env::var_os("OUT_DIR").expect("cargo sets it")).join("llama"),
     };
@@ -54,9 +55,26 @@ fn key(source: &Path, options: &Options) -> String {
     let target = std::env::var("TARGET").expect("cargo sets it");
     let mut hash = DefaultHasher::new();
     (source, &options.defines, &target).hash(&mut hash);
-    for name in ["CC", "CXX", "CFLAGS", "CXXFLAGS"] {
-        println!("cargo:rerun-if-env-changed={name}");
-        std::env::var_os(name).hash(&mut hash);
+    for name in [
+        "CC",
+        "CXX",
+        "CFLAGS",
+        "CXXFLAGS",
+        "CMAKE",
+        "CMAKE_GENERATOR",
+        "CMAKE_TOOLCHAIN_FILE",
+        "CUDA_PATH",
+        "ROCM_PATH",
+        "VULKAN_SDK",
+        "SDKROOT",
+    ] {
+        for name in [
+            name.to_owned(),
+            format!("{name}_{}", target.replace('-', "_")),
+        ] {
+            println!("cargo:rerun-if-env-changed={name}");
+            std::env::var_os(name).hash(&mut hash);
+        }
     }
     format!("{target}-{:016x}", hash.finish())
 }

@@ -1,6 +1,6 @@
 //! Step 3: which cmake options follow from the cargo features.
 
-use crate::{Target, feature};
+use crate::{Target, feature, native_cpu};
 
 /// The cmake definitions and what they amount to.
 pub(crate) struct Options {
@@ -45,7 +45,9 @@ pub(crate) fn options(target: &Target) -> Options {
     set("BUILD_SHARED_LIBS", dynamic);
     set("GGML_BACKEND_DL", dynamic);
     set("GGML_CPU_ALL_VARIANTS", dynamic);
-    set("GGML_NATIVE", feature("native") && !dynamic);
+    set("GGML_NATIVE", native_cpu(target));
+    // One process, one node: NCCL would be one more library to link and to ship.
+    set("GGML_CUDA_NCCL", false);
     set("GGML_OPENMP", feature("openmp"));
 
     for (name, option, backend) in [
@@ -68,8 +70,11 @@ pub(crate) fn options(target: &Target) -> Options {
     }
     if feature("cuda") {
         println!("cargo:rerun-if-env-changed=CMAKE_CUDA_ARCHITECTURES");
-        let own = std::env::var("CMAKE_CUDA_ARCHITECTURES").unwrap_or_else(|_| "native".into());
-        options.defines.push(("CMAKE_CUDA_ARCHITECTURES", own));
+        // Without a word of the user: this machine's card, or with loadable backends ggml's own list for every card.
+        let asked = std::env::var("CMAKE_CUDA_ARCHITECTURES").ok();
+        if let Some(list) = asked.or_else(|| (!dynamic).then(|| "native".into())) {
+            options.defines.push(("CMAKE_CUDA_ARCHITECTURES", list));
+        }
     }
     options
 }

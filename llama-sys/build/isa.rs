@@ -3,7 +3,7 @@
 
 use std::process::Command;
 
-use crate::{Target, feature};
+use crate::{Target, feature, native_cpu};
 
 /// Names as `std::arch::is_x86_feature_detected!` (or the aarch64 twin) knows them.
 pub(crate) struct InstructionSet(Vec<&'static str>);
@@ -70,7 +70,7 @@ pub(crate) fn compiled_for(target: &Target) -> InstructionSet {
         // The variant that fits is chosen at run time; what remains is built for the plain target.
         return InstructionSet::none();
     }
-    match (target.arch.as_str(), feature("native")) {
+    match (target.arch.as_str(), native_cpu(target)) {
         ("x86_64", false) => InstructionSet(PORTABLE_X86.to_vec()),
         ("x86_64", true) => InstructionSet(native("-march=native", X86_MACROS)),
         ("aarch64", true) => InstructionSet(native("-mcpu=native", ARM_MACROS)),
@@ -93,9 +93,15 @@ fn native(flag: &str, macros: &[(&str, &'static str)]) -> Vec<&'static str> {
     let output = Command::new(compiler.path())
         .args([flag, "-dM", "-E", "-x", "c", null])
         .output();
-    let Ok(output) = output else {
-        return Vec::new();
-    };
+    // An empty answer would mean "runs anywhere", which is the one wrong thing to record.
+    let output = output.unwrap_or_else(|e| panic!("cannot run {}: {e}", compiler.path().display()));
+    assert!(
+        output.status.success(),
+        "`{} {flag} -dM -E` failed, so that the instruction set of the native build is not known (build without the `native` \
+         feature): {}",
+        compiler.path().display(),
+        String::from_utf8_lossy(&output.stderr)
+    );
     let text = String::from_utf8_lossy(&output.stdout);
     let defined: std::collections::HashSet<&str> = text
         .lines()

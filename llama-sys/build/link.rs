@@ -46,6 +46,10 @@ pub(crate) fn libraries(target: &Target, built: &Built) {
         println!("cargo:rustc-link-lib={kind}={name}");
     }
     if built.dynamic {
+        // cargo lets programs that it runs find libraries below its own folders only: these are links to the real ones.
+        let out = PathBuf::from(std::env::var_os("OUT_DIR").expect("cargo sets it")).join("lib");
+        link_files(&built.dir.join("bin"), &out);
+        println!("cargo:rustc-link-search=native={}", out.display());
         // Loadable backends lie here; programs look beside themselves first (see `Backend::init`).
         println!(
             "cargo:rustc-env=LLAMA_SYS_BACKEND_DIR={}",
@@ -203,6 +207,25 @@ fn library_name(path: &Path, target: &Target, dynamic: bool) -> Option<String> {
     let ours = name == "llama" || name == "ggml" || name.starts_with("ggml-");
     let linkable = !dynamic || matches!(name, "llama" | "ggml" | "ggml-base");
     (ours && linkable).then(|| name.to_owned())
+}
+
+/// Makes every file of `from` appear in `to`: by hard link, or by copy where that cannot be.
+fn link_files(from: &Path, to: &Path) {
+    let failed =
+        |e: std::io::Error| panic!("cannot link {} into {}: {e}", from.display(), to.display());
+    let _ = std::fs::remove_dir_all(to);
+    std::fs::create_dir_all(to).unwrap_or_else(failed);
+    for entry in std::fs::read_dir(from)
+        .unwrap_or_else(|e| panic!("cannot read {}: {e}", from.display()))
+        .flatten()
+    {
+        let target = to.join(entry.file_name());
+        // Versioned names are links to one file; what they lead to is what is wanted under each name.
+        let source = entry.path().canonicalize().unwrap_or_else(|_| entry.path());
+        std::fs::hard_link(&source, &target)
+            .or_else(|_| std::fs::copy(&source, &target).map(drop))
+            .unwrap_or_else(failed);
+    }
 }
 
 fn walk(dir: &Path, visit: &mut dyn FnMut(&Path)) {

@@ -20,6 +20,10 @@ pub(crate) fn find() -> PathBuf {
             "LLAMA_CPP_DIR is {}, which holds no llama.cpp (no include/llama.h)",
             dir.display()
         );
+        // A tree that somebody works on.
+        for part in ["src", "include", "ggml", "CMakeLists.txt"] {
+            println!("cargo:rerun-if-changed={}", dir.join(part).display());
+        }
         return dir;
     }
     let packaged = here.join("llama.cpp");

@@ -111,7 +111,13 @@ bool shim_device_props(ggml_backend_dev_t device, ggml_backend_dev_props * props
 }
 
 llama_model * shim_model_load(const char * path, const llama_model_params * params, shim_error * error) {
-    return guarded(error, (llama_model *) nullptr, [&] { return llama_model_load_from_file(path, *params); });
+    llama_model * model = guarded(error, (llama_model *) nullptr, [&] { return llama_model_load_from_file(path, *params); });
+    if (error->status != SHIM_STATUS_OK && model) {
+        // An assertion failed on the way and something swallowed it: not a model to trust, nor to leak.
+        llama_model_free(model);
+        model = nullptr;
+    }
+    return model;
 }
 
 void shim_model_shape(const llama_model * model, struct shim_model_shape * shape) {
@@ -139,11 +145,28 @@ ggml_backend_dev_t shim_model_device(const llama_model * model, int32_t index) {
 }
 
 llama_context * shim_context_init(llama_model * model, const llama_context_params * params, shim_error * error) {
-    return guarded(error, (llama_context *) nullptr, [&] { return llama_init_from_model(model, *params); });
+    llama_context * ctx = guarded(error, (llama_context *) nullptr, [&] { return llama_init_from_model(model, *params); });
+    if (error->status != SHIM_STATUS_OK && ctx) {
+        llama_free(ctx);
+        ctx = nullptr;
+    }
+    return ctx;
 }
 
 int32_t shim_decode(llama_context * ctx, const llama_batch * batch, shim_error * error) {
     return checked(error, (int32_t) -3, [&] { return llama_decode(ctx, *batch); });
+}
+
+bool shim_synchronize(llama_context * ctx, shim_error * error) {
+    return checked(error, false, [&] { llama_synchronize(ctx); return true; });
+}
+
+float * shim_logits(llama_context * ctx, int32_t index, shim_error * error) {
+    return checked(error, (float *) nullptr, [&] {
+        llama_synchronize(ctx);
+        guard on;
+        return llama_get_logits_ith(ctx, index);
+    });
 }
 
 int32_t shim_memory_breakdown(const llama_context * ctx, shim_memory_row * rows, int32_t n_max, shim_error * error) {
@@ -187,6 +210,49 @@ int32_t shim_tokenize(const llama_vocab * vocab, const char * text, int32_t text
 int32_t shim_token_to_piece(const llama_vocab * vocab, llama_token token, char * buf, int32_t length, int32_t lstrip, bool special,
                             shim_error * error) {
     return guarded(error, (int32_t) 0, [&] { return llama_token_to_piece(vocab, token, buf, length, lstrip, special); });
+}
+
+llama_sampler * shim_sampler_chain(shim_error * error) {
+    return guarded(error, (llama_sampler *) nullptr, [] { return llama_sampler_chain_init(llama_sampler_chain_default_params()); });
+}
+
+bool shim_sampler_add(llama_sampler * chain, llama_sampler * sampler, shim_error * error) {
+    if (!sampler) {
+        set(error, SHIM_STATUS_EXCEPTION, "llama.cpp made no sampler");
+        return false;
+    }
+    const bool added = guarded(error, false, [&] { llama_sampler_chain_add(chain, sampler); return true; });
+    if (!added) {
+        llama_sampler_free(sampler);
+    }
+    return added;
+}
+
+llama_sampler * shim_sampler_new(shim_sampler_kind kind, int32_t count, float value, uint32_t seed, shim_error * error) {
+    return guarded(error, (llama_sampler *) nullptr, [&]() -> llama_sampler * {
+        switch (kind) {
+            case SHIM_SAMPLER_KIND_GREEDY:  return llama_sampler_init_greedy();
+            case SHIM_SAMPLER_KIND_DIST:    return llama_sampler_init_dist(seed);
+            case SHIM_SAMPLER_KIND_TOP_K:   return llama_sampler_init_top_k(count);
+            case SHIM_SAMPLER_KIND_TOP_P:   return llama_sampler_init_top_p(value, 1);
+            case SHIM_SAMPLER_KIND_MIN_P:   return llama_sampler_init_min_p(value, 1);
+            case SHIM_SAMPLER_KIND_TYPICAL: return llama_sampler_init_typical(value, 1);
+            case SHIM_SAMPLER_KIND_TEMP:    return llama_sampler_init_temp(value);
+        }
+        return nullptr;
+    });
+}
+
+llama_sampler * shim_sampler_penalties(int32_t n_vocab, int32_t last_n, float repeat, float freq, float present, shim_error * error) {
+    return guarded(error, (llama_sampler *) nullptr, [&] { return llama_sampler_init_penalties(n_vocab, last_n, repeat, freq, present); });
+}
+
+llama_sampler * shim_sampler_logit_bias(int32_t n_vocab, int32_t n, const llama_logit_bias * bias, shim_error * error) {
+    return guarded(error, (llama_sampler *) nullptr, [&] { return llama_sampler_init_logit_bias(n_vocab, n, bias); });
+}
+
+bool shim_sampler_reset(llama_sampler * chain, shim_error * error) {
+    return guarded(error, false, [&] { llama_sampler_reset(chain); return true; });
 }
 
 llama_sampler * shim_sampler_grammar(const llama_vocab * vocab, const char * grammar, const char * root, shim_error * error) {

@@ -60,6 +60,9 @@ ggml_backend_dev_t   shim_model_device(const struct llama_model * model, int32_t
 struct llama_context * shim_context_init(struct llama_model * model, const struct llama_context_params * params, struct shim_error * error);
 // Returns llama_decode's result; not guarded against aborts, because other threads may be waiting inside the graph.
 int32_t shim_decode(struct llama_context * ctx, const struct llama_batch * batch, struct shim_error * error);
+bool    shim_synchronize(struct llama_context * ctx, struct shim_error * error);
+// NULL when there are no such logits.
+float * shim_logits(struct llama_context * ctx, int32_t index, struct shim_error * error);
 // Writes up to `n_max` rows and returns how many there are.
 int32_t shim_memory_breakdown(const struct llama_context * ctx, struct shim_memory_row * rows, int32_t n_max, struct shim_error * error);
 
@@ -76,6 +79,23 @@ int32_t shim_tokenize(const struct llama_vocab * vocab, const char * text, int32
 int32_t shim_token_to_piece(const struct llama_vocab * vocab, llama_token token, char * buf, int32_t length, int32_t lstrip, bool special,
                             struct shim_error * error);
 
+// Adds a sampler that was just made to a chain, whose it becomes; false (and the sampler freed) on failure. NULL is refused.
+struct llama_sampler * shim_sampler_chain(struct shim_error * error);
+bool shim_sampler_add(struct llama_sampler * chain, struct llama_sampler * sampler, struct shim_error * error);
+enum shim_sampler_kind {
+    SHIM_SAMPLER_KIND_GREEDY  = 0,
+    SHIM_SAMPLER_KIND_DIST    = 1, // seed
+    SHIM_SAMPLER_KIND_TOP_K   = 2, // count
+    SHIM_SAMPLER_KIND_TOP_P   = 3, // value
+    SHIM_SAMPLER_KIND_MIN_P   = 4, // value
+    SHIM_SAMPLER_KIND_TYPICAL = 5, // value
+    SHIM_SAMPLER_KIND_TEMP    = 6, // value
+};
+// A sampler with at most one number; the others are not looked at.
+struct llama_sampler * shim_sampler_new(enum shim_sampler_kind kind, int32_t count, float value, uint32_t seed, struct shim_error * error);
+struct llama_sampler * shim_sampler_penalties(int32_t n_vocab, int32_t last_n, float repeat, float freq, float present, struct shim_error * error);
+struct llama_sampler * shim_sampler_logit_bias(int32_t n_vocab, int32_t n, const llama_logit_bias * bias, struct shim_error * error);
+bool                   shim_sampler_reset(struct llama_sampler * chain, struct shim_error * error);
 struct llama_sampler * shim_sampler_grammar(const struct llama_vocab * vocab, const char * grammar, const char * root, struct shim_error * error);
 struct llama_sampler * shim_sampler_dry(const struct llama_vocab * vocab, float multiplier, float base, int32_t allowed_length,
                                         int32_t penalty_last_n, const char ** breakers, size_t n_breakers, struct shim_error * error);

@@ -2060,6 +2060,14 @@ const _: () = {
     ["Offset of field: shim_model_shape::causal"]
         [::core::mem::offset_of!(shim_model_shape, causal) - 16usize];
 };
+pub const SHIM_SAMPLER_KIND_GREEDY: shim_sampler_kind = 0;
+pub const SHIM_SAMPLER_KIND_DIST: shim_sampler_kind = 1;
+pub const SHIM_SAMPLER_KIND_TOP_K: shim_sampler_kind = 2;
+pub const SHIM_SAMPLER_KIND_TOP_P: shim_sampler_kind = 3;
+pub const SHIM_SAMPLER_KIND_MIN_P: shim_sampler_kind = 4;
+pub const SHIM_SAMPLER_KIND_TYPICAL: shim_sampler_kind = 5;
+pub const SHIM_SAMPLER_KIND_TEMP: shim_sampler_kind = 6;
+pub type shim_sampler_kind = crate::raw::CEnum;
 unsafe extern "C" {
     pub fn ggml_set_abort_callback(callback: ggml_abort_callback_t) -> ggml_abort_callback_t;
     pub fn ggml_guid_matches(guid_a: ggml_guid_t, guid_b: ggml_guid_t) -> bool;
@@ -3139,6 +3147,8 @@ unsafe extern "C" {
         batch: *const llama_batch,
         error: *mut shim_error,
     ) -> i32;
+    pub fn shim_synchronize(ctx: *mut llama_context, error: *mut shim_error) -> bool;
+    pub fn shim_logits(ctx: *mut llama_context, index: i32, error: *mut shim_error) -> *mut f32;
     pub fn shim_memory_breakdown(
         ctx: *const llama_context,
         rows: *mut shim_memory_row,
@@ -3193,6 +3203,34 @@ unsafe extern "C" {
         special: bool,
         error: *mut shim_error,
     ) -> i32;
+    pub fn shim_sampler_chain(error: *mut shim_error) -> *mut llama_sampler;
+    pub fn shim_sampler_add(
+        chain: *mut llama_sampler,
+        sampler: *mut llama_sampler,
+        error: *mut shim_error,
+    ) -> bool;
+    pub fn shim_sampler_new(
+        kind: shim_sampler_kind,
+        count: i32,
+        value: f32,
+        seed: u32,
+        error: *mut shim_error,
+    ) -> *mut llama_sampler;
+    pub fn shim_sampler_penalties(
+        n_vocab: i32,
+        last_n: i32,
+        repeat: f32,
+        freq: f32,
+        present: f32,
+        error: *mut shim_error,
+    ) -> *mut llama_sampler;
+    pub fn shim_sampler_logit_bias(
+        n_vocab: i32,
+        n: i32,
+        bias: *const llama_logit_bias,
+        error: *mut shim_error,
+    ) -> *mut llama_sampler;
+    pub fn shim_sampler_reset(chain: *mut llama_sampler, error: *mut shim_error) -> bool;
     pub fn shim_sampler_grammar(
         vocab: *const llama_vocab,
         grammar: *const ::core::ffi::c_char,

@@ -11,7 +11,7 @@ use crate::context_params::ContextParams;
 use crate::error::{Cause, Error, Failure};
 use crate::log::Captured;
 use crate::model::Model;
-use crate::{SeqId, raw, shim};
+use crate::{Position, SeqId, raw, shim};
 
 /// A context of a model. It can move between threads; one thread uses it at a time.
 pub struct Context {
@@ -24,6 +24,7 @@ pub struct Context {
     n_outputs_max: u32,
     kv_unified: bool,
     causal: bool,
+    has_memory: bool,
     embeddings: bool,
     abort: Arc<AtomicBool>,
     /// Why it must not be used any more.
@@ -108,11 +109,13 @@ impl Context {
             n_outputs_max,
             kv_unified: params.kv_unified,
             causal: model.shape().causal,
+            // SAFETY: the context lives; models without a cache have none.
+            has_memory: unsafe { !raw::llama_get_memory(context).is_null() },
             embeddings: params.embeddings,
             abort,
             poisoned: None,
-            outputs: Vec::with_capacity(n_batch as usize),
-            seq_pointers: Vec::with_capacity(n_batch as usize),
+            outputs: Vec::new(),
+            seq_pointers: Vec::new(),
             model: model.clone(),
         })
     }
@@ -162,6 +165,16 @@ impl Context {
         self.kv_unified
     }
 
+    /// False for models that keep nothing from batch to batch, and so cannot generate token by token: BERT, LLaDA.
+    pub fn has_memory(&self) -> bool {
+        self.has_memory
+    }
+
+    /// Forgets an abort that was asked for and has not come true yet.
+    pub fn clear_abort(&mut self) {
+        self.abort.store(false, Ordering::Relaxed);
+    }
+
     /// A handle that stops a decode from another thread.
     pub fn abort_handle(&self) -> AbortHandle {
         AbortHandle(Arc::clone(&self.abort))
@@ -184,8 +197,8 @@ impl Context {
     pub fn decode(&mut self, batch: &Batch) -> Result<(), Error> {
         self.check_usable()?;
         self.check_batch(batch)?;
+        // Until this succeeds there are no logits to speak of: llama.cpp still holds those of the batch before.
         self.outputs.clear();
-        self.outputs.extend_from_slice(&batch.outputs);
         self.seq_pointers.clear();
         let mut start = 0;
         for &count in &batch.seq_counts {
@@ -209,7 +222,10 @@ impl Context {
         });
         // include/llama.h, llama_decode: 0 success, 1 no slot, 2 aborted, -1 bad batch, below -1 fatal.
         match code {
-            Ok(0) => Ok(()),
+            Ok(0) => {
+                self.outputs.extend_from_slice(&batch.outputs);
+                Ok(())
+            }
             Ok(1) => Err(Error::NoKvSlot {
                 n_tokens: batch.len(),
                 n_ctx: self.n_ctx,
@@ -251,26 +267,40 @@ impl Context {
         self.check_output(index)?;
         // SAFETY: `index` is an output of the last batch; the row has one number per token of the vocabulary and stays until
         // the next decode, which the mutable borrow rules out.
-        unsafe {
-            let row = raw::llama_get_logits_ith(self.as_ptr(), index);
-            if row.is_null() {
-                return Err(Error::parameter(
-                    "index",
-                    index,
-                    "the last batch has no such logits",
-                ));
-            }
-            Ok(std::slice::from_raw_parts(
-                row,
-                self.model.vocab().n_tokens() as usize,
-            ))
+        let row = shim::quick(|error| unsafe { raw::shim_logits(self.as_ptr(), index, error) })
+            .map_err(|failure| Error::Call {
+                what: "reading logits",
+                failure,
+            })?;
+        if row.is_null() {
+            return Err(Error::parameter(
+                "index",
+                index,
+                "the last batch has no such logits",
+            ));
         }
+        let length = self.model.vocab().n_tokens() as usize;
+        // SAFETY: as above.
+        Ok(unsafe { std::slice::from_raw_parts(row, length) })
     }
 
     /// Waits until the devices are done.
-    pub fn synchronize(&mut self) {
-        // SAFETY: the context lives.
-        unsafe { raw::llama_synchronize(self.as_ptr()) };
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Call`] when a device fails; the context is unusable from then on.
+    pub fn synchronize(&mut self) -> Result<(), Error> {
+        self.check_usable()?;
+        // SAFETY: the context lives and is borrowed mutably.
+        shim::quick(|error| unsafe { raw::shim_synchronize(self.as_ptr(), error) })
+            .map(drop)
+            .map_err(|failure| {
+                self.poison(&failure);
+                Error::Call {
+                    what: "waiting for the devices",
+                    failure,
+                }
+            })
     }
 
     /// Refuses an index that is no output of the last batch.
@@ -332,17 +362,28 @@ impl Context {
                 format!("n_batch is {}", self.n_batch),
             ));
         }
-        if !self.causal && n_tokens > self.n_ubatch as usize {
+        if self.model.has_encoder() && self.model.has_decoder() {
+            // llama-graph.cpp asserts that llama_encode was called first.
+            return Err(Error::parameter(
+                "model",
+                self.model.description(),
+                "decoding needs the encoder's output, which this layer does not compute",
+            ));
+        }
+        // Without memory llama_decode is llama_encode, which takes the batch as one graph and outputs every token
+        // (llama-context.cpp, encode).
+        let encodes = !self.has_memory;
+        if (encodes || !self.causal) && n_tokens > self.n_ubatch as usize {
             return Err(Error::parameter(
                 "n_tokens",
                 n_tokens,
                 format!(
-                    "without causal attention a batch is one graph, and n_ubatch is {}",
+                    "for this model a batch is one graph, and n_ubatch is {}",
                     self.n_ubatch
                 ),
             ));
         }
-        let n_outputs = if self.embeddings {
+        let n_outputs = if self.embeddings || encodes {
             n_tokens
         } else {
             batch.n_outputs()
@@ -358,8 +399,10 @@ impl Context {
         for &token in &batch.tokens {
             vocab.check(token)?;
         }
-        if let Some(position) = batch.positions.iter().find(|position| **position < 0) {
-            return Err(Error::parameter("pos", position, "positions count from 0"));
+        // One past the last position must be a position too.
+        let bad = |position: &&Position| **position < 0 || **position == Position::MAX;
+        if let Some(position) = batch.positions.iter().find(bad) {
+            return Err(Error::parameter("pos", position, "0 to 2147483646"));
         }
         if batch.seq_counts.contains(&0) {
             return Err(Error::parameter(
@@ -368,8 +411,17 @@ impl Context {
                 "every token belongs to a sequence",
             ));
         }
-        for &seq in &batch.seqs {
-            self.check_seq(seq)?;
+        let mut start = 0;
+        for &count in &batch.seq_counts {
+            let seqs = &batch.seqs[start..start + count as usize];
+            start += count as usize;
+            for (index, &seq) in seqs.iter().enumerate() {
+                self.check_seq(seq)?;
+                // llama-kv-cells.h, seq_add only asserts this in debug builds, and counts the cell twice.
+                if seqs[..index].contains(&seq) {
+                    return Err(Error::parameter("seq_id", seq, "once per token"));
+                }
+            }
         }
         Ok(())
     }

@@ -112,11 +112,14 @@ impl Context {
                 "this model's memory cannot shift positions",
             ));
         }
-        if range.start.checked_add(delta).is_none_or(|start| start < 0) {
+        // The last position that there is moves too.
+        let last = self.kv_seq_end(seq)?.unwrap_or(0).min(range.end);
+        let moved = |position: Position| position.checked_add(delta).filter(|moved| *moved >= 0);
+        if moved(range.start).is_none() || moved(last).is_none() {
             return Err(Error::parameter(
                 "delta",
                 delta,
-                "positions stay at 0 or above",
+                "positions stay between 0 and 2147483646",
             ));
         }
         // SAFETY: the sequence exists and the memory can shift (llama-kv-cache.cpp:594-595, 877).
@@ -151,7 +154,7 @@ impl Context {
                 raw::llama_memory_seq_pos_max(memory, seq)
             }
         };
-        Ok((last >= 0).then_some(last + 1))
+        Ok((last >= 0).then(|| last.saturating_add(1)))
     }
 
     fn memory_call(

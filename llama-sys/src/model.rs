@@ -238,6 +238,12 @@ impl Model {
         unsafe { raw::llama_model_has_decoder(self.as_ptr()) }
     }
 
+    /// True for models that fill in a whole text at once instead of continuing one (LLaDA, Dream).
+    pub fn is_diffusion(&self) -> bool {
+        // SAFETY: the model is loaded.
+        unsafe { raw::llama_model_is_diffusion(self.as_ptr()) }
+    }
+
     /// True for Mamba, RWKV and their kin, whose state is no list of positions.
     pub fn is_recurrent(&self) -> bool {
         // SAFETY: the model is loaded.

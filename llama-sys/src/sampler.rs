@@ -10,6 +10,9 @@ use crate::model::Model;
 use crate::vocab::{Token, Vocab};
 use crate::{raw, shim};
 
+/// More tokens than any context holds today.
+const MAX_LAST_N: u32 = 1 << 24;
+
 /// A chain that is complete: its last sampler chooses a token.
 pub struct Sampler {
     chain: Chain,
@@ -73,11 +76,12 @@ impl Sampler {
         if vocab.n_tokens() == 0 {
             return Err(Error::NoVocabulary);
         }
-        // SAFETY: neither call has preconditions; the chain is ours.
-        let chain =
-            unsafe { raw::llama_sampler_chain_init(raw::llama_sampler_chain_default_params()) };
+        let chain = made("making a sampler chain", |error| {
+            // SAFETY: a valid error slot; the chain is ours.
+            unsafe { raw::shim_sampler_chain(error) }
+        })?;
         Ok(SamplerChain {
-            chain: Chain(NonNull::new(chain).ok_or(Error::NoVocabulary)?),
+            chain: Chain(chain),
             vocab,
         })
     }
@@ -133,9 +137,20 @@ impl Sampler {
     }
 
     /// Forgets every token it was told of, and starts its random numbers again.
-    pub fn reset(&mut self) {
-        // SAFETY: the chain lives and is borrowed mutably.
-        unsafe { raw::llama_sampler_reset(self.chain.0.as_ptr()) };
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Call`].
+    pub fn reset(&mut self) -> Result<(), Error> {
+        shim::checked(|error| {
+            // SAFETY: the chain lives and is borrowed mutably.
+            unsafe { raw::shim_sampler_reset(self.chain.0.as_ptr(), error) }
+        })
+        .map(drop)
+        .map_err(|failure| Error::Call {
+            what: "resetting the sampler",
+            failure,
+        })
     }
 
     /// The seed in use; `None` for a greedy chain.
@@ -147,10 +162,33 @@ impl Sampler {
 }
 
 impl SamplerChain {
-    fn add(self, sampler: *mut raw::llama_sampler) -> Self {
-        // SAFETY: the chain takes ownership of a sampler that was just created.
-        unsafe { raw::llama_sampler_chain_add(self.chain.0.as_ptr(), sampler) };
-        self
+    /// Adds what `make` makes.
+    fn add(
+        self,
+        make: impl FnOnce(*mut raw::shim_error) -> *mut raw::llama_sampler,
+    ) -> Result<Self, Error> {
+        let sampler = made("making a sampler", make)?;
+        shim::checked(|error| {
+            // SAFETY: the chain takes ownership of a sampler that was just made, or frees it.
+            unsafe { raw::shim_sampler_add(self.chain.0.as_ptr(), sampler.as_ptr(), error) }
+        })
+        .map_err(|failure| Error::Call {
+            what: "adding a sampler",
+            failure,
+        })?;
+        Ok(self)
+    }
+
+    /// Adds a sampler with at most one number.
+    fn simple(
+        self,
+        kind: raw::shim_sampler_kind,
+        count: i32,
+        value: f32,
+        seed: u32,
+    ) -> Result<Self, Error> {
+        // SAFETY: a valid error slot; no other preconditions.
+        self.add(|error| unsafe { raw::shim_sampler_new(kind, count, value, seed, error) })
     }
 
     fn finish(self) -> Sampler {
@@ -167,8 +205,7 @@ impl SamplerChain {
     /// [`Error::InvalidParameter`] beyond 2147483647.
     pub fn top_k(self, k: u32) -> Result<Self, Error> {
         let k = i32::try_from(k).map_err(|_| Error::parameter("top_k", k, "at most 2147483647"))?;
-        // SAFETY: no preconditions.
-        Ok(self.add(unsafe { raw::llama_sampler_init_top_k(k) }))
+        self.simple(raw::SHIM_SAMPLER_KIND_TOP_K, k, 0.0, 0)
     }
 
     /// Keeps the likeliest tokens whose probabilities add up to `p`; 1.0 keeps all.
@@ -178,8 +215,7 @@ impl SamplerChain {
     /// [`Error::InvalidParameter`] outside 0.0 to 1.0.
     pub fn top_p(self, p: f32) -> Result<Self, Error> {
         probability("top_p", p)?;
-        // SAFETY: no preconditions.
-        Ok(self.add(unsafe { raw::llama_sampler_init_top_p(p, 1) }))
+        self.simple(raw::SHIM_SAMPLER_KIND_TOP_P, 0, p, 0)
     }
 
     /// Keeps tokens at least `p` times as likely as the likeliest; 0.0 keeps all.
@@ -189,8 +225,7 @@ impl SamplerChain {
     /// [`Error::InvalidParameter`] outside 0.0 to 1.0.
     pub fn min_p(self, p: f32) -> Result<Self, Error> {
         probability("min_p", p)?;
-        // SAFETY: no preconditions.
-        Ok(self.add(unsafe { raw::llama_sampler_init_min_p(p, 1) }))
+        self.simple(raw::SHIM_SAMPLER_KIND_MIN_P, 0, p, 0)
     }
 
     /// Locally typical sampling; 1.0 keeps all.
@@ -200,8 +235,7 @@ impl SamplerChain {
     /// [`Error::InvalidParameter`] outside 0.0 to 1.0.
     pub fn typical(self, p: f32) -> Result<Self, Error> {
         probability("typical_p", p)?;
-        // SAFETY: no preconditions.
-        Ok(self.add(unsafe { raw::llama_sampler_init_typical(p, 1) }))
+        self.simple(raw::SHIM_SAMPLER_KIND_TYPICAL, 0, p, 0)
     }
 
     /// Divides the logits by `temperature`.
@@ -217,8 +251,7 @@ impl SamplerChain {
                 "finite and not negative",
             ));
         }
-        // SAFETY: no preconditions.
-        Ok(self.add(unsafe { raw::llama_sampler_init_temp(temperature) }))
+        self.simple(raw::SHIM_SAMPLER_KIND_TEMP, 0, temperature, 0)
     }
 
     /// Makes tokens among the last `last_n` less likely: `repeat` divides their logit (1.0: off), `frequency` is subtracted
@@ -234,8 +267,15 @@ impl SamplerChain {
         frequency: f32,
         presence: f32,
     ) -> Result<Self, Error> {
-        let last_n = i32::try_from(last_n)
-            .map_err(|_| Error::parameter("penalty_last_n", last_n, "at most 2147483647 tokens"))?;
+        // llama.cpp sets aside room for all of them at once.
+        if last_n > MAX_LAST_N {
+            return Err(Error::parameter(
+                "penalty_last_n",
+                last_n,
+                format!("at most {MAX_LAST_N} tokens"),
+            ));
+        }
+        let last_n = last_n as i32;
         if !repeat.is_finite() || repeat <= 0.0 {
             return Err(Error::parameter(
                 "penalty_repeat",
@@ -250,9 +290,9 @@ impl SamplerChain {
         }
         let n_vocab = self.vocab.n_tokens() as i32;
         // SAFETY: the numbers are what include/llama.h asks for.
-        Ok(self.add(unsafe {
-            raw::llama_sampler_init_penalties(n_vocab, last_n, repeat, frequency, presence)
-        }))
+        self.add(|error| unsafe {
+            raw::shim_sampler_penalties(n_vocab, last_n, repeat, frequency, presence, error)
+        })
     }
 
     /// Adds to the logits of single tokens.
@@ -273,9 +313,9 @@ impl SamplerChain {
             .collect();
         let n_vocab = self.vocab.n_tokens() as i32;
         // SAFETY: the list is copied during the call (llama-sampler.cpp, llama_sampler_init_logit_bias).
-        Ok(self.add(unsafe {
-            raw::llama_sampler_init_logit_bias(n_vocab, list.len() as i32, list.as_ptr())
-        }))
+        self.add(|error| unsafe {
+            raw::shim_sampler_logit_bias(n_vocab, list.len() as i32, list.as_ptr(), error)
+        })
     }
 
     /// Allows only tokens that continue a text of the GBNF `grammar` from rule `root`.
@@ -296,48 +336,49 @@ impl SamplerChain {
             ));
         }
         let (grammar, root) = (text("grammar", grammar)?, text("root", root)?);
-        let sampler = shim::accepted(
+        let vocab = self.vocab.as_ptr();
+        self.add(|error| {
             // SAFETY: both texts are NUL-terminated and copied; the vocabulary lives as long as the chain.
-            |error| unsafe {
-                raw::shim_sampler_grammar(
-                    self.vocab.as_ptr(),
-                    grammar.as_ptr(),
-                    root.as_ptr(),
-                    error,
-                )
-            },
-            |sampler| !sampler.is_null(),
-        )
-        .map_err(|failure| Error::Call {
-            what: "reading the grammar",
-            failure,
-        })?;
-        Ok(self.add(sampler))
+            unsafe { raw::shim_sampler_grammar(vocab, grammar.as_ptr(), root.as_ptr(), error) }
+        })
     }
 
     /// Completes the chain: always the likeliest token.
     ///
     /// # Errors
     ///
-    /// None today; a `Result` like every other step.
+    /// [`Error::Call`].
     pub fn greedy(self) -> Result<Sampler, Error> {
-        // SAFETY: no preconditions.
-        Ok(self
-            .add(unsafe { raw::llama_sampler_init_greedy() })
-            .finish())
+        self.simple(raw::SHIM_SAMPLER_KIND_GREEDY, 0, 0.0, 0)
+            .map(Self::finish)
     }
 
     /// Completes the chain: a token by chance, as the probabilities say. The same seed gives the same choices.
     ///
     /// # Errors
     ///
-    /// None today; a `Result` like every other step.
+    /// [`Error::InvalidParameter`] for 4294967295, by which llama.cpp means "draw one" (`LLAMA_DEFAULT_SEED`).
     pub fn dist(self, seed: u32) -> Result<Sampler, Error> {
-        // SAFETY: no preconditions.
-        Ok(self
-            .add(unsafe { raw::llama_sampler_init_dist(seed) })
-            .finish())
+        if seed == raw::LLAMA_DEFAULT_SEED {
+            return Err(Error::parameter(
+                "seed",
+                seed,
+                "0 to 4294967294: llama.cpp would draw a seed of its own",
+            ));
+        }
+        self.simple(raw::SHIM_SAMPLER_KIND_DIST, 0, 0.0, seed)
+            .map(Self::finish)
     }
+}
+
+/// What the shim made, or why not.
+fn made(
+    what: &'static str,
+    make: impl FnOnce(*mut raw::shim_error) -> *mut raw::llama_sampler,
+) -> Result<NonNull<raw::llama_sampler>, Error> {
+    shim::accepted(make, |sampler| !sampler.is_null())
+        .map(|sampler| NonNull::new(sampler).expect("accepted above"))
+        .map_err(|failure| Error::Call { what, failure })
 }
 
 fn probability(name: &'static str, p: f32) -> Result<(), Error> {

@@ -164,7 +164,8 @@ impl Context {
         )
         .map(drop)
         .map_err(|failure| {
-            // Half a state may be in the cache; whole sequences can be cleared again, so the context stays usable.
+            // Half a state may be in the cache. If even that cannot be forgotten, the call below says so of the context.
+            let _ = self.kv_clear();
             Error::State {
                 reason: failure.to_string(),
             }

@@ -318,6 +318,10 @@ fn batches_that_llama_decode_asserts_against() {
     assert_eq!(refused(context.decode(&batch(&[(1, -1, 0)]))), "pos");
     assert_eq!(refused(context.decode(&batch(&[(1, 0, 1)]))), "seq_id");
     assert_eq!(refused(context.decode(&batch(&[(1, 0, -1)]))), "seq_id");
+    assert_eq!(refused(context.decode(&batch(&[(1, i32::MAX, 0)]))), "pos");
+    let mut twice = Batch::default();
+    twice.add_shared(1, 0, &[0, 0], true);
+    assert_eq!(refused(context.decode(&twice)), "seq_id");
     let mut no_sequence = Batch::default();
     no_sequence.add_shared(1, 0, &[], true);
     assert_eq!(refused(context.decode(&no_sequence)), "n_seq_id");
@@ -334,6 +338,16 @@ fn positions_that_do_not_follow_are_an_error_and_harm_nothing() {
         Err(Error::Decode { .. })
     ));
     context.decode(&batch(&[(1, 1, 0)])).unwrap();
+}
+
+#[test]
+fn logits_of_an_earlier_batch_are_not_taken_for_those_of_a_failed_one() {
+    let mut context = cpu_context(ContextParams::default());
+    let mut sampler = Sampler::chain(context.model()).unwrap().greedy().unwrap();
+    context.decode(&batch(&[(1, 0, 0)])).unwrap();
+    sampler.sample(&mut context, -1).unwrap();
+    assert!(context.decode(&batch(&[(1, 7, 0)])).is_err());
+    assert_eq!(refused(sampler.sample(&mut context, -1)), "index");
 }
 
 #[test]
@@ -406,6 +420,12 @@ fn sampling_parameters_out_of_range() {
         "penalty_freq"
     );
     assert_eq!(refused(chain().logit_bias(&[(1 << 20, 1.0)])), "token");
+    // llama.cpp would set 8 GiB aside for this one, and draw a seed of its own for that.
+    assert_eq!(
+        refused(chain().penalties(i32::MAX as u32, 1.1, 0.0, 0.0)),
+        "penalty_last_n"
+    );
+    assert_eq!(refused(chain().dist(u32::MAX)), "seed");
 }
 
 #[test]
@@ -459,6 +479,10 @@ fn sequences_and_ranges_that_cannot_be() {
     context.decode(&batch(&tokens)).unwrap();
     assert_eq!(refused(context.kv_seq_copy(0, 1, 0..4)), "range");
     assert_eq!(refused(context.kv_seq_shift(0, 0..4, -1)), "delta");
+    assert_eq!(
+        refused(context.kv_seq_shift(0, 0..8, i32::MAX - 2)),
+        "delta"
+    );
 }
 
 #[test]

@@ -150,5 +150,7 @@ fn build(workspace: &Workspace, check: &Path) -> Result<()> {
     command.arg("--target-dir").arg(check.join("target"));
     // The package has its own source, which is what is to be proved.
     command.env_remove("LLAMA_CPP_DIR");
+    // Users have no shared folder for native builds: this is the one place where OUT_DIR is tried.
+    command.env("AUTOPLACE_LLAMA_BUILD_DIR", "");
     run(&mut command)
 }

@@ -113,7 +113,9 @@ impl Generate {
     /// another stream of this model lives; [`Error::Native`] for a sampling parameter out of range.
     pub fn stream(self) -> Result<TokenStream, Error> {
         let native = self.model.native();
-        if !native.has_decoder() {
+        // Encoders (BERT), encoder-decoders (T5) and diffusion models (LLaDA) have no next token.
+        let causal = native.has_decoder() && !native.has_encoder() && native.shape().causal;
+        if !causal || native.is_diffusion() {
             return Err(Error::NotGenerative {
                 architecture: self.model.placement().model.architecture.clone(),
             });
@@ -129,7 +131,15 @@ impl Generate {
         let (sampler, seed) = self.sampling.sampler(native)?;
         let slot = self.model.context_slot();
         let context = slot.take()?.ok_or(Error::Busy)?;
-        let capacity = context.n_ctx_seq() as usize;
+        if !context.has_memory() {
+            slot.give_back(context);
+            return Err(Error::NotGenerative {
+                architecture: self.model.placement().model.architecture.clone(),
+            });
+        }
+        // llama.cpp rounds a context up to a multiple of 256; what was asked for, and planned, is what holds.
+        let planned = self.model.placement().context.n_ctx;
+        let capacity = context.n_ctx_seq().min(planned) as usize;
         if prompt.len() >= capacity {
             slot.give_back(context);
             return Err(Error::PromptTooLong {
@@ -144,6 +154,7 @@ impl Generate {
             sampler,
             seed,
             prompt,
+            capacity,
             max_tokens: self.max_tokens,
             stops: self.stops,
             special: self.special,

@@ -57,9 +57,13 @@ impl Sampling {
             chain = chain.penalties(self.repeat_last_n, self.repeat_penalty, 0.0, 0.0)?;
         }
         if self.temperature == 0.0 {
+            // What is out of range is refused even where it would have no effect.
+            let _in_range = Sampler::chain(model)?
+                .top_k(self.top_k)?
+                .top_p(self.top_p)?
+                .min_p(self.min_p)?;
             return Ok((chain.greedy()?, None));
         }
-        // Each builder refuses what is out of range, so values that switch a sampler off are checked too.
         chain = chain
             .top_k(self.top_k)?
             .top_p(self.top_p)?

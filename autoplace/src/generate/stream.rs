@@ -61,6 +61,7 @@ pub(super) struct Parts {
     pub(super) sampler: Sampler,
     pub(super) seed: Option<u32>,
     pub(super) prompt: Vec<Token>,
+    pub(super) capacity: usize,
     pub(super) max_tokens: usize,
     pub(super) stops: Vec<String>,
     pub(super) special: bool,
@@ -70,7 +71,7 @@ impl TokenStream {
     pub(super) fn new(parts: Parts) -> Self {
         let n_batch = parts.context.n_batch() as usize;
         Self {
-            capacity: parts.context.n_ctx_seq() as usize,
+            capacity: parts.capacity,
             batch: Batch::with_capacity(n_batch.min(parts.prompt.len().max(1))),
             text: TextAssembler::new(parts.stops),
             statistics: Statistics {
@@ -145,7 +146,7 @@ impl TokenStream {
         let started = Instant::now();
         if self.statistics.first_token_latency.is_none() {
             self.compute_prompt(context)?;
-            context.synchronize();
+            context.synchronize()?;
             self.statistics.prompt_tokens = self.prompt.len();
             self.statistics.prompt_time = started.elapsed();
         } else {
@@ -224,8 +225,10 @@ impl std::iter::FusedIterator for TokenStream {}
 
 impl Drop for TokenStream {
     fn drop(&mut self) {
-        if let Some(context) = self.context.take() {
-            self.slot.give_back(context);
+        match self.context.take() {
+            Some(context) => self.slot.give_back(context),
+            // A panic in the loop took it along; the next generation makes another.
+            None => self.slot.lost(),
         }
     }
 }

@@ -7,12 +7,11 @@ use llama_sys::{Context, ModelParams};
 
 use super::devices::{by_name, detect};
 use super::slot::ContextSlot;
-use super::{Error, Model};
+use super::{Error, Model, NativeProbe};
 use crate::gguf::Header;
-use crate::machine::{Gpu, Machine};
-use crate::memory::probe::Skeleton;
-use crate::memory::{ContextParams, Footprints, Headroom, KvType};
-use crate::plan::{self, GpuLayers, Plan, Planner, Probe, Request};
+use crate::machine::{Host, Machine};
+use crate::memory::{Headroom, KvType};
+use crate::plan::{self, GpuLayers, Plan, Planner, Request};
 use crate::profile::ModelProfile;
 
 /// A load being described: finish it with [`load`](Self::load), or look first with [`plan`](Self::plan).
@@ -105,15 +104,15 @@ impl ModelBuilder {
     fn prepare(&self) -> Result<(Plan, Machine), Error> {
         let header = Header::open(&self.path)?;
         let profile = ModelProfile::from_header(&header)?;
-        let machine = match &self.machine {
-            Some(machine) => machine.clone(),
-            None => detect()?,
+        let machine = match (&self.machine, self.request.gpu_layers) {
+            (Some(machine), _) => machine.clone(),
+            // Asking a CUDA device for its memory opens a context there, for nothing if no layer may go to it.
+            (None, GpuLayers::Exactly(0)) => Machine::new(Host::detect().0),
+            (None, _) => detect()?,
         };
         let plan = Planner::new(&profile, &machine)
             .request(self.request.clone())
-            .plan_probed(&NativeProbe {
-                skeleton: Skeleton::of(&header)?,
-            })?;
+            .plan_probed(&NativeProbe::new(&header)?)?;
         Ok((plan, machine))
     }
 
@@ -125,7 +124,10 @@ impl ModelBuilder {
     /// file's data is damaged, or the progress callback cancelled.
     pub fn load(mut self) -> Result<Model, Error> {
         let (plan, machine) = self.prepare()?;
-        let devices = by_name(plan.gpus().filter_map(|gpu| gpu.device.as_deref()))?;
+        let devices = by_name(
+            plan.gpus()
+                .map(|gpu| (gpu.device.as_deref(), gpu.name.as_str())),
+        )?;
         let native = llama_sys::Model::load(
             &self.path,
             ModelParams {
@@ -166,21 +168,4 @@ fn default_threads(machine: &Machine) -> u32 {
         .physical_cores
         .map_or(allowed, |cores| cores.min(allowed))
         .max(1)
-}
-
-/// llama.cpp's `no_alloc` load of the model's skeleton, as the planner wants it.
-struct NativeProbe {
-    skeleton: Skeleton,
-}
-
-impl Probe for NativeProbe {
-    fn footprints(
-        &self,
-        gpu: Option<&Gpu>,
-        params: &ContextParams,
-        n_gpu_layers: u32,
-    ) -> Result<Footprints, Box<dyn std::error::Error + Send + Sync>> {
-        let devices = by_name(gpu.and_then(|gpu| gpu.device.as_deref()).into_iter())?;
-        Ok(self.skeleton.probe(&devices, params, n_gpu_layers)?)
-    }
 }

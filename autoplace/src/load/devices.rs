@@ -45,16 +45,19 @@ fn describe(device: &Device) -> GgmlDevice {
     }
 }
 
-/// The devices of these names, in their order.
-pub(super) fn by_name<'a>(names: impl Iterator<Item = &'a str>) -> Result<Vec<Device>, Error> {
+/// The devices of these names, in their order: ggml's name, and the GPU's for people. A GPU without a device is one that this
+/// process cannot use, and leaving it out would silently put its layers on the host.
+pub(super) fn by_name<'a>(
+    names: impl Iterator<Item = (Option<&'a str>, &'a str)>,
+) -> Result<Vec<Device>, Error> {
     let all = Backend::init()?.devices();
     names
-        .map(|name| {
-            all.iter()
-                .find(|device| device.name() == name)
+        .map(|(device, name)| {
+            device
+                .and_then(|device| all.iter().find(|known| known.name() == device))
                 .cloned()
                 .ok_or_else(|| Error::DeviceGone {
-                    device: name.to_owned(),
+                    device: device.unwrap_or(name).to_owned(),
                     present: all
                         .iter()
                         .filter(|device| device.is_gpu())

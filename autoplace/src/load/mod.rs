@@ -6,6 +6,7 @@
 mod builder;
 mod devices;
 mod error;
+mod probe;
 mod slot;
 
 use std::path::Path;
@@ -14,10 +15,11 @@ use std::sync::Arc;
 pub use builder::ModelBuilder;
 pub use devices::detect;
 pub use error::Error;
+pub use probe::NativeProbe;
 pub(crate) use slot::ContextSlot;
 
 use crate::machine::Machine;
-use crate::memory::{Footprints, probe};
+use crate::memory::{Footprints, probe as native_probe};
 use crate::plan::Plan;
 
 /// A loaded model. Cloning is cheap; everything is freed when the last clone and the last stream are dropped.
@@ -60,7 +62,7 @@ impl Model {
         let allocated = slot
             .peek(llama_sys::Context::memory_breakdown)
             .and_then(Result::ok)
-            .map(|breakdown| probe::footprints(&breakdown, &devices))
+            .map(|breakdown| native_probe::footprints(&breakdown, &devices))
             .unwrap_or_default();
         Self {
             inner: Arc::new(Inner {

@@ -37,7 +37,9 @@ impl ContextSlot {
                 *state = State::Lent;
                 Ok(None)
             }
-            State::Ready(context) if context.is_usable() => {
+            State::Ready(mut context) if context.is_usable() => {
+                // An abort that came too late for the last generation is not meant for this one.
+                context.clear_abort();
                 *state = State::Lent;
                 Ok(Some(context))
             }
@@ -54,6 +56,11 @@ impl ContextSlot {
     /// Takes the context back.
     pub(crate) fn give_back(&self, context: Context) {
         *self.state.lock().unwrap_or_else(PoisonError::into_inner) = State::Ready(context);
+    }
+
+    /// Says that the lent context will not come back.
+    pub(crate) fn lost(&self) {
+        *self.state.lock().unwrap_or_else(PoisonError::into_inner) = State::Missing;
     }
 
     /// Looks at the context, unless it is lent.

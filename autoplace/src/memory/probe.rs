@@ -39,14 +39,19 @@ pub(crate) enum ProbeError {
     Native(#[from] llama_sys::Error),
 }
 
-/// llama.cpp's loader keeps its timings in the model and its progress on stderr, but one probe at a time costs nothing and
-/// keeps its log lines apart.
+/// Recurrent state and the buffer of logits are really allocated while a probe lives (llama-memory-recurrent.cpp,
+/// llama-context.cpp, output_reserve): never several times at once.
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
 impl Skeleton {
     /// Writes the skeleton of a model.
     pub(crate) fn of(header: &Header) -> Result<Self, gguf::Error> {
         let skeleton = header.skeleton()?;
+        let bytes = skeleton.file_bytes()?;
+        writable(bytes).map_err(|source| gguf::Error::Write {
+            path: header.path().to_owned(),
+            source,
+        })?;
         #[cfg(target_os = "linux")]
         if let Some((path, file)) = in_memory()
             && skeleton.write_sparse_into(&file, &path).is_ok()
@@ -103,6 +108,25 @@ impl Skeleton {
         let context = Context::new(&model, params.to_native())?;
         Ok(footprints(&context.memory_breakdown()?, devices))
     }
+}
+
+/// A file as long as the model, though it holds nothing, may be longer than this process is allowed to write; the kernel would
+/// answer with a signal.
+#[cfg(target_os = "linux")]
+fn writable(bytes: u64) -> std::io::Result<()> {
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Fsize).current;
+    if limit.is_some_and(|limit| bytes > limit) {
+        return Err(std::io::Error::other(format!(
+            "the model's skeleton is a file of {bytes} bytes (none of them used), and RLIMIT_FSIZE allows {}",
+            limit.unwrap_or_default()
+        )));
+    }
+    Ok(())
+}
+
+#[cfg(not(target_os = "linux"))]
+fn writable(_bytes: u64) -> std::io::Result<()> {
+    Ok(())
 }
 
 /// An empty file in memory and the path by which this process can open it again; `None` where the system has no such thing.

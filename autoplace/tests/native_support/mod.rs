@@ -44,14 +44,21 @@ pub(crate) fn tiny_llama() -> Builder {
 
 /// [`tiny_llama`] before its vocabulary.
 pub(crate) fn tiny_llama_without_vocabulary() -> Builder {
-    let mut model = Builder::new("llama")
-        .u32("llama.block_count", 2)
-        .u32("llama.context_length", 512)
-        .u32("llama.embedding_length", 64)
-        .u32("llama.feed_forward_length", 128)
-        .u32("llama.attention.head_count", 2)
-        .u32("llama.attention.head_count_kv", 1)
-        .f32("llama.attention.layer_norm_rms_epsilon", 1e-5)
+    tiny("llama", 1)
+}
+
+/// The same tensors under the name of another architecture that takes them.
+pub(crate) fn tiny(architecture: &str, n_head_kv: u32) -> Builder {
+    let key = |suffix: &str| format!("{architecture}.{suffix}");
+    let kv_width = u64::from(n_head_kv) * 32;
+    let mut model = Builder::new(architecture)
+        .u32(&key("block_count"), 2)
+        .u32(&key("context_length"), 512)
+        .u32(&key("embedding_length"), 64)
+        .u32(&key("feed_forward_length"), 128)
+        .u32(&key("attention.head_count"), 2)
+        .u32(&key("attention.head_count_kv"), n_head_kv)
+        .f32(&key("attention.layer_norm_rms_epsilon"), 1e-5)
         .tensor(
             "token_embd.weight",
             TensorType::F16,
@@ -68,8 +75,8 @@ pub(crate) fn tiny_llama_without_vocabulary() -> Builder {
         model = model
             .tensor(&name("attn_norm"), TensorType::F32, &[64])
             .tensor(&name("attn_q"), TensorType::F16, &[64, 64])
-            .tensor(&name("attn_k"), TensorType::F16, &[64, 32])
-            .tensor(&name("attn_v"), TensorType::F16, &[64, 32])
+            .tensor(&name("attn_k"), TensorType::F16, &[64, kv_width])
+            .tensor(&name("attn_v"), TensorType::F16, &[64, kv_width])
             .tensor(&name("attn_output"), TensorType::F16, &[64, 64])
             .tensor(&name("ffn_norm"), TensorType::F32, &[64])
             .tensor(&name("ffn_gate"), TensorType::F16, &[64, 128])
