@@ -4,7 +4,7 @@ mod shapes;
 
 use std::cell::RefCell;
 
-use autoplace::machine::{Gpu, Host, Machine, gib};
+use autoplace::machine::{Gpu, Host, Machine, gib, mib};
 use autoplace::memory::{ContextParams, Estimate, Footprints};
 use autoplace::plan::{Confidence, Error, GpuLayers, Planner, Probe, Request};
 use autoplace::profile::ModelProfile;
@@ -134,9 +134,30 @@ fn a_probe_that_finds_no_room_says_what_it_found_missing() {
 }
 
 #[test]
+fn the_error_of_a_probed_plan_is_about_the_split_that_lacks_the_least() {
+    let profile = LLAMA_70B.profile();
+    let card = Gpu::new("RTX 4090").total(gib(24));
+    let machine = Machine::new(Host::new(gib(16))).with_gpu(card);
+    let probe = Scaled {
+        profile: &profile,
+        percent: 100,
+        asked: RefCell::default(),
+    };
+    let planner = Planner::new(&profile, &machine);
+    let n_gpu_layers = |error| match error {
+        Error::DoesNotFit { n_gpu_layers, .. } => n_gpu_layers,
+        other => panic!("{other}"),
+    };
+    let estimated = n_gpu_layers(planner.plan().unwrap_err());
+    assert!((35..60).contains(&estimated), "{estimated} layers");
+    let probed = n_gpu_layers(planner.plan_probed(&probe).unwrap_err());
+    assert_eq!(probed, estimated);
+}
+
+#[test]
 fn memory_of_unknown_law_is_planned_by_a_probe_only() {
     let shape = Shape {
-        arch: "mamba2",
+        arch: "rwkv7",
         ..LLAMA_1B
     };
     let profile = shape.profile();
@@ -177,4 +198,75 @@ fn a_probe_that_fails_is_an_error_that_says_where() {
         error.to_string(),
         "the probe with 17 layers on the GPU failed: no native code"
     );
+}
+
+/// Two cards of which llama.cpp sees one differently than the estimate does, or not at all.
+struct Twisted<'a> {
+    profile: &'a ModelProfile,
+    /// What it says of the card called `first`: this share of the estimate in percent, or nothing.
+    first: Option<u64>,
+}
+
+impl Probe for Twisted<'_> {
+    fn footprints(
+        &self,
+        gpu: Option<&Gpu>,
+        params: &ContextParams,
+        n_gpu_layers: u32,
+    ) -> Result<Footprints, Box<dyn std::error::Error + Send + Sync>> {
+        let is_first = gpu.is_some_and(|gpu| gpu.name == "first");
+        let percent = match (is_first, self.first) {
+            (true, None) => return Err("no context on this one".into()),
+            (true, Some(percent)) => percent,
+            (false, _) => 100,
+        };
+        let scaled = Scaled {
+            profile: self.profile,
+            percent,
+            asked: RefCell::default(),
+        };
+        scaled.footprints(gpu, params, n_gpu_layers)
+    }
+}
+
+fn two_cards() -> Machine {
+    Machine::new(Host::new(gib(64)))
+        .with_gpu(Gpu::new("first").total(gib(8)).free(gib(6)))
+        .with_gpu(Gpu::new("second").total(gib(8)).free(gib(6) - mib(200)))
+}
+
+#[test]
+fn the_card_that_takes_the_most_layers_by_the_probe_is_taken() {
+    let profile = LLAMA_8B.profile();
+    let machine = two_cards();
+    let planner = Planner::new(&profile, &machine);
+    let named = |first| {
+        let probe = Twisted {
+            profile: &profile,
+            first,
+        };
+        let plan = planner.plan_probed(&probe).unwrap();
+        plan.gpus().next().unwrap().name.clone()
+    };
+    assert_eq!(named(Some(100)), "first");
+    assert_eq!(named(Some(110)), "second");
+}
+
+#[test]
+fn a_card_that_llama_cpp_refuses_is_left_out_and_named() {
+    let profile = LLAMA_8B.profile();
+    let machine = two_cards();
+    let probe = Twisted {
+        profile: &profile,
+        first: None,
+    };
+    let plan = Planner::new(&profile, &machine)
+        .plan_probed(&probe)
+        .unwrap();
+    assert_eq!(plan.gpus().next().unwrap().name, "second");
+    let left_out = plan
+        .notes
+        .iter()
+        .any(|note| note.contains("first was left out"));
+    assert!(left_out, "{:?}", plan.notes);
 }

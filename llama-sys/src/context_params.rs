@@ -13,7 +13,7 @@ const MAX_THREADS: u32 = raw::GGML_MAX_N_THREADS;
 pub struct ContextParams {
     /// Context length in tokens; 0: as the model was trained. llama.cpp rounds it up to a multiple of 256.
     pub n_ctx: u32,
-    /// Tokens at most in one [`Context::decode`].
+    /// Tokens at most in one [`Context::decode`](crate::Context::decode).
     pub n_batch: u32,
     /// Tokens at most in one graph; 0: `n_batch`.
     pub n_ubatch: u32,

@@ -6,6 +6,9 @@ use crate::profile::{Hyperparameters, ModelProfile};
 
 use super::{Error, KvType, pad};
 
+/// Padding to a multiple of 256 (llama-context.cpp:292) must stay within the signed positions.
+const MAX_CONTEXT: u32 = i32::MAX as u32 & !255;
+
 /// `LLAMA_MAX_SEQ` (llama-cparams.h:8).
 const MAX_SEQUENCES: u32 = 256;
 
@@ -119,10 +122,10 @@ impl ContextParams {
             })
         };
         range(
-            self.n_ctx > 0 && self.n_ctx <= u32::MAX / 2,
+            self.n_ctx > 0 && self.n_ctx <= MAX_CONTEXT,
             "n_ctx",
             self.n_ctx,
-            "a context has 1 to 2147483647 tokens (padding it overflows near 2^32, llama-context.cpp:292)",
+            "a context has 1 to 2147483392 tokens (it is padded to a multiple of 256, and positions are signed)",
         )?;
         range(
             self.n_seq_max > 0 && self.n_seq_max <= MAX_SEQUENCES,

@@ -36,7 +36,16 @@ pub enum Error {
         /// The type.
         ty: KvType,
     },
-    /// No device has free memory, so there are no proportions to split the layers by: llama.cpp throws (llama-model.cpp:1588).
+    /// Compressed keys and values need one type (llama-context.cpp:3838).
+    #[error("this model compresses its keys: type_k {type_k} and type_v {type_v} must be the same")]
+    KvTypesDiffer {
+        /// The type of the keys.
+        type_k: KvType,
+        /// The type of the values.
+        type_v: KvType,
+    },
+    /// No device has free memory, so there are no proportions to split the layers by: llama.cpp divides by zero there (llama-model.cpp:1588)
+    /// and throws later.
     #[error("the GPUs have no free memory to split the layers by")]
     NothingFree,
 }

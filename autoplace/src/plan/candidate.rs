@@ -64,7 +64,7 @@ impl Candidate<'_> {
 /// A probe of one candidate, as a cost to search by. It asks nothing twice.
 pub(super) struct Asked<'a, 'b> {
     probe: &'a dyn Probe,
-    candidate: &'a Candidate<'b>,
+    pub(super) candidate: &'a Candidate<'b>,
     known: RefCell<BTreeMap<u32, Footprints>>,
 }
 

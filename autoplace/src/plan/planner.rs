@@ -112,7 +112,7 @@ impl<'a> Planner<'a> {
     ///
     /// # Errors
     ///
-    /// As [`plan`](Self::plan), but never [`Error::Unknown`]; [`Error::Probe`] where the probe fails.
+    /// As [`plan`](Self::plan), but never [`Error::Unknown`]; [`Error::Probe`] where the probe fails on a GPU and no other one will do.
     pub fn plan_probed(&self, probe: &dyn Probe) -> Result<Plan, Error> {
         let candidates = self.candidates()?;
         let max = self.max_layers();
@@ -133,30 +133,44 @@ impl<'a> Planner<'a> {
             std::cmp::Reverse((n, budget))
         });
         let mut seen = Vec::new();
+        let mut best: Option<(&Candidate<'_>, Choice)> = None;
+        let mut failed: Option<(&Candidate<'_>, Error)> = None;
         for (candidate, start) in ranked.into_iter().filter(|_| max > 0) {
+            let hopeful = self.hopeful(candidate, start, max);
+            // As many layers as the probe might still find room for here.
+            let reach = hopeful.first().map_or(start, |&most| most.max(start));
+            if best
+                .as_ref()
+                .is_some_and(|(_, best)| best.n_gpu_layers >= reach)
+            {
+                continue;
+            }
             let cost = Asked::new(probe, candidate);
-            let fits = |_: u32, footprints: &Footprints| candidate.probed(footprints).fit();
-            let exactly = self.request.gpu_layers != GpuLayers::Auto;
-            let found = if exactly {
-                let footprints = cost.footprints(max)?;
-                fits(max, &footprints).then_some((max, footprints))
-            } else {
-                let hopeful = self.hopeful(candidate, start, max);
-                refine(&cost, start, max, &hopeful, fits)?
-            };
-            if let Some((n_gpu_layers, footprints)) = found {
-                let above = (!exactly && n_gpu_layers < max)
-                    .then(|| cost.footprints(n_gpu_layers + 1))
-                    .transpose()?;
-                let choice = Choice {
-                    n_gpu_layers,
-                    levels: candidate.probed(&footprints),
-                    above: above.map(|above| candidate.probed(&above)),
-                };
-                return Ok(self.finish(candidate, &candidates, &choice, Confidence::Probed));
+            match self.probe_one(&cost, start, max, &hopeful) {
+                Ok(Some(choice)) => {
+                    let more = |(_, best): &(_, Choice)| choice.n_gpu_layers > best.n_gpu_layers;
+                    if best.as_ref().is_none_or(more) {
+                        best = Some((candidate, choice));
+                    }
+                }
+                Ok(None) => {}
+                // What one device refuses another may take.
+                Err(error) => failed = failed.or(Some((candidate, error))),
             }
             let asked = cost.answers().into_iter().rev();
             seen.extend(asked.map(|(n, answer)| (n, candidate, candidate.probed(&answer))));
+        }
+        if let Some((candidate, choice)) = best {
+            let mut plan = self.finish(candidate, &candidates, &choice, Confidence::Probed);
+            if let Some((Candidate { room, .. }, error)) = failed {
+                let name = room.gpu.map_or("a GPU", |gpu| &gpu.name);
+                plan.notes.push(format!("{name} was left out: {error}"));
+            }
+            return Ok(plan);
+        }
+        // Falling back to the host would hide the reason behind a slow model.
+        if let Some((_, error)) = failed {
+            return Err(error);
         }
         if self.host_alone_is_asked_for(max) {
             let candidate = &host[0];
@@ -174,10 +188,40 @@ impl<'a> Planner<'a> {
         Err(self.does_not_fit(seen))
     }
 
+    /// The most layers that fit one GPU by the probe.
+    fn probe_one(
+        &self,
+        cost: &Asked<'_, '_>,
+        start: u32,
+        max: u32,
+        hopeful: &[u32],
+    ) -> Result<Option<Choice>, Error> {
+        let candidate = cost.candidate;
+        let fits = |_: u32, footprints: &Footprints| candidate.probed(footprints).fit();
+        let exactly = self.request.gpu_layers != GpuLayers::Auto;
+        let found = if exactly {
+            let footprints = cost.footprints(max)?;
+            fits(max, &footprints).then_some((max, footprints))
+        } else {
+            refine(cost, start, max, hopeful, fits)?
+        };
+        let Some((n_gpu_layers, footprints)) = found else {
+            return Ok(None);
+        };
+        let above = (!exactly && n_gpu_layers < max)
+            .then(|| cost.footprints(n_gpu_layers + 1))
+            .transpose()?;
+        Ok(Some(Choice {
+            n_gpu_layers,
+            levels: candidate.probed(&footprints),
+            above: above.map(|above| candidate.probed(&above)),
+        }))
+    }
+
     /// Every GPU with free memory, and the host alone as the last.
     fn candidates(&self) -> Result<Vec<Candidate<'a>>, Error> {
         if let GpuLayers::Exactly(n @ 1..) = self.request.gpu_layers
-            && self.machine.gpus.is_empty()
+            && self.machine.gpus.iter().all(|gpu| gpu.free == 0)
         {
             return Err(Error::NoGpu { n_gpu_layers: n });
         }
@@ -232,9 +276,10 @@ impl<'a> Planner<'a> {
     }
 
     /// Numbers of layers above the estimate's answer that lack so little that the probe may find them to fit: within the
-    /// estimate's own bar of error. Full offload among them is where the hump of borrowed weights ends.
+    /// estimate's own bar of error. Full offload among them is where the hump of borrowed weights ends. Where nothing fits, the
+    /// number that lacks the least is among them: if the probe finds no room either, the error is about that one.
     fn hopeful(&self, candidate: &Candidate<'_>, start: u32, max: u32) -> Vec<u32> {
-        (start + 1..=max)
+        let mut hopeful: Vec<u32> = (start + 1..=max)
             .rev()
             .filter(|&n| {
                 let levels = candidate.estimated(n);
@@ -246,11 +291,22 @@ impl<'a> Planner<'a> {
                 levels.missing() <= bar
             })
             .take(2)
-            .collect()
+            .collect();
+        if start == 0 {
+            let lack = |&n: &u32| {
+                let levels = candidate.estimated(n);
+                (levels.lacking(), levels.missing())
+            };
+            hopeful.extend((1..=max).min_by_key(lack));
+            hopeful.sort_unstable_by(|a, b| b.cmp(a));
+            hopeful.dedup();
+        }
+        hopeful
     }
 
-    /// Why the estimate cannot be trusted with this model.
-    fn unknown(&self) -> Option<String> {
+    /// Why the estimate cannot be trusted with this model, if it cannot: then only a probe can plan it.
+    #[must_use]
+    pub fn unknown(&self) -> Option<String> {
         if let StateLaw::Unknown { reason } = &self.profile.state {
             return Some(reason.clone());
         }

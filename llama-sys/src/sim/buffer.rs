@@ -79,7 +79,7 @@ fn into_raw(buffer: Buffer, buft: raw::ggml_backend_buffer_type_t) -> raw::ggml_
     let size = buffer.size;
     let context: *mut c_void = Box::into_raw(Box::new(buffer)).cast();
     // SAFETY: a buffer type of ours with the vtable that knows the context; ggml frees it through `free`, once
-    // (ggml-backend.cpp:268).
+    // (ggml-backend.cpp, ggml_backend_buffer_free).
     unsafe { raw::ggml_backend_buffer_init(buft, BUFFER, context, size) }
 }
 
@@ -130,7 +130,7 @@ unsafe fn inner<'a>(buffer: raw::ggml_backend_buffer_t) -> &'a Buffer {
 
 unsafe extern "C" fn free(buffer: raw::ggml_backend_buffer_t) {
     guarded((), || {
-        // SAFETY: as in `inner`; ggml frees a buffer once and deletes its own struct itself (ggml-backend.cpp:268-277).
+        // SAFETY: as in `inner`; ggml frees a buffer once and deletes its own struct itself (ggml-backend.cpp, ggml_backend_buffer_free).
         drop(unsafe { Box::from_raw((*buffer).context.cast::<Buffer>()) });
     });
 }

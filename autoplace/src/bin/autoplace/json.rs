@@ -1,0 +1,141 @@
+//! A plan as JSON: the shape that `docs/cli.md` promises, keys in its order. All sizes in bytes, all times in milliseconds.
+
+use std::borrow::Cow;
+use std::time::Duration;
+
+use autoplace::memory::Footprint;
+use autoplace::plan::{Placement, PlacementKind};
+use serde::Serialize;
+
+use crate::plan::Answer;
+
+/// The JSON, indented.
+pub(crate) fn text(answer: &Answer) -> Result<String, serde_json::Error> {
+    serde_json::to_string_pretty(&Document::of(answer))
+}
+
+#[derive(Serialize)]
+struct Document<'a> {
+    model: Model<'a>,
+    context: u32,
+    kv_type: String,
+    n_gpu_layers: u32,
+    full_offload: bool,
+    devices: Vec<Device<'a>>,
+    /// One GPU needs no proportions.
+    tensor_split: [f32; 0],
+    /// Whole layers need none.
+    overrides: [String; 0],
+    estimate: Option<Vec<Bytes<'a>>>,
+    probe: Option<Vec<Bytes<'a>>>,
+    took_ms: Took,
+}
+
+#[derive(Serialize)]
+struct Model<'a> {
+    path: Option<Cow<'a, str>>,
+    name: &'a str,
+    architecture: &'a str,
+    file_bytes: u64,
+    blocks: u32,
+}
+
+#[derive(Serialize)]
+struct Device<'a> {
+    name: &'a str,
+    kind: PlacementKind,
+    total: u64,
+    free: u64,
+    layers: u32,
+    weights: u64,
+    kv: u64,
+    compute: u64,
+    headroom: u64,
+}
+
+#[derive(Serialize)]
+struct Bytes<'a> {
+    name: &'a str,
+    weights: u64,
+    kv: u64,
+    compute: u64,
+}
+
+#[derive(Serialize)]
+struct Took {
+    header: f64,
+    estimate: f64,
+    probe: Option<f64>,
+    total: f64,
+}
+
+impl<'a> Document<'a> {
+    fn of(answer: &'a Answer) -> Self {
+        let plan = &answer.plan;
+        let devices = &plan.placements;
+        let took = &answer.took;
+        Self {
+            model: Model {
+                path: plan.model.path.as_ref().map(|path| path.to_string_lossy()),
+                name: &plan.model.name,
+                architecture: &plan.model.architecture,
+                file_bytes: plan.model.file_bytes,
+                blocks: plan.model.blocks,
+            },
+            context: plan.context.n_ctx,
+            // As llama.cpp's own programs take it.
+            kv_type: plan.context.type_k.to_string().to_lowercase(),
+            n_gpu_layers: plan.n_gpu_layers,
+            full_offload: plan.full_offload,
+            devices: devices.iter().map(Device::of).collect(),
+            tensor_split: [],
+            overrides: [],
+            estimate: answer.estimate.as_ref().map(|estimate| {
+                let bytes = estimate.gpus.iter().chain([&estimate.host]);
+                devices.iter().zip(bytes).map(Bytes::of).collect()
+            }),
+            probe: took.probe.map(|_| {
+                let bytes = devices.iter().map(|device| &device.footprint);
+                devices.iter().zip(bytes).map(Bytes::of).collect()
+            }),
+            took_ms: Took {
+                header: milliseconds(took.header),
+                estimate: milliseconds(took.estimate),
+                probe: took.probe.map(milliseconds),
+                total: milliseconds(took.total),
+            },
+        }
+    }
+}
+
+impl<'a> Device<'a> {
+    fn of(placement: &'a Placement) -> Self {
+        Self {
+            name: &placement.name,
+            kind: placement.kind,
+            total: placement.total,
+            free: placement.free,
+            layers: placement.layers,
+            weights: placement.footprint.weights,
+            kv: placement.footprint.kv,
+            compute: placement.footprint.compute,
+            headroom: placement.headroom.total(),
+        }
+    }
+}
+
+impl<'a> Bytes<'a> {
+    fn of((placement, bytes): (&'a Placement, &Footprint)) -> Self {
+        Self {
+            name: &placement.name,
+            weights: bytes.weights,
+            kv: bytes.kv,
+            compute: bytes.compute,
+        }
+    }
+}
+
+/// With three decimals.
+fn milliseconds(duration: Duration) -> f64 {
+    (duration.as_secs_f64() * 1e6).round() / 1e3
+}

@@ -1,0 +1,54 @@
+//! `autoplace`: the library's answers on the command line. `docs/cli.md` describes what it takes and what it prints.
+//!
+//! Arguments flow in ([`args`], with [`sizes`] and [`gpu`] for what they are made of), a verb does its work ([`plan`]), and text
+//! or JSON ([`json`]) flows out. Exit code 1 is an answer that could not be given, 2 a question that could not be understood;
+//! either is one line on stderr.
+
+mod args;
+mod gpu;
+mod json;
+mod plan;
+mod sizes;
+
+use std::fmt::Display;
+use std::io::{ErrorKind, Write, stdout};
+use std::process::ExitCode;
+use std::time::Instant;
+
+use clap::Parser;
+
+use args::{Args, Verb};
+
+fn main() -> ExitCode {
+    let begin = Instant::now();
+    let args = match Args::try_parse() {
+        Ok(args) => args,
+        // Help and version were asked for.
+        Err(error) if !error.use_stderr() => error.exit(),
+        // clap begins it with `error: ` itself.
+        Err(error) => return fail(2, "", &args::without_advice(&error)),
+    };
+    let Verb::Plan(args) = &args.verb;
+    if let Err(error) = args.check() {
+        return fail(2, "error: ", &error);
+    }
+    match plan::run(args, begin) {
+        Ok(text) => print(&text),
+        Err(error) => fail(1, "error: ", &error),
+    }
+}
+
+fn print(text: &str) -> ExitCode {
+    match writeln!(stdout(), "{text}") {
+        // A reader that has left has what it wanted.
+        Err(error) if error.kind() != ErrorKind::BrokenPipe => {
+            fail(1, "error: cannot write to stdout: ", &error)
+        }
+        _ => ExitCode::SUCCESS,
+    }
+}
+
+fn fail(code: u8, before: &str, error: &dyn Display) -> ExitCode {
+    eprintln!("{before}{}", args::in_one_line(&error.to_string()));
+    ExitCode::from(code)
+}

@@ -1,0 +1,158 @@
+//! Sizes and shares as people write them. Text flows in, bytes flow out; nothing is computed with floats.
+
+use autoplace::memory::Headroom;
+
+/// The units, longest names first. One letter alone is what it is to llama.cpp, Docker and `dd`: 1024-based.
+const UNITS: [(&str, u64); 13] = [
+    ("kib", 1 << 10),
+    ("mib", 1 << 20),
+    ("gib", 1 << 30),
+    ("tib", 1 << 40),
+    ("kb", 1_000),
+    ("mb", 1_000_000),
+    ("gb", 1_000_000_000),
+    ("tb", 1_000_000_000_000),
+    ("k", 1 << 10),
+    ("m", 1 << 20),
+    ("g", 1 << 30),
+    ("t", 1 << 40),
+    ("b", 1),
+];
+
+/// Digits behind the point that are looked at; the rest is below a byte.
+const FRACTION: usize = 15;
+
+/// Bytes: `8589934592`, `24GiB`, `24G` (the same), `24GB` (1000-based), `22.6 GiB`. Parts of a byte are dropped.
+pub(crate) fn size(text: &str) -> Result<u64, String> {
+    let wrong = || {
+        format!(
+            "`{text}` is no size; sizes are 24GiB or 24G (1024-based), 24GB (1000-based), 600MiB, or bytes"
+        )
+    };
+    let lower = text.trim().to_ascii_lowercase();
+    let (number, unit) = UNITS
+        .iter()
+        .find_map(|&(name, unit)| Some((lower.strip_suffix(name)?.trim_end(), unit)))
+        .unwrap_or((&lower, 1));
+    let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
+    if number.ends_with('.') || (unit == 1 && !fraction.is_empty()) {
+        return Err(wrong());
+    }
+    let whole = digits(whole).ok_or_else(wrong)?;
+    let fraction = match fraction {
+        "" => 0,
+        fraction => {
+            digits(fraction).ok_or_else(wrong)?;
+            let kept = &fraction[..fraction.len().min(FRACTION)];
+            let tens = 10u128.pow(u32::try_from(kept.len()).unwrap_or(0));
+            digits(kept).unwrap_or(0) * u128::from(unit) / tens
+        }
+    };
+    whole
+        .checked_mul(u128::from(unit))
+        .and_then(|bytes| bytes.checked_add(fraction))
+        .and_then(|bytes| u64::try_from(bytes).ok())
+        .ok_or_else(|| format!("`{text}` is more than 64 bits count"))
+}
+
+/// Bytes, or a share: `600MiB`, `5%`, `7.5%`.
+pub(crate) fn headroom(text: &str) -> Result<Headroom, String> {
+    let Some(percent) = text.trim().strip_suffix('%') else {
+        return size(text).map(Headroom::Bytes);
+    };
+    let percent = percent.trim_end();
+    let is_number = percent.starts_with(|c: char| c.is_ascii_digit())
+        && percent.chars().all(|c| c.is_ascii_digit() || c == '.');
+    let share = percent.parse::<f32>().ok().filter(|_| is_number);
+    match share {
+        Some(share) if share <= 100.0 => Ok(Headroom::Percent(share)),
+        _ => Err(format!("`{text}` is no share of 0% to 100%")),
+    }
+}
+
+/// Decimal digits and nothing else: no sign, no exponent.
+fn digits(text: &str) -> Option<u128> {
+    if text.is_empty() || !text.bytes().all(|byte| byte.is_ascii_digit()) {
+        return None;
+    }
+    // What does not fit here is larger than any size.
+    Some(text.parse().unwrap_or(u128::MAX))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{headroom, size};
+    use autoplace::machine::{gib, mib};
+    use autoplace::memory::Headroom;
+
+    #[test]
+    fn letters_alone_and_with_ib_count_by_1024_and_with_b_by_1000() {
+        for text in [
+            "24GiB",
+            "24gib",
+            "24G",
+            "24 GiB",
+            "24.0g",
+            "24576M",
+            "25769803776",
+            "25769803776B",
+        ] {
+            assert_eq!(size(text), Ok(gib(24)), "{text}");
+        }
+        assert_eq!(size("24GB"), Ok(24_000_000_000));
+        assert_eq!(size("1kb"), Ok(1000));
+        assert_eq!(size("1K"), Ok(1024));
+        assert_eq!(size("2T"), Ok(gib(2048)));
+        assert_eq!(size("0"), Ok(0));
+    }
+
+    #[test]
+    fn a_fraction_is_exact_and_what_is_below_a_byte_is_dropped() {
+        assert_eq!(size("22.5GiB"), Ok(gib(22) + mib(512)));
+        assert_eq!(size("1.0000000000000000000001K"), Ok(1024));
+        assert_eq!(size("0.0001K"), Ok(0));
+        assert_eq!(size("22.6GiB"), Ok(gib(226) / 10));
+    }
+
+    #[test]
+    fn what_is_no_size_is_refused() {
+        for text in [
+            "", "GiB", "-1", "-1GiB", "+1G", "1e9", "1.5", "1.", ".5G", "1.5.5G", "0x10", "1GiBs",
+            "NaN", "five", "1,5G", "٣G",
+        ] {
+            assert!(size(text).is_err(), "{text}");
+        }
+        for text in [
+            "99999999999999999999",
+            "18014398509481984K",
+            "999999999999999999999999999999999999999999T",
+        ] {
+            assert!(size(text).unwrap_err().contains("64 bits"), "{text}");
+        }
+        assert_eq!(size("18446744073709551615"), Ok(u64::MAX));
+    }
+
+    #[test]
+    fn a_headroom_is_a_size_or_a_share() {
+        assert_eq!(headroom("600MiB"), Ok(Headroom::Bytes(mib(600))));
+        assert_eq!(headroom("0"), Ok(Headroom::Bytes(0)));
+        assert_eq!(headroom("10%"), Ok(Headroom::Percent(10.0)));
+        assert_eq!(headroom("7.5 %"), Ok(Headroom::Percent(7.5)));
+        assert_eq!(headroom("100%"), Ok(Headroom::Percent(100.0)));
+        for text in [
+            "200%",
+            "-1",
+            "-1%",
+            "100.1%",
+            "%",
+            "nan%",
+            "inf%",
+            "1e1%",
+            "+5%",
+            "..%",
+            "10 percent",
+        ] {
+            assert!(headroom(text).is_err(), "{text}");
+        }
+    }
+}
