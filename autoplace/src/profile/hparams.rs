@@ -156,7 +156,7 @@ impl Keys<'_> {
         format!("{}.{suffix}", self.architecture)
     }
 
-    fn required(&self, suffix: &str) -> Result<u32, Error> {
+    pub(super) fn required(&self, suffix: &str) -> Result<u32, Error> {
         self.header.arch_u32(suffix)?.ok_or_else(|| Error::Missing {
             file: self.file(),
             key: self.key(suffix),

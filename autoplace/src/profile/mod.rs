@@ -10,6 +10,7 @@ mod hparams;
 mod slot;
 mod state;
 mod weights;
+mod window;
 
 use std::path::PathBuf;
 
@@ -18,7 +19,7 @@ use crate::gguf::{Header, TensorType};
 pub use error::Error;
 pub use hparams::{Experts, Hyperparameters};
 pub use slot::Slot;
-pub use state::{LayerState, StateLaw};
+pub use state::{BlockState, LayerState, RecurrentState, StateLaw};
 pub use weights::{Block, Weight, WeightBytes};
 
 /// What a model is, as far as memory is concerned.

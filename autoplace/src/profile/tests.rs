@@ -2,7 +2,7 @@
 
 use crate::gguf::{Builder, TensorType};
 
-use super::{Error, LayerState, ModelProfile, StateLaw};
+use super::{BlockState, Error, LayerState, ModelProfile, RecurrentState, StateLaw};
 
 /// A model of two blocks, without tensors.
 fn model(architecture: &str) -> Builder {
@@ -27,6 +27,10 @@ fn refused(builder: &Builder) -> (String, String) {
     }
 }
 
+fn full(kv: u32) -> BlockState {
+    BlockState::Full(LayerState { k: kv, v: kv })
+}
+
 fn pair(key: &str, value: &str) -> (String, String) {
     (key.to_owned(), value.to_owned())
 }
@@ -45,8 +49,7 @@ fn heads_default_to_an_even_share_of_the_width() {
 fn key_heads_may_differ_from_block_to_block() {
     let builder = model("llama").array_u32("llama.attention.head_count_kv", &[4, 1]);
     let profile = profile(&builder);
-    let state = |kv| Some(LayerState { k: kv, v: kv });
-    assert_eq!(profile.state.layers(), Some(&[state(64), state(16)][..]));
+    assert_eq!(profile.state.blocks(), Some(&[full(64), full(16)][..]));
 }
 
 #[test]
@@ -90,7 +93,8 @@ fn prediction_blocks_take_a_place_but_no_bytes() {
     assert_eq!(profile.full_offload(), 3);
     assert_eq!(profile.weights.skipped.len(), 1);
     assert!(profile.weights.blocks[1].weights.is_empty());
-    assert!(matches!(profile.state.layers(), Some([Some(_), None])));
+    let kept = [full(64), BlockState::None];
+    assert_eq!(profile.state.blocks(), Some(&kept[..]));
 }
 
 #[test]
@@ -164,7 +168,7 @@ fn heads_that_cannot_share_are_refused() {
 #[test]
 fn plain_architectures_are_known_and_others_say_why_not() {
     let law = |builder: &Builder| profile(builder).state;
-    let known = |builder: &Builder| matches!(law(builder), StateLaw::FullAttention { .. });
+    let known = |builder: &Builder| matches!(law(builder), StateLaw::Known { .. });
     for architecture in ["llama", "qwen2", "qwen3", "mistral3", "phi3", "gemma3"] {
         assert!(known(&model(architecture)), "{architecture}");
     }
@@ -172,15 +176,13 @@ fn plain_architectures_are_known_and_others_say_why_not() {
     assert!(known(
         &model("phi3").u32("phi3.attention.sliding_window", 2047)
     ));
-    let windowed = model("gemma3").u32("gemma3.attention.sliding_window", 1024);
-    assert!(!known(&windowed));
     assert!(!known(
         &model("llama").bool("llama.attention.causal", false)
     ));
     for (architecture, why) in [
-        ("mamba2", "recurrent state"),
-        ("jamba", "mixes attention"),
-        ("gpt-oss", "sliding window"),
+        ("rwkv7", "recurrent state"),
+        ("qwen3next", "mixes attention"),
+        ("llama4", "sliding window"),
         ("brand-new", "no architecture we have read"),
     ] {
         match law(&model(architecture)) {
@@ -193,6 +195,76 @@ fn plain_architectures_are_known_and_others_say_why_not() {
             known => panic!("{architecture}: {known:?}"),
         }
     }
+}
+
+#[test]
+fn all_but_the_last_of_every_so_many_blocks_are_windowed_unless_listed() {
+    let kept = |builder: &Builder| profile(builder).state.blocks().map(<[_]>::to_vec);
+    let state = LayerState { k: 64, v: 64 };
+    let windowed = |window| BlockState::Windowed { state, window };
+    // gemma2: every second block is full, and the window is 4096 if the header does not say.
+    let gemma2 = model("gemma2");
+    assert_eq!(kept(&gemma2), Some(vec![windowed(4096), full(64)]));
+    let stated = gemma2.u32("gemma2.attention.sliding_window", 512);
+    assert_eq!(kept(&stated), Some(vec![windowed(512), full(64)]));
+    let listed = stated.array_bool("gemma2.attention.sliding_window_pattern", &[false, true]);
+    assert_eq!(kept(&listed), Some(vec![full(64), windowed(512)]));
+    // gemma3: a window only if the header says so; of two blocks no sixth is full.
+    let gemma3 = model("gemma3").u32("gemma3.attention.sliding_window", 1024);
+    assert_eq!(kept(&gemma3), Some(vec![windowed(1024); 2]));
+    let none = model("gemma3").u32("gemma3.attention.sliding_window", 0);
+    assert_eq!(kept(&none), Some(vec![full(64); 2]));
+    // What we have not seen llama.cpp do is unknown.
+    let short = gemma3.array_bool("gemma3.attention.sliding_window_pattern", &[true]);
+    assert_eq!(kept(&short), None);
+    let other_heads = model("gemma2").u32("gemma2.attention.key_length_swa", 32);
+    assert_eq!(kept(&other_heads), None);
+}
+
+#[test]
+fn a_pattern_without_windowed_blocks_ends_the_process_and_is_refused() {
+    let pattern = model("gemma2").u32("gemma2.attention.sliding_window_pattern", 1);
+    let (key, _) = refused(&pattern);
+    assert_eq!(key, "gemma2.attention.sliding_window_pattern");
+}
+
+#[test]
+fn compressed_keys_are_one_for_all_heads() {
+    let widths = |k: u32, v: u32| {
+        let builder = model("deepseek2")
+            .u32("deepseek2.attention.head_count_kv", 1)
+            .u32("deepseek2.attention.key_length", 576)
+            .u32("deepseek2.attention.value_length", 512)
+            .u32("deepseek2.attention.key_length_mla", k)
+            .u32("deepseek2.attention.value_length_mla", v);
+        profile(&builder).state
+    };
+    let compressed = widths(192, 128);
+    assert!(compressed.is_compressed());
+    let key = BlockState::Compressed { k: 576 };
+    assert_eq!(compressed.blocks(), Some(&[key, key][..]));
+    assert!(!widths(0, 0).is_compressed());
+    assert_eq!(widths(192, 0).blocks(), None);
+}
+
+#[test]
+fn a_recurrent_state_is_a_past_and_a_state_of_each_sequence() {
+    let mamba2 = Builder::new("mamba2")
+        .u32("mamba2.block_count", 1)
+        .u32("mamba2.context_length", 1024)
+        .u32("mamba2.embedding_length", 64)
+        .u32("mamba2.ssm.conv_kernel", 4)
+        .u32("mamba2.ssm.inner_size", 128)
+        .u32("mamba2.ssm.state_size", 16)
+        .u32("mamba2.ssm.group_count", 2);
+    let state = RecurrentState {
+        r: 3 * (128 + 2 * 2 * 16),
+        s: 16 * 128,
+    };
+    let known = profile(&mamba2).state;
+    assert_eq!(known.blocks(), Some(&[BlockState::Recurrent(state)][..]));
+    let huge = mamba2.u32("mamba2.ssm.state_size", u32::MAX);
+    assert_eq!(profile(&huge).state.blocks(), None);
 }
 
 #[test]

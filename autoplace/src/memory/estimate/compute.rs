@@ -23,11 +23,16 @@
 //! (ggml-backend.cpp:1110), which takes it one of their weights at a time and, since the attention between two borrowed weights
 //! goes along (`ggml_backend_sched_split_graph`, pass 2), the keys and values of one of their blocks: half a gigabyte at 128k
 //! tokens for an 8B model.
+//!
+//! Beside what it was fitted on: windowed caches have masks and places of their own (`M` is the sum of both); blocks that keep a
+//! recurrent state take three of their widest projections and states; and where the graph of an architecture was not looked at,
+//! or a GPU has no pinned memory, the host's buffer is that of computing its own blocks, which is more. `docs/conformance.md`
+//! shows what all this is worth.
 
 use crate::memory::backend::BackendRules;
 use crate::memory::context::{ContextParams, ContextSizes, FlashAttention};
 use crate::memory::{KvType, pad};
-use crate::profile::ModelProfile;
+use crate::profile::{BlockState, ModelProfile};
 
 use super::kv::KvCost;
 use super::weights::WeightCost;
@@ -84,10 +89,12 @@ fn sum(terms: &[u64]) -> u64 {
 }
 
 impl ComputeModel {
+    /// `window`: cells of the windowed caches, which come with a mask and places of their own; 0 without.
     pub(super) fn new(
         profile: &ModelProfile,
         params: &ContextParams,
         sizes: &ContextSizes,
+        window: u64,
     ) -> Self {
         let hparams = &profile.hparams;
         let (tokens, n_embd) = (sizes.n_tokens, u64::from(hparams.n_embd));
@@ -112,13 +119,15 @@ impl ComputeModel {
         let values = u64::from(kv_heads).saturating_mul(u64::from(hparams.head_dim_v));
         Self {
             e,
-            steps: forward.max(experts),
+            steps: forward
+                .max(experts)
+                .max(mixer(profile, sizes, params.n_seq_max)),
             wide_queries: queries.saturating_sub(e),
             l: product(&[4, u64::from(hparams.n_vocab), sizes.n_outputs]),
-            m: product(&[2, sizes.cells, tokens]),
+            m: product(&[2, sizes.cells.saturating_add(window), tokens]),
             scores: product(&[4, sizes.cells, tokens, u64::from(heads)]),
             inputs: product(&[INPUTS_PER_TOKEN, tokens]).saturating_add(rotation),
-            value_places: product(&[8, tokens, values]),
+            value_places: product(&[8, tokens, values, if window > 0 { 2 } else { 1 }]),
             expert_streams: if hparams.experts.is_some() { 3 } else { 0 },
             op_offload: params.op_offload && tokens >= OFFLOAD_FROM,
             op_offload_output: params.op_offload && sizes.n_outputs >= OFFLOAD_FROM,
@@ -236,21 +245,26 @@ impl ComputeModel {
         forward.max(stacked).max(self.attend(5, copied, plain))
     }
 
-    /// The host's buffer, beside `n_gpus` GPUs.
+    /// The host's buffer, beside `n_gpus` GPUs. It `computes` its own blocks where their weights are in no pinned memory: those
+    /// that the CPU repacks are lent to no GPU, the others are, so the larger of both is taken.
     pub(super) fn host(
         &self,
         assignment: &Assignment,
         n_gpus: usize,
+        computes: bool,
         flash: FlashAttention,
     ) -> u64 {
         let blocks = assignment.holds_block(Place::Host);
         let logits = assignment.output == Place::Host;
         let plain = flash == FlashAttention::Off;
-        let logits_here = if logits && !(n_gpus > 0 && self.op_offload_output) {
+        let lent = n_gpus > 0 && self.op_offload_output && !computes;
+        let logits_here = if logits && !lent {
             sum(&[self.l, self.m, self.streams(6)])
         } else {
             0
         };
+        let mut least = 0;
+        let computes = computes && (blocks || !self.offload_kqv);
         if n_gpus > 0 && (self.op_offload || !blocks) {
             // The embeddings of the tokens and the mask are made here. So is the attention of the host's blocks while tokens
             // are few, but then it is small.
@@ -258,15 +272,42 @@ impl ComputeModel {
             let places = if plain { self.value_places } else { 0 };
             let inputs = sum(&[masks, places, self.streams(4)]);
             // A few rows of logits only: more would go to the GPU.
-            return if logits_here > 0 {
+            least = if logits_here > 0 {
                 inputs.saturating_add(self.l)
             } else {
                 inputs
             };
+            if !computes {
+                return least;
+            }
         }
         let attend = self.attend(6, 0, plain);
-        self.forward(5, 0, plain).max(attend).max(logits_here)
+        let forward = self.forward(5, 0, plain);
+        forward.max(attend).max(logits_here).max(least)
     }
+}
+
+/// What a block that keeps a state computes at once, generously: three of its widest projections, and three of its states.
+fn mixer(profile: &ModelProfile, sizes: &ContextSizes, n_seq: u32) -> u64 {
+    let blocks = profile.state.blocks().unwrap_or_default();
+    let states = blocks.iter().map(|block| match *block {
+        BlockState::Recurrent(state) | BlockState::FullAndRecurrent(_, state) => {
+            u64::from(state.r).saturating_add(u64::from(state.s))
+        }
+        _ => 0,
+    });
+    let Some(state) = states.max().filter(|&state| state > 0) else {
+        return 0;
+    };
+    let weights = profile
+        .weights
+        .blocks
+        .iter()
+        .flat_map(|block| &block.weights);
+    let projections = weights.filter(|weight| weight.name.ends_with(".ssm_in.weight"));
+    let width = projections.map(|weight| weight.shape[1]).max().unwrap_or(0);
+    let tokens = product(&[3, 4, width, sizes.n_tokens]);
+    tokens.saturating_add(product(&[3, 4, state, u64::from(n_seq)]))
 }
 
 impl KvCost {

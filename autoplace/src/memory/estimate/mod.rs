@@ -3,8 +3,10 @@
 //! | part | how good |
 //! |---|---|
 //! | weights | exact to the byte (Vulkan: to its alignment), [`weights`](self) by llama.cpp's own assignment |
-//! | keys and values | exact for [`StateLaw::FullAttention`](crate::profile::StateLaw), an upper bound for most others |
+//! | keys and values, recurrent state | exact for [`StateLaw::Known`](crate::profile::StateLaw), an upper bound for most others |
 //! | compute | modelled: fitted on the llama architecture, see [`Estimate::compute_is_fitted`] |
+//!
+//! `docs/conformance.md` says how far each is from llama.cpp, architecture by architecture.
 //!
 //! Microseconds per placement, no native code. The probe corrects it.
 
@@ -23,6 +25,32 @@ use super::backend::{BackendRules, Family};
 use super::{ContextParams, ContextSizes, Error, FlashAttention, Footprint, Footprints};
 
 pub use assignment::{Assignment, Place, split_points};
+
+/// Whether the host's weights lie in memory that a GPU has pinned. If so, the GPU computes with them for large batches; if not,
+/// the CPU may repack them, and then computes with them itself (ggml-backend.cpp:1110, llama-model.cpp:1080-1130).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Pinned {
+    Yes,
+    /// We have not read the backend.
+    Perhaps,
+    No,
+}
+
+impl Pinned {
+    /// The first GPU that offers pinned memory gives it (llama-model.cpp:1100).
+    fn by(gpus: &[&Gpu]) -> Self {
+        let all = gpus.iter().map(|gpu| match Family::of(&gpu.backend) {
+            Family::Cuda | Family::Vulkan => Self::Yes,
+            Family::Other => Self::Perhaps,
+            Family::Metal => Self::No,
+        });
+        all.fold(Self::No, |one, other| match (one, other) {
+            (Self::Yes, _) | (_, Self::Yes) => Self::Yes,
+            (Self::Perhaps, _) | (_, Self::Perhaps) => Self::Perhaps,
+            (Self::No, Self::No) => Self::No,
+        })
+    }
+}
 
 /// What placements of one model on given GPUs take, for one set of parameters.
 ///
@@ -45,6 +73,7 @@ pub struct Estimate {
     flash_attn: FlashAttention,
     output: u64,
     mmap: bool,
+    host_computes: bool,
     sizes: ContextSizes,
     fitted: bool,
     known: bool,
@@ -66,6 +95,12 @@ impl Estimate {
     ) -> Result<Self, Error> {
         let sizes = params.sizes()?;
         params.check_kv_types(&profile.hparams)?;
+        if params.type_k != params.type_v && profile.state.is_compressed() {
+            return Err(Error::KvTypesDiffer {
+                type_k: params.type_k,
+                type_v: params.type_v,
+            });
+        }
         let rules: Vec<BackendRules> = gpus
             .iter()
             .map(|gpu| BackendRules::of(&gpu.backend))
@@ -73,11 +108,23 @@ impl Estimate {
         #[allow(clippy::cast_precision_loss)] // llama.cpp splits by 32-bit floats too
         let free: Vec<f32> = gpus.iter().map(|gpu| gpu.free as f32).collect();
         let heads = (profile.hparams.head_dim_k, profile.hparams.head_dim_v);
-        let attention = gpus
+        let fitted = matches!(
+            profile.architecture.as_str(),
+            "llama" | "qwen2" | "qwen3" | "qwen3moe"
+        );
+        // AUTO turns fused attention off where its node is not on its layer's device (llama-context.cpp, `sched_reserve`): with a
+        // cache that stays on the host that is so in some graphs.
+        let flash_attn = match params.flash_attn {
+            FlashAttention::Auto if !fitted && !params.offload_kqv && !gpus.is_empty() => {
+                FlashAttention::Off
+            }
+            other => other,
+        };
+        let attention: Vec<Attention> = gpus
             .iter()
             .zip(&rules)
             .map(|(gpu, rules)| Attention {
-                may_be_plain: match params.flash_attn {
+                may_be_plain: match flash_attn {
                     FlashAttention::On => false,
                     FlashAttention::Off => true,
                     FlashAttention::Auto => {
@@ -87,22 +134,26 @@ impl Estimate {
                 converts_kv: rules.converts_kv,
             })
             .collect();
+        let plain = flash_attn == FlashAttention::Off || attention.iter().any(|a| a.may_be_plain);
+        let pinned = Pinned::by(gpus);
+        let kv = KvTable::new(profile, &rules, params, &sizes);
+        let window = kv.window_cells();
         Ok(Self {
             n_layer: profile.n_layer(),
             points: split_points(&free)?,
-            weights: WeightTable::new(profile, &rules, params),
-            kv: KvTable::new(profile, &rules, params, &sizes),
-            compute: ComputeModel::new(profile, params, &sizes),
+            weights: WeightTable::new(profile, &rules, pinned, params),
+            kv,
+            compute: ComputeModel::new(profile, params, &sizes, window),
             attention,
-            flash_attn: params.flash_attn,
+            flash_attn,
             output: params.output_bytes(profile, &sizes),
             mmap: params.mmap,
             sizes,
-            fitted: matches!(
-                profile.architecture.as_str(),
-                "llama" | "qwen2" | "qwen3" | "qwen3moe"
-            ),
-            known: matches!(profile.state, StateLaw::FullAttention { .. })
+            // It was fitted on a GPU with pinned memory, and on none. The scores of attention that is not fused fit worse.
+            fitted: fitted && !plain && (gpus.is_empty() || pinned == Pinned::Yes),
+            // Whether attention goes to the GPU along with borrowed weights depends on the graph: known of those fitted.
+            host_computes: !fitted || (params.repack && pinned != Pinned::Yes),
+            known: matches!(profile.state, StateLaw::Known { .. })
                 && profile.weights.unplaced.is_empty(),
         })
     }
@@ -128,9 +179,12 @@ impl Estimate {
                 Footprint::new(weights.gpus[gpu], kv.gpus[gpu], compute)
             })
             .collect();
-        let compute = self
-            .compute
-            .host(&assignment, self.attention.len(), self.flash_attn);
+        let compute = self.compute.host(
+            &assignment,
+            self.attention.len(),
+            self.host_computes,
+            self.flash_attn,
+        );
         Footprints {
             gpus,
             host: Footprint::new(weights.host, kv.host, compute.saturating_add(self.output)),
@@ -145,7 +199,8 @@ impl Estimate {
         &self.sizes
     }
 
-    /// Whether the compute buffers are those of the architecture that the model of them was fitted on. Where not, the headroom
+    /// Whether the compute buffers are those of an architecture and of settings that the model of them was fitted on: close where
+    /// each layer is computed where it is, an upper bound where a GPU borrows weights. Where not, the headroom
     /// grows by [`uncertainty`](Self::uncertainty).
     #[must_use]
     pub const fn compute_is_fitted(&self) -> bool {

@@ -6,7 +6,7 @@ use crate::memory::backend::BackendRules;
 use crate::memory::context::ContextParams;
 use crate::profile::{ModelProfile, Weight};
 
-use super::{Assignment, Place};
+use super::{Assignment, Pinned, Place};
 
 /// The bytes of one layer's weights on each device, summed up once.
 #[derive(Debug, Clone, Default)]
@@ -90,6 +90,7 @@ impl WeightTable {
     pub(super) fn new(
         profile: &ModelProfile,
         rules: &[BackendRules],
+        pinned: Pinned,
         params: &ContextParams,
     ) -> Self {
         let weights = &profile.weights;
@@ -98,11 +99,11 @@ impl WeightTable {
             .then(|| weights.output_matrix())
             .flatten();
         // Both uses of the embedding share one tensor where both choose one buffer type (llama-model-loader.cpp:1371). They
-        // choose different ones where the CPU repacks matrices but not embeddings (no GPU: its host buffer comes first in the
-        // list), and, unless the file is mapped, where the GPU's host buffer takes a matrix but no embedding of that type.
-        let repacked = rules.is_empty() && params.repack;
+        // choose different ones where the CPU repacks matrices but not embeddings (unless a GPU's pinned memory comes first in the
+        // list), and, unless the file is mapped, where the GPU's pinned memory takes a matrix but no embedding of that type.
+        let repacked = pinned != Pinned::Yes && params.repack;
         let host_duplicates_tied = tied.is_some_and(|weight| {
-            (repacked && repacks(weight.ty)) || (!rules.is_empty() && !params.mmap)
+            (repacked && repacks(weight.ty)) || (pinned != Pinned::No && !params.mmap)
         });
         Self {
             input: Layer::of(&weights.input, rules),
