@@ -9,8 +9,11 @@ use std::path::PathBuf;
 
 use autoplace::gguf::Builder;
 use autoplace::llama_sys::{self, Cause};
+use autoplace::memory::KvType;
 use autoplace::{Model, generate, load};
-use native_support::{TINY_VOCABULARY, tiny, tiny_llama, tiny_llama_without_vocabulary};
+use native_support::{
+    TINY_VOCABULARY, tiny, tiny_llama, tiny_llama_without_vocabulary, tiny_with_heads,
+};
 
 struct File {
     _dir: tempfile::TempDir,
@@ -189,6 +192,39 @@ fn a_model_that_continues_nothing_loads_and_refuses_to_generate() {
         ),
         "{error}"
     );
+}
+
+#[test]
+fn a_cache_whose_blocks_do_not_divide_the_heads() {
+    // Without flash attention llama.cpp finds out in the middle of the graph, with an assertion (llama-kv-cache.cpp:1363).
+    let model = tiny_with_heads("llama", 1, 48)
+        .str("tokenizer.ggml.model", "no_vocab")
+        .u32("llama.vocab_size", TINY_VOCABULARY);
+    let file = write(&model);
+    let native = native(&file).unwrap();
+    for flash_attention in [
+        llama_sys::FlashAttention::Disabled,
+        llama_sys::FlashAttention::Enabled,
+    ] {
+        let params = llama_sys::ContextParams {
+            type_k: llama_sys::KvType::Q8_0,
+            flash_attention,
+            ..llama_sys::ContextParams::default()
+        };
+        let error = llama_sys::Context::new(&native, params).unwrap_err();
+        assert!(
+            matches!(
+                error,
+                llama_sys::Error::InvalidParameter { name: "type_k", .. }
+            ),
+            "{error}"
+        );
+    }
+    let error = Model::builder(&file.path)
+        .kv_types(KvType::Q8_0, KvType::F16)
+        .load()
+        .unwrap_err();
+    assert!(error.to_string().contains("type_k"), "{error}");
 }
 
 #[test]

@@ -49,8 +49,14 @@ pub(crate) fn tiny_llama_without_vocabulary() -> Builder {
 
 /// The same tensors under the name of another architecture that takes them.
 pub(crate) fn tiny(architecture: &str, n_head_kv: u32) -> Builder {
+    tiny_with_heads(architecture, n_head_kv, 32)
+}
+
+/// The same with attention heads of another width.
+pub(crate) fn tiny_with_heads(architecture: &str, n_head_kv: u32, head: u32) -> Builder {
     let key = |suffix: &str| format!("{architecture}.{suffix}");
-    let kv_width = u64::from(n_head_kv) * 32;
+    let q_width = 2 * u64::from(head);
+    let kv_width = u64::from(n_head_kv * head);
     let mut model = Builder::new(architecture)
         .u32(&key("block_count"), 2)
         .u32(&key("context_length"), 512)
@@ -58,6 +64,9 @@ pub(crate) fn tiny(architecture: &str, n_head_kv: u32) -> Builder {
         .u32(&key("feed_forward_length"), 128)
         .u32(&key("attention.head_count"), 2)
         .u32(&key("attention.head_count_kv"), n_head_kv)
+        .u32(&key("attention.key_length"), head)
+        .u32(&key("attention.value_length"), head)
+        .u32(&key("rope.dimension_count"), head)
         .f32(&key("attention.layer_norm_rms_epsilon"), 1e-5)
         .tensor(
             "token_embd.weight",
@@ -74,10 +83,10 @@ pub(crate) fn tiny(architecture: &str, n_head_kv: u32) -> Builder {
         let name = |part: &str| format!("blk.{block}.{part}.weight");
         model = model
             .tensor(&name("attn_norm"), TensorType::F32, &[64])
-            .tensor(&name("attn_q"), TensorType::F16, &[64, 64])
+            .tensor(&name("attn_q"), TensorType::F16, &[64, q_width])
             .tensor(&name("attn_k"), TensorType::F16, &[64, kv_width])
             .tensor(&name("attn_v"), TensorType::F16, &[64, kv_width])
-            .tensor(&name("attn_output"), TensorType::F16, &[64, 64])
+            .tensor(&name("attn_output"), TensorType::F16, &[q_width, 64])
             .tensor(&name("ffn_norm"), TensorType::F32, &[64])
             .tensor(&name("ffn_gate"), TensorType::F16, &[64, 128])
             .tensor(&name("ffn_up"), TensorType::F16, &[64, 128])
