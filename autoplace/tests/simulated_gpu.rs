@@ -11,7 +11,7 @@ use autoplace::machine::{Machine, mib};
 use autoplace::memory::Headroom;
 use autoplace::plan::{self, GpuLayers};
 use autoplace::{Model, ModelBuilder, load};
-use native_support::demo_path;
+use native_support::{demo_path, tiny_llama};
 
 /// Registered cards are GPUs of the whole process: one test at a time.
 fn alone() -> MutexGuard<'static, ()> {
@@ -20,10 +20,11 @@ fn alone() -> MutexGuard<'static, ()> {
 }
 
 fn card(total: u64, rules: Rules) -> SimGpu {
+    let backend = if rules == Rules::Metal { "MTL" } else { "CUDA" };
     SimGpu::builder("SIM card")
         .total(total)
         .rules(rules)
-        .backend("CUDA")
+        .backend(backend)
         .register()
         .unwrap()
 }
@@ -79,7 +80,13 @@ fn whatever_is_free_the_load_fits_and_one_layer_more_would_not() {
 #[test]
 fn the_plan_is_what_the_card_counts() {
     let _alone = alone();
-    for (rules, layers) in [(Rules::Plain, 7), (Rules::Cuda, 7), (Rules::Cuda, 3)] {
+    for (rules, layers) in [
+        (Rules::Plain, 7),
+        (Rules::Cuda, 7),
+        (Rules::Cuda, 3),
+        (Rules::Metal, 7),
+        (Rules::Metal, 3),
+    ] {
         let gpu = card(mib(64), rules);
         let model = builder(0)
             .gpu_layers(GpuLayers::Exactly(layers))
@@ -90,6 +97,24 @@ fn the_plan_is_what_the_card_counts() {
         assert_eq!(model.allocated().gpus, [planned.footprint]);
         assert_eq!(gpu.used(), planned.footprint.total());
     }
+}
+
+#[test]
+fn a_file_whose_host_weights_lie_between_the_gpus_takes_no_more_of_the_gpu() {
+    let _alone = alone();
+    // The output layer comes before the blocks here: mapped as one span, the GPU would get block 0 as well.
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("model.gguf");
+    tiny_llama().write_sparse(&path).unwrap();
+    let gpu = card(mib(64), Rules::Metal);
+    let model = Model::builder(&path)
+        .headroom(Headroom::Bytes(0))
+        .gpu_layers(GpuLayers::Exactly(2))
+        .load()
+        .unwrap();
+    let planned = model.placement().gpus().next().unwrap();
+    assert_eq!(model.allocated().gpus, [planned.footprint]);
+    assert_eq!(gpu.used(), planned.footprint.total());
 }
 
 #[test]

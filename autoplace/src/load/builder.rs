@@ -133,7 +133,9 @@ impl ModelBuilder {
             ModelParams {
                 n_gpu_layers: plan.n_gpu_layers.try_into().unwrap_or(i32::MAX),
                 devices: Some(devices.clone()),
-                load_mode: plan.context.load_mode(),
+                load_mode: plan
+                    .context
+                    .load_mode(plan.gpus().map(|gpu| gpu.backend.as_str())),
                 use_extra_bufts: plan.context.repack,
                 progress: self.progress.take(),
                 ..ModelParams::default()

@@ -2,6 +2,7 @@
 
 use llama_sys::LoadMode;
 
+use super::backend::Family;
 use super::{ContextParams, FlashAttention, KvType};
 
 impl ContextParams {
@@ -28,9 +29,13 @@ impl ContextParams {
         }
     }
 
-    /// How the file is read.
-    pub(crate) const fn load_mode(&self) -> LoadMode {
-        if self.mmap {
+    /// How the file is read for GPUs of these backends.
+    ///
+    /// Metal maps a GPU's weights by the span of the file from the first to the last of them, those of the host in between
+    /// included (llama-model.cpp:1865), which no probe sees: there the file is read instead, so that what was planned is what is
+    /// taken.
+    pub(crate) fn load_mode<'a>(&self, mut backends: impl Iterator<Item = &'a str>) -> LoadMode {
+        if self.mmap && !backends.any(|backend| Family::of(backend) == Family::Metal) {
             LoadMode::Auto
         } else {
             LoadMode::None
