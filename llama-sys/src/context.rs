@@ -11,12 +11,14 @@ use crate::context_params::ContextParams;
 use crate::error::{Cause, Error, Failure};
 use crate::log::Captured;
 use crate::model::Model;
+use crate::vocab::Vocab;
 use crate::{Position, SeqId, raw, shim};
 
 /// A context of a model. It can move between threads; one thread uses it at a time.
 pub struct Context {
     raw: NonNull<raw::llama_context>,
-    model: Model,
+    /// The vocabulary, which holds the model: every batch is checked against it.
+    vocab: Vocab,
     n_ctx: u32,
     n_batch: u32,
     n_ubatch: u32,
@@ -25,6 +27,8 @@ pub struct Context {
     kv_unified: bool,
     causal: bool,
     has_memory: bool,
+    /// Decoding needs an encoder's output first.
+    needs_encoder: bool,
     embeddings: bool,
     abort: Arc<AtomicBool>,
     /// Why it must not be used any more.
@@ -116,7 +120,8 @@ impl Context {
             poisoned: None,
             outputs: Vec::new(),
             seq_pointers: Vec::new(),
-            model: model.clone(),
+            needs_encoder: model.has_encoder() && model.has_decoder(),
+            vocab: model.vocab(),
         })
     }
 
@@ -126,7 +131,11 @@ impl Context {
 
     /// The model.
     pub fn model(&self) -> &Model {
-        &self.model
+        self.vocab.model()
+    }
+
+    pub(crate) fn vocab(&self) -> &Vocab {
+        &self.vocab
     }
 
     /// Context length in tokens, as llama.cpp rounded it, over all sequences.
@@ -279,7 +288,7 @@ impl Context {
                 "the last batch has no such logits",
             ));
         }
-        let length = self.model.vocab().n_tokens() as usize;
+        let length = self.vocab.n_tokens() as usize;
         // SAFETY: as above.
         Ok(unsafe { std::slice::from_raw_parts(row, length) })
     }
@@ -340,7 +349,7 @@ impl Context {
 
     /// Refuses what llama_decode asserts against (llama-context.cpp, decode) or would read out of bounds for.
     fn check_batch(&self, batch: &Batch) -> Result<(), Error> {
-        if self.model.is_no_alloc() {
+        if self.model().is_no_alloc() {
             return Err(Error::parameter(
                 "no_alloc",
                 true,
@@ -362,11 +371,11 @@ impl Context {
                 format!("n_batch is {}", self.n_batch),
             ));
         }
-        if self.model.has_encoder() && self.model.has_decoder() {
+        if self.needs_encoder {
             // llama-graph.cpp asserts that llama_encode was called first.
             return Err(Error::parameter(
                 "model",
-                self.model.description(),
+                self.model().description(),
                 "decoding needs the encoder's output, which this layer does not compute",
             ));
         }
@@ -395,9 +404,8 @@ impl Context {
                 format!("n_outputs_max is {}", self.n_outputs_max),
             ));
         }
-        let vocab = self.model.vocab();
         for &token in &batch.tokens {
-            vocab.check(token)?;
+            self.vocab.check(token)?;
         }
         // One past the last position must be a position too.
         let bad = |position: &&Position| **position < 0 || **position == Position::MAX;
@@ -430,7 +438,7 @@ impl Context {
 impl fmt::Debug for Context {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Context")
-            .field("model", &self.model)
+            .field("model", self.model())
             .field("n_ctx", &self.n_ctx)
             .field("n_batch", &self.n_batch)
             .field("n_ubatch", &self.n_ubatch)

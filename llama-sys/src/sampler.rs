@@ -94,7 +94,7 @@ impl Sampler {
     /// [`Error::Call`].
     pub fn sample(&mut self, context: &mut Context, index: i32) -> Result<Token, Error> {
         context.check_output(index)?;
-        let n_vocab = context.model().vocab().n_tokens();
+        let n_vocab = context.vocab().n_tokens();
         if n_vocab != self.vocab.n_tokens() {
             return Err(Error::parameter(
                 "context",
