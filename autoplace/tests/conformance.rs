@@ -15,7 +15,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use autoplace::gguf::Header;
 use autoplace::llama_sys::sim::Rules;
 use autoplace::machine::{Gpu, Host, Machine, gib};
-use autoplace::memory::{self, ContextParams, Estimate, Footprints, KvType};
+use autoplace::memory::{self, ContextParams, Estimate, Footprints, KvType, Split};
 use autoplace::plan::{self, Confidence, Planner, Probe};
 use autoplace::profile::{ModelProfile, StateLaw};
 
@@ -177,12 +177,12 @@ struct Native<'a> {
 impl Probe for Native<'_> {
     fn footprints(
         &self,
-        gpu: Option<&Gpu>,
+        gpus: &[&Gpu],
         params: &ContextParams,
-        n_gpu_layers: u32,
+        split: &Split,
     ) -> Result<Footprints, Box<dyn std::error::Error + Send + Sync>> {
-        let card = gpu.map(|_| self.card);
-        let probed = Probed::load(&self.path, card, n_gpu_layers)?;
+        let card = gpus.first().map(|_| self.card);
+        let probed = Probed::load(&self.path, card, split.n_gpu_layers)?;
         Ok(probed.footprints(params)?)
     }
 }

@@ -5,7 +5,7 @@ mod shapes;
 use std::cell::RefCell;
 
 use autoplace::machine::{Gpu, Host, Machine, gib, mib};
-use autoplace::memory::{ContextParams, Estimate, Footprints};
+use autoplace::memory::{ContextParams, Estimate, Footprints, Split};
 use autoplace::plan::{Confidence, Error, GpuLayers, Planner, Probe, Request};
 use autoplace::profile::ModelProfile;
 use proptest::prelude::{prop_assert, prop_assert_eq, proptest};
@@ -23,13 +23,13 @@ struct Scaled<'a> {
 impl Probe for Scaled<'_> {
     fn footprints(
         &self,
-        gpu: Option<&Gpu>,
+        gpus: &[&Gpu],
         params: &ContextParams,
-        n_gpu_layers: u32,
+        split: &Split,
     ) -> Result<Footprints, Box<dyn std::error::Error + Send + Sync>> {
-        self.asked.borrow_mut().push(n_gpu_layers);
-        let gpus: Vec<&Gpu> = gpu.into_iter().collect();
-        let mut footprints = Estimate::new(self.profile, &gpus, params)?.footprints(n_gpu_layers);
+        self.asked.borrow_mut().push(split.n_gpu_layers);
+        let mut footprints =
+            Estimate::new(self.profile, gpus, params)?.footprints(split.n_gpu_layers);
         for part in footprints.gpus.iter_mut().chain([&mut footprints.host]) {
             part.weights = part.weights * self.percent / 100;
             part.kv = part.kv * self.percent / 100;
@@ -85,7 +85,9 @@ fn a_probed_plan_of_a_70b_model_asks_a_handful_of_times_and_agrees_with_all_of_t
         let budget = plan.gpus().next().unwrap().budget;
         let gpu = &machine.gpus[0];
         let largest = (1..=81).rev().find(|&n| {
-            let footprints = probe.footprints(Some(gpu), &plan.context, n).unwrap();
+            let footprints = probe
+                .footprints(&[gpu], &plan.context, &Split::layers(n))
+                .unwrap();
             footprints.gpus[0].total() <= budget
         });
         assert_eq!(Some(plan.n_gpu_layers), largest, "{percent} %");
@@ -182,9 +184,9 @@ fn a_probe_that_fails_is_an_error_that_says_where() {
     impl Probe for Broken {
         fn footprints(
             &self,
-            _: Option<&Gpu>,
+            _: &[&Gpu],
             _: &ContextParams,
-            _: u32,
+            _: &Split,
         ) -> Result<Footprints, Box<dyn std::error::Error + Send + Sync>> {
             Err("no native code".into())
         }
@@ -210,11 +212,11 @@ struct Twisted<'a> {
 impl Probe for Twisted<'_> {
     fn footprints(
         &self,
-        gpu: Option<&Gpu>,
+        gpus: &[&Gpu],
         params: &ContextParams,
-        n_gpu_layers: u32,
+        split: &Split,
     ) -> Result<Footprints, Box<dyn std::error::Error + Send + Sync>> {
-        let is_first = gpu.is_some_and(|gpu| gpu.name == "first");
+        let is_first = gpus.iter().any(|gpu| gpu.name == "first");
         let percent = match (is_first, self.first) {
             (true, None) => return Err("no context on this one".into()),
             (true, Some(percent)) => percent,
@@ -225,7 +227,7 @@ impl Probe for Twisted<'_> {
             percent,
             asked: RefCell::default(),
         };
-        scaled.footprints(gpu, params, n_gpu_layers)
+        scaled.footprints(gpus, params, split)
     }
 }
 

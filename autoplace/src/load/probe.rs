@@ -5,7 +5,7 @@ use super::devices::by_name;
 use crate::gguf::Header;
 use crate::machine::Gpu;
 use crate::memory::probe::Skeleton;
-use crate::memory::{ContextParams, Footprints};
+use crate::memory::{ContextParams, Footprints, Split};
 use crate::plan::Probe;
 
 /// llama.cpp's own arithmetic, for [`Planner::plan_probed`](crate::plan::Planner::plan_probed): its `no_alloc` load of the model's
@@ -33,12 +33,14 @@ impl NativeProbe {
 impl Probe for NativeProbe {
     fn footprints(
         &self,
-        gpu: Option<&Gpu>,
+        gpus: &[&Gpu],
         params: &ContextParams,
-        n_gpu_layers: u32,
+        split: &Split,
     ) -> Result<Footprints, Box<dyn std::error::Error + Send + Sync>> {
-        let gpus = gpu.into_iter();
-        let devices = by_name(gpus.map(|gpu| (gpu.device.as_deref(), gpu.name.as_str())))?;
-        Ok(self.skeleton.probe(&devices, params, n_gpu_layers)?)
+        let devices = by_name(
+            gpus.iter()
+                .map(|gpu| (gpu.device.as_deref(), gpu.name.as_str())),
+        )?;
+        Ok(self.skeleton.probe(&devices, params, split)?)
     }
 }

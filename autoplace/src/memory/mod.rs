@@ -15,13 +15,15 @@ mod kv_type;
 mod native;
 #[cfg(feature = "llama")]
 pub(crate) mod probe;
+mod split;
 
 pub use context::{ContextParams, ContextSizes, FlashAttention};
 pub use error::Error;
-pub use estimate::Estimate;
+pub use estimate::{Estimate, Place};
 pub use footprint::{Footprint, Footprints};
 pub use headroom::{Headroom, HeadroomParts, Workload};
 pub use kv_type::{KvType, KvTypeError};
+pub use split::{Split, TensorOverride};
 
 /// `GGML_PAD`: the next multiple of `alignment`, which is not 0; saturates.
 const fn pad(n: u64, alignment: u64) -> u64 {

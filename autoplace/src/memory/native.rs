@@ -1,9 +1,9 @@
 //! Our parameters in llama.cpp's own structs, for the probe and for the load alike: what is probed is what is loaded.
 
-use llama_sys::LoadMode;
+use llama_sys::{Backend, Device, DeviceKind, LoadMode};
 
 use super::backend::Family;
-use super::{ContextParams, FlashAttention, KvType};
+use super::{ContextParams, FlashAttention, KvType, Place, Split, TensorOverride};
 
 impl ContextParams {
     /// The context parameters that llama.cpp takes. Threads are left to the caller: they cost no memory.
@@ -40,6 +40,36 @@ impl ContextParams {
         } else {
             LoadMode::None
         }
+    }
+}
+
+impl Split {
+    /// The overrides that llama.cpp takes. A place on the host is the CPU's memory, where weights may be repacked.
+    pub(crate) fn to_native(
+        &self,
+        devices: &[Device],
+    ) -> Result<Vec<llama_sys::TensorOverride>, llama_sys::Error> {
+        if self.overrides.is_empty() {
+            return Ok(Vec::new());
+        }
+        let all = Backend::init()?.devices();
+        let cpu = all.iter().find(|device| device.kind() == DeviceKind::Cpu);
+        let device = |place| match place {
+            Place::Host => cpu,
+            Place::Gpu(gpu) => devices.get(gpu),
+        };
+        let native = |rule: &TensorOverride| {
+            let device = device(rule.place).ok_or_else(|| llama_sys::Error::InvalidParameter {
+                name: "tensor_buft_overrides",
+                value: format!("{} on {:?}", rule.pattern, rule.place),
+                reason: format!("there are {} GPUs", devices.len()),
+            })?;
+            Ok(llama_sys::TensorOverride {
+                pattern: rule.pattern.clone(),
+                device: device.clone(),
+            })
+        };
+        self.overrides.iter().map(native).collect()
     }
 }
 

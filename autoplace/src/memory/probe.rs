@@ -10,7 +10,7 @@ use std::sync::{Mutex, PoisonError};
 
 use llama_sys::{Context, Device, LoadMode, MemoryBreakdown, Model, ModelParams};
 
-use super::{ContextParams, Footprint, Footprints};
+use super::{ContextParams, Footprint, Footprints, Split};
 use crate::gguf::{self, Header};
 
 /// A model's skeleton in a file that holds no data and takes no space: in memory on Linux, else a sparse temporary file.
@@ -83,21 +83,23 @@ impl Skeleton {
         }
     }
 
-    /// Asks llama.cpp what it would allocate with `n_gpu_layers` layers on `devices`.
+    /// Asks llama.cpp what it would allocate with the model split so over `devices`.
     ///
     /// The buffer of logits is not in its answer ([`Footprints::output`] is 0), nor is what a driver takes for itself.
     pub(crate) fn probe(
         &self,
         devices: &[Device],
         params: &ContextParams,
-        n_gpu_layers: u32,
+        split: &Split,
     ) -> Result<Footprints, ProbeError> {
         let _one = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
         let model = Model::load(
             self.path(),
             ModelParams {
-                n_gpu_layers: n_gpu_layers.try_into().unwrap_or(i32::MAX),
+                n_gpu_layers: split.n_gpu_layers.try_into().unwrap_or(i32::MAX),
                 devices: Some(devices.to_vec()),
+                tensor_split: split.tensor_split.clone(),
+                overrides: split.to_native(devices)?,
                 // A mapped file cannot be simulated (llama-model.cpp:1857 asserts it); the sizes of tensors are the same.
                 load_mode: LoadMode::None,
                 no_alloc: true,

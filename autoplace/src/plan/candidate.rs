@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 
 use crate::machine::Gpu;
-use crate::memory::{ContextParams, Estimate, Footprint, Footprints};
+use crate::memory::{ContextParams, Estimate, Footprint, Footprints, Split};
 
 use super::Error;
 use super::fit::{Levels, Room};
@@ -14,7 +14,7 @@ use super::search::Cost;
 ///
 /// Called for a handful of placements per plan. The load room brings it; without one the estimate decides.
 pub trait Probe {
-    /// Bytes per device with `n_gpu_layers` layers on this GPU, or on the host alone where there is none (then it is 0).
+    /// Bytes per device with the model split so over these GPUs, or on the host alone where there are none.
     ///
     /// `output` and `mapped` of the answer may be left out (0, `None`): the planner adds the buffer of logits, which llama.cpp's
     /// breakdown does not count, to the host's `compute` where `output` is 0.
@@ -24,9 +24,9 @@ pub trait Probe {
     /// Whatever keeps llama.cpp from saying so.
     fn footprints(
         &self,
-        gpu: Option<&Gpu>,
+        gpus: &[&Gpu],
         params: &ContextParams,
-        n_gpu_layers: u32,
+        split: &Split,
     ) -> Result<Footprints, Box<dyn std::error::Error + Send + Sync>>;
 }
 
@@ -93,7 +93,11 @@ impl Cost for Asked<'_, '_> {
         let candidate = self.candidate;
         let mut footprints = self
             .probe
-            .footprints(candidate.room.gpu, &candidate.params, n_gpu_layers)
+            .footprints(
+                candidate.room.gpu.as_slice(),
+                &candidate.params,
+                &Split::layers(n_gpu_layers),
+            )
             .map_err(|source| Error::Probe {
                 n_gpu_layers,
                 source,

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use autoplace::gguf::Header;
 use autoplace::load::{self, NativeProbe};
 use autoplace::machine::{Gpu, Machine};
-use autoplace::memory::{ContextParams, Estimate, Footprints};
+use autoplace::memory::{ContextParams, Estimate, Footprints, Split};
 use autoplace::plan::{self, Placement, Plan, Planner, Probe};
 use autoplace::profile::ModelProfile;
 
@@ -130,12 +130,12 @@ impl Timed {
 impl Probe for Timed {
     fn footprints(
         &self,
-        gpu: Option<&Gpu>,
+        gpus: &[&Gpu],
         params: &ContextParams,
-        n_gpu_layers: u32,
+        split: &Split,
     ) -> Result<Footprints, Box<dyn Error + Send + Sync>> {
         let begin = Instant::now();
-        let footprints = self.probe.footprints(gpu, params, n_gpu_layers);
+        let footprints = self.probe.footprints(gpus, params, split);
         self.spent.set(self.spent.get() + begin.elapsed());
         footprints
     }

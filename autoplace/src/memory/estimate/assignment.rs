@@ -1,9 +1,12 @@
 //! Which layer goes where: llama.cpp's own assignment (llama-model.cpp:1559-1617), its 32-bit arithmetic included.
 
+use serde::{Deserialize, Serialize};
+
 use crate::memory::Error;
 
 /// Where a layer is put.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Place {
     /// The CPU and the host's memory.
     Host,

@@ -1,0 +1,65 @@
+//! Which part of a model goes to which GPU: what `llama_model_params` says of it.
+
+use serde::{Deserialize, Serialize};
+
+use super::Place;
+
+/// How a model is spread over a list of GPUs and the host: `n_gpu_layers`, `tensor_split` and `tensor_buft_overrides`.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct Split {
+    /// Layers on GPUs, counted from the end; the output layer is the first of them.
+    pub n_gpu_layers: u32,
+    /// Proportion of these layers per GPU, in the GPUs' order; empty: in proportion to their free bytes.
+    pub tensor_split: Vec<f32>,
+    /// Weights that go elsewhere than their layer: the first pattern that matches decides.
+    pub overrides: Vec<TensorOverride>,
+}
+
+/// Weights that go elsewhere than their layer. Their cache stays with the layer.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct TensorOverride {
+    /// A regular expression that is found somewhere in the tensor's name, such as `blk\.1[0-9]\.ffn_.*_exps`. It must mean the
+    /// same in C++ (ECMAScript) as in Rust, so there are neither look-around nor back-references.
+    pub pattern: String,
+    /// Where these weights go.
+    pub place: Place,
+}
+
+impl Split {
+    /// So many layers on the GPUs, shared out by their free bytes.
+    #[must_use]
+    pub const fn layers(n_gpu_layers: u32) -> Self {
+        Self {
+            n_gpu_layers,
+            tensor_split: Vec::new(),
+            overrides: Vec::new(),
+        }
+    }
+
+    /// Sets the proportions of the layers per GPU.
+    #[must_use]
+    pub fn tensor_split(mut self, proportions: impl Into<Vec<f32>>) -> Self {
+        self.tensor_split = proportions.into();
+        self
+    }
+
+    /// Sets which weights go elsewhere than their layer.
+    #[must_use]
+    pub fn overrides(mut self, overrides: impl Into<Vec<TensorOverride>>) -> Self {
+        self.overrides = overrides.into();
+        self
+    }
+}
+
+impl TensorOverride {
+    /// Weights whose name has a match of this pattern go there.
+    #[must_use]
+    pub fn new(pattern: impl Into<String>, place: Place) -> Self {
+        Self {
+            pattern: pattern.into(),
+            place,
+        }
+    }
+}
