@@ -1,6 +1,7 @@
 //! What a GPU's backend adds to the bytes of a tensor, and what it can be handed.
 
 use crate::gguf::TensorType;
+use crate::machine::Gpu;
 
 use super::pad;
 
@@ -90,6 +91,29 @@ pub(super) enum Family {
 }
 
 impl Family {
+    /// Whether the backend multiplies by matrices of this type: ggml-cuda.cu:5345-5377, ggml-vulkan.cpp:15407-15438.
+    pub(super) const fn multiplies(self, ty: TensorType) -> bool {
+        match self {
+            Self::Cuda => !matches!(ty, TensorType::TQ1_0 | TensorType::TQ2_0),
+            _ => !matches!(ty, TensorType::Q8_K),
+        }
+    }
+
+    /// Whether the backend takes rows of so many elements out of a matrix of this type: ggml-cuda.cu:5380-5416,
+    /// ggml-vulkan.cpp:15523-15558.
+    pub(super) const fn looks_up(self, ty: TensorType, ne0: u64) -> bool {
+        match self {
+            Self::Cuda => match ty {
+                TensorType::IQ4_NL | TensorType::MXFP4 => ne0.is_multiple_of(256),
+                _ => !matches!(
+                    ty,
+                    TensorType::NVFP4 | TensorType::TQ1_0 | TensorType::TQ2_0 | TensorType::Q8_K
+                ),
+            },
+            _ => !matches!(ty, TensorType::Q8_K),
+        }
+    }
+
     pub(super) fn of(backend: &str) -> Self {
         match backend {
             "CUDA" | "ROCm" | "HIP" | "MUSA" => Self::Cuda,
@@ -109,6 +133,36 @@ impl Family {
                     matches!(head_k, 64 | 80 | 96 | 112 | 128 | 256)
                 }
             }
+    }
+}
+
+/// Whether the host's weights lie in memory that a GPU has pinned. If so, the GPU computes with them for large batches; if not,
+/// the CPU may repack them, and then computes with them itself (ggml-backend.cpp:1110, llama-model.cpp:1080-1130).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Pinned {
+    /// By a GPU of this kind.
+    Yes {
+        family: Family,
+    },
+    /// We have not read the backend.
+    Perhaps,
+    No,
+}
+
+impl Pinned {
+    /// The first GPU that offers pinned memory gives it (llama-model.cpp:1100).
+    pub(super) fn by(gpus: &[&Gpu]) -> Self {
+        let all = gpus.iter().map(|gpu| match Family::of(&gpu.backend) {
+            family @ (Family::Cuda | Family::Vulkan) => Self::Yes { family },
+            Family::Other => Self::Perhaps,
+            Family::Metal => Self::No,
+        });
+        all.fold(Self::No, |one, other| match (one, other) {
+            // Whoever gives it: what it takes differs in types that hardly any model has.
+            (Self::Yes { family }, _) | (_, Self::Yes { family }) => Self::Yes { family },
+            (Self::Perhaps, _) | (_, Self::Perhaps) => Self::Perhaps,
+            (Self::No, Self::No) => Self::No,
+        })
     }
 }
 

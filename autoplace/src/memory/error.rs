@@ -48,4 +48,22 @@ pub enum Error {
     /// and throws later.
     #[error("the GPUs have no free memory to split the layers by")]
     NothingFree,
+    /// A proportion that llama.cpp cannot split by.
+    #[error("tensor_split[{index}] is {value}, but {limit}")]
+    TensorSplit {
+        /// Its index.
+        index: usize,
+        /// What was asked for.
+        value: String,
+        /// What is taken.
+        limit: &'static str,
+    },
+    /// An override that cannot be followed.
+    #[error("tensor_buft_overrides `{pattern}`: {reason}")]
+    Override {
+        /// Its pattern.
+        pattern: String,
+        /// Why not.
+        reason: String,
+    },
 }

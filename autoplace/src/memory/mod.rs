@@ -13,6 +13,7 @@ pub mod headroom;
 mod kv_type;
 #[cfg(feature = "llama")]
 mod native;
+mod pattern;
 #[cfg(feature = "llama")]
 pub(crate) mod probe;
 mod split;

@@ -38,6 +38,21 @@ impl Split {
         }
     }
 
+    /// So many layers on each GPU, in the GPUs' order, the last of them ending with the output layer.
+    ///
+    /// The counts are the proportions. llama.cpp divides cumulative sums by their sum on one side of its comparison and layers by
+    /// the number of layers on the other (llama-model.cpp:1584-1599); here these are the same small whole numbers, divided by the
+    /// same number, and division of floats keeps their order: exactly so many layers go to each GPU.
+    #[must_use]
+    pub fn by_counts(counts: &[u32]) -> Self {
+        let all = counts
+            .iter()
+            .fold(0, |sum: u32, &count| sum.saturating_add(count));
+        #[allow(clippy::cast_precision_loss)] // at most 513: exact
+        let proportions: Vec<f32> = counts.iter().map(|&count| count as f32).collect();
+        Self::layers(all).tensor_split(proportions)
+    }
+
     /// Sets the proportions of the layers per GPU.
     #[must_use]
     pub fn tensor_split(mut self, proportions: impl Into<Vec<f32>>) -> Self {

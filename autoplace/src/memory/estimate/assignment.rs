@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::memory::Error;
+use crate::memory::{Error, Split};
 
 /// Where a layer is put.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -56,6 +56,47 @@ impl Assignment {
         }
     }
 
+    /// Puts the last layers on GPUs, so many on each in the GPUs' order: what llama.cpp makes of [`Split::by_counts`].
+    ///
+    /// Counts that are together more than there are layers are cut at the end.
+    #[must_use]
+    pub fn by_counts(n_layer: u32, counts: &[u32]) -> Self {
+        let all = n_layer as usize + 1;
+        let on_gpus = counts
+            .iter()
+            .fold(0, |sum: usize, &count| sum.saturating_add(count as usize));
+        let host = std::iter::repeat_n(Place::Host, all.saturating_sub(on_gpus));
+        let gpus = counts
+            .iter()
+            .enumerate()
+            .flat_map(|(gpu, &count)| std::iter::repeat_n(Place::Gpu(gpu), count as usize));
+        let mut blocks: Vec<Place> = host.chain(gpus).take(all).collect();
+        let output = blocks.pop().unwrap_or(Place::Host);
+        Self { blocks, output }
+    }
+
+    /// The split by which llama.cpp makes this assignment on so many GPUs: the inverse of [`by_counts`](Self::by_counts). `None`
+    /// where no split does, since the layers are not the host's first and then each GPU's in order.
+    #[must_use]
+    pub fn split(&self, n_gpus: usize) -> Option<Split> {
+        let mut counts = vec![0_u32; n_gpus];
+        let mut last = None;
+        for layer in self.layers() {
+            let gpu = match layer {
+                Place::Host => None,
+                Place::Gpu(gpu) => Some(gpu),
+            };
+            if gpu < last {
+                return None;
+            }
+            last = gpu;
+            if let Some(gpu) = gpu {
+                *counts.get_mut(gpu)? += 1;
+            }
+        }
+        Some(Split::by_counts(&counts))
+    }
+
     /// All layers in order, the output layer last.
     pub fn layers(&self) -> impl Iterator<Item = Place> {
         self.blocks.iter().copied().chain([self.output])
@@ -73,6 +114,40 @@ impl Assignment {
     pub fn holds_block(&self, place: Place) -> bool {
         self.blocks.contains(&place)
     }
+}
+
+/// `llama_max_devices()`: more proportions are not read.
+const MAX_DEVICES: usize = 16;
+
+/// The proportions that llama.cpp splits by, of those that it is given for `n_gpus` GPUs: missing ones are 0, further ones are
+/// not looked at. `None` stands for the free bytes, by which it splits where all are 0 (llama-model.cpp:1559-1580).
+///
+/// # Errors
+///
+/// [`Error::TensorSplit`] for what cannot be a proportion.
+pub(super) fn proportions(tensor_split: &[f32], n_gpus: usize) -> Result<Option<Vec<f32>>, Error> {
+    let bad = |index, limit| Error::TensorSplit {
+        index,
+        value: tensor_split
+            .get(index)
+            .map_or_else(String::new, f32::to_string),
+        limit,
+    };
+    if tensor_split.len() > MAX_DEVICES {
+        return Err(bad(MAX_DEVICES, "llama.cpp reads at most 16 proportions"));
+    }
+    let unusable = |part: &f32| !part.is_finite() || *part < 0.0;
+    if let Some(index) = tensor_split.iter().position(unusable) {
+        return Err(bad(index, "proportions are finite and not negative"));
+    }
+    let mut parts = tensor_split.to_vec();
+    parts.resize(n_gpus, 0.0);
+    let last = n_gpus.saturating_sub(1);
+    if !parts.iter().sum::<f32>().is_finite() {
+        return Err(bad(last, "their sum is more than a float holds"));
+    }
+    let given = parts.iter().any(|&part| part > 0.0);
+    Ok(given.then_some(parts))
 }
 
 /// The points at which the layers change from one GPU to the next: the cumulative shares of `weights`, which are free bytes
@@ -104,7 +179,7 @@ pub fn split_points(weights: &[f32]) -> Result<Vec<f32>, Error> {
 mod tests {
     use proptest::prelude::{prop, prop_assert, prop_assert_eq, proptest};
 
-    use super::{Assignment, Place, split_points};
+    use super::{Assignment, Place, Split, proportions, split_points};
 
     #[test]
     fn one_layer_is_the_output_layer_alone() {
@@ -152,7 +227,64 @@ mod tests {
         assert!(split_points(&[]).unwrap().is_empty());
     }
 
+    #[test]
+    fn what_is_no_proportion_is_an_error_that_names_it() {
+        let error = proportions(&[1.0, -2.0], 2).unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "tensor_split[1] is -2, but proportions are finite and not negative"
+        );
+        assert!(proportions(&[f32::NAN], 1).is_err());
+        assert!(proportions(&[f32::MAX, f32::MAX], 2).is_err());
+        assert!(proportions(&[1.0; 17], 2).is_err());
+    }
+
+    #[test]
+    fn proportions_are_cut_and_filled_to_the_gpus_and_none_stand_for_free_bytes() {
+        assert_eq!(
+            proportions(&[1.0, 2.0, 3.0], 2).unwrap(),
+            Some(vec![1.0, 2.0])
+        );
+        assert_eq!(proportions(&[1.0], 2).unwrap(), Some(vec![1.0, 0.0]));
+        assert_eq!(proportions(&[], 2).unwrap(), None);
+        assert_eq!(proportions(&[0.0, 0.0, 5.0], 2).unwrap(), None);
+    }
+
+    #[test]
+    fn an_assignment_out_of_order_has_no_split() {
+        let mut assignment = Assignment::by_counts(4, &[2, 2]);
+        assert!(assignment.split(2).is_some());
+        assert!(assignment.split(1).is_none());
+        assignment.blocks.swap(1, 3);
+        assert!(assignment.split(2).is_none());
+        assignment.blocks[0] = Place::Gpu(0);
+        assert!(assignment.split(2).is_none());
+    }
+
     proptest! {
+        #[test]
+        fn counts_as_proportions_give_back_the_counts(
+            n_layer in 1u32..=512,
+            cuts in prop::collection::vec(0u32..=513, 0..16),
+        ) {
+            // Any way to cut the layers into a host's part and up to 15 GPUs' parts, empty ones included.
+            let mut cuts: Vec<u32> = cuts.into_iter().map(|cut| cut.min(n_layer + 1)).collect();
+            cuts.sort_unstable();
+            let counts: Vec<u32> = cuts.windows(2).map(|pair| pair[1] - pair[0]).collect();
+            let first = cuts.last().map_or(0, |last| n_layer + 1 - last);
+            let mut counts = counts;
+            counts.push(first);
+            let split = Split::by_counts(&counts);
+            let wanted = Assignment::by_counts(n_layer, &counts);
+            let Some(parts) = proportions(&split.tensor_split, counts.len()).unwrap() else {
+                prop_assert_eq!(split.n_gpu_layers, 0);
+                return Ok(());
+            };
+            let points = split_points(&parts).unwrap();
+            prop_assert_eq!(&Assignment::new(n_layer, split.n_gpu_layers, &points), &wanted);
+            prop_assert_eq!(wanted.split(counts.len()).unwrap(), split);
+        }
+
         #[test]
         fn every_layer_is_somewhere_once(
             n_layer in 1u32..=512,

@@ -167,6 +167,20 @@ impl ComputeModel {
         sum(&[self.steps, masks, borrowed, self.streams(n)])
     }
 
+    /// What four copies of the inputs take beside one, on a GPU and on the host: several GPUs that hold everything work on
+    /// consecutive batches at once if they can (llama-context.cpp:405-440). Whether they can is not known here.
+    pub(super) fn pipeline(&self, assignment: &Assignment) -> (u64, u64) {
+        let all = assignment.count(Place::Host) == 0;
+        if !all || !self.offload_kqv {
+            return (0, 0);
+        }
+        let masks = self.m.saturating_mul(3);
+        (
+            masks.saturating_add(self.streams(12)),
+            masks.saturating_add(self.streams(6)),
+        )
+    }
+
     /// The buffer of GPU `gpu`.
     pub(super) fn gpu(
         &self,
@@ -179,7 +193,8 @@ impl ComputeModel {
         let place = Place::Gpu(gpu);
         let own_blocks = assignment.holds_block(place);
         let own_logits = assignment.output == place;
-        let host_blocks = assignment.holds_block(Place::Host);
+        // An override may have put some of a block's weights there.
+        let host_blocks = assignment.holds_block(Place::Host) || weights.largest_host_block > 0;
         // The first GPU computes for the host.
         let lends = gpu == 0 && self.op_offload && host_blocks;
         let lends_output = gpu == 0 && self.op_offload_output && assignment.output == Place::Host;
@@ -250,11 +265,12 @@ impl ComputeModel {
     pub(super) fn host(
         &self,
         assignment: &Assignment,
+        weights: &WeightCost,
         n_gpus: usize,
         computes: bool,
         flash: FlashAttention,
     ) -> u64 {
-        let blocks = assignment.holds_block(Place::Host);
+        let blocks = assignment.holds_block(Place::Host) || weights.largest_host_block > 0;
         let logits = assignment.output == Place::Host;
         let plain = flash == FlashAttention::Off;
         let lent = n_gpus > 0 && self.op_offload_output && !computes;

@@ -175,6 +175,14 @@ impl KvTable {
         self.window_cells
     }
 
+    /// Bytes that a block's cache adds to a GPU.
+    pub(super) fn block_bytes(&self, gpu: usize, block: usize) -> u64 {
+        let cache = self.blocks.get(block).filter(|_| self.offload);
+        cache
+            .and_then(|cache| cache.gpus.get(gpu).copied())
+            .unwrap_or(0)
+    }
+
     /// Bytes of the caches under this assignment: each where its block is, or all on the host.
     pub(super) fn cost(&self, assignment: &Assignment) -> KvCost {
         let mut cost = KvCost {
@@ -183,7 +191,7 @@ impl KvTable {
         };
         for (cache, &place) in self.blocks.iter().zip(&assignment.blocks) {
             match place {
-                Place::Gpu(gpu) if self.offload => {
+                Place::Gpu(gpu) if self.offload && gpu < self.n_gpus => {
                     cost.gpus[gpu] = cost.gpus[gpu].saturating_add(cache.gpus[gpu]);
                 }
                 _ => {

@@ -13,6 +13,7 @@
 pub mod assignment;
 mod compute;
 mod kv;
+mod stored;
 mod weights;
 
 use crate::machine::Gpu;
@@ -21,36 +22,13 @@ use crate::profile::{ModelProfile, StateLaw};
 use self::compute::{Attention, ComputeModel};
 use self::kv::KvTable;
 use self::weights::WeightTable;
-use super::backend::{BackendRules, Family};
-use super::{ContextParams, ContextSizes, Error, FlashAttention, Footprint, Footprints};
+use super::backend::{BackendRules, Family, Pinned};
+use super::pattern::Pattern;
+use super::{
+    ContextParams, ContextSizes, Error, FlashAttention, Footprint, Footprints, TensorOverride,
+};
 
 pub use assignment::{Assignment, Place, split_points};
-
-/// Whether the host's weights lie in memory that a GPU has pinned. If so, the GPU computes with them for large batches; if not,
-/// the CPU may repack them, and then computes with them itself (ggml-backend.cpp:1110, llama-model.cpp:1080-1130).
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Pinned {
-    Yes,
-    /// We have not read the backend.
-    Perhaps,
-    No,
-}
-
-impl Pinned {
-    /// The first GPU that offers pinned memory gives it (llama-model.cpp:1100).
-    fn by(gpus: &[&Gpu]) -> Self {
-        let all = gpus.iter().map(|gpu| match Family::of(&gpu.backend) {
-            Family::Cuda | Family::Vulkan => Self::Yes,
-            Family::Other => Self::Perhaps,
-            Family::Metal => Self::No,
-        });
-        all.fold(Self::No, |one, other| match (one, other) {
-            (Self::Yes, _) | (_, Self::Yes) => Self::Yes,
-            (Self::Perhaps, _) | (_, Self::Perhaps) => Self::Perhaps,
-            (Self::No, Self::No) => Self::No,
-        })
-    }
-}
 
 /// What placements of one model on given GPUs take, for one set of parameters.
 ///
@@ -136,6 +114,7 @@ impl Estimate {
             .collect();
         let plain = flash_attn == FlashAttention::Off || attention.iter().any(|a| a.may_be_plain);
         let pinned = Pinned::by(gpus);
+        let is_pinned = matches!(pinned, Pinned::Yes { .. });
         let kv = KvTable::new(profile, &rules, params, &sizes);
         let window = kv.window_cells();
         Ok(Self {
@@ -150,12 +129,56 @@ impl Estimate {
             mmap: params.mmap,
             sizes,
             // It was fitted on a GPU with pinned memory, and on none. The scores of attention that is not fused fit worse.
-            fitted: fitted && !plain && (gpus.is_empty() || pinned == Pinned::Yes),
+            fitted: fitted && !plain && (gpus.is_empty() || is_pinned) && gpus.len() < 2,
             // Whether attention goes to the GPU along with borrowed weights depends on the graph: known of those fitted.
-            host_computes: !fitted || (params.repack && pinned != Pinned::Yes),
+            host_computes: !fitted || (params.repack && !is_pinned),
             known: matches!(profile.state, StateLaw::Known { .. })
                 && profile.weights.unplaced.is_empty(),
         })
+    }
+
+    /// Splits the layers by these proportions instead of by the GPUs' free bytes, as llama.cpp does with `tensor_split`: where
+    /// all of them are 0, or none is given, by the free bytes after all.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::TensorSplit`] for what cannot be a proportion.
+    pub fn tensor_split(mut self, tensor_split: &[f32]) -> Result<Self, Error> {
+        if let Some(parts) = assignment::proportions(tensor_split, self.n_gpus())? {
+            self.points = split_points(&parts)?;
+        }
+        Ok(self)
+    }
+
+    /// Puts weights elsewhere than their layer: for each weight the first pattern found in its name decides. Caches stay with
+    /// the layers. A place on the host is the CPU's memory: pinned or repacked where llama.cpp would.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Override`] for a pattern that is no regular expression or that C++ could read differently, and for a place that
+    /// does not exist.
+    pub fn overrides(mut self, overrides: &[TensorOverride]) -> Result<Self, Error> {
+        let rule = |rule: &TensorOverride| match rule.place {
+            Place::Gpu(gpu) if gpu >= self.n_gpus() => Err(Error::Override {
+                pattern: rule.pattern.clone(),
+                reason: format!("there is no GPU {gpu}: there are {}", self.n_gpus()),
+            }),
+            place => Ok((Pattern::new(&rule.pattern)?, place)),
+        };
+        let rules: Vec<(Pattern, Place)> = overrides.iter().map(rule).collect::<Result<_, _>>()?;
+        if rules.is_empty() {
+            return Ok(self);
+        }
+        self.weights = self.weights.overridden(|name| {
+            let first = rules.iter().find(|(pattern, _)| pattern.is_in(name));
+            first.map(|&(_, place)| place)
+        });
+        self.fitted &= !self.weights.has_overrides();
+        Ok(self)
+    }
+
+    fn n_gpus(&self) -> usize {
+        self.attention.len()
     }
 
     /// Where each layer goes with so many layers on the GPUs.
@@ -167,27 +190,53 @@ impl Estimate {
     /// Bytes per device with so many layers on the GPUs.
     #[must_use]
     pub fn footprints(&self, n_gpu_layers: u32) -> Footprints {
-        let assignment = self.assignment(n_gpu_layers);
-        let weights = self.weights.cost(&assignment);
-        let kv = self.kv.cost(&assignment);
+        self.footprints_of(&self.assignment(n_gpu_layers))
+    }
+
+    /// Bytes that a layer adds to a GPU: its weights and its cache. The output layer is number `n_layer`.
+    #[must_use]
+    pub fn layer_bytes(&self, gpu: usize, il: u32) -> u64 {
+        let weights = self.weights.layer_bytes(gpu, il as usize);
+        weights.saturating_add(self.kv.block_bytes(gpu, il as usize))
+    }
+
+    /// Bytes per device with the layers where the assignment puts them. It is one of this model's, on these GPUs: a layer on a
+    /// GPU that the estimate was not given counts as the host's.
+    #[must_use]
+    pub fn footprints_of(&self, assignment: &Assignment) -> Footprints {
+        let weights = self.weights.cost(assignment);
+        let kv = self.kv.cost(assignment);
+        let (copies, host_copies) = if self.n_gpus() > 1 && !self.weights.has_overrides() {
+            self.compute.pipeline(assignment)
+        } else {
+            (0, 0)
+        };
         let gpus = self
             .attention
             .iter()
             .enumerate()
             .map(|(gpu, &attention)| {
-                let compute = self.compute.gpu(gpu, &assignment, &weights, &kv, attention);
+                let compute = self.compute.gpu(gpu, assignment, &weights, &kv, attention);
+                let compute = compute.saturating_add(copies);
                 Footprint::new(weights.gpus[gpu], kv.gpus[gpu], compute)
             })
             .collect();
         let compute = self.compute.host(
-            &assignment,
-            self.attention.len(),
+            assignment,
+            &weights,
+            self.n_gpus(),
             self.host_computes,
             self.flash_attn,
         );
         Footprints {
             gpus,
-            host: Footprint::new(weights.host, kv.host, compute.saturating_add(self.output)),
+            host: Footprint::new(
+                weights.host,
+                kv.host,
+                compute
+                    .saturating_add(host_copies)
+                    .saturating_add(self.output),
+            ),
             output: self.output,
             mapped: self.mmap.then_some(weights.mapped),
         }

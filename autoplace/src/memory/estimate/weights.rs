@@ -2,53 +2,53 @@
 //! llama-model-loader.cpp:1116-1390).
 
 use crate::gguf::TensorType;
-use crate::memory::backend::BackendRules;
+use crate::memory::backend::{BackendRules, Pinned};
 use crate::memory::context::ContextParams;
-use crate::profile::{ModelProfile, Weight};
+use crate::profile::ModelProfile;
 
-use super::{Assignment, Pinned, Place};
+use super::stored::{Group, Stored, StoredWeight};
+use super::{Assignment, Place};
 
-/// The bytes of one layer's weights on each device, summed up once.
+/// Where a group of weights lies in a file: (shard, begin, end).
+type Span = (usize, u64, u64);
+
+/// The bytes of one layer's weights on each kind of device, summed up once.
 #[derive(Debug, Clone, Default)]
 struct Layer {
-    /// On each GPU, by its rules.
-    gpus: Vec<u64>,
+    /// By each of the rules.
+    by_rules: Vec<u64>,
     /// On the host.
     host: u64,
     /// The largest matrix, which a GPU may be lent for a large batch.
     largest: u64,
-    /// Where it lies in the files: (shard, begin, end).
-    spans: Vec<(usize, u64, u64)>,
+    /// Where that lies in the files which the host maps.
+    spans: Vec<Span>,
 }
 
 impl Layer {
-    fn of<'a>(weights: impl IntoIterator<Item = &'a Weight>, rules: &[BackendRules]) -> Self {
-        let mut layer = Self {
-            gpus: vec![0; rules.len()],
+    fn new(rules: &[BackendRules]) -> Self {
+        Self {
+            by_rules: vec![0; rules.len()],
             ..Self::default()
-        };
-        for weight in weights {
-            for (bytes, rules) in layer.gpus.iter_mut().zip(rules) {
-                *bytes = bytes.saturating_add(alloc(rules, weight));
-            }
-            layer.host = layer
-                .host
-                .saturating_add(alloc(&BackendRules::HOST, weight));
-            if weight.is_matrix() {
-                layer.largest = layer.largest.max(weight.bytes);
-            }
-            let end = weight.offset.saturating_add(weight.bytes);
-            extend_span(&mut layer.spans, (weight.shard, weight.offset, end));
         }
-        layer
+    }
+
+    fn add(&mut self, weight: &StoredWeight, rules: &[BackendRules], mapped: bool) {
+        for (bytes, rules) in self.by_rules.iter_mut().zip(rules) {
+            *bytes = bytes.saturating_add(weight.alloc(rules));
+        }
+        self.host = self.host.saturating_add(weight.alloc(&BackendRules::HOST));
+        if weight.is_matrix() {
+            self.largest = self.largest.max(weight.bytes);
+        }
+        if mapped {
+            let end = weight.offset.saturating_add(weight.bytes);
+            extend_span(&mut self.spans, (weight.shard, weight.offset, end));
+        }
     }
 }
 
-fn alloc(rules: &BackendRules, weight: &Weight) -> u64 {
-    rules.alloc(weight.ty, weight.shape[0], weight.bytes)
-}
-
-fn extend_span(spans: &mut Vec<(usize, u64, u64)>, (shard, begin, end): (usize, u64, u64)) {
+fn extend_span(spans: &mut Vec<Span>, (shard, begin, end): Span) {
     match spans.iter_mut().find(|span| span.0 == shard) {
         Some(span) => {
             span.1 = span.1.min(begin);
@@ -65,9 +65,9 @@ pub(super) struct WeightCost {
     pub(super) gpus: Vec<u64>,
     /// On the host.
     pub(super) host: u64,
-    /// The file's bytes between the first and the last of the host's weights.
+    /// The file's bytes between the first and the last of the weights that the host maps.
     pub(super) mapped: u64,
-    /// The largest matrix among the host's blocks.
+    /// The largest matrix among those of blocks that the host holds.
     pub(super) largest_host_block: u64,
     /// The output matrix, where the host keeps it.
     pub(super) host_output: u64,
@@ -76,59 +76,169 @@ pub(super) struct WeightCost {
 /// A model's weights, summed up per layer for the GPUs at hand.
 #[derive(Debug, Clone)]
 pub(super) struct WeightTable {
+    stored: Stored,
+    /// The rules of the GPUs, each once, and which of them each GPU follows.
+    rules: Vec<BackendRules>,
+    rules_of: Vec<usize>,
+    /// How the host chooses among its buffer types.
+    host: HostMemory,
+    /// What goes elsewhere than its layer, weight by weight; empty where nothing does.
+    overrides: Vec<Option<Place>>,
+    /// What does, whatever the assignment: sums per GPU, and for the host.
+    fixed_gpus: Vec<u64>,
+    fixed: Layer,
     input: Layer,
     blocks: Vec<Layer>,
     output: Layer,
     /// The copy of the token embedding that a tied output needs on its device; empty otherwise.
     tied: Layer,
     rope: Layer,
-    /// Whether the CPU keeps the tied embedding twice when the output layer is its own.
-    host_duplicates_tied: bool,
 }
 
 impl WeightTable {
     pub(super) fn new(
         profile: &ModelProfile,
-        rules: &[BackendRules],
+        gpu_rules: &[BackendRules],
         pinned: Pinned,
         params: &ContextParams,
     ) -> Self {
-        let weights = &profile.weights;
-        let tied = weights
-            .tied_output
-            .then(|| weights.output_matrix())
-            .flatten();
-        // Both uses of the embedding share one tensor where both choose one buffer type (llama-model-loader.cpp:1371). They
-        // choose different ones where the CPU repacks matrices but not embeddings (unless a GPU's pinned memory comes first in the
-        // list), and, unless the file is mapped, where the GPU's pinned memory takes a matrix but no embedding of that type.
-        let repacked = pinned != Pinned::Yes && params.repack;
-        let host_duplicates_tied = tied.is_some_and(|weight| {
-            (repacked && repacks(weight.ty)) || (pinned != Pinned::No && !params.mmap)
-        });
-        Self {
-            input: Layer::of(&weights.input, rules),
-            blocks: weights
-                .blocks
-                .iter()
-                .map(|block| Layer::of(&block.weights, rules))
-                .collect(),
-            output: Layer::of(weights.output.iter().chain(&weights.unplaced), rules),
-            tied: Layer::of(tied, rules),
-            rope: Layer::of(&weights.rope, rules),
-            host_duplicates_tied,
+        let mut rules: Vec<BackendRules> = Vec::new();
+        let rules_of = gpu_rules
+            .iter()
+            .map(|one| {
+                rules
+                    .iter()
+                    .position(|known| known == one)
+                    .unwrap_or_else(|| {
+                        rules.push(*one);
+                        rules.len() - 1
+                    })
+            })
+            .collect();
+        let empty = Layer::new(&rules);
+        let table = Self {
+            stored: Stored::new(&profile.weights),
+            rules_of,
+            host: HostMemory {
+                pinned,
+                repack: params.repack,
+                mmap: params.mmap,
+            },
+            overrides: Vec::new(),
+            fixed_gpus: vec![0; gpu_rules.len()],
+            fixed: empty.clone(),
+            input: empty.clone(),
+            blocks: vec![empty.clone(); profile.weights.blocks.len()],
+            output: empty.clone(),
+            tied: empty.clone(),
+            rope: empty,
+            rules,
+        };
+        table.summed()
+    }
+
+    /// The same with weights elsewhere than their layer: `place` says where to, by name.
+    ///
+    /// llama.cpp asks by the name alone, so input tensors, the output and its copy of a tied embedding move too
+    /// (llama-model-loader.cpp:1225-1258).
+    pub(super) fn overridden(mut self, place: impl Fn(&str) -> Option<Place>) -> Self {
+        let weights = self.stored.weights.iter();
+        self.overrides = weights
+            .map(|weight| place(self.stored.name(weight)))
+            .collect();
+        self.summed()
+    }
+
+    /// Where the `index`-th weight of a block goes, if elsewhere than the block.
+    #[allow(dead_code, reason = "for the simulation of the graph")]
+    pub(super) fn place_of(&self, block: usize, index: usize) -> Option<Place> {
+        let begin = *self.stored.blocks.get(block)?;
+        self.overrides.get(begin.checked_add(index)?).copied()?
+    }
+
+    /// Whether weights of blocks go elsewhere than their block.
+    pub(super) fn has_overrides(&self) -> bool {
+        self.overrides.iter().any(Option::is_some)
+    }
+
+    /// Sums up all layers anew.
+    fn summed(mut self) -> Self {
+        let empty = Layer::new(&self.rules);
+        self.blocks.fill(empty.clone());
+        self.fixed_gpus.fill(0);
+        for layer in [
+            &mut self.fixed,
+            &mut self.input,
+            &mut self.output,
+            &mut self.tied,
+            &mut self.rope,
+        ] {
+            layer.clone_from(&empty);
+        }
+        let rules = &self.rules;
+        for (index, weight) in self.stored.weights.iter().enumerate() {
+            let mapped = self.host.maps(weight);
+            let layer = match self.overrides.get(index).copied().flatten() {
+                Some(Place::Gpu(gpu)) => {
+                    // A tied output finds the embedding in the buffer type that it is sent to as well, and shares it
+                    // (llama-model-loader.cpp:1371).
+                    if let (Some(bytes), Some(&rule)) =
+                        (self.fixed_gpus.get_mut(gpu), self.rules_of.get(gpu))
+                        && weight.group != Group::Tied
+                    {
+                        *bytes = bytes.saturating_add(weight.alloc(&rules[rule]));
+                    }
+                    continue;
+                }
+                Some(Place::Host) if weight.group == Group::Tied => {
+                    if self.host.keeps_twice(weight) {
+                        &mut self.fixed
+                    } else {
+                        continue;
+                    }
+                }
+                Some(Place::Host) => &mut self.fixed,
+                None => match weight.group {
+                    Group::Input => &mut self.input,
+                    Group::Block(block) => match self.blocks.get_mut(block) {
+                        Some(layer) => layer,
+                        None => continue,
+                    },
+                    Group::Output => &mut self.output,
+                    Group::Tied => &mut self.tied,
+                    Group::Rope => &mut self.rope,
+                },
+            };
+            layer.add(weight, rules, mapped);
+        }
+        self
+    }
+
+    /// Bytes that a block adds to a GPU, or, past the last, the output layer.
+    pub(super) fn layer_bytes(&self, gpu: usize, il: usize) -> u64 {
+        let Some(&rules) = self.rules_of.get(gpu) else {
+            return 0;
+        };
+        match self.blocks.get(il) {
+            Some(block) => block.by_rules[rules],
+            None => self.output.by_rules[rules].saturating_add(self.tied.by_rules[rules]),
         }
     }
 
     /// Bytes of the weights under this assignment.
     pub(super) fn cost(&self, assignment: &Assignment) -> WeightCost {
         let mut cost = WeightCost {
-            gpus: vec![0; self.input.gpus.len()],
+            gpus: self.fixed_gpus.clone(),
+            host: self.fixed.host,
             ..WeightCost::default()
         };
-        let mut spans = Vec::new();
+        let mut spans = self.fixed.spans.clone();
         let mut put = |layer: &Layer, place| match place {
-            Place::Gpu(gpu) => cost.gpus[gpu] = cost.gpus[gpu].saturating_add(layer.gpus[gpu]),
-            Place::Host => {
+            Place::Gpu(gpu) if gpu < cost.gpus.len() => {
+                let bytes = layer.by_rules[self.rules_of[gpu]];
+                cost.gpus[gpu] = cost.gpus[gpu].saturating_add(bytes);
+            }
+            _ => {
                 cost.host = cost.host.saturating_add(layer.host);
                 for &span in &layer.spans {
                     extend_span(&mut spans, span);
@@ -140,11 +250,15 @@ impl WeightTable {
             put(block, place);
         }
         put(&self.output, assignment.output);
-        if assignment.output != Place::Host || self.host_duplicates_tied {
+        let twice = self
+            .stored
+            .tied()
+            .is_some_and(|tied| self.host.keeps_twice(tied));
+        if assignment.output != Place::Host || twice {
             put(&self.tied, assignment.output);
         }
         // One copy per buffer type that holds a block.
-        for gpu in 0..self.input.gpus.len() {
+        for gpu in 0..self.rules_of.len() {
             if assignment.holds_block(Place::Gpu(gpu)) {
                 put(&self.rope, Place::Gpu(gpu));
             }
@@ -162,8 +276,7 @@ impl WeightTable {
             .zip(&assignment.blocks)
             .filter(on_host)
             .map(|(block, _)| block.largest)
-            .max()
-            .unwrap_or(0);
+            .fold(self.fixed.largest, u64::max);
         if assignment.output == Place::Host {
             cost.host_output = self.output.largest.max(self.tied.largest);
         }
@@ -171,9 +284,52 @@ impl WeightTable {
     }
 }
 
+/// What decides which of the host's buffer types a weight is put into: the pinned memory of a GPU, that of the CPU's own
+/// arrangement, or plain memory (llama-model.cpp:1080-1130; the first that can do what the weight is for).
+#[derive(Debug, Clone, Copy)]
+struct HostMemory {
+    pinned: Pinned,
+    repack: bool,
+    mmap: bool,
+}
+
+impl HostMemory {
+    /// Whether the CPU may arrange matrices anew: not if pinned memory, which comes first, takes them.
+    fn repacks(&self, weight: &StoredWeight) -> bool {
+        self.repack
+            && !matches!(self.pinned, Pinned::Yes { .. })
+            && weight.group != Group::Input
+            && weight.is_matrix()
+            && repacks(weight.ty)
+    }
+
+    /// Whether the host maps this weight. What the CPU arranges anew is read instead.
+    fn maps(&self, weight: &StoredWeight) -> bool {
+        self.mmap && !self.repacks(weight)
+    }
+
+    /// Whether the host keeps a tied embedding twice: where the lookup and the product choose different buffer types.
+    ///
+    /// Both uses share one tensor where they choose one (llama-model-loader.cpp:1371). Pinned memory takes either if its GPU can
+    /// do it, and with a mapped file becomes plain memory afterwards (:1266).
+    fn keeps_twice(&self, weight: &StoredWeight) -> bool {
+        match self.pinned {
+            Pinned::No => self.repacks(weight),
+            Pinned::Perhaps => self.repacks(weight) || !self.mmap,
+            Pinned::Yes { family } => {
+                let product = family.multiplies(weight.ty);
+                let rows = family.looks_up(weight.ty, weight.ne0);
+                // Where the product is not for the GPU, the CPU may arrange the matrix.
+                let arranged = !product && self.repack && repacks(weight.ty);
+                arranged || (!self.mmap && product != rows)
+            }
+        }
+    }
+}
+
 /// Whether this CPU may rearrange matrices of this type (ggml-cpu/repack.cpp:4974-5110). What it does depends on its instruction
 /// set, of which only the architecture is known here; the rearranged matrix is as large as before.
-const fn repacks(ty: TensorType) -> bool {
+pub(super) const fn repacks(ty: TensorType) -> bool {
     let everywhere = matches!(
         ty,
         TensorType::Q4_0

@@ -1,0 +1,107 @@
+//! What an estimate remembers of each weight, so that overrides can be asked by name once the profile is gone: a few numbers,
+//! and all names in one string.
+
+use std::ops::Range;
+
+use crate::gguf::TensorType;
+use crate::memory::backend::BackendRules;
+use crate::profile::{Weight, WeightBytes};
+
+/// The layer that a weight follows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Group {
+    /// The host's, always.
+    Input,
+    /// A block's.
+    Block(usize),
+    /// The output layer's.
+    Output,
+    /// The output layer's copy of the token embedding.
+    Tied,
+    /// A copy on every device that holds a block.
+    Rope,
+}
+
+/// One weight.
+#[derive(Debug, Clone)]
+pub(super) struct StoredWeight {
+    pub(super) group: Group,
+    pub(super) ty: TensorType,
+    /// Elements of a row, and rows of a matrix.
+    pub(super) ne0: u64,
+    pub(super) ne1: u64,
+    pub(super) bytes: u64,
+    pub(super) offset: u64,
+    pub(super) shard: usize,
+    name: Range<usize>,
+}
+
+impl StoredWeight {
+    /// Bytes that it takes by these rules.
+    pub(super) fn alloc(&self, rules: &BackendRules) -> u64 {
+        rules.alloc(self.ty, self.ne0, self.bytes)
+    }
+
+    /// As [`Weight::is_matrix`].
+    pub(super) const fn is_matrix(&self) -> bool {
+        self.ne1 > 1
+    }
+}
+
+/// All weights that llama.cpp loads.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Stored {
+    pub(super) weights: Vec<StoredWeight>,
+    /// Where each block begins in `weights`.
+    pub(super) blocks: Vec<usize>,
+    names: String,
+}
+
+impl Stored {
+    pub(super) fn new(weights: &WeightBytes) -> Self {
+        let mut stored = Self::default();
+        let count = weights.loaded().count() + 1;
+        stored.weights.reserve_exact(count);
+        stored.blocks.reserve_exact(weights.blocks.len());
+        // About what `blk.10.attn_norm.weight` takes.
+        stored.names.reserve(count * 24);
+        for (index, block) in weights.blocks.iter().enumerate() {
+            stored.blocks.push(stored.weights.len());
+            stored.extend(Group::Block(index), &block.weights);
+        }
+        stored.extend(Group::Input, &weights.input);
+        stored.extend(Group::Output, &weights.output);
+        stored.extend(Group::Output, &weights.unplaced);
+        stored.extend(Group::Rope, &weights.rope);
+        let tied = weights.tied_output.then(|| weights.output_matrix());
+        stored.extend(Group::Tied, tied.flatten());
+        stored
+    }
+
+    fn extend<'a>(&mut self, group: Group, weights: impl IntoIterator<Item = &'a Weight>) {
+        for weight in weights {
+            let begin = self.names.len();
+            self.names.push_str(&weight.name);
+            self.weights.push(StoredWeight {
+                group,
+                ty: weight.ty,
+                ne0: weight.shape[0],
+                ne1: weight.shape[1],
+                bytes: weight.bytes,
+                offset: weight.offset,
+                shard: weight.shard,
+                name: begin..self.names.len(),
+            });
+        }
+    }
+
+    /// The name of one of these weights.
+    pub(super) fn name(&self, weight: &StoredWeight) -> &str {
+        self.names.get(weight.name.clone()).unwrap_or_default()
+    }
+
+    /// The copy of the token embedding that a tied output needs.
+    pub(super) fn tied(&self) -> Option<&StoredWeight> {
+        self.weights.last().filter(|last| last.group == Group::Tied)
+    }
+}
