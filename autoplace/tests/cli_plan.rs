@@ -10,7 +10,7 @@ use std::process::{Command, Output, Stdio};
 use autoplace::gguf::Builder;
 use autoplace::machine::{Host, gib};
 use serde_json::Value;
-use shapes::{LLAMA_70B, Shape, TINY};
+use shapes::{LLAMA_8B, LLAMA_70B, Shape, TINY};
 
 /// The model that the repository ships.
 fn demo() -> String {
@@ -82,6 +82,12 @@ fn keys(value: &Value) -> Vec<&str> {
 }
 
 #[track_caller]
+/// Something of every element of an array.
+#[track_caller]
+fn array<T>(value: &Value, of: impl Fn(&Value) -> T) -> Vec<T> {
+    value.as_array().expect("an array").iter().map(of).collect()
+}
+
 fn bytes(value: &Value) -> u64 {
     value
         .as_u64()
@@ -286,7 +292,7 @@ fn a_model_of_unknown_memory_is_an_error_without_a_probe() {
 }
 
 #[test]
-fn of_several_gpus_the_best_one_is_used_and_the_words_say_so() {
+fn one_gpu_is_enough_where_more_would_take_no_more_layers() {
     let gpus = [
         "--gpu",
         "small=8GiB",
@@ -298,12 +304,37 @@ fn of_several_gpus_the_best_one_is_used_and_the_words_say_so() {
     let words = plan(&demo(), &gpus);
     assert!(words.contains("all 7 layers on large"), "{words}");
     assert!(
-        words.contains("not used, as a plan uses one GPU: small, large"),
+        words.contains("not used, as it would take no more layers: small, large"),
         "{words}"
     );
     let json = plan_json(&demo(), &gpus);
     assert_eq!(json["devices"].as_array().unwrap().len(), 2);
     assert_eq!(bytes(&json["devices"][0]["free"]), gib(24));
+    assert_eq!(json["tensor_split"], serde_json::json!([]));
+}
+
+#[test]
+fn several_gpus_share_the_layers_and_llama_cpp_agrees_where_each_byte_is() {
+    let gpus = ["--gpu", "a=3GiB", "--gpu", "b=2GiB", "--gpu", "c=2.5GiB"];
+    let (_dir, path) = file(&LLAMA_8B.builder());
+    let json = plan_json(&path, &gpus);
+    assert_eq!(json["devices"].as_array().unwrap().len(), 4);
+    let split: Vec<f64> = array(&json["tensor_split"], |part| part.as_f64().unwrap());
+    let layers = array(&json["devices"], |device| {
+        device["layers"].as_f64().unwrap()
+    });
+    assert_eq!(split, layers[..3]);
+    assert_eq!(
+        split.iter().sum::<f64>(),
+        json["n_gpu_layers"].as_f64().unwrap()
+    );
+    let held = |of: &Value| array(of, |bytes| (bytes["weights"].clone(), bytes["kv"].clone()));
+    assert_eq!(held(&json["estimate"]), held(&json["probe"]));
+    for device in json["devices"].as_array().unwrap() {
+        let parts = ["weights", "kv", "compute", "headroom"];
+        let needed: u64 = parts.iter().map(|part| bytes(&device[part])).sum();
+        assert!(needed <= bytes(&device["free"]), "{device}");
+    }
 }
 
 #[test]

@@ -15,8 +15,8 @@ fn plan(profile: &ModelProfile, machine: &Machine, request: &Request) -> Result<
 }
 
 #[test]
-fn of_two_gpus_the_one_that_takes_more_layers_is_chosen_and_of_equals_the_first() {
-    let profile = LLAMA_8B.profile();
+fn of_two_gpus_that_take_it_all_the_one_with_more_to_spare_is_chosen_and_of_equals_the_first() {
+    let profile = LLAMA_1B.profile();
     let card = |name: &str, free| Gpu::new(name).total(gib(24)).free(free);
     let machine = |gpus: [Gpu; 2]| {
         gpus.into_iter()

@@ -19,8 +19,18 @@ fn alone() -> MutexGuard<'static, ()> {
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// Vulkan on most cards.
+const VULKAN: Rules = Rules::Vulkan {
+    alignment: 64,
+    max_alloc: 4 << 30,
+};
+
 fn card(total: u64, rules: Rules) -> SimGpu {
-    let backend = if rules == Rules::Metal { "MTL" } else { "CUDA" };
+    let backend = match rules {
+        Rules::Metal => "MTL",
+        Rules::Vulkan { .. } => "Vulkan",
+        _ => "CUDA",
+    };
     SimGpu::builder("SIM card")
         .total(total)
         .rules(rules)
@@ -129,6 +139,32 @@ fn the_text_is_the_same_at_every_split() {
             .unwrap();
         assert_eq!(text(&model), on_host, "{layers} layers");
     }
+}
+
+#[test]
+fn the_text_is_the_same_on_three_unequal_gpus() {
+    let _alone = alone();
+    let on_host = text(&builder(0).gpu_layers(GpuLayers::Exactly(0)).load().unwrap());
+    let mut several = 0;
+    for (sizes, rules) in [
+        ([2, 3, 4], Rules::Cuda),
+        ([4, 2, 3], Rules::Cuda),
+        ([3, 4, 2], VULKAN),
+        ([3, 2, 4], Rules::Plain),
+        ([2, 4, 3], Rules::Metal),
+    ] {
+        let gpus = sizes.map(|size| card(mib(size), rules));
+        let model = builder(0).batch(64).load().unwrap();
+        let plan = model.placement();
+        assert_eq!(text(&model), on_host, "{plan}");
+        for gpu in &gpus {
+            assert!(gpu.peak() <= gpu.total(), "{plan}");
+        }
+        several += usize::from(plan.gpus().count() == 3);
+        drop(model);
+        assert!(gpus.iter().all(|gpu| gpu.used() == 0));
+    }
+    assert!(several == 5, "{several} of five used all three");
 }
 
 #[test]

@@ -133,6 +133,7 @@ impl ModelBuilder {
             ModelParams {
                 n_gpu_layers: plan.n_gpu_layers.try_into().unwrap_or(i32::MAX),
                 devices: Some(devices.clone()),
+                tensor_split: plan.tensor_split.clone(),
                 load_mode: plan
                     .context
                     .load_mode(plan.gpus().map(|gpu| gpu.backend.as_str())),

@@ -1,14 +1,17 @@
-//! One GPU (or none), what placements on it cost by the estimate, and the same asked of a probe.
+//! Some GPUs (or none), what placements on them cost by the estimate, and the same asked of a probe.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
+use std::convert::Infallible;
 
 use crate::machine::Gpu;
+use crate::memory::estimate::Assignment;
 use crate::memory::{ContextParams, Estimate, Footprint, Footprints, Split};
 
 use super::Error;
 use super::fit::{Levels, Room};
 use super::search::Cost;
+use super::spread::Spread;
 
 /// llama.cpp itself, asked what a placement takes without loading it.
 ///
@@ -30,24 +33,137 @@ pub trait Probe {
     ) -> Result<Footprints, Box<dyn std::error::Error + Send + Sync>>;
 }
 
-/// One GPU (or none) with its estimate.
+/// Some GPUs with their estimate; the host alone where there are none.
 pub(super) struct Candidate<'a> {
     pub(super) room: Room<'a>,
     pub(super) estimate: Estimate,
     pub(super) params: ContextParams,
+    n_layer: u32,
+    /// How several GPUs share layers.
+    spread: Option<Spread>,
+    /// The placements looked at so far, by their number of layers.
+    placed: RefCell<BTreeMap<u32, Placed>>,
+}
+
+/// A number of layers, shared out.
+#[derive(Debug, Clone)]
+pub(super) struct Placed {
+    /// Layers on each GPU.
+    pub(super) counts: Vec<u32>,
+    pub(super) footprints: Footprints,
 }
 
 /// A number of layers that fits a candidate.
 pub(super) struct Choice {
     pub(super) n_gpu_layers: u32,
+    /// Layers on each GPU.
+    pub(super) counts: Vec<u32>,
     pub(super) levels: Levels,
     /// Of the number above, if there is one that was looked at: what it lacks.
     pub(super) above: Option<Levels>,
 }
 
-impl Candidate<'_> {
+impl Choice {
+    /// So many layers, by the estimate.
+    pub(super) fn of(candidate: &Candidate<'_>, n_gpu_layers: u32, above: Option<Levels>) -> Self {
+        let placed = candidate.placed(n_gpu_layers);
+        Self {
+            n_gpu_layers,
+            levels: candidate.levels(n_gpu_layers, &placed.footprints),
+            counts: placed.counts,
+            above,
+        }
+    }
+}
+
+impl<'a> Candidate<'a> {
+    pub(super) fn new(
+        room: Room<'a>,
+        estimate: Estimate,
+        params: ContextParams,
+        n_layer: u32,
+    ) -> Self {
+        let n_gpus = room.gpus.len();
+        let spread = (n_gpus > 1)
+            .then(|| Spread::new(n_gpus, n_layer + 1, |gpu, il| estimate.layer_bytes(gpu, il)));
+        Self {
+            room,
+            estimate,
+            params,
+            n_layer,
+            spread,
+            placed: RefCell::default(),
+        }
+    }
+
+    /// So many layers, shared out as the estimate thinks best.
+    pub(super) fn placed(&self, n_gpu_layers: u32) -> Placed {
+        if let Some(known) = self.placed.borrow().get(&n_gpu_layers) {
+            return known.clone();
+        }
+        let placed = self.shared_out(n_gpu_layers, &[]);
+        let mut all = self.placed.borrow_mut();
+        all.insert(n_gpu_layers, placed.clone());
+        placed
+    }
+
+    /// So many layers, where each GPU takes some bytes more than the estimate says.
+    fn shared_out(&self, n_gpu_layers: u32, more: &[u64]) -> Placed {
+        let at = |counts: Vec<u32>| {
+            let assignment = Assignment::by_counts(self.n_layer, &counts);
+            let footprints = self.estimate.footprints_of(&assignment);
+            Placed { counts, footprints }
+        };
+        let Some(spread) = &self.spread else {
+            // One GPU takes them all; the host alone has no counts.
+            return at(self.room.gpus.iter().map(|_| n_gpu_layers).collect());
+        };
+        let mut room: Vec<u64> = self.room.gpus.iter().map(|gpu| gpu.free).collect();
+        let mut best: Option<(u64, Placed)> = None;
+        // What a GPU needs beside its layers depends on which layers it has, and these on that. It settles at once, or swings
+        // between two answers, of which the better is taken.
+        for _ in 0..4 {
+            let placed = at(spread.counts(n_gpu_layers, &room));
+            let levels = self.levels(n_gpu_layers, &placed.footprints);
+            let held = spread.held(&placed.counts);
+            for (gpu, room) in room.iter_mut().enumerate() {
+                let level = &levels.gpus[gpu];
+                let beside = level.needed.saturating_sub(held[gpu]);
+                let more = more.get(gpu).copied().unwrap_or_default();
+                *room = level.budget.saturating_sub(beside.saturating_add(more));
+            }
+            let missing = levels.missing();
+            match &best {
+                Some((_, known)) if known.counts == placed.counts => break,
+                Some((least, _)) if missing >= *least && more.is_empty() => {}
+                _ => best = Some((missing, placed)),
+            }
+        }
+        best.map_or_else(|| at(vec![0; self.room.gpus.len()]), |(_, placed)| placed)
+    }
+
+    /// What to tell llama.cpp for these layers per GPU. One GPU needs no proportions.
+    pub(super) fn split(&self, counts: &[u32]) -> Split {
+        let split = Split::layers(counts.iter().sum());
+        if counts.len() > 1 {
+            split.tensor_split(proportions(counts))
+        } else {
+            split
+        }
+    }
+
+    /// The GPUs, for people.
+    pub(super) fn names(&self) -> String {
+        let names: Vec<&str> = self.room.gpus.iter().map(|gpu| gpu.name.as_str()).collect();
+        if names.is_empty() {
+            "the host".to_owned()
+        } else {
+            names.join(" and ")
+        }
+    }
+
     pub(super) fn estimated(&self, n_gpu_layers: u32) -> Levels {
-        self.levels(n_gpu_layers, &self.estimate.footprints(n_gpu_layers))
+        self.levels(n_gpu_layers, &self.placed(n_gpu_layers).footprints)
     }
 
     pub(super) fn levels(&self, n_gpu_layers: u32, footprints: &Footprints) -> Levels {
@@ -61,11 +177,27 @@ impl Candidate<'_> {
     }
 }
 
+/// Layers per GPU as the proportions that make llama.cpp put exactly so many on each: it divides the same small whole numbers on
+/// both sides of its comparison (llama-model.cpp:1580-1610).
+pub(super) fn proportions(counts: &[u32]) -> Vec<f32> {
+    #[allow(clippy::cast_precision_loss)] // at most 513: exact
+    let proportions = counts.iter().map(|&count| count as f32);
+    proportions.collect()
+}
+
+impl Cost for Candidate<'_> {
+    type Error = Infallible;
+
+    fn footprints(&self, n_gpu_layers: u32) -> Result<Footprints, Infallible> {
+        Ok(self.placed(n_gpu_layers).footprints)
+    }
+}
+
 /// A probe of one candidate, as a cost to search by. It asks nothing twice.
 pub(super) struct Asked<'a, 'b> {
     probe: &'a dyn Probe,
     pub(super) candidate: &'a Candidate<'b>,
-    known: RefCell<BTreeMap<u32, Footprints>>,
+    known: RefCell<BTreeMap<u32, Placed>>,
 }
 
 impl<'a, 'b> Asked<'a, 'b> {
@@ -78,8 +210,61 @@ impl<'a, 'b> Asked<'a, 'b> {
     }
 
     /// All that was answered, by number of layers.
-    pub(super) fn answers(self) -> BTreeMap<u32, Footprints> {
+    pub(super) fn answers(self) -> BTreeMap<u32, Placed> {
         self.known.into_inner()
+    }
+
+    /// So many layers, with llama.cpp's own numbers.
+    pub(super) fn placed(&self, n_gpu_layers: u32) -> Result<Placed, Error> {
+        if let Some(known) = self.known.borrow().get(&n_gpu_layers) {
+            return Ok(known.clone());
+        }
+        let candidate = self.candidate;
+        let estimated = candidate.placed(n_gpu_layers);
+        let mut placed = self.ask(&estimated)?;
+        let levels = candidate.probed(&placed.footprints);
+        if !levels.fit() && candidate.spread.is_some() {
+            // Shared out otherwise it may still fit: where the estimate was too low, there go fewer.
+            let gpus = placed
+                .footprints
+                .gpus
+                .iter()
+                .zip(&estimated.footprints.gpus);
+            let more: Vec<u64> = gpus
+                .map(|(theirs, ours)| theirs.total().saturating_sub(ours.total()))
+                .collect();
+            let other = candidate.shared_out(n_gpu_layers, &more);
+            if other.counts != placed.counts {
+                let other = self.ask(&other)?;
+                if candidate.probed(&other.footprints).missing() < levels.missing() {
+                    placed = other;
+                }
+            }
+        }
+        let known = placed.clone();
+        self.known.borrow_mut().insert(n_gpu_layers, known);
+        Ok(placed)
+    }
+
+    /// llama.cpp's numbers for this placement.
+    fn ask(&self, estimated: &Placed) -> Result<Placed, Error> {
+        let candidate = self.candidate;
+        let split = candidate.split(&estimated.counts);
+        let mut footprints = self
+            .probe
+            .footprints(&candidate.room.gpus, &candidate.params, &split)
+            .map_err(|source| Error::Probe {
+                n_gpu_layers: split.n_gpu_layers,
+                source,
+            })?;
+        if footprints.output == 0 {
+            footprints.output = estimated.footprints.output;
+            footprints.host += Footprint::new(0, 0, footprints.output);
+        }
+        Ok(Placed {
+            counts: estimated.counts.clone(),
+            footprints,
+        })
     }
 }
 
@@ -87,27 +272,6 @@ impl Cost for Asked<'_, '_> {
     type Error = Error;
 
     fn footprints(&self, n_gpu_layers: u32) -> Result<Footprints, Error> {
-        if let Some(known) = self.known.borrow().get(&n_gpu_layers) {
-            return Ok(known.clone());
-        }
-        let candidate = self.candidate;
-        let mut footprints = self
-            .probe
-            .footprints(
-                candidate.room.gpu.as_slice(),
-                &candidate.params,
-                &Split::layers(n_gpu_layers),
-            )
-            .map_err(|source| Error::Probe {
-                n_gpu_layers,
-                source,
-            })?;
-        if footprints.output == 0 {
-            footprints.output = candidate.estimate.footprints(n_gpu_layers).output;
-            footprints.host += Footprint::new(0, 0, footprints.output);
-        }
-        let known = footprints.clone();
-        self.known.borrow_mut().insert(n_gpu_layers, known);
-        Ok(footprints)
+        Ok(self.placed(n_gpu_layers)?.footprints)
     }
 }

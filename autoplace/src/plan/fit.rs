@@ -5,10 +5,10 @@ use crate::memory::{Footprint, Footprints, Headroom, HeadroomParts, Workload};
 
 use super::{Placement, PlacementKind, Shortfall};
 
-/// The devices of one candidate: at most one GPU, and the host.
-#[derive(Debug, Clone, Copy)]
+/// The devices of one candidate: its GPUs, in the order in which they take layers, and the host.
+#[derive(Debug, Clone)]
 pub(super) struct Room<'a> {
-    pub(super) gpu: Option<&'a Gpu>,
+    pub(super) gpus: Vec<&'a Gpu>,
     pub(super) host: &'a Host,
     pub(super) headroom: Headroom,
     pub(super) workload: Workload,
@@ -44,20 +44,38 @@ impl Level {
 /// All devices of a candidate, with what a placement takes of them.
 #[derive(Debug, Clone)]
 pub(super) struct Levels {
-    pub(super) gpu: Option<Level>,
+    pub(super) gpus: Vec<Level>,
     pub(super) host: Level,
 }
 
 impl Levels {
     pub(super) fn missing(&self) -> u64 {
-        let gpu = self.gpu.as_ref().map_or(0, Level::missing);
-        gpu.saturating_add(self.host.missing())
+        let missing = self.all().map(Level::missing);
+        missing.fold(0, u64::saturating_add)
     }
 
-    /// Devices on which something is missing.
+    /// Whether something is missing on the GPUs, and on the host: how many of the two. What is missing on one GPU may lie on
+    /// another, what is missing on the host may not.
     pub(super) fn lacking(&self) -> usize {
-        let gpu = self.gpu.iter().filter(|level| level.missing() > 0).count();
-        gpu + usize::from(self.host.missing() > 0)
+        let gpus = self.gpus.iter().any(|level| level.missing() > 0);
+        usize::from(gpus) + usize::from(self.host.missing() > 0)
+    }
+
+    /// Bytes that may be taken of the GPUs.
+    pub(super) fn budget(&self) -> u64 {
+        let budgets = self.gpus.iter().map(|level| level.budget);
+        budgets.fold(0, u64::saturating_add)
+    }
+
+    /// Bytes needed of the GPUs.
+    pub(super) fn needed(&self) -> u64 {
+        let needed = self.gpus.iter().map(|level| level.needed);
+        needed.fold(0, u64::saturating_add)
+    }
+
+    /// The GPUs, then the host.
+    fn all(&self) -> impl Iterator<Item = &Level> {
+        self.gpus.iter().chain([&self.host])
     }
 
     pub(super) fn fit(&self) -> bool {
@@ -72,24 +90,25 @@ impl Room<'_> {
         footprints: &Footprints,
         uncertainty: impl Fn(&Footprint) -> u64,
     ) -> Levels {
-        let gpu = self.gpu.map(|gpu| {
-            let footprint = footprints.gpus.first().copied().unwrap_or_default();
-            let unsure = uncertainty(&footprint);
-            let headroom = self.headroom.of_gpu(gpu, &self.workload, unsure);
-            Level::new(footprint, headroom, gpu.free)
-        });
+        let gpus: Vec<Level> = self
+            .gpus
+            .iter()
+            .enumerate()
+            .map(|(index, gpu)| {
+                let footprint = footprints.gpus.get(index).copied().unwrap_or_default();
+                let unsure = uncertainty(&footprint);
+                let headroom = self.headroom.of_gpu(gpu, &self.workload, unsure);
+                Level::new(footprint, headroom, gpu.free)
+            })
+            .collect();
         let unsure = uncertainty(&footprints.host);
-        let headroom = Headroom::of_host(self.host, &self.workload, gpu.is_some(), unsure);
+        let headroom = Headroom::of_host(self.host, &self.workload, !gpus.is_empty(), unsure);
         let mut host = Level::new(footprints.host, headroom, self.host.available);
-        if self.shares_memory() {
-            let shared = gpu.as_ref().map_or(0, |level| level.needed);
-            host.needed = host.needed.saturating_add(shared);
+        let shared = self.gpus.iter().zip(&gpus);
+        for (_, level) in shared.filter(|(gpu, _)| shares_memory(gpu)) {
+            host.needed = host.needed.saturating_add(level.needed);
         }
-        Levels { gpu, host }
-    }
-
-    fn shares_memory(&self) -> bool {
-        self.gpu.is_some_and(|gpu| gpu.kind == GpuKind::Integrated)
+        Levels { gpus, host }
     }
 
     /// What is missing where, for people.
@@ -101,39 +120,38 @@ impl Room<'_> {
             free: level.free,
             missing: level.missing(),
         };
-        let gpu = self.gpu.zip(levels.gpu.as_ref());
-        gpu.map(|(gpu, level)| of(&gpu.name, level))
-            .into_iter()
+        let gpus = self.gpus.iter().zip(&levels.gpus);
+        gpus.map(|(gpu, level)| of(&gpu.name, level))
             .chain([of("host", &levels.host)])
             .collect()
     }
 
-    /// The devices of a plan.
+    /// The devices of a plan, with so many layers on each GPU and on the host.
     pub(super) fn placements(
         &self,
         levels: &Levels,
-        gpu_layers: u32,
+        gpu_layers: &[u32],
         host_layers: u32,
     ) -> Vec<Placement> {
-        let mut all = Vec::new();
-        if let Some((gpu, level)) = self.gpu.zip(levels.gpu.as_ref()) {
-            all.push(Placement {
+        let gpus = self.gpus.iter().zip(&levels.gpus).zip(gpu_layers);
+        let mut all: Vec<Placement> = gpus
+            .map(|((gpu, level), &layers)| Placement {
                 name: gpu.name.clone(),
                 device: gpu.device.clone(),
                 backend: gpu.backend.clone(),
-                kind: if self.shares_memory() {
+                kind: if shares_memory(gpu) {
                     PlacementKind::SharedGpu
                 } else {
                     PlacementKind::Gpu
                 },
                 total: gpu.total,
                 free: gpu.free,
-                layers: gpu_layers,
+                layers,
                 footprint: level.footprint,
                 headroom: level.headroom,
                 budget: level.budget,
-            });
-        }
+            })
+            .collect();
         all.push(Placement {
             name: "host".to_owned(),
             device: None,
@@ -148,4 +166,8 @@ impl Room<'_> {
         });
         all
     }
+}
+
+fn shares_memory(gpu: &Gpu) -> bool {
+    gpu.kind == GpuKind::Integrated
 }

@@ -13,12 +13,13 @@ mod reasons;
 mod report;
 mod request;
 mod search;
+mod spread;
 
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-use crate::memory::ContextParams;
+use crate::memory::{ContextParams, Split};
 
 pub use candidate::Probe;
 pub use error::{Error, Shortfall};
@@ -35,6 +36,9 @@ pub struct Plan {
     pub model: ModelSummary,
     /// Layers on GPUs, the output layer counted first: what `llama_model_params.n_gpu_layers` takes.
     pub n_gpu_layers: u32,
+    /// The layers per GPU as proportions, for `llama_model_params.tensor_split`; empty where one GPU takes them all.
+    #[serde(default)]
+    pub tensor_split: Vec<f32>,
     /// Whether everything that can be is on GPUs: `n_gpu_layers` is the number of blocks and one.
     pub full_offload: bool,
     /// Every device that is used, GPUs first and the host last. Without layers on GPUs it is the host alone, and the load must
@@ -95,6 +99,12 @@ impl Plan {
         self.placements
             .iter()
             .find(|placement| placement.kind == PlacementKind::Host)
+    }
+
+    /// What llama.cpp is told of it.
+    #[must_use]
+    pub fn split(&self) -> Split {
+        Split::layers(self.n_gpu_layers).tensor_split(self.tensor_split.clone())
     }
 
     /// Layers of the model, the output layer counted.

@@ -1,6 +1,8 @@
 //! The planner: from a profile, a machine and a request to a plan.
 
-use crate::machine::{Bytes, Gpu, Machine};
+use std::cmp::Reverse;
+
+use crate::machine::{Bytes, Gpu, GpuKind, Machine};
 use crate::memory::{Estimate, Footprints, Workload};
 use crate::profile::{ModelProfile, StateLaw, Weight};
 
@@ -45,8 +47,8 @@ impl<'a> Planner<'a> {
         self
     }
 
-    /// The plan by the estimate: the largest number of layers that is safe on a single GPU, of the GPU that takes the most layers
-    /// (then of the one with the largest budget, then of the first), or on the host alone.
+    /// The plan by the estimate: the largest number of layers that is safe, on as few GPUs as can take so many (of single ones the
+    /// one with the largest budget, then the first), or on the host alone.
     ///
     /// # Errors
     ///
@@ -62,39 +64,36 @@ impl<'a> Planner<'a> {
         }
         let max = self.max_layers();
         let (gpus, host) = candidates.split_at(candidates.len() - 1);
-        let host = &host[0];
         let mut best: Option<(&Candidate<'_>, Choice)> = None;
         for candidate in gpus {
+            // From few GPUs to many: more of them are worth it for more layers only.
+            let enough = |(known, choice): &(&Candidate<'_>, Choice)| {
+                choice.n_gpu_layers == max && known.room.gpus.len() < candidate.room.gpus.len()
+            };
+            if best.as_ref().is_some_and(enough) {
+                break;
+            }
             let choice = match self.request.gpu_layers {
                 GpuLayers::Exactly(_) if max > 0 => {
-                    let levels = candidate.estimated(max);
-                    levels.fit().then_some(Choice {
-                        n_gpu_layers: max,
-                        levels,
-                        above: None,
-                    })
+                    let choice = Choice::of(candidate, max, None);
+                    choice.levels.fit().then_some(choice)
                 }
                 _ => self.largest(candidate, max),
             };
             let Some(choice) = choice else { continue };
-            let key = |choice: &Choice| {
-                let budget = choice.levels.gpu.map_or(0, |level| level.budget);
-                (choice.n_gpu_layers, budget)
+            let key = |candidate: &Candidate<'_>, choice: &Choice| {
+                let few = Reverse(candidate.room.gpus.len());
+                (choice.n_gpu_layers, few, choice.levels.budget())
             };
-            if best.as_ref().is_none_or(|(_, old)| key(&choice) > key(old)) {
+            let better =
+                |(known, old): &(&Candidate<'_>, Choice)| key(candidate, &choice) > key(known, old);
+            if best.as_ref().is_none_or(better) {
                 best = Some((candidate, choice));
             }
         }
         if best.is_none() && self.host_alone_is_asked_for(max) {
-            let levels = host.estimated(0);
-            if levels.fit() {
-                let choice = Choice {
-                    n_gpu_layers: 0,
-                    levels,
-                    above: None,
-                };
-                best = Some((host, choice));
-            }
+            let choice = Choice::of(&host[0], 0, None);
+            best = choice.levels.fit().then_some((&host[0], choice));
         }
         let Some((candidate, choice)) = best else {
             return Err(self.does_not_fit(self.all_estimated(&candidates, max)));
@@ -126,11 +125,8 @@ impl<'a> Planner<'a> {
             .collect();
         // Stable: equals stay in the machine's order.
         ranked.sort_by_key(|&(candidate, n)| {
-            let budget = candidate
-                .estimated(n.max(1))
-                .gpu
-                .map_or(0, |gpu| gpu.budget);
-            std::cmp::Reverse((n, budget))
+            let few = Reverse(candidate.room.gpus.len());
+            Reverse((n, few, candidate.estimated(n.max(1)).budget()))
         });
         let mut seen = Vec::new();
         let mut best: Option<(&Candidate<'_>, Choice)> = None;
@@ -158,13 +154,15 @@ impl<'a> Planner<'a> {
                 Err(error) => failed = failed.or(Some((candidate, error))),
             }
             let asked = cost.answers().into_iter().rev();
-            seen.extend(asked.map(|(n, answer)| (n, candidate, candidate.probed(&answer))));
+            seen.extend(
+                asked.map(|(n, answer)| (n, candidate, candidate.probed(&answer.footprints))),
+            );
         }
         if let Some((candidate, choice)) = best {
             let mut plan = self.finish(candidate, &candidates, &choice, Confidence::Probed);
-            if let Some((Candidate { room, .. }, error)) = failed {
-                let name = room.gpu.map_or("a GPU", |gpu| &gpu.name);
-                plan.notes.push(format!("{name} was left out: {error}"));
+            if let Some((failing, error)) = failed {
+                plan.notes
+                    .push(format!("{} was left out: {error}", failing.names()));
             }
             return Ok(plan);
         }
@@ -174,21 +172,22 @@ impl<'a> Planner<'a> {
         }
         if self.host_alone_is_asked_for(max) {
             let candidate = &host[0];
-            let levels = candidate.probed(&Asked::new(probe, candidate).footprints(0)?);
-            if levels.fit() {
-                let choice = Choice {
-                    n_gpu_layers: 0,
-                    levels,
-                    above: None,
-                };
+            let placed = Asked::new(probe, candidate).placed(0)?;
+            let choice = Choice {
+                n_gpu_layers: 0,
+                counts: placed.counts,
+                levels: candidate.probed(&placed.footprints),
+                above: None,
+            };
+            if choice.levels.fit() {
                 return Ok(self.finish(candidate, &candidates, &choice, Confidence::Probed));
             }
-            seen.push((0, candidate, levels));
+            seen.push((0, candidate, choice.levels));
         }
         Err(self.does_not_fit(seen))
     }
 
-    /// The most layers that fit one GPU by the probe.
+    /// The most layers that fit these GPUs by the probe.
     fn probe_one(
         &self,
         cost: &Asked<'_, '_>,
@@ -213,12 +212,13 @@ impl<'a> Planner<'a> {
             .transpose()?;
         Ok(Some(Choice {
             n_gpu_layers,
+            counts: cost.placed(n_gpu_layers)?.counts,
             levels: candidate.probed(&footprints),
             above: above.map(|above| candidate.probed(&above)),
         }))
     }
 
-    /// Every GPU with free memory, and the host alone as the last.
+    /// Each GPU with free memory, then the two with most of it, the three, ..., and the host alone as the last.
     fn candidates(&self) -> Result<Vec<Candidate<'a>>, Error> {
         if let GpuLayers::Exactly(n @ 1..) = self.request.gpu_layers
             && self.machine.gpus.iter().all(|gpu| gpu.free == 0)
@@ -232,22 +232,22 @@ impl<'a> Planner<'a> {
             params.n_outputs_max = params.n_outputs_max.max(params.n_seq_max);
         }
         let usable = self.machine.gpus.iter().filter(|gpu| gpu.free > 0);
-        usable
-            .map(Some)
-            .chain([None])
-            .map(|gpu| {
-                let gpus: Vec<&Gpu> = gpu.into_iter().collect();
+        let alone = usable.clone().map(|gpu| vec![gpu]);
+        // One that uses the host's memory adds none to that of others; llama.cpp leaves it out too (llama.cpp:250).
+        let own = usable.filter(|gpu| gpu.kind != GpuKind::Integrated);
+        alone
+            .chain(together(own.collect()))
+            .chain([Vec::new()])
+            .map(|gpus| {
                 let estimate = Estimate::new(self.profile, &gpus, &params)?;
-                Ok(Candidate {
-                    room: Room {
-                        gpu,
-                        host: &self.machine.host,
-                        headroom: self.request.headroom,
-                        workload: Workload::of(self.profile, estimate.sizes()),
-                    },
-                    estimate,
-                    params: params.clone(),
-                })
+                let room = Room {
+                    gpus,
+                    host: &self.machine.host,
+                    headroom: self.request.headroom,
+                    workload: Workload::of(self.profile, estimate.sizes()),
+                };
+                let n_layer = self.profile.n_layer();
+                Ok(Candidate::new(room, estimate, params.clone(), n_layer))
             })
             .collect()
     }
@@ -267,11 +267,10 @@ impl<'a> Planner<'a> {
     /// The largest number of layers that fits by the estimate.
     fn largest(&self, candidate: &Candidate<'_>, max: u32) -> Option<Choice> {
         let fits = |n: u32, footprints: &Footprints| candidate.levels(n, footprints).fit();
-        let Ok(found) = largest_fitting(&candidate.estimate, max, fits);
-        found.map(|(n_gpu_layers, footprints)| Choice {
-            n_gpu_layers,
-            levels: candidate.levels(n_gpu_layers, &footprints),
-            above: (n_gpu_layers < max).then(|| candidate.estimated(n_gpu_layers + 1)),
+        let Ok(found) = largest_fitting(candidate, max, fits);
+        found.map(|(n, _)| {
+            let above = (n < max).then(|| candidate.estimated(n + 1));
+            Choice::of(candidate, n, above)
         })
     }
 
@@ -283,12 +282,13 @@ impl<'a> Planner<'a> {
             .rev()
             .filter(|&n| {
                 let levels = candidate.estimated(n);
-                let needed = levels.gpu.map_or(0, |gpu| gpu.needed);
                 let unsure = levels
-                    .gpu
-                    .map_or(0, |gpu| candidate.estimate.uncertainty(n, &gpu.footprint));
-                let bar = (needed / 100).max(16 << 20).saturating_add(2 * unsure);
-                levels.missing() <= bar
+                    .gpus
+                    .iter()
+                    .map(|gpu| candidate.estimate.uncertainty(n, &gpu.footprint))
+                    .fold(0, u64::saturating_add);
+                let bar = (levels.needed() / 100).max(16 << 20);
+                levels.missing() <= bar.saturating_add(unsure.saturating_mul(2))
             })
             .take(2)
             .collect();
@@ -329,10 +329,10 @@ impl<'a> Planner<'a> {
     ) -> Vec<(u32, &'c Candidate<'a>, Levels)> {
         let mut all = Vec::new();
         for candidate in candidates {
-            let numbers = match (candidate.room.gpu, self.request.gpu_layers) {
-                (Some(_), GpuLayers::Auto) => 1..=max,
-                (Some(_), GpuLayers::Exactly(_)) if max > 0 => max..=max,
-                (None, _) if self.host_alone_is_asked_for(max) => 0..=0,
+            let numbers = match (candidate.room.gpus.len(), self.request.gpu_layers) {
+                (1.., GpuLayers::Auto) => 1..=max,
+                (1.., GpuLayers::Exactly(_)) if max > 0 => max..=max,
+                (0, _) if self.host_alone_is_asked_for(max) => 0..=0,
                 _ => continue,
             };
             all.extend(
@@ -373,7 +373,6 @@ impl<'a> Planner<'a> {
         let profile = self.profile;
         let layers = profile.full_offload();
         let n = choice.n_gpu_layers;
-        let gpu_layers = n.min(layers);
         let mut notes = reasons::notes(profile, &self.request, candidate, all, choice, confidence);
         notes.extend(reasons::unused_gpus(self.machine));
         Plan {
@@ -387,13 +386,28 @@ impl<'a> Planner<'a> {
                 n_ctx_train: profile.hparams.n_ctx_train,
             },
             n_gpu_layers: n,
+            tensor_split: candidate.split(&choice.counts).tensor_split,
             full_offload: n == layers,
             placements: candidate
                 .room
-                .placements(&choice.levels, gpu_layers, layers - gpu_layers),
+                .placements(&choice.levels, &choice.counts, layers - n),
             context: candidate.params.clone(),
             confidence,
             notes,
         }
     }
+}
+
+/// The most GPUs that llama.cpp schedules beside the CPU (ggml-backend.cpp, `GGML_SCHED_MAX_BACKENDS`).
+const MOST_GPUS: usize = 15;
+
+/// Of several GPUs the two with most free memory, the three, and so on, each time in the machine's order.
+fn together(gpus: Vec<&Gpu>) -> impl Iterator<Item = Vec<&Gpu>> {
+    let mut by_free: Vec<usize> = (0..gpus.len()).collect();
+    by_free.sort_by_key(|&index| Reverse(gpus[index].free));
+    (2..=gpus.len().min(MOST_GPUS)).map(move |n| {
+        let mut best = by_free[..n].to_vec();
+        best.sort_unstable();
+        best.into_iter().map(|index| gpus[index]).collect()
+    })
 }

@@ -4,6 +4,7 @@ use crate::machine::{Bytes, Machine, UnusedReason};
 use crate::profile::{ModelProfile, Weight};
 
 use super::candidate::{Candidate, Choice};
+use super::fit::Level;
 use super::{Confidence, Context, GpuLayers, Request};
 
 /// GPUs that are there and could not be planned for: a card that a build cannot drive is the commonest reason of a slow model.
@@ -34,15 +35,19 @@ pub(super) fn notes(
             "{asked} layers were asked for, the model has {layers}"
         ));
     }
-    if let Some(used) = candidate.room.gpu {
-        let gpus = all.iter().filter_map(|other| other.room.gpu);
-        let unused: Vec<&str> = gpus
-            .filter(|gpu| !std::ptr::eq(*gpu, used))
+    let used = &candidate.room.gpus;
+    if !used.is_empty() {
+        let alone = all.iter().filter_map(|other| match other.room.gpus[..] {
+            [gpu] => Some(gpu),
+            _ => None,
+        });
+        let unused: Vec<&str> = alone
+            .filter(|gpu| !used.iter().any(|used| std::ptr::eq(*used, *gpu)))
             .map(|gpu| gpu.name.as_str())
             .collect();
         if !unused.is_empty() {
             notes.push(format!(
-                "not used, as a plan uses one GPU: {}",
+                "not used, as it would take no more layers: {}",
                 unused.join(", ")
             ));
         }
@@ -84,13 +89,19 @@ fn why(
     choice: &Choice,
 ) -> String {
     let n = choice.n_gpu_layers;
-    if let (Some(gpu), Some(level)) = (candidate.room.gpu, &choice.levels.gpu) {
-        let left = Bytes(level.budget.saturating_sub(level.needed));
+    if !candidate.room.gpus.is_empty() {
+        let gpus = candidate.names();
+        let spare = |level: &Level| level.budget.saturating_sub(level.needed);
+        let left = choice.levels.gpus.iter().map(spare).min().unwrap_or(0);
+        let left = match candidate.room.gpus.len() {
+            1 => format!("{} to spare", Bytes(left)),
+            _ => format!("at least {} to spare on each", Bytes(left)),
+        };
         if n == layers {
-            return format!("all {layers} layers on {}, {left} to spare", gpu.name);
+            return format!("all {layers} layers on {gpus}, {left}");
         }
         let Some(above) = &choice.above else {
-            return format!("{n} of {layers} layers, as asked for; {left} to spare");
+            return format!("{n} of {layers} layers, as asked for; {left}");
         };
         let missing: Vec<String> = candidate
             .room
@@ -111,8 +122,11 @@ fn why(
     let nearest = all
         .iter()
         .filter_map(|candidate| {
+            let [gpu] = candidate.room.gpus[..] else {
+                return None;
+            };
             let levels = candidate.estimated(1);
-            Some((candidate.room.gpu?, levels.gpu?.missing(), levels))
+            Some((gpu, levels.gpus.first()?.missing(), levels))
         })
         .min_by_key(|(_, _, levels)| levels.missing());
     match nearest {

@@ -22,8 +22,8 @@ struct Document<'a> {
     n_gpu_layers: u32,
     full_offload: bool,
     devices: Vec<Device<'a>>,
-    /// One GPU needs no proportions.
-    tensor_split: [f32; 0],
+    /// Empty where one GPU takes all layers.
+    tensor_split: &'a [f32],
     /// Whole layers need none.
     overrides: [String; 0],
     estimate: Option<Vec<Bytes<'a>>>,
@@ -88,7 +88,7 @@ impl<'a> Document<'a> {
             n_gpu_layers: plan.n_gpu_layers,
             full_offload: plan.full_offload,
             devices: devices.iter().map(Device::of).collect(),
-            tensor_split: [],
+            tensor_split: &plan.tensor_split,
             overrides: [],
             estimate: answer.estimate.as_ref().map(|estimate| {
                 let bytes = estimate.gpus.iter().chain([&estimate.host]);

@@ -106,7 +106,9 @@ fn estimate(
         .gpus()
         .filter_map(|placement| machine.gpus.iter().find(|gpu| is(gpu, placement)))
         .collect();
-    Ok(Estimate::new(profile, &gpus, &plan.context)?.footprints(plan.n_gpu_layers))
+    let estimate =
+        Estimate::new(profile, &gpus, &plan.context)?.tensor_split(&plan.tensor_split)?;
+    Ok(estimate.footprints(plan.n_gpu_layers))
 }
 
 /// llama.cpp as a probe, and the time that it was busy with that.
