@@ -13,6 +13,7 @@ mod reasons;
 mod report;
 mod request;
 mod search;
+pub mod speed;
 mod spread;
 
 use std::path::PathBuf;
