@@ -81,13 +81,13 @@ fn keys(value: &Value) -> Vec<&str> {
     keys
 }
 
-#[track_caller]
 /// Something of every element of an array.
 #[track_caller]
 fn array<T>(value: &Value, of: impl Fn(&Value) -> T) -> Vec<T> {
     value.as_array().expect("an array").iter().map(of).collect()
 }
 
+#[track_caller]
 fn bytes(value: &Value) -> u64 {
     value
         .as_u64()

@@ -171,8 +171,8 @@ fn unequal_cards_are_filled_to_the_same_share() {
         .fold((1.0_f64, 0.0_f64), |(least, most), &share| {
             (least.min(share), most.max(share))
         });
-    // One layer is 5 % of the smallest of them.
-    assert!(most - least < 0.06, "{shares:?}");
+    // One layer is 5 % of the smallest of them, and what each needs beside its layers differs.
+    assert!(most - least < 0.08, "{shares:?}");
 }
 
 #[test]

@@ -63,6 +63,13 @@ pub(super) struct Choice {
     pub(super) above: Option<Levels>,
 }
 
+impl Placed {
+    /// Whether every GPU holds a layer. One that holds none is left out, and that is another candidate.
+    pub(super) fn uses_all(&self) -> bool {
+        self.counts.len() < 2 || !self.counts.contains(&0)
+    }
+}
+
 impl Choice {
     /// So many layers, by the estimate.
     pub(super) fn of(candidate: &Candidate<'_>, n_gpu_layers: u32, above: Option<Levels>) -> Self {
@@ -144,11 +151,10 @@ impl<'a> Candidate<'a> {
 
     /// What to tell llama.cpp for these layers per GPU. One GPU needs no proportions.
     pub(super) fn split(&self, counts: &[u32]) -> Split {
-        let split = Split::layers(counts.iter().sum());
-        if counts.len() > 1 {
-            split.tensor_split(proportions(counts))
-        } else {
-            split
+        match *counts {
+            [] => Split::layers(0),
+            [n] => Split::layers(n),
+            _ => Split::by_counts(counts),
         }
     }
 
@@ -166,6 +172,12 @@ impl<'a> Candidate<'a> {
         self.levels(n_gpu_layers, &self.placed(n_gpu_layers).footprints)
     }
 
+    /// Whether so many layers fit by the estimate, some on every GPU.
+    pub(super) fn holds(&self, n_gpu_layers: u32) -> bool {
+        let placed = self.placed(n_gpu_layers);
+        placed.uses_all() && self.levels(n_gpu_layers, &placed.footprints).fit()
+    }
+
     pub(super) fn levels(&self, n_gpu_layers: u32, footprints: &Footprints) -> Levels {
         self.room.levels(footprints, |part| {
             self.estimate.uncertainty(n_gpu_layers, part)
@@ -175,14 +187,6 @@ impl<'a> Candidate<'a> {
     pub(super) fn probed(&self, footprints: &Footprints) -> Levels {
         self.room.levels(footprints, |_| 0)
     }
-}
-
-/// Layers per GPU as the proportions that make llama.cpp put exactly so many on each: it divides the same small whole numbers on
-/// both sides of its comparison (llama-model.cpp:1580-1610).
-pub(super) fn proportions(counts: &[u32]) -> Vec<f32> {
-    #[allow(clippy::cast_precision_loss)] // at most 513: exact
-    let proportions = counts.iter().map(|&count| count as f32);
-    proportions.collect()
 }
 
 impl Cost for Candidate<'_> {
@@ -212,6 +216,13 @@ impl<'a, 'b> Asked<'a, 'b> {
     /// All that was answered, by number of layers.
     pub(super) fn answers(self) -> BTreeMap<u32, Placed> {
         self.known.into_inner()
+    }
+
+    /// Whether so many layers fit by llama.cpp's numbers, some on every GPU.
+    pub(super) fn holds(&self, n_gpu_layers: u32, footprints: &Footprints) -> bool {
+        let known = self.known.borrow();
+        let uses_all = known.get(&n_gpu_layers).is_none_or(Placed::uses_all);
+        uses_all && self.candidate.probed(footprints).fit()
     }
 
     /// So many layers, with llama.cpp's own numbers.

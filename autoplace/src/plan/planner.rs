@@ -74,10 +74,9 @@ impl<'a> Planner<'a> {
                 break;
             }
             let choice = match self.request.gpu_layers {
-                GpuLayers::Exactly(_) if max > 0 => {
-                    let choice = Choice::of(candidate, max, None);
-                    choice.levels.fit().then_some(choice)
-                }
+                GpuLayers::Exactly(_) if max > 0 => candidate
+                    .holds(max)
+                    .then(|| Choice::of(candidate, max, None)),
                 _ => self.largest(candidate, max),
             };
             let Some(choice) = choice else { continue };
@@ -196,7 +195,7 @@ impl<'a> Planner<'a> {
         hopeful: &[u32],
     ) -> Result<Option<Choice>, Error> {
         let candidate = cost.candidate;
-        let fits = |_: u32, footprints: &Footprints| candidate.probed(footprints).fit();
+        let fits = |n: u32, footprints: &Footprints| cost.holds(n, footprints);
         let exactly = self.request.gpu_layers != GpuLayers::Auto;
         let found = if exactly {
             let footprints = cost.footprints(max)?;
@@ -266,7 +265,7 @@ impl<'a> Planner<'a> {
 
     /// The largest number of layers that fits by the estimate.
     fn largest(&self, candidate: &Candidate<'_>, max: u32) -> Option<Choice> {
-        let fits = |n: u32, footprints: &Footprints| candidate.levels(n, footprints).fit();
+        let fits = |n: u32, _: &Footprints| candidate.holds(n);
         let Ok(found) = largest_fitting(candidate, max, fits);
         found.map(|(n, _)| {
             let above = (n < max).then(|| candidate.estimated(n + 1));
