@@ -7,7 +7,7 @@ mod native_support;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use autoplace::llama_sys::sim::{Rules, SimGpu};
-use autoplace::machine::{Machine, mib};
+use autoplace::machine::mib;
 use autoplace::memory::Headroom;
 use autoplace::plan::{self, GpuLayers};
 use autoplace::{Model, ModelBuilder, load};
@@ -196,24 +196,6 @@ fn headroom_stays_free() {
     assert!(model.placement().n_gpu_layers < all);
     text(&model);
     assert!(gpu.free() >= mib(4), "{} bytes free", gpu.free());
-}
-
-#[test]
-fn memory_taken_between_plan_and_load_is_an_error_that_names_the_card_and_the_bytes() {
-    let _alone = alone();
-    let gpu = card(mib(64), Rules::Cuda);
-    let before: Machine = load::detect().unwrap();
-    gpu.set_taken(mib(62));
-    let error = builder(0).machine(before).load().unwrap_err();
-    let load::Error::Native(native) = &error else {
-        panic!("{error:?}")
-    };
-    let out = native
-        .out_of_memory()
-        .unwrap_or_else(|| panic!("{native:?}"));
-    assert_eq!(out.buffer_type, gpu.device().name());
-    assert!(out.bytes > mib(2), "{out:?}");
-    assert_eq!(gpu.used(), 0, "nothing of a failed load stays");
 }
 
 #[test]

@@ -7,7 +7,7 @@ use llama_sys::{Context, ModelParams};
 
 use super::devices::{by_name, detect};
 use super::slot::ContextSlot;
-use super::{Error, Model, NativeProbe};
+use super::{Error, Model, NativeProbe, room};
 use crate::gguf::Header;
 use crate::machine::{Host, Machine};
 use crate::memory::{Headroom, KvType};
@@ -120,14 +120,15 @@ impl ModelBuilder {
     ///
     /// # Errors
     ///
-    /// As [`plan`](Self::plan); [`Error::Native`] when llama.cpp fails all the same: a device's memory was taken meanwhile, the
-    /// file's data is damaged, or the progress callback cancelled.
+    /// As [`plan`](Self::plan); [`Error::OutOfMemory`] when a GPU's memory was taken since the plan was made; [`Error::Native`]
+    /// when llama.cpp fails all the same: the file's data is damaged, or the progress callback cancelled.
     pub fn load(mut self) -> Result<Model, Error> {
         let (plan, machine) = self.prepare()?;
         let devices = by_name(
             plan.gpus()
                 .map(|gpu| (gpu.device.as_deref(), gpu.name.as_str())),
         )?;
+        room::check(&plan, &devices)?;
         let native = llama_sys::Model::load(
             &self.path,
             ModelParams {
@@ -141,14 +142,21 @@ impl ModelBuilder {
                 progress: self.progress.take(),
                 ..ModelParams::default()
             },
-        )?;
+        )
+        .map_err(|error| room::explain(error, &plan, &devices))?;
         let threads = self.threads.unwrap_or_else(|| default_threads(&machine));
         let params = llama_sys::ContextParams {
             n_threads: Some(threads),
             n_threads_batch: Some(threads),
             ..plan.context.to_native()
         };
-        let context = Context::new(&native, params.clone())?;
+        let context = match Context::new(&native, params.clone()) {
+            Ok(context) => context,
+            Err(error) => {
+                drop(native);
+                return Err(room::explain(error, &plan, &devices));
+            }
+        };
         let slot = ContextSlot::new(context, params);
         Ok(Model::new(native, slot, plan, machine, devices))
     }

@@ -1,5 +1,6 @@
 //! Why a model was not loaded.
 
+use crate::machine::Bytes;
 use crate::{gguf, plan, profile};
 
 /// An error on the way from a path to a loaded model.
@@ -25,6 +26,21 @@ pub enum Error {
         device: String,
         /// The GPUs that are there.
         present: Vec<String>,
+    },
+    /// Another process took memory that the plan counted on, between plan and load. A new plan will be smaller.
+    #[error(
+        "{name} ({device}) has {} free, and the plan takes {} of it: its memory was taken since the plan was made",
+        Bytes(*.free), Bytes(*.needed)
+    )]
+    OutOfMemory {
+        /// ggml's name of the device, such as `CUDA0`.
+        device: String,
+        /// The GPU's name for people.
+        name: String,
+        /// Bytes that the plan takes of it, headroom not counted.
+        needed: u64,
+        /// Bytes that are free on it now.
+        free: u64,
     },
     /// llama.cpp refused or failed.
     #[error(transparent)]

@@ -7,6 +7,7 @@ mod builder;
 mod devices;
 mod error;
 mod probe;
+mod room;
 mod slot;
 
 use std::path::Path;
