@@ -109,7 +109,8 @@ impl Headroom {
     /// | Metal | none: its limit is advisory, the host's margin counts | activations |
     /// | others | 560 MiB | as CUDA and Vulkan together |
     ///
-    /// The margin is 1 % of the device, at least 64 and at most 256 MiB, and the uncertainty on top.
+    /// The margin is 1 % of what is free, at least 64 and at most 256 MiB, and the uncertainty on top. Of what is free and not of
+    /// the total: a card of 8 GiB of which others hold 3 is planned as one of 5.
     ///
     /// With [`Headroom::Bytes`] and [`Headroom::Percent`] the parts are filled in this order as far as the bytes go, and the
     /// rest is margin: the total is what was asked for.
@@ -131,7 +132,7 @@ impl Headroom {
                 .saturating_add(workload.decoded_matrix)
                 .saturating_add(pools),
         };
-        let margin = (gpu.total / 100)
+        let margin = (gpu.free / 100)
             .clamp(mib(64), mib(256))
             .saturating_add(uncertainty);
         let table = HeadroomParts {
@@ -207,8 +208,8 @@ mod tests {
     }
 
     #[test]
-    fn cuda_leaves_its_context_cublas_pools_and_one_percent() {
-        let gpu = Gpu::new("RTX 4060").total(gib(8));
+    fn cuda_leaves_its_context_cublas_pools_and_one_percent_of_what_is_free() {
+        let gpu = Gpu::new("RTX 4060").total(gib(12)).free(gib(8));
         let parts = Headroom::Default.of_gpu(&gpu, &workload(), 0);
         let expected = HeadroomParts {
             driver: mib(560),
@@ -221,8 +222,8 @@ mod tests {
 
     #[test]
     fn the_margin_has_a_floor_and_a_ceiling_and_grows_with_the_uncertainty() {
-        let margin = |total, uncertainty| {
-            let gpu = Gpu::new("card").total(total);
+        let margin = |free, uncertainty| {
+            let gpu = Gpu::new("card").total(gib(96)).free(free);
             Headroom::Default
                 .of_gpu(&gpu, &workload(), uncertainty)
                 .margin
