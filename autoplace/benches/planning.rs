@@ -1,51 +1,107 @@
-//! How long a plan takes by arithmetic (the bar is 5 ms), for a 70B header with a vocabulary of 128k tokens.
+//! How long a plan takes, from the file to the answer: by arithmetic (the bar is 5 ms), and confirmed by llama.cpp on a simulated card
+//! of 24 GiB (150 ms), for a 70B file with a vocabulary of 128k tokens and three others.
 #![allow(missing_docs)] // criterion's macros make public functions.
 
-#[path = "../tests/shapes/mod.rs"]
-mod shapes;
+mod files;
 
 use std::hint::black_box;
+use std::path::Path;
 
 use autoplace::gguf::Header;
 use autoplace::machine::{Gpu, Host, Machine, gib};
-use autoplace::plan::{Planner, Request};
+use autoplace::plan::{Context, Planner, Request};
 use autoplace::profile::ModelProfile;
 use criterion::{Criterion, criterion_group, criterion_main};
 
-/// A 70B header whose vocabulary is listed, as in a real file.
-fn header() -> Header {
-    let tokens = (0..128_256).map(|token| format!("token{token}"));
-    let builder = shapes::LLAMA_70B
-        .builder()
-        .array_str("tokenizer.ggml.tokens", tokens);
-    builder.header().unwrap()
+fn request() -> Request {
+    Request::new().context(Context::Tokens(8192))
 }
 
-fn planning(criterion: &mut Criterion) {
-    let header = header();
-    let card = Gpu::new("RTX 4090").total(gib(24)).free(gib(22));
-    let machine = Machine::new(Host::new(gib(64))).with_gpu(card);
-    let mut group = criterion.benchmark_group("planning a 70B model");
-    group.bench_function("profile from a parsed header", |bencher| {
+fn machine() -> Machine {
+    let card = Gpu::new("RTX 4090").total(gib(24)).backend("CUDA");
+    Machine::new(Host::new(gib(64))).with_gpu(card)
+}
+
+fn profile(path: &Path) -> (Header, ModelProfile) {
+    let header = Header::open(path).unwrap();
+    let profile = ModelProfile::from_header(&header).unwrap();
+    (header, profile)
+}
+
+/// The parts of a plan by arithmetic, for the 70B file.
+fn parts(criterion: &mut Criterion) {
+    let folder = tempfile::tempdir().unwrap();
+    let path = files::LLAMA_70B.write(folder.path());
+    let (header, profile) = profile(&path);
+    let machine = machine();
+    let mut group = criterion.benchmark_group(files::LLAMA_70B.name);
+    group.bench_function("header from a file", |bencher| {
+        bencher.iter(|| Header::open(black_box(&path)).unwrap());
+    });
+    group.bench_function("profile from a header", |bencher| {
         bencher.iter(|| ModelProfile::from_header(black_box(&header)).unwrap());
     });
-    let profile = ModelProfile::from_header(&header).unwrap();
     group.bench_function("plan from a profile", |bencher| {
         bencher.iter(|| {
-            Planner::new(black_box(&profile), &machine)
-                .request(Request::new())
-                .plan()
-                .unwrap()
-        });
-    });
-    group.bench_function("plan from a parsed header", |bencher| {
-        bencher.iter(|| {
-            let profile = ModelProfile::from_header(black_box(&header)).unwrap();
-            Planner::new(&profile, &machine).plan().unwrap()
+            let planner = Planner::new(black_box(&profile), &machine).request(request());
+            planner.plan().unwrap()
         });
     });
     group.finish();
 }
 
-criterion_group!(benches, planning);
+/// A whole plan: what `autoplace plan --no-probe` does.
+fn arithmetic(criterion: &mut Criterion) {
+    let folder = tempfile::tempdir().unwrap();
+    let machine = machine();
+    let mut group = criterion.benchmark_group("plan by arithmetic");
+    for model in files::ALL {
+        let path = model.write(folder.path());
+        group.bench_function(model.name, |bencher| {
+            bencher.iter(|| {
+                let (_, profile) = profile(black_box(&path));
+                let planner = Planner::new(&profile, &machine).request(request());
+                planner.plan().unwrap()
+            });
+        });
+    }
+    group.finish();
+}
+
+/// A whole plan that llama.cpp confirms: what `autoplace plan` does.
+#[cfg(feature = "llama")]
+fn probed(criterion: &mut Criterion) {
+    use autoplace::llama_sys::sim::{Rules, SimGpu};
+    use autoplace::load::NativeProbe;
+
+    let folder = tempfile::tempdir().unwrap();
+    let card = SimGpu::builder("RTX 4090")
+        .total(gib(24))
+        .rules(Rules::Cuda)
+        .backend("CUDA")
+        .register()
+        .unwrap();
+    let mut machine = machine();
+    machine.gpus[0].device = Some(card.device().name());
+    let mut group = criterion.benchmark_group("plan with probe");
+    group.sample_size(20);
+    for model in files::ALL {
+        let path = model.write(folder.path());
+        group.bench_function(model.name, |bencher| {
+            bencher.iter(|| {
+                let (header, profile) = profile(black_box(&path));
+                let probe = NativeProbe::new(&header).unwrap();
+                let planner = Planner::new(&profile, &machine).request(request());
+                planner.plan_probed(&probe).unwrap()
+            });
+        });
+    }
+    group.finish();
+}
+
+/// Without llama.cpp there is nobody to ask.
+#[cfg(not(feature = "llama"))]
+fn probed(_: &mut Criterion) {}
+
+criterion_group!(benches, parts, arithmetic, probed);
 criterion_main!(benches);

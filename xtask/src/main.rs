@@ -5,6 +5,7 @@
 
 mod bindings;
 mod demo;
+mod fit_params;
 mod package;
 mod setup;
 mod source;
@@ -42,6 +43,7 @@ fn run(arguments: &[String]) -> Result<()> {
             [flag] if flag == "--write" => bindings::write(&workspace),
             _ => bail!("usage: cargo xtask bindings [--write]"),
         },
+        "fit-params" => fit_params::fit_params(&workspace, rest),
         "package" if rest.is_empty() => package::package(&workspace),
         "package" => bail!("usage: cargo xtask package"),
         "help" | "--help" | "-h" => {
@@ -57,6 +59,7 @@ fn help() -> String {
         "cargo xtask demo [-- ARGUMENTS]     sets the machine up, then runs examples/generate.rs (with these arguments)
 cargo xtask test [STEP...]          sets the machine up, then runs every check (or these steps only)
 cargo xtask bindings [--write]      regenerates the raw bindings and compares (or replaces) the committed ones
+cargo xtask fit-params [ROUNDS]     times llama.cpp's own fit beside `autoplace plan` (compiles a second llama.cpp)
 cargo xtask package                 packages both published crates and builds what was packaged
 cargo xtask help                    this text
 

@@ -1,0 +1,215 @@
+//! Files as they are published, without their data: tensors, hyper-parameters, and a vocabulary of true length, which is what takes
+//! time to read. Written sparse, each takes the space of its header, 5 to 14 MiB.
+//!
+//! Shared with `benches/fit-params`, which gives the same files to llama.cpp's own fit.
+#![allow(dead_code, reason = "each user takes its part")]
+
+mod vocabulary;
+
+use std::path::{Path, PathBuf};
+
+use autoplace::gguf::{Builder, TensorType as T};
+
+use vocabulary::Vocabulary;
+
+/// A published model in `Q4_K_M`.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Model {
+    pub(crate) name: &'static str,
+    arch: &'static str,
+    n_layer: u64,
+    n_embd: u64,
+    n_ff: u64,
+    n_head: u64,
+    n_head_kv: u64,
+    head_dim: u64,
+    pub(crate) n_vocab: u32,
+    vocabulary: Vocabulary,
+    /// Experts, and those used per token; their width is `n_ff`.
+    experts: Option<(u64, u64)>,
+}
+
+const LLAMA_8B: Model = Model {
+    name: "Llama-3.1-8B",
+    arch: "llama",
+    n_layer: 32,
+    n_embd: 4096,
+    n_ff: 14336,
+    n_head: 32,
+    n_head_kv: 8,
+    head_dim: 128,
+    n_vocab: 128_256,
+    vocabulary: Vocabulary::Bpe {
+        pre: "llama-bpe",
+        merges: 280_147,
+    },
+    experts: None,
+};
+
+/// The bar of [`planning`](super): 70B with a vocabulary of 128k.
+pub(crate) const LLAMA_70B: Model = Model {
+    name: "Llama-3.3-70B",
+    n_layer: 80,
+    n_embd: 8192,
+    n_ff: 28672,
+    n_head: 64,
+    ..LLAMA_8B
+};
+
+const QWEN3_30B_A3B: Model = Model {
+    name: "Qwen3-30B-A3B",
+    arch: "qwen3moe",
+    n_layer: 48,
+    n_embd: 2048,
+    n_ff: 768,
+    n_head: 32,
+    n_head_kv: 4,
+    head_dim: 128,
+    n_vocab: 151_936,
+    vocabulary: Vocabulary::Bpe {
+        pre: "qwen2",
+        merges: 151_387,
+    },
+    experts: Some((128, 8)),
+};
+
+const GEMMA3_27B: Model = Model {
+    name: "gemma-3-27b",
+    arch: "gemma3",
+    n_layer: 62,
+    n_embd: 5376,
+    n_ff: 21504,
+    n_head: 32,
+    n_head_kv: 16,
+    head_dim: 128,
+    n_vocab: 262_144,
+    vocabulary: Vocabulary::SentencePiece,
+    experts: None,
+};
+
+/// All of them, the smallest vocabulary first.
+pub(crate) const ALL: [Model; 4] = [LLAMA_8B, LLAMA_70B, QWEN3_30B_A3B, GEMMA3_27B];
+
+impl Model {
+    /// Writes the file into this folder.
+    pub(crate) fn write(&self, folder: &Path) -> PathBuf {
+        let path = folder.join(format!("{}-Q4_K_M.gguf", self.name));
+        self.builder()
+            .write_sparse(&path)
+            .expect("a folder that can be written to");
+        path
+    }
+
+    /// The file, in memory.
+    pub(crate) fn builder(&self) -> Builder {
+        let builder = self
+            .vocabulary
+            .put(self.keys(Builder::new(self.arch)), self.n_vocab);
+        let tensors = self.tensors().into_iter();
+        tensors.fold(builder, |builder, (name, ty, shape)| {
+            builder.tensor(&name, ty, &shape)
+        })
+    }
+
+    fn keys(&self, builder: Builder) -> Builder {
+        let keys = [
+            ("block_count", self.n_layer),
+            ("context_length", 131_072),
+            ("embedding_length", self.n_embd),
+            ("feed_forward_length", self.n_ff),
+            ("attention.head_count", self.n_head),
+            ("attention.head_count_kv", self.n_head_kv),
+            ("attention.key_length", self.head_dim),
+            ("attention.value_length", self.head_dim),
+            ("rope.dimension_count", self.head_dim),
+        ];
+        let experts = self.experts.iter().flat_map(|&(count, used)| {
+            [
+                ("expert_count", count),
+                ("expert_used_count", used),
+                ("expert_feed_forward_length", self.n_ff),
+            ]
+        });
+        let window = (self.arch == "gemma3").then_some(("attention.sliding_window", 1024));
+        let builder = builder
+            .str("general.name", self.name)
+            .u32("general.file_type", 15)
+            .f32(
+                &format!("{}.attention.layer_norm_rms_epsilon", self.arch),
+                1e-6,
+            );
+        let all = keys.into_iter().chain(experts).chain(window);
+        all.fold(builder, |builder, (key, value)| {
+            let value = u32::try_from(value).expect("hyper-parameters are small");
+            builder.u32(&format!("{}.{key}", self.arch), value)
+        })
+    }
+
+    fn tensors(&self) -> Vec<(String, T, Vec<u64>)> {
+        let tied = self.arch == "gemma3";
+        let vocabulary = vec![self.n_embd, u64::from(self.n_vocab)];
+        let embedding = if tied { T::Q6_K } else { T::Q4_K };
+        let mut all = vec![(
+            "token_embd.weight".to_owned(),
+            embedding,
+            vocabulary.clone(),
+        )];
+        if self.arch == "llama" {
+            all.push((
+                "rope_freqs.weight".to_owned(),
+                T::F32,
+                vec![self.head_dim / 2],
+            ));
+        }
+        for il in 0..self.n_layer {
+            let block = self.block(il).into_iter();
+            all.extend(
+                block.map(|(name, ty, shape)| (format!("blk.{il}.{name}.weight"), ty, shape)),
+            );
+        }
+        all.push(("output_norm.weight".to_owned(), T::F32, vec![self.n_embd]));
+        if !tied {
+            all.push(("output.weight".to_owned(), T::Q6_K, vocabulary));
+        }
+        all
+    }
+
+    fn block(&self, il: u64) -> Vec<(&'static str, T, Vec<u64>)> {
+        let Self { n_embd, n_ff, .. } = *self;
+        let (q, kv) = (self.n_head * self.head_dim, self.n_head_kv * self.head_dim);
+        // llama-quant.cpp, use_more_bits: the first and last eighth, and every third block between.
+        let eighth = self.n_layer / 8;
+        let more = il < eighth || il >= 7 * eighth || (il - eighth) % 3 == 2;
+        let kept = if more { T::Q6_K } else { T::Q4_K };
+        let mut block = vec![
+            ("attn_norm", T::F32, vec![n_embd]),
+            ("attn_q", T::Q4_K, vec![n_embd, q]),
+            ("attn_k", T::Q4_K, vec![n_embd, kv]),
+            ("attn_v", kept, vec![n_embd, kv]),
+            ("attn_output", T::Q4_K, vec![q, n_embd]),
+            ("ffn_norm", T::F32, vec![n_embd]),
+        ];
+        if self.arch != "llama" {
+            block.push(("attn_q_norm", T::F32, vec![self.head_dim]));
+            block.push(("attn_k_norm", T::F32, vec![self.head_dim]));
+        }
+        if self.arch == "gemma3" {
+            block.push(("post_attention_norm", T::F32, vec![n_embd]));
+            block.push(("post_ffw_norm", T::F32, vec![n_embd]));
+        }
+        match self.experts {
+            None => block.extend([
+                ("ffn_gate", T::Q4_K, vec![n_embd, n_ff]),
+                ("ffn_up", T::Q4_K, vec![n_embd, n_ff]),
+                ("ffn_down", kept, vec![n_ff, n_embd]),
+            ]),
+            Some((count, _)) => block.extend([
+                ("ffn_gate_inp", T::F32, vec![n_embd, count]),
+                ("ffn_gate_exps", T::Q4_K, vec![n_embd, n_ff, count]),
+                ("ffn_up_exps", T::Q4_K, vec![n_embd, n_ff, count]),
+                ("ffn_down_exps", kept, vec![n_ff, n_embd, count]),
+            ]),
+        }
+        block
+    }
+}

@@ -1,0 +1,236 @@
+//! How long llama.cpp's own fit takes (`common_fit_params`, called through llama-cpp-2), beside `autoplace plan`, on the same files.
+//!
+//! Two llama.cpps do not link into one program: the fit runs here, and `autoplace` is started as a program. Both are asked the same:
+//! a context of 8192 tokens with one row of logits, on a simulated card of which the plan's own headroom stays free. They take turns,
+//! round by round.
+
+#[path = "../../../autoplace/benches/files/mod.rs"]
+mod files;
+
+use std::ffi::{CString, c_int};
+use std::path::Path;
+use std::process::Command;
+use std::time::Instant;
+
+use anyhow::{Context, Result, bail, ensure};
+use llama_cpp_2::llama_backend::LlamaBackend;
+use llama_cpp_sys_2 as sys;
+
+/// The card's memory in GiB, all of it free: one on which most of the files fit, and one on which none does.
+const CARDS: [usize; 2] = [24, 12];
+/// Tokens of context.
+const CONTEXT: u32 = 8192;
+
+unsafe extern "C" {
+    fn fit_params_card(total: usize);
+    fn fit_params_contexts() -> usize;
+}
+
+fn main() -> Result<()> {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let [program, rounds] = arguments.as_slice() else {
+        bail!("usage: autoplace-fit-params AUTOPLACE-PROGRAM ROUNDS");
+    };
+    let rounds: usize = rounds.parse().context("ROUNDS is a number")?;
+    ensure!(rounds > 0, "at least one round");
+    let program = std::path::absolute(program)?;
+    let folder = tempfile::tempdir()?;
+
+    let mut backend = LlamaBackend::init()?;
+    backend.void_logs();
+    println!(
+        "| file | tokens | card | by arithmetic | with probe | program | llama.cpp's fit | loads | fit / probed | fit / program | layers |"
+    );
+    println!("|---|---|---|---|---|---|---|---|---|---|---|");
+    for card in CARDS {
+        // SAFETY: no other thread uses ggml.
+        unsafe { fit_params_card(card << 30) };
+        for model in files::ALL {
+            let path = model.write(folder.path());
+            let row = measure(&program, &path, card, rounds)?.row();
+            println!("| {} | {} | {card} GiB {row}", model.name, model.n_vocab);
+        }
+    }
+    Ok(())
+}
+
+/// Times in milliseconds, one per round, and what came out.
+#[derive(Default)]
+struct Pair {
+    arithmetic: Vec<f64>,
+    probed: Vec<f64>,
+    program: Vec<f64>,
+    fit: Vec<f64>,
+    layers: u64,
+    fitted: Fitted,
+}
+
+fn measure(program: &Path, path: &Path, card: usize, rounds: usize) -> Result<Pair> {
+    // Unmeasured: the file is in the page cache afterwards, and the headroom is known.
+    let first = plan(program, path, card, true)?;
+    let mut pair = Pair::default();
+    for round in 0..rounds {
+        for turn in 0..2 {
+            if (round + turn) % 2 == 0 {
+                let begin = Instant::now();
+                let answer = plan(program, path, card, true)?;
+                pair.program.push(milliseconds(begin));
+                pair.probed.push(answer.took);
+                pair.arithmetic.push(plan(program, path, card, false)?.took);
+                pair.layers = answer.layers;
+            } else {
+                let begin = Instant::now();
+                pair.fitted = fit(path, first.headroom)?;
+                pair.fit.push(milliseconds(begin));
+            }
+        }
+    }
+    Ok(pair)
+}
+
+/// What `autoplace plan --json` says.
+struct Answer {
+    layers: u64,
+    headroom: u64,
+    took: f64,
+}
+
+fn plan(program: &Path, path: &Path, card: usize, probe: bool) -> Result<Answer> {
+    let mut command = Command::new(program);
+    command.arg("plan").arg(path).args([
+        "--json",
+        &format!("--ctx={CONTEXT}"),
+        "--gpu",
+        &format!("simulated card={card}GiB"),
+    ]);
+    if !probe {
+        command.arg("--no-probe");
+    }
+    let output = command
+        .output()
+        .with_context(|| format!("cannot start {}", program.display()))?;
+    ensure!(
+        output.status.success(),
+        "{} failed: {}",
+        program.display(),
+        String::from_utf8_lossy(&output.stderr)
+    );
+    let json: serde_json::Value = serde_json::from_slice(&output.stdout)?;
+    let headroom = json["devices"][0]["headroom"].as_u64();
+    Ok(Answer {
+        layers: json["n_gpu_layers"].as_u64().context("n_gpu_layers")?,
+        headroom: headroom.context("headroom")?,
+        took: json["took_ms"]["total"].as_f64().context("took_ms")?,
+    })
+}
+
+/// What llama.cpp's fit answers.
+#[derive(Default)]
+struct Fitted {
+    /// On the card, the output layer counted; negative: all.
+    layers: i32,
+    /// Parts of layers are moved to the host by patterns: it does that with experts.
+    by_patterns: bool,
+    /// Loads without allocation that it took.
+    loads: usize,
+}
+
+/// llama.cpp's fit, with `margin` bytes of the card left free.
+fn fit(path: &Path, margin: u64) -> Result<Fitted> {
+    let path = CString::new(path.to_str().context("a path of UTF-8")?)?;
+    let mut margins = [usize::try_from(margin)?; 16];
+    // SAFETY: functions without arguments.
+    let (mut model, mut context, before, devices, overrides) = unsafe {
+        (
+            sys::llama_model_default_params(),
+            sys::llama_context_default_params(),
+            fit_params_contexts(),
+            sys::llama_max_devices(),
+            sys::llama_max_tensor_buft_overrides(),
+        )
+    };
+    ensure!(
+        devices <= margins.len(),
+        "llama.cpp takes {devices} devices"
+    );
+    context.n_ctx = CONTEXT;
+    context.n_outputs_max = 1;
+    let mut split = vec![0.0f32; devices];
+    let none = sys::llama_model_tensor_buft_override {
+        pattern: std::ptr::null(),
+        buft: std::ptr::null_mut(),
+    };
+    let mut patterns = vec![none; overrides + 1];
+    // SAFETY: every buffer has the length that common/fit.h asks for and outlives the call; no other thread uses llama.cpp.
+    let status: c_int = unsafe {
+        sys::llama_rs_fit_params(
+            path.as_ptr(),
+            &raw mut model,
+            &raw mut context,
+            split.as_mut_ptr(),
+            patterns.as_mut_ptr(),
+            margins.as_mut_ptr(),
+            CONTEXT,
+            std::ptr::null_mut(),
+            sys::GGML_LOG_LEVEL_ERROR,
+        )
+    };
+    ensure!(status == 0, "common_fit_params answered {status}");
+    // SAFETY: as above.
+    let after = unsafe { fit_params_contexts() };
+    Ok(Fitted {
+        layers: model.n_gpu_layers,
+        by_patterns: !patterns[0].pattern.is_null(),
+        loads: after - before,
+    })
+}
+
+fn milliseconds(begin: Instant) -> f64 {
+    begin.elapsed().as_secs_f64() * 1e3
+}
+
+impl Pair {
+    /// The cells behind the file's name and vocabulary: medians (minima), the median of the ratios of pairs, layers ours and theirs.
+    fn row(&self) -> String {
+        let ratio = |ours: &[f64]| {
+            let ratios: Vec<f64> = self
+                .fit
+                .iter()
+                .zip(ours)
+                .map(|(fit, ours)| fit / ours)
+                .collect();
+            median(&ratios)
+        };
+        let theirs = match self.fitted.layers {
+            ..0 => "all".to_owned(),
+            layers => layers.to_string(),
+        };
+        let how = if self.fitted.by_patterns {
+            ", experts on the host"
+        } else {
+            ""
+        };
+        format!(
+            "| {} | {} | {} | {} | {} | {:.0} | {:.0} | {}; {theirs}{how} |",
+            cell(&self.arithmetic),
+            cell(&self.probed),
+            cell(&self.program),
+            cell(&self.fit),
+            self.fitted.loads,
+            ratio(&self.probed),
+            ratio(&self.program),
+            self.layers,
+        )
+    }
+}
+
+fn cell(times: &[f64]) -> String {
+    let least = times.iter().copied().fold(f64::INFINITY, f64::min);
+    format!("{:.1} ({least:.1}) ms", median(times))
+}
+
+fn median(values: &[f64]) -> f64 {
+    let mut sorted = values.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    sorted.get(sorted.len() / 2).copied().unwrap_or(f64::NAN)
+}

@@ -1,0 +1,46 @@
+//! `fit-params`: how long llama.cpp's own fit takes beside `autoplace plan`. `benches/fit-params` measures; this builds it, and the
+//! program that it starts. It lies outside the workspace, because it compiles a second llama.cpp: minutes, once.
+
+use anyhow::{Context, Result, bail};
+
+use crate::setup;
+use crate::workspace::{Workspace, run};
+
+/// Times that each side runs per file, by turns.
+const ROUNDS: u32 = 7;
+
+pub(crate) fn fit_params(workspace: &Workspace, arguments: &[String]) -> Result<()> {
+    let rounds = match arguments {
+        [] => ROUNDS,
+        [rounds] => rounds
+            .parse()
+            .context("the number of rounds is a number")?,
+        _ => bail!("usage: cargo xtask fit-params [ROUNDS]"),
+    };
+    setup::native()?;
+    // llama-cpp-sys-2 makes its bindings when it is built.
+    setup::libclang()?;
+    // As criterion builds what it measures.
+    run(&mut workspace.cargo(&[
+        "build",
+        "--profile=bench",
+        "--package=autoplace",
+        "--features=autoplace/cli",
+        "--bin=autoplace",
+    ]))?;
+    let program = workspace
+        .target
+        .join("release")
+        .join(format!("autoplace{}", std::env::consts::EXE_SUFFIX));
+    run(workspace
+        .cargo(&[
+            "run",
+            "--release",
+            "--locked",
+            "--manifest-path=benches/fit-params/Cargo.toml",
+            "--",
+        ])
+        .env("CARGO_TARGET_DIR", workspace.target.join("fit-params"))
+        .arg(program)
+        .arg(rounds.to_string()))
+}
