@@ -12,9 +12,7 @@ const ROUNDS: u32 = 7;
 pub(crate) fn fit_params(workspace: &Workspace, arguments: &[String]) -> Result<()> {
     let rounds = match arguments {
         [] => ROUNDS,
-        [rounds] => rounds
-            .parse()
-            .context("the number of rounds is a number")?,
+        [rounds] => rounds.parse().context("the number of rounds is a number")?,
         _ => bail!("usage: cargo xtask fit-params [ROUNDS]"),
     };
     setup::native()?;

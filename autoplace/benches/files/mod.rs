@@ -29,7 +29,7 @@ pub(crate) struct Model {
     experts: Option<(u64, u64)>,
 }
 
-const LLAMA_8B: Model = Model {
+pub(crate) const LLAMA_8B: Model = Model {
     name: "Llama-3.1-8B",
     arch: "llama",
     n_layer: 32,
@@ -56,7 +56,7 @@ pub(crate) const LLAMA_70B: Model = Model {
     ..LLAMA_8B
 };
 
-const QWEN3_30B_A3B: Model = Model {
+pub(crate) const QWEN3_30B_A3B: Model = Model {
     name: "Qwen3-30B-A3B",
     arch: "qwen3moe",
     n_layer: 48,
@@ -73,7 +73,7 @@ const QWEN3_30B_A3B: Model = Model {
     experts: Some((128, 8)),
 };
 
-const GEMMA3_27B: Model = Model {
+pub(crate) const GEMMA3_27B: Model = Model {
     name: "gemma-3-27b",
     arch: "gemma3",
     n_layer: 62,
