@@ -50,7 +50,7 @@ pub fn largest_fitting<C: Cost>(
 
 /// The largest number of layers from 1 to `max` that fits, found with few evaluations near `start`.
 ///
-/// Steps of 1, 2, 4, ... go up from `start` while it fits, or down until it does, and the gap is halved. The answer has been
+/// Steps of 1, 1, 2, 4, ... go up from `start` while it fits, or down until it does, and the gap is halved. The answer has been
 /// evaluated, and so has the number above it, which does not fit, unless the answer is `max`. Where cost does not grow with every
 /// layer there may be a larger answer further up: `hopeful` lists, largest first, the numbers at which the caller has reason to
 /// look; those above the answer are tried too.
@@ -82,28 +82,28 @@ pub fn refine<C: Cost>(
     let start = start.clamp(1, max);
     // `low` fits (0: nothing does yet), `high` does not (max + 1: nothing is above).
     let (mut low, mut high) = (0, max + 1);
-    let mut step = 1;
+    // An estimate is mostly right or a layer short: the second step is one layer too, since overstepping costs a probe more.
+    let mut steps = [1, 1].into_iter().chain((1..).map(|n| 1 << n.min(31)));
+    let mut step = || steps.next().unwrap_or(1_u32);
     if good(start)? {
         low = start;
         while low < max {
-            let next = low.saturating_add(step).min(max);
+            let next = low.saturating_add(step()).min(max);
             if !good(next)? {
                 high = next;
                 break;
             }
             low = next;
-            step *= 2;
         }
     } else {
         high = start;
         while high > 1 {
-            let next = high.saturating_sub(step).max(1);
+            let next = high.saturating_sub(step()).max(1);
             if good(next)? {
                 low = next;
                 break;
             }
             high = next;
-            step *= 2;
         }
     }
     while low > 0 && high - low > 1 {
