@@ -1,13 +1,18 @@
 #include "shim.h"
 
+#include "llama-context.h"
 #include "llama-ext.h"
+#include "llama-memory.h"
 #include "llama-model.h"
 
+#include <algorithm>
 #include <cstdio>
 #include <exception>
 #include <new>
 #include <numeric>
+#include <stdexcept>
 #include <string>
+#include <vector>
 
 namespace {
 
@@ -88,6 +93,74 @@ R guarded(shim_error * error, R fallback, F && call) {
     return result;
 }
 
+// A context without data records what it reserves for the first prompt (llama-context.cpp:706), once per backend. One with data
+// reserves for a token next and for a prompt again (:734, :758), keeps the larger of each, and shares a buffer between backends of
+// one type (ggml-alloc.c:905). This reserves the rest and corrects the account. Where a backend limits its buffers and a reservation
+// spans several of them, the larger sum stands for the larger of each.
+void reserve_the_rest(llama_context * ctx, llama_memory_breakdown & breakdown) {
+    const llama_cparams & cparams = ctx->get_cparams();
+    const uint32_t n_seqs    = cparams.n_seq_max;
+    const uint32_t n_tokens  = std::min(cparams.n_ctx, cparams.n_ubatch);
+    const uint32_t n_outputs = std::min(n_tokens, cparams.n_outputs_max);
+
+    ggml_backend_sched_t sched = ctx->get_sched();
+    const size_t n_backends = ggml_backend_sched_get_n_backends(sched);
+    std::vector<size_t> sizes(n_backends, 0);
+
+    llama_memory_context_ptr mctx;
+    if (llama_memory_t memory = llama_get_memory(ctx)) {
+        mctx = memory->init_full();
+    }
+    const auto reserve = [&](uint32_t tokens, uint32_t seqs, uint32_t outputs) {
+        std::vector<size_t> these(n_backends, 0);
+        if (!ctx->graph_reserve(tokens, seqs, outputs, mctx.get(), true, these.data())) {
+            throw std::runtime_error("failed to reserve a graph");
+        }
+        for (size_t i = 0; i < n_backends; ++i) {
+            sizes[i] = std::max(sizes[i], these[i]);
+        }
+    };
+    reserve(n_seqs, n_seqs, n_seqs);
+    const llm_arch arch = ctx->get_model().arch;
+    if ((arch == LLM_ARCH_KIMI_LINEAR || arch == LLM_ARCH_MINIMAX_01) && n_seqs > 1) {
+        reserve(n_tokens, 1, n_outputs);
+    }
+
+    for (size_t i = 0; i < n_backends; ++i) {
+        ggml_backend_buffer_type_t buft = ggml_backend_sched_get_buffer_type(sched, ggml_backend_sched_get_backend(sched, i));
+        size_t sharing = 0;
+        bool   first   = true;
+        for (size_t j = 0; j < n_backends; ++j) {
+            if (ggml_backend_sched_get_buffer_type(sched, ggml_backend_sched_get_backend(sched, j)) == buft) {
+                ++sharing;
+                first = first && j >= i;
+            }
+        }
+        if (first) {
+            size_t & compute = breakdown[buft].compute;
+            compute = std::max(compute / sharing, sizes[i]);
+        }
+    }
+}
+
+// The buffer that results are returned in when as many as allowed are asked for (llama-context.cpp:2118). It is in no account of
+// llama.cpp's.
+size_t output_bytes(const llama_context * ctx) {
+    const llama_cparams & cparams = ctx->get_cparams();
+    const llama_model   & model   = ctx->get_model();
+    const size_t rows   = std::max(cparams.n_outputs_max, cparams.n_seq_max);
+    const bool has_embd = cparams.embeddings || model.arch == LLM_ARCH_T5;
+    const size_t width  = (size_t) model.vocab.n_tokens() + (has_embd ? model.hparams.n_embd_out() : 0);
+    return width * rows * sizeof(float);
+}
+
+// Where it lies: in memory pinned by the device of the output layer, if that pins any.
+ggml_backend_buffer_type_t output_buft(const llama_context * ctx) {
+    ggml_backend_dev_t device = ctx->get_model().dev_output();
+    ggml_backend_buffer_type_t pinned = device ? ggml_backend_dev_host_buffer_type(device) : nullptr;
+    return pinned ? pinned : ggml_backend_cpu_buffer_type();
+}
+
 } // namespace
 
 void shim_install_abort_guard(void) {
@@ -144,6 +217,21 @@ ggml_backend_dev_t shim_model_device(const llama_model * model, int32_t index) {
     return llama_model_get_device(model, index);
 }
 
+int32_t shim_model_tensors(const llama_model * model, shim_tensor_place * places, int32_t n_max) {
+    int32_t n = 0;
+    for (const auto & [name, tensor] : model->tensors_by_name) {
+        if (!tensor->buffer) {
+            continue;
+        }
+        if (n < n_max) {
+            ggml_backend_buffer_type_t buft = ggml_backend_buffer_get_type(tensor->buffer);
+            places[n] = { ggml_get_name(tensor), buft, ggml_backend_buft_is_host(buft) };
+        }
+        ++n;
+    }
+    return n;
+}
+
 llama_context * shim_context_init(llama_model * model, const llama_context_params * params, shim_error * error) {
     llama_context * ctx = guarded(error, (llama_context *) nullptr, [&] { return llama_init_from_model(model, *params); });
     if (error->status != SHIM_STATUS_OK && ctx) {
@@ -169,17 +257,30 @@ float * shim_logits(llama_context * ctx, int32_t index, shim_error * error) {
     });
 }
 
-int32_t shim_memory_breakdown(const llama_context * ctx, shim_memory_row * rows, int32_t n_max, shim_error * error) {
-    return checked(error, (int32_t) 0, [&] {
+int32_t shim_memory_breakdown(llama_context * ctx, shim_memory_row * rows, int32_t n_max, shim_error * error) {
+    const auto read = [&] {
+        llama_memory_breakdown breakdown = llama_get_memory_breakdown(ctx);
+        if (ctx->get_model().hparams.no_alloc) {
+            reserve_the_rest(ctx, breakdown);
+        }
+        ggml_backend_buffer_type_t results = output_buft(ctx);
+        breakdown[results]; // a row of its own, if it is alone there
         int32_t n = 0;
-        for (const auto & [buft, data] : llama_get_memory_breakdown(ctx)) {
+        for (const auto & [buft, data] : breakdown) {
             if (n < n_max) {
-                rows[n] = { buft, ggml_backend_buft_get_device(buft), ggml_backend_buft_is_host(buft), data.model, data.context, data.compute };
+                rows[n] = { buft, ggml_backend_buft_get_device(buft), ggml_backend_buft_is_host(buft), data.model, data.context, data.compute,
+                            buft == results ? output_bytes(ctx) : 0 };
             }
             ++n;
         }
         return n;
-    });
+    };
+    // Only what has no data is reserved here, and computes nothing.
+    return ctx->get_model().hparams.no_alloc ? guarded(error, (int32_t) 0, read) : checked(error, (int32_t) 0, read);
+}
+
+int32_t shim_context_copies(const llama_context * ctx) {
+    return ggml_backend_sched_get_n_copies(ctx->get_sched());
 }
 
 bool shim_memory_clear(llama_context * ctx, bool data, shim_error * error) {

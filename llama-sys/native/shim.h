@@ -30,6 +30,14 @@ struct shim_memory_row {
     uint64_t                   model;
     uint64_t                   context;
     uint64_t                   compute;
+    uint64_t                   output; // the buffer of logits and embeddings, as large as it may grow
+};
+
+// Where a tensor of a model lies.
+struct shim_tensor_place {
+    const char *               name; // lives as long as the model
+    ggml_backend_buffer_type_t buft;
+    bool                       is_host;
 };
 
 // Shapes of the model that llama.h does not tell.
@@ -56,6 +64,8 @@ struct llama_model * shim_model_load(const char * path, const struct llama_model
 void                 shim_model_shape(const struct llama_model * model, struct shim_model_shape * shape);
 int32_t              shim_model_n_devices(const struct llama_model * model);
 ggml_backend_dev_t   shim_model_device(const struct llama_model * model, int32_t index);
+// Writes up to `n_max` tensors, those that lie twice twice, and returns how many there are.
+int32_t              shim_model_tensors(const struct llama_model * model, struct shim_tensor_place * places, int32_t n_max);
 
 struct llama_context * shim_context_init(struct llama_model * model, const struct llama_context_params * params, struct shim_error * error);
 // Returns llama_decode's result; not guarded against aborts, because other threads may be waiting inside the graph.
@@ -63,8 +73,11 @@ int32_t shim_decode(struct llama_context * ctx, const struct llama_batch * batch
 bool    shim_synchronize(struct llama_context * ctx, struct shim_error * error);
 // NULL when there are no such logits.
 float * shim_logits(struct llama_context * ctx, int32_t index, struct shim_error * error);
-// Writes up to `n_max` rows and returns how many there are.
-int32_t shim_memory_breakdown(const struct llama_context * ctx, struct shim_memory_row * rows, int32_t n_max, struct shim_error * error);
+// Writes up to `n_max` rows and returns how many there are. A context of a model without data is reserved again for this, so that
+// it says what one with data would hold.
+int32_t shim_memory_breakdown(struct llama_context * ctx, struct shim_memory_row * rows, int32_t n_max, struct shim_error * error);
+// Copies of a graph that may be computed at once: 1, or 4 with pipeline parallelism.
+int32_t shim_context_copies(const struct llama_context * ctx);
 
 bool shim_memory_clear  (struct llama_context * ctx, bool data, struct shim_error * error);
 bool shim_memory_seq_rm (struct llama_context * ctx, llama_seq_id seq, llama_pos p0, llama_pos p1, struct shim_error * error);

@@ -2018,10 +2018,11 @@ pub struct shim_memory_row {
     pub model: u64,
     pub context: u64,
     pub compute: u64,
+    pub output: u64,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    ["Size of shim_memory_row"][::core::mem::size_of::<shim_memory_row>() - 48usize];
+    ["Size of shim_memory_row"][::core::mem::size_of::<shim_memory_row>() - 56usize];
     ["Alignment of shim_memory_row"][::core::mem::align_of::<shim_memory_row>() - 8usize];
     ["Offset of field: shim_memory_row::buft"]
         [::core::mem::offset_of!(shim_memory_row, buft) - 0usize];
@@ -2035,6 +2036,26 @@ const _: () = {
         [::core::mem::offset_of!(shim_memory_row, context) - 32usize];
     ["Offset of field: shim_memory_row::compute"]
         [::core::mem::offset_of!(shim_memory_row, compute) - 40usize];
+    ["Offset of field: shim_memory_row::output"]
+        [::core::mem::offset_of!(shim_memory_row, output) - 48usize];
+};
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct shim_tensor_place {
+    pub name: *const ::core::ffi::c_char,
+    pub buft: ggml_backend_buffer_type_t,
+    pub is_host: bool,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of shim_tensor_place"][::core::mem::size_of::<shim_tensor_place>() - 24usize];
+    ["Alignment of shim_tensor_place"][::core::mem::align_of::<shim_tensor_place>() - 8usize];
+    ["Offset of field: shim_tensor_place::name"]
+        [::core::mem::offset_of!(shim_tensor_place, name) - 0usize];
+    ["Offset of field: shim_tensor_place::buft"]
+        [::core::mem::offset_of!(shim_tensor_place, buft) - 8usize];
+    ["Offset of field: shim_tensor_place::is_host"]
+        [::core::mem::offset_of!(shim_tensor_place, is_host) - 16usize];
 };
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
@@ -3137,6 +3158,11 @@ unsafe extern "C" {
     pub fn shim_model_shape(model: *const llama_model, shape: *mut shim_model_shape);
     pub fn shim_model_n_devices(model: *const llama_model) -> i32;
     pub fn shim_model_device(model: *const llama_model, index: i32) -> ggml_backend_dev_t;
+    pub fn shim_model_tensors(
+        model: *const llama_model,
+        places: *mut shim_tensor_place,
+        n_max: i32,
+    ) -> i32;
     pub fn shim_context_init(
         model: *mut llama_model,
         params: *const llama_context_params,
@@ -3150,11 +3176,12 @@ unsafe extern "C" {
     pub fn shim_synchronize(ctx: *mut llama_context, error: *mut shim_error) -> bool;
     pub fn shim_logits(ctx: *mut llama_context, index: i32, error: *mut shim_error) -> *mut f32;
     pub fn shim_memory_breakdown(
-        ctx: *const llama_context,
+        ctx: *mut llama_context,
         rows: *mut shim_memory_row,
         n_max: i32,
         error: *mut shim_error,
     ) -> i32;
+    pub fn shim_context_copies(ctx: *const llama_context) -> i32;
     pub fn shim_memory_clear(ctx: *mut llama_context, data: bool, error: *mut shim_error) -> bool;
     pub fn shim_memory_seq_rm(
         ctx: *mut llama_context,

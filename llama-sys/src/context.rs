@@ -169,6 +169,15 @@ impl Context {
         self.n_outputs_max
     }
 
+    /// Copies of a graph that may be in flight at once: 1, or with pipeline parallelism 4, and compute memory for each
+    /// (llama-context.cpp:430).
+    pub fn copies(&self) -> u32 {
+        // SAFETY: the context lives, and has a scheduler from its creation on.
+        unsafe { raw::shim_context_copies(self.as_ptr()) }
+            .try_into()
+            .unwrap_or(1)
+    }
+
     /// One cache for all sequences.
     pub fn kv_unified(&self) -> bool {
         self.kv_unified

@@ -113,8 +113,13 @@ impl Device {
         })
     }
 
-    /// The PCI address, such as `0000:01:00.0`; `None` where the backend knows none.
-    pub fn pci_id(&self) -> Option<String> {
+    /// Whether a model of which this device holds layers is memory-mapped under [`LoadMode::Auto`](crate::LoadMode::Auto)
+    /// (llama-model.cpp:1514): not where device and host share their memory, for most backends.
+    pub fn lets_files_be_mapped(&self) -> bool {
+        self.props().is_some_and(|props| props.caps.mmap_support)
+    }
+
+    fn props(&self) -> Option<raw::ggml_backend_dev_props> {
         // SAFETY: an all-zero properties struct is valid (pointers NULL, numbers 0).
         let mut props: raw::ggml_backend_dev_props = unsafe { std::mem::zeroed() };
         shim::checked(|error| {
@@ -122,7 +127,12 @@ impl Device {
             unsafe { raw::shim_device_props(self.as_ptr(), &raw mut props, error) }
         })
         .ok()?;
-        let id = props.device_id;
+        Some(props)
+    }
+
+    /// The PCI address, such as `0000:01:00.0`; `None` where the backend knows none.
+    pub fn pci_id(&self) -> Option<String> {
+        let id = self.props()?.device_id;
         // SAFETY: NULL, or a string that lives as long as the device (ggml-backend.h, device_id).
         (!id.is_null())
             .then(|| unsafe { owned(id) })

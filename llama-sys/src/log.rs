@@ -7,6 +7,8 @@ use std::cell::RefCell;
 use std::ffi::{CStr, c_char, c_void};
 use std::panic;
 
+use tracing::level_filters::LevelFilter;
+
 use crate::raw;
 
 /// Lines kept per captured call: enough for the chain of "failed to ..." lines of any one failure.
@@ -22,6 +24,8 @@ enum Level {
 
 #[derive(Default)]
 struct ThreadLog {
+    /// How many [`quietly`] are in progress: nothing goes to `tracing` then.
+    quiet: usize,
     /// A line that has not ended yet, with the level it began with.
     partial: Option<(Level, String)>,
     /// One per capture in progress, innermost last.
@@ -56,6 +60,22 @@ pub(crate) fn capture<T>(f: impl FnOnce() -> T) -> (T, Captured) {
     (value, captured)
 }
 
+/// Runs `f`, and keeps what llama.cpp logs on this thread meanwhile out of `tracing`. Errors still carry it.
+///
+/// For questions that are asked often and of which nobody wants to read: a load without data logs some thousand lines.
+pub fn quietly<T>(f: impl FnOnce() -> T) -> T {
+    /// Ends the silence, also when `f` panics.
+    struct Silence;
+    impl Drop for Silence {
+        fn drop(&mut self) {
+            LOG.with_borrow_mut(|log| log.quiet -= 1);
+        }
+    }
+    LOG.with_borrow_mut(|log| log.quiet += 1);
+    let _silence = Silence;
+    f()
+}
+
 unsafe extern "C" fn on_log(level: raw::ggml_log_level, text: *const c_char, _: *mut c_void) {
     if text.is_null() {
         return;
@@ -63,7 +83,7 @@ unsafe extern "C" fn on_log(level: raw::ggml_log_level, text: *const c_char, _: 
     // A panic in a subscriber must not unwind into C.
     let _ = panic::catch_unwind(|| {
         // SAFETY: llama.cpp passes a NUL-terminated string that lives during the call (llama-impl.cpp, llama_log_internal_v).
-        let text = unsafe { CStr::from_ptr(text) }.to_string_lossy();
+        let text = unsafe { CStr::from_ptr(text) };
         let level = match level {
             raw::GGML_LOG_LEVEL_ERROR => Some(Level::Error),
             raw::GGML_LOG_LEVEL_WARN => Some(Level::Warn),
@@ -71,16 +91,42 @@ unsafe extern "C" fn on_log(level: raw::ggml_log_level, text: *const c_char, _: 
             raw::GGML_LOG_LEVEL_CONT => None,
             _ => Some(Level::Debug),
         };
+        if unheard(level, text) {
+            return;
+        }
+        let text = text.to_string_lossy();
         // During a thread's destruction the slot may be gone; the line is lost then, which nobody can see.
         let finished = LOG.try_with(|log| {
             log.try_borrow_mut()
-                .map(|mut log| log.append(level, &text))
+                .map(|mut log| {
+                    let finished = log.append(level, &text);
+                    if log.quiet > 0 { Vec::new() } else { finished }
+                })
                 .unwrap_or_default()
         });
         for (level, line) in finished.unwrap_or_default() {
             emit(level, &line);
         }
     });
+}
+
+/// Whether a piece of text is a whole line that nobody would see: neither an error's nor a subscriber's. Most lines are, so this
+/// comes before all work on them.
+fn unheard(level: Option<Level>, text: &CStr) -> bool {
+    let wanted = match level {
+        Some(Level::Debug) => LevelFilter::TRACE,
+        Some(Level::Info) => LevelFilter::DEBUG,
+        Some(Level::Warn | Level::Error) | None => return false,
+    };
+    text.to_bytes().ends_with(b"\n")
+        && LOG
+            .try_with(|log| {
+                let Ok(log) = log.try_borrow() else {
+                    return false;
+                };
+                log.partial.is_none() && (log.quiet > 0 || LevelFilter::current() < wanted)
+            })
+            .unwrap_or(true)
 }
 
 impl ThreadLog {
@@ -186,6 +232,19 @@ mod tests {
                 .append(Some(Level::Info), "......\n")
                 .is_empty()
         );
+    }
+
+    #[test]
+    fn whole_lines_that_nobody_would_see_are_dropped_at_once() {
+        quietly(|| {
+            assert!(unheard(Some(Level::Info), c"a line\n"));
+            assert!(!unheard(Some(Level::Warn), c"an error may carry it\n"));
+            assert!(!unheard(Some(Level::Info), c"the rest may follow"));
+            LOG.with_borrow_mut(|log| log.append(Some(Level::Warn), "half a "));
+            assert!(!unheard(Some(Level::Info), c"line\n"));
+            LOG.with_borrow_mut(|log| log.append(None, "line\n"));
+        });
+        assert_eq!(LOG.with_borrow(|log| log.quiet), 0);
     }
 
     #[test]

@@ -3,6 +3,7 @@
 use crate::context::Context;
 use crate::device::{Device, DeviceKind, owned};
 use crate::error::Error;
+use crate::model::Model;
 use crate::{raw, shim};
 
 /// What one buffer type holds, in bytes.
@@ -15,24 +16,27 @@ pub struct BufferUse {
     pub device: Option<Device>,
     /// The memory is the host's: plain, pinned by a GPU's driver, or repacked for the CPU.
     pub on_host: bool,
+    /// ggml calls it a host buffer: plain or pinned memory that any device may read, which repacked weights are not.
+    pub is_host_buffer: bool,
     /// Weights.
     pub model: u64,
     /// KV cache and recurrent state.
     pub context: u64,
     /// Compute buffers.
     pub compute: u64,
+    /// The buffer that logits and embeddings are returned in, as large as it grows when as many outputs as allowed are asked for.
+    /// It is in no account of llama.cpp's, so [`total`](Self::total) leaves it out.
+    pub output: u64,
 }
 
 impl BufferUse {
-    /// Weights, context and compute together.
+    /// Weights, context and compute together: what llama.cpp's own account says.
     pub fn total(&self) -> u64 {
         self.model + self.context + self.compute
     }
 }
 
-/// Every buffer type that a context and its model use.
-///
-/// The output buffer (logits) is not in llama.cpp's account, nor is what a driver takes for itself.
+/// Every buffer type that a context and its model use. What a driver takes for itself is not in it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MemoryBreakdown {
     /// One row per buffer type, by name.
@@ -56,6 +60,9 @@ impl MemoryBreakdown {
 impl Context {
     /// The bytes that this context and its model take; with `no_alloc`, those they would take.
     ///
+    /// llama.cpp's own account of a `no_alloc` context leaves out what is reserved after the first prompt, and counts a compute buffer
+    /// that two backends share twice; both are corrected here (native/shim.cpp, `reserve_the_rest`).
+    ///
     /// # Errors
     ///
     /// [`Error::Call`].
@@ -64,7 +71,8 @@ impl Context {
         loop {
             let room = rows.capacity();
             let count = shim::checked(|error| {
-                // SAFETY: the context lives; at most `room` rows are written into memory that is ours.
+                // SAFETY: the context lives, on this thread alone (it is no `Sync`), so that one without data may be reserved
+                // again; at most `room` rows are written into memory that is ours.
                 unsafe {
                     raw::shim_memory_breakdown(
                         self.as_ptr(),
@@ -103,8 +111,52 @@ fn read(row: &raw::shim_memory_row) -> BufferUse {
         buffer_type: unsafe { owned(raw::ggml_backend_buft_name(row.buft)) },
         device,
         on_host,
+        is_host_buffer: row.is_host,
         model: row.model,
         context: row.context,
         compute: row.compute,
+        output: row.output,
+    }
+}
+
+/// Where a tensor of a model lies.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct TensorPlace {
+    /// Its name in the file.
+    pub name: String,
+    /// ggml's name of the buffer type.
+    pub buffer_type: String,
+    /// Plain or pinned host memory: what a load that maps the file maps instead (llama-model-loader.cpp:1271). Not so where weights
+    /// are repacked.
+    pub on_host: bool,
+}
+
+impl Model {
+    /// Where every tensor lies, or with `no_alloc` would. A tensor that is used on two devices is listed for both.
+    pub fn tensor_places(&self) -> Vec<TensorPlace> {
+        let mut places: Vec<raw::shim_tensor_place> = Vec::new();
+        loop {
+            let room = i32::try_from(places.capacity()).unwrap_or(i32::MAX);
+            // SAFETY: the model lives; at most `room` entries are written into memory that is ours.
+            let count =
+                unsafe { raw::shim_model_tensors(self.as_ptr(), places.as_mut_ptr(), room) };
+            if count <= room {
+                // SAFETY: the shim wrote `count` entries.
+                unsafe { places.set_len(count.unsigned_abs() as usize) };
+                break;
+            }
+            places.reserve(count.unsigned_abs() as usize);
+        }
+        places
+            .iter()
+            .map(|place| TensorPlace {
+                // SAFETY: tensors and registered buffer types have NUL-terminated names that live as long as the model.
+                name: unsafe { owned(place.name) },
+                // SAFETY: as above.
+                buffer_type: unsafe { owned(raw::ggml_backend_buft_name(place.buft)) },
+                on_host: place.is_host,
+            })
+            .collect()
     }
 }

@@ -16,7 +16,7 @@ use std::sync::Arc;
 pub use builder::ModelBuilder;
 pub use devices::detect;
 pub use error::Error;
-pub use probe::NativeProbe;
+pub use probe::{NativeProbe, PlacedProbe};
 pub(crate) use slot::ContextSlot;
 
 use crate::machine::Machine;

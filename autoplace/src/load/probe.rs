@@ -4,17 +4,27 @@ use super::Error;
 use super::devices::by_name;
 use crate::gguf::Header;
 use crate::machine::Gpu;
-use crate::memory::probe::Skeleton;
-use crate::memory::{ContextParams, Footprints, Split};
+use crate::memory::probe::{Placed, ProbeError, Skeleton};
+use crate::memory::{Breakdown, ContextParams, Footprints, Split};
 use crate::plan::Probe;
 
 /// llama.cpp's own arithmetic, for [`Planner::plan_probed`](crate::plan::Planner::plan_probed): its `no_alloc` load of the model's
-/// skeleton. Allocates nothing; the GPUs of the machine must be devices of this process.
+/// skeleton. The GPUs of the machine must be devices of this process.
+///
+/// Weights, keys and values, and compute buffers are computed and not allocated. The buffer of logits, and the state of recurrent
+/// models (Mamba, RWKV and their hybrids), are really allocated while a question is answered, and freed before the answer is given.
+/// Questions may come from any thread and are answered one after the other; llama.cpp's log of them goes nowhere.
 ///
 /// [`ModelBuilder`](super::ModelBuilder) makes one by itself. This is for those who plan in steps.
 #[derive(Debug)]
 pub struct NativeProbe {
     skeleton: Skeleton,
+}
+
+/// A model's skeleton on its GPUs: most of a probe is done, and contexts of any parameters can be asked about at half the price.
+#[derive(Debug)]
+pub struct PlacedProbe {
+    placed: Placed,
 }
 
 impl NativeProbe {
@@ -28,6 +38,52 @@ impl NativeProbe {
             skeleton: Skeleton::of(header)?,
         })
     }
+
+    /// What a load split so over these GPUs, or on the host alone where there are none, would hold in each of ggml's buffer types.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::DeviceGone`] for a GPU that this process does not have; [`Error::Native`] when llama.cpp refuses the model or the
+    /// parameters, or a GPU has no room for the state of a recurrent model.
+    pub fn breakdown(
+        &self,
+        gpus: &[&Gpu],
+        params: &ContextParams,
+        split: &Split,
+    ) -> Result<Breakdown, Error> {
+        self.place(gpus, params, split)?.breakdown(params)
+    }
+
+    /// Puts the skeleton onto these GPUs. Of the parameters, only those of the load count here: `mmap` and `repack`.
+    ///
+    /// # Errors
+    ///
+    /// As [`breakdown`](Self::breakdown).
+    pub fn place(
+        &self,
+        gpus: &[&Gpu],
+        params: &ContextParams,
+        split: &Split,
+    ) -> Result<PlacedProbe, Error> {
+        let devices = by_name(
+            gpus.iter()
+                .map(|gpu| (gpu.device.as_deref(), gpu.name.as_str())),
+        )?;
+        Ok(PlacedProbe {
+            placed: self.skeleton.place(&devices, params, split)?,
+        })
+    }
+}
+
+impl PlacedProbe {
+    /// What the load would hold with a context of these parameters. `mmap` and `repack` are those it was placed with.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Native`] when llama.cpp refuses the parameters, or a GPU has no room for the state of a recurrent model.
+    pub fn breakdown(&self, params: &ContextParams) -> Result<Breakdown, Error> {
+        Ok(self.placed.breakdown(params)?)
+    }
 }
 
 impl Probe for NativeProbe {
@@ -37,10 +93,15 @@ impl Probe for NativeProbe {
         params: &ContextParams,
         split: &Split,
     ) -> Result<Footprints, Box<dyn std::error::Error + Send + Sync>> {
-        let devices = by_name(
-            gpus.iter()
-                .map(|gpu| (gpu.device.as_deref(), gpu.name.as_str())),
-        )?;
-        Ok(self.skeleton.probe(&devices, params, split)?)
+        Ok(self.breakdown(gpus, params, split)?.footprints)
+    }
+}
+
+impl From<ProbeError> for Error {
+    fn from(error: ProbeError) -> Self {
+        match error {
+            ProbeError::Skeleton(error) => Self::Gguf(error),
+            ProbeError::Native(error) => Self::Native(error),
+        }
     }
 }

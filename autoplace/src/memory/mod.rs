@@ -1,10 +1,11 @@
 //! Room 4: what a placement costs. A [`ModelProfile`](crate::profile::ModelProfile), the GPUs and the [`ContextParams`] flow in;
 //! a [`Footprint`] per device flows out, and the [`HeadroomParts`] that must stay free beside it.
 //!
-//! Three answers to "how many bytes" will live here, each better than the one before: the [`estimate`] (arithmetic over the
+//! Three answers to "how many bytes" live here, each better than the one before: the [`estimate`] (arithmetic over the
 //! header), the probe (llama.cpp's own `no_alloc` load) and the measurement. They speak the same [`Footprints`].
 
 pub mod backend;
+mod breakdown;
 mod context;
 mod error;
 pub mod estimate;
@@ -18,6 +19,7 @@ mod pattern;
 pub(crate) mod probe;
 mod split;
 
+pub use breakdown::{Breakdown, BufferBytes};
 pub use context::{ContextParams, ContextSizes, FlashAttention};
 pub use error::Error;
 pub use estimate::{Estimate, Place};

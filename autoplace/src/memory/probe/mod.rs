@@ -1,0 +1,183 @@
+//! The probe: llama.cpp's own answer to "how many bytes", from a load that allocates nothing (`no_alloc`).
+//!
+//! In: a header, the devices, the parameters of the load. Out: a [`Breakdown`] as a real load would have it. Exact for every
+//! architecture of llama.cpp. What is loaded is the model's [skeleton](crate::gguf::Header::skeleton), which costs milliseconds
+//! where the model itself would cost the reading of its vocabulary.
+//!
+//! # Where a load without data differs from a real one
+//!
+//! | | without data | a real load | here |
+//! |---|---|---|---|
+//! | a mapped file | cannot be (llama-model.cpp:1857 asserts it) | host weights are one span per file; none is pinned | the span is computed from where each tensor was put ([`mapped`]) |
+//! | weights used twice (tied embeddings) | on the host once pinned and once not | mapped once | counted once |
+//! | later reservations | only the first prompt's is recorded | a token's and a second prompt's may be larger | reserved too (native/shim.cpp, `reserve_the_rest`) |
+//! | two backends with one buffer type | counted for each | one buffer | counted once (same place) |
+//! | the buffer of logits | in no account | in no account; it grows to `n_outputs_max` rows | added ([`BufferBytes::output`]) |
+//! | four graphs in flight | assumed to fit | one, where a GPU refuses the memory of four | [`Breakdown::copies`] says which |
+//! | recurrent and DeepSeek V4 state | **really allocated** (llama-memory-recurrent.cpp:135) | allocated | one probe at a time; a GPU without room for it fails the probe with [`llama_sys::Error::out_of_memory`] |
+//!
+//! Backends are really started: what a driver takes for itself, no breakdown says (see [`headroom`](super::headroom)).
+//!
+//! A probe logs nothing, changes nothing that outlives it, and may be called from any thread; calls wait for each other.
+
+mod file;
+mod mapped;
+
+use std::sync::{Mutex, PoisonError};
+
+use llama_sys::{Context, Device, LoadMode, MemoryBreakdown, Model, ModelParams};
+
+use super::breakdown::MAPPED;
+use super::{Breakdown, BufferBytes, ContextParams, Footprint, Footprints, Place, Split};
+use crate::gguf::{self, Header};
+use file::SkeletonFile;
+use mapped::Mapped;
+
+/// A model's skeleton, ready to be loaded.
+#[derive(Debug)]
+pub(crate) struct Skeleton {
+    file: SkeletonFile,
+    /// The model's own header: where its tensors lie in its files.
+    header: Header,
+}
+
+/// A skeleton loaded for one split: contexts of any parameters can be asked about.
+#[derive(Debug)]
+pub(crate) struct Placed {
+    model: Model,
+    devices: Vec<Device>,
+    mapped: Option<Mapped>,
+}
+
+/// Why a probe gave no answer.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ProbeError {
+    /// The skeleton could not be made or written.
+    #[error(transparent)]
+    Skeleton(#[from] gguf::Error),
+    /// llama.cpp refused it.
+    #[error(transparent)]
+    Native(#[from] llama_sys::Error),
+}
+
+/// Recurrent state and the buffer of logits are really allocated while a probe lives: never several times at once.
+static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+
+impl Skeleton {
+    /// Writes the skeleton of a model.
+    pub(crate) fn of(header: &Header) -> Result<Self, gguf::Error> {
+        Ok(Self {
+            file: SkeletonFile::write(&header.skeleton()?, header.path())?,
+            header: header.clone(),
+        })
+    }
+
+    /// Loads it, split so over `devices`. Of the parameters, those of the load count: `mmap` and `repack`.
+    pub(crate) fn place(
+        &self,
+        devices: &[Device],
+        params: &ContextParams,
+        split: &Split,
+    ) -> Result<Placed, ProbeError> {
+        let _one = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
+        let model = llama_sys::quietly(|| {
+            Model::load(
+                self.file.path(),
+                ModelParams {
+                    n_gpu_layers: split.n_gpu_layers.try_into().unwrap_or(i32::MAX),
+                    devices: Some(devices.to_vec()),
+                    tensor_split: split.tensor_split.clone(),
+                    overrides: split.to_native(devices)?,
+                    load_mode: LoadMode::None,
+                    no_alloc: true,
+                    use_extra_bufts: params.repack,
+                    ..ModelParams::default()
+                },
+            )
+        })?;
+        let mapped = params
+            .maps(devices)
+            .then(|| Mapped::of(&self.header, &model.tensor_places()));
+        Ok(Placed {
+            model,
+            devices: devices.to_vec(),
+            mapped,
+        })
+    }
+}
+
+impl Placed {
+    /// Asks llama.cpp what it would hold with a context of these parameters.
+    pub(crate) fn breakdown(&self, params: &ContextParams) -> Result<Breakdown, ProbeError> {
+        let _one = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
+        let (breakdown, copies) = llama_sys::quietly(|| {
+            let context = Context::new(&self.model, params.to_native())?;
+            Ok::<_, llama_sys::Error>((context.memory_breakdown()?, context.copies()))
+        })?;
+        let mut rows = rows(&breakdown, &self.devices);
+        if let Some(mapped) = self.mapped {
+            for (row, native) in rows.iter_mut().zip(&breakdown.rows) {
+                // Plain and pinned memory, but not the CPU's own arrangement, which stays beside the file.
+                if native.is_host_buffer {
+                    row.model = 0;
+                }
+            }
+            rows.push(BufferBytes {
+                buffer_type: MAPPED.to_owned(),
+                place: Place::Host,
+                model: mapped.span,
+                context: 0,
+                compute: 0,
+                output: 0,
+            });
+        }
+        Ok(Breakdown::new(
+            rows,
+            copies,
+            self.devices.len(),
+            self.mapped.map(|mapped| mapped.resident),
+        ))
+    }
+}
+
+impl ContextParams {
+    /// Whether a load on these devices maps its file.
+    fn maps(&self, devices: &[Device]) -> bool {
+        let backends: Vec<String> = devices.iter().map(Device::backend).collect();
+        let mode = self.load_mode(backends.iter().map(String::as_str));
+        mode == LoadMode::Auto && devices.iter().all(Device::lets_files_be_mapped)
+    }
+}
+
+/// A breakdown of llama.cpp's, row by row. What lies in no listed device's own memory lies on the host.
+fn rows(breakdown: &MemoryBreakdown, devices: &[Device]) -> Vec<BufferBytes> {
+    let row = |native: &llama_sys::BufferUse| {
+        let device = native.device.as_ref().filter(|_| !native.on_host);
+        let gpu = device.and_then(|device| devices.iter().position(|known| known == device));
+        BufferBytes {
+            buffer_type: native.buffer_type.clone(),
+            place: gpu.map_or(Place::Host, Place::Gpu),
+            model: native.model,
+            context: native.context,
+            compute: native.compute,
+            output: native.output,
+        }
+    };
+    breakdown.rows.iter().map(row).collect()
+}
+
+/// Sums the breakdown of a real load by device. The buffer of logits is not in it, and a mapped file counts with its span.
+pub(crate) fn footprints(breakdown: &MemoryBreakdown, devices: &[Device]) -> Footprints {
+    let mut sums = Footprints::new(
+        vec![Footprint::default(); devices.len()],
+        Footprint::default(),
+    );
+    for row in rows(breakdown, devices) {
+        let sum = match row.place {
+            Place::Gpu(gpu) => &mut sums.gpus[gpu],
+            Place::Host => &mut sums.host,
+        };
+        *sum += Footprint::new(row.model, row.context, row.compute);
+    }
+    sums
+}
