@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-/// Compiles `native/shim.cpp` into OUT_DIR.
+/// Compiles `native/*.cpp` into OUT_DIR.
 pub(crate) fn compile(source: &Path) {
     cc::Build::new()
         .cpp(true)
@@ -14,7 +14,10 @@ pub(crate) fn compile(source: &Path) {
         .include(source.join("ggml/include"))
         // llama-ext.h: the memory breakdown has no C interface yet.
         .include(source.join("src"))
+        // ggml-backend-impl.h, for what a context without data cannot say of itself.
+        .include(source.join("ggml/src"))
         .include("native")
         .file("native/shim.cpp")
+        .file("native/no_alloc.cpp")
         .compile("llama_shim");
 }

@@ -1,8 +1,8 @@
 #include "shim.h"
+#include "no_alloc.h"
 
 #include "llama-context.h"
 #include "llama-ext.h"
-#include "llama-memory.h"
 #include "llama-model.h"
 
 #include <algorithm>
@@ -10,9 +10,7 @@
 #include <exception>
 #include <new>
 #include <numeric>
-#include <stdexcept>
 #include <string>
-#include <vector>
 
 namespace {
 
@@ -91,56 +89,6 @@ R guarded(shim_error * error, R fallback, F && call) {
         last_assertion[0] = 0;
     }
     return result;
-}
-
-// A context without data records what it reserves for the first prompt (llama-context.cpp:706), once per backend. One with data
-// reserves for a token next and for a prompt again (:734, :758), keeps the larger of each, and shares a buffer between backends of
-// one type (ggml-alloc.c:905). This reserves the rest and corrects the account. Where a backend limits its buffers and a reservation
-// spans several of them, the larger sum stands for the larger of each.
-void reserve_the_rest(llama_context * ctx, llama_memory_breakdown & breakdown) {
-    const llama_cparams & cparams = ctx->get_cparams();
-    const uint32_t n_seqs    = cparams.n_seq_max;
-    const uint32_t n_tokens  = std::min(cparams.n_ctx, cparams.n_ubatch);
-    const uint32_t n_outputs = std::min(n_tokens, cparams.n_outputs_max);
-
-    ggml_backend_sched_t sched = ctx->get_sched();
-    const size_t n_backends = ggml_backend_sched_get_n_backends(sched);
-    std::vector<size_t> sizes(n_backends, 0);
-
-    llama_memory_context_ptr mctx;
-    if (llama_memory_t memory = llama_get_memory(ctx)) {
-        mctx = memory->init_full();
-    }
-    const auto reserve = [&](uint32_t tokens, uint32_t seqs, uint32_t outputs) {
-        std::vector<size_t> these(n_backends, 0);
-        if (!ctx->graph_reserve(tokens, seqs, outputs, mctx.get(), true, these.data())) {
-            throw std::runtime_error("failed to reserve a graph");
-        }
-        for (size_t i = 0; i < n_backends; ++i) {
-            sizes[i] = std::max(sizes[i], these[i]);
-        }
-    };
-    reserve(n_seqs, n_seqs, n_seqs);
-    const llm_arch arch = ctx->get_model().arch;
-    if ((arch == LLM_ARCH_KIMI_LINEAR || arch == LLM_ARCH_MINIMAX_01) && n_seqs > 1) {
-        reserve(n_tokens, 1, n_outputs);
-    }
-
-    for (size_t i = 0; i < n_backends; ++i) {
-        ggml_backend_buffer_type_t buft = ggml_backend_sched_get_buffer_type(sched, ggml_backend_sched_get_backend(sched, i));
-        size_t sharing = 0;
-        bool   first   = true;
-        for (size_t j = 0; j < n_backends; ++j) {
-            if (ggml_backend_sched_get_buffer_type(sched, ggml_backend_sched_get_backend(sched, j)) == buft) {
-                ++sharing;
-                first = first && j >= i;
-            }
-        }
-        if (first) {
-            size_t & compute = breakdown[buft].compute;
-            compute = std::max(compute / sharing, sizes[i]);
-        }
-    }
 }
 
 // The buffer that results are returned in when as many as allowed are asked for (llama-context.cpp:2118). It is in no account of
@@ -261,21 +209,22 @@ int32_t shim_memory_breakdown(llama_context * ctx, shim_memory_row * rows, int32
     const auto read = [&] {
         llama_memory_breakdown breakdown = llama_get_memory_breakdown(ctx);
         if (ctx->get_model().hparams.no_alloc) {
-            reserve_the_rest(ctx, breakdown);
+            as_if_allocated(ctx, breakdown);
         }
         ggml_backend_buffer_type_t results = output_buft(ctx);
         breakdown[results]; // a row of its own, if it is alone there
+        const size_t output = output_bytes(ctx) + allocation_extra(results);
         int32_t n = 0;
         for (const auto & [buft, data] : breakdown) {
             if (n < n_max) {
                 rows[n] = { buft, ggml_backend_buft_get_device(buft), ggml_backend_buft_is_host(buft), data.model, data.context, data.compute,
-                            buft == results ? output_bytes(ctx) : 0 };
+                            buft == results ? output : 0 };
             }
             ++n;
         }
         return n;
     };
-    // Only what has no data is reserved here, and computes nothing.
+    // What has no data computes nothing, so that its assertions can be errors.
     return ctx->get_model().hparams.no_alloc ? guarded(error, (int32_t) 0, read) : checked(error, (int32_t) 0, read);
 }
 

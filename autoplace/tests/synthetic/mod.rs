@@ -90,6 +90,12 @@ impl Sketch {
         sketch
     }
 
+    /// The same model in so many files.
+    pub(crate) fn in_shards(mut self, shards: usize) -> Self {
+        self.shards = shards;
+        self
+    }
+
     pub(crate) fn u32(&mut self, key: &str, value: u64) {
         let (key, value) = (self.key(key), u32::try_from(value).unwrap());
         self.edit(|keys| keys.u32(&key, value));

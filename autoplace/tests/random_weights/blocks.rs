@@ -1,0 +1,101 @@
+//! Random data of ggml's tensor types: any bits for the quants, small numbers for the scales that they are multiplied with.
+
+use autoplace::gguf::TensorType as T;
+
+/// xorshift64*: enough for weights, and the same on every machine.
+pub(crate) struct Random(u64);
+
+impl Random {
+    pub(crate) fn new(seed: u64) -> Self {
+        Self(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1)
+    }
+
+    fn bits(&mut self) -> u64 {
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        self.0.wrapping_mul(0x2545_F491_4F6C_DD1D)
+    }
+
+    /// In -1..1.
+    fn unit(&mut self) -> f32 {
+        (self.bits() >> 40) as f32 / (1u32 << 23) as f32 - 1.0
+    }
+
+    /// The data of a tensor. Norms are near 1 and the decay of a state is negative, so that nothing grows without end.
+    pub(crate) fn tensor(&mut self, name: &str, ty: T, elements: u64) -> Vec<u8> {
+        let elements = usize::try_from(elements).unwrap();
+        match ty {
+            T::F32 => (0..elements)
+                .flat_map(|_| self.float(name).to_le_bytes())
+                .collect(),
+            T::F16 => (0..elements)
+                .flat_map(|_| half(0.05 * self.unit()).to_le_bytes())
+                .collect(),
+            quantised => {
+                let block = usize::try_from(quantised.block_size()).unwrap();
+                assert_eq!(elements % block, 0, "{name}");
+                (0..elements / block)
+                    .flat_map(|_| self.block(quantised))
+                    .collect()
+            }
+        }
+    }
+
+    fn float(&mut self, name: &str) -> f32 {
+        let x = self.unit();
+        if name.contains("norm") && !name.ends_with("bias") {
+            1.0 + 0.1 * x
+        } else if name.ends_with("ssm_a") {
+            -1.0 - 0.5 * x
+        } else {
+            0.05 * x
+        }
+    }
+
+    /// One block (ggml-common.h): quants of any bits, and scales at the places where its struct has them.
+    fn block(&mut self, ty: T) -> Vec<u8> {
+        let bytes = usize::try_from(ty.type_size()).unwrap();
+        let mut block: Vec<u8> = (0..bytes).map(|_| (self.bits() >> 32) as u8).collect();
+        let scales: &[usize] = match ty {
+            T::Q8_0 | T::Q4_0 | T::Q5_0 | T::IQ4_NL | T::IQ4_XS => &[0],
+            T::Q4_K | T::Q5_K => &[0, 2],
+            T::Q6_K => &[208],
+            // One byte that is an exponent, 127 for 1.
+            T::MXFP4 => {
+                block[0] = 119 + (self.bits() % 4) as u8;
+                &[]
+            }
+            other => panic!("no random {other}"),
+        };
+        // The K-quants multiply this with a scale of 6 to 8 bits, the others with the quant alone.
+        let size = match ty {
+            T::Q4_K | T::Q5_K | T::Q6_K | T::IQ4_XS => 0.000_1,
+            _ => 0.001,
+        };
+        for &at in scales {
+            let scale = half(size * (1.5 + 0.5 * self.unit()));
+            block[at..at + 2].copy_from_slice(&scale.to_le_bytes());
+        }
+        block
+    }
+}
+
+/// The nearest half below, of numbers that are 0 or normal in 16 bits.
+fn half(x: f32) -> u16 {
+    let bits = x.to_bits();
+    let sign = (bits >> 16) as u16 & 0x8000;
+    let exponent = ((bits >> 23) & 0xff) as i32 - 127 + 15;
+    if exponent <= 0 {
+        // Subnormal: the fraction with its leading 1, moved to where the exponent is 0.
+        let fraction = (bits & 0x7f_ffff) | 0x80_0000;
+        let shift = 14 - exponent;
+        return sign
+            | if shift < 32 {
+                (fraction >> shift) as u16
+            } else {
+                0
+            };
+    }
+    sign | ((exponent as u16) << 10) | ((bits >> 13) & 0x3ff) as u16
+}

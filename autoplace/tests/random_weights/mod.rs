@@ -1,0 +1,38 @@
+//! Models that can really be loaded and computed with: small, and with random weights.
+//!
+//! Their files are those of [`Sketch`], whose data is a hole; [`fill`] writes numbers into it.
+
+mod blocks;
+mod models;
+
+use std::fs::OpenOptions;
+use std::io::{Seek, SeekFrom, Write};
+use std::path::{Path, PathBuf};
+
+use autoplace::gguf::Header;
+
+use crate::synthetic::Sketch;
+use blocks::Random;
+pub(crate) use models::all;
+
+/// Writes the model's files into `folder` and returns the first.
+pub(crate) fn write(sketch: &Sketch, folder: &Path) -> PathBuf {
+    let path = sketch.write(folder);
+    fill(&path);
+    path
+}
+
+/// Gives every tensor of a model's files random values that stay finite through its blocks.
+fn fill(path: &Path) {
+    let header = Header::open(path).unwrap();
+    let mut random = Random::new(1);
+    for (number, shard) in header.shards().iter().enumerate() {
+        let mut file = OpenOptions::new().write(true).open(shard.path()).unwrap();
+        for tensor in header.tensors().filter(|tensor| tensor.shard() == number) {
+            let data = random.tensor(tensor.name(), tensor.ty(), tensor.elements());
+            assert_eq!(data.len() as u64, tensor.bytes(), "{}", tensor.name());
+            file.seek(SeekFrom::Start(tensor.offset())).unwrap();
+            file.write_all(&data).unwrap();
+        }
+    }
+}

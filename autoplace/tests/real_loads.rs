@@ -1,0 +1,204 @@
+//! The probe against real loads of models with random weights, on simulated GPUs that count for themselves: equal to the byte, before
+//! and after a prompt and a token.
+
+#![cfg(feature = "llama")]
+
+mod random_weights;
+mod real_loads_support;
+mod synthetic;
+
+use std::path::Path;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use autoplace::gguf::Header;
+use autoplace::llama_sys::Context;
+use autoplace::llama_sys::sim::{Rules, SimGpu};
+use autoplace::load::NativeProbe;
+use autoplace::machine::{Gpu, gib};
+use autoplace::memory::{Breakdown, ContextParams, Place, Split, TensorOverride};
+use real_loads_support::{Bytes, Card, Placement, decode, load, native, settings};
+
+/// Registered cards are GPUs of the whole process: one test at a time.
+fn alone() -> MutexGuard<'static, ()> {
+    static ALONE: Mutex<()> = Mutex::new(());
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[test]
+fn a_probe_is_the_real_load_to_the_byte() {
+    let _alone = alone();
+    let folder = tempfile::tempdir().unwrap();
+    let mut failures = Vec::new();
+    let mut cases = 0;
+    for (number, sketch) in random_weights::all().iter().enumerate() {
+        let path = random_weights::write(sketch, folder.path());
+        let probe = NativeProbe::new(&Header::open(&path).unwrap()).unwrap();
+        let all = u32::try_from(sketch.dims.n_layer).unwrap() + 1;
+        for (place, placement) in Placement::of(all).iter().enumerate() {
+            let settings = settings();
+            // Every model meets every setting, every placement too.
+            for turn in [0, 1] {
+                let params = &settings[(number + place + 2 * turn) % settings.len()];
+                let case = format!("{}: {placement:?}, {params:?}", sketch.title());
+                cases += 1;
+                if let Err(fault) = compare(&path, &probe, placement, params) {
+                    failures.push(format!("{case}\n    {fault}"));
+                }
+            }
+        }
+    }
+    println!("{cases} loads");
+    let shown: Vec<_> = failures.iter().take(12).map(String::as_str).collect();
+    assert!(
+        failures.is_empty(),
+        "{} of {cases} loads are not what was probed:\n{}",
+        failures.len(),
+        shown.join("\n")
+    );
+}
+
+/// One model on new cards, probed, loaded and computed with.
+fn compare(
+    path: &Path,
+    probe: &NativeProbe,
+    placement: &Placement,
+    params: &ContextParams,
+) -> Result<(), String> {
+    let cards: Vec<Card> = placement.cards.iter().map(Card::new).collect();
+    let gpus: Vec<&Gpu> = cards.iter().map(|card| &card.gpu).collect();
+    let probed = probe
+        .breakdown(&gpus, params, &placement.split)
+        .map_err(|error| format!("probe: {error}"))?;
+    for card in &cards {
+        if card.sim.used() > 0 {
+            return Err(format!("the probe left {} bytes", card.sim.used()));
+        }
+    }
+    // Before the real load the cards are new, so that what they counted at most is the load's.
+    let peaks: Vec<u64> = cards.iter().map(|card| card.sim.peak()).collect();
+
+    let model = load(path, &cards, &placement.split, params);
+    let model = model.map_err(|error| format!("load: {error}"))?;
+    let context = Context::new(&model, native(params));
+    let mut context = context.map_err(|error| format!("context: {error}"))?;
+    if context.copies() != probed.copies {
+        return Err(format!(
+            "{} copies, probed {}",
+            context.copies(),
+            probed.copies
+        ));
+    }
+    check("at first", &probed, &context, &cards)?;
+    decode(&mut context).map_err(|error| format!("prompt: {error}"))?;
+    check("after the prompt and a token", &probed, &context, &cards)?;
+    for ((card, sum), probe_peak) in cards.iter().zip(&probed.footprints.gpus).zip(peaks) {
+        let peak = card.sim.peak();
+        if peak > sum.total().max(probe_peak) {
+            return Err(format!("{peak} bytes at the most, probed {}", sum.total()));
+        }
+    }
+    drop(context);
+    drop(model);
+    match cards.iter().map(|card| card.sim.used()).sum() {
+        0 => Ok(()),
+        left => Err(format!("{left} bytes stay after everything is dropped")),
+    }
+}
+
+/// The probe, llama.cpp's own account, and what the cards count.
+fn check(when: &str, probed: &Breakdown, context: &Context, cards: &[Card]) -> Result<(), String> {
+    let real = Bytes::of_real(&context.memory_breakdown().unwrap());
+    let ours = Bytes::of_probe(probed);
+    if ours != real {
+        return Err(format!("{when}: probed {ours:?}\n    loaded {real:?}"));
+    }
+    for (index, card) in cards.iter().enumerate() {
+        let rows = probed
+            .rows
+            .iter()
+            .filter(|row| row.place == Place::Gpu(index));
+        let rows: u64 = rows.map(|row| row.total()).sum();
+        let sum = probed.footprints.gpus[index].total();
+        if (card.sim.used(), sum) != (rows, rows) {
+            return Err(format!(
+                "{when}: card {index} counts {}, the rows {rows}, the sums {sum}",
+                card.sim.used()
+            ));
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn contexts_of_one_placed_skeleton_are_those_of_probes_of_their_own() {
+    let _alone = alone();
+    let folder = tempfile::tempdir().unwrap();
+    let sketch = random_weights::all().remove(0);
+    let path = random_weights::write(&sketch, folder.path());
+    let probe = NativeProbe::new(&Header::open(&path).unwrap()).unwrap();
+    let card = Card::new(&(Rules::Cuda, false));
+    let split = Split::layers(3);
+    let placed = probe
+        .place(&[&card.gpu], &ContextParams::default(), &split)
+        .unwrap();
+    for n_ctx in [256, 4096, 1024] {
+        let mut params = ContextParams::default();
+        params.n_ctx = n_ctx;
+        let alone = probe.breakdown(&[&card.gpu], &params, &split).unwrap();
+        assert_eq!(placed.breakdown(&params).unwrap(), alone);
+    }
+}
+
+#[test]
+fn graphs_in_flight_are_counted_and_an_override_of_nothing_keeps_one() {
+    let _alone = alone();
+    let folder = tempfile::tempdir().unwrap();
+    let sketch = random_weights::all().remove(0);
+    let path = random_weights::write(&sketch, folder.path());
+    let probe = NativeProbe::new(&Header::open(&path).unwrap()).unwrap();
+    let cards = [(Rules::Cuda, true); 2].map(|card| Card::new(&card));
+    let gpus = cards.each_ref().map(|card| &card.gpu);
+    let params = ContextParams::default();
+    let mut split = Split::layers(5);
+    split.tensor_split = vec![1.0, 1.0];
+    let four = probe.breakdown(&gpus, &params, &split).unwrap();
+    split = split.overrides([TensorOverride::new("^nothing$", Place::Host)]);
+    let one = probe.breakdown(&gpus, &params, &split).unwrap();
+    assert_eq!((four.copies, one.copies), (4, 1));
+    assert!(four.footprints.gpus[0].compute > one.footprints.gpus[0].compute);
+
+    // With room for one only, a real load of the first split takes what the second was probed to.
+    for (card, sum) in cards.iter().zip(&one.footprints.gpus) {
+        card.sim.set_taken(gib(400) - sum.total());
+    }
+    split.overrides.clear();
+    let model = load(&path, &cards, &split, &params).unwrap();
+    let context = Context::new(&model, native(&params)).unwrap();
+    for (card, sum) in cards.iter().zip(&one.footprints.gpus) {
+        assert_eq!(card.sim.used(), sum.total());
+    }
+    drop(context);
+}
+
+#[test]
+fn state_that_is_really_allocated_and_does_not_fit_is_an_error_that_names_the_card() {
+    let _alone = alone();
+    let folder = tempfile::tempdir().unwrap();
+    let all = random_weights::all();
+    let sketch = all.iter().find(|sketch| sketch.arch == "mamba2").unwrap();
+    let path = random_weights::write(sketch, folder.path());
+    let probe = NativeProbe::new(&Header::open(&path).unwrap()).unwrap();
+    let sim = SimGpu::builder("SIM").total(4096).register().unwrap();
+    let gpu = Gpu::new("SIM").device(sim.device().name()).total(4096);
+    let error = probe
+        .breakdown(&[&gpu], &ContextParams::default(), &Split::layers(5))
+        .unwrap_err();
+    let autoplace::load::Error::Native(native) = &error else {
+        panic!("{error:?}")
+    };
+    let out = native
+        .out_of_memory()
+        .unwrap_or_else(|| panic!("{error:?}"));
+    assert_eq!(out.buffer_type, sim.device().name());
+    assert_eq!(sim.used(), 0);
+}

@@ -1,0 +1,183 @@
+#include "no_alloc.h"
+
+#include "ggml-backend-impl.h"
+#include "ggml-cpp.h"
+#include "llama-context.h"
+#include "llama-memory.h"
+#include "llama-model.h"
+
+#include <algorithm>
+#include <stdexcept>
+#include <vector>
+
+namespace {
+
+// The backend of every node of a graph, in the graph's order.
+using assignment = std::vector<ggml_backend_t>;
+
+assignment assignment_of(ggml_backend_sched_t sched, ggml_cgraph * graph) {
+    assignment backends(ggml_graph_n_nodes(graph));
+    for (size_t i = 0; i < backends.size(); ++i) {
+        backends[i] = ggml_backend_sched_get_tensor_backend(sched, ggml_graph_node(graph, i));
+    }
+    return backends;
+}
+
+// Building a graph assigns some of its nodes to backends (llama-context.cpp:2656, llama-graph.cpp:2823). A real reservation splits
+// the graph by that, but one for sizes forgets it first: ggml_backend_sched_reserve_size resets the scheduler, waits for the
+// backends, and splits (ggml-backend.cpp:2122). This is what one of the backends, the context's own CPU, does while it is waited
+// for: it assigns the nodes again.
+class assigning {
+  public:
+    assigning(llama_context * ctx, const assignment & backends) : ctx(ctx), backends(backends) {
+        ggml_backend_sched_t sched = ctx->get_sched();
+        cpu = ggml_backend_sched_get_backend(sched, ggml_backend_sched_get_n_backends(sched) - 1);
+        synchronize = cpu->iface.synchronize;
+        cpu->iface.synchronize = &assigning::assign;
+        current = this;
+    }
+    ~assigning() {
+        cpu->iface.synchronize = synchronize;
+        current = nullptr;
+    }
+    assigning(const assigning &) = delete;
+    assigning & operator=(const assigning &) = delete;
+
+    bool done = false;
+
+  private:
+    static void assign(ggml_backend_t) {
+        ggml_cgraph * graph = current->ctx->get_gf_res_reserve()->get_gf();
+        if (!graph || (size_t) ggml_graph_n_nodes(graph) != current->backends.size()) {
+            return;
+        }
+        for (size_t i = 0; i < current->backends.size(); ++i) {
+            if (current->backends[i]) {
+                ggml_backend_sched_set_tensor_backend(current->ctx->get_sched(), ggml_graph_node(graph, i), current->backends[i]);
+            }
+        }
+        current->done = true;
+    }
+
+    static thread_local assigning * current;
+
+    llama_context *    ctx;
+    const assignment & backends;
+    ggml_backend_t     cpu;
+    void (*synchronize)(ggml_backend_t);
+};
+
+thread_local assigning * assigning::current = nullptr;
+
+// Sizes of the compute buffers, one per backend.
+class reservations {
+  public:
+    explicit reservations(llama_context * ctx) : ctx(ctx), sizes(ggml_backend_sched_get_n_backends(ctx->get_sched()), 0) {
+        if (llama_memory_t memory = llama_get_memory(ctx)) {
+            mctx = memory->init_full();
+        }
+    }
+
+    // Grows the buffers to what this graph needs. `backends` are those that a split of the same graph came to.
+    void grow(uint32_t n_tokens, uint32_t n_seqs, uint32_t n_outputs, const assignment & backends) {
+        std::vector<size_t> these(sizes.size(), 0);
+        assigning assign(ctx, backends);
+        if (!ctx->graph_reserve(n_tokens, n_seqs, n_outputs, mctx.get(), true, these.data()) || !assign.done) {
+            throw std::runtime_error("failed to reserve a graph");
+        }
+        for (size_t i = 0; i < sizes.size(); ++i) {
+            sizes[i] = std::max(sizes[i], these[i]);
+        }
+    }
+
+    void grow(uint32_t n_tokens, uint32_t n_seqs, uint32_t n_outputs) {
+        ggml_cgraph * graph = ctx->graph_reserve(n_tokens, n_seqs, n_outputs, mctx.get(), true);
+        if (!graph) {
+            throw std::runtime_error("failed to split a graph");
+        }
+        grow(n_tokens, n_seqs, n_outputs, assignment_of(ctx->get_sched(), graph));
+    }
+
+    llama_context *     ctx;
+    std::vector<size_t> sizes;
+
+  private:
+    llama_memory_context_ptr mctx;
+};
+
+// The compute buffers as the context's constructor would leave them (llama-context.cpp:706-767): it reserves for a prompt, a token and
+// a prompt again, and keeps the larger of each. Where a backend limits its buffers and a reservation spans several of them, the
+// larger sum stands for the larger of each.
+std::vector<size_t> compute_sizes(llama_context * ctx) {
+    const llama_cparams & cparams = ctx->get_cparams();
+    const uint32_t n_seqs    = cparams.n_seq_max;
+    const uint32_t n_tokens  = std::min(cparams.n_ctx, cparams.n_ubatch);
+    const uint32_t n_outputs = std::min(n_tokens, cparams.n_outputs_max);
+    const llm_arch arch      = ctx->get_model().arch;
+
+    // The constructor has just split the last of the three, and nothing was reserved since.
+    const assignment last = assignment_of(ctx->get_sched(), ctx->get_gf_res_reserve()->get_gf());
+    reservations buffers(ctx);
+    if (arch == LLM_ARCH_KIMI_LINEAR || arch == LLM_ARCH_MINIMAX_01) {
+        buffers.grow(n_tokens, 1, n_outputs, last);
+        buffers.grow(n_tokens, n_seqs, n_outputs);
+    } else {
+        buffers.grow(n_tokens, n_seqs, n_outputs, last);
+    }
+    buffers.grow(n_seqs, n_seqs, n_seqs);
+    return buffers.sizes;
+}
+
+// Buffers that the model's weights of this type take: a new one where the next weight would not fit (ggml-backend.cpp,
+// ggml_backend_buft_alloc_buffer_n_default).
+size_t weight_buffers(const llama_model & model, ggml_backend_buffer_type_t buft) {
+    const size_t alignment = ggml_backend_buft_get_alignment(buft);
+    const size_t max_size  = ggml_backend_buft_get_max_size(buft);
+    size_t count = 0;
+    size_t size  = 0;
+    for (const auto & [name, tensor] : model.tensors_by_name) {
+        if (!tensor->buffer || ggml_backend_buffer_get_type(tensor->buffer) != buft) {
+            continue;
+        }
+        const size_t bytes = GGML_PAD(ggml_backend_buft_get_alloc_size(buft, tensor), alignment);
+        if (count == 0 || (size > 0 && size + bytes > max_size)) {
+            ++count;
+            size = 0;
+        }
+        size += bytes;
+    }
+    return count;
+}
+
+} // namespace
+
+size_t allocation_extra(ggml_backend_buffer_type_t buft) {
+    if (!ggml_backend_buft_is_host(buft) || buft == ggml_backend_cpu_buffer_type()) {
+        return 0;
+    }
+    const size_t asked = 64;
+    ggml_backend_buffer_ptr buffer { ggml_backend_buft_alloc_buffer(buft, asked) };
+    const size_t given = buffer ? ggml_backend_buffer_get_size(buffer.get()) : asked;
+    return given > asked ? given - asked : 0;
+}
+
+void as_if_allocated(llama_context * ctx, llama_memory_breakdown & breakdown) {
+    const std::vector<size_t> sizes = compute_sizes(ctx);
+    for (auto & [buft, data] : breakdown) {
+        data.compute = 0;
+        // Backends of one buffer type share a buffer (ggml-alloc.c:905).
+        for (size_t i = 0; i < sizes.size(); ++i) {
+            ggml_backend_sched_t sched = ctx->get_sched();
+            if (ggml_backend_sched_get_buffer_type(sched, ggml_backend_sched_get_backend(sched, i)) == buft) {
+                data.compute = std::max(data.compute, sizes[i]);
+            }
+        }
+        const size_t extra = data.model || data.compute ? allocation_extra(buft) : 0;
+        if (extra > 0) {
+            const size_t max_size = ggml_backend_buft_get_max_size(buft);
+            const size_t chunks   = data.compute / max_size + (data.compute % max_size > 0);
+            data.compute += extra * chunks;
+            data.model   += extra * weight_buffers(ctx->get_model(), buft);
+        }
+    }
+}
