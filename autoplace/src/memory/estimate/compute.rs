@@ -280,7 +280,9 @@ impl ComputeModel {
             0
         };
         let mut least = 0;
-        let computes = computes && (blocks || !self.offload_kqv);
+        // Attention in steps stays beside a cache on the host, whoever holds the block (llama-graph.cpp:2823).
+        let attends = plain && !self.offload_kqv;
+        let computes = attends || (computes && (blocks || !self.offload_kqv));
         if n_gpus > 0 && (self.op_offload || !blocks) {
             // The embeddings of the tokens and the mask are made here. So is the attention of the host's blocks while tokens
             // are few, but then it is small.
