@@ -1,80 +1,106 @@
-//! scratch
-#![allow(missing_docs)]
+//! How long llama.cpp takes to say what a 70B model with a vocabulary of 128k tokens would hold (the bar is 25 ms), and what of it
+//! each part takes.
+//!
+//! The last line is the same question asked without a skeleton: `no_alloc` over the model's own header.
+#![allow(missing_docs)] // criterion's macros make public functions.
+
 #[path = "../tests/shapes/mod.rs"]
 mod shapes;
-use autoplace::gguf::Header;
-use autoplace::llama_sys::{Context, ContextParams, LoadMode, Model, ModelParams, sim::SimGpu};
-use std::time::Instant;
-fn cpu() -> f64 {
-    let s = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap();
-    s.split(' ').next().unwrap().parse::<f64>().unwrap() / 1e6
-}
-fn main() {
-    let tokens = (0..128_256).map(|token| format!("token{token}"));
-    let builder = shapes::LLAMA_70B
+
+use std::hint::black_box;
+use std::path::Path;
+
+use autoplace::gguf::{Builder, Header};
+use autoplace::llama_sys::sim::{Rules, SimGpu};
+use autoplace::llama_sys::{self, Context, LoadMode, Model, ModelParams};
+use autoplace::load::NativeProbe;
+use autoplace::machine::{Gpu, gib};
+use autoplace::memory::{ContextParams, Split};
+use criterion::{Criterion, criterion_group, criterion_main};
+
+/// A 70B header whose vocabulary is listed, as in a real file.
+fn model() -> Builder {
+    const TOKENS: usize = 128_256;
+    let tokens = (0..TOKENS).map(|token| format!("token{token}"));
+    let merges = (0..TOKENS).map(|token| format!("to ken{token}"));
+    shapes::LLAMA_70B
         .builder()
-        .array_str("tokenizer.ggml.tokens", tokens);
-    let header: Header = builder.header().unwrap();
-    let gpu = SimGpu::builder("x").total(400 << 30).register().unwrap();
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("s.gguf");
-    for round in 0..4 {
-        let t = Instant::now();
-        let c = cpu();
-        let s = header.skeleton().unwrap();
-        println!("build skeleton {:?} cpu {:.2}", t.elapsed(), cpu() - c);
-        let t = Instant::now();
-        let c = cpu();
-        s.write_sparse(&path).unwrap();
-        println!(
-            "write skeleton {:?} cpu {:.2} {}",
-            t.elapsed(),
-            cpu() - c,
-            std::fs::metadata(&path).unwrap().len()
-        );
-        for ngl in [0, 40, 81] {
-            let t = Instant::now();
-            let c = cpu();
-            let m = Model::load(
-                &path,
-                ModelParams {
-                    devices: Some(vec![gpu.device()]),
-                    n_gpu_layers: ngl,
-                    load_mode: LoadMode::None,
-                    no_alloc: true,
-                    ..Default::default()
-                },
-            )
-            .unwrap();
-            println!("{round} {ngl} model {:?} cpu {:.2}", t.elapsed(), cpu() - c);
-            for n_threads in [None, Some(1)] {
-                let t = Instant::now();
-                let c = cpu();
-                let ctx = Context::new(
-                    &m,
-                    ContextParams {
-                        n_ctx: 4096,
-                        n_outputs_max: 1,
-                        n_threads,
-                        n_threads_batch: n_threads,
-                        ..Default::default()
-                    },
-                )
-                .unwrap();
-                println!("  context {:?} cpu {:.2}", t.elapsed(), cpu() - c);
-                let t = Instant::now();
-                let c = cpu();
-                ctx.memory_breakdown().unwrap();
-                println!("  breakdown {:?} cpu {:.2}", t.elapsed(), cpu() - c);
-                let t = Instant::now();
-                let c = cpu();
-                drop(ctx);
-                println!("  drop ctx {:?} cpu {:.2}", t.elapsed(), cpu() - c);
-            }
-            let t = Instant::now();
-            let c = cpu();
-            drop(m);
-            println!("  drop model {:?} cpu {:.2}", t.elapsed(), cpu() - c);
-        }
-    }
+        .str("tokenizer.ggml.model", "gpt2")
+        .str("tokenizer.ggml.pre", "llama-bpe")
+        .array_str("tokenizer.ggml.tokens", tokens)
+        .array_str("tokenizer.ggml.merges", merges)
+        .array_i32("tokenizer.ggml.token_type", &[1; TOKENS])
 }
+
+/// A card, and the same as the planner sees it.
+fn card() -> (SimGpu, Gpu) {
+    let sim = SimGpu::builder("SIM").total(gib(80)).rules(Rules::Cuda);
+    let sim = sim.register().unwrap();
+    let gpu = Gpu::new("SIM").device(sim.device().name());
+    let gpu = gpu.total(gib(80)).backend("CUDA");
+    (sim, gpu)
+}
+
+fn probing(criterion: &mut Criterion) {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("model.gguf");
+    model().write_sparse(&path).unwrap();
+    let header = Header::open(&path).unwrap();
+    let probe = NativeProbe::new(&header).unwrap();
+    let cards = [card(), card(), card()];
+    let gpus = cards.each_ref().map(|(_, gpu)| gpu);
+    let params = ContextParams::default();
+
+    let mut group = criterion.benchmark_group("probing a 70B model");
+    group.sample_size(20);
+    group.bench_function("skeleton, once per model", |bencher| {
+        bencher.iter(|| NativeProbe::new(black_box(&header)).unwrap());
+    });
+    for (name, gpus, n_gpu_layers) in [
+        ("the host alone", &gpus[..0], 0),
+        ("half of it on one GPU", &gpus[..1], 40),
+        ("all of it on one GPU", &gpus[..1], 81),
+        ("all of it on three GPUs", &gpus[..], 81),
+    ] {
+        let split = Split::layers(n_gpu_layers).tensor_split(vec![1.0; gpus.len()]);
+        group.bench_function(name, |bencher| {
+            bencher.iter(|| probe.breakdown(gpus, &params, &split).unwrap());
+        });
+    }
+    let split = Split::layers(40);
+    group.bench_function("of which the load", |bencher| {
+        bencher.iter(|| probe.place(&gpus[..1], &params, &split).unwrap());
+    });
+    let placed = probe.place(&gpus[..1], &params, &split).unwrap();
+    group.bench_function("of which the context", |bencher| {
+        bencher.iter(|| placed.breakdown(&params).unwrap());
+    });
+    group.bench_function("without a skeleton", |bencher| {
+        bencher.iter(|| whole(&path, &cards[0].0));
+    });
+    group.finish();
+}
+
+/// llama.cpp's own way.
+fn whole(path: &Path, card: &SimGpu) {
+    let model = Model::load(
+        path,
+        ModelParams {
+            n_gpu_layers: 40,
+            devices: Some(vec![card.device()]),
+            load_mode: LoadMode::None,
+            no_alloc: true,
+            ..ModelParams::default()
+        },
+    );
+    let params = llama_sys::ContextParams {
+        n_ctx: 4096,
+        n_outputs_max: 1,
+        ..llama_sys::ContextParams::default()
+    };
+    let context = Context::new(&model.unwrap(), params).unwrap();
+    black_box(context.memory_breakdown().unwrap());
+}
+
+criterion_group!(benches, probing);
+criterion_main!(benches);
