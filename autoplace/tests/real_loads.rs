@@ -202,3 +202,21 @@ fn state_that_is_really_allocated_and_does_not_fit_is_an_error_that_names_the_ca
     assert_eq!(out.buffer_type, sim.device().name());
     assert_eq!(sim.used(), 0);
 }
+
+#[test]
+fn a_gpu_whose_blocks_keep_nothing_fails_the_probe_as_it_fails_the_load() {
+    let _alone = alone();
+    let folder = tempfile::tempdir().unwrap();
+    let path = random_weights::write(&random_weights::without_attention(), folder.path());
+    let probe = NativeProbe::new(&Header::open(&path).unwrap()).unwrap();
+    let cards = [Card::new(&(Rules::Cuda, false))];
+    let params = ContextParams::default();
+    for (n_gpu_layers, works) in [(0, true), (1, true), (2, false), (3, true)] {
+        let split = Split::layers(n_gpu_layers);
+        let probed = probe.breakdown(&[&cards[0].gpu], &params, &split);
+        let model = load(&path, &cards, &split, &params).unwrap();
+        let loaded = Context::new(&model, native(&params));
+        assert_eq!(loaded.is_ok(), works, "{n_gpu_layers} layers");
+        assert_eq!(probed.is_ok(), works, "{n_gpu_layers} layers: {probed:?}");
+    }
+}

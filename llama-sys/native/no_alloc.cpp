@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <stdexcept>
+#include <string>
 #include <vector>
 
 namespace {
@@ -162,6 +163,15 @@ size_t allocation_extra(ggml_backend_buffer_type_t buft) {
 }
 
 void as_if_allocated(llama_context * ctx, llama_memory_breakdown & breakdown) {
+    // A device whose only blocks keep nothing: a buffer of no bytes is none, and llama.cpp gives up (llama-kv-cache.cpp:287).
+    if (llama_memory_t memory = llama_get_memory(ctx)) {
+        for (const auto & [buft, size] : memory->memory_breakdown()) {
+            if (size == 0) {
+                throw std::runtime_error(std::string("failed to allocate buffer for kv cache: the blocks on ") + ggml_backend_buft_name(buft) +
+                                         " keep none, which llama.cpp refuses");
+            }
+        }
+    }
     const std::vector<size_t> sizes = compute_sizes(ctx);
     for (auto & [buft, data] : breakdown) {
         data.compute = 0;

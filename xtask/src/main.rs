@@ -7,6 +7,7 @@ mod bindings;
 mod demo;
 mod fit_params;
 mod package;
+mod sanitize;
 mod setup;
 mod source;
 mod test;
@@ -46,6 +47,8 @@ fn run(arguments: &[String]) -> Result<()> {
         "fit-params" => fit_params::fit_params(&workspace, rest),
         "package" if rest.is_empty() => package::package(&workspace),
         "package" => bail!("usage: cargo xtask package"),
+        "sanitize" if rest.is_empty() => sanitize::sanitize(&workspace),
+        "sanitize" => bail!("usage: cargo xtask sanitize"),
         "help" | "--help" | "-h" => {
             print!("{}", help());
             Ok(())
@@ -61,6 +64,7 @@ cargo xtask test [STEP...]          sets the machine up, then runs every check (
 cargo xtask bindings [--write]      regenerates the raw bindings and compares (or replaces) the committed ones
 cargo xtask fit-params [ROUNDS]     times llama.cpp's own fit beside `autoplace plan` (compiles a second llama.cpp)
 cargo xtask package                 packages both published crates and builds what was packaged
+cargo xtask sanitize                runs the native layer and the probe under AddressSanitizer (Linux; compiles llama.cpp once more)
 cargo xtask help                    this text
 
 steps of test:

@@ -13,7 +13,7 @@ use autoplace::gguf::Header;
 
 use crate::synthetic::Sketch;
 use blocks::Random;
-pub(crate) use models::all;
+pub(crate) use models::{all, without_attention};
 
 /// Writes the model's files into `folder` and returns the first.
 pub(crate) fn write(sketch: &Sketch, folder: &Path) -> PathBuf {

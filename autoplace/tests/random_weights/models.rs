@@ -44,6 +44,25 @@ fn llama(name: &'static str, ty: T, output: Option<T>) -> Sketch {
     sketch
 }
 
+/// The last block only feeds forward.
+pub(crate) fn without_attention() -> Sketch {
+    let mut sketch = Sketch::new("deci", "last block", DIMS);
+    sketch.u32s("attention.head_count", &[4, 4, 4, 0]);
+    sketch.u32s("attention.head_count_kv", &[2, 2, 2, 0]);
+    sketch.u32s("feed_forward_length", &[768; 4]);
+    sketch.ends(T::Q4_K, Some(T::Q6_K));
+    sketch.tensor("rope_freqs.weight", T::F32, &[DIMS.head_dim / 2]);
+    for il in 0..DIMS.n_layer {
+        if il < 3 {
+            sketch.vector(il, "attn_norm.weight", DIMS.n_embd);
+            sketch.attention(il, T::Q4_K);
+        }
+        sketch.vector(il, "ffn_norm.weight", DIMS.n_embd);
+        sketch.feed_forward(il, T::Q4_K, T::Q4_K);
+    }
+    sketch
+}
+
 fn phi3() -> Sketch {
     let mut sketch = Sketch::new("phi3", "fused qkv", DIMS);
     sketch.u32("attention.sliding_window", 128);

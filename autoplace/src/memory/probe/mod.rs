@@ -6,15 +6,34 @@
 //!
 //! # Where a load without data differs from a real one
 //!
-//! | | without data | a real load | here |
-//! |---|---|---|---|
-//! | a mapped file | cannot be (llama-model.cpp:1857 asserts it) | host weights are one span per file; none is pinned | the span is computed from where each tensor was put ([`mapped`]) |
-//! | weights used twice (tied embeddings) | on the host once pinned and once not | mapped once | counted once |
-//! | later reservations | only the first prompt's is recorded | a token's and a second prompt's may be larger | reserved too (native/shim.cpp, `reserve_the_rest`) |
-//! | two backends with one buffer type | counted for each | one buffer | counted once (same place) |
-//! | the buffer of logits | in no account | in no account; it grows to `n_outputs_max` rows | added ([`BufferBytes::output`]) |
-//! | four graphs in flight | assumed to fit | one, where a GPU refuses the memory of four | [`Breakdown::copies`] says which |
-//! | recurrent and DeepSeek V4 state | **really allocated** (llama-memory-recurrent.cpp:135) | allocated | one probe at a time; a GPU without room for it fails the probe with [`llama_sys::Error::out_of_memory`] |
+//! Corrected, and held against real loads on simulated GPUs (`tests/real_loads.rs`):
+//!
+//! - **A mapped file.** Without data none can be mapped (llama-model.cpp:1857 asserts it), and the host's weights are put into the first
+//!   GPU's pinned memory where it has some. A real load maps one span per file instead and pins none. The span is computed from
+//!   where each tensor was put (`mapped.rs`). A weight with two uses (tied embeddings), pinned for one and not for the other, is
+//!   mapped once. Where a GPU shares its memory with the host, llama.cpp maps nothing and nothing is changed.
+//! - **Assigned nodes.** Building a graph assigns some nodes to a backend: the norm and the end of each layer to the layer's GPU, and the
+//!   attention in steps to the CPU without `offload_kqv`. A reservation for sizes forgets that before it begins
+//!   (ggml-backend.cpp:2122), and may come out too large or far too small. Here the nodes are assigned again
+//!   (llama-sys, `native/no_alloc.cpp`).
+//! - **Later reservations.** Only the first prompt's is recorded; a real context keeps the largest of a prompt's, a token's and for
+//!   some architectures a prompt's of one sequence.
+//! - **Two backends of one buffer type** are counted for each, though they share a buffer.
+//! - **Pinned memory of Vulkan** is 32 bytes larger than was asked for, buffer by buffer.
+//! - **The buffer of logits** is in no account of llama.cpp's, and grows from `n_seq_max` to `n_outputs_max` rows. It is added at its
+//!   largest ([`BufferBytes::output`]).
+//! - **A GPU whose only blocks keep nothing** (blocks without attention) fails a real load, since its cache would be a buffer of no
+//!   bytes. It fails the probe too.
+//!
+//! Not corrected:
+//!
+//! - **Four graphs in flight** (pipeline parallelism over several GPUs) are assumed to fit. A real load whose GPUs refuse them falls back
+//!   to one. [`Breakdown::copies`] says which was counted; a split with an override, even of nothing, has one from the start.
+//! - **Recurrent and DeepSeek V4 state and the buffer of logits are really allocated** while the question is answered
+//!   (llama-memory-recurrent.cpp:119). A GPU without room for the state is an error with
+//!   [`out_of_memory`](llama_sys::Error::out_of_memory).
+//! - **Embeddings of more than 4 GiB per layer** (gemma 4) are mapped even where `mmap` is off (llama-model-loader.cpp:1088). They are
+//!   counted as host weights all the same.
 //!
 //! Backends are really started: what a driver takes for itself, no breakdown says (see [`headroom`](super::headroom)).
 //!
