@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use autoplace::gguf::{Header, TensorType as T};
 use autoplace::llama_sys::sim::{Rules, SimGpu};
-use autoplace::llama_sys::{Backend, Model, ModelParams};
+use autoplace::llama_sys::{Backend, Device, Model, ModelParams};
 use autoplace::load::NativeProbe;
 use autoplace::machine::{Gpu, gib};
 use autoplace::memory::{
@@ -153,7 +153,7 @@ impl Traces {
         Self {
             descriptors: count("/proc/self/fd"),
             threads: count("/proc/self/task"),
-            devices: devices.iter().map(|device| device.name()).collect(),
+            devices: devices.iter().map(Device::name).collect(),
             environment: std::env::vars_os().collect(),
             temporary: temporary
                 .filter(|entry| entry.file_name().to_string_lossy().contains("skeleton"))

@@ -15,7 +15,7 @@ use autoplace::llama_sys::Context;
 use autoplace::llama_sys::sim::{Rules, SimGpu};
 use autoplace::load::NativeProbe;
 use autoplace::machine::{Gpu, gib};
-use autoplace::memory::{Breakdown, ContextParams, Place, Split, TensorOverride};
+use autoplace::memory::{Breakdown, BufferBytes, ContextParams, Place, Split, TensorOverride};
 use real_loads_support::{Bytes, Card, Placement, decode, load, native, settings};
 
 /// Registered cards are GPUs of the whole process: one test at a time.
@@ -117,7 +117,7 @@ fn check(when: &str, probed: &Breakdown, context: &Context, cards: &[Card]) -> R
             .rows
             .iter()
             .filter(|row| row.place == Place::Gpu(index));
-        let rows: u64 = rows.map(|row| row.total()).sum();
+        let rows: u64 = rows.map(BufferBytes::total).sum();
         let sum = probed.footprints.gpus[index].total();
         if (card.sim.used(), sum) != (rows, rows) {
             return Err(format!(
