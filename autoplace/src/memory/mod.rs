@@ -5,6 +5,7 @@
 //! header), the probe (llama.cpp's own `no_alloc` load) and the measurement. They speak the same [`Footprints`].
 
 pub mod backend;
+#[cfg(feature = "llama")]
 mod breakdown;
 mod context;
 mod error;
@@ -19,6 +20,7 @@ mod pattern;
 pub(crate) mod probe;
 mod split;
 
+#[cfg(feature = "llama")]
 pub use breakdown::{Breakdown, BufferBytes};
 pub use context::{ContextParams, ContextSizes, FlashAttention};
 pub use error::Error;
