@@ -23,6 +23,10 @@ const PROBES: usize = 10_000;
 /// A leak of 200 bytes per probe would show. The smallest thing that a probe makes, a tensor's description, has more.
 const GROWTH: u64 = 200 * PROBES as u64;
 
+/// Set by `cargo xtask sanitize`, which finds leaks by itself: a few hundred probes are enough for that, and memory grows since it
+/// keeps what is freed.
+const SANITIZED: &str = "AUTOPLACE_SANITIZED";
+
 /// One block, so that ten thousand take seconds.
 const DIMS: Dims = Dims {
     n_layer: 1,
@@ -223,7 +227,9 @@ fn ten_thousand_probes_leave_nothing_behind() {
     HEARD.store(0, Ordering::Relaxed);
     let (traces, memory) = (Traces::now(), resident());
 
-    for n in 0..PROBES {
+    let sanitized = std::env::var_os(SANITIZED).is_some();
+    let probes = if sanitized { PROBES / 20 } else { PROBES };
+    for n in 0..probes {
         assert_eq!(
             asked.ask(n % QUESTIONS),
             answers[n % QUESTIONS],
@@ -231,7 +237,11 @@ fn ten_thousand_probes_leave_nothing_behind() {
         );
     }
     let growth = resident().saturating_sub(memory);
-    assert!(growth < GROWTH, "{growth} bytes more than before");
+    println!("{growth} bytes more than before");
+    assert!(
+        sanitized || growth < GROWTH,
+        "{growth} bytes more than before"
+    );
     assert_eq!(Traces::now(), traces);
 
     // From several threads at once the answers are the same.
