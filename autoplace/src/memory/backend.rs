@@ -34,7 +34,7 @@ impl BackendRules {
     };
 
     /// Vulkan: the device's `minStorageBufferOffsetAlignment` (ggml-vulkan.cpp:13056), of which the standard allows up to 256.
-    /// We cannot ask the device here, so this is at most 255 bytes per tensor too much.
+    /// Where [`Gpu::alignment`] does not say, this is at most 255 bytes per tensor too much.
     pub const VULKAN: Self = Self {
         alignment: 256,
         row_padding: None,
@@ -63,6 +63,18 @@ impl BackendRules {
             Family::Vulkan => Self::VULKAN,
             Family::Metal => Self::METAL,
             Family::Other => Self::WIDEST,
+        }
+    }
+
+    /// The rules of a GPU: those of its backend, with the device's own alignment where that decides and is known.
+    #[must_use]
+    pub fn of_gpu(gpu: &Gpu) -> Self {
+        let rules = Self::of(&gpu.backend);
+        match gpu.alignment {
+            Some(alignment) if Family::of(&gpu.backend) == Family::Vulkan && alignment > 0 => {
+                Self { alignment, ..rules }
+            }
+            _ => rules,
         }
     }
 

@@ -79,10 +79,7 @@ impl Estimate {
                 type_v: params.type_v,
             });
         }
-        let rules: Vec<BackendRules> = gpus
-            .iter()
-            .map(|gpu| BackendRules::of(&gpu.backend))
-            .collect();
+        let rules: Vec<BackendRules> = gpus.iter().map(|gpu| BackendRules::of_gpu(gpu)).collect();
         #[allow(clippy::cast_precision_loss)] // llama.cpp splits by 32-bit floats too
         let free: Vec<f32> = gpus.iter().map(|gpu| gpu.free as f32).collect();
         let heads = (profile.hparams.head_dim_k, profile.hparams.head_dim_v);
@@ -191,6 +188,22 @@ impl Estimate {
     #[must_use]
     pub fn footprints(&self, n_gpu_layers: u32) -> Footprints {
         self.footprints_of(&self.assignment(n_gpu_layers))
+    }
+
+    /// Weights and caches alone, without `compute`: what is exact, and cheap enough to tell hopeless placements by.
+    #[must_use]
+    pub fn stored(&self, assignment: &Assignment) -> Footprints {
+        let weights = self.weights.cost(assignment);
+        let kv = self.kv.cost(assignment);
+        let gpus = weights.gpus.iter().zip(&kv.gpus);
+        Footprints {
+            gpus: gpus
+                .map(|(&weights, &kv)| Footprint::new(weights, kv, 0))
+                .collect(),
+            host: Footprint::new(weights.host, kv.host, 0),
+            output: 0,
+            mapped: self.mmap.then_some(weights.mapped),
+        }
     }
 
     /// Bytes that a layer adds to a GPU: its weights and its cache. The output layer is number `n_layer`.
