@@ -79,13 +79,18 @@ impl Suite {
         let profile = profile(path);
         self.tally.model(sketch.arch);
         let settings = settings();
+        let contexts = match (profile.n_layer() <= 8, thorough) {
+            (_, true) => 8,
+            (true, false) => 2,
+            (false, false) => 1,
+        };
         for machine in machines {
             let n_gpus = machine.cards.len();
             for split in splits(profile.n_layer(), n_gpus, thorough) {
                 let repack = self.turn % 3 > 0;
                 let probed = Probed::load(path, &machine.cards, &split, repack)
                     .unwrap_or_else(|error| panic!("{}: {split:?}: {error}", sketch.title()));
-                for _ in 0..if thorough { 8 } else { 2 } {
+                for _ in 0..contexts {
                     // 7 and 24 have no divisor in common: all settings take their turn.
                     let mut params = settings[(self.turn * 7) % settings.len()].clone();
                     self.turn += 1;

@@ -125,8 +125,11 @@ impl Estimate {
             output: params.output_bytes(profile, &sizes),
             mmap: params.mmap,
             sizes,
-            // It was fitted on a GPU with pinned memory, and on none. The scores of attention that is not fused fit worse.
-            fitted: fitted && !plain && (gpus.is_empty() || is_pinned) && gpus.len() < 2,
+            // It was fitted on a GPU with pinned memory that keeps its cache, and on none. The scores of attention that is not
+            // fused fit worse.
+            fitted: fitted
+                && !plain
+                && (gpus.is_empty() || (is_pinned && gpus.len() == 1 && params.offload_kqv)),
             // Whether attention goes to the GPU along with borrowed weights depends on the graph: known of those fitted.
             host_computes: !fitted || (params.repack && !is_pinned),
             known: matches!(profile.state, StateLaw::Known { .. })
