@@ -78,6 +78,16 @@ impl BackendRules {
         }
     }
 
+    /// Whether these are the GPU's rules and not the most that they may be.
+    #[must_use]
+    pub fn are_exact_for(gpu: &Gpu) -> bool {
+        match Family::of(&gpu.backend) {
+            Family::Cuda | Family::Metal => true,
+            Family::Vulkan => gpu.alignment.is_some(),
+            Family::Other => false,
+        }
+    }
+
     /// Bytes that a tensor takes: its own, the padding of its rows, and the way to the next tensor
     /// (ggml-backend.cpp:57-90, ggml_backend_buft_get_alloc_size).
     #[must_use]
@@ -145,36 +155,6 @@ impl Family {
                     matches!(head_k, 64 | 80 | 96 | 112 | 128 | 256)
                 }
             }
-    }
-}
-
-/// Whether the host's weights lie in memory that a GPU has pinned. If so, the GPU computes with them for large batches; if not,
-/// the CPU may repack them, and then computes with them itself (ggml-backend.cpp:1110, llama-model.cpp:1080-1130).
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Pinned {
-    /// By a GPU of this kind.
-    Yes {
-        family: Family,
-    },
-    /// We have not read the backend.
-    Perhaps,
-    No,
-}
-
-impl Pinned {
-    /// The first GPU that offers pinned memory gives it (llama-model.cpp:1100).
-    pub(super) fn by(gpus: &[&Gpu]) -> Self {
-        let all = gpus.iter().map(|gpu| match Family::of(&gpu.backend) {
-            family @ (Family::Cuda | Family::Vulkan) => Self::Yes { family },
-            Family::Other => Self::Perhaps,
-            Family::Metal => Self::No,
-        });
-        all.fold(Self::No, |one, other| match (one, other) {
-            // Whoever gives it: what it takes differs in types that hardly any model has.
-            (Self::Yes { family }, _) | (_, Self::Yes { family }) => Self::Yes { family },
-            (Self::Perhaps, _) | (_, Self::Perhaps) => Self::Perhaps,
-            (Self::No, Self::No) => Self::No,
-        })
     }
 }
 

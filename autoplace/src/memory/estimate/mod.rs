@@ -12,6 +12,7 @@
 
 pub mod assignment;
 mod compute;
+mod host_memory;
 mod kv;
 mod stored;
 mod weights;
@@ -20,9 +21,10 @@ use crate::machine::Gpu;
 use crate::profile::{ModelProfile, StateLaw};
 
 use self::compute::{Attention, ComputeModel};
+use self::host_memory::Pinned;
 use self::kv::KvTable;
 use self::weights::WeightTable;
-use super::backend::{BackendRules, Family, Pinned};
+use super::backend::{BackendRules, Family};
 use super::pattern::Pattern;
 use super::{
     ContextParams, ContextSizes, Error, FlashAttention, Footprint, Footprints, TensorOverride,
@@ -55,6 +57,7 @@ pub struct Estimate {
     sizes: ContextSizes,
     fitted: bool,
     known: bool,
+    exact: bool,
 }
 
 impl Estimate {
@@ -114,6 +117,9 @@ impl Estimate {
         let is_pinned = matches!(pinned, Pinned::Yes { .. });
         let kv = KvTable::new(profile, &rules, params, &sizes);
         let window = kv.window_cells();
+        let known =
+            matches!(profile.state, StateLaw::Known { .. }) && profile.weights.unplaced.is_empty();
+        let known_rules = gpus.iter().all(|gpu| BackendRules::are_exact_for(gpu));
         Ok(Self {
             n_layer: profile.n_layer(),
             points: split_points(&free)?,
@@ -132,8 +138,8 @@ impl Estimate {
                 && (gpus.is_empty() || (is_pinned && gpus.len() == 1 && params.offload_kqv)),
             // Whether attention goes to the GPU along with borrowed weights depends on the graph: known of those fitted.
             host_computes: !fitted || (params.repack && !is_pinned),
-            known: matches!(profile.state, StateLaw::Known { .. })
-                && profile.weights.unplaced.is_empty(),
+            known,
+            exact: known && known_rules && pinned != Pinned::Perhaps,
         })
     }
 
@@ -276,6 +282,13 @@ impl Estimate {
     #[must_use]
     pub const fn is_known(&self) -> bool {
         self.known
+    }
+
+    /// Whether weights and cache are llama.cpp's to the byte: their laws are known, and so are the rules by which each GPU lays
+    /// them out. Otherwise they may be more than it takes; of Vulkan without [`Gpu::alignment`] up to 255 bytes per tensor.
+    #[must_use]
+    pub const fn is_exact(&self) -> bool {
+        self.exact
     }
 
     /// Bytes by which the estimate of a device's compute buffer may be too low with so many layers on the GPUs: a quarter on
