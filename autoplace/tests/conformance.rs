@@ -12,17 +12,21 @@ mod synthetic;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use autoplace::gguf::Header;
+use autoplace::gguf::{Header, TensorType as T};
 use autoplace::llama_sys::sim::Rules;
 use autoplace::machine::{Gpu, Host, Machine as Computer, gib};
-use autoplace::memory::{self, ContextParams, Estimate, Footprints, KvType, Split};
+use autoplace::memory::estimate::Assignment;
+use autoplace::memory::{
+    self, ContextParams, Estimate, Footprints, KvType, Place, Split, TensorOverride,
+};
 use autoplace::plan::{self, Confidence, Planner, Probe};
 use autoplace::profile::ModelProfile;
 
 use conformance_support::grid::{settings, splits};
 use conformance_support::rig::{Card, Machine, Probed, Rig};
 use conformance_support::tally::{Pair, Tally};
-use synthetic::Sketch;
+use synthetic::block::Block;
+use synthetic::{Dims, Sketch};
 
 /// Registered cards are GPUs of the whole process: one test at a time.
 fn alone() -> MutexGuard<'static, ()> {
@@ -216,6 +220,160 @@ fn a_model_of_unknown_law_is_planned_by_a_probe_only() {
         let plan = planner.plan_probed(&Native { path, card: &card }).unwrap();
         assert_eq!(plan.confidence, Confidence::Probed, "{}", sketch.title());
         assert!(plan.full_offload, "{}", sketch.title());
+    }
+}
+
+#[test]
+fn counts_per_gpu_are_what_llama_cpp_splits_by() {
+    let _alone = alone();
+    let folder = tempfile::tempdir().unwrap();
+    // 64 blocks over as many GPUs as llama.cpp schedules.
+    let path = written("exaone4", "64 blocks", folder.path());
+    let profile = profile(&path);
+    let all = profile.full_offload();
+    let cards: Vec<Card> = (0..15)
+        .map(|_| Card::new(Rules::Plain, "MTL", gib(24), false))
+        .collect();
+    let params = &settings()[0];
+    let mut random = 7_u64;
+    for n_gpus in [1, 2, 3, 7, 15] {
+        let cards: Vec<&Card> = cards[..n_gpus].iter().collect();
+        let gpus: Vec<&Gpu> = cards.iter().map(|card| &card.gpu).collect();
+        let estimate = Estimate::new(&profile, &gpus, params).unwrap();
+        for _ in 0..4 {
+            let mut left = all;
+            let counts: Vec<u32> = (0..n_gpus)
+                .map(|_| {
+                    random = random
+                        .wrapping_mul(6_364_136_223_846_793_005)
+                        .wrapping_add(1);
+                    let most = 3 * u64::from(all) / n_gpus as u64;
+                    // A third of the GPUs has none.
+                    let count = if random >> 60 < 5 {
+                        0
+                    } else {
+                        (random >> 33) % most
+                    };
+                    let count = left.min(u32::try_from(count).unwrap());
+                    left -= count;
+                    count
+                })
+                .collect();
+            let split = Split::by_counts(&counts);
+            let probed = Probed::load(&path, &cards, &split, true).unwrap();
+            let theirs = probed.footprints(params).unwrap();
+            let ours = estimate.footprints_of(&Assignment::by_counts(profile.n_layer(), &counts));
+            for (ours, theirs) in ours.gpus.iter().zip(&theirs.gpus) {
+                assert_eq!(
+                    (ours.weights, ours.kv),
+                    (theirs.weights, theirs.kv),
+                    "{counts:?}"
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn patterns_mean_to_us_what_they_mean_to_llama_cpp() {
+    const PATTERNS: [&str; 32] = [
+        "",
+        "ffn",
+        r"\.ffn_(up|down)\.",
+        r"^blk\.0\.",
+        r"weight$",
+        r"^output",
+        r"blk\.[0-2]\.attn_[qk]\.weight",
+        r"blk\.[^0]\.",
+        r"blk\.(?:1|3)\.ffn_.*",
+        r"\d",
+        r"\D\d\D",
+        r"\bffn_up\b",
+        r"\battn\b",
+        r"\Bnorm",
+        r"f{2}n",
+        r"f{1,}n_u",
+        r"t{1,2}n_(k|v)",
+        r"k\.[13]\.attn_\w+\.weight",
+        r"[.]attn_output[.]",
+        r"[a-]ttn_q",
+        r"[-a]ttn_v",
+        r"[\w.]+_down",
+        r"[\d]\.ffn_gate",
+        r"(attn|ffn)_norm",
+        r"(|token_)embd",
+        r"x|y|_up",
+        r"a.*?q",
+        r"n??orm",
+        r"(ffn_)+up",
+        r"(k\.2.*|k\.3.*)exps",
+        r"t\st|\S_k",
+        r"blk\.(0|[1-9][0-9]*)\.attn_v\.weight$",
+    ];
+    let _alone = alone();
+    let folder = tempfile::tempdir().unwrap();
+    let path = written("llama", "gqa q4_k", folder.path());
+    let profile = profile(&path);
+    let card = Card::new(Rules::Plain, "MTL", gib(24), false);
+    let params = &settings()[0];
+    let plain = Estimate::new(&profile, &[&card.gpu], params).unwrap();
+    let mut seen = std::collections::BTreeSet::new();
+    for pattern in PATTERNS {
+        let split = Split::layers(profile.full_offload())
+            .overrides([TensorOverride::new(pattern, Place::Host)]);
+        let probed = Probed::load(&path, &[&card], &split, params.repack).unwrap();
+        let theirs = probed.footprints(params).unwrap();
+        let estimate = plain.clone().overrides(&split.overrides).unwrap();
+        let ours = estimate.footprints(split.n_gpu_layers);
+        assert_eq!(ours.host.weights, theirs.host.weights, "{pattern}");
+        assert_eq!(ours.gpus[0].weights, theirs.gpus[0].weights, "{pattern}");
+        seen.insert(ours.host.weights);
+    }
+    assert!(seen.len() > 16, "the patterns should differ: {seen:?}");
+}
+
+#[test]
+fn what_is_mapped_is_what_llama_cpp_maps() {
+    let _alone = alone();
+    let folder = tempfile::tempdir().unwrap();
+    let dims = Dims {
+        n_layer: 5,
+        n_embd: 256,
+        n_ff: 512,
+        n_head: 4,
+        n_head_kv: 2,
+        head_dim: 64,
+        n_vocab: 1000,
+    };
+    let card = Card::new(Rules::Cuda, "CUDA", gib(4), false);
+    for (name, shards) in [("tiny", 1), ("tiny split", 2)] {
+        let mut sketch = Sketch::new("llama", name, dims);
+        sketch.shards = shards;
+        // The last matrix of the file is one that an x86 rearranges, the output one that it does not.
+        sketch.ends(T::Q8_0, Some(T::Q6_K));
+        sketch.stack(&Block::new(T::Q8_0, T::Q4_0));
+        let path = sketch.write(folder.path());
+        let profile = profile(&path);
+        for (cards, layers) in [
+            (vec![], 0),
+            (vec![&card], 0),
+            (vec![&card], 3),
+            (vec![&card], 6),
+        ] {
+            for repack in [true, false] {
+                let split = Split::layers(layers);
+                let gpus: Vec<&Gpu> = cards.iter().map(|card| &card.gpu).collect();
+                let mut params = ContextParams::default();
+                params.repack = repack;
+                let estimate = Estimate::new(&profile, &gpus, &params).unwrap();
+                assert_eq!(
+                    estimate.footprints(layers).mapped,
+                    Some(Probed::mapped(&path, &cards, &split, repack).unwrap()),
+                    "{name}, {layers} layers on {} GPUs, repack {repack}",
+                    gpus.len()
+                );
+            }
+        }
     }
 }
 

@@ -4,7 +4,7 @@
 //! load without allocation (`no_alloc`) answers in milliseconds.
 #![allow(dead_code, reason = "each test uses some of it")]
 
-mod block;
+pub(crate) mod block;
 mod dense;
 mod experts;
 mod recurrent;
@@ -56,7 +56,7 @@ pub(crate) struct Sketch {
     pub(crate) name: &'static str,
     pub(crate) arch: &'static str,
     pub(crate) dims: Dims,
-    shards: usize,
+    pub(crate) shards: usize,
     keys: Builder,
     tensors: Vec<(String, T, Vec<u64>)>,
 }
