@@ -173,6 +173,7 @@ fn pairs(case: &Case<'_>, estimate: &Estimate, theirs: &Footprints) -> Vec<Pair>
     let gpus = ours.gpus.iter().zip(&theirs.gpus);
     gpus.chain([(&ours.host, &theirs.host)])
         .map(|(&ours, &theirs)| Pair {
+            uncertainty: estimate.uncertainty(n_gpu_layers, &ours),
             ours,
             theirs,
             claimed: estimate.compute_is_fitted() && !borrows,

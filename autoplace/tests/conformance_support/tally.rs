@@ -13,6 +13,8 @@ pub(crate) struct Pair {
     pub(crate) theirs: Footprint,
     /// Whether the estimate says that its compute buffers are close here.
     pub(crate) claimed: bool,
+    /// Bytes by which the estimate says that its compute buffer may be too low.
+    pub(crate) uncertainty: u64,
 }
 
 impl Pair {
@@ -79,6 +81,8 @@ struct Seen {
     kv: Errors,
     claimed: Errors,
     other: Errors,
+    /// Compute buffers that are larger than what the estimate says of them at most.
+    above: usize,
     totals: Errors,
 }
 
@@ -102,6 +106,8 @@ impl Tally {
             seen.totals.add(ours.total(), theirs.total());
         } else {
             seen.other.add(ours.compute, theirs.compute);
+            let most = ours.compute.saturating_add(pair.uncertainty);
+            seen.above += usize::from(theirs.compute > most);
         }
     }
 }
@@ -111,13 +117,14 @@ impl fmt::Display for Tally {
         writeln!(
             f,
             "| architecture | models | devices | weights, bytes | cache, bytes | claimed | their compute, MiB | \
-             their totals, MiB | other compute, MiB |\n|---|--:|--:|--:|--:|--:|--:|--:|--:|"
+             their totals, MiB | other compute, MiB | of these, above our most |\n|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|"
         )?;
         let mut all = Seen::default();
         for (architecture, seen) in &self.0 {
             row(f, architecture, seen)?;
             all.models += seen.models;
             all.devices += seen.devices;
+            all.above += seen.above;
             for (all, one) in [
                 (&mut all.weights, &seen.weights),
                 (&mut all.kv, &seen.kv),
@@ -135,7 +142,7 @@ impl fmt::Display for Tally {
 fn row(f: &mut fmt::Formatter<'_>, name: &str, seen: &Seen) -> fmt::Result {
     writeln!(
         f,
-        "| {name} | {} | {} | {} | {} | {} | {} | {} | {} |",
+        "| {name} | {} | {} | {} | {} | {} | {} | {} | {} | {} |",
         seen.models,
         seen.devices,
         Shown(&seen.weights, true),
@@ -144,5 +151,6 @@ fn row(f: &mut fmt::Formatter<'_>, name: &str, seen: &Seen) -> fmt::Result {
         Shown(&seen.claimed, false),
         Shown(&seen.totals, false),
         Shown(&seen.other, false),
+        seen.above,
     )
 }

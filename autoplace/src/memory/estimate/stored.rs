@@ -5,7 +5,11 @@ use std::ops::Range;
 
 use crate::gguf::TensorType;
 use crate::memory::backend::BackendRules;
-use crate::profile::{Weight, WeightBytes};
+use crate::profile::{ModelProfile, Weight};
+
+/// Of what an architecture marks (models/gemma4.cpp:59, models/qwen4exp.cpp:215) only tensors above so many bytes are read lazily
+/// (llama-model-loader.cpp:1091).
+const LAZY_ABOVE: u64 = 4 << 30;
 
 /// The layer that a weight follows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -33,6 +37,8 @@ pub(super) struct StoredWeight {
     pub(super) bytes: u64,
     pub(super) offset: u64,
     pub(super) shard: usize,
+    /// Whether its rows are read from the file as they are needed: it is on the host whatever an override says.
+    pub(super) lazy: bool,
     name: Range<usize>,
 }
 
@@ -58,7 +64,8 @@ pub(super) struct Stored {
 }
 
 impl Stored {
-    pub(super) fn new(weights: &WeightBytes) -> Self {
+    pub(super) fn new(profile: &ModelProfile) -> Self {
+        let weights = &profile.weights;
         let mut stored = Self::default();
         let count = weights.loaded().count() + 1;
         stored.weights.reserve_exact(count);
@@ -75,6 +82,13 @@ impl Stored {
         stored.extend(Group::Rope, &weights.rope);
         let tied = weights.tied_output.then(|| weights.output_matrix());
         stored.extend(Group::Tied, tied.flatten());
+        if matches!(profile.architecture.as_str(), "gemma4" | "qwen4exp") {
+            for weight in &mut stored.weights {
+                let marked =
+                    stored.names.get(weight.name.clone()) == Some("per_layer_token_embd.weight");
+                weight.lazy = marked && weight.bytes > LAZY_ABOVE;
+            }
+        }
         stored
     }
 
@@ -90,6 +104,7 @@ impl Stored {
                 bytes: weight.bytes,
                 offset: weight.offset,
                 shard: weight.shard,
+                lazy: false,
                 name: begin..self.names.len(),
             });
         }

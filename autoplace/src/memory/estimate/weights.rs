@@ -117,7 +117,7 @@ impl WeightTable {
             .collect();
         let empty = Layer::new(&rules);
         let table = Self {
-            stored: Stored::new(&profile.weights),
+            stored: Stored::new(profile),
             rules_of,
             host: HostMemory::new(pinned, params),
             overrides: Vec::new(),
@@ -140,7 +140,7 @@ impl WeightTable {
     pub(super) fn overridden(mut self, place: impl Fn(&str) -> Option<Place>) -> Self {
         let weights = self.stored.weights.iter();
         self.overrides = weights
-            .map(|weight| place(self.stored.name(weight)))
+            .map(|weight| place(self.stored.name(weight)).filter(|_| !weight.lazy))
             .collect();
         self.summed()
     }
