@@ -348,8 +348,7 @@ fn what_is_mapped_is_what_llama_cpp_maps() {
     };
     let card = Card::new(Rules::Cuda, "CUDA", gib(4), false);
     for (name, shards) in [("tiny", 1), ("tiny split", 2)] {
-        let mut sketch = Sketch::new("llama", name, dims);
-        sketch.shards = shards;
+        let mut sketch = Sketch::new("llama", name, dims).in_shards(shards);
         // The last matrix of the file is one that an x86 rearranges, the output one that it does not.
         sketch.ends(T::Q8_0, Some(T::Q6_K));
         sketch.stack(&Block::new(T::Q8_0, T::Q4_0));

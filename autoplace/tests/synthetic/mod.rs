@@ -56,7 +56,7 @@ pub(crate) struct Sketch {
     pub(crate) name: &'static str,
     pub(crate) arch: &'static str,
     pub(crate) dims: Dims,
-    pub(crate) shards: usize,
+    shards: usize,
     keys: Builder,
     tensors: Vec<(String, T, Vec<u64>)>,
 }
@@ -90,6 +90,12 @@ impl Sketch {
         sketch.u32("vocab_size", dims.n_vocab);
         sketch.f32("attention.layer_norm_rms_epsilon", 1e-5);
         sketch
+    }
+
+    /// The same model in so many files.
+    pub(crate) fn in_shards(mut self, shards: usize) -> Self {
+        self.shards = shards;
+        self
     }
 
     pub(crate) fn u32(&mut self, key: &str, value: u64) {
