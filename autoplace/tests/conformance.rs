@@ -83,15 +83,17 @@ impl Suite {
         let profile = profile(path);
         self.tally.model(sketch.arch);
         let settings = settings();
+        // Deep models take their time.
         let contexts = match (profile.n_layer() <= 8, thorough) {
-            (_, true) => 8,
+            (true, true) => 8,
+            (false, true) => 3,
             (true, false) => 2,
             (false, false) => 1,
         };
         for machine in machines {
             let n_gpus = machine.cards.len();
             for split in splits(profile.n_layer(), n_gpus, thorough) {
-                let repack = self.turn % 3 > 0;
+                let repack = !self.turn.is_multiple_of(3);
                 let probed = Probed::load(path, &machine.cards, &split, repack)
                     .unwrap_or_else(|error| panic!("{}: {split:?}: {error}", sketch.title()));
                 for _ in 0..contexts {

@@ -118,3 +118,62 @@ pub(super) const fn repacks(ty: TensorType) -> bool {
     );
     everywhere || (elsewhere && !cfg!(any(target_arch = "x86_64", target_arch = "x86")))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::{HostMemory, Pinned};
+    use crate::gguf::TensorType as T;
+    use crate::machine::Gpu;
+    use crate::memory::backend::Family;
+    use crate::memory::context::ContextParams;
+    use crate::memory::estimate::stored::{Group, StoredWeight};
+
+    fn pinned(backends: &[&str]) -> Pinned {
+        let gpus: Vec<Gpu> = backends
+            .iter()
+            .map(|&backend| Gpu::new("card").backend(backend))
+            .collect();
+        Pinned::by(&gpus.iter().collect::<Vec<_>>())
+    }
+
+    #[test]
+    fn the_first_gpu_that_pins_memory_gives_it() {
+        let family = Family::Vulkan;
+        assert_eq!(pinned(&["MTL", "Vulkan", "CUDA"]), Pinned::Yes { family });
+        assert_eq!(pinned(&["SomethingNew", "Vulkan"]), Pinned::Yes { family });
+        assert_eq!(pinned(&["RPC", "SomethingNew"]), Pinned::Perhaps);
+        assert_eq!(pinned(&["RPC", "MTL"]), Pinned::No);
+        assert_eq!(pinned(&[]), Pinned::No);
+    }
+
+    #[test]
+    fn a_tied_embedding_is_kept_twice_where_lookup_and_product_choose_differently() {
+        let twice = |pinned, ty, (ne0, ne1), repack, mmap| {
+            let weight = StoredWeight::matrix(Group::Tied, ty, ne0, ne1);
+            let mut params = ContextParams::default();
+            (params.repack, params.mmap) = (repack, mmap);
+            HostMemory::new(pinned, &params).keeps_twice(&weight)
+        };
+        let cuda = Pinned::Yes {
+            family: Family::Cuda,
+        };
+        let (even, odd) = ((1024, 1000), (1024, 1001));
+        // Without pinned memory: if the CPU arranges the product's anew, mapped or not.
+        assert!(twice(Pinned::No, T::Q4_0, even, true, true));
+        assert!(twice(Pinned::No, T::Q4_0, even, true, false));
+        assert!(!twice(Pinned::No, T::Q4_0, even, false, false));
+        assert!(!twice(Pinned::No, T::F16, even, true, false));
+        if cfg!(target_arch = "x86_64") {
+            assert!(!twice(Pinned::No, T::Q4_0, odd, true, true));
+        }
+        // Pinned memory takes both uses of nearly every type.
+        for ty in [T::F16, T::Q4_0, T::Q4_K, T::Q6_K, T::Q8_0, T::IQ4_XS] {
+            assert!(!twice(cuda, ty, even, true, false), "{ty:?}");
+            assert!(!twice(cuda, ty, even, true, true), "{ty:?}");
+        }
+        // CUDA looks up no rows of IQ4_NL that are no multiple of 256, so those lie in plain memory; so does all that is mapped.
+        assert!(!twice(cuda, T::IQ4_NL, (1024, 1000), true, false));
+        assert!(twice(cuda, T::IQ4_NL, (1056, 1000), true, false));
+        assert!(!twice(cuda, T::IQ4_NL, (1056, 1000), true, true));
+    }
+}

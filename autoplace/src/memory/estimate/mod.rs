@@ -2,13 +2,13 @@
 //!
 //! | part | how good |
 //! |---|---|
-//! | weights | exact to the byte (Vulkan: to its alignment), [`weights`](self) by llama.cpp's own assignment |
-//! | keys and values, recurrent state | exact for [`StateLaw::Known`](crate::profile::StateLaw), an upper bound for most others |
+//! | weights | exact to the byte for any list of GPUs, `tensor_split` and overrides, see [`Estimate::is_exact`] |
+//! | keys and values, recurrent state | the same for [`StateLaw::Known`](crate::profile::StateLaw), an upper bound for most others |
 //! | compute | modelled: fitted on the llama architecture, see [`Estimate::compute_is_fitted`] |
 //!
 //! `docs/conformance.md` says how far each is from llama.cpp, architecture by architecture.
 //!
-//! Microseconds per placement, no native code. The probe corrects it.
+//! Microseconds per placement, no native code: every layer is summed up once, when the estimate is made. The probe corrects it.
 
 pub mod assignment;
 mod compute;

@@ -48,6 +48,22 @@ impl StoredWeight {
         rules.alloc(self.ty, self.ne0, self.bytes)
     }
 
+    /// A matrix without a name.
+    #[cfg(test)]
+    pub(super) fn matrix(group: Group, ty: TensorType, ne0: u64, ne1: u64) -> Self {
+        Self {
+            group,
+            ty,
+            ne0,
+            ne1,
+            bytes: ty.row_bytes(ne0) * ne1,
+            offset: 0,
+            shard: 0,
+            lazy: false,
+            name: 0..0,
+        }
+    }
+
     /// As [`Weight::is_matrix`].
     pub(super) const fn is_matrix(&self) -> bool {
         self.ne1 > 1
