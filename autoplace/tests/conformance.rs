@@ -178,7 +178,7 @@ fn pairs(case: &Case<'_>, estimate: &Estimate, theirs: &Footprints) -> Vec<Pair>
             uncertainty: estimate.uncertainty(n_gpu_layers, &ours),
             ours,
             theirs,
-            claimed: estimate.compute_is_fitted() && !borrows,
+            claimed: estimate.compute_is_fitted() && !borrows && case.machine.is_asynchronous(),
         })
         .collect()
 }
@@ -210,7 +210,7 @@ fn compressed_keys_of_another_type_than_values_are_refused_as_llama_cpp_does() {
 fn a_model_of_unknown_law_is_planned_by_a_probe_only() {
     let _alone = alone();
     let folder = tempfile::tempdir().unwrap();
-    let card = Card::new(Rules::Cuda, "CUDA", gib(400), false);
+    let card = Card::new(Rules::Cuda, 400);
     let computer = Computer::new(Host::new(gib(64))).with_gpu(card.gpu.clone());
     let unknown = synthetic::unknown();
     assert!(!unknown.is_empty());
@@ -234,9 +234,7 @@ fn counts_per_gpu_are_what_llama_cpp_splits_by() {
     let path = written("exaone4", "64 blocks", folder.path());
     let profile = profile(&path);
     let all = profile.full_offload();
-    let cards: Vec<Card> = (0..15)
-        .map(|_| Card::new(Rules::Plain, "MTL", gib(24), false))
-        .collect();
+    let cards: Vec<Card> = (0..15).map(|_| Card::new(Rules::Metal, 24)).collect();
     let params = &settings()[0];
     let mut random = 7_u64;
     for n_gpus in [1, 2, 3, 7, 15] {
@@ -317,7 +315,7 @@ fn patterns_mean_to_us_what_they_mean_to_llama_cpp() {
     let folder = tempfile::tempdir().unwrap();
     let path = written("llama", "gqa q4_k", folder.path());
     let profile = profile(&path);
-    let card = Card::new(Rules::Plain, "MTL", gib(24), false);
+    let card = Card::new(Rules::Metal, 24);
     let params = &settings()[0];
     let plain = Estimate::new(&profile, &[&card.gpu], params).unwrap();
     let mut seen = std::collections::BTreeSet::new();
@@ -348,7 +346,7 @@ fn what_is_mapped_is_what_llama_cpp_maps() {
         head_dim: 64,
         n_vocab: 1000,
     };
-    let card = Card::new(Rules::Cuda, "CUDA", gib(4), false);
+    let card = Card::new(Rules::Cuda, 4);
     for (name, shards) in [("tiny", 1), ("tiny split", 2)] {
         let mut sketch = Sketch::new("llama", name, dims).in_shards(shards);
         // The last matrix of the file is one that an x86 rearranges, the output one that it does not.

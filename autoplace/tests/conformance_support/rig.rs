@@ -14,23 +14,37 @@ use autoplace::memory::{
 /// A simulated card, and the same as the planner sees it.
 pub(crate) struct Card {
     sim: SimGpu,
+    asynchronous: bool,
     pub(crate) gpu: Gpu,
 }
 
 impl Card {
-    pub(crate) fn new(rules: Rules, backend: &str, size: u64, asynchronous: bool) -> Self {
+    /// A card of this size in GiB by the rules of its backend, as asynchronous as the real ones.
+    pub(crate) fn new(rules: Rules, size: u64) -> Self {
+        Self::with(rules, size, true)
+    }
+
+    fn with(rules: Rules, size: u64, asynchronous: bool) -> Self {
+        let (backend, alignment) = match rules {
+            Rules::Cuda => ("CUDA", None),
+            Rules::Vulkan { alignment, .. } => ("Vulkan", Some(alignment)),
+            Rules::Metal => ("MTL", None),
+            other => panic!("no backend is {other:?}"),
+        };
         let sim = SimGpu::builder(format!("SIM {backend}"))
-            .total(size)
+            .total(gib(size))
             .rules(rules)
             .backend(backend)
             .asynchronous(asynchronous)
             .register()
             .unwrap();
-        let mut gpu = Gpu::new(backend).total(size).backend(backend);
-        if let Rules::Vulkan { alignment, .. } = rules {
-            gpu = gpu.alignment(alignment);
+        let mut gpu = Gpu::new(backend).total(gib(size)).backend(backend);
+        gpu.alignment = alignment;
+        Self {
+            sim,
+            asynchronous,
+            gpu,
         }
-        Self { sim, gpu }
     }
 
     pub(crate) fn device(&self) -> Device {
@@ -44,9 +58,21 @@ pub(crate) struct Machine<'a> {
     pub(crate) cards: Vec<&'a Card>,
 }
 
+fn machine<'a>(name: &'static str, cards: &[&'a Card]) -> Machine<'a> {
+    Machine {
+        name,
+        cards: cards.to_vec(),
+    }
+}
+
 impl Machine<'_> {
     pub(crate) fn gpus(&self) -> Vec<&Gpu> {
         self.cards.iter().map(|card| &card.gpu).collect()
+    }
+
+    /// Whether its cards compute asynchronously, as those of the real backends do: it decides how many graphs are in flight.
+    pub(crate) fn is_asynchronous(&self) -> bool {
+        self.cards.iter().all(|card| card.asynchronous)
     }
 }
 
@@ -60,29 +86,27 @@ impl Rig {
             max_alloc: gib(4),
         };
         Self([
-            Card::new(Rules::Cuda, "CUDA", gib(400), true),
-            Card::new(Rules::Cuda, "CUDA", gib(150), true),
-            Card::new(vulkan(256), "Vulkan", gib(270), false),
-            Card::new(vulkan(64), "Vulkan", gib(90), false),
-            Card::new(Rules::Metal, "MTL", gib(200), false),
-            Card::new(Rules::Plain, "MTL", gib(400), false),
+            Card::new(Rules::Cuda, 400),
+            Card::new(Rules::Cuda, 150),
+            Card::with(Rules::Cuda, 230, false),
+            Card::new(vulkan(256), 270),
+            Card::new(vulkan(64), 90),
+            Card::new(Rules::Metal, 200),
         ])
     }
 
     /// None to three of them.
     pub(crate) fn machines(&self) -> Vec<Machine<'_>> {
-        let machine = |name, cards: &[usize]| Machine {
-            name,
-            cards: cards.iter().map(|&card| &self.0[card]).collect(),
-        };
+        let [large, small, slow, vulkan, fine, metal] = &self.0;
         vec![
             machine("the host", &[]),
-            machine("CUDA", &[0]),
-            machine("plain", &[5]),
-            machine("Vulkan", &[3]),
-            machine("CUDA and CUDA", &[1, 0]),
-            machine("Metal and CUDA", &[4, 0]),
-            machine("Vulkan, Metal and CUDA", &[2, 4, 1]),
+            machine("CUDA", &[large]),
+            machine("Vulkan", &[fine]),
+            machine("Metal", &[metal]),
+            machine("CUDA and CUDA", &[small, large]),
+            machine("CUDA and a CUDA that waits", &[large, slow]),
+            machine("Metal and CUDA", &[metal, large]),
+            machine("Vulkan, Metal and CUDA", &[vulkan, metal, small]),
         ]
     }
 }
