@@ -74,8 +74,6 @@ impl StoredWeight {
 #[derive(Debug, Clone, Default)]
 pub(super) struct Stored {
     pub(super) weights: Vec<StoredWeight>,
-    /// Where each block begins in `weights`.
-    pub(super) blocks: Vec<usize>,
     names: String,
 }
 
@@ -85,11 +83,9 @@ impl Stored {
         let mut stored = Self::default();
         let count = weights.loaded().count() + 1;
         stored.weights.reserve_exact(count);
-        stored.blocks.reserve_exact(weights.blocks.len());
         // About what `blk.10.attn_norm.weight` takes.
-        stored.names.reserve(count * 24);
+        stored.names.reserve(count.saturating_mul(24));
         for (index, block) in weights.blocks.iter().enumerate() {
-            stored.blocks.push(stored.weights.len());
             stored.extend(Group::Block(index), &block.weights);
         }
         stored.extend(Group::Input, &weights.input);

@@ -145,14 +145,7 @@ impl WeightTable {
         self.summed()
     }
 
-    /// Where the `index`-th weight of a block goes, if elsewhere than the block.
-    #[allow(dead_code, reason = "for the simulation of the graph")]
-    pub(super) fn place_of(&self, block: usize, index: usize) -> Option<Place> {
-        let begin = *self.stored.blocks.get(block)?;
-        self.overrides.get(begin.checked_add(index)?).copied()?
-    }
-
-    /// Whether weights of blocks go elsewhere than their block.
+    /// Whether weights go elsewhere than their layer.
     pub(super) fn has_overrides(&self) -> bool {
         self.overrides.iter().any(Option::is_some)
     }
