@@ -3,7 +3,11 @@
 mod shapes;
 
 use autoplace::machine::{Gpu, gib};
-use autoplace::memory::{ContextParams, Estimate, FlashAttention, Footprint, Footprints, KvType};
+use autoplace::memory::estimate::Assignment;
+use autoplace::memory::{
+    ContextParams, Estimate, FlashAttention, Footprint, Footprints, KvType, Place, Split,
+    TensorOverride,
+};
 use autoplace::profile::ModelProfile;
 
 use shapes::{LLAMA_1B, LLAMA_8B, LLAMA_70B, QWEN_14B, QWEN3_8B, QWEN3_30B_A3B, Shape, TINY};
@@ -211,6 +215,133 @@ fn a_cache_type_that_does_not_divide_a_head_is_an_error() {
     params.type_v = KvType::Q4_0;
     params.flash_attn = FlashAttention::Off;
     assert!(Estimate::new(&LLAMA_8B.profile(), &[], &params).is_err());
+}
+
+/// The tiny model, or another, on two cards: a CUDA card first, then a Metal one, of which the second has twice as much free.
+fn two(profile: &ModelProfile, params: &ContextParams) -> Estimate {
+    let (cuda, metal) = (card().free(gib(10)), card().backend("MTL").free(gib(20)));
+    Estimate::new(profile, &[&cuda, &metal], params).unwrap()
+}
+
+fn weights(footprints: &Footprints) -> (u64, u64, u64) {
+    let [first, second] = footprints.gpus[..] else {
+        panic!("two GPUs");
+    };
+    (first.weights, second.weights, footprints.host.weights)
+}
+
+#[test]
+fn two_gpus_share_layers_by_free_memory_and_each_lays_them_out_by_its_own_rules() {
+    let estimate = two(&TINY.profile(), &params(512));
+    // Of three layers the first is the CUDA card's: a third of the free bytes.
+    let cuda = TINY_BLOCK_CUDA + 128;
+    let metal = TINY_BLOCK_HOST + 32 + TINY_EMBEDDING + TINY_NORM;
+    assert_eq!(
+        weights(&estimate.footprints(3)),
+        (cuda, metal, TINY_EMBEDDING)
+    );
+    // A block that only the host has brings the frequencies of rope there too.
+    let output = TINY_EMBEDDING + TINY_NORM;
+    let host = TINY_EMBEDDING + TINY_BLOCK_HOST + 32;
+    assert_eq!(weights(&estimate.footprints(2)), (cuda, output, host));
+}
+
+#[test]
+fn proportions_take_the_place_of_free_memory_and_counts_are_proportions() {
+    let estimate = two(&TINY.profile(), &params(512));
+    let split = Split::by_counts(&[2, 1]);
+    let by_split = estimate.clone().tensor_split(&split.tensor_split).unwrap();
+    let by_counts = estimate.footprints_of(&Assignment::by_counts(2, &[2, 1]));
+    assert_eq!(by_split.footprints(split.n_gpu_layers), by_counts);
+    let cuda = 2 * TINY_BLOCK_CUDA + 128;
+    assert_eq!(
+        weights(&by_counts),
+        (cuda, TINY_EMBEDDING + TINY_NORM, TINY_EMBEDDING)
+    );
+    let zeros = estimate.clone().tensor_split(&[0.0, 0.0]).unwrap();
+    assert_eq!(zeros.footprints(3), estimate.footprints(3));
+    let error = estimate.tensor_split(&[1.0, f32::INFINITY]).unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "tensor_split[1] is inf, but proportions are finite and not negative"
+    );
+}
+
+#[test]
+fn the_first_pattern_in_a_name_decides_and_the_cache_stays_with_the_layer() {
+    let estimate = two(&TINY.profile(), &params(512));
+    let plain = estimate.footprints(3);
+    let moved = estimate
+        .overrides(&[
+            TensorOverride::new(r"^blk\.0\.attn_q\.", Place::Gpu(1)),
+            TensorOverride::new("attn_(q|k)", Place::Host),
+        ])
+        .unwrap()
+        .footprints(3);
+    let (q, k) = (64 * 64 * 4, 64 * 32 * 4);
+    let (first, second, host) = weights(&plain);
+    // Block 0 is the first card's, block 1 the second's.
+    assert_eq!(
+        weights(&moved),
+        (first - q - k, second + q - q - k, host + k + q + k)
+    );
+    let kv = |footprints: &Footprints| footprints.gpus.iter().map(|gpu| gpu.kv).sum::<u64>();
+    assert_eq!(kv(&moved), kv(&plain));
+}
+
+#[test]
+fn a_tied_embedding_that_is_sent_to_a_gpu_is_there_once() {
+    let profile = Shape { tied: true, ..TINY }.profile();
+    let sent = |place| {
+        let rule = [TensorOverride::new("^token_embd", place)];
+        let estimate = two(&profile, &params(512)).overrides(&rule).unwrap();
+        weights(&estimate.footprints(3))
+    };
+    let (first, second, host) = weights(&two(&profile, &params(512)).footprints(3));
+    // Its copy was with the output layer, on the second card.
+    assert_eq!(
+        sent(Place::Gpu(0)),
+        (first + TINY_EMBEDDING, second - TINY_EMBEDDING, 0)
+    );
+    assert_eq!(sent(Place::Gpu(1)), (first, second, 0));
+    assert_eq!(sent(Place::Host), (first, second - TINY_EMBEDDING, host));
+}
+
+#[test]
+fn an_override_that_cannot_be_followed_is_an_error_that_names_it() {
+    let error = |pattern: &str, place| {
+        let estimate = two(&TINY.profile(), &params(512));
+        let rules = [TensorOverride::new(pattern, place)];
+        estimate.overrides(&rules).unwrap_err().to_string()
+    };
+    assert_eq!(
+        error("ffn", Place::Gpu(2)),
+        "tensor_buft_overrides `ffn`: there is no GPU 2: there are 2"
+    );
+    assert_eq!(
+        error("(?i)ffn", Place::Host),
+        "tensor_buft_overrides `(?i)ffn`: of groups that begin with `(?` only `(?:` is taken"
+    );
+    assert!(error("ffn(", Place::Host).starts_with("tensor_buft_overrides `ffn(`: "));
+}
+
+#[test]
+fn vulkans_alignment_is_the_devices_own_where_it_is_known() {
+    let profile = TINY.profile();
+    let of = |card: &Gpu| {
+        let estimate = Estimate::new(&profile, &[card], &params(512)).unwrap();
+        (estimate.is_exact(), estimate.footprints(3).gpus[0].weights)
+    };
+    let vulkan = card().backend("Vulkan");
+    let (exact, bound) = of(&vulkan);
+    let (known, aligned) = of(&vulkan.alignment(32));
+    assert!(!exact && known);
+    // All of its tensors but the 8 floats of rope are multiples of 256 bytes or of 32.
+    let plain = 2 * TINY_BLOCK_HOST + 32 + TINY_EMBEDDING + TINY_NORM;
+    assert_eq!(aligned, plain);
+    assert!(bound > aligned && bound < aligned + 20 * 256);
+    assert!(of(&card()).0);
+    assert!(!of(&card().backend("SomethingNew")).0);
 }
 
 /// What llama.cpp itself said of these headers, in a `no_alloc` load on a simulated GPU with CUDA's rules (alignment 128, rows

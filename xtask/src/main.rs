@@ -4,6 +4,7 @@
 //! asked, so what it does by hand can be done without it.
 
 mod bindings;
+mod conformance;
 mod demo;
 mod fit_params;
 mod package;
@@ -39,6 +40,11 @@ fn run(arguments: &[String]) -> Result<()> {
     match verb.as_str() {
         "demo" => demo::demo(&workspace, rest),
         "test" => test::test(&workspace, rest),
+        "conformance" => match rest {
+            [] => conformance::conformance(&workspace),
+            [flag] if flag == "--write" => conformance::write(&workspace),
+            _ => bail!("usage: cargo xtask conformance [--write]"),
+        },
         "bindings" => match rest {
             [] => bindings::check(&workspace),
             [flag] if flag == "--write" => bindings::write(&workspace),
@@ -61,6 +67,7 @@ fn help() -> String {
     let mut text = String::from(
         "cargo xtask demo [-- ARGUMENTS]     sets the machine up, then runs examples/generate.rs (with these arguments)
 cargo xtask test [STEP...]          sets the machine up, then runs every check (or these steps only)
+cargo xtask conformance [--write]   compares the estimate with llama.cpp over a large grid, minutes (and writes docs/conformance.md)
 cargo xtask bindings [--write]      regenerates the raw bindings and compares (or replaces) the committed ones
 cargo xtask fit-params [ROUNDS]     times llama.cpp's own fit beside `autoplace plan` (compiles a second llama.cpp)
 cargo xtask package                 packages both published crates and builds what was packaged

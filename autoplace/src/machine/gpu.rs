@@ -35,6 +35,10 @@ pub struct Gpu {
     pub total: u64,
     /// Bytes free now: the smallest of what was read, never more than `total`.
     pub free: u64,
+    /// What every tensor on it begins at a multiple of, in bytes, where that is the device's own affair and known: Vulkan's
+    /// `minStorageBufferOffsetAlignment`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub alignment: Option<u64>,
     /// What ggml's backend said, unaltered.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ggml: Option<Reading>,
@@ -103,6 +107,7 @@ impl Gpu {
             pci_id: None,
             total: 0,
             free: 0,
+            alignment: None,
             ggml: None,
             nvml: None,
         }
@@ -127,6 +132,13 @@ impl Gpu {
         } else {
             bytes
         };
+        self
+    }
+
+    /// Sets what its tensors begin at multiples of: a power of two, in bytes.
+    #[must_use]
+    pub const fn alignment(mut self, bytes: u64) -> Self {
+        self.alignment = Some(bytes);
         self
     }
 

@@ -34,7 +34,7 @@ impl BackendRules {
     };
 
     /// Vulkan: the device's `minStorageBufferOffsetAlignment` (ggml-vulkan.cpp:13056), of which the standard allows up to 256.
-    /// We cannot ask the device here, so this is at most 255 bytes per tensor too much.
+    /// Where [`Gpu::alignment`] does not say, this is at most 255 bytes per tensor too much.
     pub const VULKAN: Self = Self {
         alignment: 256,
         row_padding: None,
@@ -63,6 +63,28 @@ impl BackendRules {
             Family::Vulkan => Self::VULKAN,
             Family::Metal => Self::METAL,
             Family::Other => Self::WIDEST,
+        }
+    }
+
+    /// The rules of a GPU: those of its backend, with the device's own alignment where that decides and is known.
+    #[must_use]
+    pub fn of_gpu(gpu: &Gpu) -> Self {
+        let rules = Self::of(&gpu.backend);
+        match gpu.alignment {
+            Some(alignment) if Family::of(&gpu.backend) == Family::Vulkan && alignment > 0 => {
+                Self { alignment, ..rules }
+            }
+            _ => rules,
+        }
+    }
+
+    /// Whether these are the GPU's rules and not the most that they may be.
+    #[must_use]
+    pub fn are_exact_for(gpu: &Gpu) -> bool {
+        match Family::of(&gpu.backend) {
+            Family::Cuda | Family::Metal => true,
+            Family::Vulkan => gpu.alignment.is_some(),
+            Family::Other => false,
         }
     }
 
@@ -133,36 +155,6 @@ impl Family {
                     matches!(head_k, 64 | 80 | 96 | 112 | 128 | 256)
                 }
             }
-    }
-}
-
-/// Whether the host's weights lie in memory that a GPU has pinned. If so, the GPU computes with them for large batches; if not,
-/// the CPU may repack them, and then computes with them itself (ggml-backend.cpp:1110, llama-model.cpp:1080-1130).
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Pinned {
-    /// By a GPU of this kind.
-    Yes {
-        family: Family,
-    },
-    /// We have not read the backend.
-    Perhaps,
-    No,
-}
-
-impl Pinned {
-    /// The first GPU that offers pinned memory gives it (llama-model.cpp:1100).
-    pub(super) fn by(gpus: &[&Gpu]) -> Self {
-        let all = gpus.iter().map(|gpu| match Family::of(&gpu.backend) {
-            family @ (Family::Cuda | Family::Vulkan) => Self::Yes { family },
-            Family::Other => Self::Perhaps,
-            Family::Metal => Self::No,
-        });
-        all.fold(Self::No, |one, other| match (one, other) {
-            // Whoever gives it: what it takes differs in types that hardly any model has.
-            (Self::Yes { family }, _) | (_, Self::Yes { family }) => Self::Yes { family },
-            (Self::Perhaps, _) | (_, Self::Perhaps) => Self::Perhaps,
-            (Self::No, Self::No) => Self::No,
-        })
     }
 }
 

@@ -1,9 +1,9 @@
-//! How far estimates are from llama.cpp's answers, by architecture.
+//! How far estimates are from llama.cpp's answers, by architecture and by what the bytes are for.
 
 use std::collections::BTreeMap;
 use std::fmt;
 
-use autoplace::memory::{Estimate, Footprint};
+use autoplace::memory::Footprint;
 
 const MIB: u64 = 1 << 20;
 
@@ -11,120 +11,146 @@ const MIB: u64 = 1 << 20;
 pub(crate) struct Pair {
     pub(crate) ours: Footprint,
     pub(crate) theirs: Footprint,
-    /// Whether a GPU may compute with weights that the host keeps.
-    pub(crate) borrows: bool,
     /// Whether the estimate says that its compute buffers are close here.
     pub(crate) claimed: bool,
+    /// Bytes by which the estimate says that its compute buffer may be too low.
+    pub(crate) uncertainty: u64,
 }
 
 impl Pair {
-    fn exact(&self) -> bool {
-        (self.ours.weights, self.ours.kv) == (self.theirs.weights, self.theirs.kv)
-    }
-
-    /// Whether the totals are within 1 % or 16 MiB.
-    fn close(&self) -> bool {
-        let bar = (16 * MIB).max(self.theirs.total() / 100);
-        self.ours.total().abs_diff(self.theirs.total()) <= bar
-    }
-
-    /// By how many MiB our compute buffer is too large.
-    fn excess(&self) -> f64 {
-        #[allow(clippy::cast_precision_loss)] // a table of MiB
-        let mib = |bytes: u64| bytes as f64 / MIB as f64;
-        mib(self.ours.compute) - mib(self.theirs.compute)
-    }
-
-    /// What is wrong with our numbers, by what the estimate claims.
-    pub(crate) fn fault(&self, estimate: &Estimate, n_gpu_layers: u32) -> Option<&'static str> {
-        if !estimate.is_known() {
-            return None;
-        }
-        if self.ours.weights != self.theirs.weights {
+    /// What is wrong with our numbers, where the law is known: weights and cache are equal to the byte. Where the compute
+    /// buffer is claimed to be close, it is within 5 % or 8 MiB, and the total within 1 % or 16 MiB.
+    pub(crate) fn fault(&self) -> Option<&'static str> {
+        let within = |ours: u64, theirs: u64, share: u64, floor: u64| {
+            ours.abs_diff(theirs) <= floor.max(theirs / share)
+        };
+        let (ours, theirs) = (&self.ours, &self.theirs);
+        if ours.weights != theirs.weights {
             return Some("weights differ");
         }
-        if self.ours.kv != self.theirs.kv {
+        if ours.kv != theirs.kv {
             return Some("caches differ");
         }
-        // The planner keeps the uncertainty free.
-        let unsure = estimate.uncertainty(n_gpu_layers, &self.ours);
-        let bar = (8 * MIB).max(self.theirs.compute / 20);
-        if self.ours.compute + unsure + bar < self.theirs.compute {
-            return Some("the compute buffer is too small");
+        if !self.claimed {
+            return None;
         }
-        (self.claimed && !self.close()).then_some("the totals differ")
+        if !within(ours.compute, theirs.compute, 20, 8 * MIB) {
+            return Some("compute buffers differ");
+        }
+        (!within(ours.total(), theirs.total(), 100, 16 * MIB)).then_some("totals differ")
+    }
+}
+
+/// Differences of one quantity: ours less theirs, in bytes.
+#[derive(Default)]
+struct Errors(Vec<i64>);
+
+impl Errors {
+    fn add(&mut self, ours: u64, theirs: u64) {
+        let difference = i64::try_from(i128::from(ours) - i128::from(theirs));
+        self.0.push(difference.unwrap());
+    }
+}
+
+/// The median and the worst, by size: bytes where it is to be exact, else MiB.
+struct Shown<'a>(&'a Errors, bool);
+
+impl fmt::Display for Shown<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self(errors, in_bytes) = *self;
+        let mut sorted = errors.0.clone();
+        sorted.sort_unstable_by_key(|error| error.unsigned_abs());
+        let (Some(median), Some(worst)) = (sorted.get(sorted.len() / 2), sorted.last()) else {
+            return f.write_str("-");
+        };
+        if in_bytes {
+            return write!(f, "{median} / {worst}");
+        }
+        #[allow(clippy::cast_precision_loss)] // a table of MiB
+        let mib = |bytes: i64| bytes as f64 / MIB as f64;
+        write!(f, "{:+.1} / {:+.1}", mib(*median), mib(*worst))
     }
 }
 
 /// What was seen of one architecture.
 #[derive(Default)]
-pub(crate) struct Seen {
+struct Seen {
     models: u32,
-    known: bool,
-    wrong: usize,
-    all: usize,
-    close: usize,
-    claimed: Vec<f64>,
-    whole: Vec<f64>,
-    borrowed: Vec<f64>,
-}
-
-impl Seen {
-    pub(crate) fn model(&mut self, known: bool) {
-        self.models += 1;
-        self.known |= known;
-    }
-
-    pub(crate) fn add(&mut self, pair: &Pair) {
-        self.all += 1;
-        self.wrong += usize::from(!pair.exact());
-        self.close += usize::from(pair.close());
-        let excess = match (pair.claimed, pair.borrows) {
-            (true, _) => &mut self.claimed,
-            (false, true) => &mut self.borrowed,
-            (false, false) => &mut self.whole,
-        };
-        excess.push(pair.excess());
-    }
+    devices: u32,
+    weights: Errors,
+    kv: Errors,
+    claimed: Errors,
+    other: Errors,
+    /// Compute buffers that are larger than what the estimate says of them at most.
+    above: usize,
+    totals: Errors,
 }
 
 /// All of them; prints as the table of `docs/conformance.md`.
 #[derive(Default)]
-pub(crate) struct Tally(pub(crate) BTreeMap<String, Seen>);
+pub(crate) struct Tally(BTreeMap<String, Seen>);
+
+impl Tally {
+    pub(crate) fn model(&mut self, architecture: &str) {
+        self.0.entry(architecture.to_owned()).or_default().models += 1;
+    }
+
+    pub(crate) fn add(&mut self, architecture: &str, pair: &Pair) {
+        let seen = self.0.entry(architecture.to_owned()).or_default();
+        let (ours, theirs) = (&pair.ours, &pair.theirs);
+        seen.devices += 1;
+        seen.weights.add(ours.weights, theirs.weights);
+        seen.kv.add(ours.kv, theirs.kv);
+        if pair.claimed {
+            seen.claimed.add(ours.compute, theirs.compute);
+            seen.totals.add(ours.total(), theirs.total());
+        } else {
+            seen.other.add(ours.compute, theirs.compute);
+            let most = ours.compute.saturating_add(pair.uncertainty);
+            seen.above += usize::from(theirs.compute > most);
+        }
+    }
+}
 
 impl fmt::Display for Tally {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(
             f,
-            "| architecture | models | devices | weights or cache differ | compute, claimed close | compute, not borrowing | \
-             compute, borrowing | totals close |\n|---|--:|--:|--:|--:|--:|--:|--:|"
+            "| architecture | models | devices | weights, bytes | cache, bytes | claimed | their compute, MiB | \
+             their totals, MiB | other compute, MiB | of these, above our most |\n|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|"
         )?;
+        let mut all = Seen::default();
         for (architecture, seen) in &self.0 {
-            let law = if seen.known { "" } else { " (unknown)" };
-            writeln!(
-                f,
-                "| {architecture}{law} | {} | {} | {} | {} | {} | {} | {} % |",
-                seen.models,
-                seen.all,
-                seen.wrong,
-                spread(&seen.claimed),
-                spread(&seen.whole),
-                spread(&seen.borrowed),
-                100 * seen.close / seen.all.max(1),
-            )?;
+            row(f, architecture, seen)?;
+            all.models += seen.models;
+            all.devices += seen.devices;
+            all.above += seen.above;
+            for (all, one) in [
+                (&mut all.weights, &seen.weights),
+                (&mut all.kv, &seen.kv),
+                (&mut all.claimed, &seen.claimed),
+                (&mut all.totals, &seen.totals),
+                (&mut all.other, &seen.other),
+            ] {
+                all.0.extend(&one.0);
+            }
         }
-        Ok(())
+        row(f, "all", &all)
     }
 }
 
-/// The lowest, the median and the highest.
-fn spread(excess: &[f64]) -> String {
-    if excess.is_empty() {
-        return "-".to_owned();
-    }
-    let mut sorted = excess.to_vec();
-    sorted.sort_unstable_by(f64::total_cmp);
-    let at = |index: usize| sorted.get(index).copied().unwrap_or(f64::NAN);
-    let last = sorted.len().saturating_sub(1);
-    format!("{:+.1} / {:+.1} / {:+.1}", at(0), at(last / 2), at(last))
+fn row(f: &mut fmt::Formatter<'_>, name: &str, seen: &Seen) -> fmt::Result {
+    writeln!(
+        f,
+        "| {name} | {} | {} | {} | {} | {} | {} | {} | {} | {} |",
+        seen.models,
+        seen.devices,
+        Shown(&seen.weights, true),
+        Shown(&seen.kv, true),
+        seen.claimed.0.len(),
+        Shown(&seen.claimed, false),
+        Shown(&seen.totals, false),
+        Shown(&seen.other, false),
+        seen.above,
+    )
 }

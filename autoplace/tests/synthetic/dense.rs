@@ -2,6 +2,7 @@
 
 use autoplace::gguf::TensorType as T;
 
+use super::block::{Block, Feed, QKV, QkNorms};
 use super::{Dims, SMALL, Sketch};
 
 pub(super) fn all() -> Vec<Sketch> {
@@ -46,25 +47,17 @@ fn llama(name: &'static str, dims: Dims, ty: T, output: Option<T>, shards: usize
     sketch.shards = shards;
     sketch.ends(ty, output);
     sketch.tensor("rope_freqs.weight", T::F32, &[dims.head_dim / 2]);
-    for il in 0..dims.n_layer {
-        sketch.norms(il);
-        sketch.attention(il, ty);
-        sketch.feed_forward(il, ty, ty);
-    }
+    sketch.stack(&Block::new(ty, ty));
     sketch
 }
 
 fn qwen2() -> Sketch {
     let mut sketch = Sketch::new("qwen2", "biases", SMALL);
     sketch.ends(T::Q4_K, Some(T::Q6_K));
-    for il in 0..SMALL.n_layer {
-        sketch.norms(il);
-        sketch.attention(il, T::Q4_K);
-        sketch.vector(il, "attn_q.bias", SMALL.q());
-        sketch.vector(il, "attn_k.bias", SMALL.kv());
-        sketch.vector(il, "attn_v.bias", SMALL.kv());
-        sketch.feed_forward(il, T::Q4_K, T::Q6_K);
-    }
+    sketch.stack(&Block {
+        biases: QKV,
+        ..Block::new(T::Q4_K, T::Q6_K)
+    });
     sketch
 }
 
@@ -78,12 +71,10 @@ fn qwen3() -> Sketch {
     };
     let mut sketch = Sketch::new("qwen3", "qk norms", dims);
     sketch.ends(T::Q6_K, None);
-    for il in 0..dims.n_layer {
-        sketch.norms(il);
-        sketch.attention(il, T::Q4_K);
-        sketch.qk_norms(il);
-        sketch.feed_forward(il, T::Q4_K, T::Q6_K);
-    }
+    sketch.stack(&Block {
+        qk_norms: QkNorms::PerHead,
+        ..Block::new(T::Q4_K, T::Q6_K)
+    });
     sketch
 }
 
@@ -186,36 +177,27 @@ fn glm4moe() -> Sketch {
     let mut sketch = Sketch::new("glm4moe", "prediction block", dims);
     sketch.u32("nextn_predict_layers", 1);
     sketch.u32("leading_dense_block_count", 1);
-    sketch.u32("expert_count", 8);
-    sketch.u32("expert_used_count", 2);
     sketch.u32("expert_shared_count", 1);
-    sketch.u32("expert_feed_forward_length", 768);
+    sketch.mixture(8, 2, 768);
     sketch.ends(T::Q4_K, Some(T::Q6_K));
     let n_embd = dims.n_embd;
-    for il in 0..dims.n_layer {
-        sketch.vector(il, "attn_norm.weight", n_embd);
-        sketch.vector(il, "post_attention_norm.weight", n_embd);
-        sketch.attention(il, T::Q4_K);
-        if il == 0 {
-            sketch.feed_forward(il, T::Q4_K, T::Q6_K);
-        } else {
-            sketch.block(il, "ffn_gate_inp.weight", T::F32, &[n_embd, 8]);
-            sketch.vector(il, "exp_probs_b.bias", 8);
-            for (name, shape) in [
-                ("ffn_gate_exps.weight", [n_embd, 768, 8]),
-                ("ffn_up_exps.weight", [n_embd, 768, 8]),
-                ("ffn_down_exps.weight", [768, n_embd, 8]),
-            ] {
-                sketch.block(il, name, T::Q4_K, &shape);
-            }
-            for (name, shape) in [
-                ("ffn_gate_shexp.weight", [n_embd, 768]),
-                ("ffn_up_shexp.weight", [n_embd, 768]),
-                ("ffn_down_shexp.weight", [768, n_embd]),
-            ] {
-                sketch.block(il, name, T::Q4_K, &shape);
-            }
-        }
+    let dense = Block {
+        norms: &["attn_norm.weight", "post_attention_norm.weight"],
+        ..Block::new(T::Q4_K, T::Q6_K)
+    };
+    let mixture = Block {
+        feed: Feed::Shared {
+            n: 8,
+            ff: 768,
+            ty: T::Q4_K,
+            shared: (768, T::Q4_K),
+        },
+        ..dense
+    };
+    sketch.put(0, &dense);
+    for il in 1..dims.n_layer {
+        sketch.put(il, &mixture);
+        sketch.vector(il, "exp_probs_b.bias", 8);
     }
     let last = dims.n_layer - 1;
     let eh = [2 * n_embd, n_embd];

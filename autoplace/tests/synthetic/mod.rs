@@ -4,9 +4,11 @@
 //! load without allocation (`no_alloc`) answers in milliseconds.
 #![allow(dead_code, reason = "each test uses some of it")]
 
+pub(crate) mod block;
 mod dense;
 mod experts;
 mod recurrent;
+mod well_known;
 mod windowed;
 
 use std::path::{Path, PathBuf};
@@ -237,5 +239,6 @@ pub(crate) fn all() -> Vec<Sketch> {
     all.extend(experts::all());
     all.extend(windowed::all());
     all.extend(recurrent::all());
+    all.extend(well_known::all());
     all
 }

@@ -2,7 +2,7 @@
 
 use autoplace::gguf::TensorType as T;
 
-use super::experts::experts;
+use super::block::{ALL_NORMS, Block, Feed, POST_NORMS, QkNorms};
 use super::{Dims, SMALL, Sketch};
 
 pub(super) fn all() -> Vec<Sketch> {
@@ -19,13 +19,6 @@ pub(super) fn all() -> Vec<Sketch> {
     ]
 }
 
-/// The norms after attention and after the feed-forward step.
-fn post_norms(sketch: &mut Sketch, il: u64) {
-    let n_embd = sketch.dims.n_embd;
-    sketch.vector(il, "post_attention_norm.weight", n_embd);
-    sketch.vector(il, "post_ffw_norm.weight", n_embd);
-}
-
 fn gemma2() -> Sketch {
     let dims = Dims {
         n_layer: 6,
@@ -39,14 +32,18 @@ fn gemma2() -> Sketch {
     let mut sketch = Sketch::new("gemma2", "window 4096", dims);
     sketch.u32("attention.sliding_window", 4096);
     sketch.ends(T::Q6_K, None);
-    for il in 0..dims.n_layer {
-        sketch.norms(il);
-        post_norms(&mut sketch, il);
-        sketch.attention(il, T::Q4_K);
-        sketch.feed_forward(il, T::Q4_K, T::Q6_K);
-    }
+    sketch.stack(&Block {
+        norms: ALL_NORMS,
+        ..Block::new(T::Q4_K, T::Q6_K)
+    });
     sketch
 }
+
+pub(super) const GEMMA3: Block = Block {
+    norms: ALL_NORMS,
+    qk_norms: QkNorms::PerHead,
+    ..Block::new(T::Q4_0, T::Q4_0)
+};
 
 fn gemma3(name: &'static str, window: Option<u64>, pattern: Option<u64>) -> Sketch {
     let dims = Dims {
@@ -66,17 +63,10 @@ fn gemma3(name: &'static str, window: Option<u64>, pattern: Option<u64>) -> Sket
         sketch.u32("attention.sliding_window_pattern", pattern);
     }
     sketch.ends(T::Q8_0, None);
-    for il in 0..dims.n_layer {
-        sketch.norms(il);
-        post_norms(&mut sketch, il);
-        sketch.attention(il, T::Q4_0);
-        sketch.qk_norms(il);
-        sketch.feed_forward(il, T::Q4_0, T::Q4_0);
-    }
+    sketch.stack(&GEMMA3);
     sketch
 }
 
-/// Sinks, biases everywhere, and experts in MXFP4.
 fn gpt_oss() -> Sketch {
     let dims = Dims {
         n_layer: 4,
@@ -87,29 +77,35 @@ fn gpt_oss() -> Sketch {
         head_dim: 64,
         n_vocab: 201_088,
     };
-    let mut sketch = Sketch::new("gpt-oss", "window 128", dims);
+    gpt_oss_of("window 128", dims, 32)
+}
+
+/// Sinks, biases everywhere, and `n` experts in MXFP4.
+pub(super) fn gpt_oss_of(name: &'static str, dims: Dims, n: u64) -> Sketch {
+    let width = dims.n_embd;
+    let mut sketch = Sketch::new("gpt-oss", name, dims);
     sketch.u32("attention.sliding_window", 128);
-    sketch.u32("expert_count", 32);
-    sketch.u32("expert_used_count", 4);
-    sketch.u32("expert_feed_forward_length", 2880);
+    sketch.mixture(n, 4, dims.n_ff);
     sketch.ends(T::Q8_0, Some(T::Q8_0));
+    sketch.stack(&Block {
+        norms: &["attn_norm.weight", "post_attention_norm.weight"],
+        biases: &["attn_q", "attn_k", "attn_v", "attn_output"],
+        sinks: true,
+        feed: Feed::Experts {
+            n,
+            ff: dims.n_ff,
+            ty: T::MXFP4,
+        },
+        ..Block::new(T::Q8_0, T::Q8_0)
+    });
     for il in 0..dims.n_layer {
-        sketch.vector(il, "attn_norm.weight", 2880);
-        sketch.vector(il, "post_attention_norm.weight", 2880);
-        sketch.attention(il, T::Q8_0);
-        sketch.vector(il, "attn_q.bias", dims.q());
-        sketch.vector(il, "attn_k.bias", dims.kv());
-        sketch.vector(il, "attn_v.bias", dims.kv());
-        sketch.vector(il, "attn_output.bias", 2880);
-        sketch.vector(il, "attn_sinks.weight", dims.n_head);
-        experts(&mut sketch, il, T::MXFP4, 32, 2880);
-        sketch.vector(il, "ffn_gate_inp.bias", 32);
-        for name in [
-            "ffn_gate_exps.bias",
-            "ffn_up_exps.bias",
-            "ffn_down_exps.bias",
+        sketch.vector(il, "ffn_gate_inp.bias", n);
+        for (name, wide) in [
+            ("ffn_gate_exps.bias", dims.n_ff),
+            ("ffn_up_exps.bias", dims.n_ff),
+            ("ffn_down_exps.bias", width),
         ] {
-            sketch.block(il, name, T::F32, &[2880, 32]);
+            sketch.block(il, name, T::F32, &[wide, n]);
         }
     }
     sketch
@@ -134,11 +130,10 @@ fn cohere2(name: &'static str, pattern: Option<&[bool]>) -> Sketch {
     sketch.f32("attention.layer_norm_epsilon", 1e-5);
     sketch.f32("logit_scale", 0.0625);
     sketch.ends(T::Q6_K, None);
-    for il in 0..dims.n_layer {
-        sketch.vector(il, "attn_norm.weight", dims.n_embd);
-        sketch.attention(il, T::Q4_K);
-        sketch.feed_forward(il, T::Q4_K, T::Q6_K);
-    }
+    sketch.stack(&Block {
+        norms: &["attn_norm.weight"],
+        ..Block::new(T::Q4_K, T::Q6_K)
+    });
     sketch
 }
 
@@ -146,13 +141,11 @@ fn olmo2() -> Sketch {
     let mut sketch = Sketch::new("olmo2", "window 1024", SMALL);
     sketch.u32("attention.sliding_window", 1024);
     sketch.ends(T::Q4_K, Some(T::Q6_K));
-    for il in 0..SMALL.n_layer {
-        post_norms(&mut sketch, il);
-        sketch.attention(il, T::Q4_K);
-        sketch.vector(il, "attn_q_norm.weight", SMALL.n_embd);
-        sketch.vector(il, "attn_k_norm.weight", SMALL.kv());
-        sketch.feed_forward(il, T::Q4_K, T::Q6_K);
-    }
+    sketch.stack(&Block {
+        norms: POST_NORMS,
+        qk_norms: QkNorms::OverAll,
+        ..Block::new(T::Q4_K, T::Q6_K)
+    });
     sketch
 }
 
@@ -171,11 +164,10 @@ fn exaone4() -> Sketch {
     sketch.u32("attention.sliding_window", 2048);
     sketch.ends(T::Q4_K, Some(T::Q6_K));
     sketch.tensor("rope_freqs.weight", T::F32, &[32]);
-    for il in 0..dims.n_layer {
-        post_norms(&mut sketch, il);
-        sketch.attention(il, T::Q4_K);
-        sketch.qk_norms(il);
-        sketch.feed_forward(il, T::Q4_K, T::Q4_K);
-    }
+    sketch.stack(&Block {
+        norms: POST_NORMS,
+        qk_norms: QkNorms::PerHead,
+        ..Block::new(T::Q4_K, T::Q4_K)
+    });
     sketch
 }

@@ -2,16 +2,17 @@
 //!
 //! | part | how good |
 //! |---|---|
-//! | weights | exact to the byte (Vulkan: to its alignment), [`weights`](self) by llama.cpp's own assignment |
-//! | keys and values, recurrent state | exact for [`StateLaw::Known`](crate::profile::StateLaw), an upper bound for most others |
+//! | weights | exact to the byte for any list of GPUs, `tensor_split` and overrides, see [`Estimate::is_exact`] |
+//! | keys and values, recurrent state | the same for [`StateLaw::Known`](crate::profile::StateLaw), an upper bound for most others |
 //! | compute | modelled: fitted on the llama architecture, see [`Estimate::compute_is_fitted`] |
 //!
 //! `docs/conformance.md` says how far each is from llama.cpp, architecture by architecture.
 //!
-//! Microseconds per placement, no native code. The probe corrects it.
+//! Microseconds per placement, no native code: every layer is summed up once, when the estimate is made. The probe corrects it.
 
 pub mod assignment;
 mod compute;
+mod host_memory;
 mod kv;
 mod stored;
 mod weights;
@@ -20,9 +21,10 @@ use crate::machine::Gpu;
 use crate::profile::{ModelProfile, StateLaw};
 
 use self::compute::{Attention, ComputeModel};
+use self::host_memory::Pinned;
 use self::kv::KvTable;
 use self::weights::WeightTable;
-use super::backend::{BackendRules, Family, Pinned};
+use super::backend::{BackendRules, Family};
 use super::pattern::Pattern;
 use super::{
     ContextParams, ContextSizes, Error, FlashAttention, Footprint, Footprints, TensorOverride,
@@ -55,6 +57,7 @@ pub struct Estimate {
     sizes: ContextSizes,
     fitted: bool,
     known: bool,
+    exact: bool,
 }
 
 impl Estimate {
@@ -79,10 +82,7 @@ impl Estimate {
                 type_v: params.type_v,
             });
         }
-        let rules: Vec<BackendRules> = gpus
-            .iter()
-            .map(|gpu| BackendRules::of(&gpu.backend))
-            .collect();
+        let rules: Vec<BackendRules> = gpus.iter().map(|gpu| BackendRules::of_gpu(gpu)).collect();
         #[allow(clippy::cast_precision_loss)] // llama.cpp splits by 32-bit floats too
         let free: Vec<f32> = gpus.iter().map(|gpu| gpu.free as f32).collect();
         let heads = (profile.hparams.head_dim_k, profile.hparams.head_dim_v);
@@ -117,6 +117,9 @@ impl Estimate {
         let is_pinned = matches!(pinned, Pinned::Yes { .. });
         let kv = KvTable::new(profile, &rules, params, &sizes);
         let window = kv.window_cells();
+        let known =
+            matches!(profile.state, StateLaw::Known { .. }) && profile.weights.unplaced.is_empty();
+        let known_rules = gpus.iter().all(|gpu| BackendRules::are_exact_for(gpu));
         Ok(Self {
             n_layer: profile.n_layer(),
             points: split_points(&free)?,
@@ -128,12 +131,15 @@ impl Estimate {
             output: params.output_bytes(profile, &sizes),
             mmap: params.mmap,
             sizes,
-            // It was fitted on a GPU with pinned memory, and on none. The scores of attention that is not fused fit worse.
-            fitted: fitted && !plain && (gpus.is_empty() || is_pinned) && gpus.len() < 2,
+            // It was fitted on a GPU with pinned memory that keeps its cache, and on none. The scores of attention that is not
+            // fused fit worse.
+            fitted: fitted
+                && !plain
+                && (gpus.is_empty() || (is_pinned && gpus.len() == 1 && params.offload_kqv)),
             // Whether attention goes to the GPU along with borrowed weights depends on the graph: known of those fitted.
             host_computes: !fitted || (params.repack && !is_pinned),
-            known: matches!(profile.state, StateLaw::Known { .. })
-                && profile.weights.unplaced.is_empty(),
+            known,
+            exact: known && known_rules && pinned != Pinned::Perhaps,
         })
     }
 
@@ -191,6 +197,22 @@ impl Estimate {
     #[must_use]
     pub fn footprints(&self, n_gpu_layers: u32) -> Footprints {
         self.footprints_of(&self.assignment(n_gpu_layers))
+    }
+
+    /// Weights and caches alone, without `compute`: what is exact, and cheap enough to tell hopeless placements by.
+    #[must_use]
+    pub fn stored(&self, assignment: &Assignment) -> Footprints {
+        let weights = self.weights.cost(assignment);
+        let kv = self.kv.cost(assignment);
+        let gpus = weights.gpus.iter().zip(&kv.gpus);
+        Footprints {
+            gpus: gpus
+                .map(|(&weights, &kv)| Footprint::new(weights, kv, 0))
+                .collect(),
+            host: Footprint::new(weights.host, kv.host, 0),
+            output: 0,
+            mapped: self.mmap.then_some(weights.mapped),
+        }
     }
 
     /// Bytes that a layer adds to a GPU: its weights and its cache. The output layer is number `n_layer`.
@@ -260,6 +282,13 @@ impl Estimate {
     #[must_use]
     pub const fn is_known(&self) -> bool {
         self.known
+    }
+
+    /// Whether weights and cache are llama.cpp's to the byte: their laws are known, and so are the rules by which each GPU lays
+    /// them out. Otherwise they may be more than it takes; of Vulkan without [`Gpu::alignment`] up to 255 bytes per tensor.
+    #[must_use]
+    pub const fn is_exact(&self) -> bool {
+        self.exact
     }
 
     /// Bytes by which the estimate of a device's compute buffer may be too low with so many layers on the GPUs: a quarter on

@@ -5,7 +5,11 @@ use std::ops::Range;
 
 use crate::gguf::TensorType;
 use crate::memory::backend::BackendRules;
-use crate::profile::{Weight, WeightBytes};
+use crate::profile::{ModelProfile, Weight};
+
+/// Of what an architecture marks (models/gemma4.cpp:59, models/qwen4exp.cpp:215) only tensors above so many bytes are read lazily
+/// (llama-model-loader.cpp:1091).
+const LAZY_ABOVE: u64 = 4 << 30;
 
 /// The layer that a weight follows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -33,6 +37,8 @@ pub(super) struct StoredWeight {
     pub(super) bytes: u64,
     pub(super) offset: u64,
     pub(super) shard: usize,
+    /// Whether its rows are read from the file as they are needed: it is on the host whatever an override says.
+    pub(super) lazy: bool,
     name: Range<usize>,
 }
 
@@ -40,6 +46,22 @@ impl StoredWeight {
     /// Bytes that it takes by these rules.
     pub(super) fn alloc(&self, rules: &BackendRules) -> u64 {
         rules.alloc(self.ty, self.ne0, self.bytes)
+    }
+
+    /// A matrix without a name.
+    #[cfg(test)]
+    pub(super) fn matrix(group: Group, ty: TensorType, ne0: u64, ne1: u64) -> Self {
+        Self {
+            group,
+            ty,
+            ne0,
+            ne1,
+            bytes: ty.row_bytes(ne0) * ne1,
+            offset: 0,
+            shard: 0,
+            lazy: false,
+            name: 0..0,
+        }
     }
 
     /// As [`Weight::is_matrix`].
@@ -52,21 +74,18 @@ impl StoredWeight {
 #[derive(Debug, Clone, Default)]
 pub(super) struct Stored {
     pub(super) weights: Vec<StoredWeight>,
-    /// Where each block begins in `weights`.
-    pub(super) blocks: Vec<usize>,
     names: String,
 }
 
 impl Stored {
-    pub(super) fn new(weights: &WeightBytes) -> Self {
+    pub(super) fn new(profile: &ModelProfile) -> Self {
+        let weights = &profile.weights;
         let mut stored = Self::default();
         let count = weights.loaded().count() + 1;
         stored.weights.reserve_exact(count);
-        stored.blocks.reserve_exact(weights.blocks.len());
         // About what `blk.10.attn_norm.weight` takes.
-        stored.names.reserve(count * 24);
+        stored.names.reserve(count.saturating_mul(24));
         for (index, block) in weights.blocks.iter().enumerate() {
-            stored.blocks.push(stored.weights.len());
             stored.extend(Group::Block(index), &block.weights);
         }
         stored.extend(Group::Input, &weights.input);
@@ -75,6 +94,13 @@ impl Stored {
         stored.extend(Group::Rope, &weights.rope);
         let tied = weights.tied_output.then(|| weights.output_matrix());
         stored.extend(Group::Tied, tied.flatten());
+        if matches!(profile.architecture.as_str(), "gemma4" | "qwen4exp") {
+            for weight in &mut stored.weights {
+                let marked =
+                    stored.names.get(weight.name.clone()) == Some("per_layer_token_embd.weight");
+                weight.lazy = marked && weight.bytes > LAZY_ABOVE;
+            }
+        }
         stored
     }
 
@@ -90,6 +116,7 @@ impl Stored {
                 bytes: weight.bytes,
                 offset: weight.offset,
                 shard: weight.shard,
+                lazy: false,
                 name: begin..self.names.len(),
             });
         }

@@ -1,11 +1,11 @@
 //! Bytes of weights per device: exact, by the buffer types that llama.cpp chooses (llama-model.cpp:1080-1180,
 //! llama-model-loader.cpp:1116-1390).
 
-use crate::gguf::TensorType;
-use crate::memory::backend::{BackendRules, Pinned};
+use crate::memory::backend::BackendRules;
 use crate::memory::context::ContextParams;
 use crate::profile::ModelProfile;
 
+use super::host_memory::{HostMemory, Pinned};
 use super::stored::{Group, Stored, StoredWeight};
 use super::{Assignment, Place};
 
@@ -117,13 +117,9 @@ impl WeightTable {
             .collect();
         let empty = Layer::new(&rules);
         let table = Self {
-            stored: Stored::new(&profile.weights),
+            stored: Stored::new(profile),
             rules_of,
-            host: HostMemory {
-                pinned,
-                repack: params.repack,
-                mmap: params.mmap,
-            },
+            host: HostMemory::new(pinned, params),
             overrides: Vec::new(),
             fixed_gpus: vec![0; gpu_rules.len()],
             fixed: empty.clone(),
@@ -144,19 +140,12 @@ impl WeightTable {
     pub(super) fn overridden(mut self, place: impl Fn(&str) -> Option<Place>) -> Self {
         let weights = self.stored.weights.iter();
         self.overrides = weights
-            .map(|weight| place(self.stored.name(weight)))
+            .map(|weight| place(self.stored.name(weight)).filter(|_| !weight.lazy))
             .collect();
         self.summed()
     }
 
-    /// Where the `index`-th weight of a block goes, if elsewhere than the block.
-    #[allow(dead_code, reason = "for the simulation of the graph")]
-    pub(super) fn place_of(&self, block: usize, index: usize) -> Option<Place> {
-        let begin = *self.stored.blocks.get(block)?;
-        self.overrides.get(begin.checked_add(index)?).copied()?
-    }
-
-    /// Whether weights of blocks go elsewhere than their block.
+    /// Whether weights go elsewhere than their layer.
     pub(super) fn has_overrides(&self) -> bool {
         self.overrides.iter().any(Option::is_some)
     }
@@ -282,66 +271,4 @@ impl WeightTable {
         }
         cost
     }
-}
-
-/// What decides which of the host's buffer types a weight is put into: the pinned memory of a GPU, that of the CPU's own
-/// arrangement, or plain memory (llama-model.cpp:1080-1130; the first that can do what the weight is for).
-#[derive(Debug, Clone, Copy)]
-struct HostMemory {
-    pinned: Pinned,
-    repack: bool,
-    mmap: bool,
-}
-
-impl HostMemory {
-    /// Whether the CPU may arrange matrices anew: not if pinned memory, which comes first, takes them.
-    fn repacks(&self, weight: &StoredWeight) -> bool {
-        self.repack
-            && !matches!(self.pinned, Pinned::Yes { .. })
-            && weight.group != Group::Input
-            && weight.is_matrix()
-            && repacks(weight.ty)
-    }
-
-    /// Whether the host maps this weight. What the CPU arranges anew is read instead.
-    fn maps(&self, weight: &StoredWeight) -> bool {
-        self.mmap && !self.repacks(weight)
-    }
-
-    /// Whether the host keeps a tied embedding twice: where the lookup and the product choose different buffer types.
-    ///
-    /// Both uses share one tensor where they choose one (llama-model-loader.cpp:1371). Pinned memory takes either if its GPU can
-    /// do it, and with a mapped file becomes plain memory afterwards (:1266).
-    fn keeps_twice(&self, weight: &StoredWeight) -> bool {
-        match self.pinned {
-            Pinned::No => self.repacks(weight),
-            Pinned::Perhaps => self.repacks(weight) || !self.mmap,
-            Pinned::Yes { family } => {
-                let product = family.multiplies(weight.ty);
-                let rows = family.looks_up(weight.ty, weight.ne0);
-                // Where the product is not for the GPU, the CPU may arrange the matrix.
-                let arranged = !product && self.repack && repacks(weight.ty);
-                arranged || (!self.mmap && product != rows)
-            }
-        }
-    }
-}
-
-/// Whether this CPU may rearrange matrices of this type (ggml-cpu/repack.cpp:4974-5110). What it does depends on its instruction
-/// set, of which only the architecture is known here; the rearranged matrix is as large as before.
-pub(super) const fn repacks(ty: TensorType) -> bool {
-    let everywhere = matches!(
-        ty,
-        TensorType::Q4_0
-            | TensorType::Q2_K
-            | TensorType::Q4_K
-            | TensorType::IQ4_NL
-            | TensorType::MXFP4
-    );
-    // Only the kernels for Arm and RISC-V take these.
-    let elsewhere = matches!(
-        ty,
-        TensorType::Q1_0 | TensorType::Q8_0 | TensorType::Q5_K | TensorType::Q6_K
-    );
-    everywhere || (elsewhere && !cfg!(any(target_arch = "x86_64", target_arch = "x86")))
 }

@@ -1,0 +1,179 @@
+//! Which of the host's buffer types a weight is put into. To the sum of bytes that makes no difference but for a tied embedding,
+//! which is there twice where its two uses choose differently; to what is mapped it does.
+
+use crate::gguf::TensorType;
+use crate::machine::Gpu;
+use crate::memory::backend::Family;
+use crate::memory::context::ContextParams;
+
+use super::stored::{Group, StoredWeight};
+
+/// Whether the host's weights lie in memory that a GPU has pinned. If so, the GPU computes with them for large batches; if not,
+/// the CPU may repack them, and then computes with them itself (ggml-backend.cpp:1110, llama-model.cpp:1080-1130).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Pinned {
+    /// By a GPU of this kind.
+    Yes {
+        family: Family,
+    },
+    /// We have not read the backend.
+    Perhaps,
+    No,
+}
+
+impl Pinned {
+    /// The first GPU that offers pinned memory gives it (llama-model.cpp:1100). Where one before it may too, it is pinned in any
+    /// case, and what the two take differs in types that hardly any model has.
+    pub(super) fn by(gpus: &[&Gpu]) -> Self {
+        let mut all = gpus.iter().map(|gpu| Self::of(&gpu.backend));
+        all.clone()
+            .find(|one| matches!(one, Self::Yes { .. }))
+            .or_else(|| all.find(|one| *one == Self::Perhaps))
+            .unwrap_or(Self::No)
+    }
+
+    /// ggml-cuda.cu:5246, ggml-vulkan.cpp:16106; ggml-metal.cpp:828, ggml-rpc.cpp:2260, ggml-opencl.cpp:13013,
+    /// ggml-webgpu.cpp:4781.
+    fn of(backend: &str) -> Self {
+        match (Family::of(backend), backend) {
+            (family @ (Family::Cuda | Family::Vulkan), _) => Self::Yes { family },
+            (Family::Metal, _) | (_, "RPC" | "OpenCL" | "WebGPU") => Self::No,
+            (Family::Other, _) => Self::Perhaps,
+        }
+    }
+}
+
+/// What decides which of the host's buffer types a weight is put into: the pinned memory of a GPU, that of the CPU's own
+/// arrangement, or plain memory (llama-model.cpp:1080-1130; the first that can do what the weight is for).
+#[derive(Debug, Clone, Copy)]
+pub(super) struct HostMemory {
+    pinned: Pinned,
+    repack: bool,
+    mmap: bool,
+}
+
+impl HostMemory {
+    pub(super) const fn new(pinned: Pinned, params: &ContextParams) -> Self {
+        Self {
+            pinned,
+            repack: params.repack,
+            mmap: params.mmap,
+        }
+    }
+
+    /// Whether the CPU may arrange matrices anew: not if pinned memory, which comes first, takes them.
+    fn repacks(&self, weight: &StoredWeight) -> bool {
+        self.repack
+            && !matches!(self.pinned, Pinned::Yes { .. })
+            && weight.group != Group::Input
+            && weight.is_matrix()
+            && repackable(weight)
+    }
+
+    /// Whether the host maps this weight. What the CPU arranges anew is read instead.
+    pub(super) fn maps(&self, weight: &StoredWeight) -> bool {
+        self.mmap && !self.repacks(weight)
+    }
+
+    /// Whether the host keeps a tied embedding twice: where the lookup and the product choose different buffer types.
+    ///
+    /// Both uses share one tensor where they choose one (llama-model-loader.cpp:1371). Pinned memory takes either if its GPU can
+    /// do it, and with a mapped file becomes plain memory afterwards (:1266).
+    pub(super) fn keeps_twice(&self, weight: &StoredWeight) -> bool {
+        match self.pinned {
+            Pinned::No => self.repacks(weight),
+            Pinned::Perhaps => self.repacks(weight) || !self.mmap,
+            Pinned::Yes { family } => {
+                let product = family.multiplies(weight.ty);
+                let rows = family.looks_up(weight.ty, weight.ne0);
+                // Where the product is not for the GPU, the CPU may arrange the matrix.
+                let arranged = !product && self.repack && repackable(weight);
+                arranged || (!self.mmap && product != rows)
+            }
+        }
+    }
+}
+
+/// Whether this CPU may rearrange this matrix: on x86 it takes rows by eight.
+fn repackable(weight: &StoredWeight) -> bool {
+    let eights = weight.ne1.is_multiple_of(8);
+    repacks(weight.ty) && (eights || !cfg!(any(target_arch = "x86_64", target_arch = "x86")))
+}
+
+/// Whether this CPU may rearrange matrices of this type (ggml-cpu/repack.cpp:4974-5110). What it does depends on its instruction
+/// set, of which only the architecture is known here; the rearranged matrix is as large as before.
+pub(super) const fn repacks(ty: TensorType) -> bool {
+    let everywhere = matches!(
+        ty,
+        TensorType::Q4_0
+            | TensorType::Q2_K
+            | TensorType::Q4_K
+            | TensorType::IQ4_NL
+            | TensorType::MXFP4
+    );
+    // Only the kernels for Arm and RISC-V take these.
+    let elsewhere = matches!(
+        ty,
+        TensorType::Q1_0 | TensorType::Q8_0 | TensorType::Q5_K | TensorType::Q6_K
+    );
+    everywhere || (elsewhere && !cfg!(any(target_arch = "x86_64", target_arch = "x86")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{HostMemory, Pinned};
+    use crate::gguf::TensorType as T;
+    use crate::machine::Gpu;
+    use crate::memory::backend::Family;
+    use crate::memory::context::ContextParams;
+    use crate::memory::estimate::stored::{Group, StoredWeight};
+
+    fn pinned(backends: &[&str]) -> Pinned {
+        let gpus: Vec<Gpu> = backends
+            .iter()
+            .map(|&backend| Gpu::new("card").backend(backend))
+            .collect();
+        Pinned::by(&gpus.iter().collect::<Vec<_>>())
+    }
+
+    #[test]
+    fn the_first_gpu_that_pins_memory_gives_it() {
+        let family = Family::Vulkan;
+        assert_eq!(pinned(&["MTL", "Vulkan", "CUDA"]), Pinned::Yes { family });
+        assert_eq!(pinned(&["SomethingNew", "Vulkan"]), Pinned::Yes { family });
+        assert_eq!(pinned(&["RPC", "SomethingNew"]), Pinned::Perhaps);
+        assert_eq!(pinned(&["RPC", "MTL"]), Pinned::No);
+        assert_eq!(pinned(&[]), Pinned::No);
+    }
+
+    #[test]
+    fn a_tied_embedding_is_kept_twice_where_lookup_and_product_choose_differently() {
+        let twice = |pinned, ty, (ne0, ne1), repack, mmap| {
+            let weight = StoredWeight::matrix(Group::Tied, ty, ne0, ne1);
+            let mut params = ContextParams::default();
+            (params.repack, params.mmap) = (repack, mmap);
+            HostMemory::new(pinned, &params).keeps_twice(&weight)
+        };
+        let cuda = Pinned::Yes {
+            family: Family::Cuda,
+        };
+        let (even, odd) = ((1024, 1000), (1024, 1001));
+        // Without pinned memory: if the CPU arranges the product's anew, mapped or not.
+        assert!(twice(Pinned::No, T::Q4_0, even, true, true));
+        assert!(twice(Pinned::No, T::Q4_0, even, true, false));
+        assert!(!twice(Pinned::No, T::Q4_0, even, false, false));
+        assert!(!twice(Pinned::No, T::F16, even, true, false));
+        if cfg!(target_arch = "x86_64") {
+            assert!(!twice(Pinned::No, T::Q4_0, odd, true, true));
+        }
+        // Pinned memory takes both uses of nearly every type.
+        for ty in [T::F16, T::Q4_0, T::Q4_K, T::Q6_K, T::Q8_0, T::IQ4_XS] {
+            assert!(!twice(cuda, ty, even, true, false), "{ty:?}");
+            assert!(!twice(cuda, ty, even, true, true), "{ty:?}");
+        }
+        // CUDA looks up no rows of IQ4_NL that are no multiple of 256, so those lie in plain memory; so does all that is mapped.
+        assert!(!twice(cuda, T::IQ4_NL, (1024, 1000), true, false));
+        assert!(twice(cuda, T::IQ4_NL, (1056, 1000), true, false));
+        assert!(!twice(cuda, T::IQ4_NL, (1056, 1000), true, true));
+    }
+}

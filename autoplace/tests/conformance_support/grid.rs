@@ -1,0 +1,117 @@
+//! The settings and the splits that the suite asks for.
+
+use autoplace::memory::{ContextParams, FlashAttention, KvType, Place, Split, TensorOverride};
+
+/// Twenty-four settings in which any two of eight choices meet in all four combinations, six times each: the design of Plackett
+/// and Burman, and its mirror image. The lengths of context and the types of the cache take turns, the mirror's lengths being no
+/// multiples of anything.
+pub(crate) fn settings() -> Vec<ContextParams> {
+    const FIRST: [bool; 11] = [
+        true, true, false, true, true, true, false, false, false, true, false,
+    ];
+    const TYPES: [(KvType, KvType); 6] = [
+        (KvType::Q8_0, KvType::Q8_0),
+        (KvType::Q4_0, KvType::Q4_0),
+        (KvType::Q8_0, KvType::F16),
+        (KvType::Q5_1, KvType::Q5_1),
+        (KvType::BF16, KvType::BF16),
+        (KvType::F32, KvType::F32),
+    ];
+    let mut types = TYPES.iter().cycle();
+    (0..24)
+        .map(|row| {
+            let (row, mirrored) = (row % 12, row >= 12);
+            let choice = |factor: usize| (row < 11 && FIRST[(factor + row) % 11]) != mirrored;
+            let (lengths, sequences) = if mirrored {
+                ([300, 5000, 8192], 3)
+            } else {
+                ([512, 4096, 8192], 4)
+            };
+            let mut params = ContextParams::default();
+            params.n_ctx = lengths[row % 3];
+            if choice(0) {
+                (params.type_k, params.type_v) = *types.next().unwrap();
+            }
+            params.n_ubatch = if choice(1) { 128 } else { 512 };
+            params.n_seq_max = if choice(2) { sequences } else { 1 };
+            params.kv_unified = choice(3);
+            params.offload_kqv = !choice(4);
+            params.swa_full = !choice(5);
+            params.n_outputs_max = if choice(6) { 0 } else { params.n_seq_max };
+            if choice(7) {
+                // Quantised values need flash attention.
+                params.flash_attn = FlashAttention::Off;
+                if params.type_v.is_quantized() {
+                    params.type_v = KvType::F16;
+                }
+            }
+            // A load that allocates nothing maps nothing either.
+            params.mmap = false;
+            params
+        })
+        .collect()
+}
+
+/// The ways to split a model of so many blocks over so many GPUs: each number of layers (of a deep model, some), by free memory
+/// and by proportions, with and without overrides.
+///
+/// All of them in turn where `thorough`; else each number of layers takes one way after the other.
+pub(crate) fn splits(n_layer: u32, n_gpus: usize, thorough: bool) -> Vec<Split> {
+    let all = n_layer + 1;
+    if n_gpus == 0 {
+        return vec![Split::layers(0), overridden(Split::layers(all), 0, n_gpus)];
+    }
+    let layers: Vec<u32> = if n_layer <= 8 || (thorough && n_layer <= 16) {
+        (0..=all).collect()
+    } else {
+        vec![0, 1, 2, all / 3, all / 2, all - 1, all]
+    };
+    let mut splits = Vec::new();
+    for (turn, &n) in layers.iter().enumerate() {
+        let free = Split::layers(n);
+        let given = free.clone().tensor_split(PROPORTIONS[turn % 3]);
+        let plain = if n_gpus == 1 {
+            vec![free]
+        } else {
+            vec![free, given]
+        };
+        for (other, split) in plain.into_iter().enumerate() {
+            if thorough {
+                splits.extend((0..3).map(|rule| overridden(split.clone(), rule, n_gpus)));
+            } else if other == 0 {
+                splits.push(overridden(split.clone(), turn % 3, n_gpus));
+            }
+            splits.push(split);
+        }
+    }
+    splits
+}
+
+/// Zeros, and more or fewer than there are GPUs.
+const PROPORTIONS: [&[f32]; 3] = [&[1.0, 3.0, 2.0], &[0.0, 1.0], &[0.7, 0.1, 0.1, 5.0]];
+
+/// What one would do by hand: the experts of some blocks to the host (with the steps of a block that has none), the feed-forward
+/// steps of a block to the host, and a few tensors to GPUs that have nothing to do with them.
+fn overridden(split: Split, rule: usize, n_gpus: usize) -> Split {
+    let rules = match rule {
+        0 => vec![
+            (r"blk\.(0|2)\.ffn_.*_exps", Place::Host),
+            (r"blk\.3\.(ffn|ssm)_(up|down|in|out)\.", Place::Host),
+        ],
+        1 if n_gpus > 0 => vec![
+            // The first that matches decides.
+            (r"^blk\.1\.ffn_up", Place::Gpu(n_gpus - 1)),
+            (r"^blk\.1\.ffn", Place::Host),
+            (r"^output\.weight$", Place::Host),
+        ],
+        2 if n_gpus > 0 => vec![
+            (r"^token_embd\.weight$|^rope_", Place::Gpu(n_gpus - 1)),
+            (r"blk\.[02]\.attn_(q|qkv|norm)\b", Place::Gpu(0)),
+        ],
+        _ => vec![(r"\.ffn_down", Place::Host), (r"^token_embd", Place::Host)],
+    };
+    let rules = rules
+        .into_iter()
+        .map(|(pattern, place)| TensorOverride::new(pattern, place));
+    split.overrides(rules.collect::<Vec<_>>())
+}

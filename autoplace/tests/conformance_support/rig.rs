@@ -1,0 +1,240 @@
+//! Simulated cards, the machines that they make up, and llama.cpp's answers on them.
+
+use std::path::Path;
+
+use autoplace::llama_sys::sim::{Rules, SimGpu};
+use autoplace::llama_sys::{
+    self, Backend, Context, Device, DeviceKind, LoadMode, Model, ModelParams,
+};
+use autoplace::machine::{Gpu, gib};
+use autoplace::memory::{
+    ContextParams, FlashAttention, Footprint, Footprints, KvType, Place, Split,
+};
+
+/// A simulated card, and the same as the planner sees it.
+pub(crate) struct Card {
+    sim: SimGpu,
+    asynchronous: bool,
+    pub(crate) gpu: Gpu,
+}
+
+impl Card {
+    /// A card of this size in GiB by the rules of its backend, as asynchronous as the real ones.
+    pub(crate) fn new(rules: Rules, size: u64) -> Self {
+        Self::with(rules, size, true)
+    }
+
+    fn with(rules: Rules, size: u64, asynchronous: bool) -> Self {
+        let (backend, alignment) = match rules {
+            Rules::Cuda => ("CUDA", None),
+            Rules::Vulkan { alignment, .. } => ("Vulkan", Some(alignment)),
+            Rules::Metal => ("MTL", None),
+            other => panic!("no backend is {other:?}"),
+        };
+        let sim = SimGpu::builder(format!("SIM {backend}"))
+            .total(gib(size))
+            .rules(rules)
+            .backend(backend)
+            .asynchronous(asynchronous)
+            .register()
+            .unwrap();
+        let mut gpu = Gpu::new(backend).total(gib(size)).backend(backend);
+        gpu.alignment = alignment;
+        Self {
+            sim,
+            asynchronous,
+            gpu,
+        }
+    }
+
+    pub(crate) fn device(&self) -> Device {
+        self.sim.device()
+    }
+}
+
+/// A list of GPUs, as a load is given it.
+pub(crate) struct Machine<'a> {
+    pub(crate) name: &'static str,
+    pub(crate) cards: Vec<&'a Card>,
+}
+
+fn machine<'a>(name: &'static str, cards: &[&'a Card]) -> Machine<'a> {
+    Machine {
+        name,
+        cards: cards.to_vec(),
+    }
+}
+
+impl Machine<'_> {
+    pub(crate) fn gpus(&self) -> Vec<&Gpu> {
+        self.cards.iter().map(|card| &card.gpu).collect()
+    }
+
+    /// Whether its cards compute asynchronously, as those of the real backends do: it decides how many graphs are in flight.
+    pub(crate) fn is_asynchronous(&self) -> bool {
+        self.cards.iter().all(|card| card.asynchronous)
+    }
+}
+
+/// The cards of the suite: unequal ones under each backend's rules.
+pub(crate) struct Rig([Card; 6]);
+
+impl Rig {
+    pub(crate) fn new() -> Self {
+        let vulkan = |alignment| Rules::Vulkan {
+            alignment,
+            max_alloc: gib(4),
+        };
+        Self([
+            Card::new(Rules::Cuda, 400),
+            Card::new(Rules::Cuda, 150),
+            Card::with(Rules::Cuda, 230, false),
+            Card::new(vulkan(256), 270),
+            Card::new(vulkan(64), 90),
+            Card::new(Rules::Metal, 200),
+        ])
+    }
+
+    /// None to three of them.
+    pub(crate) fn machines(&self) -> Vec<Machine<'_>> {
+        let [large, small, slow, vulkan, fine, metal] = &self.0;
+        vec![
+            machine("the host", &[]),
+            machine("CUDA", &[large]),
+            machine("Vulkan", &[fine]),
+            machine("Metal", &[metal]),
+            machine("CUDA and CUDA", &[small, large]),
+            machine("CUDA and a CUDA that waits", &[large, slow]),
+            machine("Metal and CUDA", &[metal, large]),
+            machine("Vulkan, Metal and CUDA", &[vulkan, metal, small]),
+        ]
+    }
+}
+
+/// A load that allocates nothing.
+pub(crate) struct Probed {
+    model: Model,
+    devices: Vec<Device>,
+}
+
+impl Probed {
+    pub(crate) fn load(
+        path: &Path,
+        cards: &[&Card],
+        split: &Split,
+        repack: bool,
+    ) -> Result<Self, llama_sys::Error> {
+        Self::load_as(path, cards, split, repack, LoadMode::None)
+    }
+
+    /// A load that allocates nothing, or, of a mapped file, a real one.
+    fn load_as(
+        path: &Path,
+        cards: &[&Card],
+        split: &Split,
+        repack: bool,
+        load_mode: LoadMode,
+    ) -> Result<Self, llama_sys::Error> {
+        let devices: Vec<Device> = cards.iter().map(|card| card.device()).collect();
+        let all = Backend::init()?.devices();
+        let cpu = all.iter().find(|device| device.kind() == DeviceKind::Cpu);
+        let overrides = split.overrides.iter().map(|rule| {
+            let device = match rule.place {
+                Place::Host => cpu.unwrap(),
+                Place::Gpu(gpu) => &devices[gpu],
+            };
+            llama_sys::TensorOverride {
+                pattern: rule.pattern.clone(),
+                device: device.clone(),
+            }
+        });
+        let model = Model::load(
+            path,
+            ModelParams {
+                n_gpu_layers: i32::try_from(split.n_gpu_layers).unwrap(),
+                overrides: overrides.collect(),
+                tensor_split: split.tensor_split.clone(),
+                devices: Some(devices.clone()),
+                load_mode,
+                no_alloc: load_mode == LoadMode::None,
+                use_extra_bufts: repack,
+                ..ModelParams::default()
+            },
+        )?;
+        Ok(Self { model, devices })
+    }
+
+    /// Bytes of the file that llama.cpp maps for the host, in a real load.
+    pub(crate) fn mapped(
+        path: &Path,
+        cards: &[&Card],
+        split: &Split,
+        repack: bool,
+    ) -> Result<u64, llama_sys::Error> {
+        let loaded = Self::load_as(path, cards, split, repack, LoadMode::Mmap)?;
+        let context = Context::new(&loaded.model, llama_sys::ContextParams::default())?;
+        let breakdown = context.memory_breakdown()?;
+        let mapped = breakdown
+            .on_host()
+            .filter(|row| row.buffer_type == "CPU_Mapped");
+        Ok(mapped.map(|row| row.model).sum())
+    }
+
+    /// What llama.cpp would allocate for a context of these parameters.
+    pub(crate) fn footprints(
+        &self,
+        params: &ContextParams,
+    ) -> Result<Footprints, llama_sys::Error> {
+        let context = Context::new(
+            &self.model,
+            llama_sys::ContextParams {
+                n_ctx: params.n_ctx,
+                n_batch: params.n_batch,
+                n_ubatch: params.n_ubatch,
+                n_seq_max: params.n_seq_max,
+                n_outputs_max: params.n_outputs_max,
+                n_threads: Some(1),
+                n_threads_batch: Some(1),
+                flash_attention: match params.flash_attn {
+                    FlashAttention::Off => llama_sys::FlashAttention::Disabled,
+                    _ => llama_sys::FlashAttention::Auto,
+                },
+                type_k: native(params.type_k),
+                type_v: native(params.type_v),
+                offload_kqv: params.offload_kqv,
+                op_offload: params.op_offload,
+                swa_full: params.swa_full,
+                kv_unified: params.kv_unified,
+                ..llama_sys::ContextParams::default()
+            },
+        )?;
+        let breakdown = context.memory_breakdown()?;
+        let mut host = Footprint::default();
+        for row in breakdown.on_host() {
+            host += Footprint::new(row.model, row.context, row.compute);
+        }
+        let gpus = self.devices.iter().map(|device| {
+            let mut gpu = Footprint::default();
+            for row in breakdown.on(device) {
+                gpu += Footprint::new(row.model, row.context, row.compute);
+            }
+            gpu
+        });
+        Ok(Footprints::new(gpus.collect(), host))
+    }
+}
+
+fn native(ty: KvType) -> llama_sys::KvType {
+    match ty {
+        KvType::F32 => llama_sys::KvType::F32,
+        KvType::F16 => llama_sys::KvType::F16,
+        KvType::BF16 => llama_sys::KvType::BF16,
+        KvType::Q8_0 => llama_sys::KvType::Q8_0,
+        KvType::Q5_0 => llama_sys::KvType::Q5_0,
+        KvType::Q5_1 => llama_sys::KvType::Q5_1,
+        KvType::Q4_0 => llama_sys::KvType::Q4_0,
+        KvType::Q4_1 => llama_sys::KvType::Q4_1,
+        KvType::IQ4_NL => llama_sys::KvType::IQ4_NL,
+        other => panic!("{other} is new"),
+    }
+}

@@ -1,0 +1,62 @@
+//! `conformance`: the estimate against llama.cpp over the large grid, and the table of it in `docs/conformance.md`.
+
+use std::path::Path;
+use std::process::Stdio;
+
+use anyhow::{Context, Result, bail, ensure};
+
+use crate::setup;
+use crate::test::WITH_PROGRAM;
+use crate::workspace::Workspace;
+
+const BEGIN: &str = "<!-- cargo xtask conformance --write: begin -->\n";
+const END: &str = "<!-- cargo xtask conformance --write: end -->\n";
+
+/// Runs the large grid and prints its table: how far every quantity is from llama.cpp's, by architecture.
+pub(crate) fn conformance(workspace: &Workspace) -> Result<()> {
+    print!("{}", table(workspace)?);
+    Ok(())
+}
+
+/// The same, and replaces the table in the document.
+pub(crate) fn write(workspace: &Workspace) -> Result<()> {
+    let path = workspace.root.join("docs/conformance.md");
+    // Looked at before the minutes that the table takes.
+    let (before, after) = document(&path)?;
+    let table = table(workspace)?;
+    print!("{table}");
+    std::fs::write(&path, format!("{before}{BEGIN}\n{table}\n{END}{after}"))
+        .with_context(|| format!("cannot write {}", path.display()))
+}
+
+/// What stands before and after the table.
+fn document(path: &Path) -> Result<(String, String)> {
+    let text =
+        std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
+    let parts = text.split_once(BEGIN).and_then(|(before, rest)| {
+        let (_, after) = rest.split_once(END)?;
+        Some((before.to_owned(), after.to_owned()))
+    });
+    parts.with_context(|| format!("{} has no place for the table", path.display()))
+}
+
+/// The table that the large grid prints, if llama.cpp agrees with all that the estimate claims.
+fn table(workspace: &Workspace) -> Result<String> {
+    setup::native()?;
+    // No `--package`: cargo then resolves features as it does for `cargo test --workspace`, and both share all they build.
+    let mut command = workspace.cargo(&["test", "--workspace", WITH_PROGRAM]);
+    command.args(["--test=conformance", "--", "--ignored", "--nocapture"]);
+    let output = command
+        .stderr(Stdio::inherit())
+        .output()
+        .context("cannot start cargo")?;
+    let printed = String::from_utf8_lossy(&output.stdout);
+    if !output.status.success() {
+        print!("{printed}");
+        bail!("the estimate claims what llama.cpp does not allocate");
+    }
+    let rows = printed.lines().filter(|line| line.starts_with('|'));
+    let table: String = rows.map(|row| format!("{row}\n")).collect();
+    ensure!(!table.is_empty(), "the grid printed no table:\n{printed}");
+    Ok(table)
+}
