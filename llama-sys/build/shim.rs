@@ -14,6 +14,8 @@ pub(crate) fn compile(source: &Path) {
         .include(source.join("ggml/include"))
         // llama-ext.h: the memory breakdown has no C interface yet.
         .include(source.join("src"))
+        // ggml-backend-impl.h: which buffers can be read back.
+        .include(source.join("ggml/src"))
         .include("native")
         .file("native/shim.cpp")
         .compile("llama_shim");
