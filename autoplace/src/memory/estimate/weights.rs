@@ -93,6 +93,8 @@ pub(super) struct WeightTable {
     /// The copy of the token embedding that a tied output needs on its device; empty otherwise.
     tied: Layer,
     rope: Layer,
+    /// Which blocks use it.
+    rope_blocks: Vec<bool>,
 }
 
 impl WeightTable {
@@ -123,6 +125,7 @@ impl WeightTable {
                 pinned,
                 repack: params.repack,
                 mmap: params.mmap,
+                tied_apart: profile.weights.tied_apart,
             },
             overrides: Vec::new(),
             fixed_gpus: vec![0; gpu_rules.len()],
@@ -132,6 +135,7 @@ impl WeightTable {
             output: empty.clone(),
             tied: empty.clone(),
             rope: empty,
+            rope_blocks: profile.weights.rope_blocks.clone(),
             rules,
         };
         table.summed()
@@ -184,7 +188,7 @@ impl WeightTable {
                     // (llama-model-loader.cpp:1371).
                     if let (Some(bytes), Some(&rule)) =
                         (self.fixed_gpus.get_mut(gpu), self.rules_of.get(gpu))
-                        && weight.group != Group::Tied
+                        && (weight.group != Group::Tied || self.host.tied_apart)
                     {
                         *bytes = bytes.saturating_add(weight.alloc(&rules[rule]));
                     }
@@ -257,13 +261,17 @@ impl WeightTable {
         if assignment.output != Place::Host || twice {
             put(&self.tied, assignment.output);
         }
-        // One copy per buffer type that holds a block.
+        // One copy per buffer type that holds a block which uses it.
+        let uses_rope = |place| {
+            let mut blocks = assignment.blocks.iter().zip(&self.rope_blocks);
+            blocks.any(|(&block, &uses)| uses && block == place)
+        };
         for gpu in 0..self.rules_of.len() {
-            if assignment.holds_block(Place::Gpu(gpu)) {
+            if uses_rope(Place::Gpu(gpu)) {
                 put(&self.rope, Place::Gpu(gpu));
             }
         }
-        if assignment.holds_block(Place::Host) {
+        if uses_rope(Place::Host) {
             put(&self.rope, Place::Host);
         }
         cost.mapped = spans
@@ -291,6 +299,8 @@ struct HostMemory {
     pinned: Pinned,
     repack: bool,
     mmap: bool,
+    /// Whether a tied output never shares the embedding ([`WeightBytes::tied_apart`](crate::profile::WeightBytes)).
+    tied_apart: bool,
 }
 
 impl HostMemory {
@@ -313,6 +323,9 @@ impl HostMemory {
     /// Both uses share one tensor where they choose one (llama-model-loader.cpp:1371). Pinned memory takes either if its GPU can
     /// do it, and with a mapped file becomes plain memory afterwards (:1266).
     fn keeps_twice(&self, weight: &StoredWeight) -> bool {
+        if self.tied_apart {
+            return true;
+        }
         match self.pinned {
             Pinned::No => self.repacks(weight),
             Pinned::Perhaps => self.repacks(weight) || !self.mmap,
