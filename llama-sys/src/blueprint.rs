@@ -85,7 +85,7 @@ impl Model {
     ///
     /// # Errors
     ///
-    /// [`Error::Call`] for the architectures that it cannot write (llama-model-saver.cpp:15), those whose tensors it mistakes for
+    /// [`Error::Call`] for the architectures that it cannot write (llama-model-saver.cpp:16), those whose tensors it mistakes for
     /// each other, and weights that were rearranged for the CPU (`use_extra_bufts`); [`Error::InvalidParameter`] for a model
     /// without data or without an embedding.
     pub fn save(&self, path: impl AsRef<Path>) -> Result<(), Error> {

@@ -13,9 +13,9 @@ pub(super) enum Law {
     Nothing,
     /// Every block keeps every token, whatever the header says.
     Full,
-    /// As `Full`, the last layer included, which llama.cpp counts among those that predict (llama-model.cpp:2813).
+    /// As `Full`, the last layer included, which llama.cpp counts among those that predict (llama-model.cpp:2812).
     Routed,
-    /// As `Full`, one cache for each block that encodes; no more may decode (models/t5.cpp:11).
+    /// As `Full`, one cache for each block that encodes; no more may decode (models/t5.cpp:12).
     EncoderDecoder,
     /// Some blocks attend to a window only.
     Windowed(Window),
@@ -56,7 +56,7 @@ pub(super) enum Unstated {
     /// llama.cpp refuses the file.
     Refused,
     /// llama.cpp ends the process, also where the header states 0 tokens: its graph knows only windowed caches
-    /// (models/afmoe.cpp:135).
+    /// (models/afmoe.cpp:123).
     Fatal,
 }
 
@@ -112,11 +112,11 @@ pub(super) struct Hybrid {
 pub(super) enum Recurring {
     /// Those without key heads.
     WithoutKeyHeads,
-    /// Those without key heads and without a feed-forward width; what has one keeps nothing (models/nemotron-h.cpp:11).
+    /// Those without key heads and without a feed-forward width; what has one keeps nothing (models/nemotron-h.cpp:15).
     WithoutKeyHeadsAndForward,
-    /// All of them, and all of them attend too (models/falcon-h1.cpp:13).
+    /// All of them, and all of them attend too (models/falcon-h1.cpp:14).
     Every,
-    /// All but the last of every so many, unless the header says otherwise (models/qwen3next.cpp:15).
+    /// All but the last of every so many, unless the header says otherwise (models/qwen3next.cpp:19).
     AllButEvery(u32),
 }
 
@@ -125,7 +125,7 @@ pub(super) enum Recurring {
 pub(super) enum Attention {
     /// Every token.
     Full,
-    /// Every token, or all of them those of a window, if the header states one (models/lfm2.cpp:24).
+    /// Every token, or all of them those of a window, if the header states one (models/lfm2.cpp:26).
     FullOrWindowed,
     /// Compressed keys.
     Compressed,
@@ -140,7 +140,7 @@ pub(super) enum Attention {
 pub(super) enum Predicting {
     /// No loader that we have read knows such blocks there.
     Unread,
-    /// Nothing: the filters stop before it (llama-model.cpp:2663).
+    /// Nothing: the filters stop before it (llama-model.cpp:2706).
     Nothing,
     /// What any block does: the filters ask only whether it is recurrent.
     AsOthers,
@@ -149,18 +149,18 @@ pub(super) enum Predicting {
 /// Which blocks have an indexer, and beside what.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Indexer {
-    /// Every block; compressed keys (llama-model.cpp:2407).
+    /// Every block; compressed keys (llama-model.cpp:2404).
     Every,
     /// The blocks that the header lists, or every block, or from so long a context on those of GLM 5.2; compressed keys
-    /// (models/glm-dsa.cpp:57-66).
+    /// (models/glm-dsa.cpp:60-66).
     Glm(u32),
-    /// The blocks that the header lists, if it states how many keys to choose; compressed keys (llama-model.cpp:2490).
+    /// The blocks that the header lists, if it states how many keys to choose; compressed keys (llama-model.cpp:2501).
     ListedIfChoosing,
-    /// The blocks that the header lists; the others attend to a window; compressed keys (llama-model.cpp:2533).
+    /// The blocks that the header lists; the others attend to a window; compressed keys (llama-model.cpp:2543).
     ListedBesideWindows,
-    /// The blocks that are not dense; keys and values (llama-model.cpp:2383).
+    /// The blocks that are not dense; keys and values (llama-model.cpp:2382).
     AfterDense,
-    /// A window, and compressed caches of what lies before it (llama-model.cpp:2577).
+    /// A window, and compressed caches of what lies before it (llama-model.cpp:2594).
     Distilled,
 }
 

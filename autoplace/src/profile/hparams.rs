@@ -78,7 +78,7 @@ impl Hyperparameters {
             n_layer_nextn,
             format!("there are {n_layer} blocks (llama-model.cpp:1332)"),
         )?;
-        // Of a file without their weights the others are the model (models/deepseek4.cpp:6).
+        // Of a file without their weights the others are the model (models/deepseek4.cpp:22).
         let first = format!("blk.{}.nextn.eh_proj.weight", n_layer - n_layer_nextn);
         if architecture == "deepseek4" && header.tensor(&first).is_none() {
             n_layer_nextn = 0;
@@ -113,7 +113,7 @@ impl Hyperparameters {
         // none.
         let head_dim = n_head[0];
         let head_dim = n_embd.checked_div(head_dim).unwrap_or(0);
-        // plamo2 reads its own again, heads or not (models/plamo2.cpp:13).
+        // plamo2 reads its own again, heads or not (models/plamo2.cpp:15).
         let (mut head_dim_k, mut head_dim_v) = (0, 0);
         if head_dim > 0 || architecture == "plamo2" {
             head_dim_k = keys.or("attention.key_length", head_dim)?;
@@ -123,7 +123,7 @@ impl Hyperparameters {
             keys.or("attention.key_length_swa", head_dim_k)?,
             keys.or("attention.value_length_swa", head_dim_v)?,
         );
-        // Values are what keys are compressed to (models/kimi-k3.cpp:15, models/glm5-next.cpp:13).
+        // Values are what keys are compressed to (models/kimi-k3.cpp:28, models/glm5-next.cpp:19).
         if matches!(architecture, "kimi-k3" | "glm5-next") {
             head_dim_v = keys.required("attention.kv_lora_rank")?;
         }
@@ -152,7 +152,7 @@ impl Hyperparameters {
         Ok(hparams)
     }
 
-    /// The same blocks again and again, each time a layer of its own (models/nanbeige.cpp:9-32).
+    /// The same blocks again and again, each time a layer of its own (models/nanbeige.cpp:6-31).
     fn loops(&mut self, keys: &Keys<'_>) -> Result<(), Error> {
         let loops = keys.or("num_loops", 1)?;
         let all = self.n_layer_trunk().checked_mul(loops);
@@ -161,7 +161,7 @@ impl Hyperparameters {
             "num_loops",
             loops,
             format!(
-                "there may be 512 layers of {} blocks (models/nanbeige.cpp:14)",
+                "there may be 512 layers of {} blocks (models/nanbeige.cpp:16)",
                 self.n_layer_trunk()
             ),
         )?;
@@ -177,7 +177,7 @@ impl Hyperparameters {
         Ok(())
     }
 
-    /// One more layer, of one head, that says which adapter a token is for (models/granite-switch.cpp:56-71).
+    /// One more layer, of one head, that says which adapter a token is for (models/granite-switch.cpp:56-72).
     fn routes(&mut self, keys: &Keys<'_>) -> Result<(), Error> {
         let blocks = self.n_layer_trunk();
         keys.check(

@@ -21,21 +21,24 @@ pub(super) fn recurrent(
     })
 }
 
-/// The windows of a hybrid: all blocks that attend have one, or none (models/lfm2.cpp:24).
+/// The windows of a hybrid: all blocks that attend have one, or none (models/lfm2.cpp:26).
 pub(super) fn windows(
     keys: &Keys<'_>,
     hparams: &Hyperparameters,
     hybrid: Hybrid,
 ) -> Result<Option<Windows>, Error> {
+    if hybrid.attention != Attention::FullOrWindowed {
+        return Ok(None);
+    }
     let tokens = keys.or("attention.sliding_window", 0)?;
-    if hybrid.attention != Attention::FullOrWindowed || tokens == 0 {
+    if tokens == 0 {
         return Ok(None);
     }
     let blocks = hparams.n_head_kv.iter().map(|&heads| heads > 0).collect();
     Ok(Some(Windows { tokens, blocks }))
 }
 
-/// What each block of a hybrid keeps (llama-model.cpp:2690-2790).
+/// What each block of a hybrid keeps (llama-model.cpp:2684-2785).
 pub(super) fn blocks(
     keys: &Keys<'_>,
     hparams: &Hyperparameters,
@@ -106,7 +109,7 @@ pub(super) fn blocks(
         .collect()))
 }
 
-/// Whether keys are compressed (`is_mla`, llama-hparams.cpp:311).
+/// Whether keys are compressed (`is_mla`, llama-hparams.cpp:298).
 pub(super) fn is_compressed(keys: &Keys<'_>) -> Result<bool, Error> {
     let k = keys.or("attention.key_length_mla", 0)?;
     let v = keys.or("attention.value_length_mla", 0)?;
@@ -121,7 +124,7 @@ struct Index {
     blocks: Vec<bool>,
 }
 
-/// The rows of the indexer (llama-memory-hybrid-idx.cpp:52): those of its tokens, and what is pooled of them.
+/// The rows of the indexer (llama-memory-hybrid-idx.cpp:58): those of its tokens, and what is pooled of them.
 fn index(
     keys: &Keys<'_>,
     hparams: &Hyperparameters,
@@ -134,12 +137,12 @@ fn index(
         let key = format!("{}.{suffix}", keys.architecture);
         keys.header.get(&key).is_some()
     };
-    // They would keep the past of a convolution too (llama-hparams.cpp:277).
+    // They would keep the past of a convolution too (llama-hparams.cpp:268).
     if has("ple.layers") {
         return Ok(Err("with embeddings of word parts".into()));
     }
     let (pools, blocks) = if keys.architecture == "qwen4exp" {
-        // Blocks pool by what they compress by (models/qwen4exp.cpp:60).
+        // Blocks pool by what they compress by (models/qwen4exp.cpp:74).
         let ratios = keys.per_layer("attention.compress_ratios", n_layer)?;
         let pools = ratios.is_some_and(|ratios| ratios.iter().any(|&ratio| ratio > 0));
         (pools, vec![true; n_layer])

@@ -26,7 +26,7 @@ pub(super) fn blocks(
         _ if !compressed => return unknown("without the widths of compressed keys"),
         _ => {}
     }
-    // There no filter keeps prediction blocks out (llama-model.cpp:2383, :2490).
+    // There no filter keeps prediction blocks out (llama-model.cpp:2382, :2501).
     if matches!(indexer, Indexer::AfterDense | Indexer::ListedIfChoosing)
         && hparams.n_layer_nextn > 0
     {
@@ -75,7 +75,7 @@ pub(super) fn blocks(
                 k: cache.k,
                 v,
                 index_k,
-                // One head of the cache's own width (llama-kv-cache-msa.cpp:43).
+                // One head of the cache's own width (llama-kv-cache-msa.cpp:40).
                 index_v: v.map(|_| hparams.head_dim_v),
             }),
             (false, None) => BlockState::Compressed { k: cache.k },

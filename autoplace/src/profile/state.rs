@@ -282,7 +282,7 @@ fn full(hparams: &Hyperparameters) -> Vec<BlockState> {
     hparams.each_block(state)
 }
 
-/// models/deepseek2.cpp: with the widths of both, the keys of all heads are one (`is_mla`, llama-hparams.cpp:340).
+/// models/deepseek2.cpp: with the widths of both, the keys of all heads are one (`is_mla`, llama-hparams.cpp:298).
 fn compressible(keys: &Keys<'_>, hparams: &Hyperparameters) -> Result<Blocks, Error> {
     let k = keys.or("attention.key_length_mla", 0)?;
     let v = keys.or("attention.value_length_mla", 0)?;
@@ -299,7 +299,7 @@ fn compressible(keys: &Keys<'_>, hparams: &Hyperparameters) -> Result<Blocks, Er
 }
 
 /// Blocks from some on use the cache of the last windowed or of the last full block before them
-/// (llama-model.cpp:2795-2805).
+/// (llama-model.cpp:2796-2806).
 fn reused(
     keys: &Keys<'_>,
     hparams: &Hyperparameters,
@@ -319,7 +319,7 @@ fn reused(
         Reuse::From(block) => block,
         Reuse::Stated => n_layer.saturating_sub(keys.or("attention.shared_kv_layers", 0)?),
     };
-    // llama.cpp ends the process where there is no such block (llama-kv-cache.cpp:277).
+    // llama.cpp ends the process where there is no such block (llama-kv-cache.cpp:268).
     let first = from as usize;
     let fits =
         from >= 2 && (from >= n_layer || (windows.blocks[first - 2] && !windows.blocks[first - 1]));

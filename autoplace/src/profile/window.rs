@@ -31,7 +31,7 @@ pub(super) fn read(
     let tokens = match (keys.header.arch_u32(WINDOW)?, window.unstated) {
         (None | Some(0), Unstated::NoWindow) => return Ok(Ok(None)),
         (None | Some(0), Unstated::Fatal) => {
-            let limit = "llama.cpp ends the process without a window (models/afmoe.cpp:135)";
+            let limit = "llama.cpp ends the process without a window (models/afmoe.cpp:123)";
             keys.check(false, WINDOW, 0, limit)?;
             return Ok(Ok(None));
         }

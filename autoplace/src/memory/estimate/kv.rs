@@ -164,7 +164,7 @@ impl Shape {
         }
     }
 
-    /// The indexer's cache has as many rows as the other (llama-kv-cache-dsa.cpp:50, llama-kv-cache-msa.cpp:48).
+    /// The indexer's cache has as many rows as the other (llama-kv-cache-dsa.cpp:50, llama-kv-cache-msa.cpp:46).
     fn indexed(&self, state: &IndexedState) -> Tensors {
         let index = [
             self.key(state.index_k, self.rows),

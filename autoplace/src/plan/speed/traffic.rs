@@ -78,8 +78,9 @@ fn state_bytes(state: &BlockState, params: &ContextParams, depth: u32) -> u64 {
         BlockState::Compressed { k } => rows(k, 0, depth),
         BlockState::CompressedWindowed { k, window } => rows(k, 0, depth.min(window)),
         // At most: the index chooses among the keys, how many is a matter of the header and of the depth.
-        BlockState::Indexed(state) => rows(state.k, state.v.unwrap_or(0), depth)
-            .saturating_add(rows(state.index_k, 0, depth)),
+        BlockState::Indexed(state) => {
+            rows(state.k, state.v.unwrap_or(0), depth).saturating_add(rows(state.index_k, 0, depth))
+        }
         BlockState::Distilled(state) => {
             let before = state.distilled.map_or(0, |distilled| {
                 let keys = depth / distilled.ratio.max(1);
