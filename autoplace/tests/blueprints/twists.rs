@@ -13,6 +13,7 @@ pub(super) struct Twist {
     lists: &'static [(&'static str, &'static [u32])],
 }
 
+const PATTERN: &str = "attention.sliding_window_pattern";
 const INTERVAL: &str = "full_attention_interval";
 
 const fn omits(arch: &'static str, name: &'static str, omits: &'static [&'static str]) -> Twist {
@@ -47,29 +48,34 @@ pub(super) const TWISTS: &[Twist] = &[
     says("mellum", "windowless", &[(WINDOW, 0)]),
     says("plamo3", "windowless", &[(WINDOW, 0)]),
     says("lfm2", "windowless", &[(WINDOW, 0)]),
-    omits("gemma3n", "fifth", &["attention.sliding_window_pattern"]),
-    omits(
-        "cohere2moe",
-        "fourth",
-        &["attention.sliding_window_pattern"],
-    ),
-    omits("laguna", "fourth", &["attention.sliding_window_pattern"]),
-    omits("plamo3", "eighth", &["attention.sliding_window_pattern"]),
-    says(
-        "cohere2",
-        "all-windowed",
-        &[("attention.sliding_window_pattern", 0)],
-    ),
-    says(
-        "gpt-oss",
-        "third",
-        &[("attention.sliding_window_pattern", 3)],
-    ),
+    omits("afmoe", "own-pattern", &[PATTERN]),
+    omits("cohere2", "own-pattern", &[PATTERN]),
+    omits("cohere2moe", "own-pattern", &[PATTERN]),
+    omits("exaone-moe", "own-pattern", &[PATTERN]),
+    omits("gemma2", "own-pattern", &[PATTERN]),
+    omits("gemma3", "own-pattern", &[PATTERN]),
+    omits("gemma3n", "own-pattern", &[PATTERN]),
+    omits("gpt-oss", "own-pattern", &[PATTERN]),
+    omits("laguna", "own-pattern", &[PATTERN]),
+    omits("llama4", "own-pattern", &[PATTERN]),
+    omits("mellum", "own-pattern", &[PATTERN]),
+    omits("muse-glimmer", "own-pattern", &[PATTERN]),
+    omits("olmo2", "own-pattern", &[PATTERN]),
     Twist {
-        lists: &[("attention.sliding_window_pattern", &[1, 1, 0, 1, 0, 0, 1])],
+        says: &[("block_count", 17)],
+        ..omits("plamo3", "own-pattern", &[PATTERN])
+    },
+    omits("smallthinker", "own-pattern", &[PATTERN]),
+    says("cohere2", "all-windowed", &[(PATTERN, 0)]),
+    says("gpt-oss", "third", &[(PATTERN, 3)]),
+    Twist {
+        lists: &[(PATTERN, &[1, 1, 0, 1, 0, 0, 1])],
         ..omits("gpt-oss", "listed", &[])
     },
-    says("exaone4", "64-blocks", &[("block_count", 64)]),
+    Twist {
+        says: &[("block_count", 64)],
+        ..omits("exaone4", "64-blocks", &[PATTERN])
+    },
     omits("qwen3next", "fourth", &[INTERVAL]),
     omits("qwen35", "fourth", &[INTERVAL]),
     omits("minimax-01", "eighth", &[INTERVAL]),
@@ -105,7 +111,7 @@ pub(super) const TWISTS: &[Twist] = &[
     omits("qwen4exp", "unpooled", &["attention.compress_ratios"]),
     Twist {
         says: &[(WINDOW, 100)],
-        lists: &[("attention.sliding_window_pattern", &[1, 0, 1, 1, 0, 1, 1])],
+        lists: &[(PATTERN, &[1, 0, 1, 1, 0, 1, 1])],
         ..omits("dflash", "windowed", &[])
     },
     Twist {
