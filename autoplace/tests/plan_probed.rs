@@ -159,7 +159,7 @@ fn the_error_of_a_probed_plan_is_about_the_split_that_lacks_the_least() {
 #[test]
 fn memory_of_unknown_law_is_planned_by_a_probe_only() {
     let shape = Shape {
-        arch: "rwkv7",
+        arch: "eagle3",
         ..LLAMA_1B
     };
     let profile = shape.profile();

@@ -14,7 +14,7 @@ pub(crate) fn compile(source: &Path) {
         .include(source.join("ggml/include"))
         // llama-ext.h: the memory breakdown has no C interface yet.
         .include(source.join("src"))
-        // ggml-backend-impl.h, for what a context without data cannot say of itself.
+        // ggml-backend-impl.h: which buffers can be read back, and what a context without data cannot say of itself.
         .include(source.join("ggml/src"))
         .include("native")
         .file("native/shim.cpp")

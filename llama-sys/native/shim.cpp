@@ -5,11 +5,16 @@
 #include "llama-ext.h"
 #include "llama-model.h"
 
+#include "ggml-backend-impl.h"
+#include "gguf.h"
+
 #include <algorithm>
 #include <cstdio>
 #include <exception>
+#include <memory>
 #include <new>
 #include <numeric>
+#include <stdexcept>
 #include <string>
 
 namespace {
@@ -123,6 +128,20 @@ bool shim_init(shim_error * error) {
     });
 }
 
+int32_t shim_architectures(const char ** names, int32_t n_max) {
+    int32_t n = 0;
+    for (const llm_arch arch : llm_arch_all()) {
+        if (arch == LLM_ARCH_UNKNOWN) {
+            continue;
+        }
+        if (n < n_max) {
+            names[n] = llm_arch_name(arch);
+        }
+        ++n;
+    }
+    return n;
+}
+
 bool shim_device_memory(ggml_backend_dev_t device, size_t * free, size_t * total, shim_error * error) {
     return guarded(error, false, [&] { ggml_backend_dev_memory(device, free, total); return true; });
 }
@@ -131,14 +150,54 @@ bool shim_device_props(ggml_backend_dev_t device, ggml_backend_dev_props * props
     return guarded(error, false, [&] { ggml_backend_dev_get_props(device, props); return true; });
 }
 
-llama_model * shim_model_load(const char * path, const llama_model_params * params, shim_error * error) {
-    llama_model * model = guarded(error, (llama_model *) nullptr, [&] { return llama_model_load_from_file(path, *params); });
+// Where an assertion failed on the way and something swallowed it: not a model to trust, nor to leak.
+static llama_model * trusted(llama_model * model, const shim_error * error) {
     if (error->status != SHIM_STATUS_OK && model) {
-        // An assertion failed on the way and something swallowed it: not a model to trust, nor to leak.
         llama_model_free(model);
         model = nullptr;
     }
     return model;
+}
+
+llama_model * shim_model_load(const char * path, const llama_model_params * params, shim_error * error) {
+    return trusted(guarded(error, (llama_model *) nullptr, [&] { return llama_model_load_from_file(path, *params); }), error);
+}
+
+llama_model * shim_model_from_metadata(const char * path, const llama_model_params * params, shim_error * error) {
+    return trusted(guarded(error, (llama_model *) nullptr, [&]() -> llama_model * {
+        const gguf_init_params init = { /*.no_alloc =*/ true, /*.ctx =*/ nullptr };
+        const std::unique_ptr<gguf_context, decltype(&gguf_free)> metadata(gguf_init_from_file(path, init), gguf_free);
+        if (!metadata) {
+            return nullptr;
+        }
+        const auto zero = [](ggml_tensor * tensor, void *) { ggml_backend_tensor_memset(tensor, 0, 0, ggml_nbytes(tensor)); };
+        return llama_model_init_from_user(metadata.get(), zero, nullptr, *params);
+    }), error);
+}
+
+bool shim_model_save(const llama_model * model, const char * path, shim_error * error) {
+    return guarded(error, false, [&] {
+        for (const auto & named : model->tensors_by_name) {
+            // ggml calls this without a look: rearranged weights do not come back.
+            if (named.second->buffer && !named.second->buffer->iface.get_tensor) {
+                throw std::runtime_error("the data of " + named.first + " cannot be read back");
+            }
+        }
+        llama_model_save_to_file(model, path);
+        return true;
+    });
+}
+
+int32_t shim_model_tensors(const llama_model * model, shim_tensor * tensors, int32_t n_max) {
+    int32_t n = 0;
+    for (const auto & named : model->tensors_by_name) {
+        const ggml_tensor * tensor = named.second;
+        if (n < n_max) {
+            tensors[n] = { ggml_get_name(tensor), tensor->type, { tensor->ne[0], tensor->ne[1], tensor->ne[2], tensor->ne[3] } };
+        }
+        ++n;
+    }
+    return n;
 }
 
 void shim_model_shape(const llama_model * model, struct shim_model_shape * shape) {
@@ -165,7 +224,7 @@ ggml_backend_dev_t shim_model_device(const llama_model * model, int32_t index) {
     return llama_model_get_device(model, index);
 }
 
-int32_t shim_model_tensors(const llama_model * model, shim_tensor_place * places, int32_t n_max) {
+int32_t shim_model_tensor_places(const llama_model * model, shim_tensor_place * places, int32_t n_max) {
     int32_t n = 0;
     for (const auto & [name, tensor] : model->tensors_by_name) {
         if (!tensor->buffer) {

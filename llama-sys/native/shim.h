@@ -49,6 +49,13 @@ struct shim_model_shape {
     bool     causal;
 };
 
+// One tensor of a model, without its data.
+struct shim_tensor {
+    const char *   name; // lives as long as the model
+    enum ggml_type type;
+    int64_t        ne[GGML_MAX_DIMS];
+};
+
 // Replaces ggml's abort by an exception while the calling thread is inside a guarded function of this file; elsewhere
 // (worker threads, the middle of a graph) the message goes to the log and the process ends as before.
 void shim_install_abort_guard(void);
@@ -56,16 +63,24 @@ void shim_install_abort_guard(void);
 // llama_backend_init, and the first look into ggml's registry, which starts every backend that is compiled in.
 bool shim_init(struct shim_error * error);
 
+// Writes up to `n_max` names of architectures and returns how many llama.cpp knows, those included that it cannot load.
+int32_t shim_architectures(const char ** names, int32_t n_max);
+
 // Free and total bytes: backends ask their driver here, and some of them throw.
 bool shim_device_memory(ggml_backend_dev_t device, size_t * free, size_t * total, struct shim_error * error);
 bool shim_device_props (ggml_backend_dev_t device, struct ggml_backend_dev_props * props, struct shim_error * error);
 
 struct llama_model * shim_model_load(const char * path, const struct llama_model_params * params, struct shim_error * error);
+// A model of all tensors that the architecture can have, zeroed, from the metadata of the GGUF file at `path`.
+struct llama_model * shim_model_from_metadata(const char * path, const struct llama_model_params * params, struct shim_error * error);
+bool                 shim_model_save(const struct llama_model * model, const char * path, struct shim_error * error);
+// Writes up to `n_max` tensors and returns how many there are: one that is in several buffers is there as often.
+int32_t              shim_model_tensors(const struct llama_model * model, struct shim_tensor * tensors, int32_t n_max);
 void                 shim_model_shape(const struct llama_model * model, struct shim_model_shape * shape);
 int32_t              shim_model_n_devices(const struct llama_model * model);
 ggml_backend_dev_t   shim_model_device(const struct llama_model * model, int32_t index);
 // Writes up to `n_max` tensors, those that lie twice twice, and returns how many there are.
-int32_t              shim_model_tensors(const struct llama_model * model, struct shim_tensor_place * places, int32_t n_max);
+int32_t              shim_model_tensor_places(const struct llama_model * model, struct shim_tensor_place * places, int32_t n_max);
 
 struct llama_context * shim_context_init(struct llama_model * model, const struct llama_context_params * params, struct shim_error * error);
 // Returns llama_decode's result; not guarded against aborts, because other threads may be waiting inside the graph.

@@ -2081,6 +2081,21 @@ const _: () = {
     ["Offset of field: shim_model_shape::causal"]
         [::core::mem::offset_of!(shim_model_shape, causal) - 16usize];
 };
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct shim_tensor {
+    pub name: *const ::core::ffi::c_char,
+    pub type_: ggml_type,
+    pub ne: [i64; 4usize],
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of shim_tensor"][::core::mem::size_of::<shim_tensor>() - 48usize];
+    ["Alignment of shim_tensor"][::core::mem::align_of::<shim_tensor>() - 8usize];
+    ["Offset of field: shim_tensor::name"][::core::mem::offset_of!(shim_tensor, name) - 0usize];
+    ["Offset of field: shim_tensor::type_"][::core::mem::offset_of!(shim_tensor, type_) - 8usize];
+    ["Offset of field: shim_tensor::ne"][::core::mem::offset_of!(shim_tensor, ne) - 16usize];
+};
 pub const SHIM_SAMPLER_KIND_GREEDY: shim_sampler_kind = 0;
 pub const SHIM_SAMPLER_KIND_DIST: shim_sampler_kind = 1;
 pub const SHIM_SAMPLER_KIND_TOP_K: shim_sampler_kind = 2;
@@ -3139,6 +3154,7 @@ unsafe extern "C" {
     ) -> ggml_backend_t;
     pub fn shim_install_abort_guard();
     pub fn shim_init(error: *mut shim_error) -> bool;
+    pub fn shim_architectures(names: *mut *const ::core::ffi::c_char, n_max: i32) -> i32;
     pub fn shim_device_memory(
         device: ggml_backend_dev_t,
         free: *mut usize,
@@ -3155,10 +3171,25 @@ unsafe extern "C" {
         params: *const llama_model_params,
         error: *mut shim_error,
     ) -> *mut llama_model;
+    pub fn shim_model_from_metadata(
+        path: *const ::core::ffi::c_char,
+        params: *const llama_model_params,
+        error: *mut shim_error,
+    ) -> *mut llama_model;
+    pub fn shim_model_save(
+        model: *const llama_model,
+        path: *const ::core::ffi::c_char,
+        error: *mut shim_error,
+    ) -> bool;
+    pub fn shim_model_tensors(
+        model: *const llama_model,
+        tensors: *mut shim_tensor,
+        n_max: i32,
+    ) -> i32;
     pub fn shim_model_shape(model: *const llama_model, shape: *mut shim_model_shape);
     pub fn shim_model_n_devices(model: *const llama_model) -> i32;
     pub fn shim_model_device(model: *const llama_model, index: i32) -> ggml_backend_dev_t;
-    pub fn shim_model_tensors(
+    pub fn shim_model_tensor_places(
         model: *const llama_model,
         places: *mut shim_tensor_place,
         n_max: i32,

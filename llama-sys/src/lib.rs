@@ -31,6 +31,7 @@ pub mod sim;
 
 mod backend;
 mod batch;
+mod blueprint;
 mod build_info;
 mod context;
 mod context_params;
@@ -50,6 +51,7 @@ mod vocab;
 
 pub use backend::Backend;
 pub use batch::Batch;
+pub use blueprint::{ModelTensor, architectures};
 pub use build_info::{BuildInfo, build_info};
 pub use context::{AbortHandle, Context};
 pub use context_params::{ContextParams, FlashAttention, Pooling};

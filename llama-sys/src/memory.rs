@@ -140,7 +140,7 @@ impl Model {
             let room = i32::try_from(places.capacity()).unwrap_or(i32::MAX);
             // SAFETY: the model lives; at most `room` entries are written into memory that is ours.
             let count =
-                unsafe { raw::shim_model_tensors(self.as_ptr(), places.as_mut_ptr(), room) };
+                unsafe { raw::shim_model_tensor_places(self.as_ptr(), places.as_mut_ptr(), room) };
             if count <= room {
                 // SAFETY: the shim wrote `count` entries.
                 unsafe { places.set_len(count.unsigned_abs() as usize) };

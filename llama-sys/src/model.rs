@@ -122,21 +122,32 @@ impl Model {
             failure,
         })?;
         let raw = NonNull::new(model).expect("accepted above");
+        Ok(Self::adopt(raw, path, params.no_alloc, storage))
+    }
+
+    /// Takes what llama.cpp has just loaded with these parameters.
+    pub(crate) fn adopt(
+        raw: NonNull<raw::llama_model>,
+        path: &Path,
+        no_alloc: bool,
+        storage: Storage,
+    ) -> Self {
+        let model = raw.as_ptr();
         // SAFETY: the model is loaded; indices below the count.
         let devices = unsafe {
             (0..raw::shim_model_n_devices(model))
                 .filter_map(|index| Device::from_raw(raw::shim_model_device(model, index)))
                 .collect()
         };
-        Ok(Self {
+        Self {
             inner: Arc::new(Inner {
                 raw,
                 path: path.to_owned(),
-                no_alloc: params.no_alloc,
+                no_alloc,
                 devices,
                 _storage: storage,
             }),
-        })
+        }
     }
 
     pub(crate) fn as_ptr(&self) -> *mut raw::llama_model {
@@ -276,7 +287,7 @@ impl fmt::Debug for Model {
 }
 
 /// A missing file is the commonest error there is and deserves better than a log line.
-fn readable(path: &Path) -> Result<(), Error> {
+pub(crate) fn readable(path: &Path) -> Result<(), Error> {
     let unreadable = |reason: String| Error::Unreadable {
         path: path.to_owned(),
         reason,
@@ -289,7 +300,7 @@ fn readable(path: &Path) -> Result<(), Error> {
     Ok(())
 }
 
-unsafe extern "C" fn no_progress(_progress: f32, _user_data: *mut c_void) -> bool {
+pub(crate) unsafe extern "C" fn no_progress(_progress: f32, _user_data: *mut c_void) -> bool {
     true
 }
 

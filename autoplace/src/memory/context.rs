@@ -186,6 +186,8 @@ impl ContextParams {
         for (parameter, ty, head) in [
             ("type_k", self.type_k, hparams.head_dim_k),
             ("type_v", self.type_v, hparams.head_dim_v),
+            ("type_k", self.type_k, hparams.head_dim_k_swa),
+            ("type_v", self.type_v, hparams.head_dim_v_swa),
         ] {
             let block = ty.tensor_type().block_size();
             if !u64::from(head).is_multiple_of(block) {

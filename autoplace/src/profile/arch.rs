@@ -2,27 +2,37 @@
 //!
 //! `llama_model::create_memory` (llama-model.cpp:2358-2897) gives a plain `llama_kv_cache` to every architecture that is not
 //! named in its switch, is neither recurrent nor hybrid (llama-arch.cpp:1110-1148), sets no `swa_type` in its
-//! `load_arch_hparams`, and reuses no layer. This list was made by reading `load_arch_hparams` of each file in models/;
-//! an architecture that is not on it is unknown, which is an answer too. The laws beside the plain one are here only as far as
-//! the conformance suite has seen llama.cpp allocate the same bytes.
+//! `load_arch_hparams`, and reuses no layer. This list was made by reading that function and `load_arch_hparams` of each file in
+//! models/, and `tests/architectures.rs` holds every entry against llama.cpp; what it has not seen equal is unknown, which is an
+//! answer too.
 
 /// How an architecture keeps its context, and what the header decides of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Law {
+    /// No block keeps anything: a text is computed at once (llama-model.cpp:2364-2382).
+    Nothing,
     /// Every block keeps every token, whatever the header says.
     Full,
+    /// As `Full`, the last layer included, which llama.cpp counts among those that predict (llama-model.cpp:2812).
+    Routed,
+    /// As `Full`, one cache for each block that encodes; no more may decode (models/t5.cpp:12).
+    EncoderDecoder,
     /// Some blocks attend to a window only.
     Windowed(Window),
+    /// As `Windowed`, unless it is made of another kind of block (models/dflash.cpp:53).
+    Drafting(Window),
     /// Windowed with 64 blocks, else full (models/exaone4.cpp:4).
     WindowedAt64Blocks(Window),
+    /// Windowed, and the last blocks use the caches of earlier ones.
+    Reused(Window, Reuse),
     /// Full unless it states the widths of compressed keys (models/deepseek2.cpp:16).
     Compressible,
+    /// Keys to choose keys by, beside the cache.
+    Indexed(Indexer),
     /// Every block keeps a state.
     Recurrent(Mixer),
-    /// Blocks without key heads keep a state, the others every token (models/jamba.cpp:11).
-    HybridByHeads(Mixer),
-    /// Every block keeps both (models/falcon-h1.cpp:13, llama-model.cpp:2690).
-    HybridInEveryBlock(Mixer),
+    /// Some blocks keep a state, the others tokens (or all of them both).
+    Hybrid(Hybrid),
 }
 
 /// Where `load_arch_hparams` takes its sliding window from.
@@ -30,8 +40,10 @@ pub(super) enum Law {
 pub(super) struct Window {
     /// Its tokens where the header does not say.
     pub(super) unstated: Unstated,
-    /// Of so many blocks the last is without a window, unless the header says otherwise.
-    pub(super) pattern: u32,
+    /// Its tokens where the header says any others than 0, which then means no window.
+    pub(super) fixed: Option<u32>,
+    /// Which blocks are windowed.
+    pub(super) pattern: Pattern,
 }
 
 /// What a header without `attention.sliding_window` means.
@@ -43,6 +55,29 @@ pub(super) enum Unstated {
     NoWindow,
     /// llama.cpp refuses the file.
     Refused,
+    /// llama.cpp ends the process, also where the header states 0 tokens: its graph knows only windowed caches
+    /// (models/afmoe.cpp:123).
+    Fatal,
+}
+
+/// Which blocks are windowed, unless the header says otherwise (`load_swa_pattern`, llama-model.cpp:3451).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Pattern {
+    /// Of so many blocks the last is without a window.
+    LastIsFull(u32),
+    /// Of so many blocks the first is without a window.
+    FirstIsFull(u32),
+    /// The header must list them.
+    Listed,
+}
+
+/// From which block on earlier caches are used again (`n_layer_kv_from_start`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Reuse {
+    /// From this one.
+    From(u32),
+    /// So many of the last blocks as the header says.
+    Stated,
 }
 
 /// What a recurrent block keeps (llama-hparams.cpp:208-272).
@@ -50,42 +85,200 @@ pub(super) enum Unstated {
 pub(super) enum Mixer {
     /// State space of one group: the convolution covers the inner width alone.
     Mamba,
-    /// State space of several groups.
+    /// State space of several groups, or the delta rule, whose sizes have the same names.
     Mamba2,
     /// Receptance-weighted keys and values.
     Rwkv,
+    /// Short convolutions without a state.
+    ShortConvolution,
+    /// The delta rule with a gate per channel (Kimi).
+    Kda,
+    /// Linear attention without a convolution (`MiniMax`).
+    Lightning,
+}
+
+/// Which blocks are recurrent, and what the others keep.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Hybrid {
+    pub(super) mixer: Mixer,
+    pub(super) recurring: Recurring,
+    pub(super) attention: Attention,
+    /// What the blocks keep that predict further tokens.
+    pub(super) predicting: Predicting,
+}
+
+/// Which blocks of a hybrid are recurrent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Recurring {
+    /// Those without key heads.
+    WithoutKeyHeads,
+    /// Those without key heads and without a feed-forward width; what has one keeps nothing (models/nemotron-h.cpp:15).
+    WithoutKeyHeadsAndForward,
+    /// All of them, and all of them attend too (models/falcon-h1.cpp:14).
+    Every,
+    /// All but the last of every so many, unless the header says otherwise (models/qwen3next.cpp:19).
+    AllButEvery(u32),
+}
+
+/// What the other blocks of a hybrid keep.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Attention {
+    /// Every token.
+    Full,
+    /// Every token, or all of them those of a window, if the header states one (models/lfm2.cpp:26).
+    FullOrWindowed,
+    /// Compressed keys.
+    Compressed,
+    /// Every token, and the rows of an indexer that pools so many together.
+    Indexed(u32),
+    /// Compressed keys, and the rows of an indexer.
+    CompressedAndIndexed(u32),
+}
+
+/// What a hybrid's block keeps that predicts further tokens.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Predicting {
+    /// No loader that we have read knows such blocks there.
+    Unread,
+    /// Nothing: the filters stop before it (llama-model.cpp:2706).
+    Nothing,
+    /// What any block does: the filters ask only whether it is recurrent.
+    AsOthers,
+}
+
+/// Which blocks have an indexer, and beside what.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Indexer {
+    /// Every block; compressed keys (llama-model.cpp:2404).
+    Every,
+    /// The blocks that the header lists, or every block, or from so long a context on those of GLM 5.2; compressed keys
+    /// (models/glm-dsa.cpp:60-66).
+    Glm(u32),
+    /// The blocks that the header lists, if it states how many keys to choose; compressed keys (llama-model.cpp:2501).
+    ListedIfChoosing,
+    /// The blocks that the header lists; the others attend to a window; compressed keys (llama-model.cpp:2543).
+    ListedBesideWindows,
+    /// The blocks that are not dense; keys and values (llama-model.cpp:2382).
+    AfterDense,
+    /// A window, and compressed caches of what lies before it (llama-model.cpp:2594).
+    Distilled,
 }
 
 /// How this architecture keeps its context, or `None` where we have not read it.
+#[allow(clippy::too_many_lines, reason = "a list")]
 pub(super) fn law(architecture: &str) -> Option<Law> {
-    let windowed = |unstated, pattern| Law::Windowed(Window { unstated, pattern });
+    use Pattern::{FirstIsFull, LastIsFull, Listed};
+    use Unstated::{Fatal, NoWindow, Refused, Tokens};
+    let window = |unstated, pattern| Window {
+        unstated,
+        fixed: None,
+        pattern,
+    };
+    let windowed = |unstated, pattern| Law::Windowed(window(unstated, pattern));
+    let by_heads = |mixer, attention, predicting| {
+        Law::Hybrid(Hybrid {
+            mixer,
+            recurring: Recurring::WithoutKeyHeads,
+            attention,
+            predicting,
+        })
+    };
+    let by_interval = |mixer, interval, attention, predicting| {
+        Law::Hybrid(Hybrid {
+            mixer,
+            recurring: Recurring::AllButEvery(interval),
+            attention,
+            predicting,
+        })
+    };
     Some(match architecture {
-        // phi3 reads a sliding window and then disables it (models/phi3.cpp:13-24); llama, qwen2 and mistral3 never read it.
-        "llama" | "mistral3" | "qwen" | "qwen2" | "qwen2moe" | "qwen2vl" | "qwen3" | "qwen3moe"
-        | "qwen3vl" | "qwen3vlmoe" | "phi2" | "phi3" | "gemma" | "granite" | "granitemoe"
-        | "smollm3" | "arcee" | "apertus" | "seed_oss" | "ernie4_5" | "ernie4_5-moe"
-        | "hunyuan-moe" | "hunyuan-dense" | "dots1" | "bailingmoe" | "bailingmoe2" | "glm4"
-        | "glm4moe" | "hy_v3" | "chatglm" | "command-r" | "dbrx" | "arctic" | "grok"
-        | "deepseek" | "minicpm" | "minimax-m2" | "olmo" | "olmoe" | "internlm2" | "stablelm"
-        | "starcoder" | "starcoder2" | "falcon" | "gptneox" | "gpt2" | "mpt" | "bloom"
-        | "baichuan" | "xverse" | "orion" | "plamo" | "codeshell" | "refact" | "nemotron"
-        | "exaone" | "jais" | "jais2" | "openelm" | "bitnet" | "deci" | "pangu-embedded"
-        | "maincoder" | "grovemoe" => Law::Full,
-        "olmo2" => windowed(Unstated::NoWindow, 4),
-        "gemma2" => windowed(Unstated::Tokens(4096), 2),
-        "gemma3" => windowed(Unstated::NoWindow, 6),
-        "gpt-oss" => windowed(Unstated::Refused, 2),
-        "cohere2" => windowed(Unstated::Refused, 4),
-        "exaone4" => Law::WindowedAt64Blocks(Window {
-            unstated: Unstated::Tokens(4096),
-            pattern: 4,
+        // phi3 reads a sliding window and then disables it (models/phi3.cpp:13-24); phimoe, llama, qwen2 and mistral3 never read it.
+        "llama" | "llama-embed" | "mistral3" | "qwen" | "qwen2" | "qwen2moe" | "qwen2vl"
+        | "qwen3" | "qwen3moe" | "qwen3vl" | "qwen3vlmoe" | "qwen3tts" | "phi2" | "phi3"
+        | "phimoe" | "gemma" | "granite" | "granitemoe" | "smollm3" | "arcee" | "apertus"
+        | "seed_oss" | "ernie4_5" | "ernie4_5-moe" | "paddleocr" | "hunyuan-moe"
+        | "hunyuan-dense" | "hunyuan_vl" | "dots1" | "bailingmoe" | "bailingmoe2" | "glm4"
+        | "glm4moe" | "hy_v3" | "chatglm" | "cogvlm" | "command-r" | "dbrx" | "arctic" | "grok"
+        | "deepseek" | "deepseek2-ocr" | "minicpm" | "minicpm3" | "minimax-m2" | "olmo"
+        | "olmoe" | "internlm2" | "stablelm" | "starcoder" | "starcoder2" | "falcon"
+        | "gptneox" | "gpt2" | "mpt" | "bloom" | "baichuan" | "xverse" | "orion" | "plamo"
+        | "plm" | "codeshell" | "refact" | "nemotron" | "exaone" | "jais" | "jais2" | "openelm"
+        | "bitnet" | "deci" | "pangu-embedded" | "maincoder" | "grovemoe" | "chameleon"
+        | "hrm_text" | "talkie" | "pockettts" | "t5encoder" | "nanbeige" => Law::Full,
+        "graniteswitch" => Law::Routed,
+        "t5" => Law::EncoderDecoder,
+        "bert" | "jina-bert-v2" | "jina-bert-v3" | "nomic-bert" | "nomic-bert-moe" | "neo-bert"
+        | "eurobert" | "modern-bert" | "gemma-embedding" | "wavtokenizer-dec" | "dream"
+        | "llada" | "llada-moe" | "rnd1" | "clef" => Law::Nothing,
+        "olmo2" | "mellum" => windowed(NoWindow, LastIsFull(4)),
+        "afmoe" => windowed(Fatal, LastIsFull(4)),
+        "gemma3" => windowed(NoWindow, LastIsFull(6)),
+        "plamo3" => windowed(NoWindow, LastIsFull(8)),
+        "laguna" => windowed(NoWindow, FirstIsFull(4)),
+        "gemma2" => windowed(Tokens(4096), LastIsFull(2)),
+        "gpt-oss" => windowed(Refused, LastIsFull(2)),
+        "cohere2" | "muse-glimmer" | "exaone-moe" => windowed(Refused, LastIsFull(4)),
+        "cohere2moe" => windowed(Refused, FirstIsFull(4)),
+        "mimo2" | "step35" | "maple" | "spark2_5" | "granite_swa" => windowed(Refused, Listed),
+        // Whatever the header says, if it says anything but 0.
+        "llama4" => Law::Windowed(Window {
+            fixed: Some(8192),
+            ..window(Tokens(8192), LastIsFull(4))
         }),
-        "deepseek2" => Law::Compressible,
+        "smallthinker" => Law::Windowed(Window {
+            fixed: Some(4096),
+            ..window(NoWindow, FirstIsFull(4))
+        }),
+        "dflash" => Law::Drafting(window(NoWindow, Listed)),
+        "exaone4" => Law::WindowedAt64Blocks(window(Tokens(4096), LastIsFull(4))),
+        "gemma3n" => Law::Reused(window(Refused, LastIsFull(5)), Reuse::From(20)),
+        "gemma4" => Law::Reused(window(Refused, Listed), Reuse::Stated),
+        "deepseek2" | "mistral4" => Law::Compressible,
+        "deepseek32" => Law::Indexed(Indexer::Every),
+        "glm-dsa" => Law::Indexed(Indexer::Glm(1_048_576)),
+        "hy_v4" => Law::Indexed(Indexer::ListedIfChoosing),
+        "dots3note" => Law::Indexed(Indexer::ListedBesideWindows),
+        "minimax-m3" => Law::Indexed(Indexer::AfterDense),
+        "deepseek4" => Law::Indexed(Indexer::Distilled),
         "mamba" => Law::Recurrent(Mixer::Mamba),
         "mamba2" => Law::Recurrent(Mixer::Mamba2),
-        "rwkv6" => Law::Recurrent(Mixer::Rwkv),
-        "jamba" => Law::HybridByHeads(Mixer::Mamba),
-        "falcon-h1" => Law::HybridInEveryBlock(Mixer::Mamba2),
+        "rwkv6" | "rwkv6qwen2" | "rwkv7" | "arwkv7" => Law::Recurrent(Mixer::Rwkv),
+        "jamba" => by_heads(Mixer::Mamba, Attention::Full, Predicting::Unread),
+        "plamo2" | "granitehybrid" => by_heads(Mixer::Mamba2, Attention::Full, Predicting::Unread),
+        "lfm2" => by_heads(
+            Mixer::ShortConvolution,
+            Attention::FullOrWindowed,
+            Predicting::Unread,
+        ),
+        "lfm2moe" => by_heads(Mixer::ShortConvolution, Attention::Full, Predicting::Unread),
+        "kimi-linear" | "kimi-k3" => {
+            by_heads(Mixer::Kda, Attention::Compressed, Predicting::Unread)
+        }
+        "bailingmoe3" => by_heads(Mixer::Kda, Attention::Compressed, Predicting::AsOthers),
+        // key, gate, and what is pooled
+        "glm5-next" => by_heads(
+            Mixer::Kda,
+            Attention::CompressedAndIndexed(3),
+            Predicting::Nothing,
+        ),
+        "nemotron_h" | "nemotron_h_moe" => Law::Hybrid(Hybrid {
+            mixer: Mixer::Mamba2,
+            recurring: Recurring::WithoutKeyHeadsAndForward,
+            attention: Attention::Full,
+            predicting: Predicting::AsOthers,
+        }),
+        "falcon-h1" => Law::Hybrid(Hybrid {
+            mixer: Mixer::Mamba2,
+            recurring: Recurring::Every,
+            attention: Attention::Full,
+            predicting: Predicting::Unread,
+        }),
+        "qwen3next" | "qwen35" | "qwen35moe" => {
+            by_interval(Mixer::Mamba2, 4, Attention::Full, Predicting::Nothing)
+        }
+        // key, and what is pooled
+        "qwen4exp" => by_interval(Mixer::Mamba2, 4, Attention::Indexed(2), Predicting::Nothing),
+        "minimax-01" => by_interval(Mixer::Lightning, 8, Attention::Full, Predicting::Unread),
         _ => return None,
     })
 }
@@ -93,25 +286,10 @@ pub(super) fn law(architecture: &str) -> Option<Law> {
 /// Why an architecture that llama.cpp knows is not on the list, for the message; `None` where we cannot say.
 pub(super) fn why_unknown(architecture: &str) -> Option<&'static str> {
     Some(match architecture {
-        "rwkv6qwen2" | "rwkv7" | "arwkv7" => {
-            "it keeps a recurrent state instead of a cache (llama-arch.cpp:1110)"
+        "eagle3" | "gemma4-assistant" => {
+            "it drafts for another model, without which it has no context (llama-context.cpp:146)"
         }
-        "plamo2" | "granitehybrid" | "lfm2" | "lfm2moe" | "nemotron_h" | "nemotron_h_moe"
-        | "qwen3next" | "kimi-linear" | "bailingmoe3" | "kimi-k3" | "glm5-next" | "qwen35"
-        | "qwen35moe" | "qwen4exp" | "deepseek4" | "minimax-01" => {
-            "it mixes attention with a recurrent state (llama-arch.cpp:1124)"
-        }
-        "gemma3n" | "gemma4" | "cohere2moe" | "llama4" | "exaone-moe" | "smallthinker"
-        | "laguna" | "mimo2" | "step35" | "afmoe" | "plamo3" | "phimoe" | "granite_swa"
-        | "mellum" | "muse-glimmer" | "maple" | "spark2_5" => {
-            "some of its layers attend to a sliding window (llama-kv-cache-iswa.cpp)"
-        }
-        "deepseek32" | "glm-dsa" | "minimax-m3" | "hy_v4" | "dots3note" | "mistral4" => {
-            "it compresses or indexes its keys (llama-model.cpp:2382-2593)"
-        }
-        "bert" | "jina-bert-v2" | "jina-bert-v3" | "nomic-bert" | "nomic-bert-moe" | "neo-bert"
-        | "eurobert" | "modern-bert" | "gemma-embedding" | "t5" | "t5encoder" | "llama-embed"
-        | "clip" | "wavtokenizer-dec" => "it does not generate text from a causal context",
+        "clip" | "gptj" => "llama.cpp names it and does not load it",
         _ => return None,
     })
 }

@@ -15,6 +15,8 @@ const MAX_EXPERTS: u32 = 1024;
 pub struct Hyperparameters {
     /// Blocks, next-token-prediction blocks included (`n_layer_all`). 1 to 512.
     pub n_layer: u32,
+    /// Blocks that the file holds: fewer where llama.cpp runs through them several times, or adds one of its own.
+    pub n_layer_stored: u32,
     /// How many of the last blocks predict further tokens (`n_layer_nextn`). They take places in the layer count even when
     /// unused.
     pub n_layer_nextn: u32,
@@ -32,6 +34,12 @@ pub struct Hyperparameters {
     pub head_dim_k: u32,
     /// Elements of a value head.
     pub head_dim_v: u32,
+    /// Elements of a key head of a block with a sliding window, which may differ.
+    pub head_dim_k_swa: u32,
+    /// Elements of a value head of a block with a sliding window.
+    pub head_dim_v_swa: u32,
+    /// Width of the dense feed-forward step of each block, in elements; 0 where the header does not say.
+    pub n_ff_of: Vec<u32>,
     /// Width of the widest dense feed-forward step, in elements.
     pub n_ff: u32,
     /// The experts, for a mixture of them.
@@ -63,15 +71,24 @@ impl Hyperparameters {
             n_layer,
             "llama.cpp takes 1 to 512 (llama-model.cpp:1330)",
         )?;
-        let n_layer_nextn = keys.or("nextn_predict_layers", 0)?;
+        let mut n_layer_nextn = keys.or("nextn_predict_layers", 0)?;
         keys.check(
             n_layer_nextn <= n_layer,
             "nextn_predict_layers",
             n_layer_nextn,
             format!("there are {n_layer} blocks (llama-model.cpp:1332)"),
         )?;
+        // Of a file without their weights the others are the model (models/deepseek4.cpp:22).
+        let first = format!("blk.{}.nextn.eh_proj.weight", n_layer - n_layer_nextn);
+        if architecture == "deepseek4" && header.tensor(&first).is_none() {
+            n_layer_nextn = 0;
+        }
         let n_ctx_train = keys.required("context_length")?;
-        let n_embd = keys.required("embedding_length")?;
+        let n_embd = keys.required(if architecture == "wavtokenizer-dec" {
+            "features_length"
+        } else {
+            "embedding_length"
+        })?;
         keys.check(
             n_embd > 0,
             "embedding_length",
@@ -80,30 +97,39 @@ impl Hyperparameters {
         )?;
         keys.rope_scaling()?;
 
-        let n_ff_all = keys.per_layer("feed_forward_length", n_layer)?;
-        let n_ff = n_ff_all.into_iter().flatten().max().unwrap_or(0);
+        let n_ff_of = keys
+            .per_layer("feed_forward_length", n_layer as usize)?
+            .unwrap_or_else(|| vec![0; n_layer as usize]);
+        let n_ff = n_ff_of.iter().copied().max().unwrap_or(0);
         let experts = keys.experts(n_layer, n_ff)?;
 
         let n_head = keys
-            .per_layer("attention.head_count", n_layer)?
+            .per_layer("attention.head_count", n_layer as usize)?
             .unwrap_or_else(|| vec![0; n_layer as usize]);
         let n_head_kv = keys
-            .per_layer("attention.head_count_kv", n_layer)?
+            .per_layer("attention.head_count_kv", n_layer as usize)?
             .unwrap_or_else(|| n_head.clone());
         // llama-model.cpp:1437-1450: the default is the width shared by the heads of the first block; without heads there is
         // none.
         let head_dim = n_head[0];
         let head_dim = n_embd.checked_div(head_dim).unwrap_or(0);
-        let (head_dim_k, head_dim_v) = if head_dim > 0 {
-            (
-                keys.or("attention.key_length", head_dim)?,
-                keys.or("attention.value_length", head_dim)?,
-            )
-        } else {
-            (0, 0)
-        };
-        Ok(Self {
+        // plamo2 reads its own again, heads or not (models/plamo2.cpp:15).
+        let (mut head_dim_k, mut head_dim_v) = (0, 0);
+        if head_dim > 0 || architecture == "plamo2" {
+            head_dim_k = keys.or("attention.key_length", head_dim)?;
+            head_dim_v = keys.or("attention.value_length", head_dim)?;
+        }
+        let (head_dim_k_swa, head_dim_v_swa) = (
+            keys.or("attention.key_length_swa", head_dim_k)?,
+            keys.or("attention.value_length_swa", head_dim_v)?,
+        );
+        // Values are what keys are compressed to (models/kimi-k3.cpp:28, models/glm5-next.cpp:19).
+        if matches!(architecture, "kimi-k3" | "glm5-next") {
+            head_dim_v = keys.required("attention.kv_lora_rank")?;
+        }
+        let mut hparams = Self {
             n_layer,
+            n_layer_stored: n_layer,
             n_layer_nextn,
             n_ctx_train,
             n_embd,
@@ -112,9 +138,65 @@ impl Hyperparameters {
             n_head_kv,
             head_dim_k,
             head_dim_v,
+            head_dim_k_swa,
+            head_dim_v_swa,
+            n_ff_of,
             n_ff,
             experts,
-        })
+        };
+        match architecture {
+            "nanbeige" => hparams.loops(&keys)?,
+            "graniteswitch" => hparams.routes(&keys)?,
+            _ => {}
+        }
+        Ok(hparams)
+    }
+
+    /// The same blocks again and again, each time a layer of its own (models/nanbeige.cpp:6-31).
+    fn loops(&mut self, keys: &Keys<'_>) -> Result<(), Error> {
+        let loops = keys.or("num_loops", 1)?;
+        let all = self.n_layer_trunk().checked_mul(loops);
+        keys.check(
+            all.is_some_and(|all| (1..=MAX_LAYERS).contains(&all)),
+            "num_loops",
+            loops,
+            format!(
+                "there may be 512 layers of {} blocks (models/nanbeige.cpp:16)",
+                self.n_layer_trunk()
+            ),
+        )?;
+        if loops > 1 {
+            let stored = self.n_layer_trunk() as usize;
+            for each in [&mut self.n_head, &mut self.n_head_kv, &mut self.n_ff_of] {
+                each.truncate(stored);
+                *each = each.repeat(loops as usize);
+            }
+            self.n_layer = all.unwrap_or(self.n_layer);
+            self.n_layer_nextn = 0;
+        }
+        Ok(())
+    }
+
+    /// One more layer, of one head, that says which adapter a token is for (models/granite-switch.cpp:56-72).
+    fn routes(&mut self, keys: &Keys<'_>) -> Result<(), Error> {
+        let blocks = self.n_layer_trunk();
+        keys.check(
+            blocks < MAX_LAYERS,
+            "block_count",
+            blocks,
+            "llama.cpp adds a layer to at most 511 (models/granite-switch.cpp:62)",
+        )?;
+        for (each, own) in [
+            (&mut self.n_head, 1),
+            (&mut self.n_head_kv, 1),
+            (&mut self.n_ff_of, 0),
+        ] {
+            each.truncate(blocks as usize);
+            each.push(own);
+        }
+        self.n_layer = blocks + 1;
+        self.n_layer_nextn = 1;
+        Ok(())
     }
 
     /// Blocks that compute a token: all but the next-token-prediction ones (`n_layer()`, llama-hparams.cpp).
@@ -167,8 +249,25 @@ impl Keys<'_> {
         Ok(self.header.arch_u32(suffix)?.unwrap_or(default))
     }
 
-    fn per_layer(&self, suffix: &str, n_layer: u32) -> Result<Option<Vec<u32>>, Error> {
-        Ok(self.header.arch_u32_per_layer(suffix, n_layer as usize)?)
+    /// One number for each of so many blocks, which a single number may stand for.
+    pub(super) fn per_layer(
+        &self,
+        suffix: &str,
+        n_layer: usize,
+    ) -> Result<Option<Vec<u32>>, Error> {
+        Ok(self.header.arch_u32_per_layer(suffix, n_layer)?)
+    }
+
+    /// The numbers of a list, however many; `None` where there is no list.
+    pub(super) fn list(&self, suffix: &str) -> Result<Option<Vec<u32>>, Error> {
+        match self.header.get(&self.key(suffix)) {
+            // No more than there can be blocks.
+            Some(Value::Array(list)) if list.len() <= u64::from(MAX_LAYERS) => {
+                #[allow(clippy::cast_possible_truncation)] // at most 512
+                self.per_layer(suffix, list.len() as usize)
+            }
+            _ => Ok(None),
+        }
     }
 
     pub(super) fn check(
@@ -204,7 +303,7 @@ impl Keys<'_> {
     /// llama-model.cpp:1361-1376 ends the process at counts that do not fit together.
     fn experts(&self, n_layer: u32, n_ff: u32) -> Result<Option<Experts>, Error> {
         let mut count = self.or("expert_count", 0)?;
-        let used = self.per_layer("expert_used_count", n_layer)?;
+        let used = self.per_layer("expert_used_count", n_layer as usize)?;
         let mut used = used.into_iter().flatten().max().unwrap_or(0);
         let groups = self.or("expert_group_count", 0)?;
         let groups_used = self.or("expert_group_used_count", 0)?;
@@ -259,7 +358,7 @@ impl Keys<'_> {
                 format!("it must be 1 to {} (llama-model.cpp:1370-1371)", groups - 1),
             )?;
         }
-        let widths = self.per_layer("expert_feed_forward_length", n_layer)?;
+        let widths = self.per_layer("expert_feed_forward_length", n_layer as usize)?;
         let n_ff = widths
             .into_iter()
             .flatten()

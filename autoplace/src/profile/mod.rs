@@ -7,6 +7,10 @@ mod arch;
 mod error;
 mod file_type;
 mod hparams;
+mod hybrid;
+mod indexer;
+mod predicting;
+mod role;
 mod slot;
 mod state;
 mod weights;
@@ -18,8 +22,11 @@ use crate::gguf::{Header, TensorType};
 
 pub use error::Error;
 pub use hparams::{Experts, Hyperparameters};
+pub use role::Role;
 pub use slot::Slot;
-pub use state::{BlockState, LayerState, RecurrentState, StateLaw};
+pub use state::{
+    BlockState, Distilled, DistilledState, IndexedState, LayerState, RecurrentState, StateLaw,
+};
 pub use weights::{Block, Weight, WeightBytes};
 
 /// What a model is, as far as memory is concerned.
@@ -63,8 +70,8 @@ impl ModelProfile {
     pub fn from_header(header: &Header) -> Result<Self, Error> {
         let architecture = header.architecture()?.to_owned();
         let hparams = Hyperparameters::read(header, &architecture)?;
-        let weights = WeightBytes::read(header, &hparams);
         let state = StateLaw::of(header, &architecture, &hparams)?;
+        let weights = WeightBytes::read(header, &architecture, &hparams, &state);
         // A header from memory is called `<memory>` or `<builder>`.
         let in_memory = header.path().to_string_lossy().starts_with('<');
         let path = (!in_memory).then(|| header.path().to_path_buf());

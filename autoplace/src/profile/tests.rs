@@ -2,7 +2,9 @@
 
 use crate::gguf::{Builder, TensorType};
 
-use super::{BlockState, Error, LayerState, ModelProfile, RecurrentState, StateLaw};
+use super::{BlockState, Error, LayerState, ModelProfile, Role};
+
+mod state;
 
 /// A model of two blocks, without tensors.
 fn model(architecture: &str) -> Builder {
@@ -166,59 +168,60 @@ fn heads_that_cannot_share_are_refused() {
 }
 
 #[test]
-fn plain_architectures_are_known_and_others_say_why_not() {
-    let law = |builder: &Builder| profile(builder).state;
-    let known = |builder: &Builder| matches!(law(builder), StateLaw::Known { .. });
-    for architecture in ["llama", "qwen2", "qwen3", "mistral3", "phi3", "gemma3"] {
-        assert!(known(&model(architecture)), "{architecture}");
-    }
-    // phi3's window is read and disabled, gemma3's is not.
-    assert!(known(
-        &model("phi3").u32("phi3.attention.sliding_window", 2047)
-    ));
-    assert!(!known(
-        &model("llama").bool("llama.attention.causal", false)
-    ));
-    for (architecture, why) in [
-        ("rwkv7", "recurrent state"),
-        ("qwen3next", "mixes attention"),
-        ("llama4", "sliding window"),
-        ("brand-new", "no architecture we have read"),
+fn a_block_is_the_sum_of_its_roles() {
+    let mut builder = model("qwen3moe");
+    for (name, rows) in [
+        ("attn_q", 10),
+        ("ffn_norm", 20),
+        ("ffn_up_exps", 30),
+        ("ffn_up_shexp", 40),
+        ("ffn_gate_inp", 50),
     ] {
-        match law(&model(architecture)) {
-            StateLaw::Unknown { reason } => {
-                assert!(
-                    reason.contains(architecture) && reason.contains(why),
-                    "{reason}"
-                );
-            }
-            known => panic!("{architecture}: {known:?}"),
-        }
+        let name = format!("blk.1.{name}.weight");
+        builder = builder.tensor(&name, TensorType::F32, &[rows]);
     }
+    let weights = profile(&builder).weights;
+    let bytes: Vec<u64> = Role::ALL
+        .iter()
+        .map(|&role| weights.blocks[1].bytes_of(role))
+        .collect();
+    assert_eq!(bytes, [40, 80, 120, 160, 200]);
+    assert_eq!(weights.blocks[1].bytes(), 600);
+    assert_eq!(weights.blocks[0].bytes(), 0);
 }
 
 #[test]
-fn all_but_the_last_of_every_so_many_blocks_are_windowed_unless_listed() {
-    let kept = |builder: &Builder| profile(builder).state.blocks().map(<[_]>::to_vec);
-    let state = LayerState { k: 64, v: 64 };
-    let windowed = |window| BlockState::Windowed { state, window };
-    // gemma2: every second block is full, and the window is 4096 if the header does not say.
-    let gemma2 = model("gemma2");
-    assert_eq!(kept(&gemma2), Some(vec![windowed(4096), full(64)]));
-    let stated = gemma2.u32("gemma2.attention.sliding_window", 512);
-    assert_eq!(kept(&stated), Some(vec![windowed(512), full(64)]));
-    let listed = stated.array_bool("gemma2.attention.sliding_window_pattern", &[false, true]);
-    assert_eq!(kept(&listed), Some(vec![full(64), windowed(512)]));
-    // gemma3: a window only if the header says so; of two blocks no sixth is full.
-    let gemma3 = model("gemma3").u32("gemma3.attention.sliding_window", 1024);
-    assert_eq!(kept(&gemma3), Some(vec![windowed(1024); 2]));
-    let none = model("gemma3").u32("gemma3.attention.sliding_window", 0);
-    assert_eq!(kept(&none), Some(vec![full(64); 2]));
-    // What we have not seen llama.cpp do is unknown.
-    let short = gemma3.array_bool("gemma3.attention.sliding_window_pattern", &[true]);
-    assert_eq!(kept(&short), None);
-    let other_heads = model("gemma2").u32("gemma2.attention.key_length_swa", 32);
-    assert_eq!(kept(&other_heads), None);
+fn what_nothing_uses_and_what_a_loader_forgets_to_skip() {
+    let unused = model("t5").tensor(
+        "dec.blk.0.cross_attn_rel_b.weight",
+        TensorType::F32,
+        &[4, 8],
+    );
+    assert_eq!(profile(&unused).weights.skipped.len(), 1);
+    let step35 = model("step35")
+        .u32("step35.nextn_predict_layers", 1)
+        .u32("step35.attention.sliding_window", 8)
+        .tensor("blk.1.ffn_up.weight", TensorType::F32, &[64, 128])
+        .tensor("blk.1.attn_q.weight", TensorType::F32, &[64, 64]);
+    let weights = profile(&step35).weights;
+    assert_eq!(weights.blocks[1].weights[0].name, "blk.1.ffn_up.weight");
+    assert_eq!(weights.skipped[0].name, "blk.1.attn_q.weight");
+}
+
+#[test]
+fn an_embedding_without_logits_has_no_second_copy() {
+    let tied = |arch: &str| {
+        let window = format!("{arch}.attention.sliding_window");
+        let header =
+            model(arch)
+                .u32(&window, 8)
+                .tensor("token_embd.weight", TensorType::F32, &[64, 30]);
+        let weights = profile(&header).weights;
+        (weights.tied_output, weights.tied_apart)
+    };
+    assert_eq!(tied("llama"), (true, false));
+    assert_eq!(tied("bert"), (false, false));
+    assert_eq!(tied("gemma4"), (true, true));
 }
 
 #[test]
@@ -226,45 +229,6 @@ fn a_pattern_without_windowed_blocks_ends_the_process_and_is_refused() {
     let pattern = model("gemma2").u32("gemma2.attention.sliding_window_pattern", 1);
     let (key, _) = refused(&pattern);
     assert_eq!(key, "gemma2.attention.sliding_window_pattern");
-}
-
-#[test]
-fn compressed_keys_are_one_for_all_heads() {
-    let widths = |k: u32, v: u32| {
-        let builder = model("deepseek2")
-            .u32("deepseek2.attention.head_count_kv", 1)
-            .u32("deepseek2.attention.key_length", 576)
-            .u32("deepseek2.attention.value_length", 512)
-            .u32("deepseek2.attention.key_length_mla", k)
-            .u32("deepseek2.attention.value_length_mla", v);
-        profile(&builder).state
-    };
-    let compressed = widths(192, 128);
-    assert!(compressed.is_compressed());
-    let key = BlockState::Compressed { k: 576 };
-    assert_eq!(compressed.blocks(), Some(&[key, key][..]));
-    assert!(!widths(0, 0).is_compressed());
-    assert_eq!(widths(192, 0).blocks(), None);
-}
-
-#[test]
-fn a_recurrent_state_is_a_past_and_a_state_of_each_sequence() {
-    let mamba2 = Builder::new("mamba2")
-        .u32("mamba2.block_count", 1)
-        .u32("mamba2.context_length", 1024)
-        .u32("mamba2.embedding_length", 64)
-        .u32("mamba2.ssm.conv_kernel", 4)
-        .u32("mamba2.ssm.inner_size", 128)
-        .u32("mamba2.ssm.state_size", 16)
-        .u32("mamba2.ssm.group_count", 2);
-    let state = RecurrentState {
-        r: 3 * (128 + 2 * 2 * 16),
-        s: 16 * 128,
-    };
-    let known = profile(&mamba2).state;
-    assert_eq!(known.blocks(), Some(&[BlockState::Recurrent(state)][..]));
-    let huge = mamba2.u32("mamba2.ssm.state_size", u32::MAX);
-    assert_eq!(profile(&huge).state.blocks(), None);
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use crate::gguf::{Header, Tensor, TensorType};
 
-use super::{Hyperparameters, Slot};
+use super::{Hyperparameters, Role, Slot, StateLaw, predicting};
 
 /// One weight, without its data.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -20,6 +20,8 @@ pub struct Weight {
     pub offset: u64,
     /// Which file of a split model it is in.
     pub shard: usize,
+    /// What it does in its block.
+    pub role: Role,
 }
 
 impl Weight {
@@ -31,6 +33,7 @@ impl Weight {
             bytes: tensor.bytes(),
             offset: tensor.offset(),
             shard: tensor.shard(),
+            role: Role::of(tensor.name()),
         }
     }
 
@@ -56,19 +59,53 @@ pub struct Block {
     pub weights: Vec<Weight>,
 }
 
+impl Block {
+    /// The bytes of all its weights; saturates.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        Weight::sum(&self.weights)
+    }
+
+    /// The bytes of those of its weights that do this; saturates.
+    #[must_use]
+    pub fn bytes_of(&self, role: Role) -> u64 {
+        self.weights
+            .iter()
+            .filter(|weight| weight.role == role)
+            .fold(0, |sum, weight| sum.saturating_add(weight.bytes))
+    }
+}
+
+/// Without logits of their own, or with logits computed on the CPU (bitnet).
+const WITHOUT_OUTPUT: &[&str] = &[
+    "bert",
+    "modern-bert",
+    "nomic-bert",
+    "nomic-bert-moe",
+    "neo-bert",
+    "jina-bert-v2",
+    "jina-bert-v3",
+    "eurobert",
+    "bitnet",
+    "eagle3",
+];
+
 /// All weights of a model, by layer.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct WeightBytes {
     /// What llama.cpp keeps on the CPU whatever is offloaded: `token_embd` and its like.
     pub input: Vec<Weight>,
-    /// The blocks, in order, next-token-prediction blocks included (those are empty: see `skipped`).
+    /// The blocks, in order, next-token-prediction blocks included (of those little or nothing is loaded: see `skipped`).
     pub blocks: Vec<Block>,
     /// `output`, `output_norm` and their like. `output.weight` is not among them where it is tied to the embedding.
     pub output: Vec<Weight>,
-    /// What every device with a block gets a copy of: `rope_freqs` and its like.
+    /// What every device with a block that uses it gets a copy of: `rope_freqs` and its like.
     pub rope: Vec<Weight>,
-    /// What the file holds but llama.cpp does not load without `load_mtp`: the tensors of next-token-prediction blocks.
+    /// Which blocks use those.
+    pub rope_blocks: Vec<bool>,
+    /// What the file holds but llama.cpp does not load: the tensors of next-token-prediction blocks (without `load_mtp`), and
+    /// those that nothing uses.
     pub skipped: Vec<Weight>,
     /// What no table of ours places: llama.cpp may refuse the file, or know better. Memory counts them with the output layer,
     /// and the plan says so.
@@ -76,21 +113,34 @@ pub struct WeightBytes {
     /// Whether the logits are computed with the token embedding: there is no `output.weight`, and llama.cpp makes a second
     /// copy of the embedding on the output layer's device (models/llama.cpp:44-46).
     pub tied_output: bool,
+    /// Whether the copy for a tied output is made before the embedding itself, which then never shares it: both are there on
+    /// one device too (models/gemma3n.cpp:28-34, models/gemma4.cpp:50-56).
+    pub tied_apart: bool,
 }
 
 impl WeightBytes {
-    pub(super) fn read(header: &Header, hparams: &Hyperparameters) -> Self {
+    pub(super) fn read(
+        header: &Header,
+        architecture: &str,
+        hparams: &Hyperparameters,
+        state: &StateLaw,
+    ) -> Self {
+        let trunk = hparams.n_layer_trunk();
         let mut all = Self {
             blocks: vec![Block::default(); hparams.n_layer as usize],
+            rope_blocks: rope_blocks(architecture, hparams, state),
             ..Self::default()
         };
-        let trunk = hparams.n_layer_trunk();
         for tensor in header.tensors() {
             let weight = Weight::of(&tensor);
-            match Slot::of(&weight.name) {
+            match Slot::of(architecture, &weight.name) {
                 Slot::Input => all.input.push(weight),
                 // A file of nothing but prediction blocks has no trunk, and then they are the model (llama-model.cpp:2812).
-                Slot::Block(block) if trunk > 0 && (trunk..hparams.n_layer).contains(&block) => {
+                Slot::Block(block)
+                    if trunk > 0
+                        && (trunk..hparams.n_layer).contains(&block)
+                        && !predicting::is_loaded(architecture, &weight.name) =>
+                {
                     all.skipped.push(weight);
                 }
                 Slot::Block(block) if block < hparams.n_layer => {
@@ -98,14 +148,17 @@ impl WeightBytes {
                 }
                 Slot::Output => all.output.push(weight),
                 Slot::Rope => all.rope.push(weight),
+                Slot::Unused => all.skipped.push(weight),
                 Slot::Block(_) | Slot::Unplaced => all.unplaced.push(weight),
             }
         }
-        all.tied_output = all.token_embedding().is_some()
+        all.tied_output = !WITHOUT_OUTPUT.contains(&architecture)
+            && all.token_embedding().is_some()
             && !all
                 .output
                 .iter()
                 .any(|weight| weight.name == "output.weight");
+        all.tied_apart = all.tied_output && matches!(architecture, "gemma3n" | "gemma4");
         all
     }
 
@@ -138,4 +191,21 @@ impl WeightBytes {
             .chain(&self.rope)
             .chain(&self.unplaced)
     }
+}
+
+/// Which blocks use the frequencies of rope: all but those that predict further tokens or stand for others. gemma4's windowed blocks do not
+/// (models/gemma4.cpp:94), and step35's prediction blocks do (models/step35.cpp:134).
+fn rope_blocks(architecture: &str, hparams: &Hyperparameters, state: &StateLaw) -> Vec<bool> {
+    let trunk = hparams.n_layer_trunk().min(hparams.n_layer_stored);
+    let windowed = |il: u32| {
+        let block = state.windows().and_then(|windows| windows.get(il as usize));
+        block.copied().unwrap_or(false)
+    };
+    (0..hparams.n_layer)
+        .map(|il| match architecture {
+            "gemma4" => !windowed(il),
+            "step35" => true,
+            _ => il < trunk,
+        })
+        .collect()
 }

@@ -228,9 +228,7 @@ impl Sketch {
 
 /// Those whose law we do not know.
 pub(crate) fn unknown() -> Vec<Sketch> {
-    let mut unknown = windowed::unknown();
-    unknown.extend(recurrent::unknown());
-    unknown
+    windowed::unknown()
 }
 
 /// Those whose law we know.

@@ -5,7 +5,7 @@ use autoplace::gguf::TensorType as T;
 use super::{Dims, SMALL, Sketch};
 
 pub(super) fn all() -> Vec<Sketch> {
-    vec![mamba(), mamba2(), jamba(), falcon_h1(), rwkv6()]
+    vec![mamba(), mamba2(), jamba(), falcon_h1(), rwkv6(), lfm2()]
 }
 
 const NARROW: Dims = Dims {
@@ -171,8 +171,8 @@ fn rwkv6() -> Sketch {
     sketch
 }
 
-/// Short convolutions beside attention: its law is not among those we know.
-pub(super) fn unknown() -> Vec<Sketch> {
+/// Short convolutions beside attention.
+fn lfm2() -> Sketch {
     let mut sketch = Sketch::new("lfm2", "short convolutions", NARROW);
     sketch.u32s("attention.head_count_kv", &[0, 4, 0, 4]);
     sketch.u32("shortconv.l_cache", 3);
@@ -191,5 +191,5 @@ pub(super) fn unknown() -> Vec<Sketch> {
             sketch.block(il, "shortconv.out_proj.weight", T::Q8_0, &[n, n]);
         }
     }
-    vec![sketch]
+    sketch
 }

@@ -4,7 +4,9 @@
 use crate::gguf::TensorType;
 use crate::memory::backend::BackendRules;
 use crate::memory::context::{ContextParams, ContextSizes, FlashAttention};
-use crate::profile::{BlockState, ModelProfile, StateLaw};
+use crate::profile::{
+    BlockState, DistilledState, IndexedState, LayerState, ModelProfile, RecurrentState, StateLaw,
+};
 
 use super::{Assignment, Place};
 
@@ -39,8 +41,22 @@ pub(super) struct KvTable {
     window_cells: u64,
 }
 
-/// The tensors of what a block keeps: type, elements of a row, rows.
-type Tensors = [Option<(TensorType, u64, u64)>; 4];
+/// A tensor: its type, the elements of a row, its rows.
+type Tensor = (TensorType, u64, u64);
+
+/// The tensors of what a block keeps.
+#[derive(Debug, Clone, Default)]
+struct Tensors {
+    keys: Option<Tensor>,
+    values: Option<Tensor>,
+    others: Vec<Tensor>,
+}
+
+impl Tensors {
+    fn all(&self) -> impl Iterator<Item = &Tensor> {
+        self.keys.iter().chain(&self.values).chain(&self.others)
+    }
+}
 
 /// What the parameters of the context make of a block's state.
 struct Shape {
@@ -87,44 +103,102 @@ impl Shape {
     }
 
     /// Cells of a cache that keeps a window: the size is computed in 32 bits (llama-kv-cache-iswa.cpp:66).
-    fn window_cells(&self, window: u32) -> u64 {
+    fn window_cells(&self, window: u32, sharing: u32) -> u64 {
         if self.swa_full {
             return self.cells;
         }
-        let tokens = window
-            .wrapping_mul(self.n_seq_shared)
-            .wrapping_add(self.n_ubatch);
+        let tokens = window.wrapping_mul(sharing).wrapping_add(self.n_ubatch);
         self.cells.min(u64::from(tokens)).next_multiple_of(256)
     }
 
+    fn key(&self, k: u32, rows: u64) -> Option<Tensor> {
+        Some((self.type_k, u64::from(k), rows))
+    }
+
+    fn value(&self, v: u32, rows: u64) -> Option<Tensor> {
+        let width = self.transposed.unwrap_or(v);
+        Some((self.type_v, u64::from(width), rows))
+    }
+
+    fn cache(&self, state: LayerState, rows: u64) -> Tensors {
+        Tensors {
+            keys: self.key(state.k, rows),
+            values: self.value(state.v, rows),
+            others: Vec::new(),
+        }
+    }
+
+    /// Every sequence has a row (llama-memory-recurrent.cpp:98).
+    fn recurrent(&self, state: RecurrentState) -> Vec<Tensor> {
+        let floats = |n: u32| (TensorType::F32, u64::from(n), u64::from(self.n_seq));
+        vec![floats(state.r), floats(state.s)]
+    }
+
     fn tensors(&self, block: &BlockState) -> Tensors {
-        let key = |k: u32, rows| Some((self.type_k, u64::from(k), rows));
-        let value = |v: u32, rows| {
-            let width = self.transposed.unwrap_or(v);
-            Some((self.type_v, u64::from(width), rows))
+        let window = |window| {
+            let cells = self.window_cells(window, self.n_seq_shared);
+            cells.saturating_mul(self.streams)
         };
-        // Every sequence has a row (llama-memory-recurrent.cpp:98).
-        let floats = |n: u32| Some((TensorType::F32, u64::from(n), u64::from(self.n_seq)));
         match *block {
-            BlockState::None => [None; 4],
-            BlockState::Full(state) => [
-                key(state.k, self.rows),
-                value(state.v, self.rows),
-                None,
-                None,
-            ],
-            BlockState::Windowed { state, window } => {
-                let rows = self.window_cells(window).saturating_mul(self.streams);
-                [key(state.k, rows), value(state.v, rows), None, None]
+            BlockState::None => Tensors::default(),
+            BlockState::Full(state) => self.cache(state, self.rows),
+            BlockState::Windowed { state, window: n } => self.cache(state, window(n)),
+            BlockState::Compressed { k } => Tensors {
+                keys: self.key(k, self.rows),
+                ..Tensors::default()
+            },
+            BlockState::CompressedWindowed { k, window: n } => Tensors {
+                keys: self.key(k, window(n)),
+                ..Tensors::default()
+            },
+            BlockState::Indexed(state) => self.indexed(&state),
+            BlockState::Distilled(state) => self.distilled(&state),
+            BlockState::Recurrent(state) => Tensors {
+                others: self.recurrent(state),
+                ..Tensors::default()
+            },
+            BlockState::FullAndRecurrent(cache, state) => Tensors {
+                others: self.recurrent(state),
+                ..self.cache(cache, self.rows)
+            },
+        }
+    }
+
+    /// The indexer's cache has as many rows as the other (llama-kv-cache-dsa.cpp:50, llama-kv-cache-msa.cpp:46).
+    fn indexed(&self, state: &IndexedState) -> Tensors {
+        let index = [
+            self.key(state.index_k, self.rows),
+            // Of one width in all blocks: what is stored transposed is no wider.
+            state
+                .index_v
+                .map(|v| (self.type_v, u64::from(v), self.rows)),
+        ];
+        Tensors {
+            keys: self.key(state.k, self.rows),
+            values: state.v.and_then(|v| self.value(v, self.rows)),
+            others: index.into_iter().flatten().collect(),
+        }
+    }
+
+    /// Each sequence has caches of its own, also where they share one context (llama-kv-cache-dsv4.cpp:1244-1332).
+    fn distilled(&self, state: &DistilledState) -> Tensors {
+        let n_seq = u64::from(self.n_seq);
+        let window = self.window_cells(state.window, 1);
+        let mut others = Vec::new();
+        if let Some(distilled) = state.distilled {
+            let cells = self.cells.div_ceil(u64::from(distilled.ratio.max(1)));
+            let rows = cells.max(1).next_multiple_of(256).saturating_mul(n_seq);
+            others.extend(self.key(state.k, rows));
+            others.extend(distilled.index_k.and_then(|k| self.key(k, rows)));
+            for floats in [distilled.pending, distilled.index_pending] {
+                // What was seen, and how much of it counts.
+                others.extend([(TensorType::F32, u64::from(floats), n_seq); 2]);
             }
-            BlockState::Compressed { k } => [key(k, self.rows), None, None, None],
-            BlockState::Recurrent(state) => [None, None, floats(state.r), floats(state.s)],
-            BlockState::FullAndRecurrent(cache, state) => [
-                key(cache.k, self.rows),
-                value(cache.v, self.rows),
-                floats(state.r),
-                floats(state.s),
-            ],
+        }
+        Tensors {
+            keys: self.key(state.k, window.saturating_mul(n_seq)),
+            values: None,
+            others,
         }
     }
 }
@@ -141,25 +215,25 @@ impl KvTable {
         let cache = |block: &BlockState| {
             let tensors = shape.tensors(block);
             let bytes = |rules: &BackendRules| {
-                tensors
-                    .iter()
-                    .flatten()
-                    .fold(0, |sum: u64, &(ty, ne0, rows)| {
-                        let bytes = ty.row_bytes(ne0).saturating_mul(rows);
-                        sum.saturating_add(rules.alloc(ty, ne0, bytes))
-                    })
+                tensors.all().fold(0, |sum: u64, &(ty, ne0, rows)| {
+                    let bytes = ty.row_bytes(ne0).saturating_mul(rows);
+                    sum.saturating_add(rules.alloc(ty, ne0, bytes))
+                })
             };
-            let elements = |tensor: Option<(TensorType, u64, u64)>| {
+            let elements = |tensor: Option<Tensor>| {
                 tensor.map_or(0, |(_, ne0, rows)| ne0.saturating_mul(rows))
             };
             Cache {
                 gpus: rules.iter().map(bytes).collect(),
                 host: bytes(&BackendRules::HOST),
-                elements: (elements(tensors[0]), elements(tensors[1])),
+                elements: (elements(tensors.keys), elements(tensors.values)),
             }
         };
         let windows = blocks.iter().map(|block| match *block {
-            BlockState::Windowed { window, .. } => shape.window_cells(window),
+            BlockState::Windowed { window, .. } | BlockState::CompressedWindowed { window, .. } => {
+                shape.window_cells(window, shape.n_seq_shared)
+            }
+            BlockState::Distilled(state) => shape.window_cells(state.window, 1),
             _ => 0,
         });
         Self {
@@ -210,10 +284,95 @@ impl KvTable {
 /// is more than sliding windows, compressed keys and reused layers take, but says nothing about recurrent states.
 fn blocks(profile: &ModelProfile) -> (Vec<BlockState>, u32) {
     match &profile.state {
-        StateLaw::Known { blocks, widest_v } => (blocks.clone(), *widest_v),
+        StateLaw::Known {
+            blocks, widest_v, ..
+        } => (blocks.clone(), *widest_v),
         StateLaw::Unknown { .. } => {
             let hparams = &profile.hparams;
             (hparams.every_block_in_full(), hparams.widest_v())
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{ContextParams, Shape};
+    use crate::memory::KvType;
+    use crate::profile::{BlockState, Distilled, DistilledState, IndexedState};
+
+    /// Bytes of this block's caches, tensor by tensor, before any alignment.
+    fn bytes(params: &ContextParams, block: &BlockState) -> Vec<u64> {
+        let shape = Shape::new(params, &params.sizes().unwrap(), 0);
+        let tensors = shape.tensors(block);
+        let bytes = tensors
+            .all()
+            .map(|&(ty, ne0, rows)| ty.row_bytes(ne0) * rows);
+        bytes.collect()
+    }
+
+    fn params(n_ctx: u32, n_seq_max: u32) -> ContextParams {
+        ContextParams {
+            n_ctx,
+            n_seq_max,
+            ..ContextParams::default()
+        }
+    }
+
+    #[test]
+    fn an_indexer_has_as_many_rows_as_the_cache() {
+        let mut state = IndexedState {
+            k: 576,
+            v: None,
+            index_k: 128,
+            index_v: None,
+        };
+        let rows = 4096;
+        let kept = bytes(&params(4096, 1), &BlockState::Indexed(state));
+        assert_eq!(kept, [2 * 576 * rows, 2 * 128 * rows]);
+        (state.v, state.index_v) = (Some(512), Some(64));
+        let kept = bytes(&params(4096, 1), &BlockState::Indexed(state));
+        let of = |width: u64| 2 * width * rows;
+        assert_eq!(kept, [of(576), of(512), of(128), of(64)]);
+    }
+
+    #[test]
+    fn a_window_of_compressed_keys_is_as_long_as_any_window() {
+        let block = BlockState::CompressedWindowed { k: 64, window: 100 };
+        let short = ContextParams {
+            swa_full: false,
+            type_k: KvType::F32,
+            ..params(8192, 1)
+        };
+        // 100 tokens and a batch of 512, padded to 768 cells
+        assert_eq!(bytes(&short, &block), [4 * 64 * 768]);
+    }
+
+    #[test]
+    fn what_lies_before_a_window_is_distilled_for_each_sequence() {
+        let block = |distilled| {
+            BlockState::Distilled(DistilledState {
+                k: 64,
+                window: 100,
+                distilled,
+            })
+        };
+        let shared = ContextParams {
+            kv_unified: true,
+            ..params(4096, 2)
+        };
+        // Both sequences have the whole context, though they share it.
+        let raw = 2 * 64 * 4096 * 2;
+        assert_eq!(bytes(&shared, &block(None)), [raw]);
+        let close = Distilled {
+            ratio: 4,
+            index_k: Some(32),
+            pending: 1024,
+            index_pending: 512,
+        };
+        let rows = 2 * 4096 / 4;
+        let states = [4 * 1024 * 2, 4 * 1024 * 2, 4 * 512 * 2, 4 * 512 * 2];
+        let kept = [raw, 2 * 64 * rows, 2 * 32 * rows];
+        let kept: Vec<u64> = kept.into_iter().chain(states).collect();
+        assert_eq!(bytes(&shared, &block(Some(close))), kept);
     }
 }

@@ -74,13 +74,21 @@ impl StoredWeight {
 #[derive(Debug, Clone, Default)]
 pub(super) struct Stored {
     pub(super) weights: Vec<StoredWeight>,
+    /// Which blocks use the frequencies of rope.
+    pub(super) rope_blocks: Vec<bool>,
+    /// Whether the copy for a tied output never shares the embedding.
+    pub(super) tied_apart: bool,
     names: String,
 }
 
 impl Stored {
     pub(super) fn new(profile: &ModelProfile) -> Self {
         let weights = &profile.weights;
-        let mut stored = Self::default();
+        let mut stored = Self {
+            rope_blocks: weights.rope_blocks.clone(),
+            tied_apart: weights.tied_apart,
+            ..Self::default()
+        };
         let count = weights.loaded().count() + 1;
         stored.weights.reserve_exact(count);
         // About what `blk.10.attn_norm.weight` takes.

@@ -169,18 +169,18 @@ impl WeightTable {
             let mapped = self.host.maps(weight);
             let layer = match self.overrides.get(index).copied().flatten() {
                 Some(Place::Gpu(gpu)) => {
-                    // A tied output finds the embedding in the buffer type that it is sent to as well, and shares it
-                    // (llama-model-loader.cpp:1371).
+                    // A tied output finds the embedding in the buffer type that it is sent to as well, and shares it, unless it
+                    // comes before it (llama-model-loader.cpp:1371).
                     if let (Some(bytes), Some(&rule)) =
                         (self.fixed_gpus.get_mut(gpu), self.rules_of.get(gpu))
-                        && weight.group != Group::Tied
+                        && (weight.group != Group::Tied || self.stored.tied_apart)
                     {
                         *bytes = bytes.saturating_add(weight.alloc(&rules[rule]));
                     }
                     continue;
                 }
                 Some(Place::Host) if weight.group == Group::Tied => {
-                    if self.host.keeps_twice(weight) {
+                    if self.stored.tied_apart || self.host.keeps_twice(weight) {
                         &mut self.fixed
                     } else {
                         continue;
@@ -243,16 +243,20 @@ impl WeightTable {
             .stored
             .tied()
             .is_some_and(|tied| self.host.keeps_twice(tied));
-        if assignment.output != Place::Host || twice {
+        if assignment.output != Place::Host || twice || self.stored.tied_apart {
             put(&self.tied, assignment.output);
         }
-        // One copy per buffer type that holds a block.
+        // One copy per buffer type that holds a block which uses it.
+        let uses_rope = |place| {
+            let mut blocks = assignment.blocks.iter().zip(&self.stored.rope_blocks);
+            blocks.any(|(&block, &uses)| uses && block == place)
+        };
         for gpu in 0..self.rules_of.len() {
-            if assignment.holds_block(Place::Gpu(gpu)) {
+            if uses_rope(Place::Gpu(gpu)) {
                 put(&self.rope, Place::Gpu(gpu));
             }
         }
-        if assignment.holds_block(Place::Host) {
+        if uses_rope(Place::Host) {
             put(&self.rope, Place::Host);
         }
         cost.mapped = spans

@@ -76,6 +76,19 @@ fn state_bytes(state: &BlockState, params: &ContextParams, depth: u32) -> u64 {
         BlockState::Full(cache) => rows(cache.k, cache.v, depth),
         BlockState::Windowed { state, window } => rows(state.k, state.v, depth.min(window)),
         BlockState::Compressed { k } => rows(k, 0, depth),
+        BlockState::CompressedWindowed { k, window } => rows(k, 0, depth.min(window)),
+        // At most: the index chooses among the keys, how many is a matter of the header and of the depth.
+        BlockState::Indexed(state) => {
+            rows(state.k, state.v.unwrap_or(0), depth).saturating_add(rows(state.index_k, 0, depth))
+        }
+        BlockState::Distilled(state) => {
+            let before = state.distilled.map_or(0, |distilled| {
+                let keys = depth / distilled.ratio.max(1);
+                let index = rows(distilled.index_k.unwrap_or(0), 0, keys);
+                rows(state.k, 0, keys).saturating_add(index)
+            });
+            rows(state.k, 0, depth.min(state.window)).saturating_add(before)
+        }
         BlockState::Recurrent(state) => recurrent(state.r, state.s),
         BlockState::FullAndRecurrent(cache, state) => {
             rows(cache.k, cache.v, depth).saturating_add(recurrent(state.r, state.s))

@@ -1,0 +1,127 @@
+//! What llama.cpp is asked: which settings, on which card, and its answer.
+
+use std::path::Path;
+
+use autoplace::llama_sys::sim::{Rules, SimGpu};
+use autoplace::llama_sys::{self, Context, LoadMode, Model, ModelParams};
+use autoplace::machine::{Gpu, gib};
+use autoplace::memory::{ContextParams, FlashAttention, Footprint, KvType};
+
+/// Eight settings in which any two of seven choices meet in all four combinations: the design of Plackett and Burman. The
+/// lengths of context take turns.
+pub(crate) fn settings() -> Vec<ContextParams> {
+    const FIRST: [bool; 7] = [true, true, true, false, true, false, false];
+    (0..8)
+        .map(|row| {
+            let choice = |factor: usize| row < 7 && FIRST[(factor + row) % 7];
+            let mut params = ContextParams::default();
+            params.n_ctx = [256, 1000, 12_288][row % 3];
+            params.n_seq_max = if choice(0) { 3 } else { 1 };
+            params.n_outputs_max = params.n_seq_max;
+            params.kv_unified = choice(1);
+            params.swa_full = !choice(2);
+            params.offload_kqv = !choice(3);
+            params.type_k = if choice(4) { KvType::Q8_0 } else { KvType::F16 };
+            params.type_v = params.type_k;
+            if choice(5) {
+                params.flash_attn = FlashAttention::Off;
+                // Quantised values need flash attention.
+                params.type_v = KvType::F16;
+            }
+            params.n_ubatch = if choice(6) { 64 } else { 512 };
+            params
+        })
+        .collect()
+}
+
+/// A simulated card, and the same as the planner sees it.
+pub(crate) struct Card {
+    sim: SimGpu,
+    pub(crate) gpu: Gpu,
+}
+
+impl Card {
+    pub(crate) fn new() -> Self {
+        let sim = SimGpu::builder("SIM CUDA")
+            .total(gib(400))
+            .rules(Rules::Cuda)
+            .backend("CUDA")
+            .register()
+            .unwrap();
+        let gpu = Gpu::new("CUDA").total(gib(400)).backend("CUDA");
+        Self { sim, gpu }
+    }
+}
+
+/// A load that allocates nothing, on at most one card.
+pub(crate) struct Probed<'a> {
+    model: Model,
+    card: Option<&'a Card>,
+}
+
+impl<'a> Probed<'a> {
+    pub(crate) fn load(
+        path: &Path,
+        card: Option<&'a Card>,
+        n_gpu_layers: u32,
+    ) -> Result<Self, llama_sys::Error> {
+        let model = Model::load(
+            path,
+            ModelParams {
+                n_gpu_layers: i32::try_from(n_gpu_layers).unwrap(),
+                devices: Some(card.iter().map(|card| card.sim.device()).collect()),
+                load_mode: LoadMode::None,
+                no_alloc: true,
+                ..ModelParams::default()
+            },
+        )?;
+        Ok(Self { model, card })
+    }
+
+    /// What llama.cpp would allocate for a context of these parameters: on the card, if there is one, and on the host.
+    pub(crate) fn footprints(
+        &self,
+        params: &ContextParams,
+    ) -> Result<Vec<Footprint>, llama_sys::Error> {
+        let context = Context::new(&self.model, native(params))?;
+        let breakdown = context.memory_breakdown()?;
+        let sum = |rows: &mut dyn Iterator<Item = &llama_sys::BufferUse>| {
+            rows.fold(Footprint::default(), |mut sum, row| {
+                sum += Footprint::new(row.model, row.context, row.compute);
+                sum
+            })
+        };
+        let card = self
+            .card
+            .map(|card| sum(&mut breakdown.on(&card.sim.device())));
+        let host = sum(&mut breakdown.on_host());
+        Ok(card.into_iter().chain([host]).collect())
+    }
+}
+
+fn native(params: &ContextParams) -> llama_sys::ContextParams {
+    let ty = |ty: KvType| match ty {
+        KvType::Q8_0 => llama_sys::KvType::Q8_0,
+        _ => llama_sys::KvType::F16,
+    };
+    llama_sys::ContextParams {
+        n_ctx: params.n_ctx,
+        n_batch: params.n_batch,
+        n_ubatch: params.n_ubatch,
+        n_seq_max: params.n_seq_max,
+        n_outputs_max: params.n_outputs_max,
+        n_threads: Some(1),
+        n_threads_batch: Some(1),
+        flash_attention: match params.flash_attn {
+            FlashAttention::Off => llama_sys::FlashAttention::Disabled,
+            _ => llama_sys::FlashAttention::Auto,
+        },
+        type_k: ty(params.type_k),
+        type_v: ty(params.type_v),
+        offload_kqv: params.offload_kqv,
+        op_offload: params.op_offload,
+        swa_full: params.swa_full,
+        kv_unified: params.kv_unified,
+        ..llama_sys::ContextParams::default()
+    }
+}

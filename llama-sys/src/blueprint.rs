@@ -1,0 +1,146 @@
+//! Models without weights: hyper-parameters flow in, the tensors that llama.cpp's architecture asks for flow out.
+//!
+//! For tests and planners that want a model of an architecture without having one. Every tensor that the architecture can have
+//! and whose size the hyper-parameters tell is there, optional ones too, all of zeros.
+
+use std::ffi::CStr;
+use std::path::Path;
+use std::ptr::{self, NonNull};
+
+use crate::backend::{Backend, path_to_c};
+use crate::error::Error;
+use crate::model::{Model, no_progress, readable};
+use crate::model_params::{ModelParams, Storage};
+use crate::{raw, shim};
+
+/// A tensor of a model, without its data.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ModelTensor {
+    /// Its name: `blk.0.attn_q.weight`.
+    pub name: String,
+    /// ggml's number of its type, as written in a GGUF.
+    pub ty: u32,
+    /// Its elements along each dimension, innermost first; unused dimensions are 1.
+    pub shape: [u64; 4],
+}
+
+/// The architectures that this llama.cpp knows, by their names in `general.architecture`; also those that it names and cannot
+/// load.
+pub fn architectures() -> Vec<String> {
+    // SAFETY: with room for none the names are only counted.
+    let count = unsafe { raw::shim_architectures(ptr::null_mut(), 0) };
+    let mut names = vec![ptr::null(); usize::try_from(count).unwrap_or(0)];
+    // SAFETY: there is room for `count` names, and the list is a constant of llama.cpp.
+    unsafe { raw::shim_architectures(names.as_mut_ptr(), count) };
+    names
+        .into_iter()
+        // SAFETY: NUL-terminated constants (LLM_ARCH_NAMES, llama-arch.cpp:8).
+        .map(|name| unsafe { crate::device::owned(name) })
+        .collect()
+}
+
+impl Model {
+    /// Makes a model out of metadata alone (`llama_model_init_from_user`): the GGUF file at `path` need not hold any tensor. One
+    /// that it does hold gives its type to the model's own of that name; the others are `F32`.
+    ///
+    /// The weights are zeros and live on the host.
+    ///
+    /// # Errors
+    ///
+    /// As [`load`](Self::load).
+    pub fn from_metadata(path: impl AsRef<Path>) -> Result<Self, Error> {
+        let path = path.as_ref();
+        let backend = Backend::init()?;
+        let _unchanged = crate::sim::registry::reading();
+        let params = ModelParams {
+            devices: Some(Vec::new()),
+            ..ModelParams::default()
+        };
+        params.check(backend)?;
+        readable(path)?;
+        let text = path_to_c(path)?;
+        let storage = Storage::new(&params)?;
+        let mut native = storage.native(&params);
+        // Prediction blocks too.
+        native.load_mtp = true;
+        // Without a callback llama.cpp prints dots.
+        native.progress_callback = Some(no_progress);
+        let made = shim::accepted(
+            // SAFETY: the path is NUL-terminated; `native` points into `storage`, which outlives the call.
+            |error| unsafe {
+                raw::shim_model_from_metadata(text.as_ptr(), &raw const native, error)
+            },
+            |model| !model.is_null(),
+        );
+        let model = made.map_err(|failure| Error::ModelLoad {
+            path: path.to_owned(),
+            failure,
+        })?;
+        let raw = NonNull::new(model).expect("accepted above");
+        Ok(Self::adopt(raw, path, false, storage))
+    }
+
+    /// Writes the model to a GGUF file, as far as llama.cpp's own writer goes (`llama_model_save_to_file`).
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Call`] for the architectures that it cannot write (llama-model-saver.cpp:16), those whose tensors it mistakes for
+    /// each other, and weights that were rearranged for the CPU (`use_extra_bufts`); [`Error::InvalidParameter`] for a model
+    /// without data or without an embedding.
+    pub fn save(&self, path: impl AsRef<Path>) -> Result<(), Error> {
+        if self.is_no_alloc() {
+            return Err(Error::parameter(
+                "no_alloc",
+                true,
+                "a model without data cannot be written",
+            ));
+        }
+        if !self.tensors().iter().any(|t| t.name == "token_embd.weight") {
+            return Err(Error::parameter(
+                "token_embd.weight",
+                "missing",
+                "llama.cpp's writer reads its name (llama-model-saver.cpp:469)",
+            ));
+        }
+        let path = path_to_c(path.as_ref())?;
+        let saved = shim::accepted(
+            // SAFETY: the model is loaded; the path is NUL-terminated.
+            |error| unsafe { raw::shim_model_save(self.as_ptr(), path.as_ptr(), error) },
+            |&saved| saved,
+        );
+        saved.map(drop).map_err(|failure| Error::Call {
+            what: "writing the model",
+            failure,
+        })
+    }
+
+    /// The tensors of the model, in no particular order. One that several devices hold is there once.
+    pub fn tensors(&self) -> Vec<ModelTensor> {
+        // SAFETY: the model is loaded; with room for none llama.cpp's list is only counted.
+        let count = unsafe { raw::shim_model_tensors(self.as_ptr(), ptr::null_mut(), 0) };
+        let empty = raw::shim_tensor {
+            name: ptr::null(),
+            type_: 0,
+            ne: [0; 4],
+        };
+        let mut tensors = vec![empty; usize::try_from(count).unwrap_or(0)];
+        // SAFETY: the model is loaded; there is room for `count` tensors, and the list never changes.
+        unsafe { raw::shim_model_tensors(self.as_ptr(), tensors.as_mut_ptr(), count) };
+        let mut all: Vec<ModelTensor> = tensors
+            .into_iter()
+            .map(|tensor| ModelTensor {
+                // SAFETY: the shim has set a NUL-terminated name that lives as long as the model.
+                name: unsafe { CStr::from_ptr(tensor.name) }
+                    .to_string_lossy()
+                    .into_owned(),
+                #[allow(clippy::unnecessary_cast, reason = "ggml's enum is signed for MSVC")]
+                ty: tensor.type_ as u32,
+                shape: tensor.ne.map(|n| u64::try_from(n).unwrap_or(0)),
+            })
+            .collect();
+        all.sort_by(|a, b| a.name.cmp(&b.name));
+        all.dedup_by(|a, b| a.name == b.name);
+        all
+    }
+}
