@@ -272,3 +272,48 @@ fn a_card_that_llama_cpp_refuses_is_left_out_and_named() {
         .any(|note| note.contains("first was left out"));
     assert!(left_out, "{:?}", plan.notes);
 }
+
+/// The estimate, but for some numbers of layers that it refuses.
+struct Choosy<'a> {
+    scaled: Scaled<'a>,
+    refused: &'a [u32],
+}
+
+impl Probe for Choosy<'_> {
+    fn footprints(
+        &self,
+        gpus: &[&Gpu],
+        params: &ContextParams,
+        split: &Split,
+    ) -> Result<Footprints, Box<dyn std::error::Error + Send + Sync>> {
+        if self.refused.contains(&split.n_gpu_layers) {
+            return Err("no cache for these".into());
+        }
+        self.scaled.footprints(gpus, params, split)
+    }
+}
+
+#[test]
+fn a_number_of_layers_that_llama_cpp_refuses_is_passed_over_and_the_plan_says_so() {
+    let profile = LLAMA_8B.profile();
+    let machine =
+        Machine::new(Host::new(gib(32))).with_gpu(Gpu::new("card").total(gib(8)).free(gib(4)));
+    let planned = |refused: &[u32]| {
+        let scaled = Scaled {
+            profile: &profile,
+            percent: 100,
+            asked: RefCell::default(),
+        };
+        Planner::new(&profile, &machine).plan_probed(&Choosy { scaled, refused })
+    };
+    let most = planned(&[]).unwrap().n_gpu_layers;
+    let plan = planned(&[most]).unwrap();
+    assert_eq!(plan.n_gpu_layers, most - 1);
+    assert!(
+        plan.notes[0].contains("llama.cpp refuses one more"),
+        "{plan}"
+    );
+    // Refused twice and never answered: the card's fault.
+    let error = planned(&[most, most - 1]).unwrap_err();
+    assert!(error.to_string().contains("no cache for these"), "{error}");
+}

@@ -2,7 +2,6 @@
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
-use std::convert::Infallible;
 
 use crate::machine::Gpu;
 use crate::memory::estimate::Assignment;
@@ -10,7 +9,6 @@ use crate::memory::{ContextParams, Estimate, Footprint, Footprints, Split};
 
 use super::Error;
 use super::fit::{Levels, Room};
-use super::search::Cost;
 use super::spread::Spread;
 
 /// llama.cpp itself, asked what a placement takes without loading it.
@@ -172,8 +170,22 @@ impl<'a> Candidate<'a> {
         self.levels(n_gpu_layers, &self.placed(n_gpu_layers).footprints)
     }
 
+    /// What so many layers lack at least: without compute buffers, which take the most time to know.
+    pub(super) fn missing_at_least(&self, n_gpu_layers: u32) -> u64 {
+        if self.spread.is_some() {
+            // Shared out otherwise than by all their bytes they might lack less.
+            return 0;
+        }
+        let counts: Vec<u32> = self.room.gpus.iter().map(|_| n_gpu_layers).collect();
+        let assignment = Assignment::by_counts(self.n_layer, &counts);
+        self.probed(&self.estimate.stored(&assignment)).missing()
+    }
+
     /// Whether so many layers fit by the estimate, some on every GPU.
     pub(super) fn holds(&self, n_gpu_layers: u32) -> bool {
+        if self.missing_at_least(n_gpu_layers) > 0 {
+            return false;
+        }
         let placed = self.placed(n_gpu_layers);
         placed.uses_all() && self.levels(n_gpu_layers, &placed.footprints).fit()
     }
@@ -189,19 +201,14 @@ impl<'a> Candidate<'a> {
     }
 }
 
-impl Cost for Candidate<'_> {
-    type Error = Infallible;
-
-    fn footprints(&self, n_gpu_layers: u32) -> Result<Footprints, Infallible> {
-        Ok(self.placed(n_gpu_layers).footprints)
-    }
-}
-
-/// A probe of one candidate, as a cost to search by. It asks nothing twice.
+/// A probe of one candidate. It asks nothing twice.
 pub(super) struct Asked<'a, 'b> {
     probe: &'a dyn Probe,
     pub(super) candidate: &'a Candidate<'b>,
-    known: RefCell<BTreeMap<u32, Placed>>,
+    /// The answers; `None` where llama.cpp refuses the placement.
+    known: RefCell<BTreeMap<u32, Option<Placed>>>,
+    /// Why it refused the first.
+    refusal: RefCell<Option<Error>>,
 }
 
 impl<'a, 'b> Asked<'a, 'b> {
@@ -210,26 +217,48 @@ impl<'a, 'b> Asked<'a, 'b> {
             probe,
             candidate,
             known: RefCell::default(),
+            refusal: RefCell::default(),
         }
     }
 
-    /// All that was answered, by number of layers.
-    pub(super) fn answers(self) -> BTreeMap<u32, Placed> {
-        self.known.into_inner()
+    /// All that was answered, by number of layers, and why the first refusal.
+    pub(super) fn into_answers(self) -> (BTreeMap<u32, Placed>, Option<Error>) {
+        let answers = self.known.into_inner().into_iter();
+        let answers = answers.filter_map(|(n, placed)| Some((n, placed?)));
+        (answers.collect(), self.refusal.into_inner())
     }
 
-    /// Whether so many layers fit by llama.cpp's numbers, some on every GPU.
-    pub(super) fn holds(&self, n_gpu_layers: u32, footprints: &Footprints) -> bool {
-        let known = self.known.borrow();
-        let uses_all = known.get(&n_gpu_layers).is_none_or(Placed::uses_all);
-        uses_all && self.candidate.probed(footprints).fit()
-    }
-
-    /// So many layers, with llama.cpp's own numbers.
-    pub(super) fn placed(&self, n_gpu_layers: u32) -> Result<Placed, Error> {
+    /// So many layers, with llama.cpp's own numbers; `None` where it refuses them.
+    ///
+    /// It may refuse one placement and take the next: a device whose only blocks keep no cache fails a load
+    /// (llama-kv-cache.cpp:287). Two refusals and no answer are the device's fault, or the model's.
+    ///
+    /// # Errors
+    ///
+    /// The first refusal.
+    pub(super) fn placed(&self, n_gpu_layers: u32) -> Result<Option<Placed>, Error> {
         if let Some(known) = self.known.borrow().get(&n_gpu_layers) {
             return Ok(known.clone());
         }
+        let answer = self.look(n_gpu_layers);
+        let mut known = self.known.borrow_mut();
+        let mut refusal = self.refusal.borrow_mut();
+        let placed = match answer {
+            Ok(placed) => Some(placed),
+            Err(error) => match refusal.take() {
+                Some(first) if known.values().all(Option::is_none) => return Err(first),
+                first => {
+                    *refusal = first.or(Some(error));
+                    None
+                }
+            },
+        };
+        known.insert(n_gpu_layers, placed.clone());
+        Ok(placed)
+    }
+
+    /// So many layers, with llama.cpp's own numbers, which it may refuse.
+    pub(super) fn look(&self, n_gpu_layers: u32) -> Result<Placed, Error> {
         let candidate = self.candidate;
         let estimated = candidate.placed(n_gpu_layers);
         let mut placed = self.ask(&estimated)?;
@@ -252,8 +281,6 @@ impl<'a, 'b> Asked<'a, 'b> {
                 }
             }
         }
-        let known = placed.clone();
-        self.known.borrow_mut().insert(n_gpu_layers, known);
         Ok(placed)
     }
 
@@ -277,12 +304,15 @@ impl<'a, 'b> Asked<'a, 'b> {
             footprints,
         })
     }
-}
 
-impl Cost for Asked<'_, '_> {
-    type Error = Error;
-
-    fn footprints(&self, n_gpu_layers: u32) -> Result<Footprints, Error> {
-        Ok(self.placed(n_gpu_layers)?.footprints)
+    /// Whether so many layers fit by llama.cpp's numbers, some on every GPU.
+    ///
+    /// # Errors
+    ///
+    /// As [`placed`](Self::placed).
+    pub(super) fn holds(&self, n_gpu_layers: u32) -> Result<bool, Error> {
+        let placed = self.placed(n_gpu_layers)?;
+        let fits = |placed: &Placed| self.candidate.probed(&placed.footprints).fit();
+        Ok(placed.is_some_and(|placed| placed.uses_all() && fits(&placed)))
     }
 }

@@ -27,7 +27,7 @@ pub use error::{Error, Shortfall};
 pub use placement::{Placement, PlacementKind};
 pub use planner::Planner;
 pub use request::{Context, GpuLayers, Request};
-pub use search::{Cost, largest_fitting, refine};
+pub use search::{largest_fitting, refine};
 
 /// Where a model goes, and why. It serialises, and what is read back is the same plan.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

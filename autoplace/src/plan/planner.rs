@@ -3,12 +3,12 @@
 use std::cmp::Reverse;
 
 use crate::machine::{Bytes, Gpu, GpuKind, Machine};
-use crate::memory::{Estimate, Footprints, Workload};
+use crate::memory::{Estimate, Workload};
 use crate::profile::{ModelProfile, StateLaw, Weight};
 
 use super::candidate::{Asked, Candidate, Choice, Probe};
 use super::fit::{Levels, Room};
-use super::search::{Cost, largest_fitting, refine};
+use super::search::{largest_fitting, refine};
 use super::{Confidence, Error, GpuLayers, ModelSummary, Plan, Request, reasons};
 
 /// Makes plans of one model on one machine.
@@ -140,21 +140,23 @@ impl<'a> Planner<'a> {
             {
                 continue;
             }
-            let cost = Asked::new(probe, candidate);
-            match self.probe_one(&cost, start, max, &hopeful) {
+            let asked = Asked::new(probe, candidate);
+            let found = self.probe_one(&asked, start, max, &hopeful);
+            let (answers, refusal) = asked.into_answers();
+            match found {
                 Ok(Some(choice)) => {
                     let more = |(_, best): &(_, Choice)| choice.n_gpu_layers > best.n_gpu_layers;
                     if best.as_ref().is_none_or(more) {
                         best = Some((candidate, choice));
                     }
                 }
-                Ok(None) => {}
                 // What one device refuses another may take.
+                Ok(None) => failed = failed.or(refusal.map(|error| (candidate, error))),
                 Err(error) => failed = failed.or(Some((candidate, error))),
             }
-            let asked = cost.answers().into_iter().rev();
+            let answers = answers.into_iter().rev();
             seen.extend(
-                asked.map(|(n, answer)| (n, candidate, candidate.probed(&answer.footprints))),
+                answers.map(|(n, answer)| (n, candidate, candidate.probed(&answer.footprints))),
             );
         }
         if let Some((candidate, choice)) = best {
@@ -171,7 +173,7 @@ impl<'a> Planner<'a> {
         }
         if self.host_alone_is_asked_for(max) {
             let candidate = &host[0];
-            let placed = Asked::new(probe, candidate).placed(0)?;
+            let placed = Asked::new(probe, candidate).look(0)?;
             let choice = Choice {
                 n_gpu_layers: 0,
                 counts: placed.counts,
@@ -189,31 +191,35 @@ impl<'a> Planner<'a> {
     /// The most layers that fit these GPUs by the probe.
     fn probe_one(
         &self,
-        cost: &Asked<'_, '_>,
+        asked: &Asked<'_, '_>,
         start: u32,
         max: u32,
         hopeful: &[u32],
     ) -> Result<Option<Choice>, Error> {
-        let candidate = cost.candidate;
-        let fits = |n: u32, footprints: &Footprints| cost.holds(n, footprints);
+        let candidate = asked.candidate;
         let exactly = self.request.gpu_layers != GpuLayers::Auto;
         let found = if exactly {
-            let footprints = cost.footprints(max)?;
-            fits(max, &footprints).then_some((max, footprints))
+            asked.holds(max)?.then_some(max)
         } else {
-            refine(cost, start, max, hopeful, fits)?
+            refine(start, max, hopeful, |n| asked.holds(n))?
         };
-        let Some((n_gpu_layers, footprints)) = found else {
+        let Some(n_gpu_layers) = found else {
             return Ok(None);
         };
-        let above = (!exactly && n_gpu_layers < max)
-            .then(|| cost.footprints(n_gpu_layers + 1))
-            .transpose()?;
-        Ok(Some(Choice {
+        let levels = |n| -> Result<_, Error> {
+            let placed = asked.placed(n)?;
+            Ok(placed.map(|placed| (candidate.probed(&placed.footprints), placed.counts)))
+        };
+        let above = if exactly || n_gpu_layers == max {
+            None
+        } else {
+            levels(n_gpu_layers + 1)?.map(|(above, _)| above)
+        };
+        Ok(levels(n_gpu_layers)?.map(|(levels, counts)| Choice {
             n_gpu_layers,
-            counts: cost.placed(n_gpu_layers)?.counts,
-            levels: candidate.probed(&footprints),
-            above: above.map(|above| candidate.probed(&above)),
+            counts,
+            levels,
+            above,
         }))
     }
 
@@ -265,9 +271,7 @@ impl<'a> Planner<'a> {
 
     /// The largest number of layers that fits by the estimate.
     fn largest(&self, candidate: &Candidate<'_>, max: u32) -> Option<Choice> {
-        let fits = |n: u32, _: &Footprints| candidate.holds(n);
-        let Ok(found) = largest_fitting(candidate, max, fits);
-        found.map(|(n, _)| {
+        largest_fitting(max, |n| candidate.holds(n)).map(|n| {
             let above = (n < max).then(|| candidate.estimated(n + 1));
             Choice::of(candidate, n, above)
         })
@@ -280,6 +284,10 @@ impl<'a> Planner<'a> {
         let mut hopeful: Vec<u32> = (start + 1..=max)
             .rev()
             .filter(|&n| {
+                // Weights and caches are mostly what is missing, and they are exact and known in no time.
+                if candidate.missing_at_least(n) > HOPELESS {
+                    return false;
+                }
                 let levels = candidate.estimated(n);
                 let unsure = levels
                     .gpus
@@ -396,6 +404,9 @@ impl<'a> Planner<'a> {
         }
     }
 }
+
+/// Bytes of weights and caches that no error of an estimate makes up for.
+const HOPELESS: u64 = 1 << 30;
 
 /// The most GPUs that llama.cpp schedules beside the CPU (ggml-backend.cpp, `GGML_SCHED_MAX_BACKENDS`).
 const MOST_GPUS: usize = 15;

@@ -101,7 +101,12 @@ fn why(
             return format!("all {layers} layers on {gpus}, {left}");
         }
         let Some(above) = &choice.above else {
-            return format!("{n} of {layers} layers, as asked for; {left}");
+            return match request.gpu_layers {
+                GpuLayers::Exactly(_) => format!("{n} of {layers} layers, as asked for; {left}"),
+                GpuLayers::Auto => {
+                    format!("{n} of {layers} layers: llama.cpp refuses one more; {left}")
+                }
+            };
         };
         let missing: Vec<String> = candidate
             .room

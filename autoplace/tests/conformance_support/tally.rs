@@ -13,6 +13,8 @@ pub(crate) struct Pair {
     pub(crate) theirs: Footprint,
     /// Whether the estimate says that its compute buffers are close here.
     pub(crate) claimed: bool,
+    /// Bytes by which the weights may differ.
+    pub(crate) slack: u64,
     /// Bytes by which the estimate says that its compute buffer may be too low.
     pub(crate) uncertainty: u64,
 }
@@ -25,7 +27,7 @@ impl Pair {
             ours.abs_diff(theirs) <= floor.max(theirs / share)
         };
         let (ours, theirs) = (&self.ours, &self.theirs);
-        if ours.weights != theirs.weights {
+        if ours.weights.abs_diff(theirs.weights) > self.slack {
             return Some("weights differ");
         }
         if ours.kv != theirs.kv {

@@ -285,10 +285,11 @@ impl Estimate {
     }
 
     /// Whether weights and cache are llama.cpp's to the byte: their laws are known, and so are the rules by which each GPU lays
-    /// them out. Otherwise they may be more than it takes; of Vulkan without [`Gpu::alignment`] up to 255 bytes per tensor.
+    /// them out. Otherwise they may be more than it takes; of Vulkan without [`Gpu::alignment`] up to 255 bytes per tensor,
+    /// and where Vulkan pins the host's memory (a file that is not mapped) some 32 bytes per GiB more or less.
     #[must_use]
     pub const fn is_exact(&self) -> bool {
-        self.exact
+        self.exact && !self.weights.counts_buffers()
     }
 
     /// Bytes by which the estimate of a device's compute buffer may be too low with so many layers on the GPUs: a quarter on

@@ -19,6 +19,8 @@ struct Layer {
     by_rules: Vec<u64>,
     /// On the host.
     host: u64,
+    /// Of that, what lies in memory that a GPU has pinned.
+    pinned: u64,
     /// The largest matrix, which a GPU may be lent for a large batch.
     largest: u64,
     /// Where that lies in the files which the host maps.
@@ -33,15 +35,19 @@ impl Layer {
         }
     }
 
-    fn add(&mut self, weight: &StoredWeight, rules: &[BackendRules], mapped: bool) {
+    fn add(&mut self, weight: &StoredWeight, rules: &[BackendRules], host: &HostMemory) {
         for (bytes, rules) in self.by_rules.iter_mut().zip(rules) {
             *bytes = bytes.saturating_add(weight.alloc(rules));
         }
-        self.host = self.host.saturating_add(weight.alloc(&BackendRules::HOST));
+        let bytes = weight.alloc(&BackendRules::HOST);
+        self.host = self.host.saturating_add(bytes);
+        if host.pins(weight) {
+            self.pinned = self.pinned.saturating_add(bytes);
+        }
         if weight.is_matrix() {
             self.largest = self.largest.max(weight.bytes);
         }
-        if mapped {
+        if host.maps(weight) {
             let end = weight.offset.saturating_add(weight.bytes);
             extend_span(&mut self.spans, (weight.shard, weight.offset, end));
         }
@@ -145,6 +151,11 @@ impl WeightTable {
         self.summed()
     }
 
+    /// Whether the host's bytes depend on the number of its buffers.
+    pub(super) const fn counts_buffers(&self) -> bool {
+        self.host.counts_buffers()
+    }
+
     /// Whether weights go elsewhere than their layer.
     pub(super) fn has_overrides(&self) -> bool {
         self.overrides.iter().any(Option::is_some)
@@ -166,7 +177,6 @@ impl WeightTable {
         }
         let rules = &self.rules;
         for (index, weight) in self.stored.weights.iter().enumerate() {
-            let mapped = self.host.maps(weight);
             let layer = match self.overrides.get(index).copied().flatten() {
                 Some(Place::Gpu(gpu)) => {
                     // A tied output finds the embedding in the buffer type that it is sent to as well, and shares it, unless it
@@ -198,7 +208,7 @@ impl WeightTable {
                     Group::Rope => &mut self.rope,
                 },
             };
-            layer.add(weight, rules, mapped);
+            layer.add(weight, rules, &self.host);
         }
         self
     }
@@ -222,6 +232,7 @@ impl WeightTable {
             ..WeightCost::default()
         };
         let mut spans = self.fixed.spans.clone();
+        let mut pinned = self.fixed.pinned;
         let mut put = |layer: &Layer, place| match place {
             Place::Gpu(gpu) if gpu < cost.gpus.len() => {
                 let bytes = layer.by_rules[self.rules_of[gpu]];
@@ -229,6 +240,7 @@ impl WeightTable {
             }
             _ => {
                 cost.host = cost.host.saturating_add(layer.host);
+                pinned = pinned.saturating_add(layer.pinned);
                 for &span in &layer.spans {
                     extend_span(&mut spans, span);
                 }
@@ -259,6 +271,7 @@ impl WeightTable {
         if uses_rope(Place::Host) {
             put(&self.rope, Place::Host);
         }
+        cost.host = cost.host.saturating_add(self.host.beside_pinned(pinned));
         cost.mapped = spans
             .iter()
             .fold(0, |sum: u64, span| sum.saturating_add(span.2 - span.1));
