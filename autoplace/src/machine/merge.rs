@@ -11,14 +11,20 @@
 //!   without a check (ggml-vulkan.cpp:15213), and a budget may exceed its heap (#29277).
 //! - A GPU in host memory has no more free than the host.
 //! - A card that no backend lists is told apart from one that is not there.
+//! - In MIG mode a device is a slice of a card. CUDA tells its bytes; which slice it is follows from them, if only one has so many.
+//! - Whose memory it is, is what ggml's backend says (CUDA's `integrated`, ggml-cuda.cu:5196), or without ggml what NVML does.
 
 use super::Machine;
+use super::bandwidth::{Bandwidth, BandwidthSource};
 use super::bytes::Bytes;
-use super::gpu::{Gpu, GpuKind, Reading, UnusedGpu, UnusedReason};
+use super::catalogue;
+use super::gpu::{Gpu, GpuKind, Reading};
 use super::host::{Host, HostLimit};
+use super::mig::{self, MigSlice};
 use super::note::Notes;
 use super::nvidia::NvidiaGpu;
 use super::pci::PciId;
+use super::unused::{UnusedGpu, UnusedReason};
 
 /// A device as ggml's registry describes it (`ggml_backend_dev_props`), in plain data: this room calls no native code.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -103,7 +109,11 @@ impl GgmlDevice {
         match self.kind {
             GgmlKind::Gpu if self.backend == "RPC" => Some(GpuKind::Remote),
             // Metal always says GPU (ggml-metal.cpp:689); Apple's own chips share the host's memory.
+            // So do those that Intel made for Macs.
             GgmlKind::Gpu if self.description.starts_with("Apple ") => Some(GpuKind::Integrated),
+            GgmlKind::Gpu if self.backend == "MTL" && self.description.starts_with("Intel") => {
+                Some(GpuKind::Integrated)
+            }
             GgmlKind::Gpu => Some(GpuKind::Discrete),
             GgmlKind::IntegratedGpu => Some(GpuKind::Integrated),
             GgmlKind::Cpu | GgmlKind::Accelerator | GgmlKind::Meta => None,
@@ -137,35 +147,96 @@ pub(super) fn merge(
 /// A machine with NVIDIA's cards alone, for a planner without llama.cpp. CUDA's context is still to come out of what is free.
 pub(super) fn from_cards(cards: Vec<NvidiaGpu>, host: Host) -> Machine {
     let mut machine = Machine::new(host);
+    let mut unused = |gpu, reason| machine.unused_gpus.push(UnusedGpu { gpu, reason });
     for card in cards {
-        let gpu = card_alone(&card);
         if card.hidden {
-            machine.unused_gpus.push(UnusedGpu {
-                gpu,
-                reason: UnusedReason::Hidden,
-            });
-        } else if gpu.total == 0 {
-            machine.unused_gpus.push(UnusedGpu {
-                gpu,
-                reason: UnusedReason::UnknownMemory,
-            });
-        } else {
-            machine.gpus.push(gpu);
+            unused(card_alone(&card), UnusedReason::Hidden);
+            continue;
+        }
+        let Some(slices) = &card.mig else {
+            let gpu = card_alone(&card);
+            if gpu.total == 0 {
+                unused(gpu, UnusedReason::UnknownMemory);
+            } else {
+                machine.gpus.push(gpu);
+            }
+            continue;
+        };
+        if slices.is_empty() {
+            unused(card_alone(&card), UnusedReason::NoSlice);
+        }
+        for (place, slice) in slices.iter().enumerate() {
+            let gpu = slice_alone(&card, slice);
+            if place > 0 {
+                unused(gpu, UnusedReason::OtherSlice);
+            } else if gpu.total == 0 {
+                unused(gpu, UnusedReason::UnknownMemory);
+            } else {
+                machine.gpus.push(gpu);
+            }
         }
     }
     machine
 }
 
-/// A card that only NVML describes. What the driver keeps for itself is not part of its total.
+/// A card that only NVML describes.
 fn card_alone(card: &NvidiaGpu) -> Gpu {
     let mut gpu = Gpu::new(&card.name);
-    gpu.pci_id = card.pci_id;
-    gpu.nvml = card.memory;
-    let Some(memory) = card.memory else {
+    if card.unified {
+        gpu.kind = GpuKind::Integrated;
+    }
+    gpu = with_reading(gpu, card.memory);
+    describe(&mut gpu, Some(card));
+    gpu
+}
+
+/// A slice of a card that only NVML describes.
+fn slice_alone(card: &NvidiaGpu, slice: &MigSlice) -> Gpu {
+    let mut gpu = with_reading(Gpu::new(&card.name), slice.memory);
+    gpu.mig = Some(slice.clone());
+    describe(&mut gpu, Some(card));
+    gpu
+}
+
+/// What the driver keeps for itself is not part of the total.
+fn with_reading(mut gpu: Gpu, reading: Option<Reading>) -> Gpu {
+    gpu.nvml = reading;
+    let Some(memory) = reading else {
         return gpu;
     };
     gpu.total(memory.total.saturating_sub(memory.reserved.unwrap_or(0)))
         .free(memory.free)
+}
+
+/// Adds what is known of a GPU beside its memory: its card's, and the catalogue's where no driver tells.
+fn describe(gpu: &mut Gpu, card: Option<&NvidiaGpu>) {
+    if let Some(card) = card {
+        gpu.pci_id = gpu.pci_id.or(card.pci_id);
+        gpu.processes.clone_from(&card.processes);
+        if gpu.kind == GpuKind::Discrete {
+            gpu.pcie = card.pcie;
+        }
+    }
+    let peak = card.and_then(|card| match (card.bandwidth, card.memory) {
+        (Some(peak), Some(memory)) if gpu.mig.is_some() => {
+            mig::share(peak, gpu.total, memory.total)
+        }
+        (peak, _) => peak.filter(|_| gpu.mig.is_none()),
+    });
+    gpu.bandwidth = match peak {
+        Some(peak) => Some(Bandwidth::new(peak, BandwidthSource::Nvml)),
+        None if gpu.mig.is_some() => None,
+        None => catalogue::bandwidth(&gpu.description, gpu.total),
+    };
+}
+
+/// The slice of which a device has the bytes; one of which nothing is known where none or several have them.
+fn slice_of(slices: &[MigSlice], total: u64) -> MigSlice {
+    let mut likely = slices.iter().filter(|slice| slice.may_have(total));
+    match (likely.next(), likely.next()) {
+        (Some(slice), None) => slice.clone(),
+        _ => MigSlice::new(""),
+    }
 }
 
 struct Merge<'a> {
@@ -185,10 +256,16 @@ impl Merge<'_> {
             .device(&device.name);
         gpu.pci_id = device.pci_id();
         gpu.ggml = Some(Reading::new(device.total, device.free));
-        if let Some(place) = self.card(device, kind) {
+        let place = self.card(device, kind);
+        if let Some(place) = place {
             self.claimed[place] = true;
-            gpu.nvml = self.cards[place].memory;
-            gpu.pci_id = gpu.pci_id.or(self.cards[place].pci_id);
+            let card = &self.cards[place];
+            gpu.pci_id = gpu.pci_id.or(card.pci_id);
+            gpu.mig = card.mig.as_deref().map(|all| slice_of(all, device.total));
+            gpu.nvml = match &gpu.mig {
+                Some(slice) => slice.memory,
+                None => card.memory,
+            };
         }
         if let Some(twin) = self.twin(device, &gpu) {
             self.machine.unused_gpus.push(UnusedGpu {
@@ -203,7 +280,9 @@ impl Merge<'_> {
             });
         } else {
             let free = self.free(device, &gpu);
-            self.machine.gpus.push(gpu.total(device.total).free(free));
+            let mut gpu = gpu.total(device.total).free(free);
+            describe(&mut gpu, place.map(|place| &self.cards[place]));
+            self.machine.gpus.push(gpu);
         }
     }
 

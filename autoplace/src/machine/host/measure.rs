@@ -1,0 +1,115 @@
+//! How fast the host's memory is read, measured: threads that stream over more than the caches hold, for a moment.
+//!
+//! Layers on the host are bound by this, and no file of the system tells it: what memory could do depends on slots, channels and
+//! settings, what it does is seen in a twentieth of a second.
+
+use std::hint::black_box;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// How long the threads read.
+const WINDOW: Duration = Duration::from_millis(50);
+
+/// Read between two looks at the clock.
+const STRIDE: usize = 1 << 20;
+
+const MIB: u64 = 1 << 20;
+
+/// Bytes to read over and over so that hardly any come from a cache: four times the caches, and no more than a GiB where twice
+/// is enough.
+pub(super) fn buffer_size(caches: u64) -> u64 {
+    let enough = caches.saturating_mul(2);
+    let good = caches.saturating_mul(4).min(1024 * MIB);
+    good.max(enough).max(64 * MIB)
+}
+
+/// Bytes per second that so many threads read together from so many bytes of their own memory. `None` where there is no memory or
+/// no thread to be had.
+///
+/// Reading is checking that text is ASCII: a function of the standard library, compiled with all optimisations even where this
+/// crate is not, so that a debug build does not measure itself.
+pub(super) fn read_rate(threads: usize, bytes: u64) -> Option<u64> {
+    let share = usize::try_from(bytes).ok()?.checked_div(threads)?;
+    if share < STRIDE {
+        return None;
+    }
+    let ready = AtomicUsize::new(0);
+    let go = AtomicBool::new(false);
+    let read = || {
+        let buffer = filled(share);
+        ready.fetch_add(1, Ordering::Release);
+        while !go.load(Ordering::Acquire) {
+            thread::yield_now();
+        }
+        rate_over(&buffer?)
+    };
+    let rates: Option<Vec<u64>> = thread::scope(|scope| {
+        let readers: Vec<_> = (0..threads)
+            .map_while(|_| thread::Builder::new().spawn_scoped(scope, read).ok())
+            .collect();
+        // The pages are there before anybody starts.
+        while ready.load(Ordering::Acquire) < readers.len() {
+            thread::sleep(Duration::from_micros(200));
+        }
+        go.store(true, Ordering::Release);
+        let complete = readers.len() == threads;
+        let rates = readers.into_iter().map(|reader| reader.join().ok()?);
+        let rates: Option<Vec<u64>> = rates.collect();
+        rates.filter(|_| complete)
+    });
+    let sum = rates?.into_iter().fold(0, u64::saturating_add);
+    Some(sum).filter(|&rate| rate > 0)
+}
+
+/// Memory that is written, and therefore there.
+fn filled(bytes: usize) -> Option<Vec<u8>> {
+    let mut buffer = Vec::new();
+    buffer.try_reserve_exact(bytes).ok()?;
+    buffer.resize(bytes, b'a');
+    Some(buffer)
+}
+
+/// Bytes per second of reading a buffer again and again for the length of the window.
+fn rate_over(buffer: &[u8]) -> Option<u64> {
+    let begin = Instant::now();
+    let mut bytes: u128 = 0;
+    let took = loop {
+        for stride in buffer.chunks(STRIDE) {
+            black_box(std::str::from_utf8(black_box(stride)).is_ok());
+            bytes += stride.len() as u128;
+            if begin.elapsed() >= WINDOW {
+                break;
+            }
+        }
+        let took = begin.elapsed();
+        if took >= WINDOW {
+            break took;
+        }
+    };
+    let rate = bytes
+        .checked_mul(1_000_000_000)?
+        .checked_div(took.as_nanos())?;
+    u64::try_from(rate).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{MIB, buffer_size, read_rate};
+
+    #[test]
+    fn the_buffer_is_always_larger_than_the_caches() {
+        for (caches, expected) in [(0, 64), (8, 64), (32, 128), (256, 1024), (1152, 2304)] {
+            assert_eq!(buffer_size(caches * MIB), expected * MIB, "{caches}");
+        }
+        assert_eq!(buffer_size(u64::MAX), u64::MAX);
+    }
+
+    #[test]
+    fn what_is_read_takes_time_and_what_cannot_be_had_is_no_rate() {
+        assert!(read_rate(2, 8 * MIB).is_some());
+        assert_eq!(read_rate(0, 8 * MIB), None);
+        assert_eq!(read_rate(64, 8 * MIB), None);
+        assert_eq!(read_rate(2, u64::MAX), None);
+    }
+}
