@@ -7,7 +7,7 @@ mod folder;
 use std::fs;
 use std::os::unix::fs::symlink;
 
-use autoplace::machine::{GgmlDevice, GgmlKind, PcieLink, PcieRate};
+use autoplace::machine::{GgmlDevice, GgmlKind, PcieLink, PcieRate, gib};
 use folder::Fake;
 
 /// A card behind bridges, each `(name, speed, width)` from the processor on, the card last. The speeds are `current` and `max`.
