@@ -108,7 +108,7 @@ impl Detector {
         self
     }
 
-    /// Whether to measure how fast the host's memory is read where no earlier measurement is found: about 150 milliseconds
+    /// Whether to measure how fast the host's memory is read where no earlier measurement is found: about 200 milliseconds
     /// ([`Host::measure_bandwidth`]). Off unless asked for, since a plan takes a few.
     #[must_use]
     pub const fn measure_host(mut self, measure: bool) -> Self {

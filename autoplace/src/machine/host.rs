@@ -164,8 +164,8 @@ impl Host {
 
     /// Measures how fast this computer's memory is read by as many threads as it has physical cores for this process, dated today.
     ///
-    /// Takes about 150 milliseconds and, for so long, a few times the size of the processor's caches, at most an eighth of what is
-    /// available. Other programs that read memory meanwhile make the figure smaller. `None` where there is too little memory.
+    /// Takes about 200 milliseconds and, for so long, a few times the size of the processor's caches, at most an eighth of what is
+    /// available. Other programs that read memory all the while make the figure smaller. `None` where there is too little memory.
     ///
     /// `self` says how many cores and bytes there are and stays as it is; [`BandwidthCache`] keeps the result, and
     /// [`Detector::measure_host`](super::Detector::measure_host) does all of it.
