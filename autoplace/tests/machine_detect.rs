@@ -468,8 +468,9 @@ fn a_mac_with_intels_graphics_shares_its_memory_and_one_with_amds_does_not() {
 
 #[test]
 fn unified_memory_that_nvml_will_not_count_is_taken_as_ggml_counts_it() {
-    let script = "gpu NVIDIA GB10\npci 0000000F:01:00.0\nv2_error 3\nv1_error 3\n";
+    let script = "gpu NVIDIA GB10\npci 0000000F:01:00.0\nv2_error 3\nv1_error 3\nmemory_clock 9\nbus_width 9\npcie 5 4 5 4\n";
     let device = GgmlDevice::new("CUDA0", "CUDA", GgmlKind::IntegratedGpu)
+        .description("NVIDIA GB10")
         .device_id("000f:01:00.0")
         .memory(gib(120), gib(40));
     let machine = merged(&[device], script);
@@ -479,6 +480,12 @@ fn unified_memory_that_nvml_will_not_count_is_taken_as_ggml_counts_it() {
     );
     assert!(machine.unused_gpus.is_empty());
     assert_eq!(machine.notes.len(), 1);
+    // The host's memory has neither the card's clock nor its link before it.
+    let gpu = &machine.gpus[0];
+    assert_eq!(
+        (speed(gpu), gpu.pcie),
+        (Some((273, BandwidthSource::Catalogue)), None)
+    );
 }
 
 #[test]

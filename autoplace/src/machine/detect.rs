@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use super::Machine;
+use super::cards;
 use super::gpu::GpuKind;
 use super::host::{BandwidthCache, Host};
 use super::merge::{self, GgmlDevice};
@@ -119,7 +120,7 @@ impl Detector {
     /// The machine as the drivers describe it, for planning without llama.cpp: NVIDIA's cards and the host.
     #[must_use]
     pub fn detect(&self) -> Machine {
-        self.with_witnesses(merge::from_cards)
+        self.with_witnesses(cards::from_cards)
     }
 
     /// The machine as ggml's devices and the drivers together describe it.

@@ -3,6 +3,7 @@
 
 mod bandwidth;
 pub mod bytes;
+mod cards;
 mod catalogue;
 mod check;
 mod date;

@@ -92,8 +92,6 @@ pub(super) const CARDS: &[Card] = &[
     card(Nvidia, "TITAN Xp", &[12], 548, Own),
     card(Nvidia, "Quadro RTX 4000", &[8], 416, Own),
     card(Nvidia, "Quadro RTX 5000", &[16], 448, Own),
-    card(Nvidia, "Quadro RTX 6000", &[24], 672, Own),
-    card(Nvidia, "Quadro RTX 8000", &[48], 672, Own),
     card(Nvidia, "RTX A2000", &[6, 12], 288, Own),
     card(Nvidia, "RTX A4000", &[16], 448, Own),
     card(Nvidia, "RTX A4500", &[20], 640, Own),
