@@ -75,6 +75,7 @@ fn gpu() -> impl Strategy<Value = Gpu> {
         option::of(slice()),
         option::of(prop::collection::vec(process(), 0..4)),
         any::<Option<[u8; 3]>>(),
+        option::of(0u32..64),
     );
     let readings = (
         option::of(reading()),
@@ -88,7 +89,8 @@ fn gpu() -> impl Strategy<Value = Gpu> {
                 .backend(backend)
                 .total(total)
                 .free(free);
-            let (bandwidth, pcie, mig, processes, pci) = known;
+            let (bandwidth, pcie, mig, processes, pci, alignment) = known;
+            gpu.alignment = alignment.map(|bits| 1 << bits);
             (gpu.bandwidth, gpu.pcie, gpu.mig, gpu.processes) = (bandwidth, pcie, mig, processes);
             (gpu.ggml, gpu.nvml, gpu.device) = (ggml, nvml, device);
             gpu.pci_id = pci.map(|[bus, device, function]| PciId::new(0, bus, device, function));

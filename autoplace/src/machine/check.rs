@@ -44,6 +44,9 @@ impl Machine {
 
 fn check_gpu(place: &str, gpu: &Gpu) -> Result<(), MachineError> {
     at_most(&format!("{place}.free"), gpu.free, "total", gpu.total)?;
+    if gpu.alignment.is_some_and(|bytes| !bytes.is_power_of_two()) {
+        return Err(wrong(format!("{place}.alignment"), "is no power of two"));
+    }
     if let Some(link) = gpu.pcie {
         for (name, rate) in [("max", Some(link.max)), ("current", link.current)] {
             if rate.is_some_and(|rate| !rate.exists()) {
@@ -112,6 +115,14 @@ mod tests {
         assert!(text.starts_with("host.system_available is "), "{text}");
         let text = said(|machine| (machine.gpus[0].total, machine.gpus[0].free) = (0, 0));
         assert_eq!(text, "gpus[0].total is 0");
+    }
+
+    #[test]
+    fn an_alignment_that_cannot_be_is_named() {
+        for wrong in [0, 3, u64::MAX] {
+            let text = said(|machine| machine.gpus[0].alignment = Some(wrong));
+            assert_eq!(text, "gpus[0].alignment is no power of two");
+        }
     }
 
     #[test]
