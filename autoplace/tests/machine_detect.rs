@@ -7,8 +7,8 @@ mod scripted;
 use std::fs;
 
 use autoplace::machine::{
-    Bytes, Detector, GgmlDevice, GgmlKind, Gpu, GpuKind, Host, Machine, PciId, Reading,
-    UnusedReason, gib, mib,
+    BandwidthSource, Bytes, Detector, GgmlDevice, GgmlKind, Gpu, GpuKind, Host, Machine, PciId,
+    Reading, UnusedReason, gib, mib,
 };
 use proptest::prelude::{Just, Strategy, any, prop, prop_assert, prop_assert_eq, proptest};
 use scripted::ScriptedNvml;
@@ -139,6 +139,116 @@ fn a_mig_slice_has_its_own_total_and_not_the_cards() {
         (machine.gpus[0].total, machine.gpus[0].free),
         (gib(10), gib(9))
     );
+}
+
+/// An H100 in MIG mode: its lines, and those of its slices.
+fn h100_with(slices: &str) -> String {
+    let card = card(
+        "NVIDIA H100 80GB HBM3",
+        "00000000:01:00.0",
+        gib(80),
+        gib(70),
+        0,
+    );
+    format!("{card}memory_clock 2619\nbus_width 5120\nmig\n{slices}")
+}
+
+fn slice(place: u32, profile: &str, size: u64) -> String {
+    let (total, free) = (gib(size), gib(size) - mib(100));
+    format!("slice {place} {total} {free} MIG-{place}{place} NVIDIA H100 80GB HBM3 MIG {profile}\n")
+}
+
+/// GB/s and who says so.
+fn speed(gpu: &Gpu) -> Option<(u64, BandwidthSource)> {
+    let bandwidth = gpu.bandwidth?;
+    Some((bandwidth.bytes_per_second / 1_000_000_000, bandwidth.source))
+}
+
+#[test]
+fn a_device_on_a_card_in_mig_mode_is_the_one_slice_of_its_size() {
+    let slices = slice(0, "1g.10gb", 10) + &slice(3, "3g.40gb", 40);
+    let device = || cuda0(gib(40) - mib(400), gib(39));
+    let gpu = &merged(&[device()], &h100_with(&slices)).gpus[0];
+    let known = gpu.mig.as_ref().unwrap();
+    assert_eq!(known.profile.as_deref(), Some("3g.40gb"));
+    assert_eq!(gpu.free, gib(39));
+    assert_eq!(gpu.nvml, known.memory);
+    // Half of the memory has half of its 3352 GB/s, less what the driver keeps.
+    assert_eq!(speed(gpu), Some((1659, BandwidthSource::Nvml)));
+    // Of two equal slices either may be it.
+    let slices = slice(0, "3g.40gb", 40) + &slice(1, "3g.40gb", 40);
+    let gpu = &merged(&[device()], &h100_with(&slices)).gpus[0];
+    assert_eq!(gpu.mig.as_ref().unwrap().profile, None);
+    assert_eq!((gpu.free, gpu.nvml), (gib(39), None));
+}
+
+#[test]
+fn without_llama_the_first_slice_is_the_gpu_and_the_others_are_unused() {
+    let slices = slice(0, "1g.10gb", 10) + &slice(3, "3g.40gb", 40);
+    let nvml = ScriptedNvml::new(&h100_with(&slices));
+    let (_root, detector) = detector();
+    let detector = detector.nvml_library(nvml.library());
+    let machine = detector.detect();
+    let sizes: Vec<u64> = machine.gpus.iter().map(|gpu| gpu.total).collect();
+    assert_eq!(sizes, [gib(10)]);
+    assert_eq!(
+        machine.gpus[0].to_string(),
+        "H100 80GB HBM3 MIG 1g.10gb: 9.9 GiB free of 10.0 GiB"
+    );
+    assert_eq!(reasons(&machine), [&UnusedReason::OtherSlice]);
+    assert_eq!(speed(&machine.gpus[0]), Some((419, BandwidthSource::Nvml)));
+    // Unless another is chosen.
+    let machine = detector
+        .cuda_visible_devices(Some("MIG-33"), false)
+        .detect();
+    assert_eq!(machine.gpus[0].total, gib(40));
+    assert_eq!(machine.notes, []);
+}
+
+#[test]
+fn a_slice_that_is_chosen_hides_every_other_card() {
+    let script = rtx_4090() + &h100_with(&slice(0, "1g.10gb", 10)).replace(":01:", ":02:");
+    let nvml = ScriptedNvml::new(&script);
+    let (_root, detector) = detector();
+    let detector = detector.nvml_library(nvml.library());
+    let machine = detector
+        .clone()
+        .cuda_visible_devices(Some("MIG-00"), false)
+        .detect();
+    assert_eq!(machine.gpus[0].total, gib(10));
+    assert_eq!(reasons(&machine), [&UnusedReason::Hidden]);
+    let machine = detector
+        .cuda_visible_devices(Some("MIG-99"), false)
+        .detect();
+    assert_eq!((machine.gpus.len(), machine.notes.len()), (2, 1));
+}
+
+#[test]
+fn a_card_in_mig_mode_without_slices_is_unused() {
+    let nvml = ScriptedNvml::new(&h100_with(""));
+    let (_root, detector) = detector();
+    let machine = detector.nvml_library(nvml.library()).detect();
+    assert!(machine.gpus.is_empty());
+    assert_eq!(
+        machine.unused_gpus[0].to_string(),
+        "H100 80GB HBM3 is not used: it is in MIG mode and has no slices"
+    );
+}
+
+#[test]
+fn a_card_has_the_bandwidth_of_its_driver_and_without_one_of_its_data_sheet() {
+    let device = || [cuda0(gib(24), gib(21))];
+    let clocked = rtx_4090() + "memory_clock 11001\nbus_width 384\npcie 4 16 1 16\ncompute 9 5\n";
+    let gpu = &merged(&device(), &clocked).gpus[0];
+    assert_eq!(speed(gpu), Some((1056, BandwidthSource::Nvml)));
+    assert_eq!(gpu.pcie.unwrap().max.lanes, 16);
+    assert_eq!(gpu.processes.as_ref().map(Vec::len), Some(1));
+    let sheet = Some((1008, BandwidthSource::Catalogue));
+    assert_eq!(speed(&merged(&device(), &rtx_4090()).gpus[0]), sheet);
+    let gpu = &from_ggml(&device()).gpus[0];
+    assert_eq!((speed(gpu), &gpu.processes, gpu.pcie), (sheet, &None, None));
+    let unknown = GgmlDevice::new("Vulkan0", "Vulkan", GgmlKind::Gpu).memory(gib(8), gib(8));
+    assert_eq!(speed(&from_ggml(&[unknown]).gpus[0]), None);
 }
 
 #[test]
@@ -340,9 +450,27 @@ fn an_apple_chip_shares_the_hosts_memory_though_metal_calls_it_a_card() {
 }
 
 #[test]
+fn a_mac_with_intels_graphics_shares_its_memory_and_one_with_amds_does_not() {
+    let mac = |description: &str| {
+        let device = GgmlDevice::new("MTL0", "MTL", GgmlKind::Gpu)
+            .description(description)
+            .memory(gib(8), gib(8));
+        from_ggml(&[device]).gpus[0].kind
+    };
+    assert_eq!(mac("Intel(R) Iris(TM) Plus Graphics"), GpuKind::Integrated);
+    assert_eq!(mac("AMD Radeon Pro 5600M"), GpuKind::Discrete);
+    // Elsewhere Intel makes cards too, and the backend says which it is.
+    let arc = GgmlDevice::new("Vulkan0", "Vulkan", GgmlKind::Gpu)
+        .description("Intel(R) Arc(tm) A770 Graphics (DG2)")
+        .memory(gib(16), gib(15));
+    assert_eq!(from_ggml(&[arc]).gpus[0].kind, GpuKind::Discrete);
+}
+
+#[test]
 fn unified_memory_that_nvml_will_not_count_is_taken_as_ggml_counts_it() {
-    let script = "gpu NVIDIA GB10\npci 0000000F:01:00.0\nv2_error 3\nv1_error 3\n";
+    let script = "gpu NVIDIA GB10\npci 0000000F:01:00.0\nv2_error 3\nv1_error 3\nmemory_clock 9\nbus_width 9\npcie 5 4 5 4\n";
     let device = GgmlDevice::new("CUDA0", "CUDA", GgmlKind::IntegratedGpu)
+        .description("NVIDIA GB10")
         .device_id("000f:01:00.0")
         .memory(gib(120), gib(40));
     let machine = merged(&[device], script);
@@ -352,6 +480,12 @@ fn unified_memory_that_nvml_will_not_count_is_taken_as_ggml_counts_it() {
     );
     assert!(machine.unused_gpus.is_empty());
     assert_eq!(machine.notes.len(), 1);
+    // The host's memory has neither the card's clock nor its link before it.
+    let gpu = &machine.gpus[0];
+    assert_eq!(
+        (speed(gpu), gpu.pcie),
+        (Some((273, BandwidthSource::Catalogue)), None)
+    );
 }
 
 #[test]
@@ -370,6 +504,8 @@ fn without_llama_the_drivers_cards_are_the_gpus() {
     );
     assert!(!gpu.free_is_after_opening(), "no context has been opened");
     assert_eq!(reasons(&machine), [&UnusedReason::UnknownMemory]);
+    let gb10 = &machine.unused_gpus[0].gpu;
+    assert!(gb10.shares_host_memory(), "its memory cannot be counted");
 }
 
 #[test]

@@ -8,7 +8,7 @@ mod scripted;
 use std::path::Path;
 
 use autoplace::machine::nvidia::{self, Nvidia};
-use autoplace::machine::{PciId, Reading, gib, mib};
+use autoplace::machine::{GpuProcess, PciId, PcieLink, PcieRate, Reading, gib, mib};
 use scripted::ScriptedNvml;
 
 const NOT_SUPPORTED: u32 = 3;
@@ -227,4 +227,114 @@ fn every_start_of_the_library_is_ended_and_it_can_start_again() {
     assert_eq!(first, second);
     // Each detection starts it twice: once for everything, once more for the first memory query.
     assert_eq!(nvml.inits_and_shutdowns(), (4, 4));
+}
+
+fn rate(generation: u8, lanes: u8) -> PcieRate {
+    PcieRate::new(generation, lanes).unwrap()
+}
+
+#[test]
+fn memory_clock_and_bus_width_make_the_bandwidth() {
+    let found = detect(&(rtx_4090() + "memory_clock 10501\nbus_width 384\n"));
+    assert_eq!(found.gpus[0].bandwidth, Some(1_008_096_000_000));
+    for missing in ["memory_clock 10501\n", "bus_width 384\n", ""] {
+        let found = detect(&(rtx_4090() + missing));
+        assert_eq!(
+            (found.gpus[0].bandwidth, notes(&found)),
+            (None, vec![]),
+            "{missing}"
+        );
+    }
+}
+
+#[test]
+fn the_link_is_what_it_can_do_and_what_it_does_now() {
+    let found = detect(&(rtx_4090() + "pcie 4 16 1 8\n" + &rtx_3060() + "pcie 3 8 0 0\n"));
+    let busy = PcieLink::new(rate(4, 16)).current(rate(1, 8));
+    assert_eq!(found.gpus[0].pcie, Some(busy));
+    assert_eq!(busy.bytes_per_second(), rate(4, 16).bytes_per_second());
+    assert_eq!(found.gpus[1].pcie, Some(PcieLink::new(rate(3, 8))));
+    let found = detect(&(rtx_4090() + &rtx_3060() + "pcie 99 16 1 16\n"));
+    assert_eq!((found.gpus[0].pcie, found.gpus[1].pcie), (None, None));
+}
+
+#[test]
+fn programs_on_a_card_are_told_by_name_and_bytes_the_largest_first() {
+    let found = detect(&format!(
+        "{}compute 41 {}\ncompute 42 {}\ngraphics 42 {}\ngraphics 43 {}\n\
+         process 42 /usr/bin/ollama\nprocess 43 /usr/lib/xorg/Xorg\n",
+        rtx_4090(),
+        mib(500),
+        gib(5),
+        gib(5),
+        mib(90),
+    ));
+    let expected = [
+        GpuProcess::new(42).name("ollama").bytes(gib(5)),
+        GpuProcess::new(41).bytes(mib(500)),
+        GpuProcess::new(43).name("Xorg").bytes(mib(90)),
+    ];
+    assert_eq!(found.gpus[0].processes.as_deref(), Some(&expected[..]));
+}
+
+#[test]
+fn a_driver_that_does_not_count_by_program_still_names_them() {
+    let found = detect(&(rtx_4090() + "graphics 7 -1\nprocess 7 C:\\Windows\\explorer.exe\n"));
+    let expected = [GpuProcess::new(7).name("explorer.exe")];
+    assert_eq!(found.gpus[0].processes.as_deref(), Some(&expected[..]));
+}
+
+#[test]
+fn nobody_on_a_card_is_told_apart_from_a_driver_that_does_not_tell() {
+    assert_eq!(detect(&rtx_4090()).gpus[0].processes, Some(Vec::new()));
+    let old = ScriptedNvml::without(&["-DNVML_NO_PROCESSES"], &rtx_4090());
+    assert_eq!(nvidia::detect_at(&old.library()).gpus[0].processes, None);
+}
+
+#[test]
+fn this_process_is_not_among_those_that_hold_memory() {
+    let own = std::process::id();
+    let found = detect(&format!("{}compute {own} 5\n", rtx_4090()));
+    assert_eq!(found.gpus[0].processes, Some(Vec::new()));
+}
+
+#[test]
+fn the_slices_of_a_card_in_mig_mode_are_told_wherever_they_are() {
+    let script = format!(
+        "gpu NVIDIA H100 80GB HBM3\npci 00000000:01:00.0\nmemory {} {} 0\nmig\n\
+         slice 1 {} {} MIG-aaaa NVIDIA H100 80GB HBM3 MIG 1g.10gb\n\
+         slice 6 {} {} MIG-bbbb NVIDIA H100 80GB HBM3 MIG 3g.40gb\n",
+        gib(80),
+        gib(80),
+        gib(10),
+        gib(9),
+        gib(40),
+        gib(40),
+    );
+    let found = detect(&script);
+    let slices = found.gpus[0].mig.as_deref().unwrap();
+    let told: Vec<_> = slices
+        .iter()
+        .map(|slice| {
+            (
+                slice.profile.as_deref().unwrap(),
+                slice.uuid.as_deref().unwrap(),
+            )
+        })
+        .collect();
+    assert_eq!(told, [("1g.10gb", "MIG-aaaa"), ("3g.40gb", "MIG-bbbb")]);
+    let memory = slices[0].memory.unwrap();
+    assert_eq!((memory.total, memory.free), (gib(10), gib(9)));
+    assert_eq!(notes(&found), [""; 0]);
+    assert_eq!(detect(&rtx_4090()).gpus[0].mig, None);
+    let undivided = detect(&(rtx_4090() + "mig\n"));
+    assert_eq!(undivided.gpus[0].mig, Some(Vec::new()));
+}
+
+#[test]
+fn only_memory_that_cannot_be_counted_is_taken_for_the_hosts() {
+    let card = |code: u32| format!("{}v2_error {code}\nv1_error {code}\n", rtx_4090());
+    assert!(detect(&card(NOT_SUPPORTED)).gpus[0].unified);
+    assert!(!detect(&card(NO_PERMISSION)).gpus[0].unified);
+    assert!(!detect(&rtx_4090()).gpus[0].unified);
 }

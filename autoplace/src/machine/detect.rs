@@ -3,10 +3,14 @@
 use std::path::{Path, PathBuf};
 
 use super::Machine;
-use super::host::Host;
+use super::cards;
+use super::gpu::GpuKind;
+use super::host::{BandwidthCache, Host};
 use super::merge::{self, GgmlDevice};
 use super::note::Notes;
 use super::nvidia::{self, Nvidia};
+use super::pcie::PcieLink;
+use super::tree::Tree;
 use super::visible::CudaVisibility;
 
 /// Looks at this computer. [`Machine::detect`] and [`Machine::detect_with`] are this with nothing changed.
@@ -23,6 +27,17 @@ pub struct Detector {
     backends: Vec<String>,
     /// `None`: as the environment says when the detector looks.
     cuda_visibility: Option<CudaVisibility>,
+    cache: Cache,
+    measure_host: bool,
+}
+
+#[derive(Debug, Clone, Default)]
+enum Cache {
+    /// The user's, where the computer itself is looked at: what a folder describes is another one.
+    #[default]
+    Usual,
+    At(PathBuf),
+    None,
 }
 
 #[derive(Debug, Clone, Default)]
@@ -80,10 +95,32 @@ impl Detector {
         self
     }
 
+    /// Keeps what was measured in this folder instead of the user's cache folder, and looks for it there.
+    #[must_use]
+    pub fn cache_folder(mut self, folder: impl AsRef<Path>) -> Self {
+        self.cache = Cache::At(folder.as_ref().to_owned());
+        self
+    }
+
+    /// Neither keeps what was measured nor looks for it.
+    #[must_use]
+    pub fn without_cache(mut self) -> Self {
+        self.cache = Cache::None;
+        self
+    }
+
+    /// Whether to measure how fast the host's memory is read where no earlier measurement is found: about 200 milliseconds
+    /// ([`Host::measure_bandwidth`]). Off unless asked for, since a plan takes a few.
+    #[must_use]
+    pub const fn measure_host(mut self, measure: bool) -> Self {
+        self.measure_host = measure;
+        self
+    }
+
     /// The machine as the drivers describe it, for planning without llama.cpp: NVIDIA's cards and the host.
     #[must_use]
     pub fn detect(&self) -> Machine {
-        self.with_witnesses(merge::from_cards)
+        self.with_witnesses(cards::from_cards)
     }
 
     /// The machine as ggml's devices and the drivers together describe it.
@@ -96,10 +133,18 @@ impl Detector {
         &self,
         build: impl FnOnce(Vec<nvidia::NvidiaGpu>, Host) -> Machine,
     ) -> Machine {
-        let (host, mut notes) = self
+        let (mut host, mut notes) = self
             .root
             .as_deref()
             .map_or_else(Host::detect, Host::detect_under);
+        let cache = self.cache();
+        host.bandwidth = cache.as_ref().and_then(|cache| cache.get(&host));
+        if self.measure_host && host.bandwidth.is_none() {
+            host.bandwidth = host.measure_bandwidth();
+            if let (Some(cache), Some(bandwidth)) = (&cache, host.bandwidth) {
+                cache.put(&host, bandwidth);
+            }
+        }
         let mut nvidia = match &self.nvml {
             NvmlLibrary::Usual => nvidia::detect(),
             NvmlLibrary::At(path) => nvidia::detect_at(path),
@@ -111,10 +156,34 @@ impl Detector {
             .unwrap_or_else(CudaVisibility::from_environment)
             .apply(&mut nvidia.gpus, &mut visibility_notes);
         let mut machine = build(nvidia.gpus, host);
+        self.look_around(&mut machine);
         notes.append(&mut nvidia.notes);
         notes.append(&mut visibility_notes.into_vec());
         notes.append(&mut machine.notes);
         machine.notes = notes;
         machine
+    }
+
+    /// Adds what the system itself tells: of the machine, and of cards whose driver does not.
+    fn look_around(&self, machine: &mut Machine) {
+        let usual = cfg!(target_os = "linux").then_some(Path::new("/"));
+        let Some(root) = self.root.as_deref().or(usual) else {
+            return;
+        };
+        machine.wsl = Host::is_wsl(root);
+        let unused = machine.unused_gpus.iter_mut().map(|unused| &mut unused.gpu);
+        for gpu in machine.gpus.iter_mut().chain(unused) {
+            if let (GpuKind::Discrete, None, Some(id)) = (gpu.kind, gpu.pcie, gpu.pci_id) {
+                gpu.pcie = PcieLink::of_card(Tree::new(root), id);
+            }
+        }
+    }
+
+    fn cache(&self) -> Option<BandwidthCache> {
+        match &self.cache {
+            Cache::Usual if self.root.is_none() => Some(BandwidthCache::user()),
+            Cache::At(folder) => Some(BandwidthCache::at(folder)),
+            Cache::Usual | Cache::None => None,
+        }
     }
 }

@@ -4,8 +4,13 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
+use super::bandwidth::{Bandwidth, BandwidthSource};
 use super::bytes::Bytes;
+use super::catalogue::{self, CatalogueError};
+use super::mig::MigSlice;
 use super::pci::PciId;
+use super::pcie::PcieLink;
+use super::process::GpuProcess;
 
 /// A device that llama.cpp can place layers on.
 ///
@@ -39,6 +44,19 @@ pub struct Gpu {
     /// `minStorageBufferOffsetAlignment`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub alignment: Option<u64>,
+    /// How fast its memory is read, by the best source there is: measured, the driver, its data sheet.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bandwidth: Option<Bandwidth>,
+    /// Its PCIe link, where one is known. A GPU in the host's memory has none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pcie: Option<PcieLink>,
+    /// The slice that it is, where it is one of a card in MIG mode.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mig: Option<MigSlice>,
+    /// The other programs that have opened the card, this process left out, the largest holder first. `None` where nothing tells,
+    /// which is not the same as none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub processes: Option<Vec<GpuProcess>>,
     /// What ggml's backend said, unaltered.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ggml: Option<Reading>,
@@ -108,9 +126,34 @@ impl Gpu {
             total: 0,
             free: 0,
             alignment: None,
+            bandwidth: None,
+            pcie: None,
+            mig: None,
+            processes: None,
             ggml: None,
             nvml: None,
         }
+    }
+
+    /// A card of the catalogue that is not there: `RTX 4090`, `RTX 3060 12GB`, `RTX 4090 Laptop GPU`, `Apple M4 Max 64GB`.
+    ///
+    /// Size and bandwidth are the maker's, for some 160 common cards; the name may be written as the driver or as people do. What drivers keep of
+    /// a card, about a thirty-second part, counts as not free. Of an Apple chip, whose size is the computer's, `total` is
+    /// what Metal recommends to use: two thirds, and three quarters from 36 GB on.
+    ///
+    /// ```
+    /// use autoplace::machine::{Gpu, bytes::gib};
+    /// let card = Gpu::named("RTX 4090").unwrap().free(gib(22));
+    /// assert_eq!(card.to_string(), "RTX 4090: 22.0 GiB free of 24.0 GiB");
+    /// let error = Gpu::named("RTX 3060").unwrap_err();
+    /// assert_eq!(error.to_string(), "`RTX 3060` could be RTX 3060 8GB, RTX 3060 12GB");
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`CatalogueError`] where no card or more than one has that name, with the names that may have been meant.
+    pub fn named(name: &str) -> Result<Self, CatalogueError> {
+        catalogue::named(name)
     }
 
     /// Sets the bytes it has. All of them count as free unless [`free`](Self::free) says less.
@@ -170,6 +213,20 @@ impl Gpu {
         self
     }
 
+    /// Sets how fast its memory is read, in bytes per second, as a stated figure.
+    #[must_use]
+    pub const fn bandwidth(mut self, bytes_per_second: u64) -> Self {
+        self.bandwidth = Some(Bandwidth::new(bytes_per_second, BandwidthSource::Stated));
+        self
+    }
+
+    /// Sets its PCIe link.
+    #[must_use]
+    pub const fn pcie(mut self, link: PcieLink) -> Self {
+        self.pcie = Some(link);
+        self
+    }
+
     /// Whether bytes placed on it are taken from the host's memory.
     #[must_use]
     pub fn shares_host_memory(&self) -> bool {
@@ -187,6 +244,9 @@ impl Gpu {
 impl fmt::Display for Gpu {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.name)?;
+        if let Some(profile) = self.mig.as_ref().and_then(|slice| slice.profile.as_ref()) {
+            write!(f, " MIG {profile}")?;
+        }
         if let Some(device) = &self.device {
             write!(f, " ({device})")?;
         }
@@ -196,68 +256,6 @@ impl fmt::Display for Gpu {
             GpuKind::Integrated => f.write_str(", shared with the host"),
             GpuKind::Remote => f.write_str(", on another machine"),
         }
-    }
-}
-
-/// A GPU that is in this machine but cannot be planned for, and why.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[non_exhaustive]
-pub struct UnusedGpu {
-    /// The card as far as it is known.
-    pub gpu: Gpu,
-    /// Why nothing can be placed on it.
-    pub reason: UnusedReason,
-}
-
-/// Why a GPU that is there cannot be used.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(tag = "why", rename_all = "snake_case")]
-#[non_exhaustive]
-pub enum UnusedReason {
-    /// No backend of this build can drive it: an NVIDIA card and neither CUDA nor Vulkan built in, for instance.
-    NoBackend,
-    /// `CUDA_VISIBLE_DEVICES` hides it.
-    Hidden,
-    /// A backend that could drive it is there but does not list it: the driver is too old for the CUDA it was built with, or
-    /// the card is.
-    NotListed {
-        /// The backend that does not list it.
-        backend: String,
-    },
-    /// It is the same hardware as a device already in use through another backend. llama.cpp makes the same choice
-    /// (llama.cpp:232-262).
-    SameAs {
-        /// The ggml name of the device in use.
-        device: String,
-    },
-    /// Its backend says that it has 0 bytes: ggml's CUDA backend answers so when the query fails.
-    NoMemory,
-    /// Neither its backend nor the driver says how much memory it has.
-    UnknownMemory,
-}
-
-impl fmt::Display for UnusedReason {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::NoBackend => f.write_str("this build has no backend for it"),
-            Self::Hidden => f.write_str("CUDA_VISIBLE_DEVICES hides it"),
-            Self::NotListed { backend } => {
-                write!(f, "the {backend} backend of this build does not list it")
-            }
-            Self::SameAs { device } => write!(f, "the same hardware is in use as {device}"),
-            Self::NoMemory => f.write_str("its backend says that it has no memory"),
-            Self::UnknownMemory => f.write_str("nothing says how much memory it has"),
-        }
-    }
-}
-
-impl fmt::Display for UnusedGpu {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.gpu.name)?;
-        if let Some(device) = &self.gpu.device {
-            write!(f, " ({device})")?;
-        }
-        write!(f, " is not used: {}", self.reason)
     }
 }
 
@@ -274,7 +272,7 @@ pub(super) fn short_name(description: &str) -> &str {
 
 #[cfg(test)]
 mod tests {
-    use super::{Gpu, GpuKind, UnusedGpu, UnusedReason, short_name};
+    use super::{Gpu, GpuKind, short_name};
     use crate::machine::bytes::gib;
 
     #[test]
@@ -333,14 +331,6 @@ mod tests {
         assert_eq!(
             shared.to_string(),
             "Apple M3: 16.0 GiB free of 16.0 GiB, shared with the host"
-        );
-        let unused = UnusedGpu {
-            gpu: card,
-            reason: UnusedReason::NoBackend,
-        };
-        assert_eq!(
-            unused.to_string(),
-            "RTX 4090 (CUDA0) is not used: this build has no backend for it"
         );
     }
 }

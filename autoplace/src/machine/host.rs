@@ -2,17 +2,25 @@
 
 use std::fmt;
 use std::path::Path;
+use std::thread;
 
 use serde::{Deserialize, Serialize};
 
+use super::bandwidth::{Bandwidth, BandwidthSource};
 use super::bytes::Bytes;
+use super::date::Date;
 use super::note::{Note, Notes};
+use super::tree::Tree;
 
+mod cache;
 mod cgroup;
+mod cores;
 mod linux;
+mod measure;
 #[cfg(not(target_os = "linux"))]
 mod other;
-mod tree;
+
+pub use cache::BandwidthCache;
 
 /// The computer's main memory, as far as this process may use it.
 ///
@@ -30,9 +38,20 @@ pub struct Host {
     pub system_available: u64,
     /// What decides `available`.
     pub limit: HostLimit,
+    /// The processor's name, where the system tells: `AMD Ryzen 9 7950X 16-Core Processor`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cpu: Option<String>,
     /// Physical cores, without hyper-threads, where the system tells.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub physical_cores: Option<u32>,
+    /// The physical cores that this process may run on, where the system tells: `taskset`, a container's cpuset or a batch job may
+    /// leave it fewer than there are.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub usable_cores: Option<u32>,
+    /// How fast all its cores together read its memory. Detection does not measure it of its own accord; see
+    /// [`measure_bandwidth`](Self::measure_bandwidth).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bandwidth: Option<Bandwidth>,
 }
 
 /// What decides how much of the host's memory this process can take.
@@ -98,7 +117,10 @@ impl Host {
             available: total,
             system_available: total,
             limit: HostLimit::Stated,
+            cpu: None,
             physical_cores: None,
+            usable_cores: None,
+            bandwidth: None,
         }
     }
 
@@ -114,11 +136,55 @@ impl Host {
         self
     }
 
+    /// Whether the Linux that `{root}/proc` describes runs inside of Windows (WSL 1 or 2): Microsoft's kernels say so in their
+    /// release, unless built by somebody else, and in their version.
+    #[must_use]
+    pub(super) fn is_wsl(root: &Path) -> bool {
+        let tree = Tree::new(root);
+        let says_so = |file| {
+            let text = tree.read(file, &mut Notes::default()).unwrap_or_default();
+            text.to_ascii_lowercase().contains("microsoft")
+        };
+        says_so("/proc/sys/kernel/osrelease") || says_so("/proc/version")
+    }
+
     /// Sets the number of physical cores.
     #[must_use]
     pub const fn physical_cores(mut self, cores: u32) -> Self {
         self.physical_cores = Some(cores);
         self
+    }
+
+    /// Sets how fast its memory is read, in bytes per second, as a stated figure.
+    #[must_use]
+    pub const fn bandwidth(mut self, bytes_per_second: u64) -> Self {
+        self.bandwidth = Some(Bandwidth::new(bytes_per_second, BandwidthSource::Stated));
+        self
+    }
+
+    /// Measures how fast this computer's memory is read by as many threads as it has physical cores for this process, dated today.
+    ///
+    /// Takes about 200 milliseconds and, for so long, a few times the size of the processor's caches, at most an eighth of what is
+    /// available. Other programs that read memory all the while make the figure smaller. `None` where there is too little memory.
+    ///
+    /// `self` says how many cores and bytes there are and stays as it is; [`BandwidthCache`] keeps the result, and
+    /// [`Detector::measure_host`](super::Detector::measure_host) does all of it.
+    #[must_use]
+    pub fn measure_bandwidth(&self) -> Option<Bandwidth> {
+        // Where the system does not tell its caches (it is not Linux), they are taken for large ones.
+        let caches = cores::last_level_caches(Tree::new(Path::new("/"))).unwrap_or(64 << 20);
+        let bytes = measure::buffer_size(caches);
+        if bytes > self.available / 8 {
+            tracing::debug!(bytes, "too little memory to measure how fast it is read");
+            return None;
+        }
+        // Processors, which may be two per core, bounded by what control groups leave of their time.
+        let processors = thread::available_parallelism().map_or(1, usize::from);
+        let cores = self.usable_cores.or(self.physical_cores);
+        let cores = cores.and_then(|cores| usize::try_from(cores).ok());
+        let threads = cores.unwrap_or(processors).min(processors);
+        let rate = measure::read_rate(threads, bytes)?;
+        Some(Bandwidth::measured(rate, Date::today()))
     }
 }
 

@@ -11,14 +11,18 @@
 //!   without a check (ggml-vulkan.cpp:15213), and a budget may exceed its heap (#29277).
 //! - A GPU in host memory has no more free than the host.
 //! - A card that no backend lists is told apart from one that is not there.
+//! - In MIG mode a device is a slice of a card. CUDA tells its bytes; which slice it is follows from them, if only one has so many.
+//! - Whose memory it is, is what ggml's backend says (CUDA's `integrated`, ggml-cuda.cu:5196), or without ggml what NVML does.
 
 use super::Machine;
 use super::bytes::Bytes;
-use super::gpu::{Gpu, GpuKind, Reading, UnusedGpu, UnusedReason};
+use super::cards::{card_alone, describe, slice_of};
+use super::gpu::{Gpu, GpuKind, Reading};
 use super::host::{Host, HostLimit};
 use super::note::Notes;
 use super::nvidia::NvidiaGpu;
 use super::pci::PciId;
+use super::unused::{UnusedGpu, UnusedReason};
 
 /// A device as ggml's registry describes it (`ggml_backend_dev_props`), in plain data: this room calls no native code.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -103,7 +107,11 @@ impl GgmlDevice {
         match self.kind {
             GgmlKind::Gpu if self.backend == "RPC" => Some(GpuKind::Remote),
             // Metal always says GPU (ggml-metal.cpp:689); Apple's own chips share the host's memory.
+            // So do those that Intel made for Macs.
             GgmlKind::Gpu if self.description.starts_with("Apple ") => Some(GpuKind::Integrated),
+            GgmlKind::Gpu if self.backend == "MTL" && self.description.starts_with("Intel") => {
+                Some(GpuKind::Integrated)
+            }
             GgmlKind::Gpu => Some(GpuKind::Discrete),
             GgmlKind::IntegratedGpu => Some(GpuKind::Integrated),
             GgmlKind::Cpu | GgmlKind::Accelerator | GgmlKind::Meta => None,
@@ -134,40 +142,6 @@ pub(super) fn merge(
     merge.finish(backends)
 }
 
-/// A machine with NVIDIA's cards alone, for a planner without llama.cpp. CUDA's context is still to come out of what is free.
-pub(super) fn from_cards(cards: Vec<NvidiaGpu>, host: Host) -> Machine {
-    let mut machine = Machine::new(host);
-    for card in cards {
-        let gpu = card_alone(&card);
-        if card.hidden {
-            machine.unused_gpus.push(UnusedGpu {
-                gpu,
-                reason: UnusedReason::Hidden,
-            });
-        } else if gpu.total == 0 {
-            machine.unused_gpus.push(UnusedGpu {
-                gpu,
-                reason: UnusedReason::UnknownMemory,
-            });
-        } else {
-            machine.gpus.push(gpu);
-        }
-    }
-    machine
-}
-
-/// A card that only NVML describes. What the driver keeps for itself is not part of its total.
-fn card_alone(card: &NvidiaGpu) -> Gpu {
-    let mut gpu = Gpu::new(&card.name);
-    gpu.pci_id = card.pci_id;
-    gpu.nvml = card.memory;
-    let Some(memory) = card.memory else {
-        return gpu;
-    };
-    gpu.total(memory.total.saturating_sub(memory.reserved.unwrap_or(0)))
-        .free(memory.free)
-}
-
 struct Merge<'a> {
     devices: &'a [GgmlDevice],
     cards: Vec<NvidiaGpu>,
@@ -185,10 +159,16 @@ impl Merge<'_> {
             .device(&device.name);
         gpu.pci_id = device.pci_id();
         gpu.ggml = Some(Reading::new(device.total, device.free));
-        if let Some(place) = self.card(device, kind) {
+        let place = self.card(device, kind);
+        if let Some(place) = place {
             self.claimed[place] = true;
-            gpu.nvml = self.cards[place].memory;
-            gpu.pci_id = gpu.pci_id.or(self.cards[place].pci_id);
+            let card = &self.cards[place];
+            gpu.pci_id = gpu.pci_id.or(card.pci_id);
+            gpu.mig = card.mig.as_deref().map(|all| slice_of(all, device.total));
+            gpu.nvml = match &gpu.mig {
+                Some(slice) => slice.memory,
+                None => card.memory,
+            };
         }
         if let Some(twin) = self.twin(device, &gpu) {
             self.machine.unused_gpus.push(UnusedGpu {
@@ -203,7 +183,9 @@ impl Merge<'_> {
             });
         } else {
             let free = self.free(device, &gpu);
-            self.machine.gpus.push(gpu.total(device.total).free(free));
+            let mut gpu = gpu.total(device.total).free(free);
+            describe(&mut gpu, place.map(|place| &self.cards[place]));
+            self.machine.gpus.push(gpu);
         }
     }
 

@@ -1,27 +1,45 @@
 //! Room 3: what the machine has. Nothing flows in but the machine itself; a [`Machine`] flows out: GPUs with their free bytes,
 //! and the host with the limit that really holds for this process.
 
+mod bandwidth;
 pub mod bytes;
+mod cards;
+mod catalogue;
+mod check;
+mod date;
 mod detect;
 mod gpu;
 mod host;
 mod merge;
+mod mig;
 mod note;
 pub mod nvidia;
 mod pci;
+mod pcie;
+mod process;
+mod tree;
+mod unused;
 mod visible;
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
+pub use bandwidth::{Bandwidth, BandwidthSource};
 pub use bytes::{Bytes, gib, mib};
+pub use catalogue::CatalogueError;
+pub use check::MachineError;
+pub use date::{Date, DateError};
 pub use detect::Detector;
-pub use gpu::{Gpu, GpuKind, Reading, UnusedGpu, UnusedReason};
-pub use host::{Host, HostLimit};
+pub use gpu::{Gpu, GpuKind, Reading};
+pub use host::{BandwidthCache, Host, HostLimit};
 pub use merge::{GgmlDevice, GgmlKind};
+pub use mig::MigSlice;
 pub use note::Note;
 pub use pci::{PciId, PciIdError};
+pub use pcie::{PcieLink, PcieRate};
+pub use process::GpuProcess;
+pub use unused::{UnusedGpu, UnusedReason};
 
 /// What there is to place a model on: GPUs with their free bytes, and the host with its real limit.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -31,6 +49,10 @@ pub struct Machine {
     pub gpus: Vec<Gpu>,
     /// The host's memory, as far as this process may use it.
     pub host: Host,
+    /// Whether it is a Linux inside of Windows (WSL): there Windows' own driver hands out the GPU's memory, and may move it to the
+    /// host's instead of refusing.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub wsl: bool,
     /// GPUs that are there but cannot be used, each with the reason.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub unused_gpus: Vec<UnusedGpu>,
@@ -46,6 +68,7 @@ impl Machine {
         Self {
             gpus: Vec::new(),
             host,
+            wsl: false,
             unused_gpus: Vec::new(),
             notes: Vec::new(),
         }
@@ -74,6 +97,11 @@ impl Machine {
         self.gpus.push(gpu);
         self
     }
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref)] // as serde calls it
+const fn is_false(flag: &bool) -> bool {
+    !*flag
 }
 
 impl fmt::Display for Machine {

@@ -3,6 +3,9 @@
 //! In flows a library; out flow the cards it lists and notes on what it would not say. No library means no cards and no
 //! note: most machines have none. A library without a driver, or a card that does not answer, is worth a note.
 //!
+//! What a card may lawfully not tell (its clock, its link, its MIG slices, who uses it) is `None` and no note: virtual machines, WSL
+//! and older drivers leave some of it out.
+//!
 //! NVML has two memory queries. The second (driver 510 and later) tells the bytes that the driver keeps for itself apart;
 //! `nvml-wrapper` 0.13 knows only that one. Where it is missing or refused the first is asked, through `nvml-wrapper` 0.10, the last
 //! release that calls it: doing so by hand would take `unsafe`, which the planner does without.
@@ -15,8 +18,13 @@ use nvml_wrapper::Nvml;
 use nvml_wrapper::error::NvmlError;
 
 use super::gpu::Reading;
+use super::mig::MigSlice;
 use super::note::{Note, Notes};
 use super::pci::PciId;
+use super::pcie::PcieLink;
+use super::process::GpuProcess;
+
+mod figures;
 
 /// What NVIDIA's driver says about its cards.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -44,6 +52,17 @@ pub struct NvidiaGpu {
     pub pci_id: Option<PciId>,
     /// Its memory in bytes; `None` where the driver says "not available", as on unified memory (GB10).
     pub memory: Option<Reading>,
+    /// Whether the driver says that its memory cannot be counted, rather than failing to count it: so it answers for chips that
+    /// use the host's memory (GB10).
+    pub unified: bool,
+    /// The peak at which its memory is read, in bytes per second: memory clock, twice per clock, times bus width.
+    pub bandwidth: Option<u64>,
+    /// Its PCIe link. NVML's maximum is that of card and system together.
+    pub pcie: Option<PcieLink>,
+    /// Its slices, where it is in MIG mode: the one that CUDA takes first.
+    pub mig: Option<Vec<MigSlice>>,
+    /// The other programs that have opened it, the largest holder first.
+    pub processes: Option<Vec<GpuProcess>>,
     /// Whether `CUDA_VISIBLE_DEVICES` hides it from CUDA. Set by the [`Detector`](super::Detector); NVML knows nothing of it.
     pub hidden: bool,
 }
@@ -57,6 +76,11 @@ impl NvidiaGpu {
             uuid: None,
             pci_id: None,
             memory: None,
+            unified: false,
+            bandwidth: None,
+            pcie: None,
+            mig: None,
+            processes: None,
             hidden: false,
         }
     }
@@ -175,6 +199,7 @@ fn gpu(
                 .map_err(|error| told("has an odd PCI address", &error))
                 .ok()
         });
+    let mut unified = false;
     let memory = match device.memory_info() {
         Ok(memory) => Some(Reading::new(memory.total, memory.free).reserved(memory.reserved)),
         Err(NvmlError::GpuLost) => {
@@ -191,6 +216,7 @@ fn gpu(
             }
             Err(first) => {
                 told("does not tell its memory", &first);
+                unified = matches!(second, NvmlError::NotSupported);
                 None
             }
         },
@@ -199,6 +225,11 @@ fn gpu(
         uuid: device.uuid().ok(),
         pci_id,
         memory,
+        unified,
+        bandwidth: figures::bandwidth(&device),
+        pcie: figures::pcie(&device),
+        mig: figures::slices(&device),
+        processes: figures::processes(nvml, &device),
         ..NvidiaGpu::new(index, name)
     })
 }

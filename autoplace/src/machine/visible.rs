@@ -1,5 +1,6 @@
 //! `CUDA_VISIBLE_DEVICES`: the cards that CUDA will not list, though NVIDIA's driver does.
 
+use super::mig::MigSlice;
 use super::note::Notes;
 use super::nvidia::NvidiaGpu;
 
@@ -49,15 +50,20 @@ impl CudaVisibility {
                 }
                 Ok(number) => Some(number),
                 Err(_) if entry.starts_with("GPU-") => cards.iter().position(is_named),
-                // A MIG slice: its card is visible, as one slice.
+                // Of slices CUDA takes the first, and nothing else.
                 Err(_) if entry.starts_with("MIG-") => {
-                    notes.add(
-                        VARIABLE,
-                        format!(
-                            "is {list}: which card a MIG slice is on is not known, all are listed"
-                        ),
-                    );
-                    return;
+                    let Some(place) = take_slice(cards, entry) else {
+                        notes.add(
+                            VARIABLE,
+                            format!(
+                                "is {list}: which card that MIG slice is on is not known, all are listed"
+                            ),
+                        );
+                        return;
+                    };
+                    shown.fill(false);
+                    shown[place] = true;
+                    break;
                 }
                 Err(_) => None,
             };
@@ -70,6 +76,26 @@ impl CudaVisibility {
             card.hidden = !shown;
         }
     }
+}
+
+/// Puts the slice of this identity before the others of its card, and says which card that is.
+fn take_slice(cards: &mut [NvidiaGpu], uuid: &str) -> Option<usize> {
+    let found = |slices: &Vec<MigSlice>| {
+        slices.iter().position(|slice| {
+            let known = slice.uuid.as_deref();
+            known.is_some_and(|known| known.starts_with(uuid))
+        })
+    };
+    cards.iter_mut().position(|card| {
+        let Some(slices) = &mut card.mig else {
+            return false;
+        };
+        let place = found(slices);
+        if let Some(taken) = place.map(|place| slices.remove(place)) {
+            slices.insert(0, taken);
+        }
+        place.is_some()
+    })
 }
 
 #[cfg(test)]
@@ -130,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mig_slice_hides_nothing_and_says_so() {
+    fn a_mig_slice_of_no_known_card_hides_nothing_and_says_so() {
         assert_eq!(shown(Some("MIG-1"), false, &["a", "b"]), (vec![0, 1], true));
     }
 }

@@ -26,6 +26,25 @@ pub(crate) struct Args {
 pub(crate) enum Verb {
     /// Shows where a model would go on this machine, or on GPUs that it does not have, without loading it
     Plan(PlanArgs),
+    /// Lists what this machine has to place a model on, and who holds its memory
+    Devices(DevicesArgs),
+}
+
+/// The arguments of `devices`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct DevicesArgs {
+    /// Prints JSON, all sizes in bytes
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// Writes the machine to a file too, for `plan --machine` on another computer
+    #[arg(long, value_name = "FILE")]
+    pub(crate) write: Option<PathBuf>,
+    /// Measures how fast the host's memory is read, though it was measured before
+    #[arg(long, conflicts_with = "machine")]
+    pub(crate) measure: bool,
+    /// Describes the machine in a file instead of this one
+    #[arg(long, value_name = "FILE")]
+    pub(crate) machine: Option<PathBuf>,
 }
 
 /// The arguments of `plan`.
@@ -52,13 +71,16 @@ pub(crate) struct PlanArgs {
     /// Layers on the GPU, the output layer counted first; an error if they do not fit [default: as many as are safe]
     #[arg(long, value_name = "N")]
     pub(crate) ngl: Option<u32>,
-    /// A simulated GPU instead of the machine's own: `RTX 4090=24GiB,free=22.6GiB`; several times for several
+    /// A simulated GPU instead of the machine's own: `RTX 4090`, `RTX 4090=24GiB,free=22.6GiB`; several times for several
     #[arg(
         long,
-        value_name = "NAME=TOTAL[,free=SIZE]",
+        value_name = "NAME[=TOTAL][,free=SIZE]",
         allow_hyphen_values = true
     )]
     pub(crate) gpu: Vec<SimulatedGpu>,
+    /// The machine in a file that `devices --write` wrote, instead of this one
+    #[arg(long, value_name = "FILE", conflicts_with = "gpu")]
+    pub(crate) machine: Option<PathBuf>,
     /// What stays free on a GPU: `600MiB`, or a share of its total, `5%` [default: by backend]
     #[arg(long, value_name = "SIZE|PERCENT", allow_hyphen_values = true, value_parser = sizes::headroom)]
     pub(crate) headroom: Option<Headroom>,

@@ -1,96 +1,126 @@
-//! GPUs that the machine does not have: `NAME=TOTAL[,free=SIZE]` flows in, a machine with exactly these flows out.
+//! GPUs that this computer does not have: `NAME`, `NAME=TOTAL`, or a machine from a file flows in, a machine with exactly these
+//! flows out.
 
+use std::error::Error;
 use std::str::FromStr;
 
 use autoplace::llama_sys;
-use autoplace::llama_sys::sim::{Rules, SimGpu};
+use autoplace::llama_sys::sim::{MAX_CARDS, Rules, SimGpu};
 use autoplace::machine::{Gpu, Host, Machine};
 
 use crate::sizes::size;
 
-/// A GPU as it was written down. Sizes in bytes.
+/// A GPU as it was written down.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct SimulatedGpu {
-    name: String,
-    total: u64,
-    free: u64,
-}
+pub(crate) struct SimulatedGpu(Gpu);
 
 impl FromStr for SimulatedGpu {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let (name, sizes) = text
-            .split_once('=')
-            .ok_or("a GPU is NAME=TOTAL or NAME=TOTAL,free=SIZE, such as `RTX 4090=24GiB`")?;
-        let name = name.trim();
+        let (card, rest) = match text.split_once(',') {
+            Some((card, rest)) => (card, Some(rest)),
+            None => (text, None),
+        };
+        let (name, total) = match card.split_once('=') {
+            Some((name, total)) => (name.trim(), Some(total)),
+            None => (card.trim(), None),
+        };
         if name.is_empty() || name.contains(char::is_control) {
             return Err("the part before `=` is the GPU's name".to_owned());
         }
-        let (total, rest) = match sizes.split_once(',') {
-            Some((total, rest)) => (total, Some(rest)),
-            None => (sizes, None),
+        let mut gpu = match total {
+            Some(total) => stated(name, size(total)?)?,
+            None => Gpu::named(name).map_err(|error| {
+                format!("{error}; a GPU that it does not have is NAME=TOTAL, such as `X=24GiB`")
+            })?,
         };
-        let total = size(total)?;
-        if total == 0 {
-            return Err("a GPU has more than 0 bytes".to_owned());
-        }
-        let free = match rest.map(|rest| rest.trim().strip_prefix("free=")) {
-            None => total,
-            Some(Some(free)) => size(free)?,
+        match rest.map(|rest| rest.trim().strip_prefix("free=")) {
+            None => {}
+            Some(Some(free)) => {
+                let free = size(free)?;
+                if free > gpu.total {
+                    let total = gpu.total;
+                    return Err(format!(
+                        "free is {free} bytes, more than the total of {total}"
+                    ));
+                }
+                gpu.free = free;
+            }
             Some(None) => return Err("behind the total comes `,free=SIZE` or nothing".to_owned()),
-        };
-        if free > total {
-            return Err(format!(
-                "free is {free} bytes, more than the total of {total}"
-            ));
         }
-        Ok(Self {
-            name: name.to_owned(),
-            total,
-            free,
-        })
+        Ok(Self(gpu))
     }
+}
+
+/// A CUDA card of this name and size, free all of it.
+fn stated(name: &str, total: u64) -> Result<Gpu, String> {
+    if total == 0 {
+        return Err("a GPU has more than 0 bytes".to_owned());
+    }
+    let mut gpu = Gpu::new(name).total(total).backend("CUDA");
+    // As it was given, the maker included.
+    name.clone_into(&mut gpu.name);
+    Ok(gpu)
 }
 
 /// The host as it is, with these GPUs and no other. With `register` they are devices of llama.cpp too, for as long as what is
 /// returned beside the machine lives.
 ///
-/// They count as CUDA cards whose context is still to be opened, as free memory is read off `nvidia-smi` beforehand.
+/// A context is still to be opened on them, as free memory is read off `nvidia-smi` beforehand.
 pub(crate) fn machine(
     gpus: &[SimulatedGpu],
     register: bool,
-) -> Result<(Machine, Vec<SimGpu>), llama_sys::Error> {
+) -> Result<(Machine, Vec<SimGpu>), Box<dyn Error>> {
     let (host, notes) = Host::detect();
     let mut machine = Machine::new(host);
     machine.notes = notes;
+    machine.gpus = gpus.iter().map(|gpu| gpu.0.clone()).collect();
+    simulated(machine, register)
+}
+
+/// A machine whose GPUs are not there. With `register` they are devices of llama.cpp, for as long as what is returned beside the
+/// machine lives.
+pub(crate) fn simulated(
+    mut machine: Machine,
+    register: bool,
+) -> Result<(Machine, Vec<SimGpu>), Box<dyn Error>> {
     let mut cards = Vec::new();
-    for simulated in gpus {
-        let mut gpu = Gpu::new(&simulated.name)
-            .total(simulated.total)
-            .free(simulated.free)
-            .backend("CUDA");
-        // As it was given, the maker included.
-        gpu.name.clone_from(&simulated.name);
-        if register {
-            let card = simulated.register()?;
-            gpu = gpu.device(card.device().name());
+    if register {
+        if machine.gpus.len() > MAX_CARDS {
+            let count = machine.gpus.len();
+            return Err(
+                format!("there are {count} GPUs: llama.cpp takes at most {MAX_CARDS}").into(),
+            );
+        }
+        for gpu in &mut machine.gpus {
+            let card = registered(gpu, rules(gpu)?)?;
+            gpu.device = Some(card.device().name());
             cards.push(card);
         }
-        machine.gpus.push(gpu);
     }
     Ok((machine, cards))
 }
 
-impl SimulatedGpu {
-    fn register(&self) -> Result<SimGpu, llama_sys::Error> {
-        SimGpu::builder(&self.name)
-            .backend("CUDA")
-            .rules(Rules::Cuda)
-            .total(self.total)
-            .taken(self.total - self.free)
-            .register()
+/// How a GPU's backend allocates, where that is known without the GPU.
+fn rules(gpu: &Gpu) -> Result<Rules, String> {
+    match gpu.backend.as_str() {
+        "CUDA" | "ROCm" => Ok(Rules::Cuda),
+        "MTL" => Ok(Rules::Metal),
+        backend => Err(format!(
+            "how {backend} allocates on {} only the card itself tells: ask with --no-probe",
+            gpu.name
+        )),
     }
+}
+
+fn registered(gpu: &Gpu, rules: Rules) -> Result<SimGpu, llama_sys::Error> {
+    SimGpu::builder(&gpu.name)
+        .backend(&gpu.backend)
+        .rules(rules)
+        .total(gpu.total)
+        .taken(gpu.total.saturating_sub(gpu.free))
+        .register()
 }
 
 #[cfg(test)]
@@ -100,12 +130,11 @@ mod tests {
 
     #[test]
     fn a_gpu_is_a_name_a_total_and_what_is_free_of_it() {
-        let gpu = |name: &str, total, free| SimulatedGpu {
-            name: name.to_owned(),
-            total,
-            free,
+        let gpu = |name: &str, total, free| (name.to_owned(), total, free);
+        let parse = |text: &str| {
+            let SimulatedGpu(gpu) = text.parse()?;
+            Ok::<_, String>((gpu.name, gpu.total, gpu.free))
         };
-        let parse = |text: &str| text.parse::<SimulatedGpu>();
         assert_eq!(
             parse("RTX 4090=24GiB"),
             Ok(gpu("RTX 4090", gib(24), gib(24)))
@@ -118,9 +147,23 @@ mod tests {
     }
 
     #[test]
+    fn a_name_of_the_catalogue_needs_no_total() {
+        let SimulatedGpu(known) = "RTX 4090,free=22GiB".parse().unwrap();
+        assert_eq!((known.total, known.free), (gib(24), gib(22)));
+        assert_eq!(known.backend, "CUDA");
+        assert!(known.bandwidth.is_some());
+        let SimulatedGpu(mac) = "M4 Max 64GB".parse().unwrap();
+        assert_eq!((mac.total, mac.backend.as_str()), (gib(48), "MTL"));
+    }
+
+    #[test]
     fn what_is_no_gpu_is_refused_with_what_is_wrong_of_it() {
         for (text, word) in [
-            ("RTX 4090", "NAME=TOTAL"),
+            ("RTX 4095", "RTX 4090"),
+            ("X", "NAME=TOTAL"),
+            ("RTX 3060", "RTX 3060 12GB"),
+            ("RTX 4090,free=25GiB", "more than the total"),
+            ("", "name"),
             ("=8GiB", "name"),
             ("X=", "size"),
             ("X=0", "more than 0"),

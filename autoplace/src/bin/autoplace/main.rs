@@ -1,12 +1,14 @@
 //! `autoplace`: the library's answers on the command line. `docs/cli.md` describes what it takes and what it prints.
 //!
-//! Arguments flow in ([`args`], with [`sizes`] and [`gpu`] for what they are made of), a verb does its work ([`plan`]), and text
-//! or JSON ([`json`]) flows out. Exit code 1 is an answer that could not be given, 2 a question that could not be understood;
+//! Arguments flow in ([`args`], with [`sizes`], [`gpu`] and [`machine_file`] for what they are made of), a verb does its work
+//! ([`plan`], [`devices`]), and text or JSON ([`json`]) flows out. Exit code 1 is an answer that could not be given, 2 a question that could not be understood;
 //! either is one line on stderr.
 
 mod args;
+mod devices;
 mod gpu;
 mod json;
+mod machine_file;
 mod plan;
 mod sizes;
 
@@ -28,11 +30,16 @@ fn main() -> ExitCode {
         // clap begins it with `error: ` itself.
         Err(error) => return fail(2, "", &args::without_advice(&error)),
     };
-    let Verb::Plan(args) = &args.verb;
-    if let Err(error) = args.check() {
-        return fail(2, "error: ", &error);
-    }
-    match plan::run(args, begin) {
+    let answer = match &args.verb {
+        Verb::Plan(args) => {
+            if let Err(error) = args.check() {
+                return fail(2, "error: ", &error);
+            }
+            plan::run(args, begin)
+        }
+        Verb::Devices(args) => devices::run(args),
+    };
+    match answer {
         Ok(text) => print(&text),
         Err(error) => fail(1, "error: ", &error),
     }

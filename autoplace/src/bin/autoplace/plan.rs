@@ -12,7 +12,7 @@ use autoplace::plan::{self, Placement, Plan, Planner, Probe};
 use autoplace::profile::ModelProfile;
 
 use crate::args::PlanArgs;
-use crate::{gpu, json};
+use crate::{gpu, json, machine_file};
 
 /// A plan, with all that is told of it.
 pub(crate) struct Answer {
@@ -45,7 +45,7 @@ pub(crate) fn run(args: &PlanArgs, begin: Instant) -> Result<String, Box<dyn Err
     })
 }
 
-fn answer(args: &PlanArgs, begin: Instant) -> Result<Answer, load::Error> {
+fn answer(args: &PlanArgs, begin: Instant) -> Result<Answer, Box<dyn Error>> {
     let probing = !args.no_probe;
 
     let reading = Instant::now();
@@ -54,10 +54,10 @@ fn answer(args: &PlanArgs, begin: Instant) -> Result<Answer, load::Error> {
     let header_took = reading.elapsed();
 
     // The cards stay registered until the plan is there.
-    let (machine, _cards) = if args.gpu.is_empty() {
-        (load::detect()?, Vec::new())
-    } else {
-        gpu::machine(&args.gpu, probing)?
+    let (machine, _cards) = match &args.machine {
+        Some(file) => gpu::simulated(machine_file::read(file)?, probing)?,
+        None if args.gpu.is_empty() => (load::detect()?, Vec::new()),
+        None => gpu::machine(&args.gpu, probing)?,
     };
 
     let planning = Instant::now();

@@ -15,8 +15,8 @@ use std::path::{Component, Path};
 
 use super::HostLimit;
 use super::linux::Bound;
-use super::tree::{Tree, field};
 use crate::machine::note::Notes;
+use crate::machine::tree::{Tree, field};
 
 /// Version 1 writes "no limit" as the largest count of pages: 0x7ffffffffffff000 with pages of 4 KiB, less with larger ones.
 const V1_NO_LIMIT: u64 = 1 << 62;

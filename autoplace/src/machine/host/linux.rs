@@ -1,12 +1,10 @@
 //! Linux: what the system has available, bounded by every limit on this process.
 
-use std::collections::BTreeSet;
-use std::fs;
 use std::path::Path;
 
-use super::tree::{Tree, field};
-use super::{Host, HostLimit, cgroup};
+use super::{Host, HostLimit, cgroup, cores};
 use crate::machine::note::Notes;
+use crate::machine::tree::{Tree, field};
 
 /// One limit on this process, and the bytes that it still leaves.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -18,6 +16,7 @@ pub(super) struct Bound {
 pub(super) fn detect_under(root: &Path, notes: &mut Notes) -> Host {
     let tree = Tree::new(root);
     let (total, system_available) = system_memory(tree, notes);
+    let cores = cores::cores(tree, notes);
     let mut host = Host {
         total,
         available: system_available,
@@ -27,7 +26,10 @@ pub(super) fn detect_under(root: &Path, notes: &mut Notes) -> Host {
         } else {
             HostLimit::System
         },
-        physical_cores: physical_cores(tree),
+        cpu: cores::cpu(tree, notes),
+        physical_cores: cores.physical,
+        usable_cores: cores.usable,
+        bandwidth: None,
     };
     for bound in cgroup::bounds(tree, notes)
         .into_iter()
@@ -94,24 +96,4 @@ fn process_limits(tree: Tree<'_>, notes: &mut Notes) -> Vec<Bound> {
 fn soft_limit(limits: &str, row: &str) -> Option<u64> {
     let rest = limits.lines().find_map(|line| line.strip_prefix(row))?;
     rest.split_whitespace().next()?.parse().ok()
-}
-
-/// Distinct (package, core) pairs of the processors that are online: hyper-threads of one core count once.
-fn physical_cores(tree: Tree<'_>) -> Option<u32> {
-    let number =
-        |path: &Path| -> Option<i64> { fs::read_to_string(path).ok()?.trim().parse().ok() };
-    let mut cores = BTreeSet::new();
-    for entry in fs::read_dir(tree.locate("/sys/devices/system/cpu"))
-        .ok()?
-        .flatten()
-    {
-        let topology = entry.path().join("topology");
-        if let (Some(package), Some(core)) = (
-            number(&topology.join("physical_package_id")),
-            number(&topology.join("core_id")),
-        ) {
-            cores.insert((package, core));
-        }
-    }
-    u32::try_from(cores.len()).ok().filter(|&count| count > 0)
 }

@@ -1,6 +1,6 @@
 //! Windows, macOS and the rest: what the `sysinfo` crate says. Compiled for them here, not run there.
 
-use sysinfo::{MemoryRefreshKind, System};
+use sysinfo::{CpuRefreshKind, MemoryRefreshKind, System};
 
 use super::{Host, HostLimit};
 use crate::machine::note::{Note, Notes};
@@ -16,6 +16,9 @@ pub(super) fn detect() -> (Host, Vec<Note>) {
             "is unknown on this system: none is counted on",
         );
     }
+    system.refresh_cpu_list(CpuRefreshKind::nothing());
+    let cpu = system.cpus().first().map(|cpu| cpu.brand().trim());
+    let cpu = cpu.filter(|name| !name.is_empty()).map(str::to_owned);
     let available = system.available_memory().min(total);
     let host = Host {
         total,
@@ -26,7 +29,10 @@ pub(super) fn detect() -> (Host, Vec<Note>) {
         } else {
             HostLimit::System
         },
+        cpu,
         physical_cores: System::physical_core_count().and_then(|cores| u32::try_from(cores).ok()),
+        usable_cores: None,
+        bandwidth: None,
     };
     (host, notes.into_vec())
 }

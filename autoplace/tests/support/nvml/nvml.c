@@ -14,9 +14,20 @@
  *     pci_error <code>
  *     v2_error <code>         what the second memory query returns
  *     v1_error <code>         what the first memory query returns
+ *     memory_clock <MHz>      its maximum
+ *     bus_width <bits>
+ *     pcie <generation> <lanes> <generation now> <lanes now>
+ *     compute <pid> <bytes>   a process with a compute context; bytes are -1 where the driver does not count them
+ *     graphics <pid> <bytes>  a process with a graphics context
+ *     mig                     is in MIG mode
+ *     slice <place> <total> <free> <uuid> <name>    a MIG slice at one of 7 places
+ *     process <pid> <path>    what a process is called; of no card
+ *
+ * What a card's lines do not say it does not support, as a card or driver may.
  *
  * Every init and shutdown is a line in `<library>.log`.
- * NVML_NO_MEMORY_V2 leaves out the second memory query (drivers before 510), NVML_NO_INIT and NVML_NO_SHUTDOWN those symbols.
+ * NVML_NO_MEMORY_V2 and NVML_NO_PROCESSES leave out the second memory query and the third process query (drivers before 510),
+ * NVML_NO_INIT and NVML_NO_SHUTDOWN those symbols.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -25,12 +36,22 @@
 #include <string.h>
 
 enum { SUCCESS = 0, UNINITIALIZED = 1, INVALID_ARGUMENT = 2, VERSION_MISMATCH = 25 };
-enum { MAX_CARDS = 16 };
+enum { NOT_SUPPORTED = 3, NOT_FOUND = 6, INSUFFICIENT_SIZE = 7 };
+enum { MAX_CARDS = 16, MAX_PROCESSES = 16, MAX_SLICES = 7 };
+
+/* nvml.h: nvmlProcessInfo_t of the third query */
+struct process { unsigned int pid; unsigned long long bytes; unsigned int gpu_instance, compute_instance; };
+struct processes { struct process list[MAX_PROCESSES]; unsigned int count; };
+struct process_name { unsigned int pid; char path[256]; };
 
 struct card {
     char name[96], uuid[96], pci[32];
     unsigned long long total, free, reserved;
     int handle_error, name_error, pci_error, v1_error, v2_error;
+    unsigned int memory_clock, bus_width, pcie[4];
+    struct processes compute, graphics;
+    int mig;
+    struct card *slices[MAX_SLICES];
 };
 
 /* nvml.h: nvmlPciInfo_t, nvmlMemory_t, nvmlMemory_v2_t */
@@ -42,8 +63,9 @@ struct pci_info {
 struct memory { unsigned long long total, free, used; };
 struct memory_v2 { unsigned int version; unsigned long long total, reserved, free, used; };
 
-static struct card cards[MAX_CARDS];
-static unsigned int card_count;
+static struct card cards[MAX_CARDS], slices[MAX_SLICES];
+static struct process_name names[MAX_PROCESSES];
+static unsigned int card_count, slice_count, name_count;
 static int init_code, count_code, users;
 static char driver[96] = "550.54.14";
 
@@ -65,9 +87,31 @@ static void note(const char *line) {
     }
 }
 
+static void add_process(struct processes *processes, const char *line) {
+    struct process *process = &processes->list[processes->count];
+    long long bytes;
+    if (processes->count < MAX_PROCESSES && sscanf(line, "%u %lld", &process->pid, &bytes) == 2) {
+        process->bytes = (unsigned long long)bytes;
+        process->gpu_instance = process->compute_instance = 0xffffffffu;
+        processes->count++;
+    }
+}
+
+static void add_slice(struct card *card, const char *line) {
+    unsigned int place;
+    struct card *slice = &slices[slice_count];
+    memset(slice, 0, sizeof *slice);
+    if (slice_count < MAX_SLICES
+        && sscanf(line, "%u %llu %llu %95s %95[^\n]", &place, &slice->total, &slice->free, slice->uuid, slice->name) == 5
+        && place < MAX_SLICES) {
+        card->slices[place] = slice;
+        slice_count++;
+    }
+}
+
 static void read_script(void) {
     char path[4096], line[512];
-    card_count = 0;
+    card_count = slice_count = name_count = 0;
     init_code = count_code = SUCCESS;
     beside(path, sizeof path, ".script");
     FILE *file = fopen(path, "r");
@@ -88,6 +132,10 @@ static void read_script(void) {
             memset(&cards[card_count], 0, sizeof cards[card_count]);
             snprintf(cards[card_count++].name, sizeof cards[0].name, "%s", rest);
         }
+        else if (!strcmp(text, "process") && name_count < MAX_PROCESSES) {
+            sscanf(rest, "%u %255[^\n]", &names[name_count].pid, names[name_count].path);
+            name_count++;
+        }
         else if (!card) continue;
         else if (!strcmp(text, "uuid")) snprintf(card->uuid, sizeof card->uuid, "%s", rest);
         else if (!strcmp(text, "pci")) snprintf(card->pci, sizeof card->pci, "%s", rest);
@@ -97,6 +145,13 @@ static void read_script(void) {
         else if (!strcmp(text, "pci_error")) card->pci_error = atoi(rest);
         else if (!strcmp(text, "v2_error")) card->v2_error = atoi(rest);
         else if (!strcmp(text, "v1_error")) card->v1_error = atoi(rest);
+        else if (!strcmp(text, "memory_clock")) card->memory_clock = atoi(rest);
+        else if (!strcmp(text, "bus_width")) card->bus_width = atoi(rest);
+        else if (!strcmp(text, "pcie")) sscanf(rest, "%u %u %u %u", &card->pcie[0], &card->pcie[1], &card->pcie[2], &card->pcie[3]);
+        else if (!strcmp(text, "compute")) add_process(&card->compute, rest);
+        else if (!strcmp(text, "graphics")) add_process(&card->graphics, rest);
+        else if (!strcmp(text, "mig")) card->mig = 1;
+        else if (!strcmp(text, "slice")) add_slice(card, rest);
     }
     fclose(file);
 }
@@ -125,7 +180,7 @@ int nvmlShutdown(void) {
 #endif
 
 static int copy(char *into, unsigned int size, const char *text) {
-    return snprintf(into, size, "%s", text) < (int)size ? SUCCESS : 7 /* INSUFFICIENT_SIZE */;
+    return snprintf(into, size, "%s", text) < (int)size ? SUCCESS : INSUFFICIENT_SIZE;
 }
 
 int nvmlSystemGetDriverVersion(char *version, unsigned int size) {
@@ -178,3 +233,59 @@ int nvmlDeviceGetMemoryInfo_v2(struct card *card, struct memory_v2 *memory) {
     return SUCCESS;
 }
 #endif
+
+static int tell(unsigned int *into, unsigned int value) {
+    *into = value;
+    return value ? SUCCESS : NOT_SUPPORTED;
+}
+
+int nvmlDeviceGetMaxClockInfo(struct card *card, int clock, unsigned int *mhz) {
+    return clock == 2 /* NVML_CLOCK_MEM */ ? tell(mhz, card->memory_clock) : INVALID_ARGUMENT;
+}
+
+int nvmlDeviceGetMemoryBusWidth(struct card *card, unsigned int *bits) { return tell(bits, card->bus_width); }
+int nvmlDeviceGetMaxPcieLinkGeneration(struct card *card, unsigned int *value) { return tell(value, card->pcie[0]); }
+int nvmlDeviceGetMaxPcieLinkWidth(struct card *card, unsigned int *value) { return tell(value, card->pcie[1]); }
+int nvmlDeviceGetCurrPcieLinkGeneration(struct card *card, unsigned int *value) { return tell(value, card->pcie[2]); }
+int nvmlDeviceGetCurrPcieLinkWidth(struct card *card, unsigned int *value) { return tell(value, card->pcie[3]); }
+
+static int list(const struct processes *processes, unsigned int *room, struct process *into) {
+    unsigned int fits = *room;
+    *room = processes->count;
+    if (processes->count > fits) return INSUFFICIENT_SIZE;
+    memcpy(into, processes->list, processes->count * sizeof *into);
+    return SUCCESS;
+}
+
+#ifndef NVML_NO_PROCESSES
+int nvmlDeviceGetComputeRunningProcesses_v3(struct card *card, unsigned int *count, struct process *into) {
+    return list(&card->compute, count, into);
+}
+
+int nvmlDeviceGetGraphicsRunningProcesses_v3(struct card *card, unsigned int *count, struct process *into) {
+    return list(&card->graphics, count, into);
+}
+#endif
+
+int nvmlSystemGetProcessName(unsigned int pid, char *name, unsigned int size) {
+    for (unsigned int i = 0; i < name_count; i++) {
+        if (names[i].pid == pid) return copy(name, size, names[i].path);
+    }
+    return NOT_FOUND;
+}
+
+int nvmlDeviceGetMigMode(struct card *card, unsigned int *now, unsigned int *after_reset) {
+    *now = *after_reset = card->mig;
+    return SUCCESS;
+}
+
+int nvmlDeviceGetMaxMigDeviceCount(struct card *card, unsigned int *count) {
+    *count = card->mig ? MAX_SLICES : 0;
+    return SUCCESS;
+}
+
+int nvmlDeviceGetMigDeviceHandleByIndex(struct card *card, unsigned int place, struct card **slice) {
+    if (place >= MAX_SLICES || !card->slices[place]) return NOT_FOUND;
+    *slice = card->slices[place];
+    return SUCCESS;
+}

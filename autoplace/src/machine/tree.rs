@@ -8,22 +8,22 @@ use crate::machine::note::Notes;
 
 /// A file tree with `proc` and `sys` in it: `/`, or a folder that stands for it.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Tree<'a> {
+pub(in crate::machine) struct Tree<'a> {
     root: &'a Path,
 }
 
 impl<'a> Tree<'a> {
-    pub(super) const fn new(root: &'a Path) -> Self {
+    pub(in crate::machine) const fn new(root: &'a Path) -> Self {
         Self { root }
     }
 
     /// Where an absolute path of the tree lies on disk.
-    pub(super) fn locate(&self, absolute: &str) -> PathBuf {
+    pub(in crate::machine) fn locate(&self, absolute: &str) -> PathBuf {
         self.root.join(absolute.trim_start_matches('/'))
     }
 
     /// The text of a file, or `None` when there is no such file. A file that is there and cannot be read gets a note.
-    pub(super) fn read(&self, absolute: &str, notes: &mut Notes) -> Option<String> {
+    pub(in crate::machine) fn read(&self, absolute: &str, notes: &mut Notes) -> Option<String> {
         match fs::read(self.locate(absolute)) {
             // Cgroup and mount paths are bytes; one odd name must not hide the rest of the file.
             Ok(bytes) => Some(String::from_utf8_lossy(&bytes).into_owned()),
@@ -41,7 +41,7 @@ impl<'a> Tree<'a> {
 }
 
 /// The value of `key` in lines of `key value` or `key: value kB`: `/proc/meminfo`, `/proc/self/status`, `memory.stat`.
-pub(super) fn field(text: &str, key: &str) -> Option<u64> {
+pub(in crate::machine) fn field(text: &str, key: &str) -> Option<u64> {
     text.lines().find_map(|line| {
         let rest = line.strip_prefix(key)?;
         let rest = rest.strip_prefix(':').unwrap_or(rest);

@@ -1,0 +1,196 @@
+//! The verb `devices`: what this machine has to place a model on, who holds its memory, and the same as a file.
+
+use std::error::Error;
+use std::fmt::Write;
+
+use autoplace::load;
+use autoplace::machine::{BandwidthCache, Bytes, Gpu, GpuProcess, Host, Machine};
+
+use crate::args::DevicesArgs;
+use crate::machine_file;
+
+/// Programs that are listed by name; the rest is counted.
+const LISTED: usize = 8;
+
+/// Looks at this machine, or at one in a file, and says what there is in words or in JSON.
+pub(crate) fn run(args: &DevicesArgs) -> Result<String, Box<dyn Error>> {
+    let machine = match &args.machine {
+        Some(file) => machine_file::read(file)?,
+        None => this_machine(args.measure)?,
+    };
+    let json = machine_file::text(&machine)?;
+    if let Some(file) = &args.write {
+        machine_file::write(file, &json)?;
+    }
+    Ok(if args.json { json } else { words(&machine) })
+}
+
+/// This machine, with the speed of its memory: measured where that has not been done or is asked for.
+fn this_machine(measure: bool) -> Result<Machine, load::Error> {
+    let mut machine = load::detect()?;
+    let host = &mut machine.host;
+    if (measure || host.bandwidth.is_none())
+        && let Some(bandwidth) = host.measure_bandwidth()
+    {
+        BandwidthCache::user().put(host, bandwidth);
+        host.bandwidth = Some(bandwidth);
+    }
+    Ok(machine)
+}
+
+fn words(machine: &Machine) -> String {
+    let mut text = String::new();
+    if machine.gpus.is_empty() {
+        text.push_str("no GPU that can be used\n");
+    }
+    for gpu in &machine.gpus {
+        describe(&mut text, gpu);
+    }
+    describe_host(&mut text, &machine.host);
+    if machine.wsl {
+        text.push_str("Linux inside of Windows (WSL): Windows hands out the GPU's memory\n");
+    }
+    for unused in &machine.unused_gpus {
+        line(&mut text, unused);
+    }
+    for note in &machine.notes {
+        line(&mut text, format_args!("note: {note}"));
+    }
+    text.truncate(text.trim_end().len());
+    text
+}
+
+fn describe(text: &mut String, gpu: &Gpu) {
+    line(text, gpu);
+    let mut say = |what: &str, value: String| line(text, format_args!("    {what:<9} {value}"));
+    let backend = match gpu.pci_id {
+        Some(id) => format!("{} by {} at {id}", gpu.description, gpu.backend),
+        None => format!("{} by {}", gpu.description, gpu.backend),
+    };
+    say("device", backend);
+    if let Some(bandwidth) = &gpu.bandwidth {
+        say("memory", bandwidth.to_string());
+    }
+    if let Some(link) = &gpu.pcie {
+        say("link", link.to_string());
+    }
+    let programs = gpu.processes.as_deref().unwrap_or_default();
+    // Windows lists every window here and counts for none.
+    let told = programs.iter().filter(|program| program.bytes.is_some());
+    let listed: Vec<&GpuProcess> = told.take(LISTED).collect();
+    for program in &listed {
+        say("held by", holder(program));
+    }
+    let rest = programs.len().saturating_sub(listed.len());
+    if rest > 0 {
+        let more = if listed.is_empty() { "" } else { " more" };
+        let programs = if rest == 1 { "program" } else { "programs" };
+        say("opened by", format!("{rest}{more} {programs}"));
+    }
+}
+
+fn holder(program: &GpuProcess) -> String {
+    let name = program.name.as_deref().unwrap_or("a program");
+    let bytes = Bytes(program.bytes.unwrap_or_default());
+    format!("{name} (process {}): {bytes}", program.pid)
+}
+
+fn describe_host(text: &mut String, host: &Host) {
+    line(text, host);
+    let cores = match (host.usable_cores, host.physical_cores) {
+        (Some(usable), Some(all)) if usable < all => Some(format!("{usable} of {all} cores")),
+        (_, Some(all)) => Some(format!("{all} cores")),
+        (Some(usable), None) => Some(format!("{usable} cores")),
+        (None, None) => None,
+    };
+    let parts: Vec<String> = host.cpu.clone().into_iter().chain(cores).collect();
+    if !parts.is_empty() {
+        line(text, format_args!("    processor {}", parts.join(", ")));
+    }
+    if let Some(bandwidth) = &host.bandwidth {
+        line(text, format_args!("    memory    {bandwidth}"));
+    }
+}
+
+/// One line, without what would move the cursor: names come from drivers and from files.
+fn line(text: &mut String, value: impl std::fmt::Display) {
+    let value = value.to_string().replace(char::is_control, " ");
+    // A string takes all that is written.
+    let _ = writeln!(text, "{value}");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::words;
+    use autoplace::machine::{Gpu, GpuProcess, Host, Machine, PciId, PcieLink, PcieRate, gib, mib};
+
+    fn rate(generation: u8, lanes: u8) -> PcieRate {
+        PcieRate::new(generation, lanes).unwrap()
+    }
+
+    fn card() -> Gpu {
+        Gpu::named("RTX 4090")
+            .unwrap()
+            .free(gib(17))
+            .device("CUDA0")
+            .pci_id(PciId::new(0, 1, 0, 0))
+            .pcie(PcieLink::new(rate(4, 16)).current(rate(1, 16)))
+    }
+
+    #[test]
+    fn a_card_is_told_with_its_speed_its_link_and_who_holds_it() {
+        let mut card = card();
+        card.processes = Some(vec![
+            GpuProcess::new(42).name("ollama").bytes(gib(6)),
+            GpuProcess::new(7).bytes(mib(90)),
+            GpuProcess::new(9).name("Xorg"),
+        ]);
+        let mut host = Host::new(gib(64))
+            .physical_cores(16)
+            .bandwidth(61_000_000_000);
+        host.cpu = Some("AMD Ryzen 9 7950X".to_owned());
+        host.usable_cores = Some(8);
+        let mut machine = Machine::new(host).with_gpu(card);
+        machine.wsl = true;
+        let expected = "\
+RTX 4090 (CUDA0): 17.0 GiB free of 24.0 GiB
+    device    NVIDIA GeForce RTX 4090 by CUDA at 0000:01:00.0
+    memory    1008 GB/s by its data sheet
+    link      PCIe 4.0 x16, 32 GB/s (now 1.0 x16)
+    held by   ollama (process 42): 6.0 GiB
+    held by   a program (process 7): 90 MiB
+    opened by 1 more program
+host: 64.0 GiB free of 64.0 GiB
+    processor AMD Ryzen 9 7950X, 8 of 16 cores
+    memory    61 GB/s as stated
+Linux inside of Windows (WSL): Windows hands out the GPU's memory";
+        assert_eq!(words(&machine), expected);
+    }
+
+    #[test]
+    fn of_many_programs_the_largest_are_named_and_the_rest_counted() {
+        let mut card = card();
+        let program = |pid| GpuProcess::new(pid).bytes(mib(u64::from(100 - pid)));
+        card.processes = Some((1..=20).map(program).collect());
+        let text = words(&Machine::new(Host::new(gib(8))).with_gpu(card));
+        assert_eq!(text.matches("held by").count(), 8);
+        assert!(text.contains("opened by 12 more programs"), "{text}");
+    }
+
+    #[test]
+    fn nothing_is_said_of_what_is_not_known() {
+        let machine = Machine::new(Host::new(gib(8)));
+        assert_eq!(
+            words(&machine),
+            "no GPU that can be used\nhost: 8.0 GiB free of 8.0 GiB"
+        );
+    }
+
+    #[test]
+    fn a_name_cannot_move_the_cursor() {
+        let machine = Machine::new(Host::new(gib(8))).with_gpu(Gpu::new("x\u{1b}[2J\ny").total(1));
+        let text = words(&machine);
+        assert!(!text.contains('\u{1b}'), "{text:?}");
+        assert_eq!(text.lines().count(), 3);
+    }
+}

@@ -1,0 +1,138 @@
+//! How fast memory is read, and who says so. Generating a token reads every weight once, so this decides its speed.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use super::date::Date;
+
+/// Bytes per second that a memory can be read at, with the source of the figure.
+///
+/// Only a measured one is what a program gets. The others are the memory's peak on paper, of which programs reach the larger part.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct Bandwidth {
+    /// Bytes per second.
+    pub bytes_per_second: u64,
+    /// Who says so.
+    pub source: BandwidthSource,
+    /// The day of a measurement.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub date: Option<Date>,
+}
+
+/// Who says how fast a memory is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum BandwidthSource {
+    /// Reading it, and looking at the clock.
+    Measured,
+    /// NVIDIA's driver: memory clock times bus width, a peak.
+    Nvml,
+    /// The maker's data sheet, a peak.
+    Catalogue,
+    /// Somebody wrote the number down.
+    Stated,
+}
+
+impl Bandwidth {
+    /// A figure from this source, without a day.
+    #[must_use]
+    pub const fn new(bytes_per_second: u64, source: BandwidthSource) -> Self {
+        Self {
+            bytes_per_second,
+            source,
+            date: None,
+        }
+    }
+
+    /// A figure that was measured on this day.
+    #[must_use]
+    pub const fn measured(bytes_per_second: u64, date: Date) -> Self {
+        Self {
+            bytes_per_second,
+            source: BandwidthSource::Measured,
+            date: Some(date),
+        }
+    }
+
+    /// Whether it was measured, so that it is what a program gets rather than a peak.
+    #[must_use]
+    pub fn is_measured(&self) -> bool {
+        self.source == BandwidthSource::Measured
+    }
+}
+
+impl fmt::Display for Bandwidth {
+    /// As data sheets count: `1008 GB/s by its data sheet`, a GB being 1000 * 1000 * 1000 bytes.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} ", PerSecond(self.bytes_per_second))?;
+        match (self.source, self.date) {
+            (BandwidthSource::Measured, Some(date)) => write!(f, "measured on {date}"),
+            (BandwidthSource::Measured, None) => f.write_str("measured"),
+            (BandwidthSource::Nvml, _) => f.write_str("by its memory clock"),
+            (BandwidthSource::Catalogue, _) => f.write_str("by its data sheet"),
+            (BandwidthSource::Stated, _) => f.write_str("as stated"),
+        }
+    }
+}
+
+/// Bytes per second that print as makers count them, 1000-based: `1008 GB/s`, `7.9 GB/s`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct PerSecond(pub(super) u64);
+
+impl fmt::Display for PerSecond {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        const GB: u64 = 1_000_000_000;
+        let tenths = self.0 / (GB / 10) + u64::from(self.0 % (GB / 10) >= GB / 20);
+        if tenths < 100 {
+            write!(f, "{}.{} GB/s", tenths / 10, tenths % 10)
+        } else {
+            write!(f, "{} GB/s", self.0 / GB + u64::from(self.0 % GB >= GB / 2))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Bandwidth, BandwidthSource, Date, PerSecond};
+
+    #[test]
+    fn it_prints_as_data_sheets_do_and_says_who_says_so() {
+        let text = |bytes, source| Bandwidth::new(bytes, source).to_string();
+        assert_eq!(
+            text(1_008_096_000_000, BandwidthSource::Nvml),
+            "1008 GB/s by its memory clock"
+        );
+        assert_eq!(
+            text(936_000_000_000, BandwidthSource::Catalogue),
+            "936 GB/s by its data sheet"
+        );
+        let measured = Bandwidth::measured(61_499_999_999, Date::new(2026, 11, 21).unwrap());
+        assert_eq!(measured.to_string(), "61 GB/s measured on 2026-11-21");
+    }
+
+    #[test]
+    fn under_ten_a_decimal_is_printed_and_nothing_overflows() {
+        let text = |bytes| PerSecond(bytes).to_string();
+        assert_eq!(text(7_876_923_077), "7.9 GB/s");
+        assert_eq!(text(9_960_000_000), "10 GB/s");
+        assert_eq!(text(49_999_999), "0.0 GB/s");
+        assert_eq!(text(u64::MAX), "18446744074 GB/s");
+    }
+
+    #[test]
+    fn it_serialises_with_its_source_and_its_day_if_it_has_one() {
+        let peak = Bandwidth::new(5, BandwidthSource::Catalogue);
+        let json = serde_json::to_string(&peak).unwrap();
+        assert_eq!(json, r#"{"bytes_per_second":5,"source":"catalogue"}"#);
+        let measured = Bandwidth::measured(5, Date::new(2026, 1, 2).unwrap());
+        let json = serde_json::to_string(&measured).unwrap();
+        assert_eq!(
+            json,
+            r#"{"bytes_per_second":5,"source":"measured","date":"2026-01-02"}"#
+        );
+        assert_eq!(serde_json::from_str::<Bandwidth>(&json).unwrap(), measured);
+    }
+}

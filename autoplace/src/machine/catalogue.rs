@@ -1,0 +1,387 @@
+//! Common GPUs by name: what their makers say of size and speed, for cards that are not there and for what a driver does not tell.
+//!
+//! In flows a name as a person or a driver writes it; out flows a hypothetical [`Gpu`], or the bandwidth of one that was found.
+//! A name must be the card's whole name: `RTX 4090 Laptop GPU` is no `RTX 4090`, and of two sizes one must be said.
+
+mod cards;
+mod name;
+
+use super::bandwidth::{Bandwidth, BandwidthSource};
+use super::bytes::gib;
+use super::gpu::{Gpu, GpuKind};
+use cards::CARDS;
+use name::Name;
+
+/// A row of the table.
+#[derive(Debug)]
+struct Card {
+    maker: Maker,
+    /// As the driver gives it, less the maker.
+    name: &'static str,
+    /// The sizes of memory that it is sold with, in GiB. None for a chip that takes what the host gives it.
+    gib: &'static [u64],
+    /// The peak of its memory in GB/s, 1000-based.
+    gb_per_second: u64,
+    memory: Memory,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Maker {
+    Nvidia,
+    Amd,
+    Intel,
+    Apple,
+}
+
+/// Whose memory it is, and what of it can be used.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Memory {
+    /// Its own.
+    Own,
+    /// Its own, of which error correction, which is on unless somebody has switched it off, takes a sixteenth: `nvidia-smi` shows 15360 MiB
+    /// of a T4's 16 GB.
+    Ecc,
+    /// The host's.
+    Host,
+}
+
+/// No one card of the catalogue has that name.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum CatalogueError {
+    /// No card has it.
+    #[error(
+        "`{name}` is not in the catalogue of GPUs{}",
+        listed("; near it are ", near)
+    )]
+    Unknown {
+        /// The name as it was given.
+        name: String,
+        /// Names that may have been meant, the nearest first.
+        near: Vec<String>,
+    },
+    /// The card comes with several sizes of memory, and the name says none or another.
+    #[error("`{name}` could be {}", listed("", sizes))]
+    Sizes {
+        /// The name as it was given.
+        name: String,
+        /// The names with a size that there are.
+        sizes: Vec<String>,
+    },
+    /// The chip uses the host's memory, as much as the system gives it.
+    #[error("`{name}` uses the host's memory: say how much of it, as in `{name} 64GB`")]
+    NoSize {
+        /// The name as it was given.
+        name: String,
+    },
+}
+
+fn listed(before: &str, names: &[String]) -> String {
+    if names.is_empty() {
+        return String::new();
+    }
+    format!("{before}{}", names.join(", "))
+}
+
+/// A card of the catalogue, hypothetical: see [`Gpu::named`].
+pub(super) fn named(text: &str) -> Result<Gpu, CatalogueError> {
+    let asked = Name::parse(text);
+    let name = || text.trim().to_owned();
+    let cards: Vec<&Card> = CARDS.iter().filter(|card| card.is(&asked)).collect();
+    if cards.is_empty() {
+        let near = near(&asked);
+        return Err(CatalogueError::Unknown { name: name(), near });
+    }
+    if let [card] = cards[..]
+        && card.gib.is_empty()
+    {
+        return match asked.gib {
+            Some(size) => Ok(card.gpu(size)),
+            None => Err(CatalogueError::NoSize { name: name() }),
+        };
+    }
+    let sizes = || {
+        let sizes = cards.iter().map(|card| (*card, card.gib));
+        sizes.flat_map(|(card, sizes)| sizes.iter().map(move |size| (card, *size)))
+    };
+    let mut meant = sizes().filter(|(_, size)| asked.gib.is_none_or(|asked| asked == *size));
+    match (meant.next(), meant.next()) {
+        (Some((card, size)), None) => Ok(card.gpu(size)),
+        _ => Err(CatalogueError::Sizes {
+            name: name(),
+            sizes: sizes().map(|(card, size)| card.with_size(size)).collect(),
+        }),
+    }
+}
+
+/// The peak of the memory of a card that was found, by the name that its driver gives it and the bytes that can be used of it.
+///
+/// `None` where the name is not known or no card of that name has such a size, as where somebody has soldered more on.
+pub(super) fn bandwidth(description: &str, total: u64) -> Option<Bandwidth> {
+    let found = Name::parse(description);
+    let mut peaks = CARDS
+        .iter()
+        .filter(|card| card.is(&found) && card.may_have(total, found.gib))
+        .map(|card| card.gb_per_second);
+    let peak = peaks.next()?;
+    // Two answers are none.
+    peaks.all(|other| other == peak).then(|| {
+        let bytes_per_second = peak.saturating_mul(1_000_000_000);
+        Bandwidth::new(bytes_per_second, BandwidthSource::Catalogue)
+    })
+}
+
+/// Names that are like what was asked for: at most five, the nearest first.
+fn near(asked: &Name) -> Vec<String> {
+    let mut likely: Vec<(u8, &'static str)> = CARDS
+        .iter()
+        .map(|card| (Name::parse(card.name).likeness(asked), card.short_name()))
+        .filter(|(likeness, _)| *likeness >= 60)
+        .collect();
+    likely.sort_by_key(|(likeness, _)| std::cmp::Reverse(*likeness));
+    let mut names: Vec<String> = Vec::new();
+    for (_, name) in likely {
+        if names.len() < 5 && !names.iter().any(|known| known == name) {
+            names.push(name.to_owned());
+        }
+    }
+    names
+}
+
+impl Card {
+    fn is(&self, name: &Name) -> bool {
+        Name::parse(self.name).key == name.key
+    }
+
+    /// The name that people use.
+    fn short_name(&self) -> &'static str {
+        super::gpu::short_name(self.name)
+    }
+
+    fn with_size(&self, size: u64) -> String {
+        format!("{} {size}GB", self.short_name())
+    }
+
+    fn gpu(&self, size: u64) -> Gpu {
+        let (maker, backend) = match self.maker {
+            Maker::Nvidia => ("NVIDIA", "CUDA"),
+            Maker::Amd => ("AMD", "ROCm"),
+            Maker::Intel => ("Intel", "Vulkan"),
+            Maker::Apple => ("Apple", "MTL"),
+        };
+        let bandwidth = self.gb_per_second.saturating_mul(1_000_000_000);
+        let mut gpu = Gpu::new(format!("{maker} {}", self.name)).backend(backend);
+        gpu.bandwidth = Some(Bandwidth::new(bandwidth, BandwidthSource::Catalogue));
+        match self.memory {
+            Memory::Own | Memory::Ecc => {
+                let mut total = gib(size);
+                if self.memory == Memory::Ecc {
+                    total -= total / 16;
+                }
+                gpu.total(total).free(total - total / DRIVERS_SHARE)
+            }
+            Memory::Host => {
+                let total = match (self.maker, size) {
+                    (Maker::Apple, ..36) => gib(size) / 3 * 2,
+                    (Maker::Apple, _) => gib(size) / 4 * 3,
+                    _ => gib(size),
+                };
+                gpu.kind(GpuKind::Integrated).total(total)
+            }
+        }
+    }
+
+    /// Whether a device of which so many bytes can be used can be this card. Of its own memory at most a tenth is missing: error
+    /// correction, and what the driver keeps. Of the host's memory a GPU gets a part that the system and its owner decide. A size
+    /// that is part of its name holds: half of an A100 80GB has the bytes of an A100 40GB.
+    fn may_have(&self, total: u64, named: Option<u64>) -> bool {
+        let is_named = |size: &&u64| named.is_none_or(|named| named == **size);
+        let fits = |size: &u64| match self.memory {
+            Memory::Own | Memory::Ecc => total <= gib(*size) && total >= gib(*size) / 10 * 9,
+            Memory::Host => total < gib(*size) && total >= gib(*size) / 5 * 3,
+        };
+        total > 0 && (self.gib.is_empty() || self.gib.iter().filter(is_named).any(fits))
+    }
+}
+
+/// NVIDIA's drivers keep 1 to 3 % of a card: 638 MiB were seen on one of 24 GiB (Ollama #18201). This part of a hypothetical card
+/// counts as not free.
+const DRIVERS_SHARE: u64 = 32;
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::{CARDS, CatalogueError, Memory, Name, bandwidth, named};
+    use crate::machine::{GpuKind, gib, mib};
+
+    fn gb_per_second(description: &str, total: u64) -> Option<u64> {
+        bandwidth(description, total).map(|found| found.bytes_per_second / 1_000_000_000)
+    }
+
+    #[test]
+    fn every_card_and_size_can_be_named_and_is_found_again_by_its_drivers_name() {
+        for card in CARDS {
+            for &size in card.gib {
+                let gpu = named(&card.with_size(size)).unwrap();
+                assert!(gpu.free <= gpu.total && gpu.total <= gib(size), "{gpu}");
+                assert!(gpu.total >= gib(size) / 3 * 2, "{gpu}");
+                let known = gpu.bandwidth.unwrap();
+                assert_eq!(known.bytes_per_second, card.gb_per_second * 1_000_000_000);
+                let again = gb_per_second(&gpu.description, gpu.total);
+                assert_eq!(again, Some(card.gb_per_second), "{gpu}");
+                let shared = gpu.kind == GpuKind::Integrated;
+                assert_eq!(shared, card.memory == Memory::Host);
+            }
+        }
+        assert!(CARDS.len() > 100);
+    }
+
+    #[test]
+    fn no_size_of_a_card_is_listed_twice() {
+        let mut seen = BTreeSet::new();
+        for card in CARDS {
+            for size in card.gib {
+                let name = Name::parse(card.name).key;
+                assert!(seen.insert((name, size)), "{} {size}GB", card.name);
+            }
+        }
+    }
+
+    #[test]
+    fn a_name_may_be_written_as_drivers_and_as_people_write_it() {
+        for text in [
+            "RTX 4090",
+            "rtx4090",
+            "NVIDIA GeForce RTX 4090",
+            " GeForce  RTX-4090 ",
+            "RTX 4090 24GB",
+            "RTX 4090 24 GiB",
+        ] {
+            let gpu = named(text).unwrap();
+            assert_eq!((gpu.name.as_str(), gpu.total), ("RTX 4090", gib(24)));
+            assert_eq!(gpu.description, "NVIDIA GeForce RTX 4090");
+        }
+    }
+
+    #[test]
+    fn drivers_names_find_their_cards() {
+        for (description, total, expected) in [
+            ("NVIDIA GeForce RTX 4060 Ti", gib(8) - mib(12), 288),
+            ("NVIDIA GeForce RTX 3060", gib(12) - mib(200), 360),
+            ("NVIDIA GeForce RTX 3060", gib(8) - mib(200), 240),
+            ("NVIDIA A100-SXM4-80GB", gib(79), 2_039),
+            ("NVIDIA A100 80GB PCIe", gib(79), 1_935),
+            ("NVIDIA A100-PCIE-40GB", gib(39), 1_555),
+            ("NVIDIA H100 80GB HBM3", mib(81_000), 3_350),
+            ("NVIDIA H100 PCIe", mib(81_000), 2_000),
+            ("NVIDIA H200", mib(143_000), 4_800),
+            ("Tesla T4", mib(14_914), 320),
+            ("NVIDIA L4", mib(22_500), 300),
+            ("AMD Radeon RX 7900 XTX (RADV NAVI31)", gib(24), 960),
+            ("Radeon RX 7900 XT", gib(20) - mib(16), 800),
+            ("AMD Instinct MI300X", gib(192) - mib(16), 5_300),
+            ("AMD Radeon 8060S Graphics (RADV GFX1151)", gib(96), 256),
+            ("NVIDIA GB10", gib(119), 273),
+            ("Intel(R) Arc(tm) A770 Graphics (DG2)", gib(16), 560),
+            ("Intel(R) Arc(TM) B580 Graphics", gib(12) - mib(300), 456),
+            ("Apple M1", mib(10_922), 68),
+            ("Apple M3 Max", gib(27), 300),
+            ("Apple M3 Max", gib(36), 400),
+            ("Apple M4 Max", gib(96), 546),
+        ] {
+            let found = gb_per_second(description, total);
+            assert_eq!(found, Some(expected), "{description}");
+        }
+    }
+
+    #[test]
+    fn a_card_of_another_name_or_size_is_not_taken_for_a_known_one() {
+        for (description, total) in [
+            ("NVIDIA GeForce RTX 4070 Ti Laptop GPU", gib(12)),
+            ("NVIDIA GeForce RTX 3080 Laptop GPU", gib(8)),
+            ("NVIDIA GeForce RTX 2070 with Max-Q Design", gib(8)),
+            ("NVIDIA RTX 5000 Ada Generation Laptop GPU", gib(16)),
+            ("AMD Radeon RX 7600M XT", gib(8)),
+            ("Intel(R) Arc(tm) A770M Graphics (DG2)", gib(16)),
+            // Soldered on by somebody else.
+            ("NVIDIA GeForce RTX 4090", gib(48)),
+            ("NVIDIA GeForce RTX 2080 Ti", gib(22)),
+            ("NVIDIA A100 80GB PCIe", gib(39)),
+            ("NVIDIA GeForce RTX 4090", 0),
+            ("", gib(24)),
+            ("NVIDIA", gib(24)),
+            ("llvmpipe (LLVM 15.0.6, 256 bits)", gib(16)),
+        ] {
+            assert_eq!(gb_per_second(description, total), None, "{description}");
+        }
+    }
+
+    #[test]
+    fn a_laptops_chip_is_its_own_card() {
+        let speed = |text| named(text).unwrap().bandwidth.unwrap().bytes_per_second;
+        assert_eq!(speed("RTX 4090 Laptop GPU"), 576_000_000_000);
+        assert_eq!(speed("RTX 4090 laptop"), 576_000_000_000);
+        assert_eq!(speed("RTX 4090"), 1_008_000_000_000);
+    }
+
+    #[test]
+    fn of_two_sizes_one_must_be_said() {
+        let error = named("RTX 3060").unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "`RTX 3060` could be RTX 3060 8GB, RTX 3060 12GB"
+        );
+        assert!(matches!(error, CatalogueError::Sizes { .. }));
+        assert_eq!(named("RTX 3060 12GB").unwrap().total, gib(12));
+        let wrong = named("RTX 3060 24GB").unwrap_err();
+        assert_eq!(
+            wrong.to_string(),
+            "`RTX 3060 24GB` could be RTX 3060 8GB, RTX 3060 12GB"
+        );
+        assert!(named("RTX 4090 48GB").is_err());
+    }
+
+    #[test]
+    fn a_name_that_is_not_there_is_answered_with_those_near_it() {
+        let near = |text| match named(text).unwrap_err() {
+            CatalogueError::Unknown { near, .. } => near,
+            other => panic!("{other}"),
+        };
+        assert_eq!(near("4090")[0], "RTX 4090");
+        assert_eq!(near("RTX 4095")[0], "RTX 4090");
+        assert!(near("RTX 4090Ti").contains(&"RTX 4090".to_owned()));
+        assert!(near("7900").contains(&"Radeon RX 7900 XTX".to_owned()));
+        assert!(near("a100").contains(&"A100-SXM4".to_owned()));
+        assert!(near("RTX PRO 6000").len() >= 2);
+        let none = named("toaster").unwrap_err().to_string();
+        assert_eq!(none, "`toaster` is not in the catalogue of GPUs");
+        assert!(named("").is_err() && named("24GB").is_err());
+    }
+
+    #[test]
+    fn what_error_correction_and_the_driver_keep_is_not_free() {
+        let t4 = named("T4").unwrap();
+        assert_eq!(t4.total, mib(15_360));
+        assert!(t4.free < t4.total);
+        let card = named("RTX 4090").unwrap();
+        assert_eq!(card.free, gib(24) - mib(768));
+        assert_eq!(card.free(gib(22)).free, gib(22));
+    }
+
+    #[test]
+    fn a_chip_in_the_hosts_memory_gets_a_part_of_it() {
+        // What Metal calls the recommended working set.
+        let mac = |name| named(name).unwrap().total;
+        assert_eq!(mac("M2 16GB") / mib(1), 10_922);
+        assert_eq!(mac("M1 Max 64GB"), mib(49_152));
+        assert_eq!(mac("Apple M3 Pro 36GB"), mib(27_648));
+        let strix = named("Radeon 8060S").unwrap_err();
+        assert_eq!(
+            strix.to_string(),
+            "`Radeon 8060S` uses the host's memory: say how much of it, as in `Radeon 8060S 64GB`"
+        );
+        let gpu = named("Radeon 8060S 96GB").unwrap();
+        assert_eq!((gpu.total, gpu.kind), (gib(96), GpuKind::Integrated));
+    }
+}

@@ -1,0 +1,205 @@
+//! The PCIe link of a card: what carries a model to it, and activations between two cards.
+
+use std::fmt;
+use std::fs;
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+
+use super::bandwidth::PerSecond;
+use super::pci::PciId;
+use super::tree::Tree;
+
+/// A card's PCIe link: what card and slot can do together, and how it runs at the moment.
+///
+/// Idle cards slow their link down to save power and raise it when something is sent: what it can do is what counts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct PcieLink {
+    /// The most that the card and every slot and switch before it can do.
+    pub max: PcieRate,
+    /// How it ran when it was looked at.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub current: Option<PcieRate>,
+}
+
+/// A PCIe generation and a number of lanes: `PCIe 4.0 x16`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct PcieRate {
+    /// 1 to 6.
+    pub generation: u8,
+    /// 1 to 32.
+    pub lanes: u8,
+}
+
+impl PcieLink {
+    /// A link that can do this; how it runs at the moment is not known.
+    #[must_use]
+    pub const fn new(max: PcieRate) -> Self {
+        Self { max, current: None }
+    }
+
+    /// Sets how it runs at the moment.
+    #[must_use]
+    pub const fn current(mut self, rate: PcieRate) -> Self {
+        self.current = Some(rate);
+        self
+    }
+
+    /// The peak of the link at its best, in bytes per second, one way.
+    #[must_use]
+    pub const fn bytes_per_second(&self) -> u64 {
+        self.max.bytes_per_second()
+    }
+
+    /// The link of the card at a PCI address, as Linux describes it below `/sys/bus/pci/devices`; `None` where it does not.
+    ///
+    /// A card may sit behind bridges, its own among them, and each says only what it can do itself: the least of all holds.
+    pub(super) fn of_card(tree: Tree<'_>, id: PciId) -> Option<Self> {
+        // The entry is a link to the card's place in the tree of bridges.
+        let card = fs::canonicalize(tree.locate(&format!("/sys/bus/pci/devices/{id}"))).ok()?;
+        let is_bridge = |path: &Path| {
+            let name = path.file_name().and_then(|name| name.to_str());
+            name.is_some_and(|name| name.parse::<PciId>().is_ok())
+        };
+        let bridges = card.ancestors().skip(1).take_while(|path| is_bridge(path));
+        let path: Vec<&Path> = [card.as_path()].into_iter().chain(bridges).collect();
+        let least = |which| {
+            let rates = path
+                .iter()
+                .filter_map(|device| PcieRate::of_device(device, which));
+            rates.reduce(PcieRate::least)
+        };
+        // A card that says nothing has no link of its own, whatever the bridges before it say.
+        PcieRate::of_device(&card, "max")?;
+        Some(Self {
+            max: least("max")?,
+            current: least("current"),
+        })
+    }
+}
+
+impl PcieRate {
+    /// A rate, or `None` for what is no generation (1 to 6) or number of lanes (1 to 32).
+    #[must_use]
+    pub const fn new(generation: u8, lanes: u8) -> Option<Self> {
+        if generation < 1 || generation > 6 || lanes < 1 || lanes > 32 {
+            return None;
+        }
+        Some(Self { generation, lanes })
+    }
+
+    /// Whether there is such a rate; a file may say anything.
+    pub(super) const fn exists(self) -> bool {
+        Self::new(self.generation, self.lanes).is_some()
+    }
+
+    /// Its peak in bytes per second, one way.
+    ///
+    /// Per lane 2.5, 5, 8, 16, 32 and 64 GT/s, of which the coding leaves 8 of 10 bits (generations 1 and 2), 128 of 130 (3 to 5) and 242
+    /// of 256 (6); the headers of packets take some percent more (PCI Express Base Specification).
+    #[must_use]
+    pub const fn bytes_per_second(self) -> u64 {
+        let lane: u64 = match self.generation {
+            0 => 0,
+            1 => 250_000_000,
+            2 => 500_000_000,
+            3 => 984_615_384,
+            4 => 1_969_230_769,
+            5 => 3_938_461_538,
+            _ => 7_562_500_000,
+        };
+        lane.saturating_mul(self.lanes as u64)
+    }
+
+    /// The lower generation and the fewer lanes of two links in a row.
+    fn least(self, other: Self) -> Self {
+        Self {
+            generation: self.generation.min(other.generation),
+            lanes: self.lanes.min(other.lanes),
+        }
+    }
+
+    /// `max` or `current` of one device. The files read `16.0 GT/s PCIe` and `16`; what is unknown reads `Unknown`, 0 or 255.
+    fn of_device(device: &Path, which: &str) -> Option<Self> {
+        let read =
+            |what: &str| fs::read_to_string(device.join(format!("{which}_link_{what}"))).ok();
+        let generation = match read("speed")?.split_whitespace().next()? {
+            "2.5" => 1,
+            "5" | "5.0" => 2,
+            "8" | "8.0" => 3,
+            "16" | "16.0" => 4,
+            "32" | "32.0" => 5,
+            "64" | "64.0" => 6,
+            _ => return None,
+        };
+        Self::new(generation, read("width")?.trim().parse().ok()?)
+    }
+}
+
+impl fmt::Display for PcieRate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "PCIe {}.0 x{}", self.generation, self.lanes)
+    }
+}
+
+impl fmt::Display for PcieLink {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}, {}", self.max, PerSecond(self.bytes_per_second()))?;
+        match self.current {
+            Some(now) if now != self.max => {
+                write!(f, " (now {}.0 x{})", now.generation, now.lanes)
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{PcieLink, PcieRate};
+
+    fn rate(generation: u8, lanes: u8) -> PcieRate {
+        PcieRate::new(generation, lanes).unwrap()
+    }
+
+    #[test]
+    fn a_link_carries_what_its_generation_and_lanes_make() {
+        // As the specification rounds it: 4, 7.9, 15.8, 31.5, 63 and 121 GB/s.
+        let gigabytes = [
+            (1, 16, 4.0),
+            (3, 8, 7.877),
+            (3, 16, 15.754),
+            (4, 16, 31.508),
+            (5, 16, 63.015),
+            (6, 16, 121.0),
+        ];
+        for (generation, lanes, expected) in gigabytes {
+            #[allow(clippy::cast_precision_loss)]
+            let found = rate(generation, lanes).bytes_per_second() as f64 / 1e9;
+            assert!((found - expected).abs() < 0.001, "{generation} x{lanes}");
+        }
+    }
+
+    #[test]
+    fn what_pcie_does_not_have_is_no_rate() {
+        for (generation, lanes) in [(0, 16), (7, 16), (4, 0), (4, 33), (255, 255)] {
+            assert_eq!(PcieRate::new(generation, lanes), None);
+        }
+    }
+
+    #[test]
+    fn an_idle_link_prints_what_it_can_do_first() {
+        let link = PcieLink::new(rate(4, 16));
+        assert_eq!(link.to_string(), "PCIe 4.0 x16, 32 GB/s");
+        assert_eq!(
+            link.current(rate(1, 16)).to_string(),
+            "PCIe 4.0 x16, 32 GB/s (now 1.0 x16)"
+        );
+        assert_eq!(
+            link.current(rate(4, 16)).to_string(),
+            "PCIe 4.0 x16, 32 GB/s"
+        );
+    }
+}
