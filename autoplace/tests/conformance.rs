@@ -173,8 +173,6 @@ fn pairs(case: &Case<'_>, estimate: &Estimate, theirs: &Footprints) -> Vec<Pair>
     let n_gpu_layers = case.split.n_gpu_layers;
     let mut ours = estimate.footprints(n_gpu_layers);
     ours.host.compute -= ours.output;
-    // Where a GPU borrows weights of the host, the estimate claims no more than an upper bound.
-    let borrows = !theirs.gpus.is_empty() && n_gpu_layers < case.profile.full_offload();
     let gpus = ours.gpus.iter().zip(&theirs.gpus);
     gpus.chain([(&ours.host, &theirs.host)])
         .map(|(&ours, &theirs)| Pair {
@@ -187,7 +185,7 @@ fn pairs(case: &Case<'_>, estimate: &Estimate, theirs: &Footprints) -> Vec<Pair>
             },
             ours,
             theirs,
-            claimed: estimate.compute_is_fitted() && !borrows && case.machine.is_asynchronous(),
+            claimed: estimate.compute_is_exact(n_gpu_layers) && case.machine.is_asynchronous(),
         })
         .collect()
 }

@@ -46,9 +46,9 @@ fn a_partial_offload_says_what_the_next_layer_lacks() {
         "\
 Llama 3.3 70B Instruct · Q4_K_M · 39.6 GiB · 80 layers + output
                      weights       KV  compute  headroom      free
-  RTX 4090          19.9 GiB  1.3 GiB  424 MiB   988 MiB  22.6 GiB   41 of 81 layers
-  host              19.7 GiB  1.3 GiB   73 MiB   864 MiB  64.0 GiB   40 layers
-  why   41 of 81 layers: layer 42 needs 496 MiB more on RTX 4090"
+  RTX 4090          19.9 GiB  1.3 GiB  328 MiB   940 MiB  22.6 GiB   41 of 81 layers
+  host              19.7 GiB  1.3 GiB   73 MiB   856 MiB  64.0 GiB   40 layers
+  why   41 of 81 layers: layer 42 needs 352 MiB more on RTX 4090"
     );
 }
 
@@ -96,7 +96,7 @@ fn a_gpu_without_room_for_the_output_layer() {
 Llama 3.1 8B Instruct · Q4_K_M · 4.6 GiB · 32 layers + output
                     weights       KV  compute  headroom      free
   host              4.6 GiB  512 MiB  129 MiB   389 MiB  32.0 GiB   all 33 layers
-  why   no layer on a GPU: the output layer alone needs 286 MiB more on RTX 4090
+  why   no layer on a GPU: the output layer alone needs 241 MiB more on RTX 4090
   note  4096 tokens of context, the default; the model was trained on 131072"
     );
 }
@@ -107,7 +107,7 @@ fn nothing_fits() {
     assert_eq!(
         text,
         "Llama 3.3 70B Instruct does not fit with 51 of 81 layers on a GPU and a context of 4096: \
-         6.7 GiB missing on RTX 4090: 25.8 GiB needed, 19.1 GiB of 20.0 GiB free usable; \
+         6.6 GiB missing on RTX 4090: 25.7 GiB needed, 19.1 GiB of 20.0 GiB free usable; \
          enough on host: 15.5 GiB needed, 15.5 GiB of 16.0 GiB free usable"
     );
 }

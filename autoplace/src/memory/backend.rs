@@ -92,14 +92,17 @@ impl BackendRules {
     /// (ggml-backend.cpp:57-90, ggml_backend_buft_get_alloc_size).
     #[must_use]
     pub fn alloc(&self, ty: TensorType, ne0: u64, bytes: u64) -> u64 {
-        let mut size = bytes;
-        if let Some(padding) = self.row_padding {
-            let rest = ne0 % padding;
-            if ty.is_quantized() && rest != 0 {
-                size = size.saturating_add(ty.row_bytes(padding - rest));
+        pad(bytes.saturating_add(self.row_rest(ty, ne0)), self.alignment)
+    }
+
+    /// Bytes that fill up the last row of a quantised tensor with rows of `ne0` elements.
+    pub(super) fn row_rest(&self, ty: TensorType, ne0: u64) -> u64 {
+        match self.row_padding {
+            Some(padding) if ty.is_quantized() && !ne0.is_multiple_of(padding) => {
+                ty.row_bytes(padding - ne0 % padding)
             }
+            _ => 0,
         }
-        pad(size, self.alignment)
     }
 }
 

@@ -144,7 +144,25 @@ impl<'a> Candidate<'a> {
                 _ => best = Some((missing, placed)),
             }
         }
-        best.map_or_else(|| at(vec![0; self.room.gpus.len()]), |(_, placed)| placed)
+        let Some((mut least, mut placed)) = best else {
+            return at(vec![0; self.room.gpus.len()]);
+        };
+        // What a GPU needs beside its layers may jump with a single one: neighbours try to give each other one as long as that helps.
+        while least > 0 && more.is_empty() {
+            let tries = neighbours(&placed.counts).into_iter().map(|counts| {
+                let placed = at(counts);
+                let missing = self.levels(n_gpu_layers, &placed.footprints).missing();
+                (missing, placed)
+            });
+            let Some(better) = tries.min_by_key(|(missing, _)| *missing) else {
+                break;
+            };
+            if better.0 >= least {
+                break;
+            }
+            (least, placed) = better;
+        }
+        placed
     }
 
     /// What to tell llama.cpp for these layers per GPU. One GPU needs no proportions.
@@ -199,6 +217,18 @@ impl<'a> Candidate<'a> {
     pub(super) fn probed(&self, footprints: &Footprints) -> Levels {
         self.room.levels(footprints, |_| 0)
     }
+}
+
+/// The same layers with one of them at the GPU before or behind.
+fn neighbours(counts: &[u32]) -> Vec<Vec<u32>> {
+    let moved = |from: usize, to: usize| {
+        let mut moved = counts.to_vec();
+        moved[from] = moved[from].checked_sub(1)?;
+        moved[to] += 1;
+        Some(moved)
+    };
+    let pairs = (1..counts.len()).flat_map(|gpu| [(gpu - 1, gpu), (gpu, gpu - 1)]);
+    pairs.filter_map(|(from, to)| moved(from, to)).collect()
 }
 
 /// A probe of one candidate. It asks nothing twice.

@@ -13,6 +13,7 @@ mod predicting;
 mod role;
 mod slot;
 mod state;
+mod switches;
 mod weights;
 mod window;
 
@@ -27,6 +28,7 @@ pub use slot::Slot;
 pub use state::{
     BlockState, Distilled, DistilledState, IndexedState, LayerState, RecurrentState, StateLaw,
 };
+pub use switches::Switches;
 pub use weights::{Block, Weight, WeightBytes};
 
 /// What a model is, as far as memory is concerned.
@@ -54,6 +56,8 @@ pub struct ModelProfile {
     pub file_bytes: u64,
     /// The numbers that shape memory: layers, widths, heads, experts, vocabulary.
     pub hparams: Hyperparameters,
+    /// The steps of the computation that the header switches on.
+    pub switches: Switches,
     /// The weights, arranged by where llama.cpp puts them.
     pub weights: WeightBytes,
     /// The law by which context takes memory.
@@ -86,6 +90,7 @@ impl ModelProfile {
             file_type: file_type::name(header.u32("general.file_type")?),
             file_bytes: header.file_bytes(),
             architecture,
+            switches: Switches::read(header)?,
             hparams,
             weights,
             state,

@@ -4,7 +4,7 @@
 //! |---|---|
 //! | weights | exact to the byte for any list of GPUs, `tensor_split` and overrides, see [`Estimate::is_exact`] |
 //! | keys and values, recurrent state | the same for [`StateLaw::Known`](crate::profile::StateLaw), an upper bound for most others |
-//! | compute | modelled: fitted on the llama architecture, see [`Estimate::compute_is_fitted`] |
+//! | compute | exact where [`Estimate::compute_is_exact`] says so, else an upper bound, or modelled |
 //!
 //! `docs/conformance.md` says how far each is from llama.cpp, architecture by architecture.
 //!
@@ -12,6 +12,8 @@
 
 pub mod assignment;
 mod compute;
+mod fitted;
+mod graph;
 mod host_memory;
 mod kv;
 mod stored;
@@ -20,15 +22,13 @@ mod weights;
 use crate::machine::Gpu;
 use crate::profile::{ModelProfile, StateLaw};
 
-use self::compute::{Attention, ComputeModel};
+use self::compute::Compute;
 use self::host_memory::Pinned;
 use self::kv::KvTable;
 use self::weights::WeightTable;
-use super::backend::{BackendRules, Family};
+use super::backend::BackendRules;
 use super::pattern::Pattern;
-use super::{
-    ContextParams, ContextSizes, Error, FlashAttention, Footprint, Footprints, TensorOverride,
-};
+use super::{ContextParams, ContextSizes, Error, Footprint, Footprints, TensorOverride};
 
 pub use assignment::{Assignment, Place, split_points};
 
@@ -45,17 +45,14 @@ pub use assignment::{Assignment, Place, split_points};
 #[derive(Debug, Clone)]
 pub struct Estimate {
     n_layer: u32,
+    n_gpus: usize,
     points: Vec<f32>,
     weights: WeightTable,
     kv: KvTable,
-    compute: ComputeModel,
-    attention: Vec<Attention>,
-    flash_attn: FlashAttention,
+    compute: Compute,
     output: u64,
     mmap: bool,
-    host_computes: bool,
     sizes: ContextSizes,
-    fitted: bool,
     known: bool,
     exact: bool,
 }
@@ -85,59 +82,21 @@ impl Estimate {
         let rules: Vec<BackendRules> = gpus.iter().map(|gpu| BackendRules::of_gpu(gpu)).collect();
         #[allow(clippy::cast_precision_loss)] // llama.cpp splits by 32-bit floats too
         let free: Vec<f32> = gpus.iter().map(|gpu| gpu.free as f32).collect();
-        let heads = (profile.hparams.head_dim_k, profile.hparams.head_dim_v);
-        let fitted = matches!(
-            profile.architecture.as_str(),
-            "llama" | "qwen2" | "qwen3" | "qwen3moe"
-        );
-        // AUTO turns fused attention off where its node is not on its layer's device (llama-context.cpp, `sched_reserve`): with a
-        // cache that stays on the host that is so in some graphs.
-        let flash_attn = match params.flash_attn {
-            FlashAttention::Auto if !fitted && !params.offload_kqv && !gpus.is_empty() => {
-                FlashAttention::Off
-            }
-            other => other,
-        };
-        let attention: Vec<Attention> = gpus
-            .iter()
-            .zip(&rules)
-            .map(|(gpu, rules)| Attention {
-                may_be_plain: match flash_attn {
-                    FlashAttention::On => false,
-                    FlashAttention::Off => true,
-                    FlashAttention::Auto => {
-                        !Family::of(&gpu.backend).fuses_attention(heads.0, heads.1)
-                    }
-                },
-                converts_kv: rules.converts_kv,
-            })
-            .collect();
-        let plain = flash_attn == FlashAttention::Off || attention.iter().any(|a| a.may_be_plain);
         let pinned = Pinned::by(gpus);
-        let is_pinned = matches!(pinned, Pinned::Yes { .. });
         let kv = KvTable::new(profile, &rules, params, &sizes);
-        let window = kv.window_cells();
         let known =
             matches!(profile.state, StateLaw::Known { .. }) && profile.weights.unplaced.is_empty();
         let known_rules = gpus.iter().all(|gpu| BackendRules::are_exact_for(gpu));
         Ok(Self {
             n_layer: profile.n_layer(),
+            n_gpus: gpus.len(),
             points: split_points(&free)?,
             weights: WeightTable::new(profile, &rules, pinned, params),
+            compute: Compute::new(profile, gpus, params, &sizes, kv.window_cells()),
             kv,
-            compute: ComputeModel::new(profile, params, &sizes, window),
-            attention,
-            flash_attn,
             output: params.output_bytes(profile, &sizes),
             mmap: params.mmap,
             sizes,
-            // It was fitted on a GPU with pinned memory that keeps its cache, and on none. The scores of attention that is not
-            // fused fit worse.
-            fitted: fitted
-                && !plain
-                && (gpus.is_empty() || (is_pinned && gpus.len() == 1 && params.offload_kqv)),
-            // Whether attention goes to the GPU along with borrowed weights depends on the graph: known of those fitted.
-            host_computes: !fitted || (params.repack && !is_pinned),
             known,
             exact: known && known_rules && pinned != Pinned::Perhaps,
         })
@@ -150,7 +109,7 @@ impl Estimate {
     ///
     /// [`Error::TensorSplit`] for what cannot be a proportion.
     pub fn tensor_split(mut self, tensor_split: &[f32]) -> Result<Self, Error> {
-        if let Some(parts) = assignment::proportions(tensor_split, self.n_gpus())? {
+        if let Some(parts) = assignment::proportions(tensor_split, self.n_gpus)? {
             self.points = split_points(&parts)?;
         }
         Ok(self)
@@ -165,9 +124,9 @@ impl Estimate {
     /// does not exist.
     pub fn overrides(mut self, overrides: &[TensorOverride]) -> Result<Self, Error> {
         let rule = |rule: &TensorOverride| match rule.place {
-            Place::Gpu(gpu) if gpu >= self.n_gpus() => Err(Error::Override {
+            Place::Gpu(gpu) if gpu >= self.n_gpus => Err(Error::Override {
                 pattern: rule.pattern.clone(),
-                reason: format!("there is no GPU {gpu}: there are {}", self.n_gpus()),
+                reason: format!("there is no GPU {gpu}: there are {}", self.n_gpus),
             }),
             place => Ok((Pattern::new(&rule.pattern)?, place)),
         };
@@ -175,16 +134,13 @@ impl Estimate {
         if rules.is_empty() {
             return Ok(self);
         }
-        self.weights = self.weights.overridden(|name| {
+        let place = |name: &str| {
             let first = rules.iter().find(|(pattern, _)| pattern.is_in(name));
             first.map(|&(_, place)| place)
-        });
-        self.fitted &= !self.weights.has_overrides();
+        };
+        self.weights = self.weights.overridden(place);
+        self.compute = self.compute.overridden(place);
         Ok(self)
-    }
-
-    fn n_gpus(&self) -> usize {
-        self.attention.len()
     }
 
     /// Where each layer goes with so many layers on the GPUs.
@@ -228,36 +184,18 @@ impl Estimate {
     pub fn footprints_of(&self, assignment: &Assignment) -> Footprints {
         let weights = self.weights.cost(assignment);
         let kv = self.kv.cost(assignment);
-        let (copies, host_copies) = if self.n_gpus() > 1 && !self.weights.has_overrides() {
-            self.compute.pipeline(assignment)
-        } else {
-            (0, 0)
-        };
-        let gpus = self
-            .attention
+        let compute = self.compute.bytes(assignment, &weights, &kv);
+        let gpus = compute
+            .gpus
             .iter()
             .enumerate()
-            .map(|(gpu, &attention)| {
-                let compute = self.compute.gpu(gpu, assignment, &weights, &kv, attention);
-                let compute = compute.saturating_add(copies);
-                Footprint::new(weights.gpus[gpu], kv.gpus[gpu], compute)
-            })
-            .collect();
-        let compute = self.compute.host(
-            assignment,
-            &weights,
-            self.n_gpus(),
-            self.host_computes,
-            self.flash_attn,
-        );
+            .map(|(gpu, &compute)| Footprint::new(weights.gpus[gpu], kv.gpus[gpu], compute));
         Footprints {
-            gpus,
+            gpus: gpus.collect(),
             host: Footprint::new(
                 weights.host,
                 kv.host,
-                compute
-                    .saturating_add(host_copies)
-                    .saturating_add(self.output),
+                compute.host.saturating_add(self.output),
             ),
             output: self.output,
             mapped: self.mmap.then_some(weights.mapped),
@@ -270,12 +208,18 @@ impl Estimate {
         &self.sizes
     }
 
-    /// Whether the compute buffers are those of an architecture and of settings that the model of them was fitted on: close where
-    /// each layer is computed where it is, an upper bound where a GPU borrows weights. Where not, the headroom
-    /// grows by [`uncertainty`](Self::uncertainty).
+    /// Whether we know the graph of this model, by which the compute buffers are llama.cpp's or an upper bound; else they are
+    /// modelled after those of other architectures. Where they are not [exact](Self::compute_is_exact), the headroom grows by
+    /// [`uncertainty`](Self::uncertainty).
     #[must_use]
     pub const fn compute_is_fitted(&self) -> bool {
-        self.fitted
+        matches!(self.compute, Compute::Graph(_))
+    }
+
+    /// Whether the compute buffers with so many layers on the GPUs are llama.cpp's to the byte.
+    #[must_use]
+    pub fn compute_is_exact(&self, n_gpu_layers: u32) -> bool {
+        self.compute.is_exact(&self.assignment(n_gpu_layers))
     }
 
     /// Whether weights and cache follow laws that we know.
@@ -293,15 +237,18 @@ impl Estimate {
     }
 
     /// Bytes by which the estimate of a device's compute buffer may be too low with so many layers on the GPUs: a quarter on
-    /// an architecture that it was not fitted on; else an eighth where a GPU borrows weights of the host, and a sixty-fourth
-    /// where each layer is computed where it is.
+    /// an architecture whose graph we do not know; else an eighth where something is not certain (whether a GPU fuses attention,
+    /// whether the CPU rearranges matrices), and a sixty-fourth where the bytes are llama.cpp's own, for what a backend does to
+    /// the order of a graph.
     #[must_use]
     pub fn uncertainty(&self, n_gpu_layers: u32, footprint: &Footprint) -> u64 {
-        let borrows = !self.points.is_empty() && n_gpu_layers <= self.n_layer;
-        let divisor = match (self.fitted, borrows) {
+        let divisor = match (
+            self.compute_is_fitted(),
+            self.compute_is_exact(n_gpu_layers),
+        ) {
             (false, _) => 4,
-            (true, true) => 8,
-            (true, false) => 64,
+            (true, false) => 8,
+            (true, true) => 64,
         };
         footprint.compute / divisor
     }

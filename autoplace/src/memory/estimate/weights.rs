@@ -156,11 +156,6 @@ impl WeightTable {
         self.host.counts_buffers()
     }
 
-    /// Whether weights go elsewhere than their layer.
-    pub(super) fn has_overrides(&self) -> bool {
-        self.overrides.iter().any(Option::is_some)
-    }
-
     /// Sums up all layers anew.
     fn summed(mut self) -> Self {
         let empty = Layer::new(&self.rules);

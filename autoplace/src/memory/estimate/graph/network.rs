@@ -1,0 +1,164 @@
+//! What a graph needs to know of a model, prepared once.
+
+use super::style::{self, Style};
+use super::weights::Weights;
+use crate::profile::{BlockState, ModelProfile, StateLaw, Switches};
+
+/// Keys and values of all heads in one (MLA): models/deepseek2.cpp.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Latent {
+    /// Elements of a key that are rotated by position.
+    pub(super) rope: u64,
+    /// Elements of a key that are not.
+    pub(super) nope: u64,
+    /// Elements of a value.
+    pub(super) value: u64,
+    /// Elements that both are compressed to.
+    pub(super) rank: u64,
+    /// Whether the cache keeps them compressed.
+    pub(super) kept: bool,
+}
+
+/// A model whose graph we know.
+#[derive(Debug, Clone)]
+pub(super) struct Network {
+    pub(super) style: Style,
+    pub(super) switches: Switches,
+    pub(super) weights: Weights,
+    pub(super) states: Vec<BlockState>,
+    /// Heads of queries and of keys, block by block.
+    pub(super) heads: Vec<(u64, u64)>,
+    pub(super) head_k: u64,
+    pub(super) head_v: u64,
+    /// Elements of the values of the widest block.
+    pub(super) widest_v: u64,
+    pub(super) n_embd: u64,
+    /// Blocks that compute a token.
+    pub(super) trunk: usize,
+    pub(super) experts_used: u64,
+    pub(super) latent: Option<Latent>,
+    /// Whether the context keeps windows apart (`llama_kv_cache_iswa`).
+    pub(super) windowed: bool,
+    /// Blocks of the same number have parts of the same shapes.
+    pub(super) shape_class: Vec<usize>,
+    /// Blocks of the same number have parts of the same shapes and types.
+    pub(super) type_class: Vec<usize>,
+}
+
+impl Network {
+    /// `None` where we have not read the graph of this architecture, or this model has something that it does not.
+    pub(super) fn of(profile: &ModelProfile) -> Option<Self> {
+        let style = style::of(&profile.architecture)?;
+        let StateLaw::Known {
+            blocks, widest_v, ..
+        } = &profile.state
+        else {
+            return None;
+        };
+        let hparams = &profile.hparams;
+        let switches = profile.switches;
+        let weights = Weights::of(profile);
+        let attends = |state: &BlockState| {
+            matches!(
+                state,
+                BlockState::None
+                    | BlockState::Full(_)
+                    | BlockState::Windowed { .. }
+                    | BlockState::Compressed { .. }
+            )
+        };
+        let one_width = (hparams.head_dim_k, hparams.head_dim_v)
+            == (hparams.head_dim_k_swa, hparams.head_dim_v_swa);
+        if weights.others || switches.sections || !one_width || !blocks.iter().all(attends) {
+            return None;
+        }
+        let windowed = |state: &BlockState| matches!(state, BlockState::Windowed { .. });
+        let heads = hparams.n_head.iter().zip(&hparams.n_head_kv);
+        let mut network = Self {
+            windowed: style.windowed_caches || blocks.iter().any(windowed),
+            style,
+            switches,
+            states: blocks.clone(),
+            heads: heads.map(|(&q, &kv)| (q.into(), kv.into())).collect(),
+            head_k: hparams.head_dim_k.into(),
+            head_v: hparams.head_dim_v.into(),
+            widest_v: (*widest_v).into(),
+            n_embd: hparams.n_embd.into(),
+            trunk: hparams.n_layer_trunk() as usize,
+            experts_used: hparams.experts.map_or(0, |experts| experts.used.into()),
+            latent: None,
+            shape_class: Vec::new(),
+            type_class: Vec::new(),
+            weights,
+        };
+        if profile.architecture == "deepseek2" {
+            network.latent = Some(network.latent()?);
+        }
+        network.shape_class = network.classes(|a, b| network.same_shapes(a, b));
+        network.type_class = network.classes(|a, b| {
+            network.same_shapes(a, b)
+                && network.weights.blocks[a].weights == network.weights.blocks[b].weights
+        });
+        Some(network)
+    }
+
+    /// Elements of a key and of a value as attention sees them, and the fewest queries that share a key.
+    pub(super) fn attention_shape(&self) -> (u64, u64, u64) {
+        match self.latent {
+            Some(Latent {
+                rank, rope, kept, ..
+            }) if kept => {
+                let queries = self.heads.iter().map(|&(q, _)| q).min();
+                (rank.saturating_add(rope), rank, queries.unwrap_or(0))
+            }
+            _ => {
+                let shared = self.heads.iter().filter_map(|&(q, kv)| q.checked_div(kv));
+                (self.head_k, self.head_v, shared.min().unwrap_or(0))
+            }
+        }
+    }
+
+    fn latent(&self) -> Option<Latent> {
+        let switches = &self.switches;
+        // llama-hparams.cpp, n_embd_head_k_mla: without the widths of compressed keys those of the heads hold.
+        let kept = switches.key_length_mla > 0 && switches.value_length_mla > 0;
+        let (key, value) = if kept {
+            (
+                switches.key_length_mla.into(),
+                switches.value_length_mla.into(),
+            )
+        } else {
+            (self.head_k, self.head_v)
+        };
+        let rope = u64::from(switches.rotated);
+        let nope = key.checked_sub(rope)?;
+        let rank = u64::from(switches.kv_rank);
+        (rope > 0 && nope > 0 && rank > 0).then_some(Latent {
+            rope,
+            nope,
+            value,
+            rank,
+            kept,
+        })
+    }
+
+    fn same_shapes(&self, a: usize, b: usize) -> bool {
+        self.states[a] == self.states[b]
+            && self.heads[a] == self.heads[b]
+            && self.weights.blocks[a].same_shapes(&self.weights.blocks[b])
+    }
+
+    /// Numbers the blocks so that those of one number are alike.
+    fn classes(&self, alike: impl Fn(usize, usize) -> bool) -> Vec<usize> {
+        let mut classes: Vec<usize> = Vec::with_capacity(self.trunk);
+        let mut first: Vec<usize> = Vec::new();
+        for block in 0..self.trunk {
+            let known = first.iter().position(|&other| alike(block, other));
+            classes.push(known.unwrap_or(first.len()));
+            if known.is_none() {
+                first.push(block);
+            }
+        }
+        classes
+    }
+}
