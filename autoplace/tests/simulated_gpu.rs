@@ -8,7 +8,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use autoplace::llama_sys::sim::{Rules, SimGpu};
 use autoplace::machine::mib;
-use autoplace::memory::Headroom;
+use autoplace::memory::{Footprint, Headroom};
 use autoplace::plan::{self, GpuLayers};
 use autoplace::{Model, ModelBuilder, load};
 use native_support::{demo_path, tiny_llama};
@@ -160,7 +160,9 @@ fn the_text_is_the_same_on_three_unequal_gpus() {
         for gpu in &gpus {
             assert!(gpu.peak() <= gpu.total(), "{plan}");
         }
-        several += usize::from(plan.gpus().count() == 3);
+        let planned: Vec<Footprint> = plan.gpus().map(|gpu| gpu.footprint).collect();
+        assert_eq!(model.allocated().gpus, planned, "{plan}");
+        several += usize::from(planned.len() == 3);
         drop(model);
         assert!(gpus.iter().all(|gpu| gpu.used() == 0));
     }
