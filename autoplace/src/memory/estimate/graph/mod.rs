@@ -209,7 +209,16 @@ impl ComputeGraph {
     }
 
     const fn fuses_surely(&self) -> bool {
-        self.fuses || matches!(self.flash, FlashAttention::Off)
+        match self.flash {
+            FlashAttention::Off => true,
+            FlashAttention::On => self.fuses,
+            // Whether AUTO keeps attention fused depends on where it comes to be computed. Seen otherwise than here: attention beside
+            // a feed-forward step, its cache on the host, and weights elsewhere than their layer.
+            FlashAttention::Auto => {
+                let torn = self.network.style.parallel && !self.caches.offloaded;
+                self.fuses && !(torn && self.overrides.is_some())
+            }
+        }
     }
 
     fn may_repack(&self, assignment: &Assignment) -> bool {
