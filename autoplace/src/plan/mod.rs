@@ -80,9 +80,9 @@ pub struct ModelSummary {
 pub enum Confidence {
     /// llama.cpp itself said them, of this very placement.
     Probed,
-    /// Weights and cache are exact; the compute buffers follow a model that was fitted on this architecture.
-    Fitted,
-    /// Weights and cache are exact; the compute buffers follow a model fitted on another architecture, with more left free.
+    /// Weights and cache are exact; the compute buffers come of this model's graph, gone through as llama.cpp does.
+    Simulated,
+    /// Weights and cache are exact; the compute buffers are modelled after those of other architectures, with more left free.
     Modelled,
 }
 

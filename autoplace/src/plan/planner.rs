@@ -97,8 +97,8 @@ impl<'a> Planner<'a> {
         let Some((candidate, choice)) = best else {
             return Err(self.does_not_fit(self.all_estimated(&candidates, max)));
         };
-        let confidence = if candidate.estimate.compute_is_fitted() {
-            Confidence::Fitted
+        let confidence = if candidate.estimate.compute_is_simulated() {
+            Confidence::Simulated
         } else {
             Confidence::Modelled
         };

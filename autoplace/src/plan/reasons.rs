@@ -73,7 +73,7 @@ pub(super) fn notes(
     }
     if confidence == Confidence::Modelled {
         notes.push(format!(
-            "compute is an estimate for `{}`; a quarter of it is kept free on top",
+            "compute is an estimate for `{}`; as much again is kept free on top",
             profile.architecture
         ));
     }

@@ -32,6 +32,9 @@ use super::{ContextParams, ContextSizes, Error, Footprint, Footprints, TensorOve
 
 pub use assignment::{Assignment, Place, split_points};
 
+/// What a device without layers may compute for others all the same, on architectures whose graph we do not know.
+const UNREAD_GRAPH: u64 = 64 << 20;
+
 /// What placements of one model on given GPUs take, for one set of parameters.
 ///
 /// ```
@@ -212,7 +215,7 @@ impl Estimate {
     /// modelled after those of other architectures. Where they are not [exact](Self::compute_is_exact), the headroom grows by
     /// [`uncertainty`](Self::uncertainty).
     #[must_use]
-    pub const fn compute_is_fitted(&self) -> bool {
+    pub const fn compute_is_simulated(&self) -> bool {
         matches!(self.compute, Compute::Graph(_))
     }
 
@@ -236,19 +239,19 @@ impl Estimate {
         self.exact && !self.weights.counts_buffers()
     }
 
-    /// Bytes by which the estimate of a device's compute buffer may be too low with so many layers on the GPUs: a quarter on
-    /// an architecture whose graph we do not know; else an eighth where something is not certain (whether a GPU fuses attention,
+    /// Bytes by which the estimate of a device's compute buffer may be too low with so many layers on the GPUs: as much
+    /// again, and 64 MiB at least, on an architecture whose graph we do not know; else an eighth where something is not certain (whether a GPU fuses attention,
     /// whether the CPU rearranges matrices), and a sixty-fourth where the bytes are llama.cpp's own, for what a backend does to
     /// the order of a graph.
     #[must_use]
     pub fn uncertainty(&self, n_gpu_layers: u32, footprint: &Footprint) -> u64 {
-        let divisor = match (
-            self.compute_is_fitted(),
-            self.compute_is_exact(n_gpu_layers),
-        ) {
-            (false, _) => 4,
-            (true, false) => 8,
-            (true, true) => 64,
+        if !self.compute_is_simulated() {
+            return footprint.compute.max(UNREAD_GRAPH);
+        }
+        let divisor = if self.compute_is_exact(n_gpu_layers) {
+            64
+        } else {
+            8
         };
         footprint.compute / divisor
     }
