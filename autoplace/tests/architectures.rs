@@ -44,6 +44,7 @@ fn every_architecture_is_exact_or_unknown() {
         settings: settings(),
         unknown: BTreeMap::new(),
         exact: BTreeMap::new(),
+        compute: BTreeMap::new(),
         faults: Vec::new(),
     };
     let architectures: BTreeSet<String> = llama_sys::architectures().into_iter().collect();
@@ -64,6 +65,8 @@ struct Survey<'a> {
     unknown: BTreeMap<String, String>,
     /// Architectures of which at least one model is known: models and comparisons, all of them equal unless there is a fault.
     exact: BTreeMap<String, (usize, usize)>,
+    /// Architectures whose compute buffers were claimed, and comparisons of them.
+    compute: BTreeMap<String, usize>,
     faults: Vec<String>,
 }
 
@@ -84,7 +87,8 @@ impl Survey<'_> {
             // Not every architecture can do without an output.
             let tied =
                 blueprint.name == "tied" && error.contains("tensor 'output.weight' not found");
-            if !tied {
+            let bare = blueprint.may_be_refused() && error.contains("not found");
+            if !tied && !bare {
                 self.faults.push(format!("{case}: {error}"));
             }
         }
@@ -127,7 +131,8 @@ impl Survey<'_> {
                 }
                 let place = card.map_or("the host", |_| "CUDA");
                 let at = format!("{case}, {n_gpu_layers} layers on {place}, {params:?}");
-                compared += self.compare(&at, &profile, &probed, card, n_gpu_layers, params);
+                let arch = &blueprint.arch;
+                compared += self.compare(&at, arch, &profile, &probed, card, n_gpu_layers, params);
             }
         }
         if compared == 0 {
@@ -143,6 +148,7 @@ impl Survey<'_> {
     fn compare(
         &mut self,
         at: &str,
+        arch: &str,
         profile: &ModelProfile,
         probed: &Probed<'_>,
         card: Option<&Card>,
@@ -170,6 +176,7 @@ impl Survey<'_> {
                             .push(format!("{at}: {ours:?}, llama.cpp: {theirs:?}"));
                     }
                 }
+                self.compare_compute(at, arch, &estimate, n_gpu_layers, &theirs);
                 1
             }
             (Err(refused), Ok(_)) => {
@@ -179,6 +186,32 @@ impl Survey<'_> {
             }
             // Not every graph can be made of every setting.
             (_, Err(_)) => 0,
+        }
+    }
+
+    /// The compute buffers of one setting, where the estimate says that they are llama.cpp's.
+    fn compare_compute(
+        &mut self,
+        at: &str,
+        arch: &str,
+        estimate: &Estimate,
+        n_gpu_layers: u32,
+        theirs: &[Footprint],
+    ) {
+        if !estimate.compute_is_exact(n_gpu_layers) {
+            return;
+        }
+        let ours = estimate.footprints(n_gpu_layers);
+        // The results' buffer is none of them.
+        let host = ours.host.compute - ours.output;
+        let devices = ours.gpus.iter().map(|gpu| gpu.compute).chain([host]);
+        let ours: Vec<u64> = devices.collect();
+        let theirs: Vec<u64> = theirs.iter().map(|device| device.compute).collect();
+        *self.compute.entry(arch.to_owned()).or_default() += 1;
+        if ours != theirs {
+            self.faults.push(format!(
+                "{at}: compute buffers {ours:?}, llama.cpp: {theirs:?}"
+            ));
         }
     }
 
@@ -211,10 +244,14 @@ impl Survey<'_> {
 
 impl std::fmt::Display for Survey<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        writeln!(f, "| architecture | files | comparisons |")?;
-        writeln!(f, "|---|--:|--:|")?;
+        writeln!(
+            f,
+            "| architecture | files | comparisons | of compute buffers |"
+        )?;
+        writeln!(f, "|---|--:|--:|--:|")?;
         for (arch, (files, comparisons)) in &self.exact {
-            writeln!(f, "| {arch} | {files} | {comparisons} |")?;
+            let compute = self.compute.get(arch).copied().unwrap_or_default();
+            writeln!(f, "| {arch} | {files} | {comparisons} | {compute} |")?;
         }
         let comparisons: usize = self.exact.values().map(|(_, n)| n).sum();
         let files: usize = self.exact.values().map(|(n, _)| n).sum();
@@ -222,6 +259,12 @@ impl std::fmt::Display for Survey<'_> {
             f,
             "\n{} architectures, {files} files, {comparisons} comparisons",
             self.exact.len()
+        )?;
+        writeln!(
+            f,
+            "compute buffers: {} architectures, {} comparisons",
+            self.compute.len(),
+            self.compute.values().sum::<usize>()
         )?;
         for (model, reason) in &self.unknown {
             writeln!(f, "unknown: {model}: {reason}")?;

@@ -22,8 +22,18 @@ pub struct Switches {
     pub final_softcap: f32,
     /// `logit_scale`: a number that logits are multiplied by; 0 is none.
     pub logit_scale: f32,
-    /// `rope.dimension_sections`: whether there are several positions per token.
+    /// `rope.dimension_sections`: whether there may be several positions per token (llama-hparams.cpp, `use_mrope`).
     pub sections: bool,
+    /// `rope.scaling.finetuned`: whether queries and keys are rotated by position, where the architecture has a choice.
+    pub rope_finetuned: Option<bool>,
+    /// `embedding_scale`: a number that embeddings are multiplied by; 0 is none.
+    pub embedding_scale: Option<f32>,
+    /// `residual_scale`: a number that what is added to the stream is multiplied by; 0 is none.
+    pub residual_scale: Option<f32>,
+    /// `n_deepstack_layers`: blocks after which a part of the embeddings is added.
+    pub deepstack_layers: u32,
+    /// `deepstack_mapping`: the same before blocks that the header lists.
+    pub deepstack_mapping: bool,
     /// `rope.dimension_count`: elements of a head that are rotated by position; 0 where the header does not say.
     pub rotated: u32,
     /// `attention.kv_lora_rank`: elements that keys and values are compressed to.
@@ -46,7 +56,15 @@ impl Switches {
             temperature_scale: float("attention.temperature_scale")?,
             final_softcap: float("final_logit_softcapping")?,
             logit_scale: float("logit_scale")?,
-            sections: header.arch_get("rope.dimension_sections")?.is_some(),
+            sections: matches!(
+                header.arch_u32_per_layer("rope.dimension_sections", 4),
+                Ok(Some(sections)) if sections.iter().take(2).all(|&n| n > 0)
+            ),
+            rope_finetuned: header.arch_bool("rope.scaling.finetuned")?,
+            embedding_scale: header.arch_f32("embedding_scale")?,
+            residual_scale: header.arch_f32("residual_scale")?,
+            deepstack_layers: int("n_deepstack_layers")?,
+            deepstack_mapping: header.arch_get("deepstack_mapping")?.is_some(),
             rotated: int("rope.dimension_count")?,
             kv_rank: int("attention.kv_lora_rank")?,
             key_length_mla: int("attention.key_length_mla")?,

@@ -28,6 +28,7 @@ pub(crate) fn settings() -> Vec<ContextParams> {
                 // Quantised values need flash attention.
                 params.type_v = KvType::F16;
             }
+            params.repack = false;
             params.n_ubatch = if choice(6) { 64 } else { 512 };
             params
         })
@@ -72,6 +73,8 @@ impl<'a> Probed<'a> {
                 devices: Some(card.iter().map(|card| card.sim.device()).collect()),
                 load_mode: LoadMode::None,
                 no_alloc: true,
+                // So that nothing is uncertain of what the CPU computes with.
+                use_extra_bufts: false,
                 ..ModelParams::default()
             },
         )?;

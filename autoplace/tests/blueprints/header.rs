@@ -125,6 +125,7 @@ pub(super) fn keys_without(
     .u32("wkv.head_size", head)
     .u32("shortconv.l_cache", 3)
     .f32("residual_scale", 3.5)
+    .f32("embedding_scale", 12.0)
     .u32("attn_res.block_size", 12)
     .f32("activation.situ_beta", 4.0)
     .f32("activation.situ_linear_beta", 25.0);

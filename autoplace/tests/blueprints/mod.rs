@@ -33,6 +33,8 @@ pub(crate) struct Blueprint {
     also: Vec<(String, Vec<u64>)>,
     /// Tensors that llama.cpp would make, and files of this kind do not have.
     without: Vec<String>,
+    /// Ends of the names of tensors that llama.cpp would make, and most files do not have.
+    lacks: &'static [&'static str],
     /// The first block that predicts: llama.cpp does not look for the scales of what it does not load.
     predicts_from: u32,
     /// The type of its matrices.
@@ -49,9 +51,15 @@ impl Blueprint {
             made_of: None,
             also: Vec::new(),
             without: Vec::new(),
+            lacks: &[],
             predicts_from: u32::MAX,
             matrices: TensorType::F16,
         }
+    }
+
+    /// Whether it may lack something that its architecture cannot do without.
+    pub(crate) fn may_be_refused(&self) -> bool {
+        self.name == "bare"
     }
 
     pub(crate) fn title(&self) -> String {
@@ -76,7 +84,8 @@ impl Blueprint {
         let kept = tensors.iter().filter(|tensor| {
             let name = tensor.name.as_str();
             let scale = name.ends_with("scale") && block_of(name) >= Some(self.predicts_from);
-            !scale && !self.without.iter().any(|out| name == out)
+            let lacks = self.lacks.iter().any(|end| name.ends_with(end));
+            !scale && !lacks && !self.without.iter().any(|out| name == out)
         });
         let file = kept.fold(self.keys.clone(), |file, tensor| {
             let used = tensor.shape.iter().rposition(|&n| n > 1).unwrap_or(0);

@@ -76,6 +76,15 @@ pub(super) const TWISTS: &[Twist] = &[
         says: &[("block_count", 64)],
         ..omits("exaone4", "64-blocks", &[PATTERN])
     },
+    omits("glm4", "one-position", &["rope.dimension_sections"]),
+    omits("glm4moe", "one-position", &["rope.dimension_sections"]),
+    omits(
+        "granite",
+        "unscaled",
+        &["embedding_scale", "residual_scale"],
+    ),
+    says("qwen3vl", "deepstack", &[("n_deepstack_layers", 3)]),
+    says("qwen3vlmoe", "deepstack", &[("n_deepstack_layers", 3)]),
     omits("qwen3next", "fourth", &[INTERVAL]),
     omits("qwen35", "fourth", &[INTERVAL]),
     omits("minimax-01", "eighth", &[INTERVAL]),

@@ -11,6 +11,9 @@ use super::lists::{EXPERTS_ONLY, EXPERTS_TOO, PREDICTS};
 use super::predicting::predicting;
 use super::twists::TWISTS;
 
+/// Ends of the names of tensors that few files have.
+const USUALLY_ABSENT: &[&str] = &["scale", "cls.output.weight", "cls.output.bias"];
+
 /// The models of this architecture.
 pub(crate) fn all(arch: &str) -> Vec<Blueprint> {
     let dense = !EXPERTS_ONLY.contains(&arch);
@@ -36,6 +39,39 @@ pub(crate) fn all(arch: &str) -> Vec<Blueprint> {
     push("tied", keys(arch, large, !dense), TensorType::Q4_0);
     let tied = all.last_mut().expect("just pushed");
     tied.without = vec!["output.weight".to_owned(), "output.bias".to_owned()];
+    // What files have that somebody publishes: no scales, and few biases.
+    let usual: [(&str, bool, _, &[&str]); 4] = [
+        ("dense-usual", !dense, TensorType::F16, USUALLY_ABSENT),
+        ("experts-usual", true, TensorType::F16, USUALLY_ABSENT),
+        ("deep-usual", !dense, TensorType::Q8_0, USUALLY_ABSENT),
+        (
+            "bare",
+            !dense,
+            TensorType::Q8_0,
+            &["scale", ".bias", "cls.output.weight"],
+        ),
+    ];
+    for (name, with_experts, matrices, lacks) in usual {
+        let made = match name {
+            "dense-usual" => dense,
+            "experts-usual" => experts,
+            _ => true,
+        };
+        if made {
+            let of = if name == "dense-usual" || name == "experts-usual" {
+                small
+            } else {
+                large
+            };
+            all.push(Blueprint {
+                name,
+                keys: keys(arch, of, with_experts).build(),
+                matrices,
+                lacks,
+                ..Blueprint::plain(arch)
+            });
+        }
+    }
     if PREDICTS.contains(&arch) {
         all.push(predicting(arch, large, !dense));
     }
@@ -43,6 +79,7 @@ pub(crate) fn all(arch: &str) -> Vec<Blueprint> {
         all.push(Blueprint {
             name: twist.name,
             keys: twist.keys(!dense).build(),
+            lacks: USUALLY_ABSENT,
             ..Blueprint::plain(arch)
         });
     }

@@ -3,7 +3,6 @@
 use super::build::{Build, Homes};
 use super::network::Latent;
 use super::ops::Graph;
-use super::style::Rope;
 use super::tensor::{Home, Id, Memory, Tensor};
 use super::weights::Part;
 use crate::gguf::TensorType;
@@ -55,7 +54,10 @@ impl<H: Homes> Build<'_, H> {
     /// Inputs that no block uses do not get into the graph.
     pub(super) fn attention_inputs(&mut self) -> Inputs {
         let tokens = self.batch.tokens;
-        let positions = self.graph.input(TensorType::I32, [tokens, 1, 1, 1]);
+        let of_token = self.network.positions();
+        let positions = self
+            .graph
+            .input(TensorType::I32, [tokens.saturating_mul(of_token), 1, 1, 1]);
         let tempered =
             self.network.style.tempered_queries && self.network.switches.temperature_scale != 0.0;
         Inputs {
@@ -125,7 +127,7 @@ impl<H: Homes> Build<'_, H> {
         let attended = match self.network.latent {
             Some(latent) => self.latent_attention(stream, inputs, &cache, latent),
             None => {
-                let qkv = self.heads(stream, inputs, windowed);
+                let qkv = self.heads(stream, inputs);
                 self.attend(qkv, &cache)
             }
         };
@@ -134,7 +136,7 @@ impl<H: Homes> Build<'_, H> {
     }
 
     /// `build_qkv`, norms, rotation by position, and scales.
-    fn heads(&mut self, stream: Id, inputs: &Inputs, windowed: bool) -> Qkv {
+    fn heads(&mut self, stream: Id, inputs: &Inputs) -> Qkv {
         let style = self.network.style;
         let (heads_q, heads_k) = self.network.heads[self.block];
         let (head_k, head_v) = (self.network.head_k, self.network.head_v);
@@ -169,24 +171,22 @@ impl<H: Homes> Build<'_, H> {
         if !style.flat_norms {
             split(self, &mut parts);
         }
-        let [mut q, mut k, v] = parts;
-        q = self.norm(q, Part::QNorm, None, true).unwrap_or(q);
-        k = self.norm(k, Part::KNorm, None, true).unwrap_or(k);
-        parts = [q, k, v];
+        if !style.late_norms {
+            self.norm_queries_and_keys(&mut parts);
+        }
         if style.flat_norms {
             split(self, &mut parts);
         }
-        let [mut q, mut k, v] = parts;
-        let rotates = match style.rope {
-            Rope::Always => true,
-            Rope::Windowed => windowed,
-            Rope::WindowedIfAny => windowed || !self.network.windowed,
-        };
-        if rotates {
+        if self.network.rotates(self.block) {
             let factors = self.rope_factors();
-            q = self.graph.rope(q, inputs.positions, factors);
-            k = self.graph.rope(k, inputs.positions, factors);
+            for part in &mut parts[..2] {
+                *part = self.graph.rope(*part, inputs.positions, factors);
+            }
         }
+        if style.late_norms {
+            self.norm_queries_and_keys(&mut parts);
+        }
+        let [mut q, k, v] = parts;
         if style.scaled_queries {
             q = self.graph.unary(q);
         }
@@ -194,6 +194,11 @@ impl<H: Homes> Build<'_, H> {
             q = self.graph.binary(q, temperature);
         }
         Qkv { q, k, v }
+    }
+
+    fn norm_queries_and_keys(&mut self, [q, k, _]: &mut [Id; 3]) {
+        *q = self.norm(*q, Part::QNorm, None, true).unwrap_or(*q);
+        *k = self.norm(*k, Part::KNorm, None, true).unwrap_or(*k);
     }
 
     /// `llama_model::get_rope_factors`: the copy in the block's own memory.

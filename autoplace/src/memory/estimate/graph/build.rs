@@ -3,7 +3,7 @@
 use super::attention::Inputs;
 use super::network::Network;
 use super::ops::Graph;
-use super::style::{Embedding, Logits, Norm};
+use super::style::{Embedding, Logits, Norm, PostNorms, Residual};
 use super::tensor::{Backend, Home, Id, Memory};
 use super::weights::{Part, Stored};
 use crate::gguf::TensorType;
@@ -126,7 +126,7 @@ impl<'a, H: Homes> Build<'a, H> {
         self.fused = fused;
         self.pin_norms = offloaded || self.batch.tokens < PIN_NORMS_BELOW;
         self.cpu = cpu;
-        let mut stream = self.embeddings();
+        let (embedded, mut stream) = self.embeddings();
         let inputs = self.attention_inputs();
         let outputs = self
             .graph
@@ -140,6 +140,12 @@ impl<'a, H: Homes> Build<'a, H> {
             });
             let last = i + 1 == blocks.len() && !late;
             stream = self.one_block(stream, &inputs, last.then_some(outputs));
+            if self.network.adds_embeddings(block) {
+                let row = self.graph[embedded].nb[1];
+                let ne = [self.network.n_embd, self.batch.tokens];
+                let part = self.graph.view_2d(embedded, ne, row);
+                stream = self.graph.binary(stream, part);
+            }
         }
         if late {
             self.graph.set_output(stream);
@@ -152,7 +158,9 @@ impl<'a, H: Homes> Build<'a, H> {
 
     /// `build_inp_embd`: rows of the embedding, embeddings that somebody computed, or a mixture. All three are in the graph,
     /// whichever is used.
-    fn embeddings(&mut self) -> Id {
+    ///
+    /// Returns what is looked up, and what the first block sees of it.
+    fn embeddings(&mut self) -> (Id, Id) {
         let tokens = self.batch.tokens;
         let n_embd = self.network.n_embd;
         let home = Home::Weights(self.homes.embedding());
@@ -161,27 +169,44 @@ impl<'a, H: Homes> Build<'a, H> {
         let g = &mut *self.graph;
         let table = g.stored(rows.0, rows.1, home);
         let ids = g.input(TensorType::I32, [tokens, 1, 1, 1]);
-        let given = g.input(TensorType::F32, [n_embd, tokens, 1, 1]);
-        let by_token = g.get_rows(table, ids);
+        let width = n_embd.saturating_mul(1 + u64::from(self.network.switches.deepstack_layers));
+        let padded = |g: &mut Graph, rows: Id| {
+            if width == n_embd {
+                rows
+            } else {
+                g.reshaped(rows, [width, tokens, 1, 1])
+            }
+        };
+        let given = g.input(TensorType::F32, [width, tokens, 1, 1]);
+        let rows = g.get_rows(table, ids);
+        let by_token = padded(g, rows);
         let mixed_ids = g.input(TensorType::I32, [tokens, 1, 1, 1]);
         let mixed_places = g.input(TensorType::I64, [tokens, 1, 1, 1]);
-        let mixed_given = g.input(TensorType::F32, [n_embd, tokens, 1, 1]);
+        let mixed_given = g.input(TensorType::F32, [width, tokens, 1, 1]);
         let copied = g.copied(mixed_given);
         let mixed_rows = g.get_rows(table, mixed_ids);
+        let mixed_rows = padded(g, mixed_rows);
         let mixed = g.set_rows(copied, mixed_rows, mixed_places);
         for choice in [by_token, given, mixed] {
             g.expand(choice);
         }
-        match self.network.style.embedding {
+        if width != n_embd {
+            let row = g[by_token].nb[1];
+            return (by_token, g.view_2d(by_token, [n_embd, tokens], row));
+        }
+        let stated = self.network.switches.embedding_scale.unwrap_or_default() != 0.0;
+        let stream = match self.network.style.embedding {
             Embedding::Plain => by_token,
-            Embedding::Scaled => g.unary(by_token),
+            Embedding::ScaledIfStated if !stated => by_token,
+            Embedding::Scaled | Embedding::ScaledIfStated => g.unary(by_token),
             Embedding::ScaledByRow => {
                 let scale = g.input(TensorType::F32, [1, tokens, 1, 1]);
                 let scaled = g.binary(by_token, scale);
                 g.expand(scaled);
                 scaled
             }
-        }
+        };
+        (by_token, stream)
     }
 
     /// `outputs`: which rows the last block goes on with.
@@ -202,19 +227,30 @@ impl<'a, H: Homes> Build<'a, H> {
         if let Some(rows) = outputs {
             attended = self.graph.get_rows(attended, rows);
             residual = self.graph.get_rows(residual, rows);
-            if style.parallel {
+            if style.residual != Residual::Sequential {
                 shared = self.graph.get_rows(shared, rows);
             }
         }
-        if style.parallel {
+        if style.residual != Residual::Sequential {
             let forward = self.feed_forward(shared);
-            let sum = self.graph.binary(forward, residual);
-            return self.graph.binary(sum, attended);
+            let [first, second, third] = match style.residual {
+                Residual::ParallelSteps {
+                    attention_first: true,
+                } => [attended, forward, residual],
+                Residual::ParallelSteps { .. } => [forward, attended, residual],
+                _ => [forward, residual, attended],
+            };
+            let sum = self.graph.binary(first, second);
+            return self.graph.binary(sum, third);
         }
-        if style.post_norms {
+        if style.post_norms != PostNorms::None {
             attended = self
                 .norm(attended, Part::AttnPostNorm, None, true)
                 .unwrap_or(attended);
+        }
+        let scales = self.network.scales_residual();
+        if scales {
+            attended = self.graph.unary(attended);
         }
         let [first, second] = style.residual_first;
         let residual = match (heads.0, first) {
@@ -226,11 +262,14 @@ impl<'a, H: Homes> Build<'a, H> {
             .ffn_norm
             .and_then(|part| self.norm(residual, part, Some(Part::FfnNormBias), true));
         let mut forward = self.feed_forward(normed.unwrap_or(residual));
-        if style.post_norms {
-            // Named for no block, so that nothing pins it (models/gemma2.cpp).
+        if style.post_norms != PostNorms::None {
+            let named = style.post_norms == PostNorms::Named;
             forward = self
-                .norm(forward, Part::FfnPostNorm, None, false)
+                .norm(forward, Part::FfnPostNorm, None, named)
                 .unwrap_or(forward);
+        }
+        if scales {
+            forward = self.graph.unary(forward);
         }
         if second {
             return self.graph.binary(residual, forward);
@@ -266,7 +305,8 @@ impl<'a, H: Homes> Build<'a, H> {
         let switches = &self.network.switches;
         let steps = match self.network.style.logits {
             Logits::Plain => 0,
-            Logits::Scaled => u8::from(switches.logit_scale != 0.0),
+            Logits::Scaled => 1,
+            Logits::ScaledIfStated => u8::from(switches.logit_scale != 0.0),
             Logits::Capped => 3,
             Logits::CappedIfStated if switches.final_softcap != 0.0 => 3,
             Logits::CappedIfStated => 0,

@@ -1,6 +1,7 @@
 //! The feed-forward step, dense or by experts (llama-graph.cpp:1690-2440).
 
 use super::build::{Build, Homes};
+use super::style::Gateless;
 use super::tensor::Id;
 use super::weights::Part;
 
@@ -45,7 +46,7 @@ impl<H: Homes> Build<'_, H> {
         self.graph.binary(routed, shared)
     }
 
-    /// `build_ffn`. Without a gate of its own the two are halves of one matrix (models/phi3.cpp).
+    /// `build_ffn`. Without a matrix of its own the gate is half of one (models/phi3.cpp), or there is none.
     fn dense(&mut self, stream: Id, parts: &Dense) -> Id {
         let step = |this: &mut Self, of: Id, (weight, bias): (Part, Option<Part>)| {
             let product = this.product(weight, of)?;
@@ -57,7 +58,10 @@ impl<H: Homes> Build<'_, H> {
         let up = step(self, stream, parts.up).unwrap_or(stream);
         let hidden = match step(self, stream, parts.gate) {
             Some(gate) => self.graph.glu_split(gate, up),
-            None => self.graph.glu(up),
+            None => match self.network.style.gateless {
+                Gateless::Half => self.graph.glu(up),
+                Gateless::Unary(steps) => (0..steps).fold(up, |of, _| self.graph.unary(of)),
+            },
         };
         step(self, hidden, parts.down).unwrap_or(hidden)
     }

@@ -1,7 +1,7 @@
 //! What a graph needs to know of a model, prepared once.
 
-use super::style::{self, Style};
-use super::weights::Weights;
+use super::style::{self, Positions, Rope, Style};
+use super::weights::{Stored, Weights};
 use crate::profile::{BlockState, ModelProfile, StateLaw, Switches};
 
 /// Keys and values of all heads in one (MLA): models/deepseek2.cpp.
@@ -69,7 +69,16 @@ impl Network {
         };
         let one_width = (hparams.head_dim_k, hparams.head_dim_v)
             == (hparams.head_dim_k_swa, hparams.head_dim_v_swa);
-        if weights.others || switches.sections || !one_width || !blocks.iter().all(attends) {
+        if weights.others || !one_width || !blocks.iter().all(attends) {
+            return None;
+        }
+        let style_knows = (style.deepstack || switches.deepstack_layers == 0)
+            && !switches.deepstack_mapping
+            && switches.rope_finetuned != Some(false);
+        // models/qwen3vl.cpp puts logits before those of an output that is narrower than the embedding.
+        let rows = |stored: Option<Stored>| stored.map(|stored| stored.ne[1]);
+        let narrowed = style.deepstack && rows(weights.embedding) != rows(weights.output);
+        if !style_knows || narrowed {
             return None;
         }
         let windowed = |state: &BlockState| matches!(state, BlockState::Windowed { .. });
@@ -142,9 +151,43 @@ impl Network {
         })
     }
 
+    /// Whether this block rotates queries and keys by position.
+    pub(super) fn rotates(&self, block: usize) -> bool {
+        let windowed = matches!(self.states[block], BlockState::Windowed { .. });
+        match self.style.rope {
+            Rope::Always => true,
+            Rope::Windowed => windowed,
+            Rope::WindowedIfAny => windowed || !self.windowed,
+            Rope::AllBut(n) => !(block + 1).is_multiple_of(n),
+        }
+    }
+
+    /// Positions of a token.
+    pub(super) fn positions(&self) -> u64 {
+        match self.style.positions {
+            Positions::Four => 4,
+            Positions::FourIfStated if self.switches.sections => 4,
+            Positions::One | Positions::FourIfStated => 1,
+        }
+    }
+
+    /// Whether what a block adds to the stream is multiplied by a number.
+    pub(super) fn scales_residual(&self) -> bool {
+        let stated = self.switches.residual_scale.map(|scale| scale != 0.0);
+        let unstated = self.style.scaled_residual;
+        unstated.is_some_and(|always| stated.unwrap_or(always))
+    }
+
+    /// Whether a part of the embeddings is added after this block.
+    pub(super) fn adds_embeddings(&self, block: usize) -> bool {
+        block < self.switches.deepstack_layers as usize
+    }
+
     fn same_shapes(&self, a: usize, b: usize) -> bool {
         self.states[a] == self.states[b]
             && self.heads[a] == self.heads[b]
+            && self.rotates(a) == self.rotates(b)
+            && self.adds_embeddings(a) == self.adds_embeddings(b)
             && self.weights.blocks[a].same_shapes(&self.weights.blocks[b])
     }
 
