@@ -12,6 +12,8 @@ pub struct Switches {
     pub expert_weights_norm: bool,
     /// `expert_weights_scale`: a number that they are multiplied by; 0 and 1 are none.
     pub expert_weights_scale: f32,
+    /// `expert_gating_func`: 1 is softmax, 2 sigmoid, and others wire the experts in another way; 0 where the header is silent.
+    pub expert_gating: u32,
     /// `expert_group_count`: groups that experts are chosen from in a first step.
     pub expert_groups: u32,
     /// `expert_group_used_count`: groups that stay.
@@ -51,6 +53,7 @@ impl Switches {
         Ok(Self {
             expert_weights_norm: header.arch_bool("expert_weights_norm")?.unwrap_or_default(),
             expert_weights_scale: float("expert_weights_scale")?,
+            expert_gating: int("expert_gating_func")?,
             expert_groups: int("expert_group_count")?,
             expert_groups_used: int("expert_group_used_count")?,
             temperature_scale: float("attention.temperature_scale")?,

@@ -1,7 +1,7 @@
 //! What a graph needs to know of a model, prepared once.
 
 use super::style::{self, Positions, Rope, Style};
-use super::weights::{Stored, Weights};
+use super::weights::{Part, Stored, Weights};
 use crate::profile::{BlockState, ModelProfile, StateLaw, Switches};
 
 /// Keys and values of all heads in one (MLA): models/deepseek2.cpp.
@@ -74,11 +74,19 @@ impl Network {
         }
         let style_knows = (style.deepstack || switches.deepstack_layers == 0)
             && !switches.deepstack_mapping
-            && switches.rope_finetuned != Some(false);
+            && switches.rope_finetuned != Some(false)
+            && switches.embedding_scale.is_none_or(|scale| scale != 0.0)
+            && (switches.expert_gating <= 2 || style.mixing.softmax_of_chosen);
+        // models/stablelm.cpp: a block without this norm is wired in another way.
+        let rewired = profile.architecture == "stablelm"
+            && !weights
+                .blocks
+                .iter()
+                .all(|block| block.find(Part::FfnNorm).is_some());
         // models/qwen3vl.cpp puts logits before those of an output that is narrower than the embedding.
         let rows = |stored: Option<Stored>| stored.map(|stored| stored.ne[1]);
         let narrowed = style.deepstack && rows(weights.embedding) != rows(weights.output);
-        if !style_knows || narrowed {
+        if !style_knows || narrowed || rewired {
             return None;
         }
         let windowed = |state: &BlockState| matches!(state, BlockState::Windowed { .. });
