@@ -52,8 +52,8 @@ pub(crate) fn all(arch: &str) -> Vec<Blueprint> {
         ),
     ];
     for (name, with_experts, matrices, lacks) in usual {
-        // Here what is named a scale is no option.
-        if matches!(arch, "clef" | "gemma4") {
+        // What these lack would be no option, or tells nothing: their law is unknown.
+        if matches!(arch, "clef" | "eagle3" | "gemma4") {
             break;
         }
         let made = match name {
