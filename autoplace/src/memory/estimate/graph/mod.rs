@@ -46,6 +46,7 @@ use self::network::Network;
 use self::ops::Graph;
 use self::repeat::{SETTLING, Selection};
 use self::sched::Scheduler;
+use self::style::Residual;
 use super::compute::ComputeBytes;
 use super::{Assignment, Place};
 
@@ -208,14 +209,15 @@ impl ComputeGraph {
         self.lays_out && looks_up && self.fuses_surely() && !self.may_repack(assignment)
     }
 
-    const fn fuses_surely(&self) -> bool {
+    fn fuses_surely(&self) -> bool {
         match self.flash {
             FlashAttention::Off => true,
             FlashAttention::On => self.fuses,
             // Whether AUTO keeps attention fused depends on where it comes to be computed. Seen otherwise than here: attention beside
             // a feed-forward step, its cache on the host, and weights elsewhere than their layer.
             FlashAttention::Auto => {
-                let torn = self.network.style.parallel && !self.caches.offloaded;
+                let beside = self.network.style.residual != Residual::Sequential;
+                let torn = beside && !self.caches.offloaded;
                 self.fuses && !(torn && self.overrides.is_some())
             }
         }
