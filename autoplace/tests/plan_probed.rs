@@ -158,22 +158,24 @@ fn the_error_of_a_probed_plan_is_about_the_split_that_lacks_the_least() {
 
 #[test]
 fn memory_of_unknown_law_is_planned_by_a_probe_only() {
-    let shape = Shape {
-        arch: "eagle3",
-        ..LLAMA_1B
-    };
-    let profile = shape.profile();
+    // A draft without a context of its own, and a graph of several streams.
+    for arch in ["eagle3", "gemma3n"] {
+        let builder = Shape { arch, ..LLAMA_1B }.builder();
+        let header = builder.u32(&format!("{arch}.attention.sliding_window"), 512);
+        planned_by_a_probe_only(&ModelProfile::from_header(&header.header().unwrap()).unwrap());
+    }
+}
+
+fn planned_by_a_probe_only(profile: &ModelProfile) {
     let machine = Machine::new(Host::new(gib(32))).with_gpu(Gpu::new("card").total(gib(8)));
-    let error = Planner::new(&profile, &machine).plan().unwrap_err();
+    let error = Planner::new(profile, &machine).plan().unwrap_err();
     assert!(matches!(error, Error::Unknown { .. }), "{error}");
     let probe = Scaled {
-        profile: &profile,
+        profile,
         percent: 100,
         asked: RefCell::default(),
     };
-    let plan = Planner::new(&profile, &machine)
-        .plan_probed(&probe)
-        .unwrap();
+    let plan = Planner::new(profile, &machine).plan_probed(&probe).unwrap();
     assert_eq!(plan.confidence, Confidence::Probed);
     assert!(plan.full_offload);
 }
