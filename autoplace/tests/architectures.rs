@@ -8,6 +8,7 @@
 #![cfg(feature = "llama")]
 
 mod blueprints;
+mod native_params;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};

@@ -4,6 +4,7 @@
 #![cfg(feature = "llama")]
 
 mod compute_buffers_support;
+mod native_params;
 mod synthetic;
 
 use std::path::Path;

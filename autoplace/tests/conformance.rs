@@ -7,6 +7,7 @@
 #![cfg(feature = "llama")]
 
 mod conformance_support;
+mod native_params;
 mod synthetic;
 
 use std::path::{Path, PathBuf};

@@ -1,42 +1,12 @@
 //! What is exact of a placement costs the same few allocations however many layers the model has: a search looks at hundreds.
 
+mod counting;
 mod shapes;
-
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 use autoplace::machine::{Gpu, gib};
 use autoplace::memory::{ContextParams, Estimate, Place, TensorOverride};
 
 use shapes::{LLAMA_1B, LLAMA_70B, Shape};
-
-/// Counts allocations.
-struct Counting;
-
-static ALLOCATIONS: AtomicUsize = AtomicUsize::new(0);
-
-// SAFETY: every call is the system allocator's; counting has no effect on memory.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
-        // SAFETY: the caller's promise.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        // SAFETY: the caller's promise.
-        unsafe { System.dealloc(pointer, layout) }
-    }
-
-    unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
-        // SAFETY: the caller's promise.
-        unsafe { System.realloc(pointer, layout, size) }
-    }
-}
-
-#[global_allocator]
-static ALLOCATOR: Counting = Counting;
 
 /// Allocations of a placement of half of the model on three GPUs, with weights elsewhere.
 fn allocations(shape: &Shape) -> usize {
@@ -50,10 +20,10 @@ fn allocations(shape: &Shape) -> usize {
         .unwrap()
         .overrides(&rules)
         .unwrap();
-    let before = ALLOCATIONS.load(Ordering::Relaxed);
+    let before = counting::allocations();
     let assignment = estimate.assignment(profile.n_layer() / 2);
     let stored = estimate.stored(&assignment);
-    let after = ALLOCATIONS.load(Ordering::Relaxed);
+    let after = counting::allocations();
     assert!(stored.host.weights > 0 && stored.gpus.iter().all(|gpu| gpu.weights > 0));
     after - before
 }

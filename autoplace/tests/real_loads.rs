@@ -3,6 +3,7 @@
 
 #![cfg(feature = "llama")]
 
+mod native_params;
 mod random_weights;
 mod real_loads_support;
 mod synthetic;
@@ -16,7 +17,7 @@ use autoplace::llama_sys::sim::{Rules, SimGpu};
 use autoplace::load::NativeProbe;
 use autoplace::machine::{Gpu, gib};
 use autoplace::memory::{Breakdown, BufferBytes, ContextParams, Place, Split, TensorOverride};
-use real_loads_support::{Bytes, Card, Placement, decode, load, native, settings};
+use real_loads_support::{Bytes, Card, Placement, decode, load, settings};
 
 /// Registered cards are GPUs of the whole process: one test at a time.
 fn alone() -> MutexGuard<'static, ()> {
@@ -79,7 +80,7 @@ fn compare(
 
     let model = load(path, &cards, &placement.split, params);
     let model = model.map_err(|error| format!("load: {error}"))?;
-    let context = Context::new(&model, native(params));
+    let context = Context::new(&model, native_params::context(params));
     let mut context = context.map_err(|error| format!("context: {error}"))?;
     if context.copies() != probed.copies {
         return Err(format!(
@@ -173,7 +174,7 @@ fn graphs_in_flight_are_counted_and_an_override_of_nothing_keeps_one() {
     }
     split.overrides.clear();
     let model = load(&path, &cards, &split, &params).unwrap();
-    let context = Context::new(&model, native(&params)).unwrap();
+    let context = Context::new(&model, native_params::context(&params)).unwrap();
     for (card, sum) in cards.iter().zip(&one.footprints.gpus) {
         assert_eq!(card.sim.used(), sum.total());
     }
@@ -215,7 +216,7 @@ fn a_gpu_whose_blocks_keep_nothing_fails_the_probe_as_it_fails_the_load() {
         let split = Split::layers(n_gpu_layers);
         let probed = probe.breakdown(&[&cards[0].gpu], &params, &split);
         let model = load(&path, &cards, &split, &params).unwrap();
-        let loaded = Context::new(&model, native(&params));
+        let loaded = Context::new(&model, native_params::context(&params));
         assert_eq!(loaded.is_ok(), works, "{n_gpu_layers} layers");
         assert_eq!(probed.is_ok(), works, "{n_gpu_layers} layers: {probed:?}");
     }

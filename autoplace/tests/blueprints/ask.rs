@@ -3,9 +3,11 @@
 use std::path::Path;
 
 use autoplace::llama_sys::sim::{Rules, SimGpu};
-use autoplace::llama_sys::{self, Context, LoadMode, Model, ModelParams};
+use autoplace::llama_sys::{self, Context, Device, LoadMode, Model, ModelParams};
 use autoplace::machine::{Gpu, gib};
 use autoplace::memory::{ContextParams, FlashAttention, Footprint, KvType};
+
+use crate::native_params;
 
 /// Eight settings in which any two of seven choices meet in all four combinations: the design of Plackett and Burman. The
 /// lengths of context take turns.
@@ -86,45 +88,13 @@ impl<'a> Probed<'a> {
         &self,
         params: &ContextParams,
     ) -> Result<Vec<Footprint>, llama_sys::Error> {
-        let context = Context::new(&self.model, native(params))?;
-        let breakdown = context.memory_breakdown()?;
-        let sum = |rows: &mut dyn Iterator<Item = &llama_sys::BufferUse>| {
-            rows.fold(Footprint::default(), |mut sum, row| {
-                sum += Footprint::new(row.model, row.context, row.compute);
-                sum
-            })
-        };
-        let card = self
-            .card
-            .map(|card| sum(&mut breakdown.on(&card.sim.device())));
-        let host = sum(&mut breakdown.on_host());
-        Ok(card.into_iter().chain([host]).collect())
-    }
-}
-
-fn native(params: &ContextParams) -> llama_sys::ContextParams {
-    let ty = |ty: KvType| match ty {
-        KvType::Q8_0 => llama_sys::KvType::Q8_0,
-        _ => llama_sys::KvType::F16,
-    };
-    llama_sys::ContextParams {
-        n_ctx: params.n_ctx,
-        n_batch: params.n_batch,
-        n_ubatch: params.n_ubatch,
-        n_seq_max: params.n_seq_max,
-        n_outputs_max: params.n_outputs_max,
-        n_threads: Some(1),
-        n_threads_batch: Some(1),
-        flash_attention: match params.flash_attn {
-            FlashAttention::Off => llama_sys::FlashAttention::Disabled,
-            _ => llama_sys::FlashAttention::Auto,
-        },
-        type_k: ty(params.type_k),
-        type_v: ty(params.type_v),
-        offload_kqv: params.offload_kqv,
-        op_offload: params.op_offload,
-        swa_full: params.swa_full,
-        kv_unified: params.kv_unified,
-        ..llama_sys::ContextParams::default()
+        let context = Context::new(&self.model, native_params::context(params))?;
+        let devices: Vec<Device> = self.card.iter().map(|card| card.sim.device()).collect();
+        let footprints = native_params::footprints(&context.memory_breakdown()?, &devices);
+        Ok(footprints
+            .gpus
+            .into_iter()
+            .chain([footprints.host])
+            .collect())
     }
 }

@@ -7,9 +7,10 @@ use std::path::Path;
 use autoplace::llama_sys::sim::{Rules, SimGpu};
 use autoplace::llama_sys::{self, Context, Device, LoadMode, MemoryBreakdown, Model, ModelParams};
 use autoplace::machine::{Gpu, gib};
-use autoplace::memory::estimate::Place;
-use autoplace::memory::{ContextParams, FlashAttention, KvType, TensorOverride};
+use autoplace::memory::{ContextParams, FlashAttention, KvType, Place, TensorOverride};
 use autoplace::profile::ModelProfile;
+
+use crate::native_params;
 
 /// Numbers that look random and are the same in every run (Knuth's MMIX constants).
 pub(crate) struct Dice(u64);
@@ -184,7 +185,7 @@ impl Loaded {
                 load_mode: LoadMode::None,
                 no_alloc: kind == Kind::Probe,
                 use_extra_bufts: repack,
-                overrides: native_overrides(overrides, &devices),
+                overrides: native_params::overrides(overrides, &devices),
                 ..ModelParams::default()
             },
         )?;
@@ -193,55 +194,7 @@ impl Loaded {
 
     /// What llama.cpp allocates for a context of these parameters.
     pub(crate) fn compute(&self, params: &ContextParams) -> Result<Compute, llama_sys::Error> {
-        let context = Context::new(&self.model, native(params))?;
+        let context = Context::new(&self.model, native_params::context(params))?;
         Ok(Compute::of(&context.memory_breakdown()?, &self.devices))
-    }
-}
-
-fn native_overrides(
-    overrides: &[TensorOverride],
-    devices: &[Device],
-) -> Vec<llama_sys::TensorOverride> {
-    let cpu = || {
-        let mut all = llama_sys::Backend::init().unwrap().devices().into_iter();
-        all.find(|device| device.name() == "CPU").unwrap()
-    };
-    let device = |place| match place {
-        Place::Host => cpu(),
-        Place::Gpu(gpu) => devices[gpu].clone(),
-    };
-    let native = |rule: &TensorOverride| llama_sys::TensorOverride {
-        pattern: rule.pattern.clone(),
-        device: device(rule.place),
-    };
-    overrides.iter().map(native).collect()
-}
-
-fn native(params: &ContextParams) -> llama_sys::ContextParams {
-    let kv = |ty: KvType| {
-        let mut all = llama_sys::KvType::ALL.iter().copied();
-        all.find(|kv| kv.to_string().eq_ignore_ascii_case(&ty.to_string()))
-            .unwrap()
-    };
-    llama_sys::ContextParams {
-        n_ctx: params.n_ctx,
-        n_batch: params.n_batch,
-        n_ubatch: params.n_ubatch,
-        n_seq_max: params.n_seq_max,
-        n_outputs_max: params.n_outputs_max,
-        n_threads: Some(1),
-        n_threads_batch: Some(1),
-        flash_attention: match params.flash_attn {
-            FlashAttention::Off => llama_sys::FlashAttention::Disabled,
-            FlashAttention::On => llama_sys::FlashAttention::Enabled,
-            _ => llama_sys::FlashAttention::Auto,
-        },
-        type_k: kv(params.type_k),
-        type_v: kv(params.type_v),
-        offload_kqv: params.offload_kqv,
-        op_offload: params.op_offload,
-        swa_full: params.swa_full,
-        kv_unified: params.kv_unified,
-        ..llama_sys::ContextParams::default()
     }
 }

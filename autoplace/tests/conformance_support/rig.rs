@@ -3,13 +3,11 @@
 use std::path::Path;
 
 use autoplace::llama_sys::sim::{Rules, SimGpu};
-use autoplace::llama_sys::{
-    self, Backend, Context, Device, DeviceKind, LoadMode, Model, ModelParams,
-};
+use autoplace::llama_sys::{self, Context, Device, LoadMode, Model, ModelParams};
 use autoplace::machine::{Gpu, gib};
-use autoplace::memory::{
-    ContextParams, FlashAttention, Footprint, Footprints, KvType, Place, Split,
-};
+use autoplace::memory::{ContextParams, Footprints, Split};
+
+use crate::native_params;
 
 /// A simulated card, and the same as the planner sees it.
 pub(crate) struct Card {
@@ -136,23 +134,11 @@ impl Probed {
         load_mode: LoadMode,
     ) -> Result<Self, llama_sys::Error> {
         let devices: Vec<Device> = cards.iter().map(|card| card.device()).collect();
-        let all = Backend::init()?.devices();
-        let cpu = all.iter().find(|device| device.kind() == DeviceKind::Cpu);
-        let overrides = split.overrides.iter().map(|rule| {
-            let device = match rule.place {
-                Place::Host => cpu.unwrap(),
-                Place::Gpu(gpu) => &devices[gpu],
-            };
-            llama_sys::TensorOverride {
-                pattern: rule.pattern.clone(),
-                device: device.clone(),
-            }
-        });
         let model = Model::load(
             path,
             ModelParams {
                 n_gpu_layers: i32::try_from(split.n_gpu_layers).unwrap(),
-                overrides: overrides.collect(),
+                overrides: native_params::overrides(&split.overrides, &devices),
                 tensor_split: split.tensor_split.clone(),
                 devices: Some(devices.clone()),
                 load_mode,
@@ -185,56 +171,10 @@ impl Probed {
         &self,
         params: &ContextParams,
     ) -> Result<Footprints, llama_sys::Error> {
-        let context = Context::new(
-            &self.model,
-            llama_sys::ContextParams {
-                n_ctx: params.n_ctx,
-                n_batch: params.n_batch,
-                n_ubatch: params.n_ubatch,
-                n_seq_max: params.n_seq_max,
-                n_outputs_max: params.n_outputs_max,
-                n_threads: Some(1),
-                n_threads_batch: Some(1),
-                flash_attention: match params.flash_attn {
-                    FlashAttention::Off => llama_sys::FlashAttention::Disabled,
-                    _ => llama_sys::FlashAttention::Auto,
-                },
-                type_k: native(params.type_k),
-                type_v: native(params.type_v),
-                offload_kqv: params.offload_kqv,
-                op_offload: params.op_offload,
-                swa_full: params.swa_full,
-                kv_unified: params.kv_unified,
-                ..llama_sys::ContextParams::default()
-            },
-        )?;
-        let breakdown = context.memory_breakdown()?;
-        let mut host = Footprint::default();
-        for row in breakdown.on_host() {
-            host += Footprint::new(row.model, row.context, row.compute);
-        }
-        let gpus = self.devices.iter().map(|device| {
-            let mut gpu = Footprint::default();
-            for row in breakdown.on(device) {
-                gpu += Footprint::new(row.model, row.context, row.compute);
-            }
-            gpu
-        });
-        Ok(Footprints::new(gpus.collect(), host))
-    }
-}
-
-fn native(ty: KvType) -> llama_sys::KvType {
-    match ty {
-        KvType::F32 => llama_sys::KvType::F32,
-        KvType::F16 => llama_sys::KvType::F16,
-        KvType::BF16 => llama_sys::KvType::BF16,
-        KvType::Q8_0 => llama_sys::KvType::Q8_0,
-        KvType::Q5_0 => llama_sys::KvType::Q5_0,
-        KvType::Q5_1 => llama_sys::KvType::Q5_1,
-        KvType::Q4_0 => llama_sys::KvType::Q4_0,
-        KvType::Q4_1 => llama_sys::KvType::Q4_1,
-        KvType::IQ4_NL => llama_sys::KvType::IQ4_NL,
-        other => panic!("{other} is new"),
+        let context = Context::new(&self.model, native_params::context(params))?;
+        Ok(native_params::footprints(
+            &context.memory_breakdown()?,
+            &self.devices,
+        ))
     }
 }

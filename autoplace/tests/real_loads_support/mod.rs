@@ -4,13 +4,13 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use autoplace::llama_sys::sim::{Rules, SimGpu};
-use autoplace::llama_sys::{
-    self, Batch, Context, DeviceKind, LoadMode, MemoryBreakdown, Model, ModelParams,
-};
+use autoplace::llama_sys::{self, Batch, Context, LoadMode, MemoryBreakdown, Model, ModelParams};
 use autoplace::machine::{Gpu, gib};
 use autoplace::memory::{
     Breakdown, ContextParams, FlashAttention, KvType, Place, Split, TensorOverride,
 };
+
+use crate::native_params;
 
 /// Rules of a card, and whether it computes asynchronously.
 pub(crate) type CardKind = (Rules, bool);
@@ -143,28 +143,13 @@ pub(crate) fn load(
     params: &ContextParams,
 ) -> Result<Model, llama_sys::Error> {
     let devices: Vec<_> = cards.iter().map(|card| card.sim.device()).collect();
-    let cpu = llama_sys::Backend::init()?
-        .devices()
-        .into_iter()
-        .find(|device| device.kind() == DeviceKind::Cpu)
-        .unwrap();
-    let overrides = split
-        .overrides
-        .iter()
-        .map(|rule| llama_sys::TensorOverride {
-            pattern: rule.pattern.clone(),
-            device: match rule.place {
-                Place::Host => cpu.clone(),
-                Place::Gpu(gpu) => devices[gpu].clone(),
-            },
-        });
     let metal = cards.iter().any(|card| card.gpu.backend == "MTL");
     Model::load(
         path,
         ModelParams {
             n_gpu_layers: i32::try_from(split.n_gpu_layers).unwrap(),
             tensor_split: split.tensor_split.clone(),
-            overrides: overrides.collect(),
+            overrides: native_params::overrides(&split.overrides, &devices),
             load_mode: if params.mmap && !metal {
                 LoadMode::Auto
             } else {
@@ -175,35 +160,6 @@ pub(crate) fn load(
             ..ModelParams::default()
         },
     )
-}
-
-/// llama.cpp's own parameters; one thread.
-pub(crate) fn native(params: &ContextParams) -> llama_sys::ContextParams {
-    let kv = |ty: KvType| match ty {
-        KvType::Q8_0 => llama_sys::KvType::Q8_0,
-        _ => llama_sys::KvType::F16,
-    };
-    llama_sys::ContextParams {
-        n_ctx: params.n_ctx,
-        n_batch: params.n_batch,
-        n_ubatch: params.n_ubatch,
-        n_seq_max: params.n_seq_max,
-        n_outputs_max: params.n_outputs_max,
-        n_threads: Some(1),
-        n_threads_batch: Some(1),
-        flash_attention: match params.flash_attn {
-            FlashAttention::Off => llama_sys::FlashAttention::Disabled,
-            FlashAttention::On => llama_sys::FlashAttention::Enabled,
-            _ => llama_sys::FlashAttention::Auto,
-        },
-        type_k: kv(params.type_k),
-        type_v: kv(params.type_v),
-        offload_kqv: params.offload_kqv,
-        op_offload: params.op_offload,
-        swa_full: params.swa_full,
-        kv_unified: params.kv_unified,
-        ..llama_sys::ContextParams::default()
-    }
 }
 
 /// A prompt of more than one full batch of the graph over all sequences, and a token of each.

@@ -1,0 +1,80 @@
+//! Our parameters in llama.cpp's own structs, and its account in ours, for tests that ask llama.cpp itself. The library has its own
+//! such table, which these hold it against.
+#![allow(dead_code)] // Each test uses some of it.
+
+use autoplace::llama_sys::{self, Backend, Device, DeviceKind, MemoryBreakdown};
+use autoplace::memory::{
+    ContextParams, FlashAttention, Footprint, Footprints, KvType, Place, TensorOverride,
+};
+
+/// The parameters of a context; one thread.
+pub(crate) fn context(params: &ContextParams) -> llama_sys::ContextParams {
+    llama_sys::ContextParams {
+        n_ctx: params.n_ctx,
+        n_batch: params.n_batch,
+        n_ubatch: params.n_ubatch,
+        n_seq_max: params.n_seq_max,
+        n_outputs_max: params.n_outputs_max,
+        n_threads: Some(1),
+        n_threads_batch: Some(1),
+        flash_attention: match params.flash_attn {
+            FlashAttention::Off => llama_sys::FlashAttention::Disabled,
+            FlashAttention::On => llama_sys::FlashAttention::Enabled,
+            _ => llama_sys::FlashAttention::Auto,
+        },
+        type_k: kv_type(params.type_k),
+        type_v: kv_type(params.type_v),
+        offload_kqv: params.offload_kqv,
+        op_offload: params.op_offload,
+        swa_full: params.swa_full,
+        kv_unified: params.kv_unified,
+        ..llama_sys::ContextParams::default()
+    }
+}
+
+fn kv_type(ty: KvType) -> llama_sys::KvType {
+    match ty {
+        KvType::F32 => llama_sys::KvType::F32,
+        KvType::F16 => llama_sys::KvType::F16,
+        KvType::BF16 => llama_sys::KvType::BF16,
+        KvType::Q8_0 => llama_sys::KvType::Q8_0,
+        KvType::Q5_0 => llama_sys::KvType::Q5_0,
+        KvType::Q5_1 => llama_sys::KvType::Q5_1,
+        KvType::Q4_0 => llama_sys::KvType::Q4_0,
+        KvType::Q4_1 => llama_sys::KvType::Q4_1,
+        KvType::IQ4_NL => llama_sys::KvType::IQ4_NL,
+        other => panic!("{other} is new"),
+    }
+}
+
+/// Weights that go elsewhere than their layer, of a model on these devices.
+pub(crate) fn overrides(
+    rules: &[TensorOverride],
+    devices: &[Device],
+) -> Vec<llama_sys::TensorOverride> {
+    let all = Backend::init().unwrap().devices();
+    let cpu = all.iter().find(|device| device.kind() == DeviceKind::Cpu);
+    let native = |rule: &TensorOverride| {
+        let device = match rule.place {
+            Place::Host => cpu.unwrap(),
+            Place::Gpu(gpu) => &devices[gpu],
+        };
+        llama_sys::TensorOverride {
+            pattern: rule.pattern.clone(),
+            device: device.clone(),
+        }
+    };
+    rules.iter().map(native).collect()
+}
+
+/// What llama.cpp says that each of these devices holds, and the host.
+pub(crate) fn footprints(breakdown: &MemoryBreakdown, devices: &[Device]) -> Footprints {
+    let sum = |rows: &mut dyn Iterator<Item = &llama_sys::BufferUse>| {
+        rows.fold(Footprint::default(), |mut sum, row| {
+            sum += Footprint::new(row.model, row.context, row.compute);
+            sum
+        })
+    };
+    let gpus = devices.iter().map(|device| sum(&mut breakdown.on(device)));
+    Footprints::new(gpus.collect(), sum(&mut breakdown.on_host()))
+}
