@@ -2,13 +2,15 @@
 //!
 //! 1. `require`: is there a compiler, cmake, and make or ninja? If not, one paragraph that says what to install.
 //! 2. `source`: where is llama.cpp's source?
-//! 3. `configure`: which cmake options follow from the cargo features?
+//! 3. `configure`: which cmake options follow from the cargo features, and from what the compiler cannot do (`amx`)?
 //! 4. `compile`: run cmake (always optimised), in OUT_DIR or in the folder that `AUTOPLACE_LLAMA_BUILD_DIR` names.
 //! 5. `shim`: compile `native/`, the exception-proof door to llama.cpp's C++.
 //! 6. `link`: name the libraries.
 //! 7. `isa`: record which instruction set the CPU code was compiled for, so that the program can check it at start.
 //! 8. `bindings` (feature `bindgen`): regenerate the committed bindings' text into OUT_DIR.
 
+#[path = "build/amx.rs"]
+mod amx;
 #[path = "build/bindings.rs"]
 #[cfg(feature = "bindgen")]
 mod bindings;
@@ -90,7 +92,10 @@ fn main() {
     let built = compile::run(&source, &options);
     shim::compile(&source);
     link::libraries(&target, &built);
-    isa::report(&isa::compiled_for(&target), &options.backends);
+    isa::report(
+        &isa::compiled_for(&target, &options.flags),
+        &options.backends,
+    );
     #[cfg(feature = "bindgen")]
     bindings::generate(&source);
 }

@@ -35,9 +35,8 @@ pub(crate) fn run(source: &Path, options: &Options) -> Built {
 
     let mut cmake = cmake::Config::new(source);
     cmake.out_dir(&dir).profile("Release").build_target("llama");
-    if std::env::var("CARGO_CFG_TARGET_ENV").as_deref() != Ok("msvc") {
-        // The shim turns a failed GGML_ASSERT into an exception, which must be able to pass through C frames.
-        cmake.cflag("-fexceptions");
+    for flag in &options.flags {
+        cmake.cflag(flag).cxxflag(flag);
     }
     for (name, value) in &options.defines {
         cmake.define(name, value);
@@ -54,7 +53,7 @@ pub(crate) fn run(source: &Path, options: &Options) -> Built {
 fn key(source: &Path, options: &Options) -> String {
     let target = std::env::var("TARGET").expect("cargo sets it");
     let mut hash = DefaultHasher::new();
-    (source, &options.defines, &target).hash(&mut hash);
+    (source, &options.defines, &options.flags, &target).hash(&mut hash);
     for name in [
         "CC",
         "CXX",

@@ -1,11 +1,13 @@
 //! Step 3: which cmake options follow from the cargo features.
 
-use crate::{Target, feature, native_cpu};
+use crate::{Target, amx, feature, native_cpu};
 
 /// The cmake definitions and what they amount to.
 pub(crate) struct Options {
     /// `-D` definitions, in a fixed order so that equal features give an equal build folder.
     pub(crate) defines: Vec<(&'static str, String)>,
+    /// Flags for C and C++.
+    pub(crate) flags: Vec<&'static str>,
     /// Backends compiled in (or built as loadable libraries), by ggml's names.
     pub(crate) backends: Vec<&'static str>,
     /// Shared libraries and loadable backends instead of static libraries.
@@ -17,6 +19,7 @@ pub(crate) fn options(target: &Target) -> Options {
     let dynamic = feature("dynamic-backends");
     let mut options = Options {
         defines: Vec::new(),
+        flags: Vec::new(),
         backends: vec!["CPU"],
         dynamic,
     };
@@ -49,6 +52,14 @@ pub(crate) fn options(target: &Target) -> Options {
     // One process, one node: NCCL would be one more library to link and to ship.
     set("GGML_CUDA_NCCL", false);
     set("GGML_OPENMP", feature("openmp"));
+
+    if !target.is_msvc() {
+        // The shim turns a failed GGML_ASSERT into an exception, which must be able to pass through C frames.
+        options.flags.push("-fexceptions");
+    }
+    if (dynamic || native_cpu(target)) && amx::is_miscompiled(target) {
+        options.flags.push(amx::WITHOUT);
+    }
 
     for (name, option, backend) in [
         ("cuda", "GGML_CUDA", "CUDA"),

@@ -65,20 +65,20 @@ const ARM_MACROS: &[(&str, &str)] = &[
 ];
 
 /// What ggml's CPU code requires under the chosen features.
-pub(crate) fn compiled_for(target: &Target) -> InstructionSet {
+pub(crate) fn compiled_for(target: &Target, flags: &[&str]) -> InstructionSet {
     if feature("dynamic-backends") {
         // The variant that fits is chosen at run time; what remains is built for the plain target.
         return InstructionSet::none();
     }
     match (target.arch.as_str(), native_cpu(target)) {
         ("x86_64", false) => InstructionSet(PORTABLE_X86.to_vec()),
-        ("x86_64", true) => InstructionSet(native("-march=native", X86_MACROS)),
-        ("aarch64", true) => InstructionSet(native("-mcpu=native", ARM_MACROS)),
+        ("x86_64", true) => InstructionSet(native("-march=native", flags, X86_MACROS)),
+        ("aarch64", true) => InstructionSet(native("-mcpu=native", flags, ARM_MACROS)),
         _ => InstructionSet::none(),
     }
 }
 
-fn native(flag: &str, macros: &[(&str, &'static str)]) -> Vec<&'static str> {
+fn native(flag: &str, flags: &[&str], macros: &[(&str, &'static str)]) -> Vec<&'static str> {
     let Ok(compiler) = cc::Build::new().cargo_metadata(false).try_get_compiler() else {
         return Vec::new();
     };
@@ -91,7 +91,9 @@ fn native(flag: &str, macros: &[(&str, &'static str)]) -> Vec<&'static str> {
     }
     let null = if cfg!(windows) { "NUL" } else { "/dev/null" };
     let output = Command::new(compiler.path())
-        .args([flag, "-dM", "-E", "-x", "c", null])
+        .arg(flag)
+        .args(flags)
+        .args(["-dM", "-E", "-x", "c", null])
         .output();
     // An empty answer would mean "runs anywhere", which is the one wrong thing to record.
     let output = output.unwrap_or_else(|e| panic!("cannot run {}: {e}", compiler.path().display()));
