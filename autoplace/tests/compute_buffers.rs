@@ -15,8 +15,8 @@ use autoplace::machine::Gpu;
 use autoplace::memory::{Estimate, Footprints};
 use autoplace::profile::ModelProfile;
 
-use compute_buffers_support::{Card, Compute, Dice, Kind, Loaded, shapes};
-use synthetic::Sketch;
+use compute_buffers_support::{Card, Compute, Dice, Kind, Loaded};
+use synthetic::{Sketch, well_known};
 
 /// Registered cards are GPUs of the whole process: one test at a time.
 fn alone() -> MutexGuard<'static, ()> {
@@ -157,7 +157,7 @@ fn compute_buffers_are_llama_cpps_in_models_of_true_shape_and_depth() {
     let cards = all_cards();
     let folder = tempfile::tempdir().unwrap();
     let mut score = Score::default();
-    for sketch in shapes::all() {
+    for sketch in well_known::all() {
         score.model(
             &sketch,
             &sketch.write(folder.path()),

@@ -193,7 +193,9 @@ int32_t shim_model_tensors(const llama_model * model, shim_tensor * tensors, int
     for (const auto & named : model->tensors_by_name) {
         const ggml_tensor * tensor = named.second;
         if (n < n_max) {
-            tensors[n] = { ggml_get_name(tensor), tensor->type, { tensor->ne[0], tensor->ne[1], tensor->ne[2], tensor->ne[3] } };
+            ggml_backend_buffer_type_t buft = tensor->buffer ? ggml_backend_buffer_get_type(tensor->buffer) : nullptr;
+            tensors[n] = { ggml_get_name(tensor), tensor->type, { tensor->ne[0], tensor->ne[1], tensor->ne[2], tensor->ne[3] },
+                           buft, buft && ggml_backend_buft_is_host(buft) };
         }
         ++n;
     }
@@ -222,21 +224,6 @@ int32_t shim_model_n_devices(const llama_model * model) {
 
 ggml_backend_dev_t shim_model_device(const llama_model * model, int32_t index) {
     return llama_model_get_device(model, index);
-}
-
-int32_t shim_model_tensor_places(const llama_model * model, shim_tensor_place * places, int32_t n_max) {
-    int32_t n = 0;
-    for (const auto & [name, tensor] : model->tensors_by_name) {
-        if (!tensor->buffer) {
-            continue;
-        }
-        if (n < n_max) {
-            ggml_backend_buffer_type_t buft = ggml_backend_buffer_get_type(tensor->buffer);
-            places[n] = { ggml_get_name(tensor), buft, ggml_backend_buft_is_host(buft) };
-        }
-        ++n;
-    }
-    return n;
 }
 
 llama_context * shim_context_init(llama_model * model, const llama_context_params * params, shim_error * error) {

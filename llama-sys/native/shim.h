@@ -33,13 +33,6 @@ struct shim_memory_row {
     uint64_t                   output; // the buffer of logits and embeddings, as large as it may grow
 };
 
-// Where a tensor of a model lies.
-struct shim_tensor_place {
-    const char *               name; // lives as long as the model
-    ggml_backend_buffer_type_t buft;
-    bool                       is_host;
-};
-
 // Shapes of the model that llama.h does not tell.
 struct shim_model_shape {
     uint32_t n_layer;      // blocks, nextn included
@@ -49,11 +42,13 @@ struct shim_model_shape {
     bool     causal;
 };
 
-// One tensor of a model, without its data.
+// One tensor of a model: what it is, and where its data lies or with no_alloc would.
 struct shim_tensor {
-    const char *   name; // lives as long as the model
-    enum ggml_type type;
-    int64_t        ne[GGML_MAX_DIMS];
+    const char *               name; // lives as long as the model
+    enum ggml_type             type;
+    int64_t                    ne[GGML_MAX_DIMS];
+    ggml_backend_buffer_type_t buft; // NULL for one without a buffer
+    bool                       is_host;
 };
 
 // Replaces ggml's abort by an exception while the calling thread is inside a guarded function of this file; elsewhere
@@ -79,8 +74,6 @@ int32_t              shim_model_tensors(const struct llama_model * model, struct
 void                 shim_model_shape(const struct llama_model * model, struct shim_model_shape * shape);
 int32_t              shim_model_n_devices(const struct llama_model * model);
 ggml_backend_dev_t   shim_model_device(const struct llama_model * model, int32_t index);
-// Writes up to `n_max` tensors, those that lie twice twice, and returns how many there are.
-int32_t              shim_model_tensor_places(const struct llama_model * model, struct shim_tensor_place * places, int32_t n_max);
 
 struct llama_context * shim_context_init(struct llama_model * model, const struct llama_context_params * params, struct shim_error * error);
 // Returns llama_decode's result; not guarded against aborts, because other threads may be waiting inside the graph.

@@ -2041,24 +2041,6 @@ const _: () = {
 };
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
-pub struct shim_tensor_place {
-    pub name: *const ::core::ffi::c_char,
-    pub buft: ggml_backend_buffer_type_t,
-    pub is_host: bool,
-}
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    ["Size of shim_tensor_place"][::core::mem::size_of::<shim_tensor_place>() - 24usize];
-    ["Alignment of shim_tensor_place"][::core::mem::align_of::<shim_tensor_place>() - 8usize];
-    ["Offset of field: shim_tensor_place::name"]
-        [::core::mem::offset_of!(shim_tensor_place, name) - 0usize];
-    ["Offset of field: shim_tensor_place::buft"]
-        [::core::mem::offset_of!(shim_tensor_place, buft) - 8usize];
-    ["Offset of field: shim_tensor_place::is_host"]
-        [::core::mem::offset_of!(shim_tensor_place, is_host) - 16usize];
-};
-#[repr(C)]
-#[derive(Debug, Copy, Clone)]
 pub struct shim_model_shape {
     pub n_layer: u32,
     pub n_expert: u32,
@@ -2087,14 +2069,19 @@ pub struct shim_tensor {
     pub name: *const ::core::ffi::c_char,
     pub type_: ggml_type,
     pub ne: [i64; 4usize],
+    pub buft: ggml_backend_buffer_type_t,
+    pub is_host: bool,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    ["Size of shim_tensor"][::core::mem::size_of::<shim_tensor>() - 48usize];
+    ["Size of shim_tensor"][::core::mem::size_of::<shim_tensor>() - 64usize];
     ["Alignment of shim_tensor"][::core::mem::align_of::<shim_tensor>() - 8usize];
     ["Offset of field: shim_tensor::name"][::core::mem::offset_of!(shim_tensor, name) - 0usize];
     ["Offset of field: shim_tensor::type_"][::core::mem::offset_of!(shim_tensor, type_) - 8usize];
     ["Offset of field: shim_tensor::ne"][::core::mem::offset_of!(shim_tensor, ne) - 16usize];
+    ["Offset of field: shim_tensor::buft"][::core::mem::offset_of!(shim_tensor, buft) - 48usize];
+    ["Offset of field: shim_tensor::is_host"]
+        [::core::mem::offset_of!(shim_tensor, is_host) - 56usize];
 };
 pub const SHIM_SAMPLER_KIND_GREEDY: shim_sampler_kind = 0;
 pub const SHIM_SAMPLER_KIND_DIST: shim_sampler_kind = 1;
@@ -3189,11 +3176,6 @@ unsafe extern "C" {
     pub fn shim_model_shape(model: *const llama_model, shape: *mut shim_model_shape);
     pub fn shim_model_n_devices(model: *const llama_model) -> i32;
     pub fn shim_model_device(model: *const llama_model, index: i32) -> ggml_backend_dev_t;
-    pub fn shim_model_tensor_places(
-        model: *const llama_model,
-        places: *mut shim_tensor_place,
-        n_max: i32,
-    ) -> i32;
     pub fn shim_context_init(
         model: *mut llama_model,
         params: *const llama_context_params,

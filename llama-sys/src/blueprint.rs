@@ -3,11 +3,11 @@
 //! For tests and planners that want a model of an architecture without having one. Every tensor that the architecture can have
 //! and whose size the hyper-parameters tell is there, optional ones too, all of zeros.
 
-use std::ffi::CStr;
 use std::path::Path;
-use std::ptr::{self, NonNull};
+use std::ptr::NonNull;
 
 use crate::backend::{Backend, path_to_c};
+use crate::device::owned;
 use crate::error::Error;
 use crate::model::{Model, no_progress, readable};
 use crate::model_params::{ModelParams, Storage};
@@ -28,15 +28,12 @@ pub struct ModelTensor {
 /// The architectures that this llama.cpp knows, by their names in `general.architecture`; also those that it names and cannot
 /// load.
 pub fn architectures() -> Vec<String> {
-    // SAFETY: with room for none the names are only counted.
-    let count = unsafe { raw::shim_architectures(ptr::null_mut(), 0) };
-    let mut names = vec![ptr::null(); usize::try_from(count).unwrap_or(0)];
-    // SAFETY: there is room for `count` names, and the list is a constant of llama.cpp.
-    unsafe { raw::shim_architectures(names.as_mut_ptr(), count) };
+    // SAFETY: the shim writes as many names as there is room for; the list is a constant of llama.cpp.
+    let names = unsafe { shim::list(|names, room| raw::shim_architectures(names, room)) };
     names
         .into_iter()
         // SAFETY: NUL-terminated constants (LLM_ARCH_NAMES, llama-arch.cpp:8).
-        .map(|name| unsafe { crate::device::owned(name) })
+        .map(|name| unsafe { owned(name) })
         .collect()
 }
 
@@ -117,23 +114,12 @@ impl Model {
 
     /// The tensors of the model, in no particular order. One that several devices hold is there once.
     pub fn tensors(&self) -> Vec<ModelTensor> {
-        // SAFETY: the model is loaded; with room for none llama.cpp's list is only counted.
-        let count = unsafe { raw::shim_model_tensors(self.as_ptr(), ptr::null_mut(), 0) };
-        let empty = raw::shim_tensor {
-            name: ptr::null(),
-            type_: 0,
-            ne: [0; 4],
-        };
-        let mut tensors = vec![empty; usize::try_from(count).unwrap_or(0)];
-        // SAFETY: the model is loaded; there is room for `count` tensors, and the list never changes.
-        unsafe { raw::shim_model_tensors(self.as_ptr(), tensors.as_mut_ptr(), count) };
-        let mut all: Vec<ModelTensor> = tensors
-            .into_iter()
+        let mut all: Vec<ModelTensor> = self
+            .list_tensors()
+            .iter()
             .map(|tensor| ModelTensor {
                 // SAFETY: the shim has set a NUL-terminated name that lives as long as the model.
-                name: unsafe { CStr::from_ptr(tensor.name) }
-                    .to_string_lossy()
-                    .into_owned(),
+                name: unsafe { owned(tensor.name) },
                 #[allow(clippy::unnecessary_cast, reason = "ggml's enum is signed for MSVC")]
                 ty: tensor.type_ as u32,
                 shape: tensor.ne.map(|n| u64::try_from(n).unwrap_or(0)),
@@ -142,5 +128,11 @@ impl Model {
         all.sort_by(|a, b| a.name.cmp(&b.name));
         all.dedup_by(|a, b| a.name == b.name);
         all
+    }
+
+    /// llama.cpp's own list, in which one that several devices hold is there as often.
+    pub(crate) fn list_tensors(&self) -> Vec<raw::shim_tensor> {
+        // SAFETY: the model is loaded, and its list never changes; the shim writes as many entries as there is room for.
+        unsafe { shim::list(|tensors, room| raw::shim_model_tensors(self.as_ptr(), tensors, room)) }
     }
 }

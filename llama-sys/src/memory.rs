@@ -67,32 +67,19 @@ impl Context {
     ///
     /// [`Error::Call`].
     pub fn memory_breakdown(&self) -> Result<MemoryBreakdown, Error> {
-        let mut rows: Vec<raw::shim_memory_row> = Vec::with_capacity(64);
-        loop {
-            let room = rows.capacity();
-            let count = shim::checked(|error| {
-                // SAFETY: the context lives, on this thread alone (it is no `Sync`), so that one without data may be reserved
-                // again; at most `room` rows are written into memory that is ours.
-                unsafe {
-                    raw::shim_memory_breakdown(
-                        self.as_ptr(),
-                        rows.as_mut_ptr(),
-                        room.try_into().unwrap_or(i32::MAX),
-                        error,
-                    )
-                }
-            })
-            .map_err(|failure| Error::Call {
-                what: "reading the memory breakdown",
-                failure,
-            })? as usize;
-            if count <= room {
-                // SAFETY: the shim wrote `count` rows.
-                unsafe { rows.set_len(count) };
-                break;
+        let rows = shim::checked(|error| {
+            // SAFETY: the context lives, on this thread alone (it is no `Sync`), so that one without data may be reserved again; the
+            // shim writes as many rows as there is room for, and returns 0 where it fails.
+            unsafe {
+                shim::list(|rows, room| {
+                    raw::shim_memory_breakdown(self.as_ptr(), rows, room, error)
+                })
             }
-            rows.reserve(count);
-        }
+        })
+        .map_err(|failure| Error::Call {
+            what: "reading the memory breakdown",
+            failure,
+        })?;
         let mut rows: Vec<BufferUse> = rows.iter().map(read).collect();
         rows.sort_by(|a, b| a.buffer_type.cmp(&b.buffer_type));
         Ok(MemoryBreakdown { rows })
@@ -135,27 +122,15 @@ pub struct TensorPlace {
 impl Model {
     /// Where every tensor lies, or with `no_alloc` would. A tensor that is used on two devices is listed for both.
     pub fn tensor_places(&self) -> Vec<TensorPlace> {
-        let mut places: Vec<raw::shim_tensor_place> = Vec::new();
-        loop {
-            let room = i32::try_from(places.capacity()).unwrap_or(i32::MAX);
-            // SAFETY: the model lives; at most `room` entries are written into memory that is ours.
-            let count =
-                unsafe { raw::shim_model_tensor_places(self.as_ptr(), places.as_mut_ptr(), room) };
-            if count <= room {
-                // SAFETY: the shim wrote `count` entries.
-                unsafe { places.set_len(count.unsigned_abs() as usize) };
-                break;
-            }
-            places.reserve(count.unsigned_abs() as usize);
-        }
-        places
+        self.list_tensors()
             .iter()
-            .map(|place| TensorPlace {
-                // SAFETY: tensors and registered buffer types have NUL-terminated names that live as long as the model.
-                name: unsafe { owned(place.name) },
-                // SAFETY: as above.
-                buffer_type: unsafe { owned(raw::ggml_backend_buft_name(place.buft)) },
-                on_host: place.is_host,
+            .filter(|tensor| !tensor.buft.is_null())
+            .map(|tensor| TensorPlace {
+                // SAFETY: tensors have NUL-terminated names that live as long as the model.
+                name: unsafe { owned(tensor.name) },
+                // SAFETY: registered buffer types have NUL-terminated names.
+                buffer_type: unsafe { owned(raw::ggml_backend_buft_name(tensor.buft)) },
+                on_host: tensor.is_host,
             })
             .collect()
     }

@@ -60,6 +60,28 @@ pub(crate) fn quick<T>(call: impl FnOnce(*mut raw::shim_error) -> T) -> Result<T
     }
 }
 
+/// All entries of one of llama.cpp's lists. `write` puts as many of them there as it is given room for, and returns how many the
+/// list has; where the room was too little it is called again.
+///
+/// # Safety
+///
+/// As many entries as `write` returns, or as it had room for if that is less, must be initialised.
+pub(crate) unsafe fn list<T>(mut write: impl FnMut(*mut T, i32) -> i32) -> Vec<T> {
+    // Enough for the buffer types of a context, which take a reservation each time they are asked for.
+    let mut list = Vec::with_capacity(64);
+    loop {
+        let room = i32::try_from(list.capacity()).unwrap_or(i32::MAX);
+        let count = write(list.as_mut_ptr(), room);
+        let len = usize::try_from(count).unwrap_or(0);
+        if count <= room {
+            // SAFETY: `room` is at most the capacity, and `write` has initialised so many, as the caller promises.
+            unsafe { list.set_len(len) };
+            return list;
+        }
+        list.reserve(len);
+    }
+}
+
 fn cause(status: raw::shim_status) -> Option<Cause> {
     match status {
         raw::SHIM_STATUS_OK => None,

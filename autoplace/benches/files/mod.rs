@@ -4,12 +4,15 @@
 //! Shared with `benches/fit-params`, which gives the same files to llama.cpp's own fit.
 #![allow(dead_code, reason = "each user takes its part")]
 
+#[path = "../../tests/dims/mod.rs"]
+mod dims;
 mod vocabulary;
 
 use std::path::{Path, PathBuf};
 
 use autoplace::gguf::{Builder, TensorType as T};
 
+use dims::{Dims, Experts};
 use vocabulary::Vocabulary;
 
 /// A published model in `Q4_K_M`.
@@ -17,28 +20,15 @@ use vocabulary::Vocabulary;
 pub(crate) struct Model {
     pub(crate) name: &'static str,
     arch: &'static str,
-    n_layer: u64,
-    n_embd: u64,
-    n_ff: u64,
-    n_head: u64,
-    n_head_kv: u64,
-    head_dim: u64,
-    pub(crate) n_vocab: u32,
+    dims: Dims,
     vocabulary: Vocabulary,
-    /// Experts, and those used per token; their width is `n_ff`.
-    experts: Option<(u64, u64)>,
+    experts: Option<Experts>,
 }
 
 pub(crate) const LLAMA_8B: Model = Model {
     name: "Llama-3.1-8B",
     arch: "llama",
-    n_layer: 32,
-    n_embd: 4096,
-    n_ff: 14336,
-    n_head: 32,
-    n_head_kv: 8,
-    head_dim: 128,
-    n_vocab: 128_256,
+    dims: dims::LLAMA_8B,
     vocabulary: Vocabulary::Bpe {
         pre: "llama-bpe",
         merges: 280_147,
@@ -49,40 +39,25 @@ pub(crate) const LLAMA_8B: Model = Model {
 /// The bar of [`planning`](super): 70B with a vocabulary of 128k.
 pub(crate) const LLAMA_70B: Model = Model {
     name: "Llama-3.3-70B",
-    n_layer: 80,
-    n_embd: 8192,
-    n_ff: 28672,
-    n_head: 64,
+    dims: dims::LLAMA_70B,
     ..LLAMA_8B
 };
 
 pub(crate) const QWEN3_30B_A3B: Model = Model {
     name: "Qwen3-30B-A3B",
     arch: "qwen3moe",
-    n_layer: 48,
-    n_embd: 2048,
-    n_ff: 768,
-    n_head: 32,
-    n_head_kv: 4,
-    head_dim: 128,
-    n_vocab: 151_936,
+    dims: dims::QWEN3_30B_A3B.dims,
     vocabulary: Vocabulary::Bpe {
         pre: "qwen2",
         merges: 151_387,
     },
-    experts: Some((128, 8)),
+    experts: Some(dims::QWEN3_30B_A3B.experts),
 };
 
 pub(crate) const GEMMA3_27B: Model = Model {
     name: "gemma-3-27b",
     arch: "gemma3",
-    n_layer: 62,
-    n_embd: 5376,
-    n_ff: 21504,
-    n_head: 32,
-    n_head_kv: 16,
-    head_dim: 128,
-    n_vocab: 262_144,
+    dims: dims::GEMMA3_27B,
     vocabulary: Vocabulary::SentencePiece,
     experts: None,
 };
@@ -100,11 +75,16 @@ impl Model {
         path
     }
 
+    /// Tokens of its vocabulary.
+    pub(crate) fn n_vocab(&self) -> u32 {
+        small(self.dims.n_vocab)
+    }
+
     /// The file, in memory.
     pub(crate) fn builder(&self) -> Builder {
         let builder = self
             .vocabulary
-            .put(self.keys(Builder::new(self.arch)), self.n_vocab);
+            .put(self.keys(Builder::new(self.arch)), self.n_vocab());
         let tensors = self.tensors().into_iter();
         tensors.fold(builder, |builder, (name, ty, shape)| {
             builder.tensor(&name, ty, &shape)
@@ -112,22 +92,23 @@ impl Model {
     }
 
     fn keys(&self, builder: Builder) -> Builder {
+        let dims = &self.dims;
         let keys = [
-            ("block_count", self.n_layer),
+            ("block_count", dims.n_layer),
             ("context_length", 131_072),
-            ("embedding_length", self.n_embd),
-            ("feed_forward_length", self.n_ff),
-            ("attention.head_count", self.n_head),
-            ("attention.head_count_kv", self.n_head_kv),
-            ("attention.key_length", self.head_dim),
-            ("attention.value_length", self.head_dim),
-            ("rope.dimension_count", self.head_dim),
+            ("embedding_length", dims.n_embd),
+            ("feed_forward_length", dims.n_ff),
+            ("attention.head_count", dims.n_head),
+            ("attention.head_count_kv", dims.n_head_kv),
+            ("attention.key_length", dims.head_dim),
+            ("attention.value_length", dims.head_dim),
+            ("rope.dimension_count", dims.head_dim),
         ];
-        let experts = self.experts.iter().flat_map(|&(count, used)| {
+        let experts = self.experts.iter().flat_map(|experts| {
             [
-                ("expert_count", count),
-                ("expert_used_count", used),
-                ("expert_feed_forward_length", self.n_ff),
+                ("expert_count", experts.n),
+                ("expert_used_count", experts.used),
+                ("expert_feed_forward_length", experts.ff),
             ]
         });
         let window = (self.arch == "gemma3").then_some(("attention.sliding_window", 1024));
@@ -140,14 +121,20 @@ impl Model {
             );
         let all = keys.into_iter().chain(experts).chain(window);
         all.fold(builder, |builder, (key, value)| {
-            let value = u32::try_from(value).expect("hyper-parameters are small");
-            builder.u32(&format!("{}.{key}", self.arch), value)
+            builder.u32(&format!("{}.{key}", self.arch), small(value))
         })
     }
 
     fn tensors(&self) -> Vec<(String, T, Vec<u64>)> {
         let tied = self.arch == "gemma3";
-        let vocabulary = vec![self.n_embd, u64::from(self.n_vocab)];
+        let Dims {
+            n_layer,
+            n_embd,
+            head_dim,
+            n_vocab,
+            ..
+        } = self.dims;
+        let vocabulary = vec![n_embd, n_vocab];
         let embedding = if tied { T::Q6_K } else { T::Q4_K };
         let mut all = vec![(
             "token_embd.weight".to_owned(),
@@ -155,19 +142,15 @@ impl Model {
             vocabulary.clone(),
         )];
         if self.arch == "llama" {
-            all.push((
-                "rope_freqs.weight".to_owned(),
-                T::F32,
-                vec![self.head_dim / 2],
-            ));
+            all.push(("rope_freqs.weight".to_owned(), T::F32, vec![head_dim / 2]));
         }
-        for il in 0..self.n_layer {
+        for il in 0..n_layer {
             let block = self.block(il).into_iter();
             all.extend(
                 block.map(|(name, ty, shape)| (format!("blk.{il}.{name}.weight"), ty, shape)),
             );
         }
-        all.push(("output_norm.weight".to_owned(), T::F32, vec![self.n_embd]));
+        all.push(("output_norm.weight".to_owned(), T::F32, vec![n_embd]));
         if !tied {
             all.push(("output.weight".to_owned(), T::Q6_K, vocabulary));
         }
@@ -175,10 +158,16 @@ impl Model {
     }
 
     fn block(&self, il: u64) -> Vec<(&'static str, T, Vec<u64>)> {
-        let Self { n_embd, n_ff, .. } = *self;
-        let (q, kv) = (self.n_head * self.head_dim, self.n_head_kv * self.head_dim);
+        let Dims {
+            n_layer,
+            n_embd,
+            n_ff,
+            head_dim,
+            ..
+        } = self.dims;
+        let (q, kv) = (self.dims.q(), self.dims.kv());
         // llama-quant.cpp, use_more_bits: the first and last eighth, and every third block between.
-        let eighth = self.n_layer / 8;
+        let eighth = n_layer / 8;
         let more = il < eighth || il >= 7 * eighth || (il - eighth) % 3 == 2;
         let kept = if more { T::Q6_K } else { T::Q4_K };
         let mut block = vec![
@@ -190,8 +179,8 @@ impl Model {
             ("ffn_norm", T::F32, vec![n_embd]),
         ];
         if self.arch != "llama" {
-            block.push(("attn_q_norm", T::F32, vec![self.head_dim]));
-            block.push(("attn_k_norm", T::F32, vec![self.head_dim]));
+            block.push(("attn_q_norm", T::F32, vec![head_dim]));
+            block.push(("attn_k_norm", T::F32, vec![head_dim]));
         }
         if self.arch == "gemma3" {
             block.push(("post_attention_norm", T::F32, vec![n_embd]));
@@ -203,13 +192,18 @@ impl Model {
                 ("ffn_up", T::Q4_K, vec![n_embd, n_ff]),
                 ("ffn_down", kept, vec![n_ff, n_embd]),
             ]),
-            Some((count, _)) => block.extend([
-                ("ffn_gate_inp", T::F32, vec![n_embd, count]),
-                ("ffn_gate_exps", T::Q4_K, vec![n_embd, n_ff, count]),
-                ("ffn_up_exps", T::Q4_K, vec![n_embd, n_ff, count]),
-                ("ffn_down_exps", kept, vec![n_ff, n_embd, count]),
+            Some(Experts { n, ff, .. }) => block.extend([
+                ("ffn_gate_inp", T::F32, vec![n_embd, n]),
+                ("ffn_gate_exps", T::Q4_K, vec![n_embd, ff, n]),
+                ("ffn_up_exps", T::Q4_K, vec![n_embd, ff, n]),
+                ("ffn_down_exps", kept, vec![ff, n_embd, n]),
             ]),
         }
         block
     }
+}
+
+/// A hyper-parameter, as headers state it.
+fn small(value: u64) -> u32 {
+    u32::try_from(value).expect("hyper-parameters are small")
 }

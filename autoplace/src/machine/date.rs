@@ -2,9 +2,11 @@
 
 use std::fmt;
 use std::str::FromStr;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::SystemTime;
 
 use serde::{Deserialize, Serialize};
+use time::format_description::well_known::Iso8601;
+use time::{Duration, Month, UtcDateTime};
 
 /// A day of the Gregorian calendar, in UTC. It prints, parses and serialises as ISO 8601 writes it.
 ///
@@ -16,11 +18,7 @@ use serde::{Deserialize, Serialize};
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
-pub struct Date {
-    year: u16,
-    month: u8,
-    day: u8,
-}
+pub struct Date(time::Date);
 
 /// The text was not a day.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -33,60 +31,36 @@ impl Date {
     /// A day, or `None` where the calendar has no such day. Years are 1 to 9999.
     #[must_use]
     pub const fn new(year: u16, month: u8, day: u8) -> Option<Self> {
-        if year < 1 || year > 9999 || day < 1 || day > days_in(year, month) {
+        if year < 1 || year > 9999 || month < 1 || month > 12 {
             return None;
         }
-        Some(Self { year, month, day })
+        let month = Month::January.nth_next(month - 1);
+        match time::Date::from_calendar_date(year as i32, month, day) {
+            Ok(date) => Some(Self(date)),
+            Err(_) => None,
+        }
     }
 
     /// Today, in UTC. A clock before 1970 counts as its first day.
     #[must_use]
     pub fn today() -> Self {
-        let since = SystemTime::now().duration_since(UNIX_EPOCH);
+        let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
         Self::after_epoch(since.map_or(0, |since| since.as_secs() / 86_400))
     }
 
     /// The day so many days after 1970-01-01; the last that four digits can name, if it is later.
-    fn after_epoch(mut days: u64) -> Self {
-        let mut year = 1970;
-        while year < 9999 && days >= days_of(year) {
-            days -= days_of(year);
-            year += 1;
-        }
-        let mut month = 1;
-        while month < 12 && days >= u64::from(days_in(year, month)) {
-            days -= u64::from(days_in(year, month));
-            month += 1;
-        }
-        let last = days_in(year, month);
-        let day = u8::try_from(days.saturating_add(1)).map_or(last, |day| day.min(last));
-        Self { year, month, day }
+    fn after_epoch(days: u64) -> Self {
+        let seconds = i64::try_from(days.saturating_mul(86_400)).unwrap_or(i64::MAX);
+        let day = UtcDateTime::UNIX_EPOCH.saturating_add(Duration::seconds(seconds));
+        let day = Self(day.date());
+        // Later ones there are where another crate asks `time` for them.
+        Self::new(9999, 12, 31).map_or(day, |last| day.min(last))
     }
-}
-
-/// The days of a month; 0 for what is no month.
-const fn days_in(year: u16, month: u8) -> u8 {
-    match month {
-        2 if is_leap(year) => 29,
-        2 => 28,
-        4 | 6 | 9 | 11 => 30,
-        1..=12 => 31,
-        _ => 0,
-    }
-}
-
-const fn days_of(year: u16) -> u64 {
-    if is_leap(year) { 366 } else { 365 }
-}
-
-const fn is_leap(year: u16) -> bool {
-    year.is_multiple_of(4) && (!year.is_multiple_of(100) || year.is_multiple_of(400))
 }
 
 impl fmt::Display for Date {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { year, month, day } = self;
-        f.pad(&format!("{year:04}-{month:02}-{day:02}"))
+        self.0.fmt(f)
     }
 }
 
@@ -94,9 +68,12 @@ impl FromStr for Date {
     type Err = DateError;
 
     fn from_str(text: &str) -> Result<Self, DateError> {
-        parse(text).ok_or_else(|| DateError {
-            text: text.to_owned(),
-        })
+        let date = time::Date::parse(text, &Iso8601::DATE).ok().map(Self);
+        // ISO 8601 has other years, and other ways to write a day.
+        date.filter(|date| (1..=9999).contains(&date.0.year()) && date.to_string() == text)
+            .ok_or_else(|| DateError {
+                text: text.to_owned(),
+            })
     }
 }
 
@@ -112,20 +89,6 @@ impl From<Date> for String {
     fn from(date: Date) -> Self {
         date.to_string()
     }
-}
-
-fn parse(text: &str) -> Option<Date> {
-    let mut parts = text.split('-');
-    let mut number = |digits: usize| {
-        let part = parts.next()?;
-        let plain = part.len() == digits && part.bytes().all(|byte| byte.is_ascii_digit());
-        plain.then(|| part.parse::<u16>().ok()).flatten()
-    };
-    let (year, month, day) = (number(4)?, number(2)?, number(2)?);
-    if parts.next().is_some() {
-        return None;
-    }
-    Date::new(year, u8::try_from(month).ok()?, u8::try_from(day).ok()?)
 }
 
 #[cfg(test)]
@@ -150,6 +113,12 @@ mod tests {
     }
 
     #[test]
+    fn a_day_is_printed_in_any_width() {
+        let day = Date::new(926, 1, 2).unwrap();
+        assert_eq!(format!("{day:>12}|{day:<12}"), "  0926-01-02|0926-01-02  ");
+    }
+
+    #[test]
     fn today_is_no_earlier_than_this_code() {
         assert!(Date::today() >= Date::new(2025, 1, 1).unwrap());
     }
@@ -170,6 +139,14 @@ mod tests {
             "+026-01-01",
             "2026-01-01-01",
             "21.11.2026",
+            "20261121",
+            "2026-325",
+            "2026-W47-6",
+            "-2026-11-21",
+            "+002026-11-21",
+            "2026-11-21T00:00:00Z",
+            " 2026-11-21",
+            "2026-11-21 ",
         ] {
             let error = text.parse::<Date>().unwrap_err();
             assert!(error.to_string().contains(&format!("`{text}`")), "{text}");

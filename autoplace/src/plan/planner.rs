@@ -2,9 +2,9 @@
 
 use std::cmp::Reverse;
 
-use crate::machine::{Bytes, Gpu, GpuKind, Machine};
+use crate::machine::{Gpu, GpuKind, Machine};
 use crate::memory::{Estimate, Workload};
-use crate::profile::{ModelProfile, StateLaw, Weight};
+use crate::profile::ModelProfile;
 
 use super::candidate::{Asked, Candidate, Choice, Probe};
 use super::fit::{Levels, Room};
@@ -314,23 +314,7 @@ impl<'a> Planner<'a> {
     /// Why the estimate cannot be trusted with this model, if it cannot: then only a probe can plan it.
     #[must_use]
     pub fn unknown(&self) -> Option<String> {
-        if let StateLaw::Unknown { reason } = &self.profile.state {
-            return Some(reason.clone());
-        }
-        if self.profile.architecture == SEVERAL_STREAMS {
-            return Some(format!(
-                "`{SEVERAL_STREAMS}` computes several streams at once, of whose buffers we have no model (models/gemma3n.cpp)"
-            ));
-        }
-        let unplaced = &self.profile.weights.unplaced;
-        let first = unplaced.first()?;
-        let bytes = Weight::sum(unplaced);
-        Some(format!(
-            "the file holds {} tensors ({}) of no known place, such as `{}`",
-            unplaced.len(),
-            Bytes(bytes),
-            first.name
-        ))
+        self.profile.unmodelled().map(reasons::unmodelled)
     }
 
     /// Every placement that was asked for, by the estimate: those with most layers on a GPU first, the host alone last.
@@ -409,9 +393,6 @@ impl<'a> Planner<'a> {
         }
     }
 }
-
-/// The architecture whose graph is wider than any that compute buffers were modelled after: they came out 25 times too small.
-const SEVERAL_STREAMS: &str = "gemma3n";
 
 /// Bytes of weights and caches that no error of an estimate makes up for.
 const HOPELESS: u64 = 1 << 30;

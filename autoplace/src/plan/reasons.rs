@@ -1,7 +1,7 @@
 //! Why a plan is as it is, in words.
 
 use crate::machine::{Bytes, Machine, UnusedReason};
-use crate::profile::{ModelProfile, Weight};
+use crate::profile::{ModelProfile, Unmodelled, Weight};
 
 use super::candidate::{Candidate, Choice};
 use super::fit::Level;
@@ -15,6 +15,22 @@ pub(super) fn unused_gpus(machine: &Machine) -> impl Iterator<Item = String> {
         // The same hardware under another name is no loss.
         .filter(|unused| !matches!(unused.reason, UnusedReason::SameAs { .. }))
         .map(ToString::to_string)
+}
+
+/// Why an estimate is no promise.
+pub(super) fn unmodelled(reason: Unmodelled<'_>) -> String {
+    match reason {
+        Unmodelled::State(reason) => reason.to_owned(),
+        Unmodelled::Graph { architecture, does } => format!("`{architecture}` {does}"),
+        Unmodelled::Weights {
+            first,
+            count,
+            bytes,
+        } => format!(
+            "the file holds {count} tensors ({}) of no known place, such as `{first}`",
+            Bytes(bytes)
+        ),
+    }
 }
 
 /// The notes of a plan: first what decided the number of layers, then what else there is to say.

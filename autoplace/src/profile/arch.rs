@@ -293,3 +293,14 @@ pub(super) fn why_unknown(architecture: &str) -> Option<&'static str> {
         _ => return None,
     })
 }
+
+/// What the graph of an architecture does that no model of compute buffers covers, for the message; `None` for all others.
+pub(super) fn unmodelled_graph(architecture: &str) -> Option<&'static str> {
+    match architecture {
+        // The buffers came out 25 times too small.
+        "gemma3n" => Some(
+            "computes several streams at once, of whose buffers we have no model (models/gemma3n.cpp)",
+        ),
+        _ => None,
+    }
+}

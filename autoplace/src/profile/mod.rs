@@ -14,6 +14,7 @@ mod role;
 mod slot;
 mod state;
 mod switches;
+mod unmodelled;
 mod weights;
 mod window;
 
@@ -29,6 +30,7 @@ pub use state::{
     BlockState, Distilled, DistilledState, IndexedState, LayerState, RecurrentState, StateLaw,
 };
 pub use switches::Switches;
+pub use unmodelled::Unmodelled;
 pub use weights::{Block, Weight, WeightBytes};
 
 /// What a model is, as far as memory is concerned.

@@ -2,7 +2,7 @@
 
 use crate::gguf::{Builder, TensorType};
 
-use super::{BlockState, Error, LayerState, ModelProfile, Role};
+use super::{BlockState, Error, LayerState, ModelProfile, Role, Unmodelled};
 
 mod state;
 
@@ -105,6 +105,28 @@ fn tensors_of_no_known_place_are_kept_apart() {
         .tensor("v.patch_embd.weight", TensorType::F32, &[64, 2])
         .tensor("blk.7.attn_q.weight", TensorType::F32, &[64, 64]);
     assert_eq!(profile(&builder).weights.unplaced.len(), 2);
+}
+
+#[test]
+fn what_there_is_no_model_of_is_named() {
+    assert_eq!(profile(&model("llama")).unmodelled(), None);
+    let drafting = profile(&model("eagle3"));
+    let law = drafting.unmodelled();
+    assert!(matches!(law, Some(Unmodelled::State(_))), "{law:?}");
+    let streams = model("gemma3n").u32("gemma3n.attention.sliding_window", 512);
+    let streams = profile(&streams);
+    let graph = streams.unmodelled();
+    assert!(matches!(graph, Some(Unmodelled::Graph { .. })), "{graph:?}");
+    let first = "v.patch_embd.weight";
+    let vision = model("llama")
+        .tensor(first, TensorType::F32, &[64, 2])
+        .tensor("v.post_ln.weight", TensorType::F32, &[64]);
+    let weights = Unmodelled::Weights {
+        first,
+        count: 2,
+        bytes: 4 * 64 * 3,
+    };
+    assert_eq!(profile(&vision).unmodelled(), Some(weights));
 }
 
 #[test]

@@ -1,7 +1,5 @@
 //! What the tests of compute buffers ask llama.cpp: loads that allocate nothing, on any simulated cards, in any placement.
 
-pub(crate) mod shapes;
-
 use std::path::Path;
 
 use autoplace::llama_sys::sim::{Rules, SimGpu};

@@ -6,6 +6,7 @@ use autoplace::memory::Headroom;
 use autoplace::plan::{Context, Request};
 use proptest::prelude::{Just, Strategy, any, prop_oneof};
 
+use super::dims::Experts;
 use super::{LLAMA_8B, Shape};
 
 /// A small model.
@@ -21,7 +22,11 @@ pub fn shape() -> impl Strategy<Value = Shape> {
             head_dim: 64,
             n_vocab: 64 * u64::from(vocab),
             tied,
-            experts: experts.then_some((8, 2)),
+            experts: experts.then_some(Experts {
+                n: 8,
+                used: 2,
+                ff: 512 * ff,
+            }),
             ..LLAMA_8B
         },
     )

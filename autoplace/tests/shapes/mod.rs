@@ -2,9 +2,13 @@
 #![allow(dead_code, unreachable_pub)] // Each test uses some of it, and none exports it.
 
 pub mod any;
+#[path = "../dims/mod.rs"]
+mod dims;
 
 use autoplace::gguf::{Builder, Header, TensorType as T};
 use autoplace::profile::ModelProfile;
+
+use dims::{Dims, Experts};
 
 /// The shape of a transformer of the llama family.
 #[derive(Clone, Copy, Debug)]
@@ -23,8 +27,7 @@ pub struct Shape {
     pub tied: bool,
     /// Whether the file holds `rope_freqs`.
     pub rope_freqs: bool,
-    /// Experts per block and used per token; their width is `n_ff`.
-    pub experts: Option<(u32, u32)>,
+    pub experts: Option<Experts>,
     /// Whether queries and keys are normed.
     pub qk_norm: bool,
     /// Whether queries, keys and values have biases.
@@ -33,85 +36,38 @@ pub struct Shape {
     pub types: (T, T, T),
 }
 
-pub const LLAMA_8B: Shape = Shape {
-    name: "Llama 3.1 8B Instruct",
-    arch: "llama",
-    n_layer: 32,
-    n_embd: 4096,
-    n_ff: 14336,
-    n_head: 32,
-    n_head_kv: 8,
-    head_dim: 128,
-    n_vocab: 128_256,
-    n_ctx_train: 131_072,
-    tied: false,
-    rope_freqs: true,
-    experts: None,
-    qk_norm: false,
-    qkv_bias: false,
-    types: (T::Q4_K, T::Q6_K, T::Q6_K),
-};
+pub const LLAMA_8B: Shape = Shape::of("Llama 3.1 8B Instruct", dims::LLAMA_8B);
 
-pub const LLAMA_70B: Shape = Shape {
-    name: "Llama 3.3 70B Instruct",
-    n_layer: 80,
-    n_embd: 8192,
-    n_ff: 28672,
-    n_head: 64,
-    ..LLAMA_8B
-};
+pub const LLAMA_70B: Shape = Shape::of("Llama 3.3 70B Instruct", dims::LLAMA_70B);
 
 pub const LLAMA_1B: Shape = Shape {
-    name: "Llama 3.2 1B Instruct",
-    n_layer: 16,
-    n_embd: 2048,
-    n_ff: 8192,
-    n_head: 32,
-    head_dim: 64,
     tied: true,
-    ..LLAMA_8B
+    ..Shape::of("Llama 3.2 1B Instruct", dims::LLAMA_1B)
 };
 
 pub const QWEN_14B: Shape = Shape {
-    name: "Qwen2.5 Coder 14B Instruct",
     arch: "qwen2",
-    n_layer: 48,
-    n_embd: 5120,
-    n_ff: 13824,
-    n_head: 40,
-    n_vocab: 152_064,
     n_ctx_train: 32_768,
     rope_freqs: false,
     qkv_bias: true,
-    ..LLAMA_8B
+    ..Shape::of("Qwen2.5 Coder 14B Instruct", dims::QWEN_14B)
 };
 
 pub const QWEN3_8B: Shape = Shape {
-    name: "Qwen3 8B",
     arch: "qwen3",
-    n_layer: 36,
-    n_ff: 12288,
-    n_vocab: 151_936,
     n_ctx_train: 40_960,
     rope_freqs: false,
     qk_norm: true,
-    ..LLAMA_8B
+    ..Shape::of("Qwen3 8B", dims::QWEN3_8B)
 };
 
 pub const QWEN3_30B_A3B: Shape = Shape {
-    name: "Qwen3 30B A3B",
     arch: "qwen3moe",
-    n_layer: 48,
-    n_embd: 2048,
-    n_ff: 768,
-    n_head: 32,
-    n_head_kv: 4,
-    n_vocab: 151_936,
     n_ctx_train: 40_960,
     rope_freqs: false,
     qk_norm: true,
-    experts: Some((128, 8)),
-    ..LLAMA_8B
+    experts: Some(dims::QWEN3_30B_A3B.experts),
+    ..Shape::of("Qwen3 30B A3B", dims::QWEN3_30B_A3B.dims)
 };
 
 /// A model small enough to count by hand: two blocks, everything `F32`, with rows that CUDA pads where they are `Q8_0`.
@@ -130,6 +86,29 @@ pub const TINY: Shape = Shape {
 };
 
 impl Shape {
+    /// A file of these sizes, and for the rest as Llama 3 has it.
+    #[allow(clippy::cast_possible_truncation, reason = "models have few blocks")]
+    const fn of(name: &'static str, dims: Dims) -> Self {
+        Self {
+            name,
+            arch: "llama",
+            n_layer: dims.n_layer as u32,
+            n_embd: dims.n_embd,
+            n_ff: dims.n_ff,
+            n_head: dims.n_head,
+            n_head_kv: dims.n_head_kv,
+            head_dim: dims.head_dim,
+            n_vocab: dims.n_vocab,
+            n_ctx_train: 131_072,
+            tied: false,
+            rope_freqs: true,
+            experts: None,
+            qk_norm: false,
+            qkv_bias: false,
+            types: (T::Q4_K, T::Q6_K, T::Q6_K),
+        }
+    }
+
     /// The file of this shape, without data and with a vocabulary that is only counted.
     pub fn builder(&self) -> Builder {
         let key = |suffix: &str| format!("{}.{suffix}", self.arch);
@@ -150,11 +129,11 @@ impl Shape {
             .f32(&key("rope.freq_base"), 500_000.0)
             .u32(&key("vocab_size"), n(self.n_vocab))
             .str("tokenizer.ggml.model", "no_vocab");
-        if let Some((count, used)) = self.experts {
+        if let Some(experts) = self.experts {
             builder = builder
-                .u32(&key("expert_count"), count)
-                .u32(&key("expert_used_count"), used)
-                .u32(&key("expert_feed_forward_length"), n(self.n_ff));
+                .u32(&key("expert_count"), n(experts.n))
+                .u32(&key("expert_used_count"), n(experts.used))
+                .u32(&key("expert_feed_forward_length"), n(experts.ff));
         }
         let (most, better, output) = self.types;
         let embedding = if self.tied { output } else { most };
@@ -204,20 +183,11 @@ impl Shape {
                 put("ffn_down.weight", kept, &[self.n_ff, self.n_embd]);
                 put("ffn_up.weight", most, &[self.n_embd, self.n_ff]);
             }
-            Some((count, _)) => {
-                let count = u64::from(count);
-                put("ffn_gate_inp.weight", T::F32, &[self.n_embd, count]);
-                put(
-                    "ffn_gate_exps.weight",
-                    most,
-                    &[self.n_embd, self.n_ff, count],
-                );
-                put(
-                    "ffn_down_exps.weight",
-                    kept,
-                    &[self.n_ff, self.n_embd, count],
-                );
-                put("ffn_up_exps.weight", most, &[self.n_embd, self.n_ff, count]);
+            Some(Experts { n, ff, .. }) => {
+                put("ffn_gate_inp.weight", T::F32, &[self.n_embd, n]);
+                put("ffn_gate_exps.weight", most, &[self.n_embd, ff, n]);
+                put("ffn_down_exps.weight", kept, &[ff, self.n_embd, n]);
+                put("ffn_up_exps.weight", most, &[self.n_embd, ff, n]);
             }
         }
         builder

@@ -6,26 +6,18 @@
 
 pub(crate) mod block;
 mod dense;
+#[path = "../dims/mod.rs"]
+mod dims;
 mod experts;
 mod recurrent;
-mod well_known;
+pub(crate) mod well_known;
 mod windowed;
 
 use std::path::{Path, PathBuf};
 
 use autoplace::gguf::{Builder, TensorType as T};
 
-/// The sizes that most architectures share.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Dims {
-    pub(crate) n_layer: u64,
-    pub(crate) n_embd: u64,
-    pub(crate) n_ff: u64,
-    pub(crate) n_head: u64,
-    pub(crate) n_head_kv: u64,
-    pub(crate) head_dim: u64,
-    pub(crate) n_vocab: u64,
-}
+pub(crate) use dims::Dims;
 
 /// A small model with rows that CUDA pads (`n_ff` is 5.5 times 512) and grouped queries.
 pub(crate) const SMALL: Dims = Dims {
@@ -37,18 +29,6 @@ pub(crate) const SMALL: Dims = Dims {
     head_dim: 128,
     n_vocab: 32000,
 };
-
-impl Dims {
-    /// Elements of all queries of a token.
-    pub(crate) fn q(&self) -> u64 {
-        self.n_head * self.head_dim
-    }
-
-    /// Elements of all keys of a token.
-    pub(crate) fn kv(&self) -> u64 {
-        self.n_head_kv * self.head_dim
-    }
-}
 
 /// A model in the making.
 pub(crate) struct Sketch {

@@ -3,6 +3,7 @@
 use autoplace::gguf::TensorType as T;
 
 use super::block::{ALL_NORMS, Block, Feed, POST_NORMS, QkNorms};
+use super::dims::{Experts, GPT_OSS_20B, Mixture};
 use super::{Dims, SMALL, Sketch};
 
 pub(super) fn all() -> Vec<Sketch> {
@@ -68,24 +69,17 @@ fn gemma3(name: &'static str, window: Option<u64>, pattern: Option<u64>) -> Sket
 }
 
 fn gpt_oss() -> Sketch {
-    let dims = Dims {
-        n_layer: 4,
-        n_embd: 2880,
-        n_ff: 2880,
-        n_head: 64,
-        n_head_kv: 8,
-        head_dim: 64,
-        n_vocab: 201_088,
-    };
-    gpt_oss_of("window 128", dims, 32)
+    let Mixture { dims, experts } = GPT_OSS_20B;
+    gpt_oss_of("window 128", Dims { n_layer: 4, ..dims }, experts)
 }
 
-/// Sinks, biases everywhere, and `n` experts in MXFP4.
-pub(super) fn gpt_oss_of(name: &'static str, dims: Dims, n: u64) -> Sketch {
+/// Sinks, biases everywhere, and experts in MXFP4.
+pub(super) fn gpt_oss_of(name: &'static str, dims: Dims, experts: Experts) -> Sketch {
     let width = dims.n_embd;
+    let Experts { n, used, ff } = experts;
     let mut sketch = Sketch::new("gpt-oss", name, dims);
     sketch.u32("attention.sliding_window", 128);
-    sketch.mixture(n, 4, dims.n_ff);
+    sketch.mixture(n, used, ff);
     sketch.ends(T::Q8_0, Some(T::Q8_0));
     sketch.stack(&Block {
         norms: &["attn_norm.weight", "post_attention_norm.weight"],
@@ -93,7 +87,7 @@ pub(super) fn gpt_oss_of(name: &'static str, dims: Dims, n: u64) -> Sketch {
         sinks: true,
         feed: Feed::Experts {
             n,
-            ff: dims.n_ff,
+            ff,
             ty: T::MXFP4,
         },
         ..Block::new(T::Q8_0, T::Q8_0)
@@ -101,8 +95,8 @@ pub(super) fn gpt_oss_of(name: &'static str, dims: Dims, n: u64) -> Sketch {
     for il in 0..dims.n_layer {
         sketch.vector(il, "ffn_gate_inp.bias", n);
         for (name, wide) in [
-            ("ffn_gate_exps.bias", dims.n_ff),
-            ("ffn_up_exps.bias", dims.n_ff),
+            ("ffn_gate_exps.bias", ff),
+            ("ffn_up_exps.bias", ff),
             ("ffn_down_exps.bias", width),
         ] {
             sketch.block(il, name, T::F32, &[wide, n]);

@@ -56,7 +56,7 @@ fn main() -> Result<()> {
         // SAFETY: no other thread uses ggml.
         unsafe { fit_params_card(card << 30) };
         let row = measure(&program, &path, card, rounds)?.row();
-        println!("| {} | {} | {card} GiB {row}", model.name, model.n_vocab);
+        println!("| {} | {} | {card} GiB {row}", model.name, model.n_vocab());
     }
     Ok(())
 }
