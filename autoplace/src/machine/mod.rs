@@ -3,6 +3,7 @@
 
 mod bandwidth;
 pub mod bytes;
+mod cache;
 mod cards;
 mod catalogue;
 mod check;
