@@ -49,7 +49,7 @@ impl Split {
 
 /// What to leave free, other than a share of the total: that one is asked of the total.
 fn absolute(request: &Request) -> bool {
-    !matches!(request.headroom, Headroom::Percent(_))
+    !matches!(request.headroom, Headroom::Percent(_) | Headroom::Cautious)
 }
 
 proptest! {

@@ -6,7 +6,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
-use autoplace::machine::{Gpu, Host, Machine, gib};
+use autoplace::machine::{Date, Gpu, Host, LearnedHeadroom, Machine, Reading, gib, mib};
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -180,6 +180,30 @@ fn a_machine_from_a_file_is_described_instead_of_this_one() {
         "RTX 4090: 22.0 GiB free of 24.0 GiB\n    device    NVIDIA GeForce RTX 4090 by CUDA\n    \
          memory    1008 GB/s by its data sheet\nhost: 512.0 GiB free of 512.0 GiB\n    \
          memory    400 GB/s as stated\n"
+    );
+}
+
+#[test]
+fn what_was_learned_of_a_card_is_told_and_left_free() {
+    let user = User::new();
+    let mut machine = elsewhere();
+    let date = Date::new(2026, 11, 21).unwrap();
+    let card = &mut machine.gpus[0];
+    card.driver = Some("550.54.14".to_owned());
+    card.learned = Some(LearnedHeadroom::new(mib(40), mib(50), date).work(u64::MAX, u64::MAX));
+    card.ggml = Some(Reading::new(card.total, card.free));
+    let file = user.file(&machine);
+    let words = user.says(&["devices", "--machine", &file]);
+    assert!(
+        words.contains("headroom  driver 40 MiB, growth 50 MiB, measured on 2026-11-21\n"),
+        "{words}"
+    );
+    let json = user.json(&["devices", "--machine", &file]);
+    assert_eq!(json["gpus"][0]["learned"]["growth"], mib(50));
+    let plan = ["plan", &demo(), "--machine", &file, "--headroom", "tight"];
+    assert_eq!(
+        user.json(&plan)["devices"][0]["headroom"],
+        mib(40 + 50 + 16)
     );
 }
 

@@ -454,8 +454,24 @@ fn a_gpu_that_cannot_be_is_named() {
 }
 
 #[test]
+fn a_headroom_may_be_a_preset_and_leaves_more_the_more_cautious_it_is() {
+    let model = demo();
+    let headroom = |args: &[&str]| {
+        let gpu = ["--gpu", "RTX 4060,free=7GiB"];
+        let json = plan_json(&model, &[&gpu, args].concat());
+        json["devices"][0]["headroom"].as_u64().unwrap()
+    };
+    let [tight, default, cautious] =
+        ["tight", "default", "cautious"].map(|preset| headroom(&["--headroom", preset]));
+    assert!(tight < default && default < cautious);
+    assert_eq!(headroom(&[]), default);
+    // 15 % of 8 GiB, rounded up.
+    assert_eq!(cautious, gib(8) - gib(8) * 85 / 100);
+}
+
+#[test]
 fn a_headroom_that_cannot_be_is_named() {
-    for wrong in ["200%", "-1", "-1GiB", "-5%", "much", "nan%"] {
+    for wrong in ["200%", "-1", "-1GiB", "-5%", "much", "nan%", "tighter", ""] {
         misused(&["--headroom", wrong], &["--headroom", wrong]);
     }
 }

@@ -1,13 +1,23 @@
 //! A machine is written down and read again, by this version and by others.
 
 use autoplace::machine::{
-    Bandwidth, BandwidthSource, Date, Gpu, GpuKind, GpuProcess, Host, HostLimit, Machine, MigSlice,
-    Note, PciId, PcieLink, PcieRate, Reading, UnusedReason, gib,
+    Bandwidth, BandwidthSource, Date, Gpu, GpuKind, GpuProcess, Host, HostLimit, LearnedHeadroom,
+    Machine, MigSlice, Note, PciId, PcieLink, PcieRate, Reading, UnusedReason, gib,
 };
 use proptest::option;
 use proptest::prelude::{
     Just, Strategy, any, prop, prop_assert, prop_assert_eq, prop_oneof, proptest,
 };
+
+fn day() -> impl Strategy<Value = Date> {
+    (1u16..=9999, 1u8..=12, 1u8..=28).prop_map(|(y, m, d)| Date::new(y, m, d).unwrap())
+}
+
+/// What may have been learned of a card of so many bytes: shares of them.
+fn learned(total: u64, shares: (u64, u64), day: Date) -> LearnedHeadroom {
+    let (driver, growth) = shares;
+    LearnedHeadroom::new(total / 2 / driver, total / 2 / growth, day).work(driver, growth)
+}
 
 fn bandwidth() -> impl Strategy<Value = Bandwidth> {
     let source = prop_oneof![
@@ -15,10 +25,9 @@ fn bandwidth() -> impl Strategy<Value = Bandwidth> {
         Just(BandwidthSource::Catalogue),
         Just(BandwidthSource::Stated),
     ];
-    let day = (1u16..=9999, 1u8..=12, 1u8..=28).prop_map(|(y, m, d)| Date::new(y, m, d).unwrap());
     prop_oneof![
         (1u64.., source).prop_map(|(bytes, source)| Bandwidth::new(bytes, source)),
-        (1u64.., day).prop_map(|(bytes, day)| Bandwidth::measured(bytes, day)),
+        (1u64.., day()).prop_map(|(bytes, day)| Bandwidth::measured(bytes, day)),
     ]
 }
 
@@ -82,8 +91,13 @@ fn gpu() -> impl Strategy<Value = Gpu> {
         option::of(reading()),
         any::<Option<String>>(),
     );
-    (base, known, readings).prop_map(
-        |((name, kind, backend, total, free), known, (ggml, nvml, device))| {
+    let headroom = (
+        any::<Option<u32>>(),
+        any::<Option<String>>(),
+        option::of(((1u64.., 1u64..), day())),
+    );
+    (base, known, readings, headroom).prop_map(
+        |((name, kind, backend, total, free), known, (ggml, nvml, device), headroom)| {
             let mut gpu = Gpu::new(name)
                 .kind(kind)
                 .backend(backend)
@@ -93,6 +107,8 @@ fn gpu() -> impl Strategy<Value = Gpu> {
             gpu.alignment = alignment.map(|bits| 1 << bits);
             (gpu.bandwidth, gpu.pcie, gpu.mig, gpu.processes) = (bandwidth, pcie, mig, processes);
             (gpu.ggml, gpu.nvml, gpu.device) = (ggml, nvml, device);
+            (gpu.resident_threads, gpu.driver) = (headroom.0, headroom.1);
+            gpu.learned = headroom.2.map(|(shares, day)| learned(total, shares, day));
             gpu.pci_id = pci.map(|[bus, device, function]| PciId::new(0, bus, device, function));
             gpu
         },

@@ -26,7 +26,7 @@ const SWEEP: [(u32, u64); 6] = [
     (99, 9179),
 ];
 
-/// Chosen once the rows had shown a constant of 133 to 139 MiB: what an RTX 4060 Ti, the same class of the generation before, has in use for CUDA's context alone (llama.cpp PRs 20595 and 15860). No
+/// Chosen once the rows had shown a constant of 133 to 139 MiB: what an RTX 4060 Ti, the same class of the generation before, has in use for CUDA's context alone (llama.cpp PR 23604). No
 /// number of the 5060 Ti itself is published.
 const CONTEXT: u64 = mib(107);
 /// cuBLAS' workspace from compute capability 9.0 on (`cublasSetWorkspace`): the 5060 Ti has 12.0.
@@ -40,9 +40,9 @@ fn rows() -> Vec<(u32, Placement, u64)> {
         .total(gib(16))
         .register()
         .unwrap();
-    let gpu = Gpu::new("RTX 5060 Ti")
-        .total(gib(16))
-        .backend("CUDA")
+    let gpu = Gpu::named("RTX 5060 Ti 16GB")
+        .unwrap()
+        .free(gib(16))
         .device(card.device().name());
     let machine = Machine::new(Host::new(gib(64))).with_gpu(gpu);
     let header = QWEN_14B.header();

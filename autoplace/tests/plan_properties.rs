@@ -29,7 +29,9 @@ fn fits(profile: &ModelProfile, gpu: &Gpu, host: &Host, request: &Request, n: u3
     let footprints = estimate.footprints(n);
     let on_gpu = footprints.gpus[0];
     let unsure = |footprint| estimate.uncertainty(n, footprint);
-    let headroom = request.headroom.of_gpu(gpu, &workload, unsure(&on_gpu));
+    let headroom = request
+        .headroom
+        .of_gpu(gpu, &workload, unsure(&on_gpu), false);
     let mut host_needed = footprints.host.total();
     if gpu.kind == GpuKind::Integrated {
         host_needed += on_gpu.total();

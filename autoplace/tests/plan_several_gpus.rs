@@ -61,7 +61,9 @@ fn fits(profile: &ModelProfile, gpus: &[&Gpu], request: &Request, counts: &[u32]
     let footprints = estimate.footprints_of(&Assignment::by_counts(profile.n_layer(), counts));
     let unsure = |footprint| estimate.uncertainty(n, footprint);
     gpus.iter().zip(&footprints.gpus).all(|(gpu, footprint)| {
-        let headroom = request.headroom.of_gpu(gpu, &workload, unsure(footprint));
+        let headroom = request
+            .headroom
+            .of_gpu(gpu, &workload, unsure(footprint), false);
         footprint.total() + headroom.total() <= gpu.free
     })
 }

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use llama_sys::{Context, ModelParams};
 
 use super::devices::{by_name, detect};
+use super::headroom::{LoadReadings, Work};
 use super::slot::ContextSlot;
 use super::{Error, Model, NativeProbe, room};
 use crate::gguf::Header;
@@ -98,10 +99,10 @@ impl ModelBuilder {
     /// [`Error::Gguf`] and [`Error::Profile`] for a file that is no model, [`Error::Plan`] when it fits nowhere or was asked for
     /// what cannot be.
     pub fn plan(&self) -> Result<Plan, Error> {
-        self.prepare().map(|(plan, _)| plan)
+        self.prepare().map(|prepared| prepared.plan)
     }
 
-    fn prepare(&self) -> Result<(Plan, Machine), Error> {
+    fn prepare(&self) -> Result<Prepared, Error> {
         let header = Header::open(&self.path)?;
         let profile = ModelProfile::from_header(&header)?;
         let machine = match (&self.machine, self.request.gpu_layers) {
@@ -113,7 +114,14 @@ impl ModelBuilder {
         let plan = Planner::new(&profile, &machine)
             .request(self.request.clone())
             .plan_probed(&NativeProbe::new(&header)?)?;
-        Ok((plan, machine))
+        // A plan has sizes that llama.cpp takes.
+        let sizes = plan.context.sizes().ok();
+        let work = sizes.map(|sizes| Work::of(&profile, &sizes));
+        Ok(Prepared {
+            plan,
+            machine,
+            work: work.unwrap_or_default(),
+        })
     }
 
     /// Plans and loads.
@@ -123,12 +131,17 @@ impl ModelBuilder {
     /// As [`plan`](Self::plan); [`Error::OutOfMemory`] when a GPU's memory was taken since the plan was made; [`Error::Native`]
     /// when llama.cpp fails all the same: the file's data is damaged, or the progress callback cancelled.
     pub fn load(mut self) -> Result<Model, Error> {
-        let (plan, machine) = self.prepare()?;
+        let Prepared {
+            plan,
+            machine,
+            work,
+        } = self.prepare()?;
         let devices = by_name(
             plan.gpus()
                 .map(|gpu| (gpu.device.as_deref(), gpu.name.as_str())),
         )?;
         room::check(&plan, &devices)?;
+        let before = LoadReadings::before(&devices, work);
         let native = llama_sys::Model::load(
             &self.path,
             ModelParams {
@@ -158,8 +171,15 @@ impl ModelBuilder {
             }
         };
         let slot = ContextSlot::new(context, params);
-        Ok(Model::new(native, slot, plan, machine, devices))
+        Ok(Model::new(native, slot, plan, machine, &devices, before))
     }
+}
+
+/// All that is known before the load.
+struct Prepared {
+    plan: Plan,
+    machine: Machine,
+    work: Work,
 }
 
 impl fmt::Debug for ModelBuilder {

@@ -1,5 +1,6 @@
 //! ggml's devices as plain data for the machine room, and back by name.
 
+use llama_sys::sim::MAX_CARDS;
 use llama_sys::{Backend, Device, DeviceKind};
 
 use super::Error;
@@ -17,7 +18,27 @@ pub fn detect() -> Result<Machine, Error> {
     let devices: Vec<GgmlDevice> = backend.devices().iter().map(describe).collect();
     Ok(Detector::new()
         .backends(backend.names())
+        .for_build(build_name())
         .detect_with(&devices))
+}
+
+/// This build in words, as far as what a GPU takes depends on it: for [`Detector::for_build`](crate::machine::Detector::for_build) and
+/// [`HeadroomCache`](crate::machine::HeadroomCache).
+#[must_use]
+pub fn build_name() -> String {
+    let build = llama_sys::build_info();
+    format!(
+        "autoplace {}, llama.cpp {} ({})",
+        env!("CARGO_PKG_VERSION"),
+        build.llama_cpp,
+        build.backends.join(", ")
+    )
+}
+
+/// Whether it is one of [`llama_sys::sim`], by the names that those have: `SIM0` to `SIM14`.
+pub(super) fn is_simulated(device: &str) -> bool {
+    let number = device.strip_prefix("SIM");
+    number.is_some_and(|number| number.parse::<usize>().is_ok_and(|n| n < MAX_CARDS))
 }
 
 fn describe(device: &Device) -> GgmlDevice {
@@ -66,4 +87,26 @@ pub(super) fn by_name<'a>(
                 })
         })
         .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{build_name, is_simulated};
+
+    #[test]
+    fn a_simulated_gpu_is_known_by_its_name() {
+        for name in ["SIM0", "SIM14"] {
+            assert!(is_simulated(name), "{name}");
+        }
+        for name in ["SIM", "SIM15", "SIMD0", "CUDA0", "Vulkan0", ""] {
+            assert!(!is_simulated(name), "{name}");
+        }
+    }
+
+    #[test]
+    fn the_build_names_both_versions() {
+        let llama_cpp = llama_sys::build_info().llama_cpp;
+        assert!(build_name().contains(env!("CARGO_PKG_VERSION")));
+        assert!(build_name().contains(&llama_cpp));
+    }
 }

@@ -42,6 +42,9 @@ pub enum Error {
         /// Bytes that are free on it now.
         free: u64,
     },
+    /// The model's one context is generating: measure before, or after the stream is dropped.
+    #[error("the model is generating: its context is lent to a stream")]
+    Busy,
     /// llama.cpp refused or failed.
     #[error(transparent)]
     Native(#[from] llama_sys::Error),

@@ -6,6 +6,7 @@
 mod builder;
 mod devices;
 mod error;
+mod headroom;
 mod probe;
 mod room;
 mod slot;
@@ -14,8 +15,10 @@ use std::path::Path;
 use std::sync::Arc;
 
 pub use builder::ModelBuilder;
-pub use devices::detect;
+pub use devices::{build_name, detect};
 pub use error::Error;
+use headroom::LoadReadings;
+pub use headroom::{Doubt, MeasuredHeadroom};
 pub use probe::{NativeProbe, PlacedProbe};
 pub(crate) use slot::ContextSlot;
 
@@ -36,6 +39,7 @@ struct Inner {
     plan: Plan,
     machine: Machine,
     allocated: Footprints,
+    readings: LoadReadings,
 }
 
 impl Model {
@@ -58,12 +62,13 @@ impl Model {
         slot: ContextSlot,
         plan: Plan,
         machine: Machine,
-        devices: Vec<llama_sys::Device>,
+        devices: &[llama_sys::Device],
+        before: LoadReadings,
     ) -> Self {
         let allocated = slot
             .peek(llama_sys::Context::memory_breakdown)
             .and_then(Result::ok)
-            .map(|breakdown| native_probe::footprints(&breakdown, &devices))
+            .map(|breakdown| native_probe::footprints(&breakdown, devices))
             .unwrap_or_default();
         Self {
             inner: Arc::new(Inner {
@@ -72,6 +77,7 @@ impl Model {
                 plan,
                 machine,
                 allocated,
+                readings: before.loaded(),
             }),
         }
     }

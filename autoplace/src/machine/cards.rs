@@ -79,6 +79,7 @@ pub(super) fn describe(gpu: &mut Gpu, card: Option<&NvidiaGpu>) {
     if let Some(card) = card {
         gpu.pci_id = gpu.pci_id.or(card.pci_id);
         gpu.processes.clone_from(&card.processes);
+        gpu.driver.clone_from(&card.driver);
         if gpu.kind == GpuKind::Discrete {
             gpu.pcie = card.pcie;
         }
@@ -96,6 +97,7 @@ pub(super) fn describe(gpu: &mut Gpu, card: Option<&NvidiaGpu>) {
         None if gpu.mig.is_some() => None,
         None => catalogue::bandwidth(&gpu.description, gpu.total),
     };
+    gpu.resident_threads = catalogue::resident_threads(&gpu.description, gpu.total);
 }
 
 /// The slice of which a device has the bytes; one of which nothing is known where none or several have them.

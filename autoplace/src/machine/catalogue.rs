@@ -23,6 +23,8 @@ struct Card {
     /// The peak of its memory in GB/s, 1000-based.
     gb_per_second: u64,
     memory: Memory,
+    /// Threads that its multiprocessors hold at once; of NVIDIA's alone.
+    resident_threads: Option<u32>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -131,6 +133,17 @@ pub(super) fn bandwidth(description: &str, total: u64) -> Option<Bandwidth> {
     })
 }
 
+/// The threads that the multiprocessors of a card that was found hold at once, by its name and size as for [`bandwidth`]; of two
+/// answers the larger.
+pub(super) fn resident_threads(description: &str, total: u64) -> Option<u32> {
+    let found = Name::parse(description);
+    CARDS
+        .iter()
+        .filter(|card| card.is(&found) && card.may_have(total, found.gib))
+        .filter_map(|card| card.resident_threads)
+        .max()
+}
+
 /// Names that are like what was asked for: at most five, the nearest first.
 fn near(asked: &Name) -> Vec<String> {
     let mut likely: Vec<(u8, &'static str)> = CARDS
@@ -172,6 +185,7 @@ impl Card {
         let bandwidth = self.gb_per_second.saturating_mul(1_000_000_000);
         let mut gpu = Gpu::new(format!("{maker} {}", self.name)).backend(backend);
         gpu.bandwidth = Some(Bandwidth::new(bandwidth, BandwidthSource::Catalogue));
+        gpu.resident_threads = self.resident_threads;
         match self.memory {
             Memory::Own | Memory::Ecc => {
                 let mut total = gib(size);
@@ -212,7 +226,7 @@ const DRIVERS_SHARE: u64 = 32;
 mod tests {
     use std::collections::BTreeSet;
 
-    use super::{CARDS, CatalogueError, Memory, Name, bandwidth, named};
+    use super::{CARDS, CatalogueError, Maker, Memory, Name, bandwidth, named, resident_threads};
     use crate::machine::{GpuKind, gib, mib};
 
     fn gb_per_second(description: &str, total: u64) -> Option<u64> {
@@ -315,6 +329,22 @@ mod tests {
         ] {
             assert_eq!(gb_per_second(description, total), None, "{description}");
         }
+    }
+
+    #[test]
+    fn threads_are_known_of_every_nvidia_card_and_of_no_other() {
+        for card in CARDS {
+            let is_nvidia = card.maker == Maker::Nvidia;
+            assert_eq!(card.resident_threads.is_some(), is_nvidia, "{}", card.name);
+            // From a GTX 1050 Ti to an RTX PRO 6000.
+            let threads = card.resident_threads.unwrap_or(12_288);
+            assert!((10 * 1024..=188 * 1536).contains(&threads), "{}", card.name);
+        }
+        let found = resident_threads("NVIDIA GeForce RTX 4060 Ti", gib(8) - mib(12));
+        assert_eq!(found, Some(34 * 1536));
+        // A part of a card that many share has its name and more, and all of its multiprocessors.
+        assert_eq!(resident_threads("NVIDIA A40-8Q", gib(8)), None);
+        assert_eq!(resident_threads("NVIDIA GeForce RTX 4090", gib(48)), None);
     }
 
     #[test]

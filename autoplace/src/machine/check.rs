@@ -44,6 +44,8 @@ impl Machine {
 
 fn check_gpu(place: &str, gpu: &Gpu) -> Result<(), MachineError> {
     at_most(&format!("{place}.free"), gpu.free, "total", gpu.total)?;
+    let learned = gpu.learned.map_or(0, |learned| learned.total());
+    at_most(&format!("{place}.learned"), learned, "total", gpu.total)?;
     if gpu.alignment.is_some_and(|bytes| !bytes.is_power_of_two()) {
         return Err(wrong(format!("{place}.alignment"), "is no power of two"));
     }
@@ -86,7 +88,7 @@ fn wrong(place: String, problem: impl Into<String>) -> MachineError {
 
 #[cfg(test)]
 mod tests {
-    use crate::machine::{Gpu, Host, Machine, PcieLink, PcieRate, gib};
+    use crate::machine::{Date, Gpu, Host, LearnedHeadroom, Machine, PcieLink, PcieRate, gib};
 
     fn machine() -> Machine {
         let link = PcieLink::new(PcieRate::new(4, 16).unwrap());
@@ -115,6 +117,14 @@ mod tests {
         assert!(text.starts_with("host.system_available is "), "{text}");
         let text = said(|machine| (machine.gpus[0].total, machine.gpus[0].free) = (0, 0));
         assert_eq!(text, "gpus[0].total is 0");
+    }
+
+    #[test]
+    fn more_learned_than_there_is_is_named() {
+        let date = Date::new(2026, 11, 21).unwrap();
+        let learned = LearnedHeadroom::new(gib(20), u64::MAX, date);
+        let text = said(|machine| machine.gpus[0].learned = Some(learned));
+        assert!(text.starts_with("gpus[0].learned is "), "{text}");
     }
 
     #[test]

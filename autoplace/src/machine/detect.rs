@@ -6,6 +6,7 @@ use super::Machine;
 use super::cards;
 use super::gpu::GpuKind;
 use super::host::{BandwidthCache, Host};
+use super::learned::HeadroomCache;
 use super::merge::{self, GgmlDevice};
 use super::note::Notes;
 use super::nvidia::{self, Nvidia};
@@ -25,6 +26,7 @@ pub struct Detector {
     root: Option<PathBuf>,
     nvml: NvmlLibrary,
     backends: Vec<String>,
+    build: Option<String>,
     /// `None`: as the environment says when the detector looks.
     cuda_visibility: Option<CudaVisibility>,
     cache: Cache,
@@ -84,6 +86,14 @@ impl Detector {
         self
     }
 
+    /// Says which build will use the GPUs, in words that change when the build does: what was learned of a GPU with another build is
+    /// not believed. Without a build nothing that was learned is looked for.
+    #[must_use]
+    pub fn for_build(mut self, build: impl Into<String>) -> Self {
+        self.build = Some(build.into());
+        self
+    }
+
     /// Takes these for the values of `CUDA_VISIBLE_DEVICES` (`None`: not set, every card shows) and of
     /// `CUDA_DEVICE_ORDER=PCI_BUS_ID`, instead of asking the environment.
     #[must_use]
@@ -137,7 +147,7 @@ impl Detector {
             .root
             .as_deref()
             .map_or_else(Host::detect, Host::detect_under);
-        let cache = self.cache();
+        let cache = self.cache(BandwidthCache::user, |folder| BandwidthCache::at(folder));
         host.bandwidth = cache.as_ref().and_then(|cache| cache.get(&host));
         if self.measure_host && host.bandwidth.is_none() {
             host.bandwidth = host.measure_bandwidth();
@@ -157,6 +167,7 @@ impl Detector {
             .apply(&mut nvidia.gpus, &mut visibility_notes);
         let mut machine = build(nvidia.gpus, host);
         self.look_around(&mut machine);
+        self.remember(&mut machine);
         notes.append(&mut nvidia.notes);
         notes.append(&mut visibility_notes.into_vec());
         notes.append(&mut machine.notes);
@@ -179,10 +190,20 @@ impl Detector {
         }
     }
 
-    fn cache(&self) -> Option<BandwidthCache> {
+    /// Adds what was learned of the GPUs with this build.
+    fn remember(&self, machine: &mut Machine) {
+        let cache = self.cache(HeadroomCache::user, |folder| HeadroomCache::at(folder));
+        if let (Some(cache), Some(build)) = (cache, &self.build) {
+            for gpu in &mut machine.gpus {
+                gpu.learned = cache.get(gpu, build);
+            }
+        }
+    }
+
+    fn cache<T>(&self, user: impl FnOnce() -> T, at: impl FnOnce(&Path) -> T) -> Option<T> {
         match &self.cache {
-            Cache::Usual if self.root.is_none() => Some(BandwidthCache::user()),
-            Cache::At(folder) => Some(BandwidthCache::at(folder)),
+            Cache::Usual if self.root.is_none() => Some(user()),
+            Cache::At(folder) => Some(at(folder)),
             Cache::Usual | Cache::None => None,
         }
     }

@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use super::bandwidth::{Bandwidth, BandwidthSource};
 use super::bytes::Bytes;
 use super::catalogue::{self, CatalogueError};
+use super::learned::LearnedHeadroom;
 use super::mig::MigSlice;
 use super::pci::PciId;
 use super::pcie::PcieLink;
@@ -50,6 +51,15 @@ pub struct Gpu {
     /// Its PCIe link, where one is known. A GPU in the host's memory has none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pcie: Option<PcieLink>,
+    /// Threads that all its multiprocessors hold at once, where its name tells (NVIDIA's cards): CUDA keeps memory for each of them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub resident_threads: Option<u32>,
+    /// The version of its driver, where that tells: `550.54.14`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub driver: Option<String>,
+    /// What it took beside the buffers that llama.cpp counts, where that has been measured with this driver and build.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub learned: Option<LearnedHeadroom>,
     /// The slice that it is, where it is one of a card in MIG mode.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mig: Option<MigSlice>,
@@ -128,6 +138,9 @@ impl Gpu {
             alignment: None,
             bandwidth: None,
             pcie: None,
+            resident_threads: None,
+            driver: None,
+            learned: None,
             mig: None,
             processes: None,
             ggml: None,
@@ -224,6 +237,13 @@ impl Gpu {
     #[must_use]
     pub const fn pcie(mut self, link: PcieLink) -> Self {
         self.pcie = Some(link);
+        self
+    }
+
+    /// Sets what it was seen to take beside the buffers that llama.cpp counts.
+    #[must_use]
+    pub const fn learned(mut self, learned: LearnedHeadroom) -> Self {
+        self.learned = Some(learned);
         self
     }
 

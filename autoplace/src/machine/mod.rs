@@ -3,6 +3,7 @@
 
 mod bandwidth;
 pub mod bytes;
+mod cache;
 mod cards;
 mod catalogue;
 mod check;
@@ -10,6 +11,7 @@ mod date;
 mod detect;
 mod gpu;
 mod host;
+mod learned;
 mod merge;
 mod mig;
 mod note;
@@ -33,6 +35,7 @@ pub use date::{Date, DateError};
 pub use detect::Detector;
 pub use gpu::{Gpu, GpuKind, Reading};
 pub use host::{BandwidthCache, Host, HostLimit};
+pub use learned::{HeadroomCache, LearnedHeadroom};
 pub use merge::{GgmlDevice, GgmlKind};
 pub use mig::MigSlice;
 pub use note::Note;

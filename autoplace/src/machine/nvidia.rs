@@ -63,6 +63,8 @@ pub struct NvidiaGpu {
     pub mig: Option<Vec<MigSlice>>,
     /// The other programs that have opened it, the largest holder first.
     pub processes: Option<Vec<GpuProcess>>,
+    /// The version of the driver, as in [`Nvidia::driver`].
+    pub driver: Option<String>,
     /// Whether `CUDA_VISIBLE_DEVICES` hides it from CUDA. Set by the [`Detector`](super::Detector); NVML knows nothing of it.
     pub hidden: bool,
 }
@@ -81,6 +83,7 @@ impl NvidiaGpu {
             pcie: None,
             mig: None,
             processes: None,
+            driver: None,
             hidden: false,
         }
     }
@@ -134,10 +137,14 @@ impl Library<'_> {
                 ..Nvidia::default()
             };
         }
-        let gpus = self.gpus(&nvml, &mut notes);
+        let mut gpus = self.gpus(&nvml, &mut notes);
+        let driver = nvml.sys_driver_version().ok();
+        for gpu in &mut gpus {
+            gpu.driver.clone_from(&driver);
+        }
         Nvidia {
             gpus,
-            driver: nvml.sys_driver_version().ok(),
+            driver,
             notes: notes.into_vec(),
         }
     }

@@ -12,6 +12,8 @@ pub(super) struct Room<'a> {
     pub(super) host: &'a Host,
     pub(super) headroom: Headroom,
     pub(super) workload: Workload,
+    /// Whether the machine is a Linux inside of Windows.
+    pub(super) wsl: bool,
 }
 
 /// One device, with what a placement takes of it.
@@ -97,7 +99,7 @@ impl Room<'_> {
             .map(|(index, gpu)| {
                 let footprint = footprints.gpus.get(index).copied().unwrap_or_default();
                 let unsure = uncertainty(&footprint);
-                let headroom = self.headroom.of_gpu(gpu, &self.workload, unsure);
+                let headroom = self.headroom.of_gpu(gpu, &self.workload, unsure, self.wsl);
                 Level::new(footprint, headroom, gpu.free)
             })
             .collect();

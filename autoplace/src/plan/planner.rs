@@ -250,6 +250,7 @@ impl<'a> Planner<'a> {
                     host: &self.machine.host,
                     headroom: self.request.headroom,
                     workload: Workload::of(self.profile, estimate.sizes()),
+                    wsl: self.machine.wsl,
                 };
                 let n_layer = self.profile.n_layer();
                 Ok(Candidate::new(room, estimate, params.clone(), n_layer))

@@ -53,6 +53,8 @@ pub fn gpu() -> impl Strategy<Value = Gpu> {
 pub fn request() -> impl Strategy<Value = Request> {
     let headroom = prop_oneof![
         Just(Headroom::Default),
+        Just(Headroom::Tight),
+        Just(Headroom::Cautious),
         (0..mib(900)).prop_map(Headroom::Bytes),
         (0.0f32..30.0).prop_map(Headroom::Percent),
     ];

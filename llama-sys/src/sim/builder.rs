@@ -21,6 +21,7 @@ pub struct SimGpuBuilder {
     asynchronous: bool,
     flash_attention: bool,
     host_buffer: Option<bool>,
+    growth: u64,
     fail_allocation: u64,
     fail_graph: u64,
 }
@@ -37,6 +38,7 @@ impl SimGpuBuilder {
             asynchronous: false,
             flash_attention: true,
             host_buffer: None,
+            growth: 0,
             fail_allocation: 0,
             fail_graph: 0,
         }
@@ -93,6 +95,13 @@ impl SimGpuBuilder {
         self
     }
 
+    /// Bytes that the first computation takes beside all buffers and that stay taken, as a driver's pools and workspaces do
+    /// (ggml-cuda.cu, `ggml_cuda_pool`). A computation that finds no room for them fails. None unless given.
+    pub fn growth(mut self, bytes: u64) -> Self {
+        self.growth = bytes;
+        self
+    }
+
     /// Refuses the `n`-th allocation, as [`SimGpu::fail_allocation`] does.
     pub fn fail_allocation(mut self, n: u64) -> Self {
         self.fail_allocation = n;
@@ -135,6 +144,7 @@ impl SimGpuBuilder {
             flash_attention: self.flash_attention,
             host_buffer: self.host_buffer.unwrap_or(self.rules.pins_host_memory()),
             offload_from: offload_from(),
+            growth: self.growth,
         };
         let card = Arc::new(Card::new(settings));
         card.set_taken(self.taken);

@@ -18,6 +18,8 @@ pub(super) struct Settings {
     pub(super) host_buffer: bool,
     /// Tokens from which on the card computes with the host's weights.
     pub(super) offload_from: i64,
+    /// Bytes that computing takes beside the buffers.
+    pub(super) growth: u64,
 }
 
 /// A card. The [`SimGpu`](super::SimGpu), its slot, and every buffer and stream on it hold one `Arc` each.
@@ -26,6 +28,8 @@ pub(super) struct Card {
     pub(super) settings: Settings,
     taken: AtomicU64,
     used: AtomicU64,
+    /// What computing has taken beside the buffers.
+    grown: AtomicU64,
     peak: AtomicU64,
     buffers: AtomicU64,
     allocations: AtomicU64,
@@ -41,6 +45,7 @@ impl Card {
             settings,
             taken: AtomicU64::new(0),
             used: AtomicU64::new(0),
+            grown: AtomicU64::new(0),
             peak: AtomicU64::new(0),
             buffers: AtomicU64::new(0),
             allocations: AtomicU64::new(0),
@@ -50,9 +55,14 @@ impl Card {
         }
     }
 
-    /// Total less what others take.
+    /// Total less what others take, and what computing has.
     fn capacity(&self) -> u64 {
-        self.settings.total.saturating_sub(self.taken())
+        let total = self.settings.total.saturating_sub(self.taken());
+        total.saturating_sub(self.grown())
+    }
+
+    pub(super) fn grown(&self) -> u64 {
+        self.grown.load(Ordering::Acquire)
     }
 
     pub(super) fn free(&self) -> u64 {
@@ -119,10 +129,23 @@ impl Card {
         self.buffers.fetch_sub(1, Ordering::AcqRel);
     }
 
-    /// Counts a computation. True when it was told to fail.
+    /// Counts a computation. True when it was told to fail, or finds no room for what computing takes.
     pub(super) fn graph_fails(&self) -> bool {
         self.graphs.fetch_add(1, Ordering::AcqRel);
-        reached(&self.failing_graph)
+        reached(&self.failing_graph) || !self.grow()
+    }
+
+    /// Takes what computing takes, unless it has that. False when it does not fit.
+    fn grow(&self) -> bool {
+        let missing = self.settings.growth.saturating_sub(self.grown());
+        if missing == 0 {
+            return true;
+        }
+        let fits = missing <= self.free();
+        if fits {
+            self.grown.store(self.settings.growth, Ordering::Release);
+        }
+        fits
     }
 }
 
@@ -146,6 +169,7 @@ mod tests {
             flash_attention: true,
             host_buffer: false,
             offload_from: 32,
+            growth: 30,
         })
     }
 
@@ -158,6 +182,19 @@ mod tests {
         card.give_back(60);
         assert_eq!((card.used(), card.peak(), card.free()), (40, 100, 60));
         assert_eq!((card.buffers(), card.allocations()), (1, 3));
+    }
+
+    #[test]
+    fn the_first_computation_takes_what_computing_takes_and_keeps_it() {
+        let card = card(100);
+        assert!(card.take(60));
+        assert!(!card.graph_fails() && !card.graph_fails());
+        assert_eq!((card.grown(), card.used(), card.free()), (30, 60, 10));
+        assert!(!card.take(11));
+        let full = self::card(80);
+        assert!(full.take(60));
+        assert!(full.graph_fails());
+        assert_eq!((full.grown(), full.free()), (0, 20));
     }
 
     #[test]

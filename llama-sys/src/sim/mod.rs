@@ -32,8 +32,8 @@
 //!
 //! Sizes: free and total bytes, alignment, padding of rows, the scratch memory of fused attention, the largest buffer, pinned
 //! host buffers (see [`Rules`]); events and several copies of a graph in flight, when asked for; the choice of what runs on the
-//! GPU for large batches. Not simulated: what a driver takes for itself, pools that grow while computing, and speed. Nothing
-//! runs ahead: an [asynchronous](SimGpuBuilder::asynchronous) card says that it computes asynchronously, and is done when asked.
+//! GPU for large batches; pools that grow when something is first computed, as [one sum](SimGpuBuilder::growth). Not simulated: what
+//! a driver takes for itself, and speed. Nothing runs ahead: an [asynchronous](SimGpuBuilder::asynchronous) card says that it computes asynchronously, and is done when asked.
 //!
 //! # Registered only on request
 //!
@@ -96,7 +96,7 @@ impl SimGpu {
         self.card.settings.total
     }
 
-    /// Bytes that llama.cpp may still allocate: total - taken - used, never below 0.
+    /// Bytes that llama.cpp may still allocate: total - taken - grown - used, never below 0.
     pub fn free(&self) -> u64 {
         self.card.free()
     }
@@ -119,6 +119,12 @@ impl SimGpu {
     /// Changes what other processes pretend to take: ballast. May exceed what is free; what is in use stays.
     pub fn set_taken(&self, bytes: u64) {
         self.card.set_taken(bytes);
+    }
+
+    /// Bytes that computing has taken beside the buffers: none before the first computation, then the card's
+    /// [growth](SimGpuBuilder::growth).
+    pub fn grown(&self) -> u64 {
+        self.card.grown()
     }
 
     /// Buffers on the card now.

@@ -81,8 +81,8 @@ pub(crate) struct PlanArgs {
     /// The machine in a file that `devices --write` wrote, instead of this one
     #[arg(long, value_name = "FILE", conflicts_with = "gpu")]
     pub(crate) machine: Option<PathBuf>,
-    /// What stays free on a GPU: `600MiB`, or a share of its total, `5%` [default: by backend]
-    #[arg(long, value_name = "SIZE|PERCENT", allow_hyphen_values = true, value_parser = sizes::headroom)]
+    /// What stays free on a GPU: `tight`, `default`, `cautious` (15 % of its total), `600MiB`, or a share of its total, `5%`
+    #[arg(long, value_name = "tight|default|cautious|SIZE|PERCENT", allow_hyphen_values = true, value_parser = sizes::headroom)]
     pub(crate) headroom: Option<Headroom>,
     /// Answers by arithmetic alone, without asking llama.cpp
     #[arg(long)]

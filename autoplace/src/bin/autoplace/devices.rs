@@ -74,6 +74,12 @@ fn describe(text: &mut String, gpu: &Gpu) {
     if let Some(link) = &gpu.pcie {
         say("link", link.to_string());
     }
+    if let Some(driver) = &gpu.driver {
+        say("driver", driver.clone());
+    }
+    if let Some(learned) = &gpu.learned {
+        say("headroom", learned.to_string());
+    }
     let programs = gpu.processes.as_deref().unwrap_or_default();
     // Windows lists every window here and counts for none.
     let told = programs.iter().filter(|program| program.bytes.is_some());
@@ -122,7 +128,9 @@ fn line(text: &mut String, value: impl std::fmt::Display) {
 #[cfg(test)]
 mod tests {
     use super::words;
-    use autoplace::machine::{Gpu, GpuProcess, Host, Machine, PciId, PcieLink, PcieRate, gib, mib};
+    use autoplace::machine::{
+        Date, Gpu, GpuProcess, Host, LearnedHeadroom, Machine, PciId, PcieLink, PcieRate, gib, mib,
+    };
 
     fn rate(generation: u8, lanes: u8) -> PcieRate {
         PcieRate::new(generation, lanes).unwrap()
@@ -165,6 +173,20 @@ host: 64.0 GiB free of 64.0 GiB
     memory    61 GB/s as stated
 Linux inside of Windows (WSL): Windows hands out the GPU's memory";
         assert_eq!(words(&machine), expected);
+    }
+
+    #[test]
+    fn what_was_learned_of_a_card_is_told_with_its_driver() {
+        let date = Date::new(2026, 11, 21).unwrap();
+        let learned = LearnedHeadroom::new(mib(120), mib(88), date);
+        let mut card = card().learned(learned);
+        card.driver = Some("550.54.14".to_owned());
+        let text = words(&Machine::new(Host::new(gib(8))).with_gpu(card));
+        let expected = "
+    driver    550.54.14
+    headroom  driver 120 MiB, growth 88 MiB, measured on 2026-11-21
+host:";
+        assert!(text.contains(expected), "{text}");
     }
 
     #[test]

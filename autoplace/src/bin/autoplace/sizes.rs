@@ -55,10 +55,17 @@ pub(crate) fn size(text: &str) -> Result<u64, String> {
         .ok_or_else(|| format!("`{text}` is more than 64 bits count"))
 }
 
-/// Bytes, or a share: `600MiB`, `5%`, `7.5%`.
+/// A preset by its name, bytes, or a share: `cautious`, `600MiB`, `5%`, `7.5%`.
 pub(crate) fn headroom(text: &str) -> Result<Headroom, String> {
+    match text.trim().to_ascii_lowercase().as_str() {
+        "tight" => return Ok(Headroom::Tight),
+        "default" => return Ok(Headroom::Default),
+        "cautious" => return Ok(Headroom::Cautious),
+        _ => {}
+    }
     let Some(percent) = text.trim().strip_suffix('%') else {
-        return size(text).map(Headroom::Bytes);
+        let wrong = |error| format!("{error}; or tight, default, cautious, or a share such as 5%");
+        return size(text).map(Headroom::Bytes).map_err(wrong);
     };
     let percent = percent.trim_end();
     let is_number = percent.starts_with(|c: char| c.is_ascii_digit())
@@ -133,7 +140,11 @@ mod tests {
     }
 
     #[test]
-    fn a_headroom_is_a_size_or_a_share() {
+    fn a_headroom_is_a_preset_a_size_or_a_share() {
+        assert_eq!(headroom("tight"), Ok(Headroom::Tight));
+        assert_eq!(headroom("default"), Ok(Headroom::Default));
+        assert_eq!(headroom(" Cautious "), Ok(Headroom::Cautious));
+        assert!(headroom("loose").unwrap_err().contains("cautious"));
         assert_eq!(headroom("600MiB"), Ok(Headroom::Bytes(mib(600))));
         assert_eq!(headroom("0"), Ok(Headroom::Bytes(0)));
         assert_eq!(headroom("10%"), Ok(Headroom::Percent(10.0)));

@@ -1,0 +1,170 @@
+//! What a GPU takes beside the buffers that llama.cpp counts: by a table with sources, or, where it was measured, as it was measured.
+
+use super::Workload;
+use crate::machine::{Gpu, mib};
+use crate::memory::backend::Family;
+
+/// A CUDA context on a card of which nothing is known but its size. Published are 107 MiB (RTX 4060 Ti) to 555 MiB (RTX PRO 6000):
+/// llama.cpp PR 23604, measured as what the first `cudaMemGetInfo` takes.
+const CUDA_CONTEXT: u64 = mib(560);
+
+/// What of a CUDA context does not depend on the card, and what each thread adds that its multiprocessors hold at once.
+///
+/// CUDA keeps local memory for as many threads as the card can hold, once per context ("`MAX_THREADS_PER_SM` x SMs x
+/// `LOCAL_MEM_PER_THREAD`": forums.developer.nvidia.com, "Local memory management"). The line through the two measured cards, 52224
+/// threads and 107 MiB, 288768 threads and 555 MiB, is 8 MiB and 1986 bytes per thread; this one is above both of them. Of an RTX 5060 Ti
+/// it makes 124 MiB, where about 107 were seen (`tests/measured_vram.rs`).
+const CUDA_CONTEXT_BASE: u64 = mib(16);
+const CUDA_CONTEXT_PER_THREAD: u64 = 2048;
+
+/// cuBLAS at first use: 32 MiB from compute capability 9.0, 4 MiB before (cuBLAS documentation, `cublasSetWorkspace`).
+const CUBLAS_WORKSPACE: u64 = mib(32);
+
+/// A Vulkan device and its pipelines. No number is published; the order of what CUDA takes for the small cards.
+const VULKAN_DEVICE: u64 = mib(128);
+
+/// What the driver will still take for itself, in bytes.
+pub(super) fn driver(gpu: &Gpu) -> u64 {
+    let table = driver_by_table(gpu);
+    match gpu.learned {
+        // What opening the device costs is not in what was measured on an open one.
+        Some(learned) if gpu.free_is_after_opening() => {
+            if is_same_driver(gpu) {
+                learned.driver
+            } else {
+                learned.driver.max(table)
+            }
+        }
+        _ => table,
+    }
+}
+
+/// What will grow after the load, in bytes. A measurement with less work than this load's can only raise the table's number.
+pub(super) fn growth(gpu: &Gpu, workload: &Workload) -> u64 {
+    let table = growth_by_table(gpu, workload);
+    match gpu.learned {
+        Some(learned) if is_same_driver(gpu) && workload.is_covered_by(&learned) => learned.growth,
+        Some(learned) => learned.growth.max(table),
+        None => table,
+    }
+}
+
+/// Whether the driver is surely the one that was measured: what does not tell its version may have changed since.
+const fn is_same_driver(gpu: &Gpu) -> bool {
+    gpu.driver.is_some()
+}
+
+fn driver_by_table(gpu: &Gpu) -> u64 {
+    let family = Family::of(&gpu.backend);
+    match family {
+        Family::Cuda if gpu.free_is_after_opening() => cuda_context(gpu) / 2,
+        Family::Cuda | Family::Other => cuda_context(gpu),
+        Family::Vulkan => VULKAN_DEVICE,
+        Family::Metal => 0,
+    }
+}
+
+/// What a CUDA context takes. Of ROCm and MUSA no number is published; they get the largest.
+fn cuda_context(gpu: &Gpu) -> u64 {
+    match gpu.resident_threads {
+        Some(threads) if gpu.backend == "CUDA" => {
+            let threads = u64::from(threads).saturating_mul(CUDA_CONTEXT_PER_THREAD);
+            CUDA_CONTEXT_BASE.saturating_add(threads)
+        }
+        _ => CUDA_CONTEXT,
+    }
+}
+
+fn growth_by_table(gpu: &Gpu, workload: &Workload) -> u64 {
+    let pools = workload.activations.saturating_mul(2);
+    match Family::of(&gpu.backend) {
+        Family::Cuda => CUBLAS_WORKSPACE.saturating_add(pools),
+        Family::Vulkan => workload.decoded_matrix.saturating_add(pools),
+        Family::Metal => workload.activations,
+        Family::Other => CUBLAS_WORKSPACE
+            .saturating_add(workload.decoded_matrix)
+            .saturating_add(pools),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{driver, growth};
+    use crate::machine::{Date, Gpu, LearnedHeadroom, Reading, gib, mib};
+    use crate::memory::Workload;
+
+    fn workload() -> Workload {
+        Workload {
+            activations: mib(28),
+            decoded_matrix: mib(112),
+            vocabulary: mib(32),
+        }
+    }
+
+    /// An open card that has been measured with [`workload`]: 20 MiB at the load, 30 after it.
+    fn measured() -> Gpu {
+        let date = Date::new(2026, 11, 21).unwrap();
+        let learned = LearnedHeadroom::new(mib(20), mib(30), date).work(mib(28), mib(112));
+        let mut gpu = Gpu::named("RTX 4090").unwrap().learned(learned);
+        gpu.driver = Some("550.54.14".to_owned());
+        gpu.ggml = Some(Reading::new(gpu.total, gpu.free));
+        gpu
+    }
+
+    #[test]
+    fn a_context_is_a_little_more_than_was_measured_on_each_card() {
+        let context = |name| driver(&Gpu::named(name).unwrap()) >> 20;
+        assert_eq!(context("RTX 4060 Ti 8GB"), 118); // 107 measured
+        assert_eq!(context("RTX PRO 6000 Blackwell Workstation Edition"), 580); // 555 measured
+        assert_eq!(context("RTX 4090"), 400);
+        assert_eq!(
+            driver(&Gpu::new("A card of another name").total(gib(8))),
+            mib(560)
+        );
+        let rocm = Gpu::named("RTX 4090").unwrap().backend("ROCm");
+        assert_eq!(driver(&rocm), mib(560));
+    }
+
+    #[test]
+    fn half_of_a_context_is_still_to_come_on_a_device_that_is_open() {
+        let mut gpu = measured();
+        gpu.learned = None;
+        assert_eq!(driver(&gpu), mib(200));
+    }
+
+    #[test]
+    fn what_was_measured_counts_instead_of_the_table() {
+        assert_eq!(driver(&measured()), mib(20));
+        assert_eq!(growth(&measured(), &workload()), mib(30));
+    }
+
+    #[test]
+    fn a_context_still_to_be_opened_was_not_measured() {
+        let mut gpu = measured();
+        gpu.ggml = None;
+        assert_eq!(driver(&gpu), mib(400));
+        assert_eq!(growth(&gpu, &workload()), mib(30));
+    }
+
+    #[test]
+    fn for_more_work_than_was_measured_the_larger_number_counts() {
+        let mut more = workload();
+        more.activations += 1;
+        assert_eq!(growth(&measured(), &more), mib(32 + 2 * 28) + 2);
+        let mut gpu = measured();
+        gpu.learned.as_mut().unwrap().growth = gib(1);
+        assert_eq!(growth(&gpu, &more), gib(1));
+    }
+
+    #[test]
+    fn of_a_driver_without_a_version_a_measurement_only_raises_the_table() {
+        let mut gpu = measured();
+        gpu.driver = None;
+        assert_eq!(
+            (driver(&gpu), growth(&gpu, &workload())),
+            (mib(200), mib(88))
+        );
+        gpu.learned.as_mut().unwrap().driver = mib(300);
+        assert_eq!(driver(&gpu), mib(300));
+    }
+}

@@ -1,0 +1,272 @@
+//! A loaded model measures what its GPUs took beside llama.cpp's buffers, and the next plan leaves that free. On simulated GPUs
+//! whose drivers and pools take memory like real ones.
+
+#![cfg(feature = "llama")]
+
+mod native_support;
+
+use std::path::Path;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use autoplace::llama_sys::sim::{Rules, SimGpu, SimGpuBuilder};
+use autoplace::load::{self, Doubt, MeasuredHeadroom};
+use autoplace::machine::{
+    Detector, GgmlDevice, GgmlKind, HeadroomCache, LearnedHeadroom, Machine, mib,
+};
+use autoplace::memory::Headroom;
+use autoplace::{Model, ModelBuilder};
+use native_support::demo_path;
+
+/// Registered cards are GPUs of the whole process: one test at a time.
+fn alone() -> MutexGuard<'static, ()> {
+    static ALONE: Mutex<()> = Mutex::new(());
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// What the driver takes during a load, and the pools at the first batch.
+const DRIVER: u64 = mib(5);
+const POOLS: u64 = mib(3);
+
+fn card() -> SimGpuBuilder {
+    SimGpu::builder("NVIDIA GeForce RTX 4090")
+        .total(24 << 30)
+        .rules(Rules::Cuda)
+        .backend("CUDA")
+        .pci_id("0000:01:00.0")
+        .growth(POOLS)
+}
+
+/// The machine with this card and a cache in this folder.
+fn machine(gpu: &SimGpu, folder: &Path) -> Machine {
+    let device = gpu.device();
+    let memory = device.memory().unwrap();
+    let described = GgmlDevice::new(device.name(), device.backend(), GgmlKind::Gpu)
+        .description(device.description())
+        .device_id(device.pci_id().unwrap())
+        .memory(memory.total, memory.free);
+    let detector = Detector::new().without_nvml().cache_folder(folder);
+    detector
+        .for_build(load::build_name())
+        .detect_with(&[described])
+}
+
+fn builder(machine: Machine) -> ModelBuilder {
+    Model::builder(demo_path())
+        .headroom(Headroom::Tight)
+        .machine(machine)
+        .batch(64)
+        .threads(1)
+}
+
+/// A load during which the driver takes [`DRIVER`] for itself.
+fn load(gpu: &Arc<SimGpu>, machine: Machine) -> Model {
+    let card = Arc::clone(gpu);
+    let driver = move |_| {
+        card.set_taken(DRIVER);
+        true
+    };
+    builder(machine).progress(driver).load().unwrap()
+}
+
+fn measure(model: &Model, folder: &Path) -> MeasuredHeadroom {
+    let mut measured = model
+        .measure_headroom_into(&HeadroomCache::at(folder))
+        .unwrap();
+    assert_eq!(measured.len(), 1);
+    measured.remove(0)
+}
+
+fn parts(learned: &LearnedHeadroom) -> (u64, u64) {
+    (learned.driver, learned.growth)
+}
+
+#[test]
+fn what_driver_and_pools_took_is_measured_to_the_byte_and_found_by_the_next_plan() {
+    let _alone = alone();
+    let folder = tempfile::tempdir().unwrap();
+    let gpu = Arc::new(card().register().unwrap());
+    let before = machine(&gpu, folder.path());
+    assert_eq!(before.gpus[0].learned, None);
+
+    let model = load(&gpu, before);
+    assert!(model.placement().full_offload);
+    let measured = measure(&model, folder.path());
+    assert_eq!(measured.device, gpu.device().name());
+    assert_eq!(measured.allocated, Some(gpu.used()));
+    assert_eq!(parts(&measured.learned.unwrap()), (DRIVER, POOLS));
+    drop(model);
+    gpu.set_taken(0);
+
+    let mut again = machine(&gpu, folder.path());
+    assert_eq!(again.gpus[0].learned, Some(measured.learned.unwrap()));
+    // As on a card whose driver tells its version: what was measured counts instead of the table.
+    again.gpus[0].driver = Some("550.54.14".to_owned());
+    let plan = builder(again.clone()).plan().unwrap();
+    let headroom = plan.gpus().next().unwrap().headroom;
+    assert_eq!((headroom.driver, headroom.growth), (DRIVER, POOLS));
+    // For a larger batch than it was learned with, the table's growth.
+    let larger = builder(again).batch(512).plan().unwrap();
+    assert!(larger.gpus().next().unwrap().headroom.growth > mib(32));
+}
+
+#[test]
+fn what_was_learned_is_enough_to_the_last_byte_and_without_it_the_pools_find_no_room() {
+    let _alone = alone();
+    let folder = tempfile::tempdir().unwrap();
+    let (needed, kept) = {
+        let gpu = Arc::new(card().register().unwrap());
+        let model = load(&gpu, machine(&gpu, folder.path()));
+        measure(&model, folder.path());
+        gpu.set_taken(0);
+        let mut again = machine(&gpu, folder.path());
+        again.gpus[0].driver = Some("550.54.14".to_owned());
+        let plan = builder(again).plan().unwrap();
+        let planned = plan.gpus().next().unwrap().clone();
+        (planned.footprint.total(), planned.headroom.total())
+    };
+    // A card with so much free: the same name, so that the same was learned.
+    let small = |total| Arc::new(card().total(total).register().unwrap());
+    let plan = |gpu: &SimGpu, headroom| {
+        let mut machine = machine(gpu, folder.path());
+        machine.gpus[0].driver = Some("550.54.14".to_owned());
+        builder(machine).headroom(headroom)
+    };
+    let generate = |model: &Model| model.generate("And").max_tokens(4).text();
+
+    let gpu = small(needed + kept - 1);
+    let less = plan(&gpu, Headroom::Tight).plan().unwrap();
+    assert!(!less.full_offload, "{less}");
+    drop(gpu);
+
+    let gpu = small(needed + kept);
+    let driver = Arc::clone(&gpu);
+    let model = plan(&gpu, Headroom::Tight).progress(move |_| {
+        driver.set_taken(DRIVER);
+        true
+    });
+    let model = model.load().unwrap();
+    assert!(model.placement().full_offload);
+    generate(&model).unwrap();
+    assert_eq!(gpu.free(), kept - DRIVER - POOLS);
+    drop(model);
+    drop(gpu);
+
+    let gpu = small(needed + POOLS - 1);
+    let model = plan(&gpu, Headroom::Bytes(0)).load().unwrap();
+    generate(&model).unwrap_err();
+    assert_eq!(gpu.grown(), 0);
+}
+
+#[test]
+fn the_context_is_empty_afterwards_and_generates_the_same_text() {
+    let _alone = alone();
+    let folder = tempfile::tempdir().unwrap();
+    let gpu = Arc::new(card().register().unwrap());
+    let model = load(&gpu, machine(&gpu, folder.path()));
+    let text = || {
+        let generation = model.generate("And it came to pass").temperature(0.0);
+        generation.max_tokens(16).text().unwrap()
+    };
+    let before = text();
+    measure(&model, folder.path());
+    assert_eq!(text(), before);
+}
+
+#[test]
+fn a_context_that_one_batch_fills_is_measured_too() {
+    let _alone = alone();
+    let folder = tempfile::tempdir().unwrap();
+    let gpu = Arc::new(card().register().unwrap());
+    let model = builder(machine(&gpu, folder.path()))
+        .context(autoplace::plan::Context::Tokens(256))
+        .batch(512)
+        .load()
+        .unwrap();
+    let learned = measure(&model, folder.path()).learned.unwrap();
+    assert_eq!(parts(&learned), (0, POOLS));
+}
+
+#[test]
+fn while_a_stream_lives_there_is_nothing_to_measure_with() {
+    let _alone = alone();
+    let folder = tempfile::tempdir().unwrap();
+    let gpu = Arc::new(card().register().unwrap());
+    let model = load(&gpu, machine(&gpu, folder.path()));
+    let stream = model.generate("And").stream().unwrap();
+    let busy = model.measure_headroom_into(&HeadroomCache::at(folder.path()));
+    assert!(matches!(busy, Err(load::Error::Busy)), "{busy:?}");
+    drop(stream);
+    assert!(measure(&model, folder.path()).learned.is_ok());
+}
+
+#[test]
+fn from_memory_that_another_program_takes_meanwhile_nothing_is_learned() {
+    let _alone = alone();
+    let folder = tempfile::tempdir().unwrap();
+    let gpu = Arc::new(card().register().unwrap());
+    let model = load(&gpu, machine(&gpu, folder.path()));
+    gpu.set_taken(DRIVER + mib(500));
+    let measured = measure(&model, folder.path());
+    assert_eq!(measured.learned, Err(Doubt::Disturbed));
+    assert_eq!(machine(&gpu, folder.path()).gpus[0].learned, None);
+}
+
+#[test]
+fn a_second_model_on_the_card_is_no_growth_of_the_first() {
+    let _alone = alone();
+    let folder = tempfile::tempdir().unwrap();
+    let gpu = Arc::new(card().register().unwrap());
+    let model = load(&gpu, machine(&gpu, folder.path()));
+    // Large enough to be noticed.
+    let request = |model: ModelBuilder| model.context(autoplace::plan::Context::Tokens(65_536));
+    let second = request(builder(machine(&gpu, folder.path()))).load();
+    let second = second.unwrap();
+    assert!(second.allocated().gpus[0].total() > mib(64));
+    assert_eq!(
+        measure(&model, folder.path()).learned,
+        Err(Doubt::Disturbed)
+    );
+}
+
+#[test]
+fn of_a_gpu_with_the_output_layer_alone_nothing_is_learned() {
+    let _alone = alone();
+    let folder = tempfile::tempdir().unwrap();
+    let gpu = Arc::new(card().register().unwrap());
+    let model = builder(machine(&gpu, folder.path()))
+        .gpu_layers(autoplace::plan::GpuLayers::Exactly(1))
+        .load()
+        .unwrap();
+    let measured = measure(&model, folder.path());
+    assert_eq!(measured.learned, Err(Doubt::OneLayer));
+    assert_eq!(machine(&gpu, folder.path()).gpus[0].learned, None);
+}
+
+#[test]
+fn the_most_of_several_loads_is_kept() {
+    let _alone = alone();
+    let folder = tempfile::tempdir().unwrap();
+    for (pools, most) in [(mib(3), mib(3)), (mib(7), mib(7)), (mib(2), mib(7))] {
+        let gpu = Arc::new(card().growth(pools).register().unwrap());
+        let model = load(&gpu, machine(&gpu, folder.path()));
+        let measured = measure(&model, folder.path()).learned.unwrap();
+        assert_eq!(parts(&measured), (DRIVER, pools));
+        drop(model);
+        gpu.set_taken(0);
+        let kept = machine(&gpu, folder.path()).gpus[0].learned.unwrap();
+        assert_eq!(parts(&kept), (DRIVER, most));
+    }
+}
+
+#[test]
+fn a_model_on_the_host_alone_has_nothing_to_measure() {
+    let model = Model::builder(demo_path())
+        .gpu_layers(autoplace::plan::GpuLayers::Exactly(0))
+        .threads(1)
+        .load()
+        .unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let measured = model.measure_headroom_into(&HeadroomCache::at(folder.path()));
+    assert_eq!(measured.unwrap(), []);
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
+}
