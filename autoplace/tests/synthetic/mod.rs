@@ -7,6 +7,7 @@
 pub(crate) mod block;
 mod dense;
 mod experts;
+pub(crate) mod mmproj;
 mod recurrent;
 mod well_known;
 mod windowed;
