@@ -210,6 +210,31 @@ fn image_tokens_may_be_limited_where_a_projector_takes_any_number() {
     assert_eq!(limited, on_cuda(&gemma, FlashAttention::Auto));
 }
 
+#[test]
+fn a_limit_of_image_tokens_is_heard_as_llama_cpp_hears_it() {
+    let tokens = |projector: &str, pixels: Option<u32>, limit| {
+        let file = mmproj::qwen2_vl()
+            .builder()
+            .str("clip.projector_type", projector);
+        let file = match pixels {
+            Some(pixels) => file.u32("clip.vision.image_max_pixels", pixels),
+            None => file,
+        };
+        let companion = Companion::mmproj(&file.header().unwrap()).unwrap();
+        companion.encoders()[0].tokens(limit)
+    };
+    let (all, few) = (None, Some(100));
+    // Two by two patches of 14 pixels are a token.
+    let pixels = |tokens: u32| Some(tokens * 28 * 28);
+    assert_eq!(tokens("hunyuanvl", all, all), 16384);
+    assert_eq!(tokens("hunyuanvl", all, few), 100);
+    // The header's limit is heard last.
+    assert_eq!(tokens("hunyuanvl", pixels(3000), few), 3000);
+    assert_eq!(tokens("paddleocr", pixels(3000), few), 3000);
+    // Tiles of 512 pixels stay: 36 x 36 patches.
+    assert_eq!(tokens("lfm2", all, few), 36 * 36);
+}
+
 proptest! {
     #[test]
     fn a_larger_image_never_takes_less_and_nothing_less_than_the_weights(

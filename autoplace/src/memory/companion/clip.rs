@@ -6,7 +6,8 @@ use crate::memory::backend::{BackendRules, Family};
 use crate::memory::{FlashAttention, Footprint};
 use crate::profile::ModelProfile;
 
-use super::encoder::{Backend, Encoder};
+use super::buffers::Backend;
+use super::encoder::Encoder;
 use super::{CompanionBytes, Error, file};
 
 /// What an encoder of unchecked shape may take beyond its bound, at least.

@@ -4,7 +4,7 @@ use crate::gguf::Header;
 
 use super::clip::text;
 use super::projector::{self, Images, Projector};
-use super::{Error, file, product, sum};
+use super::{Error, file, product};
 
 /// Frames of Whisper's spectrogram: 30 seconds (clip-model.h:88, mtmd-audio.cpp).
 const FRAMES: u64 = 3000;
@@ -12,53 +12,47 @@ const FRAMES: u64 = 3000;
 /// Tokens of the images that are computed at once (mtmd.cpp:472, `batch_max_tokens`).
 const BATCH_TOKENS: u64 = 1024;
 
-/// The blocks that Vulkan cuts its buffers into (ggml-vulkan.cpp:4219).
-const BLOCK: u64 = 1 << 30;
-
-/// What the alignment of some hundred tensors may add.
-const ALIGNMENT: u64 = 64 << 10;
-
 /// An encoder and its projector: the sizes that decide its compute buffer.
 ///
 /// # The bound
 ///
-/// With `P` positions of the largest input (patches, and the class token), `E` = 4 · width · `P`, `F` = 4 · `n_ff` · `P`, all in bytes of
-/// 32-bit floats:
+/// With `P` positions of the largest input (patches, and the class token), `E` = 4 · width · `P` and `F` = 4 · `n_ff` · `P` bytes of 32-bit
+/// floats; a mask is 4 · `P`² bytes where some blocks attend to windows, and else nothing:
 ///
 /// | step | with fused attention | without |
 /// |---|---|---|
 /// | patches | 5 `E` + 2 inputs + mask | the same |
-/// | attention | 7½ `E` + 1½ masks, on Metal its scratch | 7½ `E` + 4 · heads · `P`² + mask; scores twice where buffers are cut (Vulkan) |
-/// | feed-forward | 3 `E` + `F`, gated 5 `E` + 3 `F`; with masks 1½ of them, less what of the `F` fits the first | the same, and a mask |
+/// | attention | 7½ `E` + 1½ masks; on Metal its scratch | 7½ `E` + 4 · heads · `P`² + mask; the scores twice where buffers are cut (Vulkan) |
+/// | feed-forward | 3 `E` + `F`, gated 5 `E` + 3 `F`; 1½ masks, less what of the `F` fits the first | the same; a mask |
 /// | projector | 2 `E` + 2 or 3½ of its widest step + mask | the same |
 ///
-/// A mask is 4 · `P`², where some blocks attend to windows and else nothing.
+/// Beside the largest of these lie the inputs (the image as 32-bit floats), features that are kept for the end, and twice the matrix
+/// that Gemma 3 turns around.
 ///
-/// and beside the largest of these the inputs (the image as 32-bit floats), features that are kept for the end, and twice the matrix
-/// that Gemma 3 turns around. It was held against
-/// what clip.cpp reserves for the projectors that [`is_checked`](Self::is_checked) names: never less, and at most half as much
-/// again. llama.cpp warms up with a smaller image where a projector takes any size (`set_warmup_n_tokens`, clip-model.h:210) and
-/// grows the buffer when a larger one comes.
+/// The table was held against what clip.cpp reserves where [`is_checked`](Self::is_checked) says so: CUDA's, Vulkan's, Metal's and the
+/// CPU's rules, images from 4 tokens to the largest, with fused attention and without. It is never less, and for the largest
+/// image on CUDA at most half as much again. llama.cpp warms up with a smaller image where a projector takes any size
+/// (`set_warmup_n_tokens`, clip-model.h:210), and takes more when a larger one comes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Encoder {
     name: String,
     source: Source,
     is_checked: bool,
-    width: u64,
-    n_ff: u64,
-    n_head: u64,
-    head: u64,
-    is_gated: bool,
+    pub(super) width: u64,
+    pub(super) n_ff: u64,
+    pub(super) n_head: u64,
+    pub(super) head: u64,
+    pub(super) is_gated: bool,
     /// Whether some blocks attend to windows, by a mask.
-    is_masked: bool,
+    pub(super) is_masked: bool,
     /// Rows or columns of the widest matrix of the projector.
-    widest: u64,
+    pub(super) widest: u64,
     /// Whether rows are added to what the projector gives.
-    is_framed: bool,
+    pub(super) is_framed: bool,
     /// Width of all features that are kept beside the last block's.
-    kept: u64,
+    pub(super) kept: u64,
     /// Bytes of the matrix that is turned around on every run (models/siglip.cpp:38).
-    turned: u64,
+    pub(super) turned: u64,
 }
 
 /// What is put in.
@@ -71,6 +65,10 @@ enum Source {
         merge: u64,
         /// Patches of the largest image, where nobody limits its tokens.
         patches: u64,
+        /// Patches that an image has whatever its tokens are limited to.
+        least: u64,
+        /// Whether a limit of tokens is the only one.
+        follows: bool,
         /// Positions that are no patches.
         extra: u64,
     },
@@ -83,37 +81,15 @@ enum Source {
 
 /// Numbers of the largest input.
 #[derive(Debug, Clone, Copy)]
-struct Input {
+pub(super) struct Input {
     /// Positions of one image.
-    positions: u64,
+    pub(super) positions: u64,
     /// Images that are computed at once.
-    batch: u64,
+    pub(super) batch: u64,
     /// Tokens that one image becomes.
-    tokens: u64,
+    pub(super) tokens: u64,
     /// Bytes of one image as 32-bit floats.
-    bytes: u64,
-}
-
-/// What of a backend matters to an encoder's buffers.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Backend {
-    /// Whether attention is one fused step.
-    pub(super) fuses: bool,
-    /// Whether fused attention reserves memory of its own.
-    pub(super) has_scratch: bool,
-    /// Whether buffers are cut into blocks of at most 1 GiB.
-    pub(super) cuts: bool,
-}
-
-/// Bytes of an encoder's buffers.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Buffers {
-    /// Where it computes, inputs included.
-    pub(super) compute: u64,
-    /// On the host: what it is given, before it is copied, and what it returns.
-    pub(super) inputs: u64,
-    /// Queries, keys, values and the result of one attention.
-    pub(super) attention: u64,
+    pub(super) bytes: u64,
 }
 
 /// The required and optional keys of one encoder.
@@ -179,28 +155,39 @@ impl Encoder {
         let squares = |length: u64| product(&[length / side, length / side]);
         let pixels = || Ok::<_, Error>(keys.optional("image_max_pixels")?.map(|all| all / area));
         let of_tokens = |tokens: u32| product(&[u64::from(tokens), merge, merge]);
-        let patches = match projector.images {
-            Images::Square => squares(image),
-            // Its tiles are squares of 512 pixels (mtmd-image.h, `mtmd_image_preprocessor_lfm2`).
-            Images::Tokens(tokens) if name == "lfm2" => of_tokens(tokens).max(squares(512)),
-            Images::Tokens(tokens) => of_tokens(tokens),
-            Images::Pixels => pixels()?.ok_or_else(|| Error::Missing {
-                file: file(header),
-                key: "clip.vision.image_max_pixels".to_owned(),
-            })?,
-            Images::PixelsOr(tokens) => pixels()?.unwrap_or_else(|| of_tokens(tokens)),
-            Images::LongestEdge => {
+        // Its tiles are squares of 512 pixels (mtmd-image.h, `mtmd_image_preprocessor_lfm2`).
+        let least = if name == "lfm2" { squares(512) } else { 0 };
+        let stated = pixels()?;
+        let patches = match (projector.images, stated) {
+            (Images::Square, _) => squares(image),
+            (Images::Tokens(tokens), _) | (Images::PixelsOr(tokens), None) => of_tokens(tokens),
+            (Images::Pixels | Images::PixelsOr(_), Some(patches)) => patches,
+            (Images::Pixels, None) => {
+                return Err(Error::Missing {
+                    file: file(header),
+                    key: "clip.vision.image_max_pixels".to_owned(),
+                });
+            }
+            (Images::LongestEdge, _) => {
                 let longest = keys.optional("preproc_image_size")?.unwrap_or(image);
                 // Sides are rounded up to whole tokens (mtmd-image.cpp:137).
                 let per_side = longest.div_ceil(side).next_multiple_of(merge);
                 product(&[per_side, per_side])
             }
         };
+        let follows = match projector.images {
+            Images::Tokens(_) => true,
+            // The header's limit is heard last (clip.cpp:1599, :1950).
+            Images::PixelsOr(_) => stated.is_none(),
+            _ => false,
+        };
         let source = Source::Images {
             projector,
             patch: product(&[area, 3]),
             merge,
-            patches,
+            patches: patches.max(least),
+            least,
+            follows,
             extra: u64::from(header.tensor("v.class_embd").is_some()),
         };
         Self::read(&keys, name, source, projector.is_checked)
@@ -321,20 +308,24 @@ impl Encoder {
         Some(header.tensor(name)?.shape()[dim])
     }
 
-    fn input(&self, max_image_tokens: Option<u32>) -> Input {
+    /// The largest input, where images have at most so many tokens.
+    pub(super) fn input(&self, max_image_tokens: Option<u32>) -> Input {
         match self.source {
             Source::Images {
                 projector,
                 patch,
                 merge,
                 patches,
+                least,
+                follows,
                 extra,
             } => {
                 let merged = product(&[merge, merge]);
-                let patches = match (projector.images, max_image_tokens) {
-                    (Images::Tokens(_) | Images::PixelsOr(_), Some(tokens)) => {
-                        product(&[u64::from(tokens), merged])
-                    }
+                let limit = max_image_tokens.map(|tokens| product(&[u64::from(tokens), merged]));
+                let patches = match limit {
+                    Some(limit) if follows => limit.max(least),
+                    // Where it is not heard, or beside another: it may be the larger one.
+                    Some(limit) if projector.images != Images::Square => limit.max(patches),
                     _ => patches,
                 };
                 let tokens = patches.div_ceil(merged).max(1);
@@ -356,90 +347,6 @@ impl Encoder {
                 bytes: product(&[4, bins, FRAMES]),
             },
         }
-    }
-
-    /// The bound of the encoder's buffers for its largest input.
-    pub(super) fn buffers(&self, max_image_tokens: Option<u32>, backend: Backend) -> Buffers {
-        let input = self.input(max_image_tokens);
-        let Input {
-            positions, batch, ..
-        } = input;
-        let tokens = product(&[input.tokens, batch]);
-        let bytes = product(&[input.bytes, batch]);
-        let stream = product(&[4, self.width, positions, batch]);
-        let streams = |halves: u64| product(&[stream, halves]) / 2;
-        let square = product(&[positions, positions]);
-        let mask = if self.is_masked {
-            product(&[4, square])
-        } else {
-            0
-        };
-        // Four positions per patch at most, and the order of windows (models/qwen2vl.cpp:39, :81).
-        let inputs = sum(&[bytes, product(&[20, positions, batch])]);
-        let kept = product(&[4, self.kept, tokens]);
-
-        let patches = sum(&[streams(10), product(&[2, bytes]), mask]);
-        let attention = streams(15);
-        let attend = if backend.fuses {
-            sum(&[
-                attention,
-                mask,
-                mask / 2,
-                self.scratch(backend, positions, batch),
-            ])
-        } else {
-            let scores = product(&[4, self.n_head, square, batch]);
-            // What is cut into blocks leaves gaps that the next scores do not fit.
-            let times = if backend.cuts && scores > BLOCK / 2 {
-                2
-            } else {
-                1
-            };
-            sum(&[attention, product(&[scores, times]), mask])
-        };
-        let wide = product(&[4, self.n_ff, positions, batch]);
-        let (streaming, widths) = if self.is_gated { (10, 3) } else { (6, 1) };
-        let forward = sum(&[streams(streaming), product(&[wide, widths])]);
-        let forward = if backend.fuses && mask > 0 {
-            // Where the first mask was is room for whole steps only: less than one is lost.
-            let reused = mask.saturating_sub(wide).min(product(&[wide, widths]));
-            sum(&[forward, mask, mask / 2]).saturating_sub(reused)
-        } else {
-            forward.saturating_add(mask)
-        };
-        let step = product(&[4, self.widest, tokens]);
-        let project = if self.is_framed {
-            // With a row of its own after each row of tokens, of which an image has an eighth as many at most, from 8 x 8 on.
-            sum(&[streams(4), product(&[3, step]), step / 2, kept, mask])
-        } else {
-            sum(&[streams(4), product(&[2, step]), kept, mask])
-        };
-        let most = patches.max(attend).max(forward).max(project);
-        Buffers {
-            // A matrix that is turned lies where it leaves a gap of its own size.
-            compute: sum(&[inputs, kept, most, product(&[2, self.turned]), ALIGNMENT]),
-            // The picture as numbers, the same in the buffer from which it is copied, and the embeddings.
-            inputs: sum(&[inputs, bytes, mask, step, kept]),
-            attention,
-        }
-    }
-
-    /// What Metal's fused attention works in beside its result (ggml-metal-ops.cpp:3229-3376, `ggml_metal_op_flash_attn_ext_extra_*`).
-    fn scratch(&self, backend: Backend, positions: u64, batch: u64) -> u64 {
-        if !backend.has_scratch {
-            return 0;
-        }
-        let results = product(&[4, 32, 32, self.head.saturating_add(2)]);
-        let padding = product(&[64, 2, 2, self.head]);
-        let heads = product(&[self.n_head, batch, results.saturating_add(padding)]);
-        let of_mask = if self.is_masked {
-            product(&[128, positions]).saturating_add(product(&[positions, positions]) / 512)
-        } else {
-            0
-        };
-        // And keys and values in 16 bits, whatever they are.
-        let converted = product(&[4, self.width, positions, batch]);
-        sum(&[heads, of_mask, converted])
     }
 }
 

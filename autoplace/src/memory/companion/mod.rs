@@ -10,6 +10,7 @@
 //!   for the largest image that llama.cpp would hand it, not for the smaller one that it warms up with. It cannot be probed: the
 //!   code that loads it (`libmtmd`) is no part of our build.
 
+mod buffers;
 mod clip;
 mod draft;
 mod encoder;
