@@ -13,7 +13,7 @@ use synthetic::mmproj::{self, Mmproj};
 
 /// What clip.cpp (llama.cpp as `vendor/` pins it) reserved of a CUDA device for an image as large as it is handed any, by a load
 /// that allocates nothing (`clip_context_params::no_alloc`), on a card simulated by `llama_sys::sim`: bytes of weights, of the
-/// device's compute buffer with fused attention and without, and of the host's buffer.
+/// device's compute buffer with fused attention and without, and of the host's buffer. `benches/clip-buffers` asks it anew.
 struct Reserved {
     file: fn() -> Mmproj,
     weights: u64,

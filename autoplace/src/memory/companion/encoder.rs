@@ -30,7 +30,7 @@ const BATCH_TOKENS: u64 = 1024;
 /// that Gemma 3 turns around.
 ///
 /// The table was held against what clip.cpp reserves where [`is_checked`](Self::is_checked) says so: CUDA's, Vulkan's, Metal's and the
-/// CPU's rules, images from 4 tokens to the largest, with fused attention and without. It is never less, and for the largest
+/// CPU's rules, images from 4 tokens to the largest, with fused attention and without (`benches/clip-buffers`). It is never less, and for the largest
 /// image on CUDA at most half as much again. llama.cpp warms up with a smaller image where a projector takes any size
 /// (`set_warmup_n_tokens`, clip-model.h:210), and takes more when a larger one comes.
 #[derive(Debug, Clone, PartialEq, Eq)]
