@@ -9,7 +9,7 @@ use autoplace::gguf::Header;
 use autoplace::llama_sys::sim::{Rules, SimGpu};
 use autoplace::llama_sys::{Context, Device, LoadMode, Model, ModelParams};
 use autoplace::machine::{Gpu, gib};
-use autoplace::memory::{Companion, ContextParams, Estimate, Footprints, KvType};
+use autoplace::memory::{Companion, ContextParams, Estimate, Footprints, KvType, Workload};
 use autoplace::profile::ModelProfile;
 
 use synthetic::Sketch;
@@ -106,6 +106,8 @@ fn a_drafts_bytes_are_the_estimate_of_a_full_offload_and_its_cache_may_be_chosen
     let full = estimate.footprints(layers);
     let bytes = draft.bytes(Some(&gpu), &main).unwrap();
     assert_eq!((bytes.gpu, bytes.host), (full.gpus[0], full.host));
+    let workload = Workload::of(&profile, &context.sizes().unwrap());
+    assert_eq!(draft.workload(&main).unwrap(), workload);
     // And what sampling on the GPU adds to what the estimate is uncertain of.
     let sampled = 16 * u64::from(profile.hparams.n_vocab);
     let uncertainty = estimate.uncertainty(layers, &full.gpus[0]) + sampled;

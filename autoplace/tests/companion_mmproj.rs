@@ -364,6 +364,20 @@ fn an_mmproj_of_another_width_does_not_go_with_a_model() {
 }
 
 #[test]
+fn its_pools_hold_the_widest_step_of_the_largest_image() {
+    let params = ContextParams::default();
+    let gemma = companion(mmproj::gemma3(2560)).workload(&params).unwrap();
+    // 4096 patches, 4304 wide; the largest matrix is one of the feed-forward step's.
+    assert_eq!(gemma.activations, 4 * 4304 * 4096);
+    assert_eq!(gemma.decoded_matrix, 2 * 1152 * 4304);
+    assert_eq!(gemma.vocabulary, 0);
+    let qwen = companion(mmproj::qwen25_vl());
+    let all = qwen.workload(&params).unwrap().activations;
+    let limited = qwen.max_image_tokens(1024).workload(&params).unwrap();
+    assert_eq!(limited.activations, all / 4);
+}
+
+#[test]
 fn a_companion_says_what_it_is_and_its_bytes_are_plain_data() {
     let named = mmproj::gemma3(2560)
         .builder()

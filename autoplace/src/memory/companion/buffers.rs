@@ -98,6 +98,14 @@ impl Encoder {
         }
     }
 
+    /// Bytes of the widest activations of the largest input, in 32-bit floats.
+    pub(super) fn activations(&self, max_image_tokens: Option<u32>) -> u64 {
+        let input = self.input(max_image_tokens);
+        // Queries, keys and values may be one matrix.
+        let widest = self.n_ff.max(product(&[3, self.width]));
+        product(&[4, widest, input.positions, input.batch])
+    }
+
     /// What Metal's fused attention works in beside its result (ggml-metal-ops.cpp:3229-3376, `ggml_metal_op_flash_attn_ext_extra_*`).
     fn scratch(&self, backend: Backend, positions: u64, batch: u64) -> u64 {
         if !backend.has_scratch {

@@ -3,7 +3,7 @@
 use crate::gguf::{Header, TensorType};
 use crate::machine::Gpu;
 use crate::memory::backend::{BackendRules, Family};
-use crate::memory::{FlashAttention, Footprint};
+use crate::memory::{FlashAttention, Footprint, Workload};
 use crate::profile::ModelProfile;
 
 use super::buffers::Backend;
@@ -30,6 +30,8 @@ pub(super) struct Mmproj {
     /// Width of what it gives, where we know which tensor says it.
     width: Option<u64>,
     tensors: Vec<Stored>,
+    /// Elements of the largest matrix.
+    largest_matrix: u64,
     pub(super) max_image_tokens: Option<u32>,
 }
 
@@ -73,6 +75,8 @@ impl Mmproj {
             ne0: tensor.shape()[0],
             bytes: tensor.bytes(),
         });
+        let matrices = header.tensors().filter(|tensor| tensor.n_dims() == 2);
+        let matrices = matrices.map(|tensor| tensor.elements());
         let stem = || Some(header.path().file_stem()?.to_string_lossy().into_owned());
         Ok(Self {
             name: header
@@ -83,6 +87,7 @@ impl Mmproj {
             file: file(header),
             width: encoders.first().and_then(|e| e.width_in(header)),
             tensors: tensors.collect(),
+            largest_matrix: matrices.max().unwrap_or(0),
             max_image_tokens: None,
             encoders,
         })
@@ -99,6 +104,16 @@ impl Mmproj {
                 of_main,
             }),
             _ => Ok(()),
+        }
+    }
+
+    /// What it makes a driver and its pools do.
+    pub(super) fn workload(&self) -> Workload {
+        let activations = |encoder: &Encoder| encoder.activations(self.max_image_tokens);
+        Workload {
+            activations: self.encoders.iter().map(activations).max().unwrap_or(0),
+            decoded_matrix: self.largest_matrix.saturating_mul(2),
+            vocabulary: 0,
         }
     }
 

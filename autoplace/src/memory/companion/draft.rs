@@ -2,7 +2,7 @@
 
 use crate::gguf::Header;
 use crate::machine::Gpu;
-use crate::memory::{ContextParams, Estimate, KvType};
+use crate::memory::{ContextParams, Estimate, KvType, Workload};
 use crate::profile::ModelProfile;
 
 use super::{CompanionBytes, Error, file, product};
@@ -57,6 +57,12 @@ impl Draft {
             type_v: self.type_v,
             ..main.clone()
         })
+    }
+
+    /// What it makes a driver and its pools do.
+    pub(super) fn workload(&self, main: &ContextParams) -> Result<Workload, Error> {
+        let sizes = self.context(main)?.sizes()?;
+        Ok(Workload::of(&self.profile, &sizes))
     }
 
     pub(super) fn bytes(

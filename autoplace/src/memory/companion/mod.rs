@@ -27,7 +27,7 @@ use crate::machine::Gpu;
 
 use self::clip::Mmproj;
 use self::draft::Draft;
-use super::{ContextParams, Footprint, KvType};
+use super::{ContextParams, Footprint, KvType, Workload};
 
 pub use encoder::Encoder;
 pub use error::Error;
@@ -187,6 +187,20 @@ impl Companion {
         match &self.kind {
             Kind::Mmproj(mmproj) => Ok(mmproj.bytes(gpu, main.flash_attn)),
             Kind::Draft(draft) => draft.bytes(gpu, main),
+        }
+    }
+
+    /// What it makes a driver and its pools do beside the main model. It computes with a backend of its own (clip.cpp:184, and the
+    /// context of a draft like any other), whose pools come to the main model's: its share of the
+    /// [growth](super::HeadroomParts::growth).
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Context`] where llama.cpp would not take the parameters.
+    pub fn workload(&self, main: &ContextParams) -> Result<Workload, Error> {
+        match &self.kind {
+            Kind::Mmproj(mmproj) => Ok(mmproj.workload()),
+            Kind::Draft(draft) => draft.workload(main),
         }
     }
 }
