@@ -7,6 +7,7 @@
 pub mod backend;
 #[cfg(feature = "llama")]
 mod breakdown;
+pub mod companion;
 mod context;
 mod error;
 pub mod estimate;
@@ -22,6 +23,7 @@ mod split;
 
 #[cfg(feature = "llama")]
 pub use breakdown::{Breakdown, BufferBytes};
+pub use companion::{Companion, CompanionBytes};
 pub use context::{ContextParams, ContextSizes, FlashAttention};
 pub use error::Error;
 pub use estimate::{Estimate, Place};

@@ -9,6 +9,7 @@ mod dense;
 #[path = "../dims/mod.rs"]
 mod dims;
 mod experts;
+pub(crate) mod mmproj;
 mod recurrent;
 pub(crate) mod well_known;
 mod windowed;

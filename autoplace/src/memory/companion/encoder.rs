@@ -1,0 +1,364 @@
+//! What an encoder of images or sound computes with.
+
+use crate::gguf::Header;
+
+use super::clip::text;
+use super::projector::{self, Images, Projector};
+use super::{Error, file, product};
+
+/// Frames of Whisper's spectrogram: 30 seconds (clip-model.h:88, mtmd-audio.cpp).
+const FRAMES: u64 = 3000;
+
+/// Tokens of the images that are computed at once (mtmd.cpp:472, `batch_max_tokens`).
+const BATCH_TOKENS: u64 = 1024;
+
+/// An encoder and its projector: the sizes that decide its compute buffer.
+///
+/// # The bound
+///
+/// With `P` positions of the largest input (patches, and the class token), `E` = 4 · width · `P` and `F` = 4 · `n_ff` · `P` bytes of 32-bit
+/// floats; a mask is 4 · `P`² bytes where some blocks attend to windows, and else nothing:
+///
+/// | step | with fused attention | without |
+/// |---|---|---|
+/// | patches | 5 `E` + 2 inputs + mask | the same |
+/// | attention | 7½ `E` + 1½ masks; on Metal its scratch | 7½ `E` + 4 · heads · `P`² + mask; the scores twice where buffers are cut (Vulkan) |
+/// | feed-forward | 3 `E` + `F`, gated 5 `E` + 3 `F`; 1½ masks, less what of the `F` fits the first | the same; a mask |
+/// | projector | 2 `E` + 2 or 3½ of its widest step + mask | the same |
+///
+/// Beside the largest of these lie the inputs (the image as 32-bit floats), features that are kept for the end, and twice the matrix
+/// that Gemma 3 turns around.
+///
+/// The table was held against what clip.cpp reserves where [`is_checked`](Self::is_checked) says so: CUDA's, Vulkan's, Metal's and the
+/// CPU's rules, images from 4 tokens to the largest, with fused attention and without (`benches/clip-buffers`). It is never less, and for the largest
+/// image on CUDA at most half as much again. llama.cpp warms up with a smaller image where a projector takes any size
+/// (`set_warmup_n_tokens`, clip-model.h:210), and takes more when a larger one comes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Encoder {
+    name: String,
+    source: Source,
+    is_checked: bool,
+    pub(super) width: u64,
+    pub(super) n_ff: u64,
+    pub(super) n_head: u64,
+    pub(super) head: u64,
+    pub(super) is_gated: bool,
+    /// Whether some blocks attend to windows, by a mask.
+    pub(super) is_masked: bool,
+    /// Rows or columns of the widest matrix of the projector.
+    pub(super) widest: u64,
+    /// Whether rows are added to what the projector gives.
+    pub(super) is_framed: bool,
+    /// Width of all features that are kept beside the last block's.
+    pub(super) kept: u64,
+    /// Bytes of the matrix that is turned around on every run (models/siglip.cpp:38).
+    pub(super) turned: u64,
+}
+
+/// What is put in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Source {
+    Images {
+        projector: Projector,
+        /// Elements of a patch: three colours.
+        patch: u64,
+        merge: u64,
+        /// Patches of the largest image, where nobody limits its tokens.
+        patches: u64,
+        /// Patches that an image has whatever its tokens are limited to.
+        least: u64,
+        /// Whether a limit of tokens is the only one.
+        follows: bool,
+        /// Positions that are no patches.
+        extra: u64,
+    },
+    Sound {
+        bins: u64,
+        /// Positions that become one token.
+        stack: u64,
+    },
+}
+
+/// Numbers of the largest input.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Input {
+    /// Positions of one image.
+    pub(super) positions: u64,
+    /// Images that are computed at once.
+    pub(super) batch: u64,
+    /// Tokens that one image becomes.
+    pub(super) tokens: u64,
+    /// Bytes of one image as 32-bit floats.
+    pub(super) bytes: u64,
+}
+
+/// The required and optional keys of one encoder.
+struct Keys<'a> {
+    header: &'a Header,
+    kind: &'static str,
+}
+
+impl Keys<'_> {
+    fn optional(&self, name: &str) -> Result<Option<u64>, Error> {
+        let key = format!("clip.{}.{name}", self.kind);
+        Ok(self.header.u32(&key)?.map(u64::from))
+    }
+
+    /// A number above 0 (clip.cpp:2041-2063).
+    fn size(&self, name: &str, most: u64) -> Result<u64, Error> {
+        let key = format!("clip.{}.{name}", self.kind);
+        let error = |value| Error::Value {
+            file: file(self.header),
+            key: key.clone(),
+            value,
+            limit: "llama.cpp takes sizes above 0, image_size up to 8192 and patch_size below 65536 (clip.cpp:2041)",
+        };
+        match self.header.u32(&key)?.map(u64::from) {
+            None => Err(Error::Missing {
+                file: file(self.header),
+                key,
+            }),
+            Some(value) if value == 0 || value > most => Err(error(value)),
+            Some(value) => Ok(value),
+        }
+    }
+
+    /// `clip.projector_type`, or where the file has several encoders this one's (clip.cpp:1266-1278).
+    fn projector(&self) -> Result<String, Error> {
+        let name = text(self.header, "clip.projector_type")?;
+        if name.is_empty() {
+            return text(self.header, &format!("clip.{}.projector_type", self.kind));
+        }
+        Ok(name)
+    }
+}
+
+impl Encoder {
+    /// The encoder of images that the header describes.
+    pub(super) fn of_images(header: &Header) -> Result<Self, Error> {
+        let keys = Keys {
+            header,
+            kind: "vision",
+        };
+        let name = keys.projector()?;
+        let Some(projector) = projector::of_images(&name) else {
+            return Err(Error::UnreadProjector {
+                file: file(header),
+                kind: "an image",
+                projector: name,
+            });
+        };
+        let side = keys.size("patch_size", 65_535)?;
+        let image = keys.size("image_size", 8192)?;
+        let area = product(&[side, side]);
+        let merge = projector.merge(header)?;
+        let squares = |length: u64| product(&[length / side, length / side]);
+        let pixels = || Ok::<_, Error>(keys.optional("image_max_pixels")?.map(|all| all / area));
+        let of_tokens = |tokens: u32| product(&[u64::from(tokens), merge, merge]);
+        // Its tiles are squares of 512 pixels (mtmd-image.h, `mtmd_image_preprocessor_lfm2`).
+        let least = if name == "lfm2" { squares(512) } else { 0 };
+        let stated = pixels()?;
+        let patches = match (projector.images, stated) {
+            (Images::Square, _) => squares(image),
+            (Images::Tokens(tokens), _) | (Images::PixelsOr(tokens), None) => of_tokens(tokens),
+            (Images::Pixels | Images::PixelsOr(_), Some(patches)) => patches,
+            (Images::Pixels, None) => {
+                return Err(Error::Missing {
+                    file: file(header),
+                    key: "clip.vision.image_max_pixels".to_owned(),
+                });
+            }
+            (Images::LongestEdge, _) => {
+                let longest = keys.optional("preproc_image_size")?.unwrap_or(image);
+                // Sides are rounded up to whole tokens (mtmd-image.cpp:137).
+                let per_side = longest.div_ceil(side).next_multiple_of(merge);
+                product(&[per_side, per_side])
+            }
+        };
+        let follows = match projector.images {
+            Images::Tokens(_) => true,
+            // The header's limit is heard last (clip.cpp:1599, :1950).
+            Images::PixelsOr(_) => stated.is_none(),
+            _ => false,
+        };
+        let source = Source::Images {
+            projector,
+            patch: product(&[area, 3]),
+            merge,
+            patches: patches.max(least),
+            least,
+            follows,
+            extra: u64::from(header.tensor("v.class_embd").is_some()),
+        };
+        Self::read(&keys, name, source, projector.is_checked)
+    }
+
+    /// The encoder of sound that the header describes.
+    pub(super) fn of_sound(header: &Header) -> Result<Self, Error> {
+        let keys = Keys {
+            header,
+            kind: "audio",
+        };
+        let name = keys.projector()?;
+        if !projector::is_whisper(&name) {
+            return Err(Error::UnreadProjector {
+                file: file(header),
+                kind: "an audio",
+                projector: name,
+            });
+        }
+        let source = Source::Sound {
+            bins: keys.size("num_mel_bins", 256)?,
+            stack: keys.optional("projector.stack_factor")?.unwrap_or(1).max(1),
+        };
+        let is_checked = name == "ultravox";
+        Self::read(&keys, name, source, is_checked)
+    }
+
+    fn read(
+        keys: &Keys<'_>,
+        name: String,
+        source: Source,
+        is_checked: bool,
+    ) -> Result<Self, Error> {
+        let n_embd = keys.size("embedding_length", u64::from(u32::MAX))?;
+        let n_head = keys.size("attention.head_count", u64::from(u32::MAX))?;
+        let head = keys.optional("attention.head_dim")?.unwrap_or(0);
+        let head = if head > 0 { head } else { n_embd / n_head };
+        let stated = keys.optional("feed_forward_length")?.unwrap_or(0);
+        let prefix = match source {
+            Source::Images { .. } => "v.",
+            Source::Sound { .. } => "a.",
+        };
+        let mut encoder = Self {
+            name,
+            source,
+            is_checked,
+            width: n_embd.max(product(&[n_head, head])),
+            n_ff: stated,
+            n_head,
+            head,
+            is_gated: false,
+            is_masked: is_masked(keys)?,
+            widest: n_embd,
+            is_framed: false,
+            kept: 0,
+            turned: 0,
+        };
+        for tensor in keys.header.tensors() {
+            let [ne0, ne1, ..] = tensor.shape();
+            let name = tensor.name();
+            let is_matrix = tensor.n_dims() == 2 && name.ends_with(".weight");
+            let of_block = name.strip_prefix(prefix);
+            if let Some(name) = of_block.filter(|name| name.starts_with("blk.")) {
+                if is_matrix && name.contains(".ffn_") {
+                    // Old files state no width, and some name the two matrices the wrong way round (clip.cpp:2325).
+                    encoder.n_ff = encoder.n_ff.max(if ne0 == n_embd { ne1 } else { ne0 });
+                    encoder.is_gated |= name.contains(".ffn_gate.");
+                }
+            } else if name.contains(".deepstack.") {
+                if is_matrix && name.contains(".fc2.") {
+                    encoder.kept = encoder.kept.saturating_add(ne1);
+                }
+            } else if name.starts_with("v.token_embd") || name.starts_with("adapter.boi") {
+                encoder.is_framed = true;
+            } else if is_matrix && !name.contains("posit") && !name.contains("pos_embed") {
+                encoder.widest = encoder.widest.max(ne0).max(ne1);
+                if encoder.name == "gemma3" && name.starts_with("mm.input_projection.") {
+                    encoder.turned = tensor.bytes();
+                }
+            }
+        }
+        Ok(encoder)
+    }
+
+    /// `clip.projector_type`.
+    #[must_use]
+    pub fn projector(&self) -> &str {
+        &self.name
+    }
+
+    /// Whether the bound of its compute buffer was held against what clip.cpp reserves; else it is that of encoders like it.
+    #[must_use]
+    pub const fn is_checked(&self) -> bool {
+        self.is_checked
+    }
+
+    /// Tokens of the largest image that llama.cpp would hand it, with at most `max_image_tokens` where that matters; of the longest
+    /// sound likewise.
+    #[must_use]
+    pub fn tokens(&self, max_image_tokens: Option<u32>) -> u64 {
+        self.input(max_image_tokens).tokens
+    }
+
+    /// Elements of a head.
+    pub(super) const fn head(&self) -> u64 {
+        self.head
+    }
+
+    /// The width of what the projector gives, where we know which tensor says that (clip.cpp:5978, `clip_n_mmproj_embd`).
+    pub(super) fn width_in(&self, header: &Header) -> Option<u64> {
+        let (name, dim) = match self.name.as_str() {
+            "mlp" | "pixtral" | "qwen2vl_merger" | "qwen2.5vl_merger" => ("mm.2.weight", 1),
+            "gemma3" => ("mm.input_projection.weight", 0),
+            "idefics3" => ("mm.model.fc.weight", 1),
+            "internvl" => ("mm.model.mlp.3.weight", 1),
+            _ => return None,
+        };
+        Some(header.tensor(name)?.shape()[dim])
+    }
+
+    /// The largest input, where images have at most so many tokens.
+    pub(super) fn input(&self, max_image_tokens: Option<u32>) -> Input {
+        match self.source {
+            Source::Images {
+                projector,
+                patch,
+                merge,
+                patches,
+                least,
+                follows,
+                extra,
+            } => {
+                let merged = product(&[merge, merge]);
+                let limit = max_image_tokens.map(|tokens| product(&[u64::from(tokens), merged]));
+                let patches = match limit {
+                    Some(limit) if follows => limit.max(least),
+                    // Where it is not heard, or beside another: it may be the larger one.
+                    Some(limit) if projector.images != Images::Square => limit.max(patches),
+                    _ => patches,
+                };
+                let tokens = patches.div_ceil(merged).max(1);
+                Input {
+                    positions: patches.saturating_add(extra),
+                    batch: if projector.batches {
+                        (BATCH_TOKENS / tokens).max(1)
+                    } else {
+                        1
+                    },
+                    tokens,
+                    bytes: product(&[4, patch, patches, u64::from(projector.frames)]),
+                }
+            }
+            Source::Sound { bins, stack } => Input {
+                positions: FRAMES / 2,
+                batch: 1,
+                tokens: (FRAMES / 2).div_ceil(stack),
+                bytes: product(&[4, bins, FRAMES]),
+            },
+        }
+    }
+}
+
+/// Whether some blocks attend to windows, by a mask over all positions.
+fn is_masked(keys: &Keys<'_>) -> Result<bool, Error> {
+    let states = |name: &str| {
+        keys.header
+            .get(&format!("clip.{}.{name}", keys.kind))
+            .is_some()
+    };
+    Ok(keys.optional("n_wa_pattern")?.unwrap_or(0) > 0
+        || states("window_size")
+        || states("wa_pattern_mode")
+        || states("wa_layer_indexes"))
+}

@@ -1,0 +1,283 @@
+//! Whether a draft has the main model's vocabulary, by llama.cpp's own rules.
+
+use crate::gguf::Header;
+
+use super::{Error, file};
+
+/// `SPEC_VOCAB_MAX_SIZE_DIFFERENCE` (common/speculative.cpp:30).
+const MOST_DIFFERENCE: u64 = 128;
+
+/// `SPEC_VOCAB_CHECK_START_TOKEN_ID` (common/speculative.cpp:31): tokens before it may differ.
+const FIRST_COMPARED: u64 = 5;
+
+/// What llama.cpp makes of a tokenizer's keys, as far as drafting is concerned (llama-vocab.cpp, `llama_vocab::impl::load`).
+#[derive(Debug, PartialEq, Eq)]
+struct Vocabulary {
+    kind: String,
+    tokens: u64,
+    bos: Added,
+    eos: Added,
+}
+
+/// A token that is put before or after a text, or is not.
+#[derive(Debug, PartialEq, Eq)]
+struct Added {
+    is_added: bool,
+    id: Option<u64>,
+}
+
+impl Added {
+    /// Which one it is matters only where it is added (common/speculative.cpp:124-137).
+    fn matches(&self, other: &Self) -> bool {
+        self.is_added == other.is_added && (!self.is_added || self.id == other.id)
+    }
+
+    fn describe(&self) -> String {
+        match (self.is_added, self.id) {
+            (false, _) => "not added".to_owned(),
+            (true, None) => "none".to_owned(),
+            (true, Some(id)) => format!("token {id}"),
+        }
+    }
+}
+
+/// What is used where the header does not say: type, first and last token, whether they are added (llama-vocab.cpp:1979-2175,
+/// :2205-2490).
+fn defaults(model: &str, pre: &str) -> (String, Added, Added) {
+    let added = |is_added, id| Added { is_added, id };
+    let (kind, bos, eos) = match model {
+        "llama" => ("spm", added(true, Some(1)), added(false, Some(2))),
+        "bert" => ("wpm", added(true, Some(101)), added(false, None)),
+        "gpt2" | "hybriddna" | "whitespace" => {
+            let is_added = matches!(
+                pre,
+                "llama3"
+                    | "llama-v3"
+                    | "llama-bpe"
+                    | "falcon3"
+                    | "falcon-h1"
+                    | "pixtral"
+                    | "midm-2.0"
+                    | "lfm2"
+                    | "jina-v5-nano"
+                    | "tekken"
+                    | "chameleon"
+            );
+            let id = (!matches!(pre, "chatglm-bpe" | "glm4" | "glm5")).then_some(11);
+            ("bpe", added(is_added, id), added(false, Some(11)))
+        }
+        "gemma4" => ("bpe", added(true, None), added(false, None)),
+        "t5" => ("ugm", added(false, None), added(true, Some(1))),
+        "plamo2" => ("plamo2", added(false, Some(1)), added(false, Some(2))),
+        "no_vocab" | "none" => ("none", added(false, None), added(false, None)),
+        other => (other, added(false, None), added(false, None)),
+    };
+    (kind.to_owned(), bos, eos)
+}
+
+impl Vocabulary {
+    fn read(header: &Header) -> Result<Self, Error> {
+        let key = |name: &str| format!("tokenizer.ggml.{name}");
+        let model = header.str(&key("model"))?.unwrap_or("none");
+        let pre = header.str(&key("pre"))?.unwrap_or_default();
+        let (kind, mut bos, mut eos) = defaults(model, pre);
+        let tokens = if kind == "none" {
+            // Only counted (llama-vocab.cpp:1991).
+            header.arch_u32("vocab_size")?.map_or(0, u64::from)
+        } else {
+            header.array(&key("tokens"))?.map_or(0, |array| array.len())
+        };
+        for (added, name) in [(&mut bos, "bos"), (&mut eos, "eos")] {
+            if kind == "none" {
+                continue;
+            }
+            // A default outside of the vocabulary is none, and a stated one is not heard (llama-vocab.cpp:2650-2668).
+            let stated = header.u32(&key(&format!("{name}_token_id")))?;
+            let stated = stated.map(u64::from).filter(|&id| id < tokens);
+            added.id = stated.or(added.id.filter(|&id| id < tokens));
+            if let Some(is_added) = header.bool(&key(&format!("add_{name}_token")))? {
+                // A text for Gemma 4 has its first token whatever the file says (llama-vocab.cpp:2687).
+                added.is_added = is_added || (model == "gemma4" && name == "bos");
+            }
+        }
+        Ok(Self {
+            kind,
+            tokens,
+            bos,
+            eos,
+        })
+    }
+}
+
+/// Checks what `common_speculative_are_compatible` does (common/speculative.cpp:105-169).
+pub(super) fn compatible(draft: &Header, main: &Header) -> Result<(), Error> {
+    let (ours, theirs) = (Vocabulary::read(draft)?, Vocabulary::read(main)?);
+    let differs = |what: &str, of_draft: String, of_main: String| {
+        Err(Error::Vocabulary {
+            draft: file(draft),
+            main: file(main),
+            what: what.to_owned(),
+            of_draft,
+            of_main,
+        })
+    };
+    if ours.kind != theirs.kind {
+        return differs("the type of the vocabulary", ours.kind, theirs.kind);
+    }
+    for (what, ours, theirs) in [
+        ("the token before a text", &ours.bos, &theirs.bos),
+        ("the token after a text", &ours.eos, &theirs.eos),
+    ] {
+        if !ours.matches(theirs) {
+            return differs(what, ours.describe(), theirs.describe());
+        }
+    }
+    if ours.tokens.abs_diff(theirs.tokens) > MOST_DIFFERENCE {
+        let of_main = format!(
+            "{}, more than {MOST_DIFFERENCE} tokens apart",
+            theirs.tokens
+        );
+        return differs(
+            "the size of the vocabulary",
+            ours.tokens.to_string(),
+            of_main,
+        );
+    }
+    match first_difference(draft, main)? {
+        None => Ok(()),
+        Some((id, ours, theirs)) => differs(&format!("token {id}"), ours, theirs),
+    }
+}
+
+/// The first token whose texts differ, up to the end of the shorter list, and both texts.
+fn first_difference(draft: &Header, main: &Header) -> Result<Option<(u64, String, String)>, Error> {
+    let key = "tokenizer.ggml.tokens";
+    let (Some(ours), Some(theirs)) = (draft.array(key)?, main.array(key)?) else {
+        return Ok(None);
+    };
+    let both = ours.len().min(theirs.len());
+    let (mut ours, mut theirs) = (ours.strings()?, theirs.strings()?);
+    for id in 0..both {
+        let (Some(a), Some(b)) = (ours.read_next(), theirs.read_next()) else {
+            break;
+        };
+        // Compared as C strings are.
+        let (a, b) = (before_nul(a?), before_nul(b?));
+        if id >= FIRST_COMPARED && a != b {
+            let shown = |text: &[u8]| format!("`{}`", String::from_utf8_lossy(text));
+            return Ok(Some((id, shown(a), shown(b))));
+        }
+    }
+    Ok(None)
+}
+
+fn before_nul(text: &[u8]) -> &[u8] {
+    text.split(|&byte| byte == 0).next().unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Error, compatible};
+    use crate::gguf::Builder;
+
+    fn tokens(n: usize) -> Vec<String> {
+        (0..n).map(|id| format!("t{id}")).collect()
+    }
+
+    fn vocabulary(model: &str, pre: &str, tokens: &[String]) -> Builder {
+        Builder::new("llama")
+            .str("tokenizer.ggml.model", model)
+            .str("tokenizer.ggml.pre", pre)
+            .array_str("tokenizer.ggml.tokens", tokens)
+    }
+
+    /// What differs, if anything does.
+    fn difference(draft: &Builder, main: &Builder) -> Option<String> {
+        match compatible(&draft.header().unwrap(), &main.header().unwrap()) {
+            Ok(()) => None,
+            Err(Error::Vocabulary { what, .. }) => Some(what),
+            Err(other) => panic!("{other}"),
+        }
+    }
+
+    fn bpe(n: usize) -> Builder {
+        vocabulary("gpt2", "qwen2", &tokens(n))
+    }
+
+    #[test]
+    fn a_vocabulary_goes_with_itself_and_with_one_up_to_128_tokens_longer() {
+        assert_eq!(difference(&bpe(1000), &bpe(1000)), None);
+        assert_eq!(difference(&bpe(1000), &bpe(1128)), None);
+        assert_eq!(difference(&bpe(1128), &bpe(1000)), None);
+        let size = Some("the size of the vocabulary".to_owned());
+        assert_eq!(difference(&bpe(1000), &bpe(1129)), size);
+        assert_eq!(difference(&bpe(1129), &bpe(1000)), size);
+    }
+
+    #[test]
+    fn another_type_of_vocabulary_does_not_go() {
+        let spm = vocabulary("llama", "default", &tokens(1000));
+        let kind = Some("the type of the vocabulary".to_owned());
+        assert_eq!(difference(&spm, &bpe(1000)), kind);
+    }
+
+    #[test]
+    fn texts_may_differ_in_the_first_five_tokens_only() {
+        let changed = |id: usize| {
+            let mut tokens = tokens(1000);
+            "other".clone_into(&mut tokens[id]);
+            difference(&vocabulary("gpt2", "qwen2", &tokens), &bpe(1000))
+        };
+        assert_eq!(changed(4), None);
+        assert_eq!(changed(5).as_deref(), Some("token 5"));
+        assert_eq!(changed(999).as_deref(), Some("token 999"));
+    }
+
+    #[test]
+    fn which_first_token_it_is_matters_only_where_one_is_added() {
+        let stated = |id, is_added| {
+            bpe(1000)
+                .u32("tokenizer.ggml.bos_token_id", id)
+                .bool("tokenizer.ggml.add_bos_token", is_added)
+        };
+        assert_eq!(difference(&stated(7, false), &stated(8, false)), None);
+        assert_eq!(difference(&stated(7, true), &stated(7, true)), None);
+        let first = Some("the token before a text".to_owned());
+        assert_eq!(difference(&stated(7, true), &stated(8, true)), first);
+        assert_eq!(difference(&stated(7, true), &stated(7, false)), first);
+        // Not added is what a header means that does not say, with this way of splitting words.
+        assert_eq!(difference(&stated(7, false), &bpe(1000)), None);
+    }
+
+    #[test]
+    fn what_a_header_does_not_say_is_llama_cpps_default() {
+        let llama3 = |pre| vocabulary("gpt2", pre, &tokens(1000));
+        let stated = |builder: Builder, id| {
+            builder
+                .u32("tokenizer.ggml.bos_token_id", id)
+                .bool("tokenizer.ggml.add_bos_token", true)
+        };
+        // Token 11 is added before texts for Llama 3.
+        assert_eq!(
+            difference(&llama3("llama-bpe"), &stated(bpe(1000), 11)),
+            None
+        );
+        let spm = || vocabulary("llama", "default", &tokens(1000));
+        assert_eq!(difference(&spm(), &stated(spm(), 1)), None);
+        // A token outside of the vocabulary is not heard.
+        assert_eq!(difference(&spm(), &stated(spm(), 5000)), None);
+        assert!(difference(&spm(), &stated(spm(), 2)).is_some());
+        let after = spm().bool("tokenizer.ggml.add_eos_token", true);
+        let what = difference(&after, &spm());
+        assert_eq!(what.as_deref(), Some("the token after a text"));
+    }
+
+    #[test]
+    fn the_error_names_both_files_and_both_values() {
+        let (draft, main) = (bpe(1000).header().unwrap(), bpe(2000).header().unwrap());
+        assert_eq!(
+            compatible(&draft, &main).unwrap_err().to_string(),
+            "<builder> cannot draft for <builder>: the size of the vocabulary is 1000 and 2000, more than 128 tokens apart"
+        );
+    }
+}

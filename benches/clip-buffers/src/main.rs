@@ -1,0 +1,223 @@
+//! Holds the bound of an mmproj's compute buffer against what clip.cpp reserves: for encoders of published sizes, images from 4
+//! tokens to the largest, simulated cards of three families and the CPU, with fused attention and without. Prints the lowest and
+//! the highest ratio of each, and fails where the bound is too low or a weight's byte differs.
+
+#[path = "../../../autoplace/tests/synthetic/mmproj.rs"]
+mod mmproj;
+
+use std::ffi::{CString, c_char, c_int, c_void};
+use std::path::Path;
+
+use anyhow::{Context, Result, ensure};
+use autoplace::machine::Gpu;
+use autoplace::memory::{Companion, ContextParams, FlashAttention};
+use llama_sys::sim::{Rules, SimGpu};
+
+use mmproj::Mmproj;
+
+/// As `native/reserve.cpp` has it.
+#[repr(C)]
+#[derive(Default)]
+struct Reserved {
+    weights: u64,
+    device: u64,
+    host: u64,
+}
+
+unsafe extern "C" {
+    fn clip_reserve(
+        path: *const c_char,
+        device: *mut c_void,
+        sound: bool,
+        fused: bool,
+        width: c_int,
+        height: c_int,
+        images: c_int,
+        out: *mut Reserved,
+    ) -> c_int;
+    fn ggml_backend_dev_by_name(name: *const c_char) -> *mut c_void;
+}
+
+/// Images that an encoder may be handed: sides, how many at once, and the limit of tokens to which they are the largest.
+struct Input {
+    width: c_int,
+    height: c_int,
+    images: c_int,
+    max_tokens: u32,
+}
+
+/// The only size there is.
+fn only(width: c_int, height: c_int, images: c_int) -> Vec<Input> {
+    vec![Input {
+        width,
+        height,
+        images,
+        max_tokens: 0,
+    }]
+}
+
+/// Images of so many tokens by so many, each of so many pixels.
+fn tokens(pixels: u32, most: u32, frames: c_int) -> Vec<Input> {
+    let squares = [2, 4, 8, 12, 16, 20, 24, 28, 32, 36, 40, 46, 50, 56, 64].map(|n| (n, n));
+    let others = [
+        (4, 2),
+        (32, 16),
+        (30, 34),
+        (16, 64),
+        (8, 128),
+        (64, 32),
+        (128, 32),
+    ];
+    let all = squares.into_iter().chain(others);
+    let all = all.filter(|(x, y)| x * y <= most);
+    let input = |(x, y): (u32, u32)| {
+        (1..=frames).map(move |images| Input {
+            width: (x * pixels).cast_signed(),
+            height: (y * pixels).cast_signed(),
+            images,
+            max_tokens: x * y,
+        })
+    };
+    all.flat_map(input).collect()
+}
+
+fn files() -> Vec<(&'static str, Mmproj, Vec<Input>)> {
+    vec![
+        ("LLaVA 1.5", mmproj::llava_15(), only(336, 336, 1)),
+        ("Gemma 3 4B", mmproj::gemma3(2560), only(896, 896, 1)),
+        ("Gemma 3 27B", mmproj::gemma3(5376), only(896, 896, 1)),
+        (
+            "Gemma 3 at 448",
+            mmproj::gemma3_at(448, 2560),
+            only(448, 448, 1),
+        ),
+        ("Qwen2-VL 7B", mmproj::qwen2_vl(), tokens(28, 4096, 2)),
+        ("Qwen2.5-VL 7B", mmproj::qwen25_vl(), tokens(28, 4096, 2)),
+        ("Qwen3-VL 8B", mmproj::qwen3_vl(), tokens(32, 4096, 2)),
+        ("Pixtral 12B", mmproj::pixtral(), tokens(16, 1024, 1)),
+        (
+            "Mistral Small 3.1",
+            mmproj::mistral_31(),
+            tokens(28, 1024, 1),
+        ),
+        ("InternVL3 8B", mmproj::internvl3(), only(448, 448, 4)),
+        ("SmolVLM2", mmproj::smolvlm2(), only(378, 378, 1)),
+        ("Ultravox 0.5", mmproj::ultravox(), only(3000, 128, 1)),
+    ]
+}
+
+fn main() -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    println!("| mmproj | on | attention | inputs | bound / reserved |\n|---|---|---|---|---|");
+    for (name, file, inputs) in files() {
+        let builder = file.builder();
+        let path = folder.path().join("mmproj.gguf");
+        builder.write_sparse(&path)?;
+        let companion = Companion::mmproj(&builder.header()?)?;
+        let vulkan = Rules::Vulkan {
+            alignment: 256,
+            max_alloc: 1 << 40,
+        };
+        for (backend, rules) in [
+            ("CUDA", Some(Rules::Cuda)),
+            ("Vulkan", Some(vulkan)),
+            ("MTL", Some(Rules::Metal)),
+            ("CPU", None),
+        ] {
+            for fused in [true, false] {
+                let ratios = compare(&companion, &path, &inputs, backend, rules, fused)
+                    .with_context(|| format!("{name} on {backend}"))?;
+                let (low, high) = ratios;
+                let attention = if fused { "fused" } else { "plain" };
+                let n = inputs.len();
+                println!("| {name} | {backend} | {attention} | {n} | {low:.3} to {high:.3} |");
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The lowest and the highest ratio over all inputs.
+fn compare(
+    companion: &Companion,
+    path: &Path,
+    inputs: &[Input],
+    backend: &str,
+    rules: Option<Rules>,
+    fused: bool,
+) -> Result<(f64, f64)> {
+    let sim = rules.map(|rules| {
+        SimGpu::builder("SIM")
+            .total(400 << 30)
+            .rules(rules)
+            .backend(backend)
+            .asynchronous(true)
+            .register()
+    });
+    let sim = sim.transpose()?;
+    let gpu = Gpu::new("card").total(400 << 30).backend(backend);
+    let gpu = sim.as_ref().map(|_| &gpu);
+    let device = match &sim {
+        None => std::ptr::null_mut(),
+        Some(sim) => {
+            let name = CString::new(sim.device().name())?;
+            // SAFETY: a C string that outlives the call; the registry has the card while `sim` lives.
+            unsafe { ggml_backend_dev_by_name(name.as_ptr()) }
+        }
+    };
+    let sound = companion.encoders()[0].projector() == "ultravox";
+    let path = CString::new(path.to_string_lossy().as_bytes())?;
+    let mut params = ContextParams::default();
+    if !fused {
+        params.flash_attn = FlashAttention::Off;
+    }
+    let (mut low, mut high) = (f64::INFINITY, 0_f64);
+    for input in inputs {
+        let mut theirs = Reserved::default();
+        // SAFETY: the path is a C string, the device one of ggml's or null, `theirs` laid out as the callee's struct; exceptions
+        // are caught there.
+        let failed = unsafe {
+            clip_reserve(
+                path.as_ptr(),
+                device,
+                sound,
+                fused,
+                input.width,
+                input.height,
+                input.images,
+                &raw mut theirs,
+            )
+        };
+        ensure!(failed == 0, "clip.cpp refuses the file");
+        let limited = companion.clone().max_image_tokens(input.max_tokens);
+        let bytes = limited.bytes(gpu, &params)?;
+        let (ours, reserved) = if gpu.is_some() {
+            ensure!(
+                bytes.host.compute >= theirs.host,
+                "the host's {} of {}",
+                bytes.host.compute,
+                theirs.host
+            );
+            (bytes.gpu, theirs.device)
+        } else {
+            (bytes.host, theirs.host)
+        };
+        ensure!(
+            ours.weights == theirs.weights,
+            "weights: {} of {}",
+            ours.weights,
+            theirs.weights
+        );
+        #[allow(clippy::cast_precision_loss)] // a ratio for people
+        let ratio = ours.compute as f64 / reserved as f64;
+        ensure!(
+            ours.compute >= reserved,
+            "{} x {}: {} of {reserved} bytes",
+            input.width,
+            input.height,
+            ours.compute
+        );
+        (low, high) = (low.min(ratio), high.max(ratio));
+    }
+    Ok((low, high))
+}
