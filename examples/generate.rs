@@ -11,7 +11,7 @@ use std::sync::{Arc, OnceLock};
 use anyhow::Context as _;
 use autoplace::Model;
 use autoplace::llama_sys::AbortHandle;
-use autoplace::plan::{Context, GpuLayers};
+use autoplace::plan::{Context, GpuLayers, Replay};
 use clap::Parser;
 use indicatif::{ProgressBar, ProgressStyle};
 
@@ -45,6 +45,12 @@ struct Args {
     /// Layers on the GPU [default: as many as are safe]
     #[arg(long, value_name = "N")]
     ngl: Option<u32>,
+    /// Follows a plan that `autoplace plan --save` wrote, instead of making one
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["ctx", "ngl"])]
+    plan: Option<PathBuf>,
+    /// Plans anew where the machine has changed since the plan was saved, instead of refusing it
+    #[arg(long, requires = "plan")]
+    replan: bool,
 }
 
 fn main() -> ExitCode {
@@ -88,14 +94,22 @@ fn run(args: Args, interrupted: &Arc<AtomicBool>) -> anyhow::Result<()> {
 
     let flag = Arc::clone(interrupted);
     let bar = progress_bar();
-    let model = Model::builder(&args.model)
+    let mut builder = Model::builder(&args.model)
         .context(args.ctx.map_or(Context::Default, Context::Tokens))
         .gpu_layers(args.ngl.map_or(GpuLayers::Auto, GpuLayers::Exactly))
         .progress(move |done| {
             bar.set_position((done * 100.0) as u64);
             !flag.load(Relaxed)
-        })
-        .load()?;
+        });
+    if let Some(file) = args.plan {
+        let replay = if args.replan {
+            Replay::Replan
+        } else {
+            Replay::Refuse
+        };
+        builder = builder.plan_file(file).replay(replay);
+    }
+    let model = builder.load()?;
 
     let mut generate = model
         .generate(&args.prompt)

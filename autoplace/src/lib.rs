@@ -6,6 +6,9 @@
 
 #[cfg(feature = "llama")]
 pub mod generate;
+#[cfg(test)]
+extern crate self as autoplace;
+
 pub mod gguf;
 #[cfg(feature = "llama")]
 pub mod load;

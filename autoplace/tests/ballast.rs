@@ -4,7 +4,7 @@ mod shapes;
 
 use autoplace::machine::{Gpu, Host, Machine, gib, mib};
 use autoplace::memory::{Footprint, Headroom};
-use autoplace::plan::{Plan, Planner, Request};
+use autoplace::plan::{Plan, Planner, Policy, Request};
 use autoplace::profile::ModelProfile;
 use proptest::prelude::{Strategy, prop, prop_assert_eq, proptest};
 
@@ -76,7 +76,7 @@ proptest! {
         let profile = shape.profile();
         let crowded = cards.iter().map(|&(free, ballast)| card(&like, free + ballast, ballast));
         let small = cards.iter().map(|&(free, _)| card(&like, free, 0));
-        let request = Request::new();
+        let request = Request::new().policy(Policy::MostLayers);
         prop_assert_eq!(
             split(&profile, crowded.collect(), &request),
             split(&profile, small.collect(), &request)
@@ -89,7 +89,7 @@ fn eight_gib_with_three_of_ballast_get_the_split_of_five() {
     for shape in [LLAMA_8B, QWEN3_8B, QWEN3_30B_A3B] {
         let profile = shape.profile();
         let like = Gpu::new("card").backend("CUDA");
-        let request = Request::new();
+        let request = Request::new().policy(Policy::MostLayers);
         let crowded = split(&profile, vec![card(&like, gib(8), gib(3))], &request).unwrap();
         let small = split(&profile, vec![card(&like, gib(5), 0)], &request).unwrap();
         let all = split(&profile, vec![card(&like, gib(8), 0)], &request).unwrap();

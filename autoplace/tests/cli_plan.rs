@@ -8,9 +8,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
 use autoplace::gguf::Builder;
-use autoplace::machine::{Host, gib};
+use autoplace::machine::{Gpu, Host, Machine, gib};
 use serde_json::Value;
-use shapes::{LLAMA_8B, LLAMA_70B, Shape, TINY};
+use shapes::{LLAMA_8B, LLAMA_70B, QWEN3_30B_A3B, Shape, TINY};
 
 /// The model that the repository ships.
 fn demo() -> String {
@@ -22,6 +22,8 @@ fn demo() -> String {
 fn autoplace(args: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_autoplace"))
         .args(args)
+        // No figure that was measured on this machine.
+        .env("XDG_CACHE_HOME", "/nonexistent")
         .stdin(Stdio::null())
         .output()
         .expect("the program starts")
@@ -107,7 +109,11 @@ fn held(rows: &Value) -> Vec<(String, u64, u64)> {
 /// Every key that the documentation promises, no other, and each of the right type.
 #[track_caller]
 fn has_the_documented_shape(json: &Value, probed: bool) {
-    let top = "context devices estimate full_offload kv_type model n_gpu_layers overrides probe tensor_split took_ms";
+    let top = "context devices estimate full_offload kv_type model n_gpu_layers notes overrides probe settings speed tensor_split took_ms";
+    assert_eq!(
+        keys(&json["settings"]).join(" "),
+        "kv_offload kv_type_v parted_blocks ubatch"
+    );
     assert_eq!(keys(json).join(" "), top);
     assert_eq!(
         keys(&json["model"]).join(" "),
@@ -297,20 +303,89 @@ fn one_gpu_is_enough_where_more_would_take_no_more_layers() {
         "--gpu",
         "small=8GiB",
         "--gpu",
-        "large=24GiB",
+        "large#0=24GiB",
         "--gpu",
-        "large=24GiB,free=12GiB",
+        "large#1=24GiB,free=12GiB",
     ];
     let words = plan(&demo(), &gpus);
-    assert!(words.contains("all 7 layers on large"), "{words}");
+    assert!(words.contains("all 7 layers on large #0"), "{words}");
     assert!(
-        words.contains("not used, as it would take no more layers: small, large"),
+        words.contains("not used, as the plan would not be faster: small, large #1"),
         "{words}"
     );
     let json = plan_json(&demo(), &gpus);
     assert_eq!(json["devices"].as_array().unwrap().len(), 2);
     assert_eq!(bytes(&json["devices"][0]["free"]), gib(24));
     assert_eq!(json["tensor_split"], serde_json::json!([]));
+}
+
+#[test]
+fn experts_stay_on_the_host_unless_whole_layers_are_asked_for() {
+    let (_dir, path) = file(&QWEN3_30B_A3B.builder());
+    let gpu = ["--gpu", "RTX 3060 12GB", "--ctx", "2048"];
+    let json = plan_json(&path, &gpu);
+    assert_eq!(json["n_gpu_layers"], 49);
+    assert_eq!(json["full_offload"], false);
+    let overrides = array(&json["overrides"], |rule| rule.as_str().unwrap().to_owned());
+    assert!(!overrides.is_empty());
+    for rule in &overrides {
+        assert!(rule.contains("_exps") && rule.ends_with("=CPU"), "{rule}");
+    }
+    assert_eq!(held(&json["estimate"]), held(&json["probe"]));
+    for whole in [["--policy", "most-layers"], ["--host-parts", "none"]] {
+        let json = plan_json(&path, &[&gpu[..], &whole].concat());
+        assert!(
+            (15..49).contains(&json["n_gpu_layers"].as_u64().unwrap()),
+            "{whole:?}"
+        );
+        assert_eq!(json["overrides"], serde_json::json!([]));
+    }
+}
+
+#[test]
+fn a_context_grows_as_far_as_it_costs_no_layer() {
+    let context = |ctx: &str| {
+        let json = plan_json(&demo(), &["--gpu", "X=8GiB", "--ctx", ctx]);
+        bytes(&json["context"])
+    };
+    let trained = context("auto");
+    assert_eq!(context("300"), 300);
+    assert_eq!(context("300+"), trained);
+}
+
+#[test]
+fn the_types_of_the_cache_get_smaller_where_that_is_faster() {
+    let (_dir, path) = file(&LLAMA_8B.builder());
+    let kv = |kv: &str, free: &str| {
+        let gpu = format!("RTX 4090,free={free}");
+        let args = ["--gpu", &gpu, "--ctx", "16384", "--kv", kv, "--no-probe"];
+        plan_json(&path, &args)["kv_type"]
+            .as_str()
+            .unwrap()
+            .to_owned()
+    };
+    assert_eq!(kv("auto", "20GiB"), "f16");
+    assert_eq!(kv("auto", "6.9GiB"), "q8_0");
+    assert_eq!(kv("auto:q4_0", "6GiB"), "q5_1");
+}
+
+#[test]
+fn the_curve_shows_every_number_of_layers() {
+    let dir = tempfile::tempdir().unwrap();
+    let machine = Machine::new(Host::new(gib(64)).bandwidth(60_000_000_000))
+        .with_gpu(Gpu::named("RTX 4090").unwrap());
+    let path = dir.path().join("machine.json");
+    let mut json = serde_json::to_value(&machine).unwrap();
+    json["version"] = serde_json::json!(1);
+    std::fs::write(&path, json.to_string()).unwrap();
+    let words = plan(&demo(), &["--machine", path.to_str().unwrap(), "--curve"]);
+    assert!(words.contains("speed  about "), "{words}");
+    let rows = words.split("layers  tok/s").nth(1).unwrap().trim().lines();
+    assert_eq!(rows.count(), 8, "{words}");
+    assert!(words.contains("<- this plan"), "{words}");
+    // Nothing says how fast this one is.
+    let words = plan(&demo(), &["--gpu", "X=8GiB", "--curve"]);
+    assert!(words.contains("no curve"), "{words}");
 }
 
 #[test]
@@ -420,6 +495,7 @@ fn the_same_question_has_the_same_answer_but_for_the_time_it_took() {
 #[test]
 fn a_parameter_out_of_its_range_is_named() {
     misused(&["--ctx", "0"], &["--ctx", "auto"]);
+    misused(&["--ctx", "1"], &["--ctx", "2 to"]);
     misused(&["--ctx", "-1"], &["--ctx"]);
     misused(&["--ctx", "4294967295"], &["--ctx", "2147483392"]);
     misused(&["--ubatch", "0"], &["--ubatch"]);
@@ -449,6 +525,8 @@ fn a_gpu_that_cannot_be_is_named() {
     ] {
         misused(&["--gpu", wrong], &["--gpu", wrong]);
     }
+    let twice = ["--gpu", "RTX 4090", "--gpu", "RTX 4090"];
+    misused(&twice, &["two GPUs are called `RTX 4090`", "`RTX 4090#1`"]);
     let many = ["--gpu", "X=1GiB"].repeat(16);
     misused(&many, &["--gpu", "16", "15"]);
 }

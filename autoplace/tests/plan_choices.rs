@@ -3,7 +3,7 @@
 mod shapes;
 
 use autoplace::machine::{Gpu, Host, Machine, gib};
-use autoplace::plan::{Context, Error, GpuLayers, Plan, Planner, Request};
+use autoplace::plan::{Context, Error, GpuLayers, Plan, Planner, Policy, Request};
 use autoplace::profile::ModelProfile;
 
 use shapes::{LLAMA_1B, LLAMA_8B, QWEN3_30B_A3B, Shape};
@@ -123,6 +123,17 @@ fn every_sequence_may_ask_for_its_logits() {
 fn experts_are_planned_too() {
     let profile = QWEN3_30B_A3B.profile();
     let machine = Machine::new(Host::new(gib(32))).with_gpu(Gpu::new("card").total(gib(12)));
-    let plan = plan(&profile, &machine, &Request::new()).unwrap();
-    assert!((20..40).contains(&plan.n_gpu_layers), "{plan}");
+    let whole = plan(
+        &profile,
+        &machine,
+        &Request::new().policy(Policy::MostLayers),
+    )
+    .unwrap();
+    assert!((20..40).contains(&whole.n_gpu_layers), "{whole}");
+    assert!(whole.overrides.is_empty() && whole.parted_blocks == 0);
+    // Every block on the card, the experts of some on the host.
+    let parted = plan(&profile, &machine, &Request::new()).unwrap();
+    assert_eq!(parted.n_gpu_layers, 49, "{parted}");
+    assert!(!parted.overrides.is_empty() && !parted.full_offload);
+    assert!((10..40).contains(&parted.parted_blocks), "{parted}");
 }

@@ -6,7 +6,7 @@ use std::cell::RefCell;
 
 use autoplace::machine::{Gpu, Host, Machine, gib, mib};
 use autoplace::memory::{ContextParams, Estimate, Footprints, Split};
-use autoplace::plan::{Confidence, Error, GpuLayers, Planner, Probe, Request};
+use autoplace::plan::{Confidence, Error, GpuLayers, Planner, Policy, Probe, Request};
 use autoplace::profile::ModelProfile;
 use proptest::prelude::{prop_assert, prop_assert_eq, proptest};
 
@@ -196,6 +196,7 @@ fn a_probe_that_fails_is_an_error_that_says_where() {
     let profile = LLAMA_1B.profile();
     let machine = Machine::new(Host::new(gib(32))).with_gpu(Gpu::new("card").total(gib(8)));
     let error = Planner::new(&profile, &machine)
+        .request(Request::new().policy(Policy::MostLayers))
         .plan_probed(&Broken)
         .unwrap_err();
     assert_eq!(
@@ -265,6 +266,7 @@ fn a_card_that_llama_cpp_refuses_is_left_out_and_named() {
         first: None,
     };
     let plan = Planner::new(&profile, &machine)
+        .request(Request::new().policy(Policy::MostLayers))
         .plan_probed(&probe)
         .unwrap();
     assert_eq!(plan.gpus().next().unwrap().name, "second");
@@ -306,7 +308,9 @@ fn a_number_of_layers_that_llama_cpp_refuses_is_passed_over_and_the_plan_says_so
             percent: 100,
             asked: RefCell::default(),
         };
-        Planner::new(&profile, &machine).plan_probed(&Choosy { scaled, refused })
+        Planner::new(&profile, &machine)
+            .request(Request::new().policy(Policy::MostLayers))
+            .plan_probed(&Choosy { scaled, refused })
     };
     let most = planned(&[]).unwrap().n_gpu_layers;
     let plan = planned(&[most]).unwrap();

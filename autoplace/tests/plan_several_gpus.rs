@@ -1,11 +1,11 @@
-//! Several GPUs: how many layers each of them takes.
+//! Several GPUs: how many layers each of them takes where the most are wanted.
 
 mod shapes;
 
 use autoplace::machine::{Gpu, Host, Machine, gib, mib};
 use autoplace::memory::estimate::Assignment;
 use autoplace::memory::{ContextParams, Estimate, Headroom, Workload};
-use autoplace::plan::{Error, GpuLayers, Plan, Planner, Request};
+use autoplace::plan::{Context, Error, GpuLayers, Plan, Planner, Policy, Request};
 use autoplace::profile::ModelProfile;
 use proptest::prelude::{Strategy, prop, prop_assert, prop_assert_eq, proptest};
 
@@ -30,7 +30,7 @@ fn cards(free: &[u64]) -> Vec<Gpu> {
 fn plan(profile: &ModelProfile, gpus: &[Gpu], request: &Request) -> Result<Plan, Error> {
     let machine = machine(gpus);
     Planner::new(profile, &machine)
-        .request(request.clone())
+        .request(request.clone().policy(Policy::MostLayers))
         .plan()
 }
 
@@ -141,6 +141,29 @@ proptest! {
             prop_assert_eq!(serde_json::from_str::<Plan>(&text).unwrap(), plan);
         }
     }
+}
+
+#[test]
+fn a_share_that_no_step_leads_to_is_found() {
+    let shape = Shape {
+        n_layer: 3,
+        n_embd: 768,
+        n_ff: 1536,
+        n_head: 12,
+        n_head_kv: 3,
+        head_dim: 64,
+        n_vocab: 88_832,
+        ..LLAMA_8B
+    };
+    let gpus = cards(&[827_568_360, 901_984_960, 827_568_361].map(|free| free + mib(48)));
+    let request = Request::new()
+        .context(Context::Tokens(183))
+        .n_ubatch(183)
+        .n_outputs_max(183);
+    let profile = shape.profile();
+    let found = plan(&profile, &gpus, &request).unwrap();
+    assert_eq!(found.n_gpu_layers, brute_force(&profile, &gpus, &request));
+    assert_eq!(found.n_gpu_layers, 4);
 }
 
 #[test]

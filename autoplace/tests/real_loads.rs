@@ -15,8 +15,12 @@ use autoplace::gguf::Header;
 use autoplace::llama_sys::Context;
 use autoplace::llama_sys::sim::{Rules, SimGpu};
 use autoplace::load::NativeProbe;
-use autoplace::machine::{Gpu, gib};
-use autoplace::memory::{Breakdown, BufferBytes, ContextParams, Place, Split, TensorOverride};
+use autoplace::machine::{Gpu, Host, Machine, gib};
+use autoplace::memory::{
+    Breakdown, BufferBytes, ContextParams, Headroom, Place, Split, TensorOverride,
+};
+use autoplace::plan::{GpuLayers, Planner, Policy, Request};
+use autoplace::profile::ModelProfile;
 use real_loads_support::{Bytes, Card, Placement, decode, load, settings};
 
 /// Registered cards are GPUs of the whole process: one test at a time.
@@ -202,6 +206,33 @@ fn state_that_is_really_allocated_and_does_not_fit_is_an_error_that_names_the_ca
         .unwrap_or_else(|| panic!("{error:?}"));
     assert_eq!(out.buffer_type, sim.device().name());
     assert_eq!(sim.used(), 0);
+}
+
+#[test]
+fn a_gpu_without_room_for_state_gets_no_layers_and_fails_no_plan() {
+    let _alone = alone();
+    let folder = tempfile::tempdir().unwrap();
+    let all = random_weights::all();
+    let sketch = all.iter().find(|sketch| sketch.arch == "mamba2").unwrap();
+    let header = Header::open(random_weights::write(sketch, folder.path())).unwrap();
+    let probe = NativeProbe::new(&header).unwrap();
+    let profile = ModelProfile::from_header(&header).unwrap();
+    let sim = SimGpu::builder("SIM").total(4096).register().unwrap();
+    let gpu = Gpu::new("SIM").device(sim.device().name()).total(4096);
+    let machine = Machine::new(Host::new(gib(16))).with_gpu(gpu);
+    for policy in [Policy::Fastest, Policy::MostLayers] {
+        let request = Request::new().policy(policy).headroom(Headroom::Bytes(0));
+        let planner = Planner::new(&profile, &machine).request(request);
+        let plan = planner.plan_probed(&probe).unwrap();
+        assert_eq!(plan.n_gpu_layers, 0, "{plan}");
+    }
+    let request = Request::new().gpu_layers(GpuLayers::Exactly(5));
+    let planner = Planner::new(&profile, &machine).request(request);
+    let error = planner.plan_probed(&probe).unwrap_err().to_string();
+    assert_eq!(
+        error,
+        "the probe with 5 layers on the GPU failed: SIM0 has no room for 548.0 KiB"
+    );
 }
 
 #[test]

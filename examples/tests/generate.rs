@@ -3,6 +3,10 @@
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
+use autoplace::Model;
+use autoplace::gguf::Header;
+use autoplace::plan::{Context, Request, SavedPlan};
+
 /// cargo builds the examples of a package along with its tests.
 fn executable() -> PathBuf {
     let test = std::env::current_exe().expect("a test has a path");
@@ -150,6 +154,53 @@ fn a_reader_that_leaves_early_is_no_failure() {
     let output = child.wait_with_output().unwrap();
     assert!(output.status.success(), "{}", text(&output.stderr));
     assert_eq!(text(&output.stderr), "");
+}
+
+/// A plan of the demo model as it is in the repository, saved to a file.
+fn saved_plan(dir: &Path) -> PathBuf {
+    let model = Path::new(env!("CARGO_MANIFEST_DIR")).join("model/autoplace-demo-q8_0.gguf");
+    let request = Request::new().context(Context::Tokens(128));
+    let plan = Model::builder(&model)
+        .request(request.clone())
+        .plan()
+        .unwrap();
+    let header = Header::open(&model).unwrap();
+    let machine = autoplace::load::detect().unwrap();
+    let file = dir.join("plan.json");
+    let saved = SavedPlan::new(plan, request, &header, &machine).unwrap();
+    saved.write(&file).unwrap();
+    file
+}
+
+#[test]
+fn a_saved_plan_is_followed() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = saved_plan(dir.path());
+    let plan = SavedPlan::read(&file).unwrap().plan;
+    let out = succeeds(&["--plan", file.to_str().unwrap(), "-n", "4", "--temp", "0"]);
+    assert!(out.starts_with(&plan.to_string()), "{out}");
+}
+
+#[test]
+fn a_saved_plan_that_cannot_be_followed_is_refused_and_made_anew_if_asked() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = saved_plan(dir.path());
+    let mut saved = SavedPlan::read(&file).unwrap();
+    // More than any host has.
+    for placement in &mut saved.plan.placements {
+        placement.footprint.kv = 1 << 60;
+    }
+    saved.write(&file).unwrap();
+    let file = file.to_str().unwrap();
+    fails(&["--plan", file, "-n", "1"], 1, "the plan needs");
+    let out = succeeds(&["--plan", file, "--replan", "-n", "1"]);
+    assert!(
+        out.contains("planned anew, as the saved plan cannot be followed"),
+        "{out}"
+    );
+    fails(&["--plan", file, "--ctx", "100"], 2, "--ctx");
+    fails(&["--replan"], 2, "required");
+    fails(&["--plan", "/no/such/plan.json"], 1, "/no/such/plan.json: ");
 }
 
 #[cfg(unix)]

@@ -7,12 +7,13 @@ use llama_sys::{Context, ModelParams};
 
 use super::devices::{by_name, detect};
 use super::headroom::{LoadReadings, Work};
+use super::replay::{self, Source};
 use super::slot::ContextSlot;
 use super::{Error, Model, NativeProbe, room};
 use crate::gguf::Header;
 use crate::machine::{Host, Machine};
 use crate::memory::{Headroom, KvType};
-use crate::plan::{self, GpuLayers, Plan, Planner, Request};
+use crate::plan::{self, GpuLayers, Plan, Planner, Replay, Request, SavedPlan};
 use crate::profile::ModelProfile;
 
 /// A load being described: finish it with [`load`](Self::load), or look first with [`plan`](Self::plan).
@@ -21,6 +22,8 @@ pub struct ModelBuilder {
     path: PathBuf,
     request: Request,
     machine: Option<Machine>,
+    saved: Option<Source>,
+    replay: Replay,
     threads: Option<u32>,
     progress: Option<Box<dyn FnMut(f32) -> bool + Send>>,
 }
@@ -31,6 +34,8 @@ impl ModelBuilder {
             path: path.to_owned(),
             request: Request::new(),
             machine: None,
+            saved: None,
+            replay: Replay::Refuse,
             threads: None,
             progress: None,
         }
@@ -92,12 +97,32 @@ impl ModelBuilder {
         self
     }
 
+    /// Follows a saved plan exactly, instead of making one: what was asked for otherwise (context, layers, headroom) does not count.
+    ///
+    /// Before the load it is held against the model, against the machine as it is, and against what llama.cpp says that it takes.
+    pub fn follow(mut self, saved: SavedPlan) -> Self {
+        self.saved = Some(Source::Here(Box::new(saved)));
+        self
+    }
+
+    /// Follows the plan in a file that [`SavedPlan::write`] or `autoplace plan --save` wrote: see [`follow`](Self::follow).
+    pub fn plan_file(mut self, file: impl Into<PathBuf>) -> Self {
+        self.saved = Some(Source::File(file.into()));
+        self
+    }
+
+    /// What to do with a saved plan where the machine has changed since. Default: refuse it.
+    pub fn replay(mut self, replay: Replay) -> Self {
+        self.replay = replay;
+        self
+    }
+
     /// The plan that [`load`](Self::load) would follow, confirmed by llama.cpp's own arithmetic. Allocates nothing.
     ///
     /// # Errors
     ///
     /// [`Error::Gguf`] and [`Error::Profile`] for a file that is no model, [`Error::Plan`] when it fits nowhere or was asked for
-    /// what cannot be.
+    /// what cannot be; [`Error::SavedPlan`] for a saved plan that cannot be read, is of another model, or whose machine has changed.
     pub fn plan(&self) -> Result<Plan, Error> {
         self.prepare().map(|prepared| prepared.plan)
     }
@@ -105,15 +130,13 @@ impl ModelBuilder {
     fn prepare(&self) -> Result<Prepared, Error> {
         let header = Header::open(&self.path)?;
         let profile = ModelProfile::from_header(&header)?;
-        let machine = match (&self.machine, self.request.gpu_layers) {
-            (Some(machine), _) => machine.clone(),
-            // Asking a CUDA device for its memory opens a context there, for nothing if no layer may go to it.
-            (None, GpuLayers::Exactly(0)) => Machine::new(Host::detect().0),
-            (None, _) => detect()?,
+        let (plan, machine) = match &self.saved {
+            Some(saved) => {
+                let machine = self.machine.as_ref();
+                replay::prepare(&saved.read()?, self.replay, &header, &profile, machine)?
+            }
+            None => self.make(&header, &profile)?,
         };
-        let plan = Planner::new(&profile, &machine)
-            .request(self.request.clone())
-            .plan_probed(&NativeProbe::new(&header)?)?;
         // A plan has sizes that llama.cpp takes.
         let sizes = plan.context.sizes().ok();
         let work = sizes.map(|sizes| Work::of(&profile, &sizes));
@@ -122,6 +145,20 @@ impl ModelBuilder {
             machine,
             work: work.unwrap_or_default(),
         })
+    }
+
+    /// A new plan, and the machine that it is for.
+    fn make(&self, header: &Header, profile: &ModelProfile) -> Result<(Plan, Machine), Error> {
+        let machine = match (&self.machine, self.request.gpu_layers) {
+            (Some(machine), _) => machine.clone(),
+            // Asking a CUDA device for its memory opens a context there, for nothing if no layer may go to it.
+            (None, GpuLayers::Exactly(0)) => Machine::new(Host::detect().0),
+            (None, _) => detect()?,
+        };
+        let plan = Planner::new(profile, &machine)
+            .request(self.request.clone())
+            .plan_probed(&NativeProbe::new(header)?)?;
+        Ok((plan, machine))
     }
 
     /// Plans and loads.
@@ -148,6 +185,7 @@ impl ModelBuilder {
                 n_gpu_layers: plan.n_gpu_layers.try_into().unwrap_or(i32::MAX),
                 devices: Some(devices.clone()),
                 tensor_split: plan.tensor_split.clone(),
+                overrides: plan.split().to_native(&devices)?,
                 load_mode: plan
                     .context
                     .load_mode(plan.gpus().map(|gpu| gpu.backend.as_str())),

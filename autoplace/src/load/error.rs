@@ -16,6 +16,9 @@ pub enum Error {
     /// There is no safe placement; the error says how many bytes are missing where.
     #[error(transparent)]
     Plan(#[from] plan::Error),
+    /// A saved plan cannot be read or followed: the machine has changed, or it is of another model.
+    #[error(transparent)]
+    SavedPlan(#[from] plan::SavedPlanError),
     /// A device of the plan is not there.
     #[error(
         "the plan uses the device {device}, which this process does not have: {}",

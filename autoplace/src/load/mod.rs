@@ -8,6 +8,7 @@ mod devices;
 mod error;
 mod headroom;
 mod probe;
+mod replay;
 mod room;
 mod slot;
 

@@ -6,7 +6,7 @@ use crate::gguf::Header;
 use crate::machine::Gpu;
 use crate::memory::probe::{Placed, ProbeError, Skeleton};
 use crate::memory::{Breakdown, ContextParams, Footprints, Split};
-use crate::plan::Probe;
+use crate::plan::{NoRoom, Probe};
 
 /// llama.cpp's own arithmetic, for [`Planner::plan_probed`](crate::plan::Planner::plan_probed): its `no_alloc` load of the model's
 /// skeleton. The GPUs of the machine must be devices of this process.
@@ -93,7 +93,17 @@ impl Probe for NativeProbe {
         params: &ContextParams,
         split: &Split,
     ) -> Result<Footprints, Box<dyn std::error::Error + Send + Sync>> {
-        Ok(self.breakdown(gpus, params, split)?.footprints)
+        let breakdown = self.breakdown(gpus, params, split).map_err(|error| {
+            let failed = match &error {
+                Error::Native(native) => native.out_of_memory(),
+                _ => None,
+            };
+            match failed {
+                Some(failed) => NoRoom::new(failed.buffer_type.clone(), failed.bytes).into(),
+                None => Box::<dyn std::error::Error + Send + Sync>::from(error),
+            }
+        })?;
+        Ok(breakdown.footprints)
     }
 }
 

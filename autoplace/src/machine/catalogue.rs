@@ -116,6 +116,32 @@ pub(super) fn named(text: &str) -> Result<Gpu, CatalogueError> {
     }
 }
 
+/// Every card of the catalogue that has a size, with a name by which [`Gpu::named`] finds just this one.
+pub(crate) fn every_card() -> impl Iterator<Item = (String, Gpu)> {
+    CARDS.iter().flat_map(|card| {
+        card.gib.iter().map(|&size| {
+            let short = card.short_name();
+            let name = match named(short) {
+                Ok(_) => short.to_owned(),
+                Err(_) => card.with_size(size),
+            };
+            (name, card.gpu(size))
+        })
+    })
+}
+
+/// Another card of the same kind, that nothing uses yet: see [`Gpu::another`].
+pub(super) fn another(gpu: &Gpu) -> Gpu {
+    let mut other = gpu.clone();
+    other.device = None;
+    other.pci_id = None;
+    other.pcie = None;
+    other.processes = None;
+    other.ggml = None;
+    other.nvml = None;
+    other.free(gpu.total - gpu.total / DRIVERS_SHARE)
+}
+
 /// The peak of the memory of a card that was found, by the name that its driver gives it and the bytes that can be used of it.
 ///
 /// `None` where the name is not known or no card of that name has such a size, as where somebody has soldered more on.
@@ -226,7 +252,9 @@ const DRIVERS_SHARE: u64 = 32;
 mod tests {
     use std::collections::BTreeSet;
 
-    use super::{CARDS, CatalogueError, Maker, Memory, Name, bandwidth, named, resident_threads};
+    use super::{
+        CARDS, CatalogueError, Maker, Memory, Name, bandwidth, every_card, named, resident_threads,
+    };
     use crate::machine::{GpuKind, gib, mib};
 
     fn gb_per_second(description: &str, total: u64) -> Option<u64> {
@@ -249,6 +277,24 @@ mod tests {
             }
         }
         assert!(CARDS.len() > 100);
+    }
+
+    #[test]
+    fn every_card_that_is_listed_is_found_by_the_name_it_is_listed_with() {
+        let mut names = BTreeSet::new();
+        for (name, gpu) in every_card() {
+            assert_eq!(named(&name).unwrap(), gpu);
+            assert!(names.insert(name));
+        }
+        assert!(names.contains("RTX 4090") && names.contains("RTX 3060 12GB"));
+    }
+
+    #[test]
+    fn another_card_of_the_same_kind_is_unused() {
+        let process = crate::machine::GpuProcess::new(7).bytes(gib(20));
+        let mut card = named("RTX 4090").unwrap().free(gib(2)).device("CUDA0");
+        card.processes = Some(vec![process]);
+        assert_eq!(card.another(), named("RTX 4090").unwrap());
     }
 
     #[test]

@@ -30,6 +30,7 @@ use serde::{Deserialize, Serialize};
 pub use bandwidth::{Bandwidth, BandwidthSource};
 pub use bytes::{Bytes, gib, mib};
 pub use catalogue::CatalogueError;
+pub(crate) use catalogue::every_card;
 pub use check::MachineError;
 pub use date::{Date, DateError};
 pub use detect::Detector;

@@ -108,7 +108,7 @@ impl BackendRules {
 
 /// Backends that share their code.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Family {
+pub(crate) enum Family {
     Cuda,
     Vulkan,
     Metal,
@@ -139,7 +139,7 @@ impl Family {
         }
     }
 
-    pub(super) fn of(backend: &str) -> Self {
+    pub(crate) fn of(backend: &str) -> Self {
         match backend {
             "CUDA" | "ROCm" | "HIP" | "MUSA" => Self::Cuda,
             "Vulkan" => Self::Vulkan,

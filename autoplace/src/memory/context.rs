@@ -179,7 +179,7 @@ impl ContextParams {
     }
 
     /// Checks the cache types against the model's heads (llama-context.cpp:3843-3875).
-    pub(super) fn check_kv_types(&self, hparams: &Hyperparameters) -> Result<(), Error> {
+    pub(crate) fn check_kv_types(&self, hparams: &Hyperparameters) -> Result<(), Error> {
         if self.type_v.is_quantized() && self.flash_attn == FlashAttention::Off {
             return Err(Error::NeedsFlashAttention { ty: self.type_v });
         }

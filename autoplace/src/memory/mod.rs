@@ -30,6 +30,7 @@ pub use estimate::{Estimate, Place};
 pub use footprint::{Footprint, Footprints};
 pub use headroom::{Headroom, HeadroomParts, Workload};
 pub use kv_type::{KvType, KvTypeError};
+pub(crate) use pattern::OverrideRules;
 pub use split::{Split, TensorOverride};
 
 /// `GGML_PAD`: the next multiple of `alignment`, which is not 0; saturates.

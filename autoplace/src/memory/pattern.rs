@@ -5,7 +5,40 @@
 //! being understood differently: look-around, back-references, flags, classes by name, classes within classes, escapes of
 //! letters other than `d D w W s S b B`, and characters beyond ASCII.
 
-use super::Error;
+use super::{Error, Place, TensorOverride};
+
+/// Overrides, ready to be asked by name.
+#[derive(Debug, Clone)]
+pub(crate) struct OverrideRules(Vec<(Pattern, Place)>);
+
+impl OverrideRules {
+    /// Reads the patterns of overrides on so many GPUs.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Override`] for a pattern that is no regular expression or that C++ could read differently, and for a place that
+    /// does not exist.
+    pub(crate) fn new(overrides: &[TensorOverride], n_gpus: usize) -> Result<Self, Error> {
+        let rule = |rule: &TensorOverride| match rule.place {
+            Place::Gpu(gpu) if gpu >= n_gpus => Err(Error::Override {
+                pattern: rule.pattern.clone(),
+                reason: format!("there is no GPU {gpu}: there are {n_gpus}"),
+            }),
+            place => Ok((Pattern::new(&rule.pattern)?, place)),
+        };
+        overrides
+            .iter()
+            .map(rule)
+            .collect::<Result<_, _>>()
+            .map(Self)
+    }
+
+    /// Where the weight of this name goes, if elsewhere than its layer: the first pattern found in it decides.
+    pub(crate) fn place(&self, name: &str) -> Option<Place> {
+        let first = self.0.iter().find(|(pattern, _)| pattern.is_in(name));
+        first.map(|&(_, place)| place)
+    }
+}
 
 /// A pattern, ready to be searched for.
 #[derive(Debug, Clone)]

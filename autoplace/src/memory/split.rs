@@ -2,7 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::Place;
+use super::pattern::Pattern;
+use super::{Error, Place};
 
 /// How a model is spread over a list of GPUs and the host: `n_gpu_layers`, `tensor_split` and `tensor_buft_overrides`.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -76,5 +77,14 @@ impl TensorOverride {
             pattern: pattern.into(),
             place,
         }
+    }
+
+    /// Whether its pattern means the same to llama.cpp as here.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Override`] with the reason.
+    pub fn check(&self) -> Result<(), Error> {
+        Pattern::new(&self.pattern).map(drop)
     }
 }

@@ -87,6 +87,17 @@ pub enum Error {
     /// What was asked for cannot be loaded at all.
     #[error(transparent)]
     Memory(#[from] memory::Error),
+    /// With what is to be loaded beside it, the model fits nowhere.
+    #[error("with {companions} beside it: {}", why(source.as_deref()))]
+    Beside {
+        /// What is to be loaded beside it.
+        companions: String,
+        /// Why the model has no place then; `None` where they have none themselves.
+        source: Option<Box<Error>>,
+    },
+    /// What is to be loaded beside the model cannot be.
+    #[error(transparent)]
+    Companion(#[from] memory::companion::Error),
     /// The probe failed.
     #[error("the probe with {n_gpu_layers} layers on the GPU failed: {source}")]
     Probe {
@@ -95,6 +106,13 @@ pub enum Error {
         /// What went wrong.
         source: Box<dyn std::error::Error + Send + Sync>,
     },
+}
+
+fn why(source: Option<&Error>) -> String {
+    source.map_or_else(
+        || "no GPU has room for that, nor has the host".to_owned(),
+        ToString::to_string,
+    )
 }
 
 fn list(devices: &[Shortfall]) -> String {

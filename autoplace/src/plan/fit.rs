@@ -113,6 +113,16 @@ impl Room<'_> {
         Levels { gpus, host }
     }
 
+    /// The GPUs, for people.
+    pub(super) fn names(&self) -> String {
+        let names: Vec<&str> = self.gpus.iter().map(|gpu| gpu.name.as_str()).collect();
+        if names.is_empty() {
+            "the host".to_owned()
+        } else {
+            names.join(" and ")
+        }
+    }
+
     /// What is missing where, for people.
     pub(super) fn shortfalls(&self, levels: &Levels) -> Vec<Shortfall> {
         let of = |name: &str, level: &Level| Shortfall {
@@ -151,6 +161,7 @@ impl Room<'_> {
                 layers,
                 footprint: level.footprint,
                 headroom: level.headroom,
+                companions: 0,
                 budget: level.budget,
             })
             .collect();
@@ -164,6 +175,7 @@ impl Room<'_> {
             layers: host_layers,
             footprint: levels.host.footprint,
             headroom: levels.host.headroom,
+            companions: 0,
             budget: levels.host.budget,
         });
         all

@@ -4,30 +4,47 @@
 //! The same header, machine and request always give the same plan. Nothing here is native code: a probe (llama.cpp's own
 //! `no_alloc` load) is handed in from outside as a [`Probe`].
 
-mod candidate;
+mod advice;
+mod chosen;
+mod companions;
+mod emit;
 mod error;
+mod fastest;
 mod fit;
+mod growth;
+mod most_layers;
+#[cfg(feature = "svg")]
+mod picture;
 mod placement;
 mod planner;
+mod probe;
 mod reasons;
 mod report;
 mod request;
-mod search;
+mod saved;
 pub mod speed;
-mod spread;
+#[cfg(test)]
+mod test_plan;
 
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-use crate::memory::{ContextParams, Split};
+use crate::memory::{ContextParams, Split, TensorOverride};
 
-pub use candidate::Probe;
+pub use advice::{Advice, Change, ChangeKind, Effect, Outcome, Pointless};
+pub use companions::PlannedCompanion;
+pub use emit::{EmitError, Tool, ToolError};
 pub use error::{Error, Shortfall};
+pub use most_layers::{largest_fitting, refine};
+#[cfg(feature = "svg")]
+pub use picture::PictureError;
 pub use placement::{Placement, PlacementKind};
 pub use planner::Planner;
-pub use request::{Context, GpuLayers, Request};
-pub use search::{largest_fitting, refine};
+pub use probe::{NoRoom, Probe};
+pub use request::{Context, GpuLayers, HostParts, KvCache, KvPlace, Policy, Request};
+pub use saved::{MachineChange, ModelIdentity, Replay, SavedPlan, SavedPlanError};
+pub use speed::Speed;
 
 /// Where a model goes, and why. It serialises, and what is read back is the same plan.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -40,8 +57,14 @@ pub struct Plan {
     /// The layers per GPU as proportions, for `llama_model_params.tensor_split`; empty where one GPU takes them all.
     #[serde(default)]
     pub tensor_split: Vec<f32>,
+    /// Weights that stay elsewhere than their layer, for `llama_model_params.tensor_buft_overrides`: the first match decides.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub overrides: Vec<TensorOverride>,
     /// Whether everything that can be is on GPUs: `n_gpu_layers` is the number of blocks and one.
     pub full_offload: bool,
+    /// Blocks on GPUs of which a part stays on the host.
+    #[serde(default)]
+    pub parted_blocks: u32,
     /// Every device that is used, GPUs first and the host last. Without layers on GPUs it is the host alone, and the load must
     /// be given no devices, so that nothing touches a GPU.
     pub placements: Vec<Placement>,
@@ -49,6 +72,12 @@ pub struct Plan {
     pub context: ContextParams,
     /// How far the bytes of the plan can be trusted.
     pub confidence: Confidence,
+    /// What is loaded beside the model, and where.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub companions: Vec<PlannedCompanion>,
+    /// How fast it generates, predicted; `None` where nothing says how fast one of its devices reads.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub speed: Option<Speed>,
     /// Why it is this plan, for people: what decided, what was changed of the request, what is not known.
     pub notes: Vec<String>,
 }
@@ -105,7 +134,9 @@ impl Plan {
     /// What llama.cpp is told of it.
     #[must_use]
     pub fn split(&self) -> Split {
-        Split::layers(self.n_gpu_layers).tensor_split(self.tensor_split.clone())
+        Split::layers(self.n_gpu_layers)
+            .tensor_split(self.tensor_split.clone())
+            .overrides(self.overrides.clone())
     }
 
     /// Layers of the model, the output layer counted.

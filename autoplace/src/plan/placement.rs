@@ -40,6 +40,9 @@ pub struct Placement {
     pub footprint: Footprint,
     /// What is left free on purpose.
     pub headroom: HeadroomParts,
-    /// `free` less `headroom`: what the plan may take.
+    /// Bytes for what is loaded beside the model ([`Plan::companions`](super::Plan::companions)), its pools included.
+    #[serde(default)]
+    pub companions: u64,
+    /// `free` less `headroom` and `companions`: what the plan may take.
     pub budget: u64,
 }

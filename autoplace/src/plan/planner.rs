@@ -1,15 +1,15 @@
 //! The planner: from a profile, a machine and a request to a plan.
 
-use std::cmp::Reverse;
-
-use crate::machine::{Gpu, GpuKind, Machine};
-use crate::memory::{Estimate, Workload};
+use crate::machine::Machine;
+use crate::memory::{Companion, ContextParams};
 use crate::profile::ModelProfile;
 
-use super::candidate::{Asked, Candidate, Choice, Probe};
-use super::fit::{Levels, Room};
-use super::search::{largest_fitting, refine};
-use super::{Confidence, Error, GpuLayers, ModelSummary, Plan, Request, reasons};
+use super::chosen::Chosen;
+use super::fastest::Fastest;
+use super::growth;
+use super::most_layers::MostLayers;
+use super::speed::{Rates, Speed};
+use super::{Error, GpuLayers, ModelSummary, Plan, Policy, Probe, Request, reasons};
 
 /// Makes plans of one model on one machine.
 ///
@@ -24,9 +24,10 @@ use super::{Confidence, Error, GpuLayers, ModelSummary, Plan, Request, reasons};
 /// ```
 #[derive(Debug, Clone)]
 pub struct Planner<'a> {
-    profile: &'a ModelProfile,
-    machine: &'a Machine,
-    request: Request,
+    pub(super) profile: &'a ModelProfile,
+    pub(super) machine: &'a Machine,
+    pub(super) request: Request,
+    pub(super) companions: Vec<Companion>,
 }
 
 impl<'a> Planner<'a> {
@@ -37,6 +38,7 @@ impl<'a> Planner<'a> {
             profile,
             machine,
             request: Request::new(),
+            companions: Vec::new(),
         }
     }
 
@@ -47,269 +49,99 @@ impl<'a> Planner<'a> {
         self
     }
 
-    /// The plan by the estimate: the largest number of layers that is safe, on as few GPUs as can take so many (of single ones the
-    /// one with the largest budget, then the first), or on the host alone.
+    /// Leaves room for something that is loaded beside the model: an mmproj, a draft. It goes to a GPU where it can.
+    #[must_use]
+    pub fn beside(mut self, companion: Companion) -> Self {
+        self.companions.push(companion);
+        self
+    }
+
+    /// The plan by the estimate: the fastest that is safe, or what else the request's [`Policy`] wants.
     ///
     /// # Errors
     ///
     /// [`Error::DoesNotFit`] where it fits nowhere, with the bytes missing on each device; [`Error::Unknown`] where the model's
     /// memory follows no law we know: an estimate that may be too low is no promise, so only a probe can plan such a model.
     pub fn plan(&self) -> Result<Plan, Error> {
-        let candidates = self.candidates()?;
+        if !self.companions.is_empty() {
+            return self.beside_companions(by_arithmetic);
+        }
         if let Some(reason) = self.unknown() {
             return Err(Error::Unknown {
                 model: self.profile.name.clone(),
                 reason,
             });
         }
-        let max = self.max_layers();
-        let (gpus, host) = candidates.split_at(candidates.len() - 1);
-        let mut best: Option<(&Candidate<'_>, Choice)> = None;
-        for candidate in gpus {
-            // From few GPUs to many: more of them are worth it for more layers only.
-            let enough = |(known, choice): &(&Candidate<'_>, Choice)| {
-                choice.n_gpu_layers == max && known.room.gpus.len() < candidate.room.gpus.len()
-            };
-            if best.as_ref().is_some_and(enough) {
-                break;
-            }
-            let choice = match self.request.gpu_layers {
-                GpuLayers::Exactly(_) if max > 0 => candidate
-                    .holds(max)
-                    .then(|| Choice::of(candidate, max, None)),
-                _ => self.largest(candidate, max),
-            };
-            let Some(choice) = choice else { continue };
-            let key = |candidate: &Candidate<'_>, choice: &Choice| {
-                let few = Reverse(candidate.room.gpus.len());
-                (choice.n_gpu_layers, few, choice.levels.budget())
-            };
-            let better =
-                |(known, old): &(&Candidate<'_>, Choice)| key(candidate, &choice) > key(known, old);
-            if best.as_ref().is_none_or(better) {
-                best = Some((candidate, choice));
-            }
-        }
-        if best.is_none() && self.host_alone_is_asked_for(max) {
-            let choice = Choice::of(&host[0], 0, None);
-            best = choice.levels.fit().then_some((&host[0], choice));
-        }
-        let Some((candidate, choice)) = best else {
-            return Err(self.does_not_fit(self.all_estimated(&candidates, max)));
+        let params = self.params();
+        let fastest = match self.policy() {
+            Policy::Fastest => self.fastest(&params)?.choose()?,
+            Policy::MostLayers => None,
         };
-        let confidence = if candidate.estimate.compute_is_simulated() {
-            Confidence::Simulated
-        } else {
-            Confidence::Modelled
+        let mut chosen = match fastest {
+            Some(chosen) => chosen,
+            None => self.most_layers(params).choose()?,
         };
-        Ok(self.finish(candidate, &candidates, &choice, confidence))
+        if self.request.context.may_grow() {
+            growth::grow(self.profile, &mut chosen)?;
+        }
+        self.finish(chosen)
     }
 
     /// The plan by llama.cpp's own numbers: the estimate says where to look, the probe decides. The accepted placement has been
-    /// probed, and so has the one with a layer more, unless that does not exist.
+    /// probed; and so has the one that would be better and lacks the least, unless the estimate has been shown to be right and says
+    /// that it lacks more than any error of its own. At most 6 probes for one GPU and 12 for several; a longer context than asked
+    /// for takes up to 3 more.
     ///
     /// # Errors
     ///
     /// As [`plan`](Self::plan), but never [`Error::Unknown`]; [`Error::Probe`] where the probe fails on a GPU and no other one will do.
     pub fn plan_probed(&self, probe: &dyn Probe) -> Result<Plan, Error> {
-        let candidates = self.candidates()?;
-        let max = self.max_layers();
-        let (gpus, host) = candidates.split_at(candidates.len() - 1);
-        let mut ranked: Vec<(&Candidate<'_>, u32)> = gpus
-            .iter()
-            .map(|candidate| {
-                let largest = self.largest(candidate, max);
-                (candidate, largest.map_or(0, |choice| choice.n_gpu_layers))
-            })
-            .collect();
-        // Stable: equals stay in the machine's order.
-        ranked.sort_by_key(|&(candidate, n)| {
-            let few = Reverse(candidate.room.gpus.len());
-            Reverse((n, few, candidate.estimated(n.max(1)).budget()))
-        });
-        let mut seen = Vec::new();
-        let mut best: Option<(&Candidate<'_>, Choice)> = None;
-        let mut failed: Option<(&Candidate<'_>, Error)> = None;
-        for (candidate, start) in ranked.into_iter().filter(|_| max > 0) {
-            let hopeful = self.hopeful(candidate, start, max);
-            // As many layers as the probe might still find room for here.
-            let reach = hopeful.first().map_or(start, |&most| most.max(start));
-            if best
-                .as_ref()
-                .is_some_and(|(_, best)| best.n_gpu_layers >= reach)
-            {
-                continue;
-            }
-            let asked = Asked::new(probe, candidate);
-            let found = self.probe_one(&asked, start, max, &hopeful);
-            let (answers, refusal) = asked.into_answers();
-            match found {
-                Ok(Some(choice)) => {
-                    let more = |(_, best): &(_, Choice)| choice.n_gpu_layers > best.n_gpu_layers;
-                    if best.as_ref().is_none_or(more) {
-                        best = Some((candidate, choice));
-                    }
-                }
-                // What one device refuses another may take.
-                Ok(None) => failed = failed.or(refusal.map(|error| (candidate, error))),
-                Err(error) => failed = failed.or(Some((candidate, error))),
-            }
-            let answers = answers.into_iter().rev();
-            seen.extend(
-                answers.map(|(n, answer)| (n, candidate, candidate.probed(&answer.footprints))),
-            );
+        if !self.companions.is_empty() {
+            return self.beside_companions(|planner| planner.plan_probed(probe));
         }
-        if let Some((candidate, choice)) = best {
-            let mut plan = self.finish(candidate, &candidates, &choice, Confidence::Probed);
-            if let Some((failing, error)) = failed {
-                plan.notes
-                    .push(format!("{} was left out: {error}", failing.names()));
+        let params = self.params();
+        let fastest = match self.policy() {
+            // What no law is known of, no estimate can search.
+            Policy::Fastest if self.unknown().is_none() => {
+                self.fastest(&params)?.choose_probed(probe)?
             }
-            return Ok(plan);
+            _ => None,
+        };
+        let mut chosen = match fastest {
+            Some(chosen) => chosen,
+            None => self.most_layers(params).choose_probed(probe)?,
+        };
+        if self.request.context.may_grow() {
+            growth::grow_probed(self.profile, &mut chosen, probe)?;
         }
-        // Falling back to the host would hide the reason behind a slow model.
-        if let Some((_, error)) = failed {
-            return Err(error);
-        }
-        if self.host_alone_is_asked_for(max) {
-            let candidate = &host[0];
-            let placed = Asked::new(probe, candidate).look(0)?;
-            let choice = Choice {
-                n_gpu_layers: 0,
-                counts: placed.counts,
-                levels: candidate.probed(&placed.footprints),
-                above: None,
-            };
-            if choice.levels.fit() {
-                return Ok(self.finish(candidate, &candidates, &choice, Confidence::Probed));
-            }
-            seen.push((0, candidate, choice.levels));
-        }
-        Err(self.does_not_fit(seen))
+        self.finish(chosen)
     }
 
-    /// The most layers that fit these GPUs by the probe.
-    fn probe_one(
-        &self,
-        asked: &Asked<'_, '_>,
-        start: u32,
-        max: u32,
-        hopeful: &[u32],
-    ) -> Result<Option<Choice>, Error> {
-        let candidate = asked.candidate;
-        let exactly = self.request.gpu_layers != GpuLayers::Auto;
-        let found = if exactly {
-            asked.holds(max)?.then_some(max)
-        } else {
-            refine(start, max, hopeful, |n| asked.holds(n))?
-        };
-        let Some(n_gpu_layers) = found else {
-            return Ok(None);
-        };
-        let levels = |n| -> Result<_, Error> {
-            let placed = asked.placed(n)?;
-            Ok(placed.map(|placed| (candidate.probed(&placed.footprints), placed.counts)))
-        };
-        let above = if exactly || n_gpu_layers == max {
-            None
-        } else {
-            levels(n_gpu_layers + 1)?.map(|(above, _)| above)
-        };
-        Ok(levels(n_gpu_layers)?.map(|(levels, counts)| Choice {
-            n_gpu_layers,
-            counts,
-            levels,
-            above,
-        }))
+    /// Whoever names a number of layers wants that number, and no other placement of them.
+    const fn policy(&self) -> Policy {
+        match self.request.gpu_layers {
+            GpuLayers::Exactly(_) => Policy::MostLayers,
+            GpuLayers::Auto => self.request.policy,
+        }
     }
 
-    /// Each GPU with free memory, then the two with most of it, the three, ..., and the host alone as the last.
-    fn candidates(&self) -> Result<Vec<Candidate<'a>>, Error> {
-        if let GpuLayers::Exactly(n @ 1..) = self.request.gpu_layers
-            && self.machine.gpus.iter().all(|gpu| gpu.free == 0)
-        {
-            return Err(Error::NoGpu { n_gpu_layers: n });
-        }
+    fn fastest(&self, params: &ContextParams) -> Result<Fastest<'_>, Error> {
+        Fastest::new(self.profile, self.machine, &self.request, params)
+    }
+
+    fn most_layers(&self, params: ContextParams) -> MostLayers<'_> {
+        MostLayers::new(self.profile, self.machine, &self.request, params)
+    }
+
+    /// The request's parameters, every default resolved.
+    pub(super) fn params(&self) -> ContextParams {
         let mut params = self.request.params.clone();
         params.n_ctx = self.request.context.tokens(self.profile);
         if params.n_outputs_max > 0 {
             // A token of every sequence may ask for its logits in one batch; one more than stated ends the process.
             params.n_outputs_max = params.n_outputs_max.max(params.n_seq_max);
         }
-        let usable = self.machine.gpus.iter().filter(|gpu| gpu.free > 0);
-        let alone = usable.clone().map(|gpu| vec![gpu]);
-        // One that uses the host's memory adds none to that of others; llama.cpp leaves it out too (llama.cpp:250).
-        let own = usable.filter(|gpu| gpu.kind != GpuKind::Integrated);
-        alone
-            .chain(together(own.collect()))
-            .chain([Vec::new()])
-            .map(|gpus| {
-                let estimate = Estimate::new(self.profile, &gpus, &params)?;
-                let room = Room {
-                    gpus,
-                    host: &self.machine.host,
-                    headroom: self.request.headroom,
-                    workload: Workload::of(self.profile, estimate.sizes()),
-                    wsl: self.machine.wsl,
-                };
-                let n_layer = self.profile.n_layer();
-                Ok(Candidate::new(room, estimate, params.clone(), n_layer))
-            })
-            .collect()
-    }
-
-    /// The most layers that may be placed on a GPU: all, or those asked for.
-    fn max_layers(&self) -> u32 {
-        match self.request.gpu_layers {
-            GpuLayers::Auto => self.profile.full_offload(),
-            GpuLayers::Exactly(n) => n.min(self.profile.full_offload()),
-        }
-    }
-
-    fn host_alone_is_asked_for(&self, max: u32) -> bool {
-        self.request.gpu_layers == GpuLayers::Auto || max == 0
-    }
-
-    /// The largest number of layers that fits by the estimate.
-    fn largest(&self, candidate: &Candidate<'_>, max: u32) -> Option<Choice> {
-        largest_fitting(max, |n| candidate.holds(n)).map(|n| {
-            let above = (n < max).then(|| candidate.estimated(n + 1));
-            Choice::of(candidate, n, above)
-        })
-    }
-
-    /// Numbers of layers above the estimate's answer that lack so little that the probe may find them to fit: within the
-    /// estimate's own bar of error. Full offload among them is where the hump of borrowed weights ends. Where nothing fits, the
-    /// number that lacks the least is among them: if the probe finds no room either, the error is about that one.
-    fn hopeful(&self, candidate: &Candidate<'_>, start: u32, max: u32) -> Vec<u32> {
-        let mut hopeful: Vec<u32> = (start + 1..=max)
-            .rev()
-            .filter(|&n| {
-                // Weights and caches are mostly what is missing, and they are exact and known in no time.
-                if candidate.missing_at_least(n) > HOPELESS {
-                    return false;
-                }
-                let levels = candidate.estimated(n);
-                let unsure = levels
-                    .gpus
-                    .iter()
-                    .map(|gpu| candidate.estimate.uncertainty(n, &gpu.footprint))
-                    .fold(0, u64::saturating_add);
-                let bar = (levels.needed() / 100).max(16 << 20);
-                levels.missing() <= bar.saturating_add(unsure.saturating_mul(2))
-            })
-            .take(2)
-            .collect();
-        if start == 0 {
-            let lack = |&n: &u32| {
-                let levels = candidate.estimated(n);
-                (levels.lacking(), levels.missing())
-            };
-            hopeful.extend((1..=max).min_by_key(lack));
-            hopeful.sort_unstable_by(|a, b| b.cmp(a));
-            hopeful.dedup();
-        }
-        hopeful
+        params
     }
 
     /// Why the estimate cannot be trusted with this model, if it cannot: then only a probe can plan it.
@@ -318,61 +150,31 @@ impl<'a> Planner<'a> {
         self.profile.unmodelled().map(reasons::unmodelled)
     }
 
-    /// Every placement that was asked for, by the estimate: those with most layers on a GPU first, the host alone last.
-    fn all_estimated<'c>(
-        &self,
-        candidates: &'c [Candidate<'a>],
-        max: u32,
-    ) -> Vec<(u32, &'c Candidate<'a>, Levels)> {
-        let mut all = Vec::new();
-        for candidate in candidates {
-            let numbers = match (candidate.room.gpus.len(), self.request.gpu_layers) {
-                (1.., GpuLayers::Auto) => 1..=max,
-                (1.., GpuLayers::Exactly(_)) if max > 0 => max..=max,
-                (0, _) if self.host_alone_is_asked_for(max) => 0..=0,
-                _ => continue,
-            };
-            all.extend(
-                numbers
-                    .rev()
-                    .map(|n| (n, candidate, candidate.estimated(n))),
-            );
-        }
-        all
-    }
-
-    /// The error for a model that fits nowhere. Of the placements that were looked at it shows the one that lacks the least, of
-    /// those that lack it on one device only if there are any: what is missing here could always be missing there.
-    fn does_not_fit(&self, seen: Vec<(u32, &Candidate<'_>, Levels)>) -> Error {
-        let least = seen
-            .into_iter()
-            .min_by_key(|(_, _, levels)| (levels.lacking(), levels.missing()));
-        let (n_gpu_layers, devices) = least.map_or_else(
-            || (self.max_layers(), Vec::new()),
-            |(n, candidate, levels)| (n, candidate.room.shortfalls(&levels)),
-        );
-        Error::DoesNotFit {
-            model: self.profile.name.clone(),
-            n_gpu_layers,
-            layers: self.profile.full_offload(),
-            n_ctx: self.request.context.tokens(self.profile),
-            devices,
-        }
-    }
-
-    fn finish(
-        &self,
-        candidate: &Candidate<'_>,
-        all: &[Candidate<'_>],
-        choice: &Choice,
-        confidence: Confidence,
-    ) -> Plan {
+    fn finish(&self, chosen: Chosen<'_>) -> Result<Plan, Error> {
         let profile = self.profile;
         let layers = profile.full_offload();
-        let n = choice.n_gpu_layers;
-        let mut notes = reasons::notes(profile, &self.request, candidate, all, choice, confidence);
+        let n = chosen.split.n_gpu_layers;
+        let depth = self.request.depth.unwrap_or(chosen.params.n_ctx / 2);
+        let rates = Rates::of(&chosen.room.gpus, chosen.room.host);
+        let speed = Speed::of(
+            profile,
+            &chosen.params,
+            depth,
+            &chosen.assignment,
+            &chosen.split,
+            rates,
+        )?;
+        let mut notes = vec![chosen.why];
+        notes.extend(reasons::changed(profile, &self.request));
+        notes.extend(chosen.notes);
+        notes.extend(reasons::notes(
+            profile,
+            &self.request,
+            &chosen.params,
+            chosen.confidence,
+        ));
         notes.extend(reasons::unused_gpus(self.machine));
-        Plan {
+        Ok(Plan {
             model: ModelSummary {
                 path: profile.path.clone(),
                 name: profile.name.clone(),
@@ -383,31 +185,22 @@ impl<'a> Planner<'a> {
                 n_ctx_train: profile.hparams.n_ctx_train,
             },
             n_gpu_layers: n,
-            tensor_split: candidate.split(&choice.counts).tensor_split,
-            full_offload: n == layers,
-            placements: candidate
+            tensor_split: chosen.split.tensor_split,
+            overrides: chosen.split.overrides,
+            full_offload: n == layers && chosen.parted_blocks == 0,
+            parted_blocks: chosen.parted_blocks,
+            placements: chosen
                 .room
-                .placements(&choice.levels, &choice.counts, layers - n),
-            context: candidate.params.clone(),
-            confidence,
+                .placements(&chosen.levels, &chosen.counts, layers - n),
+            context: chosen.params,
+            confidence: chosen.confidence,
+            companions: Vec::new(),
+            speed,
             notes,
-        }
+        })
     }
 }
 
-/// Bytes of weights and caches that no error of an estimate makes up for.
-const HOPELESS: u64 = 1 << 30;
-
-/// The most GPUs that llama.cpp schedules beside the CPU (ggml-backend.cpp, `GGML_SCHED_MAX_BACKENDS`).
-const MOST_GPUS: usize = 15;
-
-/// Of several GPUs the two with most free memory, the three, and so on, each time in the machine's order.
-fn together(gpus: Vec<&Gpu>) -> impl Iterator<Item = Vec<&Gpu>> {
-    let mut by_free: Vec<usize> = (0..gpus.len()).collect();
-    by_free.sort_by_key(|&index| Reverse(gpus[index].free));
-    (2..=gpus.len().min(MOST_GPUS)).map(move |n| {
-        let mut best = by_free[..n].to_vec();
-        best.sort_unstable();
-        best.into_iter().map(|index| gpus[index]).collect()
-    })
+fn by_arithmetic(planner: &Planner<'_>) -> Result<Plan, Error> {
+    planner.plan()
 }

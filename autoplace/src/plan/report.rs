@@ -4,13 +4,14 @@ use std::fmt;
 
 use crate::machine::Bytes;
 
-use super::{Placement, PlacementKind, Plan};
+use super::{Placement, PlacementKind, Plan, Speed};
 
 /// The columns' heads.
 const HEADS: [&str; 5] = ["weights", "KV", "compute", "headroom", "free"];
 
 impl fmt::Display for Plan {
-    /// The model in a line, a table with a line per device, what decided, and a line per further note.
+    /// The model in a line, a table with a line per device, what decided, a line per further note, the predicted speed, and the same
+    /// placement in other programs.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let model = &self.model;
         write!(f, "{}", model.name)?;
@@ -59,10 +60,71 @@ impl fmt::Display for Plan {
             }
         }
         for (index, note) in self.notes.iter().enumerate() {
-            let label = if index == 0 { "why " } else { "note" };
+            let label = if index == 0 { "why  " } else { "note " };
             write!(f, "\n  {label}  {note}")?;
         }
+        if let Some(speed) = &self.speed {
+            write!(f, "\n  speed  {}", self.speed_in_words(speed))?;
+        }
+        if let Some(elsewhere) = self.elsewhere() {
+            write!(f, "\n  as     {elsewhere}")?;
+        }
         Ok(())
+    }
+}
+
+impl Plan {
+    /// What is predicted, and what the layers on the host cost.
+    fn speed_in_words(&self, speed: &Speed) -> String {
+        let measured = if speed.measured {
+            "by what was measured"
+        } else {
+            "by data sheets"
+        };
+        let begin = format!(
+            "about {} tok/s after {} tokens, {measured}",
+            rounded(speed.tokens_per_second),
+            speed.depth
+        );
+        let Some(all) = speed.all_on_gpus else {
+            return begin;
+        };
+        let whole = self.n_gpu_layers == self.layers();
+        if whole && self.parted_blocks == 0 {
+            return format!("{begin} (all on the host: {})", rounded(speed.all_on_host));
+        }
+        let slow = match self.layers() - self.n_gpu_layers {
+            0 => format!("parts of {} blocks", self.parted_blocks),
+            1 => "1 layer".to_owned(),
+            n => format!("{n} layers"),
+        };
+        let fastest = speed.gpu_rates.iter().copied().fold(0.0, f64::max);
+        format!(
+            "{begin} (all on GPUs: {}, all on the host: {}); the cliff: {slow} read at {} GB/s instead of {}",
+            rounded(all),
+            rounded(speed.all_on_host),
+            rounded(speed.host_rate / 1e9),
+            rounded(fastest / 1e9)
+        )
+    }
+
+    /// The same placement in other programs, where a number says it all.
+    fn elsewhere(&self) -> Option<String> {
+        let n = self.n_gpu_layers;
+        let simple = self.overrides.is_empty() && self.tensor_split.is_empty();
+        (simple && self.gpus().next().is_some())
+            .then(|| format!("llama.cpp -ngl {n} · Ollama num_gpu {n} · LM Studio {n}"))
+    }
+}
+
+/// Three digits, as many as a prediction is worth.
+fn rounded(number: f64) -> String {
+    if number >= 99.5 {
+        format!("{number:.0}")
+    } else if number >= 9.95 {
+        format!("{number:.1}")
+    } else {
+        format!("{number:.2}")
     }
 }
 

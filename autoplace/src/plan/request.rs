@@ -20,22 +20,32 @@ pub enum Context {
     Model,
     /// So many. More than the model was trained on is allowed, and the plan says so.
     Tokens(u32),
+    /// So many, and more of them, up to what the model was trained on, as far as that costs no layer.
+    AtLeast(u32),
+    /// As many as [`Context::Default`], and more in the same way.
+    Auto,
 }
 
 impl Context {
     /// The tokens of [`Context::Default`].
     pub const DEFAULT_TOKENS: u32 = 4096;
 
-    /// The number of tokens for this model.
+    /// Whether there may be more of them.
+    #[must_use]
+    pub const fn may_grow(self) -> bool {
+        matches!(self, Self::AtLeast(_) | Self::Auto)
+    }
+
+    /// The number of tokens for this model; of what [may grow](Self::may_grow) the least.
     #[must_use]
     pub fn tokens(self, profile: &ModelProfile) -> u32 {
         let trained = profile.hparams.n_ctx_train;
         match self {
             // A header that says 0 says nothing.
-            Self::Default if trained == 0 => Self::DEFAULT_TOKENS,
-            Self::Default => trained.min(Self::DEFAULT_TOKENS),
+            Self::Default | Self::Auto if trained == 0 => Self::DEFAULT_TOKENS,
+            Self::Default | Self::Auto => trained.min(Self::DEFAULT_TOKENS),
             Self::Model => trained,
-            Self::Tokens(n) => n,
+            Self::Tokens(n) | Self::AtLeast(n) => n,
         }
     }
 }
@@ -53,7 +63,61 @@ pub enum GpuLayers {
     Exactly(u32),
 }
 
-/// What is asked of a plan. The default asks for as many layers on the GPU as are safe, with room for 4096 tokens.
+/// What makes one safe plan better than another.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum Policy {
+    /// More predicted tokens per second: layers go to the GPU that reads fastest, experts that find no room stay on the host.
+    #[default]
+    Fastest,
+    /// More layers on GPUs: exactly the largest safe `n_gpu_layers`, whole layers only, on as few GPUs as take so many.
+    MostLayers,
+}
+
+/// Which types the keys and values may have.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum KvCache {
+    /// Those of [`ContextParams`]: `type_k` and `type_v`.
+    #[default]
+    Given,
+    /// `F16`, or `Q8_0` where that makes the plan faster.
+    Auto,
+    /// `F16`, or where a smaller one makes the plan faster, the largest of `Q8_0`, `Q5_1`, `Q5_0`, `Q4_1` and `Q4_0` that does, down
+    /// to this one.
+    DownTo(KvType),
+}
+
+/// Where the cache of a layer may lie that is on a GPU itself.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum KvPlace {
+    /// As [`ContextParams::offload_kqv`] says, by default with the layer.
+    #[default]
+    Given,
+    /// With the layer, or all of it on the host where that makes the plan faster. Long prompts become slow there: their attention is
+    /// then the CPU's work.
+    Auto,
+}
+
+/// Which parts of a block may stay on the host though the block is on a GPU.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum HostParts {
+    /// None: whole layers.
+    None,
+    /// Experts, of which a token reads a few: many bytes that cost little there.
+    #[default]
+    Experts,
+    /// Experts, and the dense feed-forward matrices too: attention first.
+    FeedForward,
+}
+
+/// What is asked of a plan. The default asks for the fastest plan that is safe, with room for 4096 tokens.
 ///
 /// ```
 /// use autoplace::plan::{Context, Request};
@@ -66,8 +130,21 @@ pub struct Request {
     pub context: Context,
     /// Layers on GPUs.
     pub gpu_layers: GpuLayers,
+    /// What makes a plan better.
+    pub policy: Policy,
     /// What to leave free on GPUs.
     pub headroom: Headroom,
+    /// Types of the keys and values.
+    pub kv_cache: KvCache,
+    /// Where caches may lie.
+    pub kv_place: KvPlace,
+    /// Which parts of a block may stay on the host.
+    pub host_parts: HostParts,
+    /// The fewest tokens to compute at once, where fewer than `params.n_ubatch` make the plan faster: halved down to this. `None`
+    /// leaves it as it is.
+    pub min_ubatch: Option<u32>,
+    /// The tokens before the one whose generation is to be fast. `None` is half the context, the mean of a session that fills it.
+    pub depth: Option<u32>,
     /// Everything else, under llama.cpp's names and with its defaults. Its `n_ctx` is set by `context`.
     pub params: ContextParams,
 }
@@ -85,7 +162,13 @@ impl Request {
         Self {
             context: Context::Default,
             gpu_layers: GpuLayers::Auto,
+            policy: Policy::Fastest,
             headroom: Headroom::Default,
+            kv_cache: KvCache::Given,
+            kv_place: KvPlace::Given,
+            host_parts: HostParts::Experts,
+            min_ubatch: None,
+            depth: None,
             params: ContextParams::default(),
         }
     }
@@ -104,6 +187,48 @@ impl Request {
         self
     }
 
+    /// Sets what makes a plan better.
+    #[must_use]
+    pub const fn policy(mut self, policy: Policy) -> Self {
+        self.policy = policy;
+        self
+    }
+
+    /// Sets which types the keys and values may have.
+    #[must_use]
+    pub const fn kv_cache(mut self, types: KvCache) -> Self {
+        self.kv_cache = types;
+        self
+    }
+
+    /// Sets where caches may lie.
+    #[must_use]
+    pub const fn kv_place(mut self, place: KvPlace) -> Self {
+        self.kv_place = place;
+        self
+    }
+
+    /// Sets which parts of a block may stay on the host.
+    #[must_use]
+    pub const fn host_parts(mut self, parts: HostParts) -> Self {
+        self.host_parts = parts;
+        self
+    }
+
+    /// Sets the fewest tokens that may be computed at once where that makes the plan faster.
+    #[must_use]
+    pub const fn min_ubatch(mut self, tokens: u32) -> Self {
+        self.min_ubatch = Some(tokens);
+        self
+    }
+
+    /// Sets the tokens before the one whose generation is to be fast.
+    #[must_use]
+    pub const fn depth(mut self, tokens: u32) -> Self {
+        self.depth = Some(tokens);
+        self
+    }
+
     /// Sets what to leave free on GPUs.
     #[must_use]
     pub const fn headroom(mut self, headroom: Headroom) -> Self {
@@ -116,6 +241,13 @@ impl Request {
     pub const fn kv_types(mut self, keys: KvType, values: KvType) -> Self {
         self.params.type_k = keys;
         self.params.type_v = values;
+        self
+    }
+
+    /// Sets whether the cache of a layer lies where the layer lies, or on the host (llama.cpp: `true`).
+    #[must_use]
+    pub const fn offload_kqv(mut self, offload: bool) -> Self {
+        self.params.offload_kqv = offload;
         self
     }
 

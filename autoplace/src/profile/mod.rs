@@ -9,7 +9,10 @@ mod file_type;
 mod hparams;
 mod hybrid;
 mod indexer;
+mod mixture;
 mod predicting;
+mod quantisation;
+mod quantised;
 mod role;
 mod slot;
 mod state;
@@ -24,6 +27,7 @@ use crate::gguf::{Header, TensorType};
 
 pub use error::Error;
 pub use hparams::{Experts, Hyperparameters};
+pub use quantisation::{Quantisation, QuantisationError};
 pub use role::Role;
 pub use slot::Slot;
 pub use state::{

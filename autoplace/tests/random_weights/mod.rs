@@ -1,6 +1,7 @@
 //! Models that can really be loaded and computed with: small, and with random weights.
 //!
 //! Their files are those of [`Sketch`], whose data is a hole; [`fill`] writes numbers into it.
+#![allow(dead_code, unused_imports, reason = "each test uses some of it")]
 
 mod blocks;
 mod models;
@@ -12,8 +13,8 @@ use std::path::{Path, PathBuf};
 use autoplace::gguf::Header;
 
 use crate::synthetic::Sketch;
-use blocks::Random;
-pub(crate) use models::{all, without_attention};
+pub(crate) use blocks::Random;
+pub(crate) use models::{all, deep, without_attention};
 
 /// Writes the model's files into `folder` and returns the first.
 pub(crate) fn write(sketch: &Sketch, folder: &Path) -> PathBuf {

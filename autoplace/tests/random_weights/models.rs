@@ -32,11 +32,41 @@ pub(crate) fn all() -> Vec<Sketch> {
     ]
 }
 
+/// More blocks, of other widths, so that there is more to share out.
+pub(crate) fn deep() -> Vec<Sketch> {
+    let narrow = Dims {
+        n_layer: 11,
+        n_ff: 512,
+        n_head: 8,
+        n_head_kv: 8,
+        head_dim: 32,
+        ..DIMS
+    };
+    let wide = Dims {
+        n_layer: 2,
+        n_embd: 512,
+        n_ff: 1536,
+        n_head: 8,
+        n_vocab: 2000,
+        ..DIMS
+    };
+    let long = Dims { n_layer: 9, ..DIMS };
+    vec![
+        llama_of("11 blocks", narrow, T::Q5_0, Some(T::Q6_K)),
+        llama_of("2 wide blocks", wide, T::Q4_K, Some(T::Q6_K)),
+        qwen3moe_of("9 blocks of 6 experts", long, 6),
+    ]
+}
+
 fn llama(name: &'static str, ty: T, output: Option<T>) -> Sketch {
-    let mut sketch = Sketch::new("llama", name, DIMS);
+    llama_of(name, DIMS, ty, output)
+}
+
+fn llama_of(name: &'static str, dims: Dims, ty: T, output: Option<T>) -> Sketch {
+    let mut sketch = Sketch::new("llama", name, dims);
     sketch.ends(ty, output);
-    sketch.tensor("rope_freqs.weight", T::F32, &[DIMS.head_dim / 2]);
-    for il in 0..DIMS.n_layer {
+    sketch.tensor("rope_freqs.weight", T::F32, &[dims.head_dim / 2]);
+    for il in 0..dims.n_layer {
         sketch.norms(il);
         sketch.attention(il, ty);
         sketch.feed_forward(il, ty, ty);
@@ -109,16 +139,20 @@ fn experts(sketch: &mut Sketch, il: u64, ty: T, n: u64, ff: u64) {
 }
 
 fn qwen3moe() -> Sketch {
-    let mut sketch = Sketch::new("qwen3moe", "8 experts", DIMS);
-    sketch.u32("expert_count", 8);
+    qwen3moe_of("8 experts", DIMS, 8)
+}
+
+fn qwen3moe_of(name: &'static str, dims: Dims, n: u64) -> Sketch {
+    let mut sketch = Sketch::new("qwen3moe", name, dims);
+    sketch.u32("expert_count", n);
     sketch.u32("expert_used_count", 2);
     sketch.u32("expert_feed_forward_length", 256);
     sketch.ends(T::Q4_K, Some(T::Q6_K));
-    for il in 0..DIMS.n_layer {
+    for il in 0..dims.n_layer {
         sketch.norms(il);
         sketch.attention(il, T::Q4_K);
         sketch.qk_norms(il);
-        experts(&mut sketch, il, T::Q4_K, 8, 256);
+        experts(&mut sketch, il, T::Q4_K, n, 256);
     }
     sketch
 }

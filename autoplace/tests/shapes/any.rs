@@ -3,7 +3,7 @@
 
 use autoplace::machine::{Gpu, GpuKind, gib, mib};
 use autoplace::memory::Headroom;
-use autoplace::plan::{Context, Request};
+use autoplace::plan::{Context, Policy, Request};
 use proptest::prelude::{Just, Strategy, any, prop_oneof};
 
 use super::dims::Experts;
@@ -49,7 +49,7 @@ pub fn gpu() -> impl Strategy<Value = Gpu> {
     })
 }
 
-/// A request for a context of up to 20000 tokens.
+/// A request for as many layers as are safe and a context of up to 20000 tokens.
 pub fn request() -> impl Strategy<Value = Request> {
     let headroom = prop_oneof![
         Just(Headroom::Default),
@@ -61,6 +61,7 @@ pub fn request() -> impl Strategy<Value = Request> {
     (headroom, 1u32..20_000, 1u32..1024, 0u32..600).prop_map(
         |(headroom, n_ctx, n_ubatch, outputs)| {
             Request::new()
+                .policy(Policy::MostLayers)
                 .headroom(headroom)
                 .context(Context::Tokens(n_ctx))
                 .n_ubatch(n_ubatch)

@@ -3,7 +3,7 @@
 
 pub mod any;
 #[path = "../dims/mod.rs"]
-mod dims;
+pub mod dims;
 
 use autoplace::gguf::{Builder, Header, TensorType as T};
 use autoplace::profile::ModelProfile;

@@ -140,6 +140,27 @@ impl Sketch {
         self.vector(il, "ffn_norm.weight", self.dims.n_embd);
     }
 
+    /// A vocabulary of bytes, and of words to fill it up: what a load needs that is to generate text.
+    pub(crate) fn vocabulary(&mut self) {
+        const UNKNOWN: i32 = 2;
+        const CONTROL: i32 = 3;
+        const BYTE: i32 = 6;
+        const NORMAL: i32 = 1;
+        let n_vocab = usize::try_from(self.dims.n_vocab).unwrap();
+        let special = [("<unk>", UNKNOWN), ("<s>", CONTROL), ("</s>", CONTROL)];
+        let special = special.map(|(text, kind)| (text.to_owned(), kind));
+        let bytes = (0..=255u8).map(|byte| (format!("<0x{byte:02X}>"), BYTE));
+        let words = (0..).map(|n| (format!("word{n}"), NORMAL));
+        let all = special.into_iter().chain(bytes).chain(words);
+        let (texts, kinds): (Vec<String>, Vec<i32>) = all.take(n_vocab).unzip();
+        self.edit(|keys| {
+            keys.str("tokenizer.ggml.model", "llama")
+                .array_str("tokenizer.ggml.tokens", texts)
+                .array_f32("tokenizer.ggml.scores", &vec![0.0; n_vocab])
+                .array_i32("tokenizer.ggml.token_type", &kinds)
+        });
+    }
+
     /// Queries, keys, values and their way back, each a matrix.
     pub(crate) fn attention(&mut self, il: u64, ty: T) {
         let Dims { n_embd, .. } = self.dims;

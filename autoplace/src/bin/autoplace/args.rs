@@ -3,17 +3,19 @@
 use std::path::PathBuf;
 
 use autoplace::llama_sys::sim::MAX_CARDS;
+use autoplace::memory::companion::Role;
 use autoplace::memory::{FlashAttention, Headroom, KvType};
-use autoplace::plan::{Context, GpuLayers, Request};
+use autoplace::plan::{Context, GpuLayers, HostParts, KvCache, KvPlace, Policy, Request};
 use clap::{Parser, Subcommand, ValueEnum, value_parser};
 
 use crate::gpu::SimulatedGpu;
+use crate::outputs::OutputArgs;
 use crate::sizes;
 
 /// What llama_sys takes: llama.cpp pads a context to 256 tokens (llama-context.cpp:292) and counts with 32 signed bits.
 const MAX_TOKENS: u32 = i32::MAX as u32 / 256 * 256;
 
-/// Says where a local model goes: the largest safe number of layers on the GPU, and every byte of it.
+/// Says where a local model goes: the fastest safe placement, and every byte of it.
 #[derive(Debug, Parser)]
 #[command(version, arg_required_else_help = false)]
 pub(crate) struct Args {
@@ -28,6 +30,14 @@ pub(crate) enum Verb {
     Plan(PlanArgs),
     /// Lists what this machine has to place a model on, and who holds its memory
     Devices(DevicesArgs),
+    /// Prints a script that makes a shell complete these arguments
+    Completions {
+        /// The shell: bash, elvish, fish, powershell, zsh
+        #[arg(value_name = "SHELL", hide_possible_values = true)]
+        shell: clap_complete::Shell,
+    },
+    /// Prints the manual: `autoplace man | man -l -`
+    Man,
 }
 
 /// The arguments of `devices`.
@@ -53,15 +63,29 @@ pub(crate) struct DevicesArgs {
 pub(crate) struct PlanArgs {
     /// GGUF file; of a split model, the first part
     pub(crate) model: PathBuf,
-    /// Tokens of context; `auto` is 4096, or what the model was trained on if that is less
-    #[arg(long, value_name = "N|auto", default_value = "auto", value_parser = context)]
-    pub(crate) ctx: Context,
-    /// Type of the keys and values: f32, f16, bf16, q8_0, q5_1, q5_0, q4_1, q4_0, iq4_nl
-    #[arg(long, value_name = "TYPE", default_value = "f16", value_parser = str::parse::<KvType>)]
-    pub(crate) kv: KvType,
-    /// Tokens computed at once
-    #[arg(long, value_name = "N", default_value_t = 512, value_parser = value_parser!(u32).range(1..=i64::from(MAX_TOKENS)))]
-    pub(crate) ubatch: u32,
+    /// Tokens of context; `8192+` is at least so many, and as many more as cost no layer; `auto` is the default and more
+    /// [default: 4096, or what the model was trained on if that is less]
+    #[arg(long, value_name = "N|N+|auto", value_parser = context)]
+    pub(crate) ctx: Option<Context>,
+    /// Type of the keys and values: f32, f16, bf16, q8_0, q5_1, q5_0, q4_1, q4_0, iq4_nl; `auto` is f16, or q8_0 where that is faster,
+    /// `auto:q4_0` as small as that
+    #[arg(long, value_name = "TYPE|auto[:TYPE]", default_value = "f16", value_parser = kv)]
+    pub(crate) kv: Kv,
+    /// Keys and values with their layers (`on`), on the host (`off`), or there where that is faster
+    #[arg(long, value_name = "on|off|auto", value_enum, default_value_t = KvOffload::On, hide_possible_values = true)]
+    pub(crate) kv_offload: KvOffload,
+    /// Tokens computed at once; `auto` is 512, or fewer where that is faster, down to 64
+    #[arg(long, value_name = "N|auto", default_value = "512", value_parser = ubatch)]
+    pub(crate) ubatch: Ubatch,
+    /// What makes a plan better: more tokens per second, or more layers on GPUs, whole ones
+    #[arg(long, value_name = "fastest|most-layers", value_enum, default_value_t = PolicyName::Fastest, hide_possible_values = true)]
+    pub(crate) policy: PolicyName,
+    /// What may stay on the host of a block that is on a GPU: nothing, experts, or experts and feed-forward matrices
+    #[arg(long, value_name = "none|experts|ffn", value_enum, default_value_t = Parts::Experts, hide_possible_values = true)]
+    pub(crate) host_parts: Parts,
+    /// Tokens before the one whose speed is predicted [default: half the context]
+    #[arg(long, value_name = "N", value_parser = value_parser!(u32).range(0..=i64::from(MAX_TOKENS)))]
+    pub(crate) depth: Option<u32>,
     /// Sequences held at once, which share the context out
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = value_parser!(u32).range(1..=256))]
     pub(crate) seqs: u32,
@@ -81,15 +105,70 @@ pub(crate) struct PlanArgs {
     /// The machine in a file that `devices --write` wrote, instead of this one
     #[arg(long, value_name = "FILE", conflicts_with = "gpu")]
     pub(crate) machine: Option<PathBuf>,
+    /// What is loaded beside the model: `mmproj=FILE`, `draft=FILE`; several times for several
+    #[arg(long = "with", value_name = "mmproj=FILE|draft=FILE", value_parser = beside)]
+    pub(crate) with: Vec<Beside>,
+    /// Tokens of an image at most, where the mmproj takes images of any size; 0 is no limit
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub(crate) image_max_tokens: u32,
     /// What stays free on a GPU: `tight`, `default`, `cautious` (15 % of its total), `600MiB`, or a share of its total, `5%`
     #[arg(long, value_name = "tight|default|cautious|SIZE|PERCENT", allow_hyphen_values = true, value_parser = sizes::headroom)]
     pub(crate) headroom: Option<Headroom>,
     /// Answers by arithmetic alone, without asking llama.cpp
     #[arg(long)]
     pub(crate) no_probe: bool,
+    /// Prints the predicted speed by layers on the GPU too
+    #[arg(long)]
+    pub(crate) curve: bool,
     /// Prints JSON, all sizes in bytes
     #[arg(long)]
     pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) outputs: OutputArgs,
+}
+
+/// A file that is loaded beside the model.
+#[derive(Debug, Clone)]
+pub(crate) struct Beside {
+    pub(crate) role: Role,
+    pub(crate) path: PathBuf,
+}
+
+/// Which types the keys and values may have.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Kv {
+    One(KvType),
+    Auto(KvCache),
+}
+
+/// How many tokens are computed at once.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Ubatch {
+    Tokens(u32),
+    Auto,
+}
+
+/// Where keys and values may lie, by llama.cpp's word for it.
+#[derive(Debug, Clone, Copy, ValueEnum)]
+pub(crate) enum KvOffload {
+    On,
+    Off,
+    Auto,
+}
+
+/// [`Policy`] by name.
+#[derive(Debug, Clone, Copy, ValueEnum)]
+pub(crate) enum PolicyName {
+    Fastest,
+    MostLayers,
+}
+
+/// [`HostParts`] by name.
+#[derive(Debug, Clone, Copy, ValueEnum)]
+pub(crate) enum Parts {
+    None,
+    Experts,
+    Ffn,
 }
 
 /// [`FlashAttention`] by the names that llama.cpp's programs use.
@@ -109,20 +188,54 @@ impl PlanArgs {
                 self.gpu.len()
             ));
         }
+        for (index, gpu) in self.gpu.iter().enumerate() {
+            let name = gpu.name();
+            if self.gpu[..index].iter().any(|other| other.name() == name) {
+                return Err(format!(
+                    "--gpu: two GPUs are called `{name}`: number them, `{name}#0` and `{name}#1`"
+                ));
+            }
+        }
         Ok(())
     }
 
     /// What is asked of the planner.
     pub(crate) fn request(&self) -> Request {
-        let request = Request::new();
+        let mut request = Request::new();
+        let ubatch = match self.ubatch {
+            Ubatch::Tokens(tokens) => tokens,
+            Ubatch::Auto => {
+                request = request.min_ubatch(LEAST_UBATCH);
+                request.params.n_ubatch
+            }
+        };
         // A computation is a part of a batch: a larger one needs a larger batch.
-        let n_batch = request.params.n_batch.max(self.ubatch);
+        let n_batch = request.params.n_batch.max(ubatch);
+        request = match self.kv {
+            Kv::One(ty) => request.kv_types(ty, ty),
+            Kv::Auto(types) => request.kv_cache(types),
+        };
+        request = match self.kv_offload {
+            KvOffload::On => request,
+            KvOffload::Off => request.offload_kqv(false),
+            KvOffload::Auto => request.kv_place(KvPlace::Auto),
+        };
+        request.depth = self.depth;
+        request = self.outputs.request(request);
         request
-            .context(self.ctx)
-            .kv_types(self.kv, self.kv)
-            .n_ubatch(self.ubatch)
+            .context(self.ctx.unwrap_or_default())
+            .n_ubatch(ubatch)
             .n_batch(n_batch)
             .n_seq_max(self.seqs)
+            .policy(match self.policy {
+                PolicyName::Fastest => Policy::Fastest,
+                PolicyName::MostLayers => Policy::MostLayers,
+            })
+            .host_parts(match self.host_parts {
+                Parts::None => HostParts::None,
+                Parts::Experts => HostParts::Experts,
+                Parts::Ffn => HostParts::FeedForward,
+            })
             .flash_attention(match self.flash_attn {
                 FlashAttn::Auto => FlashAttention::Auto,
                 FlashAttn::On => FlashAttention::On,
@@ -133,13 +246,61 @@ impl PlanArgs {
     }
 }
 
-/// `auto`, or so many tokens.
+/// The fewest tokens that `--ubatch auto` computes at once: 32 and more of them are what a GPU borrows the host's weights for
+/// (ggml-cuda.cu, `min_batch_size`).
+const LEAST_UBATCH: u32 = 64;
+
+/// `auto`, so many tokens, or at least so many.
 fn context(text: &str) -> Result<Context, String> {
     if text == "auto" {
-        return Ok(Context::Default);
+        return Ok(Context::Auto);
     }
+    let (number, more) = match text.strip_suffix('+') {
+        Some(number) => (number, true),
+        None => (text, false),
+    };
+    match number.parse::<u32>() {
+        // One token of context has no room for an answer.
+        Ok(tokens) if (2..=MAX_TOKENS).contains(&tokens) && more => Ok(Context::AtLeast(tokens)),
+        Ok(tokens) if (2..=MAX_TOKENS).contains(&tokens) => Ok(Context::Tokens(tokens)),
+        _ => Err(format!(
+            "tokens are 2 to {MAX_TOKENS}, with a `+` at least so many, or `auto`"
+        )),
+    }
+}
+
+/// What a file is for, and the file.
+fn beside(text: &str) -> Result<Beside, String> {
+    let (role, path) = match text.split_once('=') {
+        Some(("mmproj", path)) => (Role::Mmproj, path),
+        Some(("draft", path)) => (Role::Draft, path),
+        _ => return Err("beside a model go `mmproj=FILE` and `draft=FILE`".to_owned()),
+    };
+    if path.is_empty() {
+        return Err("the file is missing behind `=`".to_owned());
+    }
+    let path = path.into();
+    Ok(Beside { role, path })
+}
+
+/// A type, `auto`, or `auto:` and the smallest type.
+fn kv(text: &str) -> Result<Kv, String> {
+    let ty = |text: &str| text.parse::<KvType>().map_err(|error| error.to_string());
+    match text.strip_prefix("auto") {
+        Some("") => Ok(Kv::Auto(KvCache::Auto)),
+        Some(least) => match least.strip_prefix(':') {
+            Some(least) => Ok(Kv::Auto(KvCache::DownTo(ty(least)?))),
+            None => Err("behind `auto` comes `:TYPE` or nothing".to_owned()),
+        },
+        None => ty(text).map(Kv::One),
+    }
+}
+
+/// `auto`, or so many tokens.
+fn ubatch(text: &str) -> Result<Ubatch, String> {
     match text.parse::<u32>() {
-        Ok(tokens) if (1..=MAX_TOKENS).contains(&tokens) => Ok(Context::Tokens(tokens)),
+        _ if text == "auto" => Ok(Ubatch::Auto),
+        Ok(tokens) if (1..=MAX_TOKENS).contains(&tokens) => Ok(Ubatch::Tokens(tokens)),
         _ => Err(format!("tokens are 1 to {MAX_TOKENS}, or `auto`")),
     }
 }
@@ -171,9 +332,10 @@ mod tests {
 
     #[test]
     fn a_context_is_a_positive_number_of_tokens_or_auto() {
-        assert_eq!(context("auto"), Ok(Context::Default));
+        assert_eq!(context("auto"), Ok(Context::Auto));
         assert_eq!(context("8192"), Ok(Context::Tokens(8192)));
-        for wrong in ["0", "-1", "", "4k", "1.5", "4294967295"] {
+        assert_eq!(context("8192+"), Ok(Context::AtLeast(8192)));
+        for wrong in ["0", "1", "+", "-1", "", "4k", "1.5", "4294967295"] {
             assert!(context(wrong).is_err(), "{wrong}");
         }
     }

@@ -6,7 +6,7 @@ use std::str::FromStr;
 
 use autoplace::llama_sys;
 use autoplace::llama_sys::sim::{MAX_CARDS, Rules, SimGpu};
-use autoplace::machine::{Gpu, Host, Machine};
+use autoplace::machine::{BandwidthCache, Gpu, Host, Machine};
 
 use crate::sizes::size;
 
@@ -26,6 +26,16 @@ impl FromStr for SimulatedGpu {
             Some((name, total)) => (name.trim(), Some(total)),
             None => (card.trim(), None),
         };
+        // One of several of a name has a number behind it.
+        let (name, number) = match name.split_once('#') {
+            Some((name, number)) => {
+                let number: u8 = number.trim().parse().map_err(|_| {
+                    "behind `#` comes the GPU's number, such as `RTX 4090#1`".to_owned()
+                })?;
+                (name.trim(), Some(number))
+            }
+            None => (name, None),
+        };
         if name.is_empty() || name.contains(char::is_control) {
             return Err("the part before `=` is the GPU's name".to_owned());
         }
@@ -35,6 +45,9 @@ impl FromStr for SimulatedGpu {
                 format!("{error}; a GPU that it does not have is NAME=TOTAL, such as `X=24GiB`")
             })?,
         };
+        if let Some(number) = number {
+            gpu.name = format!("{} #{number}", gpu.name);
+        }
         match rest.map(|rest| rest.trim().strip_prefix("free=")) {
             None => {}
             Some(Some(free)) => {
@@ -53,6 +66,13 @@ impl FromStr for SimulatedGpu {
     }
 }
 
+impl SimulatedGpu {
+    /// Its name for people.
+    pub(crate) fn name(&self) -> &str {
+        &self.0.name
+    }
+}
+
 /// A CUDA card of this name and size, free all of it.
 fn stated(name: &str, total: u64) -> Result<Gpu, String> {
     if total == 0 {
@@ -64,23 +84,18 @@ fn stated(name: &str, total: u64) -> Result<Gpu, String> {
     Ok(gpu)
 }
 
-/// The host as it is, with these GPUs and no other. With `register` they are devices of llama.cpp too, for as long as what is
-/// returned beside the machine lives.
-///
-/// A context is still to be opened on them, as free memory is read off `nvidia-smi` beforehand.
-pub(crate) fn machine(
-    gpus: &[SimulatedGpu],
-    register: bool,
-) -> Result<(Machine, Vec<SimGpu>), Box<dyn Error>> {
-    let (host, notes) = Host::detect();
+/// The host as it is, with these GPUs and no other.
+pub(crate) fn machine(gpus: &[SimulatedGpu]) -> Machine {
+    let (mut host, notes) = Host::detect();
+    host.bandwidth = BandwidthCache::user().get(&host);
     let mut machine = Machine::new(host);
     machine.notes = notes;
     machine.gpus = gpus.iter().map(|gpu| gpu.0.clone()).collect();
-    simulated(machine, register)
+    machine
 }
 
 /// A machine whose GPUs are not there. With `register` they are devices of llama.cpp, for as long as what is returned beside the
-/// machine lives.
+/// machine lives. A context is still to be opened on them, as free memory is read off `nvidia-smi` beforehand.
 pub(crate) fn simulated(
     mut machine: Machine,
     register: bool,
@@ -144,6 +159,7 @@ mod tests {
             Ok(gpu("RTX 4090", gib(24), gib(22)))
         );
         assert_eq!(parse(" X = 1G , free=0 "), Ok(gpu("X", gib(1), 0)));
+        assert_eq!(parse("X#1=1G"), Ok(gpu("X #1", gib(1), gib(1))));
     }
 
     #[test]
@@ -172,6 +188,7 @@ mod tests {
             ("X=8GiB,5GiB", "free="),
             ("X=8GiB,free=", "size"),
             ("X=8GiB,free=1GiB,free=2GiB", "size"),
+            ("X#one=8GiB", "number"),
         ] {
             let error = text.parse::<SimulatedGpu>().unwrap_err();
             assert!(error.contains(word), "{text}: {error}");

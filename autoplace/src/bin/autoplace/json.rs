@@ -3,8 +3,8 @@
 use std::borrow::Cow;
 use std::time::Duration;
 
-use autoplace::memory::Footprint;
-use autoplace::plan::{Placement, PlacementKind};
+use autoplace::memory::{Footprint, Place, TensorOverride};
+use autoplace::plan::{Placement, PlacementKind, Plan, Speed};
 use serde::Serialize;
 
 use crate::plan::Answer;
@@ -24,11 +24,23 @@ struct Document<'a> {
     devices: Vec<Device<'a>>,
     /// Empty where one GPU takes all layers.
     tensor_split: &'a [f32],
-    /// Whole layers need none.
-    overrides: [String; 0],
+    /// As llama.cpp's `--override-tensor` takes them.
+    overrides: Vec<String>,
     estimate: Option<Vec<Bytes<'a>>>,
     probe: Option<Vec<Bytes<'a>>>,
     took_ms: Took,
+    settings: Settings,
+    speed: Option<&'a Speed>,
+    notes: &'a [String],
+}
+
+/// What a plan may have chosen beside the layers.
+#[derive(Serialize)]
+struct Settings {
+    kv_type_v: String,
+    kv_offload: bool,
+    ubatch: u32,
+    parted_blocks: u32,
 }
 
 #[derive(Serialize)]
@@ -89,7 +101,11 @@ impl<'a> Document<'a> {
             full_offload: plan.full_offload,
             devices: devices.iter().map(Device::of).collect(),
             tensor_split: &plan.tensor_split,
-            overrides: [],
+            overrides: plan
+                .overrides
+                .iter()
+                .map(|rule| override_tensor(rule, plan))
+                .collect(),
             estimate: answer.estimate.as_ref().map(|estimate| {
                 let bytes = estimate.gpus.iter().chain([&estimate.host]);
                 devices.iter().zip(bytes).map(Bytes::of).collect()
@@ -104,6 +120,14 @@ impl<'a> Document<'a> {
                 probe: took.probe.map(milliseconds),
                 total: milliseconds(took.total),
             },
+            settings: Settings {
+                kv_type_v: plan.context.type_v.to_string().to_lowercase(),
+                kv_offload: plan.context.offload_kqv,
+                ubatch: plan.context.n_ubatch,
+                parted_blocks: plan.parted_blocks,
+            },
+            speed: plan.speed.as_ref(),
+            notes: &plan.notes,
         }
     }
 }
@@ -133,6 +157,18 @@ impl<'a> Bytes<'a> {
             compute: bytes.compute,
         }
     }
+}
+
+/// `PATTERN=BUFFER TYPE`.
+fn override_tensor(rule: &TensorOverride, plan: &Plan) -> String {
+    let buffer_type = match rule.place {
+        Place::Host => "CPU",
+        Place::Gpu(gpu) => {
+            let device = plan.gpus().nth(gpu).and_then(|gpu| gpu.device.as_deref());
+            device.unwrap_or_default()
+        }
+    };
+    format!("{}={buffer_type}", rule.pattern)
 }
 
 /// With three decimals.

@@ -1,7 +1,7 @@
 //! `autoplace`: the library's answers on the command line. `docs/cli.md` describes what it takes and what it prints.
 //!
 //! Arguments flow in ([`args`], with [`sizes`], [`gpu`] and [`machine_file`] for what they are made of), a verb does its work
-//! ([`plan`], [`devices`]), and text or JSON ([`json`]) flows out. Exit code 1 is an answer that could not be given, 2 a question that could not be understood;
+//! ([`plan`] with its [`outputs`], [`devices`], [`shell`]), and text or JSON ([`json`]) flows out. Exit code 1 is an answer that could not be given, 2 a question that could not be understood;
 //! either is one line on stderr.
 
 mod args;
@@ -9,7 +9,9 @@ mod devices;
 mod gpu;
 mod json;
 mod machine_file;
+mod outputs;
 mod plan;
+mod shell;
 mod sizes;
 
 use std::fmt::Display;
@@ -38,11 +40,20 @@ fn main() -> ExitCode {
             plan::run(args, begin)
         }
         Verb::Devices(args) => devices::run(args),
+        Verb::Completions { shell } => Ok(text(shell::completions(*shell))),
+        Verb::Man => shell::manual().map(text).map_err(Into::into),
     };
     match answer {
         Ok(text) => print(&text),
         Err(error) => fail(1, "error: ", &error),
     }
+}
+
+/// Output of others without its last line break, as all answers are.
+fn text(bytes: Vec<u8>) -> String {
+    let mut text = String::from_utf8_lossy(&bytes).into_owned();
+    text.truncate(text.trim_end().len());
+    text
 }
 
 fn print(text: &str) -> ExitCode {

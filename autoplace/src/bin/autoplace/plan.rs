@@ -7,11 +7,12 @@ use std::time::{Duration, Instant};
 use autoplace::gguf::Header;
 use autoplace::load::{self, NativeProbe};
 use autoplace::machine::{Gpu, Machine};
-use autoplace::memory::{ContextParams, Estimate, Footprints, Split};
-use autoplace::plan::{self, Placement, Plan, Planner, Probe};
+use autoplace::memory::companion::{self, Role};
+use autoplace::memory::{Companion, ContextParams, Estimate, Footprints, Split};
+use autoplace::plan::{self, Advice, Placement, Plan, Planner, Probe};
 use autoplace::profile::ModelProfile;
 
-use crate::args::PlanArgs;
+use crate::args::{Beside, PlanArgs};
 use crate::{gpu, json, machine_file};
 
 /// A plan, with all that is told of it.
@@ -20,6 +21,10 @@ pub(crate) struct Answer {
     /// What the arithmetic says of the same placement; `None` where it knows no law for this model.
     pub(crate) estimate: Option<Footprints>,
     pub(crate) took: Took,
+    /// What would make it better, where words are asked for.
+    pub(crate) advice: Option<Advice>,
+    /// What is printed instead of it, where another tool's words are asked for.
+    pub(crate) emitted: Option<String>,
 }
 
 /// What took time. The plan's own bytes are llama.cpp's where `probe` did.
@@ -38,11 +43,48 @@ pub(crate) struct Took {
 /// Plans, and says so in words or in JSON. `begin` is when the program was started.
 pub(crate) fn run(args: &PlanArgs, begin: Instant) -> Result<String, Box<dyn Error>> {
     let answer = answer(args, begin)?;
-    Ok(if args.json {
-        json::text(&answer)?
-    } else {
-        answer.plan.to_string()
-    })
+    if let Some(text) = answer.emitted {
+        return Ok(text);
+    }
+    if args.json {
+        return Ok(json::text(&answer)?);
+    }
+    let mut text = answer.plan.to_string();
+    if let Some(advice) = &answer.advice {
+        for line in advice.to_string().lines() {
+            text.push_str("\n  ");
+            text.push_str(line);
+        }
+    }
+    if args.curve {
+        text.push_str(&curve(&answer.plan));
+    }
+    Ok(text)
+}
+
+/// The predicted speed by layers on the GPUs, as bars.
+fn curve(plan: &Plan) -> String {
+    const WIDTH: f64 = 40.0;
+    let Some(speed) = plan.speed.as_ref().filter(|speed| !speed.curve.is_empty()) else {
+        return "\n\nno curve: nothing says how fast the GPU and the host read their memory, or there is no GPU in the plan".to_owned();
+    };
+    let most = speed
+        .curve
+        .iter()
+        .copied()
+        .fold(f64::MIN_POSITIVE, f64::max);
+    let mut text = "\n\n  layers  tok/s".to_owned();
+    for (n, tokens) in speed.curve.iter().enumerate() {
+        #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)] // 0 to WIDTH
+        let bar = "#".repeat((tokens / most * WIDTH).round() as usize);
+        let here = if n == plan.n_gpu_layers as usize {
+            "  <- this plan"
+        } else {
+            ""
+        };
+        text.push_str(&format!("\n  {n:>6}  {tokens:>5.1}  {bar}{here}"));
+    }
+    text
 }
 
 fn answer(args: &PlanArgs, begin: Instant) -> Result<Answer, Box<dyn Error>> {
@@ -53,20 +95,30 @@ fn answer(args: &PlanArgs, begin: Instant) -> Result<Answer, Box<dyn Error>> {
     let profile = ModelProfile::from_header(&header)?;
     let header_took = reading.elapsed();
 
+    let described = match &args.machine {
+        Some(file) => Some(machine_file::read(file)?),
+        None if args.gpu.is_empty() => None,
+        None => Some(gpu::machine(&args.gpu)),
+    };
     // The cards stay registered until the plan is there.
-    let (machine, _cards) = match &args.machine {
-        Some(file) => gpu::simulated(machine_file::read(file)?, probing)?,
-        None if args.gpu.is_empty() => (load::detect()?, Vec::new()),
-        None => gpu::machine(&args.gpu, probing)?,
+    let (machine, _cards) = match &described {
+        Some(described) => gpu::simulated(described.clone(), probing)?,
+        None => (load::detect()?, Vec::new()),
     };
 
     let planning = Instant::now();
-    let planner = Planner::new(&profile, &machine).request(args.request());
+    let request = args.request();
+    let mut planner = Planner::new(&profile, &machine).request(request.clone());
+    for beside in &args.with {
+        planner = planner.beside(companion(beside, args.image_max_tokens, &header)?);
+    }
+    let advised = |error| advised(&planner, error);
     let (plan, asked) = if probing {
         let probe = Timed::new(&header)?;
-        (planner.plan_probed(&probe)?, Some(probe.spent.get()))
+        let plan = planner.plan_probed(&probe).map_err(advised)?;
+        (plan, Some(probe.spent.get()))
     } else {
-        (planner.plan()?, None)
+        (planner.plan().map_err(advised)?, None)
     };
     let estimate = planner
         .unknown()
@@ -74,6 +126,12 @@ fn answer(args: &PlanArgs, begin: Instant) -> Result<Answer, Box<dyn Error>> {
         .then(|| estimate(&profile, &machine, &plan))
         .transpose()?;
     let planning_took = planning.elapsed();
+    // Advice is about the model alone.
+    let in_words = !args.json && args.with.is_empty();
+    let advice = in_words.then(|| Advice::on(&planner, &plan));
+    let emitted = args
+        .outputs
+        .give(&plan, &request, &header, &machine, described.as_ref())?;
 
     Ok(Answer {
         plan,
@@ -84,7 +142,39 @@ fn answer(args: &PlanArgs, begin: Instant) -> Result<Answer, Box<dyn Error>> {
             probe: asked,
             total: begin.elapsed(),
         },
+        advice,
+        emitted,
     })
+}
+
+/// Why there is no plan, and the cheapest change with which there would be one.
+fn advised(planner: &Planner<'_>, error: plan::Error) -> String {
+    let advice = match &error {
+        plan::Error::DoesNotFit { .. } => Advice::of(planner).ok(),
+        _ => None,
+    };
+    match advice.as_ref().and_then(|advice| advice.changes.first()) {
+        Some(change) => format!("{error}; {change}"),
+        None => error.to_string(),
+    }
+}
+
+/// A file that is loaded beside the model of this header.
+fn companion(
+    beside: &Beside,
+    image_max_tokens: u32,
+    main: &Header,
+) -> Result<Companion, Box<dyn Error>> {
+    let in_file = |error: companion::Error| format!("{}: {error}", beside.path.display());
+    let header = Header::open(&beside.path)?;
+    let companion = match beside.role {
+        Role::Draft => Companion::draft(&header).map_err(in_file)?,
+        _ => Companion::mmproj(&header)
+            .map_err(in_file)?
+            .max_image_tokens(image_max_tokens),
+    };
+    companion.compatible_with(main).map_err(in_file)?;
+    Ok(companion)
 }
 
 /// What the arithmetic says of a plan's own placement.
@@ -106,8 +196,9 @@ fn estimate(
         .gpus()
         .filter_map(|placement| machine.gpus.iter().find(|gpu| is(gpu, placement)))
         .collect();
-    let estimate =
-        Estimate::new(profile, &gpus, &plan.context)?.tensor_split(&plan.tensor_split)?;
+    let estimate = Estimate::new(profile, &gpus, &plan.context)?
+        .tensor_split(&plan.tensor_split)?
+        .overrides(&plan.overrides)?;
     Ok(estimate.footprints(plan.n_gpu_layers))
 }
 

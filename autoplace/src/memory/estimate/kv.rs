@@ -257,6 +257,11 @@ impl KvTable {
             .unwrap_or(0)
     }
 
+    /// Bytes that a block's cache adds to the host, if the block is there.
+    pub(super) fn host_block_bytes(&self, block: usize) -> u64 {
+        self.blocks.get(block).map_or(0, |cache| cache.host)
+    }
+
     /// Bytes of the caches under this assignment: each where its block is, or all on the host.
     pub(super) fn cost(&self, assignment: &Assignment) -> KvCost {
         let mut cost = KvCost {

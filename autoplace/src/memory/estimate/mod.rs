@@ -20,14 +20,14 @@ mod stored;
 mod weights;
 
 use crate::machine::Gpu;
-use crate::profile::{ModelProfile, StateLaw};
+use crate::profile::{ModelProfile, StateLaw, Weight};
 
 use self::compute::Compute;
 use self::host_memory::Pinned;
 use self::kv::KvTable;
 use self::weights::WeightTable;
 use super::backend::BackendRules;
-use super::pattern::Pattern;
+use super::pattern::OverrideRules;
 use super::{ContextParams, ContextSizes, Error, Footprint, Footprints, TensorOverride};
 
 pub use assignment::{Assignment, Place, split_points};
@@ -125,25 +125,20 @@ impl Estimate {
     ///
     /// [`Error::Override`] for a pattern that is no regular expression or that C++ could read differently, and for a place that
     /// does not exist.
-    pub fn overrides(mut self, overrides: &[TensorOverride]) -> Result<Self, Error> {
-        let rule = |rule: &TensorOverride| match rule.place {
-            Place::Gpu(gpu) if gpu >= self.n_gpus => Err(Error::Override {
-                pattern: rule.pattern.clone(),
-                reason: format!("there is no GPU {gpu}: there are {}", self.n_gpus),
-            }),
-            place => Ok((Pattern::new(&rule.pattern)?, place)),
-        };
-        let rules: Vec<(Pattern, Place)> = overrides.iter().map(rule).collect::<Result<_, _>>()?;
-        if rules.is_empty() {
+    pub fn overrides(self, overrides: &[TensorOverride]) -> Result<Self, Error> {
+        if overrides.is_empty() {
             return Ok(self);
         }
-        let place = |name: &str| {
-            let first = rules.iter().find(|(pattern, _)| pattern.is_in(name));
-            first.map(|&(_, place)| place)
-        };
-        self.weights = self.weights.overridden(place);
+        let rules = OverrideRules::new(overrides, self.n_gpus)?;
+        Ok(self.placing(|name| rules.place(name)))
+    }
+
+    /// Puts weights elsewhere than their layer, by name. Also where nothing is moved llama.cpp keeps no copies of a graph in flight
+    /// (llama-context.cpp:437).
+    pub(crate) fn placing(mut self, place: impl Fn(&str) -> Option<Place>) -> Self {
+        self.weights = self.weights.overridden(&place);
         self.compute = self.compute.overridden(place);
-        Ok(self)
+        self
     }
 
     /// Where each layer goes with so many layers on the GPUs.
@@ -179,6 +174,19 @@ impl Estimate {
     pub fn layer_bytes(&self, gpu: usize, il: u32) -> u64 {
         let weights = self.weights.layer_bytes(gpu, il as usize);
         weights.saturating_add(self.kv.block_bytes(gpu, il as usize))
+    }
+
+    /// Bytes that a layer adds to the host, about: its weights and its cache.
+    #[must_use]
+    pub fn host_layer_bytes(&self, il: u32) -> u64 {
+        let weights = self.weights.host_layer_bytes(il as usize);
+        weights.saturating_add(self.kv.host_block_bytes(il as usize))
+    }
+
+    /// Bytes that a weight takes on a GPU by the rules of its backend.
+    #[must_use]
+    pub fn weight_bytes(&self, gpu: usize, weight: &Weight) -> u64 {
+        self.weights.weight_bytes(gpu, weight)
     }
 
     /// Bytes per device with the layers where the assignment puts them. It is one of this model's, on these GPUs: a layer on a
@@ -222,7 +230,13 @@ impl Estimate {
     /// Whether the compute buffers with so many layers on the GPUs are llama.cpp's to the byte.
     #[must_use]
     pub fn compute_is_exact(&self, n_gpu_layers: u32) -> bool {
-        self.compute.is_exact(&self.assignment(n_gpu_layers))
+        self.is_exact_for(&self.assignment(n_gpu_layers))
+    }
+
+    /// Whether the compute buffers of this assignment are llama.cpp's to the byte.
+    #[must_use]
+    pub fn is_exact_for(&self, assignment: &Assignment) -> bool {
+        self.compute.is_exact(assignment)
     }
 
     /// Whether weights and cache follow laws that we know.
@@ -245,14 +259,14 @@ impl Estimate {
     /// the order of a graph.
     #[must_use]
     pub fn uncertainty(&self, n_gpu_layers: u32, footprint: &Footprint) -> u64 {
+        self.uncertainty_of(self.compute_is_exact(n_gpu_layers), footprint)
+    }
+
+    /// The same for an assignment whose compute buffers are exact, or not.
+    pub(crate) fn uncertainty_of(&self, exact: bool, footprint: &Footprint) -> u64 {
         if !self.compute_is_simulated() {
             return footprint.compute.max(UNREAD_GRAPH);
         }
-        let divisor = if self.compute_is_exact(n_gpu_layers) {
-            64
-        } else {
-            8
-        };
-        footprint.compute / divisor
+        footprint.compute / if exact { 64 } else { 8 }
     }
 }

@@ -3,7 +3,7 @@
 
 use crate::memory::backend::BackendRules;
 use crate::memory::context::ContextParams;
-use crate::profile::ModelProfile;
+use crate::profile::{ModelProfile, Weight};
 
 use super::host_memory::{HostMemory, Pinned};
 use super::stored::{Group, Stored, StoredWeight};
@@ -208,6 +208,14 @@ impl WeightTable {
         self
     }
 
+    /// Bytes that a weight takes on a GPU.
+    pub(super) fn weight_bytes(&self, gpu: usize, weight: &Weight) -> u64 {
+        let rules = self.rules_of.get(gpu).map(|&rules| &self.rules[rules]);
+        rules.map_or(0, |rules| {
+            rules.alloc(weight.ty, weight.shape[0], weight.bytes)
+        })
+    }
+
     /// Bytes that a block adds to a GPU, or, past the last, the output layer.
     pub(super) fn layer_bytes(&self, gpu: usize, il: usize) -> u64 {
         let Some(&rules) = self.rules_of.get(gpu) else {
@@ -217,6 +225,11 @@ impl WeightTable {
             Some(block) => block.by_rules[rules],
             None => self.output.by_rules[rules].saturating_add(self.tied.by_rules[rules]),
         }
+    }
+
+    /// Bytes that a block adds to the host, or, past the last, the output layer.
+    pub(super) fn host_layer_bytes(&self, il: usize) -> u64 {
+        self.blocks.get(il).unwrap_or(&self.output).host
     }
 
     /// Bytes of the weights under this assignment.

@@ -1,7 +1,7 @@
 //! What generating one token reads: the bytes of each layer that must come from memory.
 
 use crate::memory::ContextParams;
-use crate::profile::{BlockState, ModelProfile, Weight};
+use crate::profile::{BlockState, ModelProfile, Role, Weight};
 
 /// Bytes that one generated token reads, layer by layer, the output layer last.
 ///
@@ -51,12 +51,13 @@ impl Traffic {
     }
 }
 
-/// What a token reads of a weight: of stacked experts (`ffn_*_exps`) its share.
-fn used_bytes(profile: &ModelProfile, weight: &Weight) -> u64 {
+/// What a token reads of a weight of a block: of experts its share.
+pub(in crate::plan) fn used_bytes(profile: &ModelProfile, weight: &Weight) -> u64 {
     match &profile.hparams.experts {
-        Some(experts) if weight.name.contains("_exps.") => {
-            let used = u64::from(experts.used).saturating_mul(weight.bytes);
-            used / u64::from(experts.count).max(1)
+        Some(experts) if weight.role == Role::Experts => {
+            let used = u128::from(experts.used) * u128::from(weight.bytes);
+            let share = used / u128::from(experts.count).max(1);
+            u64::try_from(share).unwrap_or(u64::MAX).min(weight.bytes)
         }
         _ => weight.bytes,
     }

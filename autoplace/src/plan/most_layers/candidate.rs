@@ -3,33 +3,14 @@
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 
-use crate::machine::Gpu;
 use crate::memory::estimate::Assignment;
-use crate::memory::{ContextParams, Estimate, Footprint, Footprints, Split};
+use crate::memory::{ContextParams, Estimate, Footprints, Split};
 
-use super::Error;
-use super::fit::{Levels, Room};
+use crate::plan::fit::{Levels, Room};
+use crate::plan::probe::with_output;
+use crate::plan::{Error, NoRoom, Probe};
+
 use super::spread::Spread;
-
-/// llama.cpp itself, asked what a placement takes without loading it.
-///
-/// Called for a handful of placements per plan. The load room brings it; without one the estimate decides.
-pub trait Probe {
-    /// Bytes per device with the model split so over these GPUs, or on the host alone where there are none.
-    ///
-    /// `output` and `mapped` of the answer may be left out (0, `None`): the planner adds the buffer of logits, which llama.cpp's
-    /// breakdown does not count, to the host's `compute` where `output` is 0.
-    ///
-    /// # Errors
-    ///
-    /// Whatever keeps llama.cpp from saying so.
-    fn footprints(
-        &self,
-        gpus: &[&Gpu],
-        params: &ContextParams,
-        split: &Split,
-    ) -> Result<Footprints, Box<dyn std::error::Error + Send + Sync>>;
-}
 
 /// Some GPUs with their estimate; the host alone where there are none.
 pub(super) struct Candidate<'a> {
@@ -162,6 +143,14 @@ impl<'a> Candidate<'a> {
             }
             (least, placed) = better;
         }
+        if least > 0 && more.is_empty() {
+            // Where there are few ways, all are tried.
+            let all = ways(n_gpu_layers, self.room.gpus.len()).unwrap_or_default();
+            let fitting = all.into_iter().map(at).find(|placed| {
+                placed.uses_all() && self.levels(n_gpu_layers, &placed.footprints).fit()
+            });
+            return fitting.unwrap_or(placed);
+        }
         placed
     }
 
@@ -176,12 +165,7 @@ impl<'a> Candidate<'a> {
 
     /// The GPUs, for people.
     pub(super) fn names(&self) -> String {
-        let names: Vec<&str> = self.room.gpus.iter().map(|gpu| gpu.name.as_str()).collect();
-        if names.is_empty() {
-            "the host".to_owned()
-        } else {
-            names.join(" and ")
-        }
+        self.room.names()
     }
 
     pub(super) fn estimated(&self, n_gpu_layers: u32) -> Levels {
@@ -219,6 +203,28 @@ impl<'a> Candidate<'a> {
     }
 }
 
+/// As many ways to share layers are tried one by one.
+const FEW: usize = 128;
+
+/// Every way to share so many layers; `None` where there are more than a few.
+fn ways(layers: u32, gpus: usize) -> Option<Vec<Vec<u32>>> {
+    let mut all = vec![Vec::new()];
+    for gpu in 0..gpus {
+        let mut longer = Vec::new();
+        for counts in all {
+            let rest = layers - counts.iter().sum::<u32>();
+            // The last takes what is left.
+            let least = if gpu + 1 == gpus { rest } else { 0 };
+            longer.extend((least..=rest).map(|count| [&counts[..], &[count]].concat()));
+        }
+        if longer.len() > FEW {
+            return None;
+        }
+        all = longer;
+    }
+    Some(all)
+}
+
 /// The same layers with one of them at the GPU before or behind.
 fn neighbours(counts: &[u32]) -> Vec<Vec<u32>> {
     let moved = |from: usize, to: usize| {
@@ -239,6 +245,16 @@ pub(super) struct Asked<'a, 'b> {
     known: RefCell<BTreeMap<u32, Option<Placed>>>,
     /// Why it refused the first.
     refusal: RefCell<Option<Error>>,
+    /// What there was no room for, in the first placement that could not even be asked about.
+    no_room: RefCell<Option<Error>>,
+}
+
+/// What a candidate's probe came to.
+pub(super) struct Answers {
+    /// By number of layers.
+    pub(super) placed: BTreeMap<u32, Placed>,
+    pub(super) refusal: Option<Error>,
+    pub(super) no_room: Option<Error>,
 }
 
 impl<'a, 'b> Asked<'a, 'b> {
@@ -248,17 +264,22 @@ impl<'a, 'b> Asked<'a, 'b> {
             candidate,
             known: RefCell::default(),
             refusal: RefCell::default(),
+            no_room: RefCell::default(),
         }
     }
 
-    /// All that was answered, by number of layers, and why the first refusal.
-    pub(super) fn into_answers(self) -> (BTreeMap<u32, Placed>, Option<Error>) {
+    /// All that was answered, and why the rest was not.
+    pub(super) fn into_answers(self) -> Answers {
         let answers = self.known.into_inner().into_iter();
-        let answers = answers.filter_map(|(n, placed)| Some((n, placed?)));
-        (answers.collect(), self.refusal.into_inner())
+        let placed = answers.filter_map(|(n, placed)| Some((n, placed?)));
+        Answers {
+            placed: placed.collect(),
+            refusal: self.refusal.into_inner(),
+            no_room: self.no_room.into_inner(),
+        }
     }
 
-    /// So many layers, with llama.cpp's own numbers; `None` where it refuses them.
+    /// So many layers, with llama.cpp's own numbers; `None` where it refuses them, or has not even the room to find out.
     ///
     /// It may refuse one placement and take the next: a device whose only blocks keep no cache fails a load
     /// (llama-kv-cache.cpp:287). Two refusals and no answer are the device's fault, or the model's.
@@ -275,6 +296,10 @@ impl<'a, 'b> Asked<'a, 'b> {
         let mut refusal = self.refusal.borrow_mut();
         let placed = match answer {
             Ok(placed) => Some(placed),
+            Err(error) if NoRoom::is(&error) => {
+                self.no_room.borrow_mut().get_or_insert(error);
+                None
+            }
             Err(error) => match refusal.take() {
                 Some(first) if known.values().all(Option::is_none) => return Err(first),
                 first => {
@@ -318,17 +343,14 @@ impl<'a, 'b> Asked<'a, 'b> {
     fn ask(&self, estimated: &Placed) -> Result<Placed, Error> {
         let candidate = self.candidate;
         let split = candidate.split(&estimated.counts);
-        let mut footprints = self
+        let footprints = self
             .probe
             .footprints(&candidate.room.gpus, &candidate.params, &split)
             .map_err(|source| Error::Probe {
                 n_gpu_layers: split.n_gpu_layers,
                 source,
             })?;
-        if footprints.output == 0 {
-            footprints.output = estimated.footprints.output;
-            footprints.host += Footprint::new(0, 0, footprints.output);
-        }
+        let footprints = with_output(footprints, estimated.footprints.output);
         Ok(Placed {
             counts: estimated.counts.clone(),
             footprints,

@@ -1,0 +1,149 @@
+//! What to change where not everything fits: each change is tried by the planner itself, on the changed model, machine or request,
+//! and only listed where the plan that comes of it is better.
+//!
+//! In flows a [`Planner`]; out flows an [`Advice`]: at most one item for each kind of change, in the order of what they cost: what is
+//! asked differently ([`asking`]), what is closed ([`closing`]), another file ([`quantising`]), other hardware ([`cards`]).
+
+mod asking;
+mod cards;
+mod change;
+mod closing;
+mod quantising;
+mod scene;
+mod trials;
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use super::{Error, Plan, Planner};
+
+pub use change::{Change, ChangeKind, Effect, Outcome};
+use scene::Scene;
+use trials::Trials;
+
+/// What would make more of a model fit.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct Advice {
+    /// The changes, the cheapest for the user first; empty where everything fits.
+    pub changes: Vec<Change>,
+    /// Set where layers on GPUs are not worth it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pointless: Option<Pointless>,
+    /// The tokens before the one whose generation all speeds are of; where a context is shorter, it is full.
+    pub depth: u32,
+}
+
+/// A plan that generates hardly faster than the host alone would. Speeds in tokens per second.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct Pointless {
+    /// Layers on GPUs.
+    pub n_gpu_layers: u32,
+    /// Layers of the model, the output layer counted.
+    pub layers: u32,
+    /// Of the plan.
+    pub tokens_per_second: f64,
+    /// With every layer on the host.
+    pub all_on_host: f64,
+}
+
+/// What a plan must be faster by for its GPU layers, or a change, to be worth it.
+const WORTH: f64 = 1.1;
+
+impl Advice {
+    /// Advice on what this planner plans, by the estimate.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Planner::plan`], but for [`Error::DoesNotFit`], which is what there is advice on.
+    pub fn of(planner: &Planner<'_>) -> Result<Self, Error> {
+        match planner.plan() {
+            Ok(plan) => Ok(Self::on(planner, &plan)),
+            Err(Error::DoesNotFit { .. }) => Ok(Self::about(planner, None)),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Advice on a plan that this planner has made, such as a probed one.
+    #[must_use]
+    pub fn on(planner: &Planner<'_>, plan: &Plan) -> Self {
+        Self::about(planner, Some(plan))
+    }
+
+    fn about(planner: &Planner<'_>, plan: Option<&Plan>) -> Self {
+        let scene = Scene::of(planner);
+        let depth = scene.depth(plan);
+        let trials = Trials::new(scene, depth, plan);
+        let changes = if trials.is_enough_already() {
+            Vec::new()
+        } else {
+            [
+                asking::changes(&trials),
+                closing::changes(&trials),
+                quantising::changes(&trials),
+                cards::changes(&trials),
+            ]
+            .concat()
+        };
+        Self {
+            changes,
+            pointless: plan.and_then(Pointless::of),
+            depth,
+        }
+    }
+}
+
+impl Pointless {
+    /// `None` where the plan is worth its layers on GPUs, where all or none are there, and where no speed is known.
+    fn of(plan: &Plan) -> Option<Self> {
+        let speed = plan.speed.as_ref()?;
+        let (tokens_per_second, all_on_host) = (speed.tokens_per_second, speed.all_on_host);
+        let on_both = plan.n_gpu_layers > 0 && !plan.full_offload;
+        (on_both && tokens_per_second <= all_on_host * WORTH).then_some(Self {
+            n_gpu_layers: plan.n_gpu_layers,
+            layers: plan.layers(),
+            tokens_per_second,
+            all_on_host,
+        })
+    }
+}
+
+impl fmt::Display for Pointless {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "pointless: {} of {} layers on GPUs generate about {} tok/s, the host alone {}",
+            self.n_gpu_layers,
+            self.layers,
+            change::PerSecond(self.tokens_per_second),
+            change::PerSecond(self.all_on_host)
+        )
+    }
+}
+
+impl fmt::Display for Advice {
+    /// A line per item, and nothing where there is none.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let pointless = self.pointless.iter().map(ToString::to_string);
+        let lines: Vec<String> = pointless
+            .chain(self.changes.iter().map(ToString::to_string))
+            .collect();
+        f.write_str(&lines.join("\n"))
+    }
+}
+
+impl Planner<'_> {
+    /// What to change where not everything fits, each change tried by this same planner, by the estimate: some dozens of plans.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`plan`](Self::plan), but for [`Error::DoesNotFit`], which is what there is advice on.
+    pub fn advice(&self) -> Result<Advice, Error> {
+        Advice::of(self)
+    }
+}
+
+#[cfg(test)]
+mod tests;

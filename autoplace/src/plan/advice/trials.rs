@@ -1,0 +1,160 @@
+//! Trying changes: the plan of each, and how much better it is.
+
+use crate::plan::{GpuLayers, HostParts, Plan};
+
+use super::{Change, ChangeKind, Effect, Outcome, Scene, WORTH};
+
+/// What changes are tried on.
+pub(super) struct Trials<'a> {
+    pub(super) scene: Scene<'a>,
+    depth: u32,
+    /// What there is without a change; `None` where it does not fit.
+    pub(super) before: Option<&'a Plan>,
+}
+
+impl<'a> Trials<'a> {
+    pub(super) const fn new(scene: Scene<'a>, depth: u32, before: Option<&'a Plan>) -> Self {
+        Self {
+            scene,
+            depth,
+            before,
+        }
+    }
+
+    /// Whether there is nothing to wish for.
+    pub(super) fn is_enough_already(&self) -> bool {
+        self.before
+            .is_some_and(|plan| self.is_enough(&Outcome::of(plan)))
+    }
+
+    /// Whether a plan is all that can be wished for: whoever names a number of layers wants that number, and without a GPU there is no
+    /// more than to be loaded.
+    fn is_enough(&self, outcome: &Outcome) -> bool {
+        outcome.full || !self.wants_all()
+    }
+
+    /// Whether every layer is to be on GPUs.
+    fn wants_all(&self) -> bool {
+        let exactly = matches!(self.scene.request.gpu_layers, GpuLayers::Exactly(_));
+        !exactly && !self.scene.machine.gpus.is_empty()
+    }
+
+    /// The plan with these changes, whether or not it is better; `None` where it does not fit.
+    pub(super) fn attempt(&self, kinds: Vec<ChangeKind>) -> Option<Change> {
+        let scene = kinds.iter().fold(self.scene.clone(), Scene::with);
+        let outcome = Outcome::of(&scene.plan(self.depth)?);
+        let effect = if self.is_enough(&outcome) {
+            Effect::Fits
+        } else if self.before.is_none() {
+            Effect::Loads
+        } else {
+            Effect::More
+        };
+        let before = self.before.map(Outcome::of);
+        let before = before.and_then(|before| before.tokens_per_second);
+        Some(Change {
+            kinds,
+            effect,
+            outcome,
+            speedup: outcome
+                .tokens_per_second
+                .zip(before)
+                .map(|(after, before)| after / before),
+        })
+    }
+
+    /// Whether everything fits with these changes. Nothing is left to the host then, so that no part of a block need be thought of, which
+    /// makes it many times as quick.
+    fn fits(&self, kinds: &[ChangeKind]) -> bool {
+        let mut scene = kinds.iter().fold(self.scene.clone(), Scene::with);
+        if self.wants_all() && !scene.has_room_for_weights() {
+            return false;
+        }
+        scene.request.host_parts = HostParts::None;
+        let plan = scene.plan(self.depth);
+        plan.is_some_and(|plan| self.is_enough(&Outcome::of(&plan)))
+    }
+
+    /// The first of ever greater changes with which everything fits. `most` says how many changes there are, and `change` makes the one of
+    /// an index.
+    pub(super) fn first_that_fits(
+        &self,
+        most: usize,
+        change: &impl Fn(usize) -> Vec<ChangeKind>,
+    ) -> Option<Change> {
+        let last = most.checked_sub(1)?;
+        if !self.fits(&change(last)) {
+            return None;
+        }
+        let first = first(last, |index| self.fits(&change(index)));
+        let attempt = self.attempt(change(first))?;
+        (attempt.effect == Effect::Fits).then_some(attempt)
+    }
+
+    /// The same; else, where nothing could be loaded before, the first with which the model can be, and else what gains most, the last, if
+    /// that is worth it.
+    pub(super) fn least(
+        &self,
+        most: usize,
+        change: &impl Fn(usize) -> Vec<ChangeKind>,
+    ) -> Option<Change> {
+        if let Some(first) = self.first_that_fits(most, change) {
+            return Some(first);
+        }
+        let last = most.checked_sub(1)?;
+        let greatest = self.attempt(change(last))?;
+        if self.before.is_some() {
+            return self.is_worth_it(&greatest).then_some(greatest);
+        }
+        let first = first(last, |index| self.attempt(change(index)).is_some());
+        self.attempt(change(first))
+    }
+
+    /// The change, if it is worth it.
+    pub(super) fn worthwhile(&self, kinds: Vec<ChangeKind>) -> Option<Change> {
+        self.attempt(kinds)
+            .filter(|change| self.is_worth_it(change))
+    }
+
+    /// Whether all fits, or more is on GPUs, and generation is faster by a tenth where speeds are known.
+    pub(super) fn is_worth_it(&self, change: &Change) -> bool {
+        let Some(before) = self.before.map(Outcome::of) else {
+            return true;
+        };
+        match change.effect {
+            Effect::Fits | Effect::Loads => true,
+            Effect::More => {
+                let more = change.outcome.placed() > before.placed();
+                more && change.speedup.is_none_or(|speedup| speedup >= WORTH)
+            }
+        }
+    }
+}
+
+/// The first index that holds, of which the last one does and all after the first one do, by halving.
+fn first(last: usize, holds: impl Fn(usize) -> bool) -> usize {
+    let (mut low, mut high) = (0, last);
+    while low < high {
+        let middle = low.midpoint(high);
+        if holds(middle) {
+            high = middle;
+        } else {
+            low = middle + 1;
+        }
+    }
+    high
+}
+
+#[cfg(test)]
+mod tests {
+    use super::first;
+
+    #[test]
+    fn the_first_that_holds_is_found_by_halving() {
+        for last in 0..20 {
+            for begin in 0..=last {
+                assert_eq!(first(last, |index| index >= begin), begin);
+            }
+        }
+    }
+}

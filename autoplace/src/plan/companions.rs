@@ -1,0 +1,222 @@
+//! What is loaded beside the main model: where it goes, and what it leaves.
+
+use serde::{Deserialize, Serialize};
+
+use crate::machine::{Bytes, Gpu, Machine};
+use crate::memory::companion::{Error as CompanionError, Role};
+use crate::memory::{Companion, CompanionBytes, ContextParams, Headroom, Workload};
+
+use super::{Context, Error, Plan, Planner};
+
+/// As many GPUs are tried for a companion: those with most free memory.
+const MOST_GPUS: usize = 4;
+
+/// A companion as it was planned.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct PlannedCompanion {
+    /// What it is for.
+    pub role: Role,
+    /// Its name for people.
+    pub name: String,
+    /// The GPU that it is on, by its name for people; `None` on the host.
+    pub gpu: Option<String>,
+    /// What it takes.
+    pub bytes: CompanionBytes,
+}
+
+/// Where each companion goes: on the GPU of this index, or on the host.
+type Spots = Vec<Option<usize>>;
+
+/// A machine on which the companions have their places already.
+struct Arrangement {
+    machine: Machine,
+    placed: Vec<PlannedCompanion>,
+    /// Bytes that the companions take of each GPU, pools included, and of the host.
+    taken: Vec<u64>,
+    taken_of_host: u64,
+}
+
+impl Planner<'_> {
+    /// The best plan over all places of the companions. On a GPU they come first: an image takes a hundred times as long on the host,
+    /// and a draft that is no faster than the model is none.
+    pub(super) fn beside_companions(
+        &self,
+        plan: impl Fn(&Planner<'_>) -> Result<Plan, Error>,
+    ) -> Result<Plan, Error> {
+        let params = self.params();
+        let mut request = self.request.clone();
+        if self.companions.iter().any(|one| one.role() == Role::Draft) {
+            // The context of a draft is as long as the model's, and has been counted so.
+            request.context = Context::Tokens(params.n_ctx);
+        }
+        let mut best: Option<(Plan, Arrangement)> = None;
+        let mut failed = None;
+        let mut on_host = 0;
+        for spots in self.all_spots() {
+            let host = spots.iter().filter(|spot| spot.is_none()).count();
+            if host > on_host && best.is_some() {
+                break;
+            }
+            on_host = host;
+            let Some(arrangement) = self.arrange(&spots, &params)? else {
+                continue;
+            };
+            let planner = Planner::new(self.profile, &arrangement.machine).request(request.clone());
+            let found = if planner.unknown().is_some() {
+                plan(&planner)
+            } else {
+                planner.plan()
+            };
+            match found {
+                Ok(found) => {
+                    let better = |(known, _): &(Plan, _)| is_better(&found, known);
+                    if best.as_ref().is_none_or(better) {
+                        best = Some((found, arrangement));
+                    }
+                }
+                Err(error) => failed = Some(error),
+            }
+        }
+        let names: Vec<String> = self.companions.iter().map(ToString::to_string).collect();
+        let beside = |source: Option<Error>| Error::Beside {
+            companions: names.join(" and "),
+            source: source.map(Box::new),
+        };
+        let Some((_, arrangement)) = best else {
+            return Err(beside(failed));
+        };
+        let planner = Planner::new(self.profile, &arrangement.machine).request(request);
+        let found = plan(&planner).map_err(|error| beside(Some(error)))?;
+        Ok(arrangement.told(found, self.machine))
+    }
+
+    /// Every way to place the companions, those with fewer on the host first.
+    fn all_spots(&self) -> Vec<Spots> {
+        let mut gpus: Vec<usize> = (0..self.machine.gpus.len())
+            .filter(|&gpu| self.machine.gpus[gpu].free > 0)
+            .collect();
+        gpus.sort_by_key(|&gpu| std::cmp::Reverse(self.machine.gpus[gpu].free));
+        gpus.truncate(MOST_GPUS);
+        gpus.sort_unstable();
+        let spots: Vec<Option<usize>> = gpus.into_iter().map(Some).chain([None]).collect();
+        let mut all = vec![Spots::new()];
+        for _ in &self.companions {
+            let longer = all
+                .iter()
+                .flat_map(|begun| spots.iter().map(|&spot| [&begun[..], &[spot]].concat()));
+            all = longer.collect();
+        }
+        all.sort_by_key(|spots| spots.iter().filter(|spot| spot.is_none()).count());
+        all
+    }
+
+    /// What is left with the companions in these places; `None` where one finds no room.
+    fn arrange(&self, spots: &Spots, params: &ContextParams) -> Result<Option<Arrangement>, Error> {
+        let mut machine = self.machine.clone();
+        let mut taken = vec![0_u64; machine.gpus.len()];
+        let mut taken_of_host = 0_u64;
+        let mut placed = Vec::new();
+        for (companion, &spot) in self.companions.iter().zip(spots) {
+            let gpu = spot.map(|gpu| &self.machine.gpus[gpu]);
+            let bytes = companion.bytes(gpu, params)?;
+            let of_host = bytes.host.total().saturating_add(bytes.host_uncertainty);
+            taken_of_host = taken_of_host.saturating_add(of_host);
+            if let (Some(index), Some(gpu)) = (spot, gpu) {
+                let of_gpu = self.taken_of_gpu(companion, gpu, &bytes, params)?;
+                taken[index] = taken[index].saturating_add(of_gpu);
+                if gpu.shares_host_memory() {
+                    taken_of_host = taken_of_host.saturating_add(of_gpu);
+                }
+            }
+            placed.push(PlannedCompanion {
+                role: companion.role(),
+                name: companion.name().to_owned(),
+                gpu: gpu.map(|gpu| gpu.name.clone()),
+                bytes,
+            });
+        }
+        for (gpu, &taken) in machine.gpus.iter_mut().zip(&taken) {
+            // Its driver and a margin are needed there, whether or not the model has a layer there too.
+            let headroom = self.request.headroom;
+            let beside = headroom.of_gpu(gpu, &Workload::default(), 0, self.machine.wsl);
+            if taken > 0 && taken.saturating_add(beside.total()) > gpu.free {
+                return Ok(None);
+            }
+            gpu.free -= taken;
+        }
+        if taken_of_host > machine.host.available {
+            return Ok(None);
+        }
+        machine.host.available -= taken_of_host;
+        Ok(Some(Arrangement {
+            machine,
+            placed,
+            taken,
+            taken_of_host,
+        }))
+    }
+
+    /// Bytes that a companion takes of its GPU: its own, what they may be wrong by, and the pools of its backend.
+    fn taken_of_gpu(
+        &self,
+        companion: &Companion,
+        gpu: &Gpu,
+        bytes: &CompanionBytes,
+        params: &ContextParams,
+    ) -> Result<u64, CompanionError> {
+        let workload = companion.workload(params)?;
+        let pools = Headroom::Default
+            .of_gpu(gpu, &workload, 0, self.machine.wsl)
+            .growth;
+        let own = bytes.gpu.total().saturating_add(bytes.gpu_uncertainty);
+        Ok(own.saturating_add(pools))
+    }
+}
+
+impl Arrangement {
+    /// The plan on this arrangement as one of the whole machine.
+    fn told(self, mut plan: Plan, machine: &Machine) -> Plan {
+        for (index, gpu) in self.machine.gpus.iter().enumerate() {
+            let whole = &machine.gpus[index];
+            let mut of_gpu = plan.placements.iter_mut().filter(|placement| {
+                (&placement.name, &placement.device, placement.free)
+                    == (&gpu.name, &gpu.device, gpu.free)
+                    && placement.companions == 0
+            });
+            if let Some(placement) = of_gpu.next() {
+                placement.free = whole.free;
+                placement.companions = self.taken[index];
+            }
+        }
+        if let Some(host) = plan.placements.last_mut() {
+            host.free = machine.host.available;
+            host.companions = self.taken_of_host;
+        }
+        for companion in &self.placed {
+            let bytes = companion
+                .bytes
+                .gpu
+                .total()
+                .saturating_add(companion.bytes.host.total());
+            let place = companion.gpu.as_deref().unwrap_or("the host");
+            let note = format!(
+                "{} {} on {place}: {}",
+                companion.role,
+                companion.name,
+                Bytes(bytes)
+            );
+            plan.notes.push(note);
+        }
+        plan.companions = self.placed;
+        plan
+    }
+}
+
+/// Whether a plan is faster, or where no speed is known has more layers on GPUs.
+fn is_better(plan: &Plan, known: &Plan) -> bool {
+    match (&plan.speed, &known.speed) {
+        (Some(plan), Some(known)) => plan.tokens_per_second > known.tokens_per_second,
+        _ => (plan.n_gpu_layers, known.parted_blocks) > (known.n_gpu_layers, plan.parted_blocks),
+    }
+}

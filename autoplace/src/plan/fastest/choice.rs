@@ -1,0 +1,196 @@
+//! What the search found, as a choice with its reasons.
+
+use std::collections::BTreeSet;
+
+use crate::machine::{Bytes, Gpu};
+use crate::plan::chosen::Chosen;
+use crate::plan::fit::{Level, Levels};
+use crate::plan::{Confidence, Error, Probe};
+
+use super::path::Path;
+use super::{Corrections, Fastest, Found, Given, Probed};
+
+impl<'a> Fastest<'a> {
+    /// The fastest placement by the estimate; `None` where nothing fits.
+    ///
+    /// # Errors
+    ///
+    /// What keeps llama.cpp from taking the parameters at all.
+    pub(in crate::plan) fn choose(&self) -> Result<Option<Chosen<'a>>, Error> {
+        let given = Given {
+            corrections: &Corrections::default(),
+            known: &BTreeSet::new(),
+            shunned: &BTreeSet::new(),
+            below: f64::INFINITY,
+            careful: true,
+        };
+        let Some(found) = self.search(&given)? else {
+            return Ok(None);
+        };
+        let nearest = self.nearest(&found.path, &given)?;
+        let confidence = if self.estimate(&found.path)?.compute_is_simulated() {
+            Confidence::Simulated
+        } else {
+            Confidence::Modelled
+        };
+        Ok(Some(self.chosen(found, nearest.as_ref(), confidence)))
+    }
+
+    /// The fastest placement by the probe; `None` where it found none.
+    ///
+    /// # Errors
+    ///
+    /// As [`choose`](Self::choose); [`Error::Probe`] where llama.cpp refuses what is better than the host alone.
+    pub(in crate::plan) fn choose_probed(
+        &self,
+        probe: &dyn Probe,
+    ) -> Result<Option<Chosen<'a>>, Error> {
+        let mut probed = Probed::new(self, probe);
+        let found = probed.search()?;
+        match (found, probed.refusal) {
+            (Some((found, nearest)), refusal)
+                if refusal.is_none() || !found.path.runs.is_empty() =>
+            {
+                let mut chosen = self.chosen(found, nearest.as_ref(), Confidence::Probed);
+                let left_out = |(gpus, error)| format!("{gpus} was left out: {error}");
+                chosen.notes.extend(refusal.map(left_out));
+                Ok(Some(chosen))
+            }
+            // Falling back to the host would hide the reason behind a slow model.
+            (_, Some((_, error))) => Err(error),
+            _ => Ok(None),
+        }
+    }
+
+    fn chosen(&self, found: Found, nearest: Option<&Found>, confidence: Confidence) -> Chosen<'a> {
+        let path = &found.path;
+        Chosen {
+            room: self.room(path),
+            params: self.params(path).clone(),
+            split: self.split(path),
+            assignment: self.assignment(path),
+            counts: path.counts(),
+            parted_blocks: self.parted_blocks(path),
+            confidence,
+            why: self.why(&found, nearest),
+            notes: self.notes(path),
+            levels: found.levels,
+        }
+    }
+
+    /// What decided.
+    fn why(&self, found: &Found, nearest: Option<&Found>) -> String {
+        let path = &found.path;
+        let layers = self.profile.full_offload();
+        let n: u32 = path.counts().iter().sum();
+        let parted = self.parted_blocks(path);
+        let names = |path: &Path| self.room(path).names();
+        let lacks = |nearest: &Found| {
+            let shortfalls = self.room(&nearest.path).shortfalls(&nearest.levels);
+            let missing: Vec<String> = shortfalls
+                .into_iter()
+                .filter(|shortfall| shortfall.missing > 0)
+                .map(|lack| format!("{} more on {}", Bytes(lack.missing), lack.device))
+                .collect();
+            missing.join(" and ")
+        };
+        if path.runs.is_empty() {
+            return match nearest {
+                _ if self.gpus.is_empty() && self.slow.is_empty() => {
+                    "no layer on a GPU: there is no usable one".to_owned()
+                }
+                _ if self.gpus.is_empty() => {
+                    "no layer on a GPU: none reads its memory faster than the host".to_owned()
+                }
+                Some(nearest) => {
+                    let lacks = lacks(nearest);
+                    format!("no layer on a GPU: the output layer alone needs {lacks}")
+                }
+                None => "no layer on a GPU: the host alone is faster".to_owned(),
+            };
+        }
+        let spare = spare(&found.levels);
+        let all = if n == layers {
+            format!("all {layers} layers on {}", names(path))
+        } else {
+            format!("{n} of {layers} layers")
+        };
+        let kept = if parted == 0 {
+            all
+        } else {
+            let blocks = if parted == 1 { "block" } else { "blocks" };
+            let what = self.parts_in_words();
+            format!("{all}, {what} of {parted} {blocks} on the host")
+        };
+        match nearest {
+            None => format!("{kept}, {spare}"),
+            Some(nearest) if nearest.path.kept() < path.kept() => {
+                format!("{kept}: one part less there needs {}", lacks(nearest))
+            }
+            Some(nearest) if nearest.path.first < path.first => {
+                format!("{kept}: layer {} needs {}", n + 1, lacks(nearest))
+            }
+            Some(_) => format!("{kept}, {spare}"),
+        }
+    }
+
+    /// What is not used, and what was changed to be faster.
+    fn notes(&self, path: &Path) -> Vec<String> {
+        let mut notes = Vec::new();
+        let used = self.room(path).gpus;
+        let is_used = |gpu: &&&Gpu| used.iter().any(|used| std::ptr::eq(*used, **gpu));
+        let list = |gpus: Vec<&str>| gpus.join(", ");
+        let unused: Vec<&str> = self
+            .gpus
+            .iter()
+            .filter(|gpu| !is_used(gpu))
+            .map(|gpu| gpu.name.as_str())
+            .collect();
+        if !used.is_empty() && !unused.is_empty() {
+            notes.push(format!(
+                "not used, as the plan would not be faster: {}",
+                list(unused)
+            ));
+        }
+        if !self.gpus.is_empty() && !self.slow.is_empty() {
+            let slow = self.slow.iter().map(|gpu| gpu.name.as_str()).collect();
+            notes.push(format!(
+                "not used, as the host reads faster: {}",
+                list(slow)
+            ));
+        }
+        let (wanted, params) = (self.wanted(), self.params(path));
+        if params.type_k != wanted.type_k {
+            notes.push(format!(
+                "keys and values as {}, which is faster than with {}",
+                params.type_k, wanted.type_k
+            ));
+        }
+        if params.offload_kqv != wanted.offload_kqv {
+            notes.push("keys and values on the host: long prompts are slow there".to_owned());
+        }
+        if params.n_ubatch != wanted.n_ubatch {
+            notes.push(format!(
+                "{} tokens are computed at once instead of {}",
+                params.n_ubatch, wanted.n_ubatch
+            ));
+        }
+        if path.single_copy {
+            notes.push(
+                "a single copy of the graph: prompts do not flow through several GPUs at once"
+                    .to_owned(),
+            );
+        }
+        notes
+    }
+}
+
+/// What is left of the GPUs.
+fn spare(levels: &Levels) -> String {
+    let spare = |level: &Level| level.budget.saturating_sub(level.needed);
+    let least = levels.gpus.iter().map(spare).min().unwrap_or(0);
+    match levels.gpus.len() {
+        1 => format!("{} to spare", Bytes(least)),
+        _ => format!("at least {} to spare on each", Bytes(least)),
+    }
+}

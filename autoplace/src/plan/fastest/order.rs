@@ -1,0 +1,128 @@
+//! In which orders GPUs may share the layers: llama.cpp gives each of them a run of layers, the first GPU the lowest.
+
+use crate::machine::{Gpu, GpuKind};
+use crate::plan::speed::Rate;
+
+/// As many GPUs as every order of them is looked at.
+const ALL_ORDERS: usize = 4;
+
+/// GPUs in the order in which they take layers, as indices.
+pub(super) type Order = Vec<usize>;
+
+/// Every order of every set of GPUs that may work together. Of GPUs that are equal in all that counts only the first ones are taken.
+///
+/// More than four GPUs have too many orders: of those the fastest one, the two fastest, ... are taken, as they come in the machine,
+/// from the fastest to the slowest, and the other way round.
+pub(super) fn orders(gpus: &[&Gpu], rates: &[Rate]) -> Vec<Order> {
+    let (own, shared): (Vec<usize>, Vec<usize>) =
+        (0..gpus.len()).partition(|&gpu| gpus[gpu].kind != GpuKind::Integrated);
+    // One that uses the host's memory adds none to that of others; llama.cpp leaves it out too (llama.cpp:250).
+    let mut all: Vec<Order> = shared.into_iter().map(|gpu| vec![gpu]).collect();
+    if own.len() <= ALL_ORDERS {
+        let equal = |a: usize, b: usize| are_equal(gpus[a], gpus[b]);
+        extend(&mut all, &mut Vec::new(), &own, &equal);
+    } else {
+        let mut fastest = own;
+        fastest.sort_by(|&a, &b| {
+            let rate = |gpu: usize| rates[gpu].bytes_per_second;
+            rate(b)
+                .total_cmp(&rate(a))
+                .then(gpus[b].free.cmp(&gpus[a].free))
+        });
+        for n in 1..=fastest.len() {
+            let fastest = &fastest[..n];
+            let mut in_place = fastest.to_vec();
+            in_place.sort_unstable();
+            all.extend([
+                in_place,
+                fastest.to_vec(),
+                fastest.iter().rev().copied().collect(),
+            ]);
+        }
+    }
+    all.sort_by(|a, b| a.len().cmp(&b.len()).then_with(|| a.cmp(b)));
+    all.dedup();
+    all
+}
+
+/// Every order that begins with `begun`.
+fn extend(
+    all: &mut Vec<Order>,
+    begun: &mut Order,
+    gpus: &[usize],
+    equal: &impl Fn(usize, usize) -> bool,
+) {
+    for &gpu in gpus {
+        let unused = |other: &usize| !begun.contains(other);
+        let twin = gpus
+            .iter()
+            .filter(|other| unused(other))
+            .any(|&other| other < gpu && equal(other, gpu));
+        if !unused(&gpu) || twin {
+            continue;
+        }
+        begun.push(gpu);
+        all.push(begun.clone());
+        extend(all, begun, gpus, equal);
+        begun.pop();
+    }
+}
+
+/// Whether one may stand for the other in every plan.
+fn are_equal(a: &Gpu, b: &Gpu) -> bool {
+    let what_counts = |gpu: &Gpu| {
+        let mut gpu = gpu.clone();
+        gpu.name.clear();
+        gpu.description.clear();
+        gpu.device = None;
+        gpu.pci_id = None;
+        gpu.processes = None;
+        gpu.nvml = None;
+        gpu.mig = None;
+        gpu
+    };
+    what_counts(a) == what_counts(b)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::orders;
+    use crate::machine::{Gpu, GpuKind, gib};
+    use crate::plan::speed::Rate;
+
+    fn of(gpus: &[Gpu]) -> Vec<Vec<usize>> {
+        let gpus: Vec<&Gpu> = gpus.iter().collect();
+        let rates: Vec<Rate> = (0..gpus.len()).map(|n| Rate::new(n as f64)).collect();
+        orders(&gpus, &rates)
+    }
+
+    #[test]
+    fn unequal_gpus_come_in_every_order_and_equal_ones_in_one() {
+        let card = |free| Gpu::new("card").total(gib(24)).free(gib(free));
+        assert_eq!(
+            of(&[card(8), card(9)]),
+            [vec![0], vec![1], vec![0, 1], vec![1, 0]]
+        );
+        assert_eq!(of(&[card(8), card(8)]), [vec![0], vec![0, 1]]);
+        // 4 + 12 + 24 + 24 of four unequal ones.
+        assert_eq!(of(&[card(5), card(6), card(7), card(8)]).len(), 64);
+        assert_eq!(of(&[card(5), card(5), card(5), card(5)]).len(), 4);
+    }
+
+    #[test]
+    fn one_that_shares_the_hosts_memory_works_alone() {
+        let shared = Gpu::new("shared").kind(GpuKind::Integrated).total(gib(8));
+        let card = Gpu::new("card").total(gib(8));
+        assert_eq!(of(&[shared, card]), [vec![0], vec![1]]);
+    }
+
+    #[test]
+    fn of_many_the_fastest_are_taken() {
+        let cards: Vec<Gpu> = (1..=15)
+            .map(|n| Gpu::new("card").total(gib(24)).free(gib(n)))
+            .collect();
+        let all = of(&cards);
+        assert!(all.len() <= 45, "{}", all.len());
+        assert!(all.contains(&(0..15).collect()) && all.contains(&vec![14]));
+    }
+}

@@ -1,0 +1,124 @@
+//! The parts of blocks that may stay on the host while the block is on a GPU.
+
+use std::collections::BTreeMap;
+
+use crate::memory::{Place, TensorOverride};
+use crate::plan::HostParts;
+use crate::plan::speed::used_bytes;
+use crate::profile::{ModelProfile, Role, Weight};
+
+/// Weights of a block that belong together: `ffn_down_exps.weight` and its bias.
+#[derive(Debug, Clone)]
+pub(super) struct Part<'a> {
+    pub(super) block: u32,
+    /// What its names have in common: `ffn_down_exps`.
+    stem: &'a str,
+    pub(super) weights: Vec<&'a Weight>,
+    /// Bytes that a token reads of them.
+    pub(super) used: u64,
+}
+
+/// All parts that may stay on the host, block after block.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Parts<'a> {
+    pub(super) all: Vec<Part<'a>>,
+    /// Where those of each block begin, and the end.
+    begins: Vec<usize>,
+}
+
+impl<'a> Parts<'a> {
+    pub(super) fn of(profile: &'a ModelProfile, wanted: HostParts) -> Self {
+        let mut parts = Self::default();
+        for (block, weights) in profile.weights.blocks.iter().enumerate() {
+            parts.begins.push(parts.all.len());
+            let block = u32::try_from(block).unwrap_or(u32::MAX);
+            // Against the order of their names: up, gate, down. The last ones are the first to stay on the host, as with llama.cpp's
+            // own fit.
+            let mut stems: BTreeMap<&str, Vec<&Weight>> = BTreeMap::new();
+            for weight in &weights.weights {
+                if let Some(stem) = stem(weight, wanted) {
+                    stems.entry(stem).or_default().push(weight);
+                }
+            }
+            parts
+                .all
+                .extend(stems.into_iter().rev().map(|(stem, weights)| {
+                    let used = weights.iter().map(|weight| used_bytes(profile, weight));
+                    Part {
+                        block,
+                        stem,
+                        used: used.fold(0, u64::saturating_add),
+                        weights,
+                    }
+                }));
+        }
+        parts.begins.push(parts.all.len());
+        parts
+    }
+
+    /// Where the parts of this block begin, or, past the last block, where they end.
+    pub(super) fn begin(&self, block: u32) -> usize {
+        let last = self.begins.len() - 1;
+        self.begins[(block as usize).min(last)]
+    }
+
+    /// Parts in these blocks.
+    pub(super) fn count(&self, begin: u32, end: u32) -> u32 {
+        u32::try_from(self.begin(end) - self.begin(begin)).unwrap_or(u32::MAX)
+    }
+
+    /// The overrides that keep the last parts of some blocks on the host: for each `(end, count)` so many parts before this block.
+    /// One pattern for each kind of part.
+    pub(super) fn overrides(&self, kept: &[(u32, u32)]) -> Vec<TensorOverride> {
+        let mut blocks_of: BTreeMap<&str, Vec<String>> = BTreeMap::new();
+        for part in self.kept(kept) {
+            let blocks = blocks_of.entry(part.stem).or_default();
+            blocks.push(part.block.to_string());
+        }
+        // Of one length in most cases: kinds with the same blocks share a pattern.
+        let mut stems_of: BTreeMap<Vec<String>, Vec<&str>> = BTreeMap::new();
+        for (stem, blocks) in blocks_of {
+            stems_of.entry(blocks).or_default().push(stem);
+        }
+        stems_of
+            .into_iter()
+            .map(|(blocks, stems)| {
+                let (blocks, stems) = (one_of(&blocks), one_of(&stems));
+                TensorOverride::new(format!(r"^blk\.{blocks}\.{stems}\."), Place::Host)
+            })
+            .collect()
+    }
+
+    /// These parts.
+    pub(super) fn kept(&self, kept: &[(u32, u32)]) -> impl Iterator<Item = &Part<'a>> {
+        kept.iter().flat_map(|&(end, count)| {
+            let end = self.begin(end);
+            &self.all[end.saturating_sub(count as usize)..end]
+        })
+    }
+}
+
+/// A pattern for any of some texts without special characters.
+fn one_of<T: AsRef<str>>(texts: &[T]) -> String {
+    match texts {
+        [one] => one.as_ref().to_owned(),
+        many => {
+            let many: Vec<&str> = many.iter().map(AsRef::as_ref).collect();
+            format!("({})", many.join("|"))
+        }
+    }
+}
+
+/// The part that a weight belongs to, if it may stay on the host.
+fn stem(weight: &Weight, wanted: HostParts) -> Option<&str> {
+    let may = match (weight.role, wanted) {
+        (_, HostParts::None) => false,
+        (Role::Experts, _) => true,
+        (Role::FeedForward | Role::SharedExperts, HostParts::FeedForward) => weight.is_matrix(),
+        _ => false,
+    };
+    let (_, rest) = weight.name.strip_prefix("blk.")?.split_once('.')?;
+    let (stem, _) = rest.split_once('.')?;
+    let plain = |c: char| c.is_ascii_alphanumeric() || c == '_';
+    (may && stem.chars().all(plain)).then_some(stem)
+}

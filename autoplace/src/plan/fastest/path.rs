@@ -1,0 +1,296 @@
+//! Ways through the layers, the cheapest first: the host takes the first layers, then each GPU of an order a run of them.
+//!
+//! What a run costs does not depend on the other runs, but for compute buffers; without those the cheapest way on from any layer is
+//! found once, from the back. With that as a bound the ways come out of a heap in order of their cost (A*), and the first one
+//! that has room for its compute buffers too is the cheapest that does.
+
+use std::cmp::Ordering;
+use std::collections::BinaryHeap;
+
+use super::parts::Parts;
+use super::table::{Run, Table};
+
+/// What a way costs, and what it takes of the host.
+pub(super) trait Prices {
+    /// Cost of a run on the `n`th GPU of the order.
+    fn run(&self, n: usize, run: Run) -> f64;
+    /// What a way costs more that keeps a single copy of its graph.
+    fn single_copy(&self) -> f64;
+}
+
+/// The cheapest ways on, for one order of GPUs.
+#[derive(Debug)]
+pub(super) struct Onward {
+    /// `cost[n][begin]`: of the layers from `begin` on, with the GPUs from the `n`th on.
+    cost: Vec<Vec<f64>>,
+    /// The least bytes that these leave to the host.
+    host: Vec<Vec<u64>>,
+}
+
+impl Onward {
+    pub(super) fn new(
+        order: &[usize],
+        table: &Table,
+        parts: &Parts<'_>,
+        prices: &impl Prices,
+    ) -> Self {
+        let layers = table.layers as usize;
+        let mut cost = vec![vec![f64::INFINITY; layers + 1]; order.len() + 1];
+        let mut host = vec![vec![u64::MAX; layers + 1]; order.len() + 1];
+        cost[order.len()][layers] = 0.0;
+        host[order.len()][layers] = 0;
+        for (n, &gpu) in order.iter().enumerate().rev() {
+            for begin in 0..table.layers {
+                for end in begin + 1..=table.layers {
+                    let after = cost[n + 1][end as usize];
+                    if after.is_infinite() {
+                        continue;
+                    }
+                    let Some(run) = table.roomiest(gpu, Run::of(n, begin, end, 0), parts) else {
+                        // More layers take more room.
+                        break;
+                    };
+                    let all = prices.run(n, run) + after;
+                    let on_host = table.kept_bytes(run, parts);
+                    let on_host = on_host.saturating_add(host[n + 1][end as usize]);
+                    let (cost, host) = (&mut cost[n][begin as usize], &mut host[n][begin as usize]);
+                    *cost = cost.min(all);
+                    *host = on_host.min(*host);
+                }
+            }
+        }
+        Self { cost, host }
+    }
+}
+
+/// A way, or the begin of one.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Path {
+    /// Which setting, and which order of GPUs.
+    pub(super) setting: usize,
+    pub(super) order: usize,
+    /// Layers on the host.
+    pub(super) first: u32,
+    /// For each GPU where its layers end, and the parts of them that stay on the host.
+    pub(super) runs: Vec<(u32, u32)>,
+    /// Whether it keeps a single copy of its graph, where llama.cpp would keep four.
+    pub(super) single_copy: bool,
+}
+
+impl Path {
+    fn end(&self) -> u32 {
+        self.runs.last().map_or(self.first, |&(end, _)| end)
+    }
+
+    /// The runs with their begins.
+    pub(super) fn runs(&self) -> impl Iterator<Item = Run> {
+        let begins = std::iter::once(self.first).chain(self.runs.iter().map(|&(end, _)| end));
+        let runs = begins.zip(&self.runs).enumerate();
+        runs.map(|(n, (begin, &(end, kept)))| Run::of(n, begin, end, kept))
+    }
+
+    /// Layers on each GPU.
+    pub(super) fn counts(&self) -> Vec<u32> {
+        self.runs().map(|run| run.end - run.begin).collect()
+    }
+
+    /// Parts that stay on the host.
+    pub(super) fn kept(&self) -> u32 {
+        let kept = self.runs.iter().map(|&(_, kept)| kept);
+        kept.fold(0, u32::saturating_add)
+    }
+
+    /// Whether llama.cpp would keep four copies of its graph.
+    pub(super) fn is_pipelined(&self) -> bool {
+        self.runs.len() > 1 && self.first == 0 && self.kept() == 0 && !self.single_copy
+    }
+}
+
+/// A path in the heap.
+#[derive(Debug, Clone)]
+pub(super) struct Node {
+    /// What it costs at least, once it is whole.
+    pub(super) bound: f64,
+    /// What it costs so far.
+    cost: f64,
+    /// Bytes it takes of the host so far.
+    host: u64,
+    pub(super) path: Path,
+}
+
+impl Node {
+    fn key(&self) -> impl Ord + '_ {
+        let path = &self.path;
+        // The longest first: of equals one is then followed to its end.
+        let unfinished = std::cmp::Reverse(path.runs.len());
+        let order = (path.setting, path.order, path.single_copy);
+        (unfinished, order, path.first, &path.runs)
+    }
+}
+
+impl PartialEq for Node {
+    fn eq(&self, other: &Self) -> bool {
+        self.cmp(other) == Ordering::Equal
+    }
+}
+
+impl Eq for Node {}
+
+impl PartialOrd for Node {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Node {
+    /// The cheapest is the largest, as a heap gives out.
+    fn cmp(&self, other: &Self) -> Ordering {
+        let bound = other.bound.total_cmp(&self.bound);
+        bound.then_with(|| other.key().cmp(&self.key()))
+    }
+}
+
+/// The paths that are still to be looked at.
+#[derive(Debug, Default)]
+pub(super) struct Heap(BinaryHeap<Node>);
+
+/// What is around a path: its order of GPUs, and what everything costs there.
+pub(super) struct Around<'a, P> {
+    pub(super) order: &'a [usize],
+    pub(super) table: &'a Table,
+    pub(super) parts: &'a Parts<'a>,
+    pub(super) onward: &'a Onward,
+    pub(super) prices: &'a P,
+    /// Bytes that the host has for what layers leave to it, if any.
+    pub(super) host_room: Option<u64>,
+    /// Whether the last run of a path may find room, by what was seen of others.
+    pub(super) may_fit: &'a dyn Fn(&Path) -> bool,
+}
+
+impl Heap {
+    pub(super) fn pop(&mut self) -> Option<Node> {
+        self.0.pop()
+    }
+
+    /// The cost of the cheapest.
+    pub(super) fn bound(&self) -> f64 {
+        self.0.peek().map_or(f64::INFINITY, |node| node.bound)
+    }
+
+    /// Puts in the begins of all paths of one order, which cost `extra` whatever their way.
+    pub(super) fn begin<P: Prices>(
+        &mut self,
+        setting: usize,
+        order: usize,
+        extra: f64,
+        around: &Around<'_, P>,
+    ) {
+        for first in 0..=around.table.layers {
+            self.put(
+                extra + around.table.host_seconds(first),
+                around.table.host_bytes(first),
+                Path {
+                    setting,
+                    order,
+                    first,
+                    runs: Vec::new(),
+                    single_copy: false,
+                },
+                around,
+            );
+        }
+    }
+
+    /// Puts in what follows a path: every run of the next GPU.
+    pub(super) fn extend<P: Prices>(&mut self, node: &Node, around: &Around<'_, P>) {
+        let n = node.path.runs.len();
+        let Some(&gpu) = around.order.get(n) else {
+            return;
+        };
+        let begin = node.path.end();
+        for end in begin + 1..=around.table.layers {
+            let run = Run::of(n, begin, end, 0);
+            let Some(run) = around.table.roomiest(gpu, run, around.parts) else {
+                break;
+            };
+            self.put_run(node, run, around);
+        }
+    }
+
+    /// Puts in the path whose last run leaves one part more to the host.
+    pub(super) fn keep_one_more<P: Prices>(&mut self, node: &Node, around: &Around<'_, P>) {
+        let Some(run) = node.path.runs().last() else {
+            return;
+        };
+        if node.path.single_copy || run.kept >= around.parts.count(run.begin, run.end) {
+            return;
+        }
+        let mut shorter = node.clone();
+        shorter.path.runs.pop();
+        let n = shorter.path.runs.len();
+        shorter.cost -= around.prices.run(n, run);
+        shorter.host -= around.table.kept_bytes(run, around.parts);
+        let kept = run.kept + 1;
+        self.put_run(&shorter, Run { kept, ..run }, around);
+    }
+
+    /// Puts in the same path with a single copy of its graph.
+    pub(super) fn keep_single_copy<P: Prices>(&mut self, node: &Node, around: &Around<'_, P>) {
+        if node.path.is_pipelined() {
+            let mut path = node.path.clone();
+            path.single_copy = true;
+            self.put(
+                node.cost + around.prices.single_copy(),
+                node.host,
+                path,
+                around,
+            );
+        }
+    }
+
+    /// Puts in a path with one run more, as many parts of which stay on the host as must by all that is known.
+    fn put_run<P: Prices>(&mut self, before: &Node, run: Run, around: &Around<'_, P>) {
+        let mut path = before.path.clone();
+        let n = path.runs.len();
+        path.runs.push((run.end, run.kept));
+        let mut may_fit = |kept| {
+            path.runs[n].1 = kept;
+            (around.may_fit)(&path)
+        };
+        // With none on the host it may be computed otherwise: that is found out at its end.
+        let mut kept = run.kept;
+        if kept > 0 && !may_fit(kept) {
+            let mut most = around.parts.count(run.begin, run.end);
+            if !may_fit(most) {
+                return;
+            }
+            while kept < most {
+                let middle = kept.midpoint(most);
+                if may_fit(middle) {
+                    most = middle;
+                } else {
+                    kept = middle + 1;
+                }
+            }
+        }
+        path.runs[n].1 = kept;
+        let run = Run { kept, ..run };
+        let cost = before.cost + around.prices.run(n, run);
+        let on_host = around.table.kept_bytes(run, around.parts);
+        self.put(cost, before.host.saturating_add(on_host), path, around);
+    }
+
+    fn put<P>(&mut self, cost: f64, host: u64, path: Path, around: &Around<'_, P>) {
+        let (n, end) = (path.runs.len(), path.end() as usize);
+        let bound = cost + around.onward.cost[n][end];
+        let least_host = host.saturating_add(around.onward.host[n][end]);
+        if bound.is_finite() && Some(least_host) <= around.host_room {
+            self.0.push(Node {
+                bound,
+                cost,
+                host,
+                path,
+            });
+        }
+    }
+}

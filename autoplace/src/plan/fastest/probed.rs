@@ -1,0 +1,151 @@
+//! The search with a probe: the estimate says where to look, llama.cpp's answer corrects it, and the search is made again, until the
+//! best placement is one that has been probed and the one before it has been found not to fit.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::memory::{Footprint, Footprints};
+use crate::plan::probe::with_output;
+use crate::plan::{Error, NoRoom, Probe};
+
+use super::path::Path;
+use super::{Corrections, Fastest, Found, Given};
+
+/// Probes for one GPU, and for more.
+const MOST_PROBES: (usize, usize) = (6, 12);
+
+/// As many refusals put an order of GPUs out of the search: they are the device's fault, or the model's.
+const MOST_REFUSALS: usize = 2;
+
+/// What is known so far.
+pub(super) struct Probed<'f, 'a> {
+    fastest: &'f Fastest<'a>,
+    probe: &'f dyn Probe,
+    corrections: Corrections,
+    known: BTreeSet<Path>,
+    asked: usize,
+    refusals: BTreeMap<usize, usize>,
+    /// Which GPUs were refused first, and why.
+    pub(super) refusal: Option<(String, Error)>,
+}
+
+impl<'f, 'a> Probed<'f, 'a> {
+    pub(super) fn new(fastest: &'f Fastest<'a>, probe: &'f dyn Probe) -> Self {
+        Self {
+            fastest,
+            probe,
+            corrections: Corrections::default(),
+            known: BTreeSet::new(),
+            asked: 0,
+            refusals: BTreeMap::new(),
+            refusal: None,
+        }
+    }
+
+    /// The cheapest path that fits by the probe, and what is one step better and lacks the least. A search that ends without a path
+    /// has used up its probes, or there is none.
+    ///
+    /// # Errors
+    ///
+    /// What keeps llama.cpp from taking the parameters at all.
+    pub(super) fn search(&mut self) -> Result<Option<(Found, Option<Found>)>, Error> {
+        let most = if self.fastest.gpus.len() < 2 {
+            MOST_PROBES.0
+        } else {
+            MOST_PROBES.1
+        };
+        let mut best: Option<Found> = None;
+        loop {
+            let shunned = self.shunned();
+            let given = Given {
+                corrections: &self.corrections,
+                known: &self.known,
+                shunned: &shunned,
+                below: best.as_ref().map_or(f64::INFINITY, |best| best.cost),
+                careful: false,
+            };
+            let better = self.fastest.search(&given)?.filter(|_| self.asked < most);
+            let nearest = match &best {
+                Some(best) => self.fastest.nearest(&best.path, &given)?,
+                None => None,
+            };
+            // The estimate sees nothing better; what lacks as little as it may be wrong by is asked about all the same.
+            let close = nearest.clone().filter(|near| {
+                self.asked < most && !self.known.contains(&near.path) && self.is_close(near)
+            });
+            let Some(next) = better.or(close) else {
+                return Ok(best.map(|best| (best, nearest)));
+            };
+            if let Some(found) = self.ask(next).filter(|found| found.levels.fit()) {
+                best = Some(found);
+            }
+        }
+    }
+
+    /// Orders of GPUs that llama.cpp has refused.
+    fn shunned(&self) -> BTreeSet<usize> {
+        let refused = self.refusals.iter();
+        let often = refused.filter(|&(_, &times)| times >= MOST_REFUSALS);
+        often.map(|(&order, _)| order).collect()
+    }
+
+    /// Whether a path lacks so little that the probe may find room for it: no more than the bar of the estimate's error.
+    fn is_close(&self, found: &Found) -> bool {
+        let levels = &found.levels;
+        let Ok(estimate) = self.fastest.estimate(&found.path) else {
+            return false;
+        };
+        let unsure = levels
+            .gpus
+            .iter()
+            .map(|gpu| estimate.uncertainty_of(true, &gpu.footprint))
+            .fold(0, u64::saturating_add);
+        let bar = (levels.needed() / 100).max(16 << 20);
+        levels.missing() <= bar.saturating_add(unsure)
+    }
+
+    /// What llama.cpp says of a path; `None` where it refuses it.
+    fn ask(&mut self, next: Found) -> Option<Found> {
+        let Found { path, cost, .. } = next;
+        self.asked += 1;
+        self.known.insert(path.clone());
+        let params = self.fastest.params(&path);
+        let split = self.fastest.split(&path);
+        let room = self.fastest.room(&path);
+        match self.probe.footprints(&room.gpus, params, &split) {
+            Ok(footprints) => {
+                let footprints = with_output(footprints, self.fastest.output_bytes(&path));
+                self.correct(&path, &footprints);
+                let levels = self.fastest.levels_of(&path, &footprints);
+                Some(Found { path, cost, levels })
+            }
+            // It does not fit, which is no refusal.
+            Err(source) if source.is::<NoRoom>() => None,
+            Err(source) => {
+                *self.refusals.entry(path.order).or_default() += 1;
+                let error = Error::Probe {
+                    n_gpu_layers: split.n_gpu_layers,
+                    source,
+                };
+                let names = room.names();
+                self.refusal.get_or_insert((names, error));
+                None
+            }
+        }
+    }
+
+    /// Takes what the answer is beyond the estimate for what it is elsewhere too.
+    fn correct(&mut self, path: &Path, footprints: &Footprints) {
+        let Ok(estimated) = self.fastest.estimated(path) else {
+            return;
+        };
+        let beyond = |theirs: &Footprint, ours: &Footprint| {
+            let (theirs, ours) = (i128::from(theirs.total()), i128::from(ours.total()));
+            i64::try_from(theirs - ours).unwrap_or_default()
+        };
+        let gpus = footprints.gpus.iter().zip(&estimated.gpus);
+        for ((theirs, ours), &gpu) in gpus.zip(self.fastest.order_of(path)) {
+            self.corrections.gpus.insert(gpu, beyond(theirs, ours));
+        }
+        self.corrections.host = beyond(&footprints.host, &estimated.host);
+    }
+}

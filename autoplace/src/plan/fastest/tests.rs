@@ -1,0 +1,409 @@
+//! The search against trying everything.
+
+#[path = "../../../tests/shapes/mod.rs"]
+mod shapes;
+
+use std::collections::BTreeSet;
+
+use proptest::prelude::{
+    Just, ProptestConfig, Strategy, any, prop, prop_assert, prop_oneof, proptest,
+};
+
+use super::{Corrections, Fastest, Found, Given, NOTHING, OrderPrices, Path, Prices, traffic};
+use crate::machine::{Gpu, GpuKind, Host, Machine, mib};
+use crate::memory::{Estimate, Headroom, KvType, Place, TensorOverride, Workload};
+use crate::plan::speed::{CROSSING, Rates, SpeedModel};
+use crate::plan::{Context, HostParts, KvCache, KvPlace, Request};
+use crate::profile::ModelProfile;
+
+use shapes::dims::Experts;
+use shapes::{LLAMA_8B, Shape};
+
+/// Eight experts of 512, of which a token uses two.
+const EXPERTS: Experts = Experts {
+    n: 8,
+    used: 2,
+    ff: 512,
+};
+
+/// A model of a few blocks, dense or of experts.
+fn shape(most_blocks: u32) -> impl Strategy<Value = Shape> {
+    let sizes = (1..=most_blocks, 1u64..5, 1u64..6, 1u32..2000);
+    (sizes, any::<bool>(), any::<bool>()).prop_map(
+        |((n_layer, width, ff, vocab), tied, experts)| Shape {
+            n_layer,
+            n_embd: 256 * width,
+            n_ff: 512 * ff,
+            n_head: 4 * width,
+            n_head_kv: width,
+            head_dim: 64,
+            n_vocab: 64 * u64::from(vocab),
+            tied,
+            experts: experts.then_some(EXPERTS),
+            ..LLAMA_8B
+        },
+    )
+}
+
+/// GPUs with a few hundred MiB free beyond their headroom, which is stated.
+fn gpus(most: usize) -> impl Strategy<Value = Vec<Gpu>> {
+    let backend = prop_oneof![Just("CUDA"), Just("CUDA"), Just("Vulkan"), Just("MTL")];
+    let gpu =
+        (backend, 1..mib(600), 0u64..1000, 0u32..8).prop_map(|(backend, free, speed, kind)| {
+            let kind = if kind == 0 {
+                GpuKind::Integrated
+            } else {
+                GpuKind::Discrete
+            };
+            let gpu = Gpu::new("card")
+                .total(mib(700))
+                .free(free)
+                .backend(backend)
+                .kind(kind);
+            // Some of unknown speed, some slower than the host.
+            if speed < 50 {
+                gpu
+            } else {
+                gpu.bandwidth(speed * 1_000_000_000)
+            }
+        });
+    prop::collection::vec(gpu, 1..=most)
+}
+
+fn request() -> impl Strategy<Value = Request> {
+    let parts = prop_oneof![
+        Just(HostParts::None),
+        Just(HostParts::Experts),
+        Just(HostParts::FeedForward)
+    ];
+    let types = prop_oneof![
+        Just(KvCache::Given),
+        Just(KvCache::Given),
+        Just(KvCache::Auto),
+        Just(KvCache::DownTo(KvType::Q4_0))
+    ];
+    let place = prop_oneof![
+        Just(KvPlace::Given),
+        Just(KvPlace::Given),
+        Just(KvPlace::Auto)
+    ];
+    let headroom = (0..mib(60)).prop_map(Headroom::Bytes);
+    (
+        parts,
+        types,
+        place,
+        headroom,
+        1u32..6000,
+        prop::option::of(64u32..512),
+    )
+        .prop_map(|(parts, types, place, headroom, n_ctx, min_ubatch)| {
+            let mut request = Request::new()
+                .host_parts(parts)
+                .kv_cache(types)
+                .kv_place(place)
+                .headroom(headroom)
+                .context(Context::Tokens(n_ctx));
+            request.min_ubatch = min_ubatch;
+            request
+        })
+}
+
+fn machine(gpus: Vec<Gpu>, host: u64) -> Machine {
+    let host = Host::new(host).bandwidth(60_000_000_000);
+    gpus.into_iter().fold(Machine::new(host), Machine::with_gpu)
+}
+
+fn params(profile: &ModelProfile, request: &Request) -> crate::memory::ContextParams {
+    let mut params = request.params.clone();
+    params.n_ctx = request.context.tokens(profile);
+    params
+}
+
+fn search(fastest: &Fastest<'_>) -> Option<Found> {
+    let given = Given {
+        corrections: &Corrections::default(),
+        known: &BTreeSet::new(),
+        shunned: &BTreeSet::new(),
+        below: f64::INFINITY,
+        careful: true,
+    };
+    fastest.search(&given).unwrap()
+}
+
+/// Every way to share the layers of an order, with every number of parts on the host.
+fn ways(fastest: &Fastest<'_>, setting: usize, order: usize) -> Vec<Path> {
+    let layers = fastest.profile.full_offload();
+    let n = fastest.orders[order].len();
+    let mut begun: Vec<Path> = (0..=layers)
+        .map(|first| Path {
+            setting,
+            order,
+            first,
+            runs: Vec::new(),
+            single_copy: false,
+        })
+        .collect();
+    for _ in 0..n {
+        let mut longer = Vec::new();
+        for path in &begun {
+            let begin = path.runs.last().map_or(path.first, |&(end, _)| end);
+            for end in begin + 1..=layers {
+                for kept in 0..=fastest.parts.count(begin, end) {
+                    let mut path = path.clone();
+                    path.runs.push((end, kept));
+                    longer.push(path);
+                }
+            }
+        }
+        begun = longer;
+    }
+    begun.retain(|path| path.runs.last().map_or(path.first, |&(end, _)| end) == layers);
+    let single: Vec<Path> = begun
+        .iter()
+        .filter(|path| path.is_pipelined())
+        .map(|path| Path {
+            single_copy: true,
+            ..path.clone()
+        })
+        .collect();
+    begun.extend(single);
+    begun
+}
+
+/// What a path costs, put together anew: by the speed model, and by what decides between plans of one speed.
+fn cost(fastest: &Fastest<'_>, request: &Request, path: &Path, tie: f64) -> f64 {
+    let (profile, params) = (fastest.profile, fastest.params(path));
+    let gpus = fastest.gpus_of(path);
+    let rates = Rates::of(&gpus, &fastest.machine.host);
+    let wanted = self::params(profile, request);
+    let model = SpeedModel::new(traffic(profile, request, &wanted), rates.gpus, rates.host)
+        .per_crossing(CROSSING)
+        .kv_on_host(!params.offload_kqv)
+        .overrides(profile, &fastest.split(path).overrides)
+        .unwrap();
+    let seconds = model.seconds(&fastest.assignment(path));
+    let ground = &fastest.grounds[path.setting];
+    let order = &fastest.orders[path.order];
+    let prices = OrderPrices {
+        table: &ground.table,
+        order,
+        parts: &fastest.parts,
+        tie,
+    };
+    let gpu_prices = path.runs().enumerate().map(|(n, run)| {
+        // The price of a run, but for its seconds.
+        prices.run(n, run) - ground.table.seconds(order[n], run, &fastest.parts)
+    });
+    let single = if path.single_copy { tie / 2.0 } else { 0.0 };
+    seconds + gpu_prices.sum::<f64>() + single + tie * f64::from(ground.setting.steps)
+}
+
+/// Whether a path fits, put together anew from free bytes, headroom and footprints.
+fn fits(fastest: &Fastest<'_>, request: &Request, path: &Path) -> bool {
+    let (profile, params, host) = (fastest.profile, fastest.params(path), &fastest.machine.host);
+    let gpus = fastest.gpus_of(path);
+    let split = fastest.split(path);
+    let estimate = Estimate::new(profile, &gpus, params).unwrap();
+    let workload = Workload::of(profile, estimate.sizes());
+    let estimate = estimate.tensor_split(&split.tensor_split).unwrap();
+    let estimate = estimate.overrides(&split.overrides).unwrap();
+    let footprints = estimate.footprints(split.n_gpu_layers);
+    let unsure = |footprint| estimate.uncertainty(split.n_gpu_layers, footprint);
+    let mut host_needed = footprints.host.total();
+    for (gpu, footprint) in gpus.iter().zip(&footprints.gpus) {
+        let headroom = request
+            .headroom
+            .of_gpu(gpu, &workload, unsure(footprint), false);
+        if footprint.total() + headroom.total() > gpu.free {
+            return false;
+        }
+        if gpu.shares_host_memory() {
+            host_needed += footprint.total();
+        }
+    }
+    let headroom = Headroom::of_host(host, &workload, !gpus.is_empty(), unsure(&footprints.host));
+    host_needed + headroom.total() <= host.available
+}
+
+/// The least cost over everything that fits.
+fn exhaustive(fastest: &Fastest<'_>, request: &Request) -> Option<(f64, Path)> {
+    let settings = 0..fastest.grounds.len();
+    let all = settings.flat_map(|setting| {
+        (0..fastest.orders.len()).flat_map(move |order| ways(fastest, setting, order))
+    });
+    let mut priced: Vec<(f64, Path)> = all
+        .map(|path| (cost(fastest, request, &path, fastest.tie), path))
+        .collect();
+    priced.sort_by(|a, b| a.0.total_cmp(&b.0));
+    priced
+        .into_iter()
+        .find(|(_, path)| fits(fastest, request, path))
+}
+
+fn same(a: f64, b: f64) -> bool {
+    (a - b).abs() <= 1e-9 * a.abs().max(b.abs())
+}
+
+/// Compares the two; the cost of what was found.
+fn compare(shape: &Shape, gpus: Vec<Gpu>, host: u64, request: &Request) -> Result<(), String> {
+    let profile = shape.profile();
+    let machine = machine(gpus, host);
+    let params = params(&profile, request);
+    let Ok(fastest) = Fastest::new(&profile, &machine, request, &params) else {
+        return Ok(());
+    };
+    let found = search(&fastest);
+    let best = exhaustive(&fastest, request);
+    match (&found, &best) {
+        (None, None) => Ok(()),
+        (Some(found), Some((cost, _))) if same(found.cost, *cost) => {
+            let again = search(&fastest).unwrap();
+            if again.path == found.path {
+                Ok(())
+            } else {
+                Err("not deterministic".to_owned())
+            }
+        }
+        _ => Err(format!(
+            "found {:?}\nbest {best:?}",
+            found.map(|found| (found.cost, found.path))
+        )),
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(1000))]
+
+    #[test]
+    fn one_gpu_as_good_as_trying_everything(
+        shape in shape(6),
+        gpus in gpus(1),
+        host in mib(20)..mib(600),
+        request in request(),
+    ) {
+        let outcome = compare(&shape, gpus, host, &request);
+        prop_assert!(outcome.is_ok(), "{}", outcome.unwrap_err());
+    }
+
+    #[test]
+    fn several_gpus_as_good_as_trying_everything(
+        shape in shape(3),
+        gpus in gpus(4),
+        host in mib(20)..mib(600),
+        request in request(),
+    ) {
+        let request = Request { kv_cache: KvCache::Given, kv_place: KvPlace::Given, min_ubatch: None, ..request };
+        let outcome = compare(&shape, gpus, host, &request);
+        prop_assert!(outcome.is_ok(), "{}", outcome.unwrap_err());
+    }
+
+    #[test]
+    fn more_free_memory_is_never_slower(
+        shape in shape(12),
+        gpus in gpus(3),
+        host in mib(100)..mib(600),
+        more in prop::collection::vec(0..mib(200), 3),
+        request in request(),
+    ) {
+        let profile = shape.profile();
+        let params = params(&profile, &request);
+        let cost = |gpus: Vec<Gpu>| {
+            let machine = machine(gpus, host);
+            let fastest = Fastest::new(&profile, &machine, &request, &params).ok()?;
+            let found = search(&fastest)?;
+            Some((found.cost, fastest.tie))
+        };
+        let larger: Vec<Gpu> = gpus
+            .iter()
+            .zip(&more)
+            .map(|(gpu, more)| {
+                let mut gpu = gpu.clone();
+                gpu.total += more;
+                gpu.free += more;
+                gpu
+            })
+            .collect();
+        if let Some((before, tie)) = cost(gpus) {
+            let after = cost(larger);
+            // Of what decides between plans of one speed, a GPU's fill may change.
+            prop_assert!(after.is_some_and(|(after, _)| after <= before + 3.0 * tie), "{before} {after:?}");
+        }
+    }
+}
+
+#[test]
+fn the_patterns_of_parts_that_stay_on_the_host_name_those_and_no_others() {
+    let shape = Shape {
+        n_layer: 12,
+        n_embd: 256,
+        n_ff: 512,
+        n_head: 4,
+        n_head_kv: 1,
+        n_vocab: 640,
+        experts: Some(EXPERTS),
+        ..LLAMA_8B
+    };
+    let profile = shape.profile();
+    let parts = super::Parts::of(&profile, HostParts::Experts);
+    assert_eq!(parts.count(0, 12), 36);
+    let overrides = parts.overrides(&[(1, 3), (8, 7)]);
+    let patterns: Vec<&str> = overrides.iter().map(|rule| rule.pattern.as_str()).collect();
+    assert_eq!(
+        patterns,
+        [
+            r"^blk\.(0|5|6|7)\.ffn_down_exps\.",
+            r"^blk\.(0|6|7)\.(ffn_gate_exps|ffn_up_exps)\.",
+        ]
+    );
+    let rules = crate::memory::OverrideRules::new(&overrides, 1).unwrap();
+    let kept: BTreeSet<&str> = parts
+        .kept(&[(1, 3), (8, 7)])
+        .flat_map(|part| part.weights.iter().map(|weight| weight.name.as_str()))
+        .collect();
+    for weight in profile
+        .weights
+        .blocks
+        .iter()
+        .flat_map(|block| &block.weights)
+    {
+        let moved = rules.place(&weight.name) == Some(Place::Host);
+        assert_eq!(
+            moved,
+            kept.contains(weight.name.as_str()),
+            "{}",
+            weight.name
+        );
+    }
+    let nothing = [TensorOverride::new(NOTHING, Place::Host)];
+    let nothing = crate::memory::OverrideRules::new(&nothing, 1).unwrap();
+    assert_eq!(nothing.place("blk.0.ffn_up.weight"), None);
+}
+
+#[test]
+fn a_host_without_room_beside_a_gpu_is_seen_at_once() {
+    // The token embedding stays on the host, and beside it a driver takes more than there is.
+    let shape = Shape {
+        n_layer: 5,
+        n_embd: 512,
+        n_ff: 512,
+        n_head: 8,
+        n_head_kv: 2,
+        head_dim: 64,
+        n_vocab: 90_816,
+        tied: true,
+        experts: Some(EXPERTS),
+        ..LLAMA_8B
+    };
+    let profile = shape.profile();
+    let request = Request::new()
+        .headroom(Headroom::Bytes(0))
+        .kv_cache(KvCache::DownTo(KvType::Q4_0))
+        .context(Context::Tokens(1));
+    let params = params(&profile, &request);
+    let card = |free| Gpu::new("card").total(mib(900)).free(free);
+    let machine = machine(vec![card(mib(118)), card(mib(90))], mib(365));
+    let fastest = Fastest::new(&profile, &machine, &request, &params).unwrap();
+    let found = search(&fastest).unwrap();
+    assert!(found.path.runs.is_empty());
+    assert_eq!(fastest.looked_at.borrow().len(), 1);
+}

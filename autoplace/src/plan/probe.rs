@@ -1,0 +1,62 @@
+//! What a planner may ask llama.cpp.
+
+use crate::machine::{Bytes, Gpu};
+use crate::memory::{ContextParams, Footprint, Footprints, Split};
+
+use super::Error;
+
+/// llama.cpp itself, asked what a placement takes without loading it.
+///
+/// Called for a handful of placements per plan. The load room brings it; without one the estimate decides.
+pub trait Probe {
+    /// Bytes per device with the model split so over these GPUs, or on the host alone where there are none.
+    ///
+    /// `output` and `mapped` of the answer may be left out (0, `None`): the planner adds the buffer of logits, which llama.cpp's
+    /// breakdown does not count, to the host's `compute` where `output` is 0.
+    ///
+    /// # Errors
+    ///
+    /// [`NoRoom`] where a device has too little for what had to be allocated to find out: such a placement does not fit. Anything
+    /// else is whatever keeps llama.cpp from saying so, and counts against the devices.
+    fn footprints(
+        &self,
+        gpus: &[&Gpu],
+        params: &ContextParams,
+        split: &Split,
+    ) -> Result<Footprints, Box<dyn std::error::Error + Send + Sync>>;
+}
+
+/// An answer with the buffer of logits of so many bytes, unless it has one.
+pub(super) fn with_output(mut answer: Footprints, output: u64) -> Footprints {
+    if answer.output == 0 {
+        answer.output = output;
+        answer.host += Footprint::new(0, 0, output);
+    }
+    answer
+}
+
+/// A device has no room for what a probe really allocates, such as the state of a recurrent model.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{device} has no room for {}", Bytes(*bytes))]
+#[non_exhaustive]
+pub struct NoRoom {
+    /// The device, as ggml names it.
+    pub device: String,
+    /// Bytes of the buffer that it has no room for.
+    pub bytes: u64,
+}
+
+impl NoRoom {
+    /// A device without room for a buffer of so many bytes.
+    pub fn new(device: impl Into<String>, bytes: u64) -> Self {
+        Self {
+            device: device.into(),
+            bytes,
+        }
+    }
+
+    /// Whether this is why a probe failed.
+    pub(super) fn is(error: &Error) -> bool {
+        matches!(error, Error::Probe { source, .. } if source.is::<Self>())
+    }
+}

@@ -1,0 +1,106 @@
+//! Each flag that is emitted for llama.cpp's own programs is one of the llama.cpp that this crate builds: its source is asked.
+
+#![cfg(feature = "llama")]
+
+mod shapes;
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use autoplace::machine::{Gpu, Host, Machine, gib};
+use autoplace::memory::{KvType, Place, TensorOverride};
+use autoplace::plan::{Plan, Planner, Tool};
+use shapes::LLAMA_70B;
+
+/// The source of the arguments of llama.cpp's programs, found as llama-sys/build finds it.
+fn arguments() -> String {
+    let root = match std::env::var_os("LLAMA_CPP_DIR") {
+        Some(root) => PathBuf::from(root),
+        None => pinned(),
+    };
+    let file = root.join("common/arg.cpp");
+    std::fs::read_to_string(&file).unwrap_or_else(|error| panic!("{}: {error}", file.display()))
+}
+
+/// The package that the build has fetched before this test.
+fn pinned() -> PathBuf {
+    let manifest = Path::new(env!("CARGO_MANIFEST_DIR")).join("../vendor/Cargo.toml");
+    let output = Command::new(env!("CARGO"))
+        .args(["metadata", "--locked", "--format-version=1"])
+        .arg("--manifest-path")
+        .arg(manifest)
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{said}");
+    let metadata: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let packages = metadata["packages"].as_array().unwrap();
+    let package = packages
+        .iter()
+        .find(|package| package["name"] == "llama-cpp-sys-2")
+        .unwrap();
+    Path::new(package["manifest_path"].as_str().unwrap()).with_file_name("llama.cpp")
+}
+
+/// A plan that differs from every default.
+fn plan() -> Plan {
+    let card = |device: &str| Gpu::new("RTX 4090").total(gib(24)).device(device);
+    let machine = Machine::new(Host::new(gib(64)))
+        .with_gpu(card("CUDA0"))
+        .with_gpu(card("CUDA1"));
+    let profile = LLAMA_70B.profile();
+    let mut plan = Planner::new(&profile, &machine).plan().unwrap();
+    assert_eq!(plan.gpus().count(), 2);
+    plan.model.path = Some(PathBuf::from("model.gguf"));
+    plan.overrides = vec![TensorOverride::new("ffn", Place::Host)];
+    let context = &mut plan.context;
+    (context.n_seq_max, context.n_outputs_max) = (2, 2);
+    (context.type_k, context.type_v) = (KvType::Q8_0, KvType::Q5_1);
+    (context.offload_kqv, context.op_offload) = (false, false);
+    (context.mmap, context.repack) = (false, false);
+    plan
+}
+
+#[test]
+fn every_flag_of_llama_server_is_in_its_source() {
+    let source = arguments();
+    let mut plan = plan();
+    let mut seen = 0;
+    for unified in [false, true] {
+        plan.context.kv_unified = unified;
+        let text = plan.emit(Tool::LlamaCpp).unwrap();
+        let words = text.lines().last().unwrap().split(' ');
+        for flag in words.filter(|word| word.starts_with('-')) {
+            assert!(source.contains(&format!("\"{flag}\"")), "no {flag}");
+            seen += 1;
+        }
+    }
+    assert!(seen >= 2 * 17, "{seen} flags");
+}
+
+#[test]
+fn every_type_of_the_cache_is_in_its_source() {
+    let source = arguments();
+    for ty in KvType::ALL {
+        let name = format!("GGML_TYPE_{}", ty.to_string().to_uppercase());
+        let list = source.split("kv_cache_types = {").nth(1).unwrap();
+        let list = list.split('}').next().unwrap();
+        assert!(list.contains(&name), "no {name} in {list}");
+    }
+}
+
+#[test]
+fn every_variable_for_ollama_is_in_its_source() {
+    let source = arguments();
+    let text = plan().emit(Tool::Ollama).unwrap();
+    let mut seen = 0;
+    for word in text.split_whitespace() {
+        if let Some((variable, _)) = word.split_once('=')
+            && variable.starts_with("LLAMA_ARG_")
+        {
+            assert!(source.contains(&format!("\"{variable}\"")), "no {variable}");
+            seen += 1;
+        }
+    }
+    assert!(seen >= 7, "{seen} variables in {text}");
+}
