@@ -1,0 +1,331 @@
+//! A case: which model, which cards, which host, which request.
+
+use autoplace::llama_sys::sim::{Rules, SimGpu};
+use autoplace::machine::{Gpu, GpuKind, Host, Machine, Reading, gib, mib};
+use autoplace::memory::{Estimate, FlashAttention, Headroom, KvType, Workload};
+use autoplace::plan::{Context, HostParts, KvCache, KvPlace, Policy, Request};
+
+use super::dice::Dice;
+use super::models::{Model, Models};
+
+/// A model on a fleet under a request.
+pub(crate) struct Case {
+    number: u64,
+    model: usize,
+    cards: Vec<CardKind>,
+    host: Host,
+    pub(crate) request: Request,
+    /// Tokens of the prompt beyond those that are computed at once.
+    pub(crate) remainder: usize,
+}
+
+/// A card before it is there.
+#[derive(Debug, Clone)]
+struct CardKind {
+    rules: Rules,
+    kind: GpuKind,
+    asynchronous: bool,
+    total: u64,
+    /// What others have taken of it.
+    taken: u64,
+    bytes_per_second: Option<u64>,
+}
+
+/// A simulated card, and the same as the planner sees it.
+pub(crate) struct Card {
+    pub(crate) sim: SimGpu,
+    pub(crate) gpu: Gpu,
+}
+
+impl Case {
+    pub(crate) fn new(number: u64, models: &Models) -> Self {
+        let mut dice = Dice::new(number);
+        let index = usize::try_from(dice.below(models.all.len() as u64)).unwrap();
+        let model = &models.all[index];
+        let mut request = request(&mut dice);
+        let needs = Needs::of(model, &request);
+        if let Headroom::Bytes(bytes) = &mut request.headroom {
+            *bytes += needs.growth();
+        }
+        let count = dice.one_of(&[0, 1, 1, 1, 2, 2, 3, 3, 4, 4]);
+        let asynchronous = dice.percent(50);
+        // Models a thousandth the size of real ones: on memory as much slower, reading them decides as it does there.
+        let unit = dice.one_of(&[1_000_000_000, 1_000_000, 1_000_000, 1_000_000]);
+        let same_rules = dice.percent(60).then(|| rules(&mut dice));
+        let cards = (0..count)
+            .map(|_| {
+                let rules = same_rules.unwrap_or_else(|| rules(&mut dice));
+                let kind = if dice.percent(6) {
+                    GpuKind::Integrated
+                } else {
+                    GpuKind::Discrete
+                };
+                let usable = match dice.below(20) {
+                    0..=1 => dice.share(needs.gpu, 0, 10),
+                    2..=16 => dice.share(needs.gpu, 15, 160 / (count + 1)),
+                    _ => dice.share(needs.gpu, 100, 150),
+                };
+                CardKind {
+                    rules,
+                    kind,
+                    asynchronous,
+                    bytes_per_second: match dice.below(10) {
+                        0 => None,
+                        1 => Some(10 + dice.below(40)),
+                        _ => Some(100 + dice.below(1900)),
+                    }
+                    .map(|speed| speed * unit),
+                    ..CardKind::with_usable(&mut dice, rules, usable, &needs, &request)
+                }
+            })
+            .collect();
+        let room = match dice.below(10) {
+            0..=5 => dice.share(needs.host, 150, 500),
+            6..=7 => dice.share(needs.host, 60, 120),
+            _ => dice.share(needs.host, 5, 100),
+        };
+        let host = Host::new(gib(16));
+        let headroom = Headroom::of_host(&host, &needs.workload, count > 0, 0);
+        let host = host
+            .available(room + headroom.total())
+            .bandwidth((20 + dice.below(80)) * unit);
+        Self {
+            number,
+            model: index,
+            cards,
+            host,
+            remainder: 1 + usize::try_from(dice.below(u64::from(request.params.n_ubatch))).unwrap(),
+            request,
+        }
+    }
+
+    pub(crate) fn model<'m>(&self, models: &'m Models) -> &'m Model {
+        &models.all[self.model]
+    }
+
+    /// The case in full, for whoever has to find out what went wrong.
+    pub(crate) fn describe(&self, models: &Models) -> String {
+        let Self {
+            number,
+            cards,
+            host,
+            request,
+            remainder,
+            ..
+        } = self;
+        let title = &self.model(models).title;
+        format!(
+            "case {number}: {title} on {cards:?}, {host:?}: {request:?}, {remainder} tokens more"
+        )
+    }
+
+    pub(crate) fn has_gpus(&self) -> bool {
+        !self.cards.is_empty()
+    }
+
+    /// Puts the cards into this process.
+    pub(crate) fn fleet(&self) -> Vec<Card> {
+        let cards = self.cards.iter().zip(["A", "B", "C", "D"]);
+        cards.map(|(card, name)| card.register(name)).collect()
+    }
+
+    pub(crate) fn machine(&self, fleet: &[Card]) -> Machine {
+        let gpus = fleet.iter().map(|card| card.gpu.clone());
+        gpus.fold(Machine::new(self.host.clone()), Machine::with_gpu)
+    }
+}
+
+impl CardKind {
+    /// One on which a plan may take so many bytes.
+    fn with_usable(
+        dice: &mut Dice,
+        rules: Rules,
+        usable: u64,
+        needs: &Needs,
+        request: &Request,
+    ) -> Self {
+        let taken = if dice.percent(40) {
+            dice.below(mib(64))
+        } else {
+            0
+        };
+        let total = match request.headroom {
+            Headroom::Percent(percent) => {
+                let share = f64::from(percent) / 100.0;
+                let enough = (usable + taken) as f64 / (1.0 - share);
+                enough.max(needs.growth() as f64 / share) as u64
+            }
+            headroom => {
+                let gpu = Gpu::new("card").backend(backend(rules)).total(gib(1));
+                let headroom = headroom.of_gpu(&read(gpu), &needs.workload, 0, false);
+                usable + taken + headroom.total()
+            }
+        };
+        Self {
+            rules,
+            kind: GpuKind::Discrete,
+            asynchronous: false,
+            total,
+            taken,
+            bytes_per_second: None,
+        }
+    }
+
+    fn register(&self, name: &str) -> Card {
+        let backend = backend(self.rules);
+        let sim = SimGpu::builder(format!("SIM {backend} {name}"))
+            .total(self.total)
+            .taken(self.taken)
+            .rules(self.rules)
+            .backend(backend)
+            .asynchronous(self.asynchronous)
+            .register()
+            .unwrap();
+        let gpu = Gpu::new(name)
+            .device(sim.device().name())
+            .backend(backend)
+            .kind(self.kind)
+            .total(sim.total())
+            .free(sim.free());
+        let gpu = match self.bytes_per_second {
+            Some(bytes) => gpu.bandwidth(bytes),
+            None => gpu,
+        };
+        Card {
+            sim,
+            gpu: read(gpu),
+        }
+    }
+}
+
+/// As if ggml had told its memory.
+fn read(mut gpu: Gpu) -> Gpu {
+    gpu.ggml = Some(Reading::new(gpu.total, gpu.free));
+    gpu
+}
+
+/// What a case is about the size of.
+struct Needs {
+    /// Bytes of all layers on one GPU, and of all on the host.
+    gpu: u64,
+    host: u64,
+    workload: Workload,
+}
+
+impl Needs {
+    /// What compute buffers may grow by after the load. llama.cpp reserves them for the largest prompt of all sequences and for a
+    /// token of each. Those between, or of one sequence, may be computed elsewhere, since a GPU only takes work from the host from 32
+    /// tokens on, and need more (llama-context.cpp:714). The table's growth covers it, a headroom in bytes is the user's affair.
+    fn growth(&self) -> u64 {
+        2 * self.workload.activations
+    }
+
+    fn of(model: &Model, request: &Request) -> Self {
+        let profile = &model.profile;
+        let mut params = request.params.clone();
+        params.n_ctx = request.context.tokens(profile);
+        params.flash_attn = FlashAttention::Auto;
+        params.type_v = params.type_k;
+        let card = Gpu::new("card").total(gib(1));
+        let estimate = Estimate::new(profile, &[&card], &params).unwrap();
+        let footprints = estimate.footprints(profile.full_offload());
+        let on_host = Estimate::new(profile, &[], &params).unwrap().footprints(0);
+        Self {
+            gpu: footprints.gpus[0].total(),
+            host: on_host.host.total(),
+            workload: Workload::of(profile, estimate.sizes()),
+        }
+    }
+}
+
+fn rules(dice: &mut Dice) -> Rules {
+    let alignment = dice.one_of(&[16, 64, 256]);
+    // The smallest takes the largest tensor, and a computation may need several of it.
+    let max_alloc = dice.one_of(&[mib(8), gib(1), gib(4)]);
+    dice.one_of(&[
+        Rules::Cuda,
+        Rules::Cuda,
+        Rules::Vulkan {
+            alignment,
+            max_alloc,
+        },
+        Rules::Metal,
+    ])
+}
+
+fn backend(rules: Rules) -> &'static str {
+    match rules {
+        Rules::Metal => "MTL",
+        Rules::Vulkan { .. } => "Vulkan",
+        _ => "CUDA",
+    }
+}
+
+fn request(dice: &mut Dice) -> Request {
+    let tokens = dice.one_of(&[280, 300, 512, 1000, 2048, 4096]);
+    let context = if dice.percent(15) {
+        Context::AtLeast(tokens)
+    } else {
+        Context::Tokens(tokens)
+    };
+    let n_ubatch = dice.one_of(&[16, 32, 48, 64, 128]);
+    let mut request = Request::new()
+        .context(context)
+        .policy(if dice.percent(15) {
+            Policy::MostLayers
+        } else {
+            Policy::Fastest
+        })
+        .headroom(match dice.below(10) {
+            0..=4 => Headroom::Bytes(dice.below(mib(1))),
+            5..=7 => Headroom::Default,
+            _ => Headroom::Percent(dice.one_of(&[2.5, 7.5, 15.0])),
+        })
+        .host_parts(dice.one_of(&[
+            HostParts::None,
+            HostParts::Experts,
+            HostParts::Experts,
+            HostParts::FeedForward,
+        ]))
+        .n_ubatch(n_ubatch)
+        .n_batch(n_ubatch * dice.one_of(&[1, 2, 4]))
+        .n_seq_max(dice.one_of(&[1, 1, 1, 2, 3]))
+        .n_outputs_max(dice.one_of(&[1, 1, 1, 0, 4]));
+    if dice.percent(25) {
+        request = request.min_ubatch(n_ubatch / 4);
+    }
+    if dice.percent(25) {
+        request = request.kv_place(KvPlace::Auto);
+    }
+    cache(dice, &mut request);
+    request.params.offload_kqv = dice.percent(88);
+    request.params.op_offload = dice.percent(80);
+    request.params.kv_unified = dice.percent(30);
+    request.params.swa_full = dice.percent(50);
+    request.params.mmap = dice.percent(80);
+    request.params.repack = dice.percent(80);
+    request
+}
+
+/// Types of the cache, and whether attention is fused, which quantised values need.
+fn cache(dice: &mut Dice, request: &mut Request) {
+    let params = &mut request.params;
+    params.flash_attn = dice.one_of(&[
+        FlashAttention::Auto,
+        FlashAttention::Auto,
+        FlashAttention::On,
+    ]);
+    match dice.below(10) {
+        0..=3 => {
+            if dice.percent(20) {
+                params.flash_attn = FlashAttention::Off;
+            }
+        }
+        4..=5 => {
+            let both = dice.one_of(&[KvType::Q8_0, KvType::Q5_1, KvType::Q4_0]);
+            (params.type_k, params.type_v) = (both, both);
+        }
+        6..=7 => request.kv_cache = KvCache::Auto,
+        _ => request.kv_cache = KvCache::DownTo(dice.one_of(&[KvType::Q5_0, KvType::Q4_0])),
+    }
+}

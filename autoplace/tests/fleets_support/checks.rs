@@ -1,0 +1,167 @@
+//! One case made so: planned, loaded, computed with and freed again, and looked at after each step.
+
+use autoplace::plan::{Error as NoPlan, Plan};
+use autoplace::{Model, load};
+
+use super::case::{Card, Case};
+use super::models::Models;
+
+/// What became of a case.
+pub(crate) enum Outcome {
+    Loaded {
+        plan: Box<Plan>,
+        /// Whether a GPU's compute buffers grew after the load.
+        grew: bool,
+    },
+    Refused,
+}
+
+/// Plans, loads, generates and frees.
+///
+/// # Errors
+///
+/// What is not as it should be.
+pub(crate) fn run(case: &Case, models: &Models) -> Result<Outcome, String> {
+    let fleet = case.fleet();
+    let outcome = on(&fleet, case, models)?;
+    for Card { sim, gpu } in &fleet {
+        if (sim.used(), sim.buffers()) != (0, 0) {
+            let name = &gpu.name;
+            return Err(format!("{name} still counts {} bytes", sim.used()));
+        }
+    }
+    Ok(outcome)
+}
+
+fn on(fleet: &[Card], case: &Case, models: &Models) -> Result<Outcome, String> {
+    let machine = case.machine(fleet);
+    // One thread: ggml's threads spin while they wait for each other.
+    let builder = || {
+        Model::builder(&case.model(models).path)
+            .request(case.request.clone())
+            .machine(machine.clone())
+            .threads(1)
+    };
+    let planned = match builder().plan() {
+        Ok(plan) => plan,
+        Err(load::Error::Plan(NoPlan::DoesNotFit { devices, .. }))
+            if devices.iter().any(|device| device.missing > 0) =>
+        {
+            return Ok(Outcome::Refused);
+        }
+        Err(error) => return Err(format!("plan: {error}")),
+    };
+    within_budget(&planned)?;
+    // What the probe made cards count: recurrent state is really allocated while it answers.
+    let probe_peaks: Vec<u64> = fleet.iter().map(|card| card.sim.peak()).collect();
+
+    let model = builder().load().map_err(|error| format!("load: {error}"))?;
+    let plan = model.placement();
+    if *plan != planned {
+        return Err(format!("planned twice\n{planned}\n{plan}"));
+    }
+    as_planned(fleet, &model)?;
+    for (Card { sim, gpu }, probe_peak) in fleet.iter().zip(probe_peaks) {
+        let planned = on_card(plan, gpu.device.as_deref());
+        let peak = sim.peak();
+        if peak > planned.max(probe_peak) {
+            let name = &gpu.name;
+            return Err(format!(
+                "{name} counted {peak} bytes while loading, planned {planned}\n{plan}"
+            ));
+        }
+    }
+    generate(&model, case.remainder)?;
+    let mut grew = false;
+    for Card { sim, gpu } in fleet {
+        let planned = on_card(plan, gpu.device.as_deref());
+        let (used, peak, free) = (sim.used(), sim.peak(), gpu.free);
+        let growth = used.saturating_sub(planned);
+        grew |= growth > 0;
+        if peak > free || used < planned || (growth > 0 && !may_grow(plan)) {
+            let name = &gpu.name;
+            return Err(format!(
+                "{name} counts {used} bytes and counted {peak}, planned {planned} of {free} free\n{plan}"
+            ));
+        }
+    }
+    let plan = Box::new(plan.clone());
+    drop(model);
+    Ok(Outcome::Loaded { plan, grew })
+}
+
+/// Bytes that the plan takes of a card.
+fn on_card(plan: &Plan, device: Option<&str>) -> u64 {
+    let mut gpus = plan.gpus();
+    let placement = gpus.find(|placement| placement.device.as_deref() == device);
+    placement.map_or(0, |placement| placement.footprint.total())
+}
+
+/// Whether GPUs compute with weights of the host where there are enough tokens, so that graphs are put together in more ways than
+/// memory was reserved for.
+fn may_grow(plan: &Plan) -> bool {
+    let all_on_gpus = plan.full_offload && plan.overrides.iter().all(|rule| rule.pattern == "^$");
+    plan.context.op_offload && !all_on_gpus
+}
+
+/// No device of the plan gives more than it may.
+fn within_budget(plan: &Plan) -> Result<(), String> {
+    for placement in &plan.placements {
+        let (needed, budget) = (placement.footprint.total(), placement.budget);
+        let fits = needed <= budget && budget + placement.headroom.total() <= placement.free;
+        if !fits {
+            return Err(format!("{} is over its budget\n{plan}", placement.name));
+        }
+    }
+    Ok(())
+}
+
+/// What cards count, and what llama.cpp says of them, is what the plan says.
+fn as_planned(fleet: &[Card], model: &Model) -> Result<(), String> {
+    let plan = model.placement();
+    for Card { sim, gpu } in fleet {
+        let planned = on_card(plan, gpu.device.as_deref());
+        if sim.used() != planned {
+            let name = &gpu.name;
+            return Err(format!(
+                "{name} counts {} bytes, planned {planned}\n{plan}",
+                sim.used()
+            ));
+        }
+    }
+    let planned: Vec<_> = plan.gpus().map(|gpu| gpu.footprint).collect();
+    let allocated = model.allocated();
+    if allocated.gpus != planned {
+        return Err(format!("llama.cpp says {:?}\n{plan}", allocated.gpus));
+    }
+    let host = plan.host().map(|host| host.footprint).unwrap_or_default();
+    // Weights count with their span where they are mapped; the buffer of logits is in the plan only.
+    if allocated.host.kv != host.kv || allocated.host.compute > host.compute {
+        return Err(format!(
+            "llama.cpp says {:?} of the host\n{plan}",
+            allocated.host
+        ));
+    }
+    Ok(())
+}
+
+/// A prompt of so many tokens more than are computed at once, and three of its continuation.
+fn generate(model: &Model, remainder: usize) -> Result<(), String> {
+    let tokens = model.placement().context.n_ubatch as usize + remainder;
+    // A token begins the text, three are the bytes of a space before it, the others are of a letter each.
+    let prompt = "a".repeat(tokens.saturating_sub(4));
+    let stream = model.generate(prompt).temperature(0.0).max_tokens(3);
+    let stream = stream
+        .stream()
+        .map_err(|error| format!("prompt: {error}"))?;
+    let (_, statistics) = stream
+        .into_text()
+        .map_err(|error| format!("generating: {error}"))?;
+    if statistics.prompt_tokens < tokens {
+        return Err(format!(
+            "{} tokens of prompt instead of {tokens}",
+            statistics.prompt_tokens
+        ));
+    }
+    Ok(())
+}
