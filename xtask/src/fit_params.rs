@@ -1,12 +1,13 @@
-//! `fit-params`: how long llama.cpp's own fit takes beside `autoplace plan`. `benches/fit-params` measures; this builds it, and the
-//! program that it starts. It lies outside the workspace, because it compiles a second llama.cpp: minutes, once.
+//! `fit-params`: how long llama.cpp's own fit takes beside `autoplace plan`, and whether our placements of a mixture of experts are at
+//! least as fast. `benches/fit-params` measures and compares; this builds it, and the program that it starts. It lies outside the
+//! workspace, because it compiles a second llama.cpp: minutes, once.
 
 use anyhow::{Context, Result, bail};
 
 use crate::setup;
 use crate::workspace::{Workspace, run};
 
-/// Times that each side runs per file, by turns.
+/// Times that each side runs per file, by turns; with 0 the placements alone are compared.
 const ROUNDS: u32 = 7;
 
 pub(crate) fn fit_params(workspace: &Workspace, arguments: &[String]) -> Result<()> {

@@ -12,6 +12,7 @@ static size_t g_contexts;
 
 static ggml_backend_dev_t the_device();
 static ggml_backend_buffer_type_t the_memory();
+static ggml_backend_buffer_type_t the_host_memory();
 
 // Buffers of a load that allocates nothing are made by ggml itself and have no bytes.
 static ggml_backend_buffer_t memory_alloc(ggml_backend_buffer_type_t, size_t) { return nullptr; }
@@ -22,6 +23,18 @@ static size_t memory_alloc_size(ggml_backend_buffer_type_t, const ggml_tensor * 
     const size_t bytes = ggml_nbytes(tensor);
     const int64_t rest = tensor->ne[0] % 512;
     return rest != 0 && ggml_is_quantized(tensor->type) ? bytes + ggml_row_size(tensor->type, 512 - rest) : bytes;
+}
+
+// CUDA's pinned memory (ggml-cuda.cu:1259-1323), here not pinned. A card that has some keeps the CPU from rearranging its weights,
+// and so large batches are computed on the card with them.
+static const char * host_name(ggml_backend_buffer_type_t) { return "CARD_Host"; }
+
+static ggml_backend_buffer_t host_alloc(ggml_backend_buffer_type_t buft, size_t size) {
+    ggml_backend_buffer_t buffer = ggml_backend_buft_alloc_buffer(ggml_backend_cpu_buffer_type(), size);
+    if (buffer != nullptr) {
+        buffer->buft = buft;
+    }
+    return buffer;
 }
 
 static const char * backend_name(ggml_backend_t) { return "CARD"; }
@@ -39,6 +52,7 @@ static void device_props(ggml_backend_dev_t dev, ggml_backend_dev_props * props)
     props->description = device_description(dev);
     props->type        = GGML_BACKEND_DEVICE_TYPE_GPU;
     props->memory_free = props->memory_total = g_total;
+    props->caps.host_buffer = true;
 }
 
 // Once per context, and so once per load of the fit (common/fit.cpp:59-70).
@@ -53,6 +67,7 @@ static ggml_backend_t device_init(ggml_backend_dev_t dev, const char *) {
 }
 
 static ggml_backend_buffer_type_t device_buffer_type(ggml_backend_dev_t) { return the_memory(); }
+static ggml_backend_buffer_type_t device_host_buffer_type(ggml_backend_dev_t) { return the_host_memory(); }
 
 static bool device_supports_op(ggml_backend_dev_t, const ggml_tensor * op) {
     return ggml_backend_dev_supports_op(ggml_backend_dev_by_type(GGML_BACKEND_DEVICE_TYPE_CPU), op);
@@ -84,16 +99,17 @@ static ggml_backend_reg_t the_reg() {
 static ggml_backend_dev_t the_device() {
     static ggml_backend_device device = [] {
         ggml_backend_device_i iface = {};
-        iface.get_name        = device_name;
-        iface.get_description = device_description;
-        iface.get_memory      = device_memory;
-        iface.get_type        = device_type;
-        iface.get_props       = device_props;
-        iface.init_backend    = device_init;
-        iface.get_buffer_type = device_buffer_type;
-        iface.supports_op     = device_supports_op;
-        iface.supports_buft   = device_supports_buft;
-        iface.offload_op      = device_offload_op;
+        iface.get_name             = device_name;
+        iface.get_description      = device_description;
+        iface.get_memory           = device_memory;
+        iface.get_type             = device_type;
+        iface.get_props            = device_props;
+        iface.init_backend         = device_init;
+        iface.get_buffer_type      = device_buffer_type;
+        iface.get_host_buffer_type = device_host_buffer_type;
+        iface.supports_op          = device_supports_op;
+        iface.supports_buft        = device_supports_buft;
+        iface.offload_op           = device_offload_op;
         return ggml_backend_device { iface, the_reg(), nullptr };
     }();
     return &device;
@@ -106,6 +122,19 @@ static ggml_backend_buffer_type_t the_memory() {
         iface.alloc_buffer   = memory_alloc;
         iface.get_alignment  = memory_alignment;
         iface.get_alloc_size = memory_alloc_size;
+        return ggml_backend_buffer_type { iface, the_device(), nullptr };
+    }();
+    return &memory;
+}
+
+static ggml_backend_buffer_type_t the_host_memory() {
+    static ggml_backend_buffer_type memory = [] {
+        ggml_backend_buffer_type_i iface = {};
+        iface.get_name       = host_name;
+        iface.alloc_buffer   = host_alloc;
+        iface.get_alignment  = ggml_backend_cpu_buffer_type()->iface.get_alignment;
+        iface.get_alloc_size = ggml_backend_cpu_buffer_type()->iface.get_alloc_size;
+        iface.is_host        = ggml_backend_cpu_buffer_type()->iface.is_host;
         return ggml_backend_buffer_type { iface, the_device(), nullptr };
     }();
     return &memory;

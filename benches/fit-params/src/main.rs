@@ -1,20 +1,26 @@
-//! How long llama.cpp's own fit takes (`common_fit_params`, called through llama-cpp-2), beside `autoplace plan`, on the same files.
+//! How long llama.cpp's own fit takes (`common_fit_params`, called through llama-cpp-2), beside `autoplace plan`, on the same files;
+//! and how fast what it chooses for a mixture of experts would be, beside our plan.
 //!
 //! Two llama.cpps do not link into one program: the fit runs here, and `autoplace` is started as a program. Both are asked the same:
 //! a context of 8192 tokens with one row of logits, on a simulated card of which the plan's own headroom stays free. They take turns,
-//! round by round.
+//! round by round. Placements are compared without turns, and without the program: the planner itself is linked.
 
+#[path = "../../../autoplace/tests/experts_support/mod.rs"]
+mod experts_support;
 #[path = "../../../autoplace/benches/files/mod.rs"]
 mod files;
 
-use std::ffi::{CString, c_int};
+mod experts;
+mod fit;
+
 use std::path::Path;
 use std::process::Command;
 use std::time::Instant;
 
 use anyhow::{Context, Result, bail, ensure};
 use llama_cpp_2::llama_backend::LlamaBackend;
-use llama_cpp_sys_2 as sys;
+
+use fit::Fitted;
 
 /// Files, and the memory of the card in GiB, all of it free: first one of 24, then one on which a part of the file fits. What does
 /// not fit must find room on the real host.
@@ -30,32 +36,34 @@ const CASES: [(files::Model, usize); 7] = [
 /// Tokens of context.
 const CONTEXT: u32 = 8192;
 
-unsafe extern "C" {
-    fn fit_params_card(total: usize);
-    fn fit_params_contexts() -> usize;
-}
-
 fn main() -> Result<()> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let [program, rounds] = arguments.as_slice() else {
         bail!("usage: autoplace-fit-params AUTOPLACE-PROGRAM ROUNDS");
     };
+    // 0: the placements alone.
     let rounds: usize = rounds.parse().context("ROUNDS is a number")?;
-    ensure!(rounds > 0, "at least one round");
     let program = std::path::absolute(program)?;
     let folder = tempfile::tempdir()?;
 
     let mut backend = LlamaBackend::init()?;
     backend.void_logs();
+    if rounds > 0 {
+        times(&program, folder.path(), rounds)?;
+        println!();
+    }
+    experts::compare(folder.path())
+}
+
+fn times(program: &Path, folder: &Path, rounds: usize) -> Result<()> {
     println!(
         "| file | tokens | card | by arithmetic | with probe | program | llama.cpp's fit | loads | fit / probed | fit / program | layers |"
     );
     println!("|---|---|---|---|---|---|---|---|---|---|---|");
     for (model, card) in CASES {
-        let path = model.write(folder.path());
-        // SAFETY: no other thread uses ggml.
-        unsafe { fit_params_card(card << 30) };
-        let row = measure(&program, &path, card, rounds)?.row();
+        let path = model.write(folder);
+        fit::set_card(card << 30);
+        let row = measure(program, &path, card, rounds)?.row();
         println!("| {} | {} | {card} GiB {row}", model.name, model.n_vocab());
     }
     Ok(())
@@ -87,7 +95,7 @@ fn measure(program: &Path, path: &Path, card: usize, rounds: usize) -> Result<Pa
                 pair.layers = answer.layers;
             } else {
                 let begin = Instant::now();
-                pair.fitted = fit(path, first.headroom)?;
+                pair.fitted = fit::fit(path, CONTEXT, first.headroom)?;
                 pair.fit.push(milliseconds(begin));
             }
         }
@@ -131,67 +139,6 @@ fn plan(program: &Path, path: &Path, card: usize, probe: bool) -> Result<Answer>
     })
 }
 
-/// What llama.cpp's fit answers.
-#[derive(Default)]
-struct Fitted {
-    /// On the card, the output layer counted; negative: all.
-    layers: i32,
-    /// Parts of layers are moved to the host by patterns: it does that with experts.
-    by_patterns: bool,
-    /// Loads without allocation that it took.
-    loads: usize,
-}
-
-/// llama.cpp's fit, with `margin` bytes of the card left free.
-fn fit(path: &Path, margin: u64) -> Result<Fitted> {
-    let path = CString::new(path.to_str().context("a path of UTF-8")?)?;
-    let mut margins = [usize::try_from(margin)?; 16];
-    // SAFETY: functions without arguments.
-    let (mut model, mut context, before, devices, overrides) = unsafe {
-        (
-            sys::llama_model_default_params(),
-            sys::llama_context_default_params(),
-            fit_params_contexts(),
-            sys::llama_max_devices(),
-            sys::llama_max_tensor_buft_overrides(),
-        )
-    };
-    ensure!(
-        devices <= margins.len(),
-        "llama.cpp takes {devices} devices"
-    );
-    context.n_ctx = CONTEXT;
-    context.n_outputs_max = 1;
-    let mut split = vec![0.0f32; devices];
-    let none = sys::llama_model_tensor_buft_override {
-        pattern: std::ptr::null(),
-        buft: std::ptr::null_mut(),
-    };
-    let mut patterns = vec![none; overrides + 1];
-    // SAFETY: every buffer has the length that common/fit.h asks for and outlives the call; no other thread uses llama.cpp.
-    let status: c_int = unsafe {
-        sys::llama_rs_fit_params(
-            path.as_ptr(),
-            &raw mut model,
-            &raw mut context,
-            split.as_mut_ptr(),
-            patterns.as_mut_ptr(),
-            margins.as_mut_ptr(),
-            CONTEXT,
-            std::ptr::null_mut(),
-            sys::GGML_LOG_LEVEL_ERROR,
-        )
-    };
-    ensure!(status == 0, "common_fit_params answered {status}");
-    // SAFETY: as above.
-    let after = unsafe { fit_params_contexts() };
-    Ok(Fitted {
-        layers: model.n_gpu_layers,
-        by_patterns: !patterns[0].pattern.is_null(),
-        loads: after - before,
-    })
-}
-
 fn milliseconds(begin: Instant) -> f64 {
     begin.elapsed().as_secs_f64() * 1e3
 }
@@ -212,10 +159,9 @@ impl Pair {
             ..0 => "all".to_owned(),
             layers => layers.to_string(),
         };
-        let how = if self.fitted.by_patterns {
-            ", experts on the host"
-        } else {
-            ""
+        let how = match self.fitted.overrides[..] {
+            [] => "",
+            _ => ", experts on the host",
         };
         format!(
             "| {} | {} | {} | {} | {} | {:.0} | {:.0} | {}; {theirs}{how} |",
