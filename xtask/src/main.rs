@@ -7,6 +7,7 @@ mod bindings;
 mod conformance;
 mod demo;
 mod fit_params;
+mod interop;
 mod package;
 mod sanitize;
 mod setup;
@@ -51,6 +52,8 @@ fn run(arguments: &[String]) -> Result<()> {
             _ => bail!("usage: cargo xtask bindings [--write]"),
         },
         "fit-params" => fit_params::fit_params(&workspace, rest),
+        "interop" if rest.is_empty() => interop::interop(&workspace),
+        "interop" => bail!("usage: cargo xtask interop"),
         "package" if rest.is_empty() => package::package(&workspace),
         "package" => bail!("usage: cargo xtask package"),
         "sanitize" if rest.is_empty() => sanitize::sanitize(&workspace),
@@ -69,7 +72,8 @@ fn help() -> String {
 cargo xtask test [STEP...]          sets the machine up, then runs every check (or these steps only)
 cargo xtask conformance [--write]   compares the estimate with llama.cpp over a large grid, minutes (and writes docs/conformance.md)
 cargo xtask bindings [--write]      regenerates the raw bindings and compares (or replaces) the committed ones
-cargo xtask fit-params [ROUNDS]     times llama.cpp's own fit beside `autoplace plan` (compiles a second llama.cpp)
+cargo xtask fit-params [ROUNDS]     times llama.cpp's own fit beside `autoplace plan`, compares placements (compiles a second llama.cpp)
+cargo xtask interop                 checks, tests and runs the planner beside llama-cpp-2 (compiles a second llama.cpp)
 cargo xtask package                 packages both published crates and builds what was packaged
 cargo xtask sanitize                runs the native layer and the probe under AddressSanitizer (Linux; compiles llama.cpp once more)
 cargo xtask help                    this text
