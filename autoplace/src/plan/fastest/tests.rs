@@ -5,11 +5,10 @@ mod shapes;
 
 use std::collections::BTreeSet;
 
-use proptest::prelude::{
-    Just, ProptestConfig, Strategy, any, prop, prop_assert, prop_oneof, proptest,
-};
+use proptest::prelude::{Just, ProptestConfig, Strategy, prop, prop_assert, prop_oneof, proptest};
 
-use super::{Corrections, Fastest, Found, Given, NOTHING, OrderPrices, Path, Prices, traffic};
+use super::told::NOTHING;
+use super::{Corrections, Fastest, Found, Given, OrderPrices, Path, Prices, traffic};
 use crate::machine::{Gpu, GpuKind, Host, Machine, mib};
 use crate::memory::{Estimate, Headroom, KvType, Place, TensorOverride, Workload};
 use crate::plan::speed::{CROSSING, Rates, SpeedModel};
@@ -28,21 +27,7 @@ const EXPERTS: Experts = Experts {
 
 /// A model of a few blocks, dense or of experts.
 fn shape(most_blocks: u32) -> impl Strategy<Value = Shape> {
-    let sizes = (1..=most_blocks, 1u64..5, 1u64..6, 1u32..2000);
-    (sizes, any::<bool>(), any::<bool>()).prop_map(
-        |((n_layer, width, ff, vocab), tied, experts)| Shape {
-            n_layer,
-            n_embd: 256 * width,
-            n_ff: 512 * ff,
-            n_head: 4 * width,
-            n_head_kv: width,
-            head_dim: 64,
-            n_vocab: 64 * u64::from(vocab),
-            tied,
-            experts: experts.then_some(EXPERTS),
-            ..LLAMA_8B
-        },
-    )
+    (1..=most_blocks, shapes::any::shape()).prop_map(|(n_layer, shape)| Shape { n_layer, ..shape })
 }
 
 /// GPUs with a few hundred MiB free beyond their headroom, which is stated.

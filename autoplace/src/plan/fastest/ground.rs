@@ -1,0 +1,144 @@
+//! What holds for all placements of one setting: sums over the layers, and the room that each GPU has for them.
+
+use std::collections::BTreeMap;
+
+use crate::machine::Gpu;
+use crate::memory::estimate::Assignment;
+use crate::memory::{ContextParams, Estimate, Workload};
+use crate::plan::Error;
+use crate::plan::speed::{Rates, Traffic};
+use crate::profile::ModelProfile;
+
+use super::Corrections;
+use super::parts::Parts;
+use super::setting::Setting;
+use super::table::{Roles, Table};
+
+/// What holds for all placements of one setting.
+pub(super) struct Ground {
+    pub(super) setting: Setting,
+    /// Bytes of weights that are on the host wherever the layers are.
+    pub(super) always_on_host: u64,
+    /// What each GPU has beside its headroom, in bytes.
+    pub(super) budgets: Vec<u64>,
+    /// The estimates of each GPU alone, but for those that are like an earlier one.
+    pub(super) alone: BTreeMap<usize, Estimate>,
+    pub(super) table: Table,
+    pub(super) workload: Workload,
+}
+
+impl Ground {
+    pub(super) fn new(
+        profile: &ModelProfile,
+        headroom: impl Fn(&Gpu, &Workload) -> u64,
+        gpus: &[&Gpu],
+        setting: Setting,
+        parts: &Parts<'_>,
+        traffic: &Traffic,
+        rates: &Rates,
+    ) -> Result<Self, Error> {
+        let params = &setting.params;
+        let mut alone = BTreeMap::new();
+        let mut least_compute: Vec<Roles> = Vec::with_capacity(gpus.len());
+        for (index, &gpu) in gpus.iter().enumerate() {
+            let alike =
+                |other: &Gpu| (&other.backend, other.alignment) == (&gpu.backend, gpu.alignment);
+            let least = match gpus[..index].iter().position(|&other| alike(other)) {
+                Some(known) => least_compute[known],
+                None => {
+                    let estimate = Estimate::new(profile, &[gpu], params)?;
+                    let least = smallest_compute(profile, gpu, gpus.len() > 1, &estimate, params)?;
+                    alone.insert(index, estimate);
+                    least
+                }
+            };
+            least_compute.push(least);
+        }
+        let estimate = match (gpus.len(), alone.get(&0)) {
+            (1, Some(estimate)) => estimate.clone(),
+            _ => Estimate::new(profile, gpus, params)?,
+        };
+        let workload = Workload::of(profile, estimate.sizes());
+        let free = gpus
+            .iter()
+            .map(|gpu| gpu.free.saturating_sub(headroom(gpu, &workload)));
+        let budgets: Vec<u64> = free.collect();
+        let rooms: Vec<Roles> = budgets
+            .iter()
+            .zip(&least_compute)
+            .map(|(&budget, &compute)| compute.map(|compute| budget.saturating_sub(compute)))
+            .collect();
+        let kv_on_host = !params.offload_kqv;
+        let all_on_first = Assignment::by_counts(profile.n_layer(), &[profile.full_offload()]);
+        let always_on_host = match gpus {
+            [] => 0,
+            _ => estimate.stored(&all_on_first).host.weights,
+        };
+        Ok(Self {
+            always_on_host,
+            table: Table::new(&estimate, &rooms, parts, traffic, rates, kv_on_host),
+            budgets,
+            alone,
+            workload,
+            setting,
+        })
+    }
+
+    /// The table with as much more room as probes have shown the estimate to be too high by.
+    pub(super) fn corrected(&self, corrections: &Corrections) -> Table {
+        let mut table = self.table.clone();
+        for (&gpu, &more) in &corrections.gpus {
+            let fewer = more.min(0).unsigned_abs();
+            let rooms = &mut table.gpus[gpu].rooms;
+            *rooms = rooms.map(|room| room.saturating_add(fewer));
+        }
+        table
+    }
+}
+
+/// The smallest compute buffers that a GPU was seen to need, over placements on it alone, or as the first, a middle and the last one
+/// of several. What a placement needs depends on the rest of it; three quarters leave room for what was not looked at.
+fn smallest_compute(
+    profile: &ModelProfile,
+    gpu: &Gpu,
+    one_of_several: bool,
+    alone: &Estimate,
+    params: &ContextParams,
+) -> Result<Roles, Error> {
+    let layers = profile.full_offload();
+    let least = |estimate: &Estimate, ways: &[&[u32]]| {
+        let seen = ways.iter().flat_map(|counts| {
+            let assignment = Assignment::by_counts(profile.n_layer(), counts);
+            let footprints = estimate.footprints_of(&assignment);
+            let used = footprints.gpus.into_iter().zip(counts.iter());
+            let used = used.filter(|&(_, &count)| count > 0);
+            used.map(|(gpu, _)| gpu.compute).collect::<Vec<u64>>()
+        });
+        seen.min().unwrap_or(0)
+    };
+    let some = |n: u32| n.min(layers.saturating_sub(1)).max(2);
+    let least_alone = Roles {
+        output: least(alone, &[&[1]]),
+        borrowing: least(alone, &[&[some(2)], &[some(layers / 2)], &[some(layers)]]),
+        blocks: least(alone, &[&[layers]]),
+    };
+    if !one_of_several {
+        return Ok(least_alone);
+    }
+    // A single copy of the graph is the smaller one.
+    let several = Estimate::new(profile, &[gpu; 3], params)?.placing(|_| None);
+    let third = (layers / 3).max(1);
+    let rest = |n: u32| layers.saturating_sub(n);
+    let least_of_several = least(
+        &several,
+        &[
+            &[1, 1, rest(2)],
+            &[1, rest(2), 1],
+            &[third, third, rest(2 * third)],
+            &[1, 1, 1],
+            &[rest(1), 1, 0],
+        ],
+    );
+    let least = |alone: u64| alone.min(least_of_several) / 4 * 3;
+    Ok(least_alone.map(least))
+}

@@ -1,0 +1,134 @@
+//! What the estimate says of a path, corrected by what probes have shown, and what that tells of paths like it.
+
+use std::collections::HashSet;
+
+use crate::memory::{Estimate, Footprint, Footprints, Place};
+use crate::plan::Error;
+use crate::plan::fit::Levels;
+
+use super::path::Path;
+use super::table::Run;
+use super::{Fastest, Given};
+
+/// What compute buffers depend on, but for details: the setting and the order of GPUs, which of them it is, whether it holds the output
+/// layer alone, whether the host holds layers, and whether it holds parts of blocks.
+pub(super) type Likeness = (usize, usize, usize, bool, bool, bool);
+
+/// The part of a compute buffer that one like it needs at least.
+const ALIKE: (u64, u64) = (9, 10);
+
+/// What the estimate says of a path.
+#[derive(Clone)]
+pub(super) struct Look {
+    pub(super) footprints: Footprints,
+    pub(super) exact: bool,
+}
+
+impl Fastest<'_> {
+    /// Whether the `n`th run of a path has room for a compute buffer like those that were seen.
+    pub(super) fn may_fit(&self, path: &Path, n: usize, given: &Given<'_>) -> bool {
+        let Some(run) = path.runs().nth(n) else {
+            return true;
+        };
+        let Some(&compute) = self.seen.borrow().get(&self.likeness(path, n, run)) else {
+            return true;
+        };
+        let ground = &self.grounds[path.setting];
+        let gpu = self.orders[path.order][n];
+        let more = given.corrections.gpus.get(&gpu).copied().unwrap_or(0);
+        let (part, whole) = ALIKE;
+        let compute = (compute / whole * part).saturating_add_signed(more);
+        let bytes = ground.table.bytes(gpu, run, &self.parts);
+        bytes.saturating_add(compute) <= ground.budgets[gpu]
+    }
+
+    pub(super) fn likeness(&self, path: &Path, n: usize, run: Run) -> Likeness {
+        let output_alone = run.begin + 1 >= self.profile.full_offload();
+        let (setting, order) = (path.setting, path.order);
+        (
+            setting,
+            order,
+            n,
+            output_alone,
+            path.first > 0,
+            path.kept() > 0 || path.single_copy,
+        )
+    }
+
+    /// What a path takes by the estimate, corrected, and what is left.
+    pub(super) fn levels(&self, path: &Path, given: &Given<'_>) -> Result<Levels, Error> {
+        let look = self.look(path)?;
+        let order = &self.orders[path.order];
+        let mut footprints = look.footprints;
+        for (footprint, gpu) in footprints.gpus.iter_mut().zip(order) {
+            let more = given.corrections.gpus.get(gpu).copied().unwrap_or(0);
+            footprint.compute = footprint.compute.saturating_add_signed(more);
+        }
+        let host = &mut footprints.host.compute;
+        *host = host.saturating_add_signed(given.corrections.host);
+        let estimates = self.estimates.borrow();
+        let estimate = estimates.get(&(path.setting, path.order));
+        let unsure = |footprint: &Footprint| match estimate {
+            Some(estimate) if given.careful => estimate.uncertainty_of(look.exact, footprint),
+            _ => 0,
+        };
+        Ok(self.room(path).levels(&footprints, unsure))
+    }
+
+    /// The same of what llama.cpp says.
+    pub(super) fn levels_of(&self, path: &Path, footprints: &Footprints) -> Levels {
+        self.room(path).levels(footprints, |_| 0)
+    }
+
+    /// What a path takes by the estimate.
+    pub(super) fn look(&self, path: &Path) -> Result<Look, Error> {
+        if let Some(look) = self.looked_at.borrow().get(path) {
+            return Ok(look.clone());
+        }
+        let assignment = self.assignment(path);
+        let estimate = self.estimate(path)?;
+        let look = |estimate: &Estimate| Look {
+            footprints: estimate.footprints_of(&assignment),
+            exact: estimate.is_exact_for(&assignment),
+        };
+        let kept: HashSet<&str> = self.kept_names(path).collect();
+        let look = if kept.is_empty() && !path.single_copy {
+            look(&estimate)
+        } else {
+            look(&estimate.placing(|name| kept.contains(name).then_some(Place::Host)))
+        };
+        let mut seen = self.seen.borrow_mut();
+        for ((n, run), footprint) in path.runs().enumerate().zip(&look.footprints.gpus) {
+            let least = seen.entry(self.likeness(path, n, run)).or_insert(u64::MAX);
+            *least = footprint.compute.min(*least);
+        }
+        let mut all = self.looked_at.borrow_mut();
+        all.insert(path.clone(), look.clone());
+        Ok(look)
+    }
+
+    /// The estimate for a path's setting and GPUs, nothing of it elsewhere.
+    pub(super) fn estimate(&self, path: &Path) -> Result<Estimate, Error> {
+        let key = (path.setting, path.order);
+        if let Some(known) = self.estimates.borrow().get(&key) {
+            return Ok(known.clone());
+        }
+        let alone = &self.grounds[path.setting].alone;
+        let estimate = match self.orders[path.order][..] {
+            [gpu] if alone.contains_key(&gpu) => alone[&gpu].clone(),
+            _ => Estimate::new(self.profile, &self.gpus_of(path), self.params(path))?,
+        };
+        self.estimates.borrow_mut().insert(key, estimate.clone());
+        Ok(estimate)
+    }
+
+    /// Bytes of a path by the estimate.
+    pub(super) fn estimated(&self, path: &Path) -> Result<Footprints, Error> {
+        Ok(self.look(path)?.footprints)
+    }
+
+    /// Bytes of the buffer of logits by the estimate.
+    pub(super) fn output_bytes(&self, path: &Path) -> u64 {
+        self.look(path).map_or(0, |look| look.footprints.output)
+    }
+}
