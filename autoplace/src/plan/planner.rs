@@ -89,8 +89,8 @@ impl<'a> Planner<'a> {
 
     /// The plan by llama.cpp's own numbers: the estimate says where to look, the probe decides. The accepted placement has been
     /// probed; and so has the one that would be better and lacks the least, unless the estimate has been shown to be right and says
-    /// that it lacks more than any error of its own. At most 6 probes for one GPU and 12 for several; a longer context than asked
-    /// for takes up to 3 more.
+    /// that it lacks more than any error of its own. At most 6 probes for one GPU and 12 for several, unless none of these fits: then
+    /// the search for the most layers takes its own. A longer context than asked for takes up to 3 more.
     ///
     /// # Errors
     ///
