@@ -97,7 +97,7 @@ impl Ground {
 }
 
 /// The smallest compute buffers that a GPU was seen to need, over placements on it alone, or as the first, a middle and the last one
-/// of several. What a placement needs depends on the rest of it; three quarters leave room for what was not looked at.
+/// of several. What a placement needs depends on the rest of it; half leaves room for what was not looked at.
 fn smallest_compute(
     profile: &ModelProfile,
     gpu: &Gpu,
@@ -139,6 +139,6 @@ fn smallest_compute(
             &[rest(1), 1, 0],
         ],
     );
-    let least = |alone: u64| alone.min(least_of_several) / 4 * 3;
+    let least = |alone: u64| alone.min(least_of_several) / 2;
     Ok(least_alone.map(least))
 }

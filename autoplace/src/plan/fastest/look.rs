@@ -15,7 +15,7 @@ use super::{Fastest, Given};
 pub(super) type Likeness = (usize, usize, usize, bool, bool, bool);
 
 /// The part of a compute buffer that one like it needs at least.
-const ALIKE: (u64, u64) = (9, 10);
+const ALIKE: (u64, u64) = (2, 3);
 
 /// What the estimate says of a path.
 #[derive(Clone)]

@@ -257,7 +257,7 @@ fn compare(shape: &Shape, gpus: Vec<Gpu>, host: u64, request: &Request) -> Resul
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(1000))]
+    #![proptest_config(ProptestConfig::with_cases(700))]
 
     #[test]
     fn one_gpu_as_good_as_trying_everything(
