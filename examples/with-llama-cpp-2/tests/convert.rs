@@ -82,7 +82,7 @@ fn a_plan_on_the_host_is_given_no_devices() {
     let plan = host_plan();
     let params = convert::model_params(&plan, &[cpu(), listed("CUDA0", "a card")]).unwrap();
     assert_eq!(params.n_gpu_layers(), 0);
-    assert_eq!(params.devices(), []);
+    assert!(params.devices().is_empty());
     assert!(params.tensor_buft_override_patterns().is_empty());
     assert!(params.use_mmap());
     assert!(!params.use_mlock());
