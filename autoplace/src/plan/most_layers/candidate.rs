@@ -143,8 +143,8 @@ impl<'a> Candidate<'a> {
             }
             (least, placed) = better;
         }
-        if least > 0 && more.is_empty() {
-            // Where there are few ways, all are tried.
+        if (least > 0 || !placed.uses_all()) && more.is_empty() {
+            // Where there are few ways, all are tried. One that leaves a GPU without layers may fit, and is none.
             let all = ways(n_gpu_layers, self.room.gpus.len()).unwrap_or_default();
             let fitting = all.into_iter().map(at).find(|placed| {
                 placed.uses_all() && self.levels(n_gpu_layers, &placed.footprints).fit()
