@@ -62,22 +62,18 @@ pub(crate) const STEPS: &[Step] = &[
     Step {
         name: "test-planner",
         what: "tests and doc tests of the planner alone",
-        run: |workspace| {
-            run(&mut workspace.cargo(&["test", "--package=autoplace", "--no-default-features"]))
-        },
+        run: |workspace| tests(workspace, &["--package=autoplace", "--no-default-features"]),
     },
     // Not `--all-targets`: that makes test harnesses of the examples, whose own tests want the programs.
     Step {
         name: "test",
         what: "all tests and doc tests",
-        run: |workspace| run(&mut workspace.cargo(&["test", "--workspace", WITH_PROGRAM])),
+        run: |workspace| tests(workspace, &["--workspace", WITH_PROGRAM]),
     },
     Step {
         name: "bench",
         what: "every benchmark once, unmeasured",
-        run: |workspace| {
-            run(&mut workspace.cargo(&["test", "--workspace", WITH_PROGRAM, "--benches"]))
-        },
+        run: |workspace| tests(workspace, &["--workspace", WITH_PROGRAM, "--benches"]),
     },
     Step {
         name: "docs",
@@ -141,6 +137,20 @@ pub(crate) fn test(workspace: &Workspace, names: &[String]) -> Result<()> {
     };
     println!("\n{number} passed in {}.", seconds(begin));
     Ok(())
+}
+
+/// The random cases of property tests are the same in every run of this test, so that it says something of the change at hand; a
+/// plain `cargo test` draws new ones.
+const RANDOM_CASES: (&str, &str) = ("PROPTEST_RNG_SEED", "20261121");
+
+fn tests(workspace: &Workspace, selection: &[&str]) -> Result<()> {
+    let mut cargo = workspace.cargo(&["test"]);
+    cargo.args(selection);
+    let (name, seed) = RANDOM_CASES;
+    if std::env::var_os(name).is_none() {
+        cargo.env(name, seed);
+    }
+    run(&mut cargo)
 }
 
 /// The planner must build where no C++ compiler is.

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use crate::machine::Gpu;
 use crate::memory::estimate::Assignment;
-use crate::memory::{ContextParams, Estimate, Workload};
+use crate::memory::{ContextParams, Estimate, Place, Workload};
 use crate::plan::Error;
 use crate::plan::speed::{Rates, Traffic};
 use crate::profile::ModelProfile;
@@ -47,7 +47,8 @@ impl Ground {
                 Some(known) => least_compute[known],
                 None => {
                     let estimate = Estimate::new(profile, &[gpu], params)?;
-                    let least = smallest_compute(profile, gpu, gpus.len() > 1, &estimate, params)?;
+                    let several = gpus.len() > 1;
+                    let least = smallest_compute(profile, gpu, several, &estimate, parts, params)?;
                     alone.insert(index, estimate);
                     least
                 }
@@ -103,6 +104,7 @@ fn smallest_compute(
     gpu: &Gpu,
     one_of_several: bool,
     alone: &Estimate,
+    parts: &Parts<'_>,
     params: &ContextParams,
 ) -> Result<Roles, Error> {
     let layers = profile.full_offload();
@@ -117,11 +119,25 @@ fn smallest_compute(
         seen.min().unwrap_or(0)
     };
     let some = |n: u32| n.min(layers.saturating_sub(1)).max(2);
-    let least_alone = Roles {
-        output: least(alone, &[&[1]]),
-        borrowing: least(alone, &[&[some(2)], &[some(layers / 2)], &[some(layers)]]),
-        blocks: least(alone, &[&[layers]]),
+    let by_role = |estimate: &Estimate| Roles {
+        output: least(estimate, &[&[1]]),
+        borrowing: least(
+            estimate,
+            &[&[some(2)], &[some(layers / 2)], &[some(layers)]],
+        ),
+        blocks: least(estimate, &[&[layers]]),
     };
+    let mut least_alone = by_role(alone);
+    if !parts.all.is_empty() {
+        // What is not there need not be computed with.
+        let names = parts.names();
+        let parted = by_role(
+            &alone
+                .clone()
+                .placing(|name| names.contains(name).then_some(Place::Host)),
+        );
+        least_alone = least_alone.least(parted);
+    }
     if !one_of_several {
         return Ok(least_alone);
     }

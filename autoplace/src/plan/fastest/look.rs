@@ -14,6 +14,21 @@ use super::{Fastest, Given};
 /// layer alone, whether the host holds layers, and whether it holds parts of blocks.
 pub(super) type Likeness = (usize, usize, usize, bool, bool, bool);
 
+/// What the host's compute buffer depends on, but for details: the setting, the number of GPUs, whether the host holds layers, and
+/// whether it holds parts of blocks.
+pub(super) type HostLikeness = (usize, usize, bool, bool);
+
+/// As many looks that never saw a smaller one are believed that there is none: it mostly is the same for all placements, and a host
+/// that lacks a little of it would have all of them looked at.
+const TRUSTED: usize = 32;
+
+/// The smallest compute buffer of the host among placements that are alike.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct LeastOnHost {
+    bytes: u64,
+    looks: usize,
+}
+
 /// The part of a compute buffer that one like it needs at least.
 const ALIKE: (u64, u64) = (2, 3);
 
@@ -42,7 +57,17 @@ impl Fastest<'_> {
         bytes.saturating_add(compute) <= ground.budgets[gpu]
     }
 
-    pub(super) fn likeness(&self, path: &Path, n: usize, run: Run) -> Likeness {
+    /// Bytes of the host that a path's compute buffer takes at least, by those that were seen.
+    pub(super) fn least_host_compute(&self, path: &Path, given: &Given<'_>) -> u64 {
+        let Some(&LeastOnHost { bytes, looks }) = self.seen_on_host.borrow().get(&on_host(path))
+        else {
+            return 0;
+        };
+        let (part, whole) = if looks < TRUSTED { ALIKE } else { (1, 1) };
+        (bytes / whole * part).saturating_add_signed(given.corrections.host)
+    }
+
+    fn likeness(&self, path: &Path, n: usize, run: Run) -> Likeness {
         let output_alone = run.begin + 1 >= self.profile.full_offload();
         let (setting, order) = (path.setting, path.order);
         (
@@ -51,7 +76,7 @@ impl Fastest<'_> {
             n,
             output_alone,
             path.first > 0,
-            path.kept() > 0 || path.single_copy,
+            parted(path),
         )
     }
 
@@ -102,6 +127,17 @@ impl Fastest<'_> {
             let least = seen.entry(self.likeness(path, n, run)).or_insert(u64::MAX);
             *least = footprint.compute.min(*least);
         }
+        let bytes = look.footprints.host.compute;
+        let mut on_host = self.seen_on_host.borrow_mut();
+        let least = on_host
+            .entry(self::on_host(path))
+            .or_insert(LeastOnHost { bytes, looks: 0 });
+        least.looks = if bytes < least.bytes {
+            1
+        } else {
+            least.looks + 1
+        };
+        least.bytes = bytes.min(least.bytes);
         let mut all = self.looked_at.borrow_mut();
         all.insert(path.clone(), look.clone());
         Ok(look)
@@ -131,4 +167,12 @@ impl Fastest<'_> {
     pub(super) fn output_bytes(&self, path: &Path) -> u64 {
         self.look(path).map_or(0, |look| look.footprints.output)
     }
+}
+
+fn on_host(path: &Path) -> HostLikeness {
+    (path.setting, path.runs.len(), path.first > 0, parted(path))
+}
+
+fn parted(path: &Path) -> bool {
+    path.kept() > 0 || path.single_copy
 }

@@ -34,7 +34,7 @@ use super::speed::{Rates, Traffic, counted};
 use super::{Error, HostParts, Request};
 
 use self::ground::Ground;
-use self::look::{Likeness, Look};
+use self::look::{HostLikeness, LeastOnHost, Likeness, Look};
 use self::order::{Order, orders};
 use self::parts::Parts;
 use self::path::{Around, Heap, Onward, Path, Prices};
@@ -70,6 +70,7 @@ pub(super) struct Fastest<'a> {
     looked_at: RefCell<BTreeMap<Path, Look>>,
     /// The smallest compute buffer of each likeness among those that were looked at.
     seen: RefCell<BTreeMap<Likeness, u64>>,
+    seen_on_host: RefCell<BTreeMap<HostLikeness, LeastOnHost>>,
 }
 
 /// What probes have shown beyond the estimate: bytes more (or fewer) per GPU, as in [`Fastest::gpus`], and on the host.
@@ -181,6 +182,7 @@ impl<'a> Fastest<'a> {
             estimates: RefCell::default(),
             looked_at: RefCell::default(),
             seen: RefCell::default(),
+            seen_on_host: RefCell::default(),
         })
     }
 
@@ -242,7 +244,12 @@ impl<'a> Fastest<'a> {
                 heap.keep_single_copy(&node, &around);
                 continue;
             }
-            if !(0..node.path.runs.len()).all(|n| self.may_fit(&node.path, n, given)) {
+            let on_host = self
+                .least_host_compute(&node.path, given)
+                .saturating_add(node.host);
+            let may_fit = Some(on_host) <= around.host_room
+                && (0..node.path.runs.len()).all(|n| self.may_fit(&node.path, n, given));
+            if !may_fit {
                 heap.keep_single_copy(&node, &around);
                 continue;
             }

@@ -1,6 +1,6 @@
 //! The parts of blocks that may stay on the host while the block is on a GPU.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 
 use crate::memory::{Place, TensorOverride};
 use crate::plan::HostParts;
@@ -54,6 +54,12 @@ impl<'a> Parts<'a> {
         }
         parts.begins.push(parts.all.len());
         parts
+    }
+
+    /// The names of all weights of parts.
+    pub(super) fn names(&self) -> HashSet<&'a str> {
+        let weights = self.all.iter().flat_map(|part| &part.weights);
+        weights.map(|weight| weight.name.as_str()).collect()
     }
 
     /// Where the parts of this block begin, or, past the last block, where they end.

@@ -114,7 +114,7 @@ pub(super) struct Node {
     /// What it costs so far.
     cost: f64,
     /// Bytes it takes of the host so far.
-    host: u64,
+    pub(super) host: u64,
     pub(super) path: Path,
 }
 

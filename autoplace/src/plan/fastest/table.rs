@@ -37,6 +37,15 @@ impl Roles {
             blocks: f(self.blocks),
         }
     }
+
+    /// The smaller of each.
+    pub(super) fn least(self, other: Self) -> Self {
+        Self {
+            output: self.output.min(other.output),
+            borrowing: self.borrowing.min(other.borrowing),
+            blocks: self.blocks.min(other.blocks),
+        }
+    }
 }
 
 impl Run {

@@ -392,3 +392,62 @@ fn a_host_without_room_beside_a_gpu_is_seen_at_once() {
     assert!(found.path.runs.is_empty());
     assert_eq!(fastest.looked_at.borrow().len(), 1);
 }
+
+#[test]
+fn a_host_without_room_for_its_compute_buffer_is_not_looked_at_again_and_again() {
+    // Beside the GPUs' part of the model 3 MiB are left, and whatever is on the host computes with more.
+    let shape = Shape {
+        n_layer: 5,
+        n_embd: 256,
+        n_ff: 512,
+        n_head: 4,
+        n_head_kv: 1,
+        head_dim: 64,
+        n_vocab: 99_328,
+        tied: false,
+        ..LLAMA_8B
+    };
+    let profile = shape.profile();
+    let request = Request::new()
+        .headroom(Headroom::Bytes(0))
+        .host_parts(HostParts::FeedForward)
+        .context(Context::Tokens(513));
+    let params = params(&profile, &request);
+    let card = |free| Gpu::new("card").total(mib(900)).free(free);
+    let gpus = vec![
+        card(49_298_429),
+        card(46_337_063),
+        card(109_120_842).bandwidth(497_000_000_000),
+    ];
+    let machine = machine(gpus, 379_516_288);
+    let fastest = Fastest::new(&profile, &machine, &request, &params).unwrap();
+    let found = search(&fastest).unwrap();
+    assert!(found.path.runs.is_empty());
+    let looked_at = fastest.looked_at.borrow().len();
+    assert!(looked_at < 1000, "{looked_at}");
+}
+
+#[test]
+fn parts_on_the_host_may_need_a_smaller_compute_buffer_than_whole_blocks() {
+    let shape = Shape {
+        n_layer: 4,
+        n_embd: 768,
+        n_ff: 1536,
+        n_head: 12,
+        n_head_kv: 3,
+        head_dim: 64,
+        n_vocab: 47_936,
+        tied: false,
+        ..LLAMA_8B
+    };
+    let request = Request::new()
+        .headroom(Headroom::Bytes(8_984_420))
+        .host_parts(HostParts::FeedForward)
+        .context(Context::Tokens(2305));
+    let card = Gpu::new("card")
+        .total(mib(700))
+        .free(70_292_323)
+        .kind(GpuKind::Integrated)
+        .bandwidth(103_000_000_000);
+    compare(&shape, vec![card], 449_284_980, &request).unwrap();
+}
