@@ -74,7 +74,7 @@ fn ballast_that_leaves_the_last_byte_free_does_not_fail_the_load() {
     gpu.set_taken(mib(64) - planned.gpus().next().unwrap().footprint.total());
     let model = builder(&before).load().unwrap();
     assert_eq!(gpu.free(), 0);
-    assert_eq!(model.placement(), &planned);
+    assert_eq!(*model.placement(), planned);
 }
 
 #[test]

@@ -22,7 +22,7 @@ fn greedy_text_equals_a_plain_llama_cpp_loops() {
         .text()
         .unwrap();
 
-    let native = model.native();
+    let native = &model.native().unwrap();
     let mut context = Context::new(
         native,
         ContextParams {
@@ -113,6 +113,7 @@ fn statistics_count_what_was_done() {
         stats.prompt_tokens,
         model
             .native()
+            .unwrap()
             .vocab()
             .tokenize(PROMPT, true, false)
             .unwrap()
@@ -173,7 +174,7 @@ fn a_prompt_as_long_as_the_context_is_refused_and_one_shorter_is_not() {
         .threads(1)
         .load()
         .unwrap();
-    let vocab = model.native().vocab();
+    let vocab = model.native().unwrap().vocab();
     let mut prompt = String::from("and");
     while vocab.tokenize(&prompt, true, false).unwrap().len() < 256 {
         prompt.push_str(" and");
@@ -327,7 +328,7 @@ fn parameters_out_of_range_are_refused_before_anything_is_computed() {
 #[test]
 fn control_tokens_in_the_prompt_are_plain_text() {
     let model = load_demo();
-    let vocab = model.native().vocab();
+    let vocab = model.native().unwrap().vocab();
     let eos = vocab.eos().unwrap();
     let text = String::from_utf8(vocab.piece(eos, true).unwrap()).unwrap();
     let plain = vocab.tokenize(&text, false, false).unwrap();

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use autoplace::machine::{Gpu, Host, Machine, gib, mib};
 use autoplace::memory::KvType;
-use autoplace::plan::{self, Confidence, Context, GpuLayers};
+use autoplace::plan::{self, Confidence, Context, GpuLayers, PlacementKind};
 use autoplace::{Model, llama_sys, load};
 use native_support::{demo_path, load_demo};
 
@@ -33,7 +33,7 @@ fn the_demo_model_is_loaded_as_planned() {
 
 /// The buffer of logits, which llama.cpp's account leaves out: one row of f32.
 fn output_bytes(model: &Model) -> u64 {
-    4 * u64::from(model.native().vocab().n_tokens())
+    4 * u64::from(model.native().unwrap().vocab().n_tokens())
 }
 
 #[test]
@@ -215,4 +215,40 @@ fn what_is_no_gguf_is_refused_with_the_file_and_the_reason() {
         Model::load("/nonexistent/model.gguf"),
         Err(load::Error::Gguf(_))
     ));
+}
+
+#[test]
+fn a_model_is_placed_anew_while_nothing_is_generated() {
+    let model = load_demo();
+    let text = |model: &Model| {
+        let story = model.generate("Once upon a time").temperature(0.0);
+        story.max_tokens(12).text().unwrap()
+    };
+    let before = text(&model);
+    let stream = model.generate("Once").stream().unwrap();
+    let busy = model.replace(None);
+    assert!(matches!(busy, Err(load::Error::Busy)), "{busy:?}");
+    drop(stream);
+
+    let clone = model.clone();
+    let plan = model.placement();
+    model.replace(Some((*plan).clone())).unwrap();
+    assert_eq!(text(&clone), before);
+
+    // A plan that cannot be followed leaves nothing loaded, until there is one that can.
+    let mut gone = (*plan).clone();
+    let mut card = plan.host().unwrap().clone();
+    card.name = "card".into();
+    card.device = Some("CUDA9".into());
+    card.kind = PlacementKind::Gpu;
+    gone.placements.insert(0, card);
+    let refused = model.replace(Some(gone));
+    assert!(
+        matches!(refused, Err(load::Error::DeviceGone { .. })),
+        "{refused:?}"
+    );
+    let nothing = model.generate("Once").stream();
+    assert!(nothing.is_err());
+    model.replace(None).unwrap();
+    assert_eq!(text(&model), before);
 }

@@ -176,7 +176,7 @@ fn a_model_that_continues_nothing_loads_and_refuses_to_generate() {
         n_threads: Some(1),
         ..llama_sys::ContextParams::default()
     };
-    let mut context = llama_sys::Context::new(model.native(), params).unwrap();
+    let mut context = llama_sys::Context::new(&model.native().unwrap(), params).unwrap();
     assert!(!context.has_memory());
     let mut batch = llama_sys::Batch::default();
     batch.add(1, 0, 0, false);

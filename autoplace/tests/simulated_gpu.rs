@@ -102,7 +102,8 @@ fn the_plan_is_what_the_card_counts() {
             .gpu_layers(GpuLayers::Exactly(layers))
             .load()
             .unwrap();
-        let planned = model.placement().gpus().next().unwrap();
+        let plan = model.placement();
+        let planned = plan.gpus().next().unwrap();
         assert_eq!(planned.layers, layers);
         assert_eq!(model.allocated().gpus, [planned.footprint]);
         assert_eq!(gpu.used(), planned.footprint.total());
@@ -122,7 +123,8 @@ fn a_file_whose_host_weights_lie_between_the_gpus_takes_no_more_of_the_gpu() {
         .gpu_layers(GpuLayers::Exactly(2))
         .load()
         .unwrap();
-    let planned = model.placement().gpus().next().unwrap();
+    let plan = model.placement();
+    let planned = plan.gpus().next().unwrap();
     assert_eq!(model.allocated().gpus, [planned.footprint]);
     assert_eq!(gpu.used(), planned.footprint.total());
 }
@@ -206,7 +208,8 @@ fn the_table_of_headroom_is_left_free_on_a_card_with_room() {
     // A card of 2 GiB costs no host memory until it is written to.
     let gpu = card(mib(2048), Rules::Cuda);
     let model = Model::builder(demo_path()).threads(1).load().unwrap();
-    let planned = model.placement().gpus().next().expect("it fits");
+    let plan = model.placement();
+    let planned = plan.gpus().next().expect("it fits");
     assert!(model.placement().full_offload);
     assert!(planned.headroom.total() > 0);
     text(&model);

@@ -1,5 +1,9 @@
 //! What can go wrong between a prompt and its text.
 
+use std::sync::Arc;
+
+use crate::load;
+
 /// An error of a generation.
 #[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]
@@ -32,4 +36,16 @@ pub enum Error {
     /// llama.cpp refused or failed.
     #[error(transparent)]
     Native(#[from] llama_sys::Error),
+    /// The model is not loaded, or cannot be loaded anew.
+    #[error(transparent)]
+    Load(Arc<load::Error>),
+}
+
+impl From<load::Error> for Error {
+    fn from(error: load::Error) -> Self {
+        match error {
+            load::Error::Native(error) => Self::Native(error),
+            error => Self::Load(Arc::new(error)),
+        }
+    }
 }

@@ -21,6 +21,12 @@ use crate::load::Model;
 #[must_use = "nothing is generated until `stream` or `text` is called"]
 pub struct Generate {
     model: Model,
+    spec: Spec,
+}
+
+/// What is to be generated.
+#[derive(Debug, Clone)]
+struct Spec {
     prompt: String,
     sampling: Sampling,
     max_tokens: usize,
@@ -35,11 +41,13 @@ impl Model {
     pub fn generate(&self, prompt: impl Into<String>) -> Generate {
         Generate {
             model: self.clone(),
-            prompt: prompt.into(),
-            sampling: Sampling::default(),
-            max_tokens: usize::MAX,
-            stops: Vec::new(),
-            special: false,
+            spec: Spec {
+                prompt: prompt.into(),
+                sampling: Sampling::default(),
+                max_tokens: usize::MAX,
+                stops: Vec::new(),
+                special: false,
+            },
         }
     }
 }
@@ -47,61 +55,61 @@ impl Model {
 impl Generate {
     /// Ends after `n` tokens. Default: at the end of the text or of the context.
     pub fn max_tokens(mut self, n: usize) -> Self {
-        self.max_tokens = n;
+        self.spec.max_tokens = n;
         self
     }
 
     /// All sampling parameters at once.
     pub fn sampling(mut self, sampling: Sampling) -> Self {
-        self.sampling = sampling;
+        self.spec.sampling = sampling;
         self
     }
 
     /// Divides the logits; 0.0 always takes the likeliest token. Default 0.8.
     pub fn temperature(mut self, temperature: f32) -> Self {
-        self.sampling.temperature = temperature;
+        self.spec.sampling.temperature = temperature;
         self
     }
 
     /// Keeps the `k` likeliest tokens; 0 keeps all. Default 40.
     pub fn top_k(mut self, k: u32) -> Self {
-        self.sampling.top_k = k;
+        self.spec.sampling.top_k = k;
         self
     }
 
     /// Keeps the likeliest tokens whose probabilities add up to `p`; 1.0 keeps all. Default 0.95.
     pub fn top_p(mut self, p: f32) -> Self {
-        self.sampling.top_p = p;
+        self.spec.sampling.top_p = p;
         self
     }
 
     /// Keeps tokens at least `p` times as likely as the likeliest; 0.0 keeps all. Default 0.05.
     pub fn min_p(mut self, p: f32) -> Self {
-        self.sampling.min_p = p;
+        self.spec.sampling.min_p = p;
         self
     }
 
     /// Divides the logits of the last 64 tokens by `penalty`; 1.0, the default, is off.
     pub fn repeat_penalty(mut self, penalty: f32) -> Self {
-        self.sampling.repeat_penalty = penalty;
+        self.spec.sampling.repeat_penalty = penalty;
         self
     }
 
     /// Seed of the random choice: the same seed gives the same text. Default: a new one every time.
     pub fn seed(mut self, seed: u32) -> Self {
-        self.sampling.seed = Some(seed);
+        self.spec.sampling.seed = Some(seed);
         self
     }
 
     /// Ends before `text` would appear; can be called several times.
     pub fn stop(mut self, text: impl Into<String>) -> Self {
-        self.stops.push(text.into());
+        self.spec.stops.push(text.into());
         self
     }
 
     /// Writes control tokens out as text instead of leaving them out.
     pub fn special(mut self, show: bool) -> Self {
-        self.special = show;
+        self.spec.special = show;
         self
     }
 
@@ -112,7 +120,7 @@ impl Generate {
     /// [`Error::PromptTooLong`], [`Error::EmptyPrompt`], [`Error::EmptyStop`], [`Error::NotGenerative`]; [`Error::Busy`] while
     /// another stream of this model lives; [`Error::Native`] for a sampling parameter out of range.
     pub fn stream(self) -> Result<TokenStream, Error> {
-        let native = self.model.native();
+        let native = &self.model.native()?;
         // Encoders (BERT), encoder-decoders (T5) and diffusion models (LLaDA) have no next token.
         let causal = native.has_decoder() && !native.has_encoder() && native.shape().causal;
         if !causal || native.is_diffusion() {
@@ -120,16 +128,16 @@ impl Generate {
                 architecture: self.model.placement().model.architecture.clone(),
             });
         }
-        if self.stops.iter().any(String::is_empty) {
+        if self.spec.stops.iter().any(String::is_empty) {
             return Err(Error::EmptyStop);
         }
         let vocab = native.vocab();
-        let mut prompt = vocab.tokenize(&self.prompt, true, false)?;
+        let mut prompt = vocab.tokenize(&self.spec.prompt, true, false)?;
         if prompt.is_empty() {
             prompt.push(vocab.bos().ok_or(Error::EmptyPrompt)?);
         }
-        let (sampler, seed) = self.sampling.sampler(native)?;
-        let slot = self.model.context_slot();
+        let (sampler, seed) = self.spec.sampling.sampler(native)?;
+        let slot = self.model.slot();
         let context = slot.take()?.ok_or(Error::Busy)?;
         if !context.has_memory() {
             slot.give_back(context);
@@ -149,15 +157,15 @@ impl Generate {
         }
         Ok(TokenStream::new(stream::Parts {
             context,
-            slot,
+            model: self.model,
             vocab,
             sampler,
             seed,
             prompt,
             capacity,
-            max_tokens: self.max_tokens,
-            stops: self.stops,
-            special: self.special,
+            max_tokens: self.spec.max_tokens,
+            stops: self.spec.stops,
+            special: self.spec.special,
         }))
     }
 

@@ -1,6 +1,5 @@
 //! The generation loop, as an iterator of text.
 
-use std::sync::Arc;
 use std::time::Instant;
 
 use llama_sys::{AbortHandle, Batch, Context, Sampler, Token, Vocab};
@@ -8,7 +7,7 @@ use llama_sys::{AbortHandle, Batch, Context, Sampler, Token, Vocab};
 use super::error::Error;
 use super::stats::Statistics;
 use super::text::{Released, TextAssembler};
-use crate::load::ContextSlot;
+use crate::load::Model;
 
 /// The one sequence that a stream uses.
 const SEQ: llama_sys::SeqId = 0;
@@ -37,7 +36,7 @@ pub enum FinishReason {
 pub struct TokenStream {
     /// `Some` until dropped: goes back to its slot then.
     context: Option<Context>,
-    slot: Arc<ContextSlot>,
+    model: Model,
     vocab: Vocab,
     sampler: Sampler,
     batch: Batch,
@@ -56,7 +55,7 @@ pub struct TokenStream {
 /// What a stream is made of.
 pub(super) struct Parts {
     pub(super) context: Context,
-    pub(super) slot: Arc<ContextSlot>,
+    pub(super) model: Model,
     pub(super) vocab: Vocab,
     pub(super) sampler: Sampler,
     pub(super) seed: Option<u32>,
@@ -79,7 +78,7 @@ impl TokenStream {
                 ..Statistics::default()
             },
             context: Some(parts.context),
-            slot: parts.slot,
+            model: parts.model,
             vocab: parts.vocab,
             sampler: parts.sampler,
             prompt: parts.prompt,
@@ -226,9 +225,9 @@ impl std::iter::FusedIterator for TokenStream {}
 impl Drop for TokenStream {
     fn drop(&mut self) {
         match self.context.take() {
-            Some(context) => self.slot.give_back(context),
+            Some(context) => self.model.slot().give_back(context),
             // A panic in the loop took it along; the next generation makes another.
-            None => self.slot.lost(),
+            None => self.model.slot().lost(),
         }
     }
 }

@@ -3,84 +3,79 @@
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-use llama_sys::{Context, ModelParams};
-
-use super::devices::{by_name, detect};
-use super::headroom::{LoadReadings, Work};
+use super::recipe::{Prepared, Progress, Recipe};
 use super::replay::{self, Source};
-use super::slot::ContextSlot;
-use super::{Error, Model, NativeProbe, room};
+use super::{Error, Model};
 use crate::gguf::Header;
-use crate::machine::{Host, Machine};
+use crate::machine::Machine;
 use crate::memory::{Headroom, KvType};
-use crate::plan::{self, GpuLayers, Plan, Planner, Replay, Request, SavedPlan};
+use crate::plan::{self, GpuLayers, Plan, Replay, Request, SavedPlan};
 use crate::profile::ModelProfile;
 
 /// A load being described: finish it with [`load`](Self::load), or look first with [`plan`](Self::plan).
 #[must_use = "nothing is loaded until `load` is called"]
 pub struct ModelBuilder {
-    path: PathBuf,
-    request: Request,
-    machine: Option<Machine>,
+    recipe: Recipe,
     saved: Option<Source>,
     replay: Replay,
-    threads: Option<u32>,
-    progress: Option<Box<dyn FnMut(f32) -> bool + Send>>,
+    progress: Option<Progress>,
 }
 
 impl ModelBuilder {
     pub(super) fn new(path: &Path) -> Self {
         Self {
-            path: path.to_owned(),
-            request: Request::new(),
-            machine: None,
+            recipe: Recipe {
+                path: path.to_owned(),
+                request: Request::new(),
+                machine: None,
+                threads: None,
+            },
             saved: None,
             replay: Replay::Refuse,
-            threads: None,
             progress: None,
         }
     }
 
     /// Everything that a plan can be asked for, at once.
     pub fn request(mut self, request: Request) -> Self {
-        self.request = request;
+        self.recipe.request = request;
         self
     }
 
     /// Tokens of context. Default: 4096, or what the model was trained on if that is less.
     pub fn context(mut self, context: plan::Context) -> Self {
-        self.request.context = context;
+        self.recipe.request.context = context;
         self
     }
 
     /// Types of the K and V cache. Default: F16 both.
     pub fn kv_types(mut self, keys: KvType, values: KvType) -> Self {
-        self.request = self.request.kv_types(keys, values);
+        self.recipe.request = self.recipe.request.kv_types(keys, values);
         self
     }
 
     /// Tokens that are computed at once: `n_ubatch`, with `n_batch` at least as large. Default: 512.
     pub fn batch(mut self, n_ubatch: u32) -> Self {
-        let n_batch = self.request.params.n_batch.max(n_ubatch);
-        self.request = self.request.n_ubatch(n_ubatch).n_batch(n_batch);
+        let n_batch = self.recipe.request.params.n_batch.max(n_ubatch);
+        self.recipe.request = self.recipe.request.n_ubatch(n_ubatch).n_batch(n_batch);
         self
     }
 
     /// What stays free on a GPU.
     pub fn headroom(mut self, headroom: Headroom) -> Self {
-        self.request.headroom = headroom;
+        self.recipe.request.headroom = headroom;
         self
     }
 
     /// Layers on the GPU, instead of as many as are safe. A number that does not fit is an error.
     pub fn gpu_layers(mut self, layers: GpuLayers) -> Self {
-        self.request.gpu_layers = layers;
+        self.recipe.request.gpu_layers = layers;
         self
     }
 
     /// Threads for what the CPU computes. Default: one per physical core that this process may use.
     pub fn threads(mut self, threads: u32) -> Self {
-        self.threads = Some(threads);
+        self.recipe.threads = Some(threads);
         self
     }
 
@@ -93,7 +88,7 @@ impl ModelBuilder {
     /// Places the model on this machine instead of the one that is detected: GPUs left out are not used, free bytes are
     /// believed. Its GPUs must be devices of this process.
     pub fn machine(mut self, machine: Machine) -> Self {
-        self.machine = Some(machine);
+        self.recipe.machine = Some(machine);
         self
     }
 
@@ -128,37 +123,16 @@ impl ModelBuilder {
     }
 
     fn prepare(&self) -> Result<Prepared, Error> {
-        let header = Header::open(&self.path)?;
+        let header = Header::open(&self.recipe.path)?;
         let profile = ModelProfile::from_header(&header)?;
         let (plan, machine) = match &self.saved {
             Some(saved) => {
-                let machine = self.machine.as_ref();
+                let machine = self.recipe.machine.as_ref();
                 replay::prepare(&saved.read()?, self.replay, &header, &profile, machine)?
             }
-            None => self.make(&header, &profile)?,
+            None => self.recipe.plan(&header, &profile)?,
         };
-        // A plan has sizes that llama.cpp takes.
-        let sizes = plan.context.sizes().ok();
-        let work = sizes.map(|sizes| Work::of(&profile, &sizes));
-        Ok(Prepared {
-            plan,
-            machine,
-            work: work.unwrap_or_default(),
-        })
-    }
-
-    /// A new plan, and the machine that it is for.
-    fn make(&self, header: &Header, profile: &ModelProfile) -> Result<(Plan, Machine), Error> {
-        let machine = match (&self.machine, self.request.gpu_layers) {
-            (Some(machine), _) => machine.clone(),
-            // Asking a CUDA device for its memory opens a context there, for nothing if no layer may go to it.
-            (None, GpuLayers::Exactly(0)) => Machine::new(Host::detect().0),
-            (None, _) => detect()?,
-        };
-        let plan = Planner::new(profile, &machine)
-            .request(self.request.clone())
-            .plan_probed(&NativeProbe::new(header)?)?;
-        Ok((plan, machine))
+        Ok(Prepared::new(plan, machine, &profile))
     }
 
     /// Plans and loads.
@@ -168,73 +142,17 @@ impl ModelBuilder {
     /// As [`plan`](Self::plan); [`Error::OutOfMemory`] when a GPU's memory was taken since the plan was made; [`Error::Native`]
     /// when llama.cpp fails all the same: the file's data is damaged, or the progress callback cancelled.
     pub fn load(mut self) -> Result<Model, Error> {
-        let Prepared {
-            plan,
-            machine,
-            work,
-        } = self.prepare()?;
-        let devices = by_name(
-            plan.gpus()
-                .map(|gpu| (gpu.device.as_deref(), gpu.name.as_str())),
-        )?;
-        room::check(&plan, &devices)?;
-        let before = LoadReadings::before(&devices, work);
-        let native = llama_sys::Model::load(
-            &self.path,
-            ModelParams {
-                n_gpu_layers: plan.n_gpu_layers.try_into().unwrap_or(i32::MAX),
-                devices: Some(devices.clone()),
-                tensor_split: plan.tensor_split.clone(),
-                overrides: plan.split().to_native(&devices)?,
-                load_mode: plan
-                    .context
-                    .load_mode(plan.gpus().map(|gpu| gpu.backend.as_str())),
-                use_extra_bufts: plan.context.repack,
-                progress: self.progress.take(),
-                ..ModelParams::default()
-            },
-        )
-        .map_err(|error| room::explain(error, &plan, &devices))?;
-        let threads = self.threads.unwrap_or_else(|| default_threads(&machine));
-        let params = llama_sys::ContextParams {
-            n_threads: Some(threads),
-            n_threads_batch: Some(threads),
-            ..plan.context.to_native()
-        };
-        let context = match Context::new(&native, params.clone()) {
-            Ok(context) => context,
-            Err(error) => {
-                drop(native);
-                return Err(room::explain(error, &plan, &devices));
-            }
-        };
-        let slot = ContextSlot::new(context, params);
-        Ok(Model::new(native, slot, plan, machine, &devices, before))
+        let prepared = self.prepare()?;
+        let loaded = self.recipe.load(prepared, self.progress.take())?;
+        Ok(Model::new(self.recipe, loaded))
     }
-}
-
-/// All that is known before the load.
-struct Prepared {
-    plan: Plan,
-    machine: Machine,
-    work: Work,
 }
 
 impl fmt::Debug for ModelBuilder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ModelBuilder")
-            .field("path", &self.path)
-            .field("request", &self.request)
+            .field("path", &self.recipe.path)
+            .field("request", &self.recipe.request)
             .finish_non_exhaustive()
     }
-}
-
-/// One thread per physical core: a second one on the same core only waits for the same memory.
-fn default_threads(machine: &Machine) -> u32 {
-    let allowed = std::thread::available_parallelism().map_or(1, |n| n.get() as u32);
-    machine
-        .host
-        .physical_cores
-        .map_or(allowed, |cores| cores.min(allowed))
-        .max(1)
 }

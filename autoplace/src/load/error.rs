@@ -48,6 +48,9 @@ pub enum Error {
     /// The model's one context is generating: measure before, or after the stream is dropped.
     #[error("the model is generating: its context is lent to a stream")]
     Busy,
+    /// A re-placement failed, and nothing is loaded: place the model anew.
+    #[error("the model is not loaded: its last re-placement failed")]
+    NotLoaded,
     /// llama.cpp refused or failed.
     #[error(transparent)]
     Native(#[from] llama_sys::Error),

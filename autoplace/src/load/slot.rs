@@ -1,15 +1,22 @@
 //! The model's one context: lent to one generation at a time.
 
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use llama_sys::{Context, ContextParams};
+use llama_sys::{Context, ContextParams, Model};
 
-/// Holds the context while nobody uses it.
+use super::Error;
+
+/// Holds the model underneath, and its context while nobody uses it.
 #[derive(Debug)]
 pub(crate) struct ContextSlot {
-    state: Mutex<State>,
-    model: llama_sys::Model,
-    params: ContextParams,
+    held: Mutex<Held>,
+}
+
+#[derive(Debug)]
+struct Held {
+    /// The model, and what its context is made with; `None` after a re-placement that failed.
+    native: Option<(Model, ContextParams)>,
+    context: State,
 }
 
 #[derive(Debug)]
@@ -21,33 +28,47 @@ enum State {
 }
 
 impl ContextSlot {
-    pub(super) fn new(context: Context, params: ContextParams) -> Self {
+    pub(super) fn new(native: Model, context: Context, params: ContextParams) -> Self {
         Self {
-            model: context.model().clone(),
-            state: Mutex::new(State::Ready(context)),
-            params,
+            held: Mutex::new(Held {
+                native: Some((native, params)),
+                context: State::Ready(context),
+            }),
         }
     }
 
+    fn held(&self) -> MutexGuard<'_, Held> {
+        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The model underneath.
+    pub(super) fn native(&self) -> Option<Model> {
+        self.held()
+            .native
+            .as_ref()
+            .map(|(native, _)| native.clone())
+    }
+
     /// Lends the context; `None` while it is lent already. One that failed is made anew.
-    pub(crate) fn take(&self) -> Result<Option<Context>, llama_sys::Error> {
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        match std::mem::replace(&mut *state, State::Missing) {
+    pub(crate) fn take(&self) -> Result<Option<Context>, Error> {
+        let mut held = self.held();
+        match std::mem::replace(&mut held.context, State::Missing) {
             State::Lent => {
-                *state = State::Lent;
+                held.context = State::Lent;
                 Ok(None)
             }
             State::Ready(mut context) if context.is_usable() => {
                 // An abort that came too late for the last generation is not meant for this one.
                 context.clear_abort();
-                *state = State::Lent;
+                held.context = State::Lent;
                 Ok(Some(context))
             }
             unusable => {
                 // Its memory first: there may be no room for two.
                 drop(unusable);
-                let context = Context::new(&self.model, self.params.clone())?;
-                *state = State::Lent;
+                let (native, params) = held.native.as_ref().ok_or(Error::NotLoaded)?;
+                let context = Context::new(native, params.clone())?;
+                held.context = State::Lent;
                 Ok(Some(context))
             }
         }
@@ -55,19 +76,25 @@ impl ContextSlot {
 
     /// Takes the context back.
     pub(crate) fn give_back(&self, context: Context) {
-        *self.state.lock().unwrap_or_else(PoisonError::into_inner) = State::Ready(context);
+        self.held().context = State::Ready(context);
     }
 
     /// Says that the lent context will not come back.
     pub(crate) fn lost(&self) {
-        *self.state.lock().unwrap_or_else(PoisonError::into_inner) = State::Missing;
+        self.held().context = State::Missing;
     }
 
-    /// Looks at the context, unless it is lent.
-    pub(super) fn peek<T>(&self, look: impl FnOnce(&Context) -> T) -> Option<T> {
-        match &*self.state.lock().unwrap_or_else(PoisonError::into_inner) {
-            State::Ready(context) => Some(look(context)),
-            State::Lent | State::Missing => None,
-        }
+    /// Lets go of the model underneath, whose context was lent and is no more. Nothing can be lent until it is refilled.
+    pub(super) fn release(&self) {
+        let mut held = self.held();
+        held.native = None;
+        held.context = State::Missing;
+    }
+
+    /// Takes another model; its context is lent.
+    pub(super) fn refill(&self, native: Model, params: ContextParams) {
+        let mut held = self.held();
+        held.native = Some((native, params));
+        held.context = State::Lent;
     }
 }

@@ -62,7 +62,7 @@ fn on(fleet: &[Card], case: &Case, models: &Models) -> Result<Outcome, String> {
     }
     as_planned(fleet, &model)?;
     for (Card { sim, gpu }, probe_peak) in fleet.iter().zip(probe_peaks) {
-        let planned = on_card(plan, gpu.device.as_deref());
+        let planned = on_card(&plan, gpu.device.as_deref());
         let peak = sim.peak();
         if peak > planned.max(probe_peak) {
             let name = &gpu.name;
@@ -74,18 +74,18 @@ fn on(fleet: &[Card], case: &Case, models: &Models) -> Result<Outcome, String> {
     generate(&model, case.remainder)?;
     let mut grew = false;
     for Card { sim, gpu } in fleet {
-        let planned = on_card(plan, gpu.device.as_deref());
+        let planned = on_card(&plan, gpu.device.as_deref());
         let (used, peak, free) = (sim.used(), sim.peak(), gpu.free);
         let growth = used.saturating_sub(planned);
         grew |= growth > 0;
-        if peak > free || used < planned || (growth > 0 && !may_grow(plan)) {
+        if peak > free || used < planned || (growth > 0 && !may_grow(&plan)) {
             let name = &gpu.name;
             return Err(format!(
                 "{name} counts {used} bytes and counted {peak}, planned {planned} of {free} free\n{plan}"
             ));
         }
     }
-    let plan = Box::new(plan.clone());
+    let plan = Box::new(Plan::clone(&plan));
     drop(model);
     Ok(Outcome::Loaded { plan, grew })
 }
@@ -120,7 +120,7 @@ fn within_budget(plan: &Plan) -> Result<(), String> {
 fn as_planned(fleet: &[Card], model: &Model) -> Result<(), String> {
     let plan = model.placement();
     for Card { sim, gpu } in fleet {
-        let planned = on_card(plan, gpu.device.as_deref());
+        let planned = on_card(&plan, gpu.device.as_deref());
         if sim.used() != planned {
             let name = &gpu.name;
             return Err(format!(

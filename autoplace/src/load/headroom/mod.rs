@@ -104,21 +104,24 @@ impl Model {
         cache: &HeadroomCache,
         is_kept: impl Fn(&str) -> bool,
     ) -> Result<Vec<MeasuredHeadroom>, Error> {
-        let readings = &self.inner.readings;
+        let placed = self.placed();
+        let readings = &placed.readings;
         if readings.devices.is_empty() {
             return Ok(Vec::new());
         }
         let start = free(&readings.devices);
-        let runs = self.run_twice()?;
-        let has_nvidia = self.inner.machine.gpus.iter().any(|gpu| gpu.nvml.is_some());
+        let runs = self.run_twice(&readings.devices)?;
+        let machine = self.machine();
+        let has_nvidia = machine.gpus.iter().any(|gpu| gpu.nvml.is_some());
         let cards = if has_nvidia {
             nvidia::detect().gpus
         } else {
             Vec::new()
         };
         let at = |values: &[Option<u64>], index| values.get(index).copied().flatten();
+        let (plan, allocated) = (self.placement(), self.allocated());
         let mut measured = Vec::new();
-        for (index, placement) in self.placement().gpus().enumerate() {
+        for (index, placement) in plan.gpus().enumerate() {
             let seen = Seen {
                 before: at(&readings.before, index),
                 loaded: at(&readings.loaded, index),
@@ -126,11 +129,13 @@ impl Model {
                 runs: runs
                     .as_ref()
                     .map(|runs| [at(&runs[0], index), at(&runs[1], index)]),
-                allocated: self.allocated().gpus.get(index).map(Footprint::total),
+                allocated: allocated.gpus.get(index).map(Footprint::total),
             };
             let device = placement.device.clone().unwrap_or_default();
-            let gpus = &self.inner.machine.gpus;
-            let gpu = gpus.iter().find(|gpu| gpu.device.as_ref() == Some(&device));
+            let gpu = machine
+                .gpus
+                .iter()
+                .find(|gpu| gpu.device.as_ref() == Some(&device));
             let doubt = gpu.and_then(|gpu| {
                 let card = cards.iter().find(|card| card.pci_id == gpu.pci_id);
                 doubt(gpu, card.and_then(|card| card.processes.as_deref()))
@@ -164,18 +169,18 @@ impl Model {
     }
 
     /// Free bytes after each of two runs of the largest batch; `None` for a model that does not generate.
-    fn run_twice(&self) -> Result<Option<TwoRuns>, Error> {
-        let native = self.native();
+    fn run_twice(&self, devices: &[Device]) -> Result<Option<TwoRuns>, Error> {
+        let native = self.native()?;
         if !native.has_decoder() || native.has_encoder() || native.is_diffusion() {
             return Ok(None);
         }
-        let mut context = self.inner.slot.take()?.ok_or(Error::Busy)?;
+        let mut context = self.slot().take()?.ok_or(Error::Busy)?;
         let runs = if context.has_memory() {
-            two_runs(&mut context, &self.inner.readings.devices).map(Some)
+            two_runs(&mut context, devices).map(Some)
         } else {
             Ok(None)
         };
-        self.inner.slot.give_back(context);
+        self.slot().give_back(context);
         Ok(runs?)
     }
 }

@@ -1,0 +1,164 @@
+//! A loaded model: the handle that everything else is asked of.
+
+use std::path::Path;
+use std::sync::{Arc, PoisonError, RwLock};
+
+use llama_sys::Context;
+
+use super::headroom::LoadReadings;
+use super::recipe::{Loaded, Recipe};
+use super::{ContextSlot, Error, ModelBuilder};
+use crate::machine::Machine;
+use crate::memory::Footprints;
+use crate::plan::Plan;
+
+/// A loaded model. Cloning is cheap; everything is freed when the last clone and the last stream are dropped.
+#[derive(Debug, Clone)]
+pub struct Model {
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    recipe: Recipe,
+    slot: ContextSlot,
+    placed: RwLock<Arc<Placed>>,
+}
+
+/// Where a model went.
+#[derive(Debug)]
+pub(super) struct Placed {
+    plan: Arc<Plan>,
+    machine: Arc<Machine>,
+    allocated: Footprints,
+    pub(super) readings: LoadReadings,
+}
+
+impl Placed {
+    pub(super) fn new(
+        plan: Plan,
+        machine: Machine,
+        allocated: Footprints,
+        readings: LoadReadings,
+    ) -> Self {
+        Self {
+            plan: Arc::new(plan),
+            machine: Arc::new(machine),
+            allocated,
+            readings,
+        }
+    }
+}
+
+impl Model {
+    /// Loads a GGUF file (of a split one, the first part) with as many layers on the GPU as are safe.
+    ///
+    /// # Errors
+    ///
+    /// As [`ModelBuilder::load`].
+    pub fn load(path: impl AsRef<Path>) -> Result<Self, Error> {
+        Self::builder(path).load()
+    }
+
+    /// Describes a load: context, KV type, headroom, layers, progress.
+    pub fn builder(path: impl AsRef<Path>) -> ModelBuilder {
+        ModelBuilder::new(path.as_ref())
+    }
+
+    pub(super) fn new(recipe: Recipe, loaded: Loaded) -> Self {
+        let Loaded {
+            native,
+            context,
+            params,
+            placed,
+        } = loaded;
+        Self {
+            inner: Arc::new(Inner {
+                recipe,
+                slot: ContextSlot::new(native, context, params),
+                placed: RwLock::new(Arc::new(placed)),
+            }),
+        }
+    }
+
+    /// What went where, and why. Its `Display` is a table.
+    pub fn placement(&self) -> Arc<Plan> {
+        Arc::clone(&self.placed().plan)
+    }
+
+    /// The machine as it was when the plan was made.
+    pub fn machine(&self) -> Arc<Machine> {
+        Arc::clone(&self.placed().machine)
+    }
+
+    /// What llama.cpp says it has allocated, GPUs in the order of the plan: to stand beside the plan's footprints. The buffer
+    /// of logits is not in it, and a mapped file counts with its span.
+    pub fn allocated(&self) -> Footprints {
+        self.placed().allocated.clone()
+    }
+
+    /// The model underneath, for what this crate does not cover. Contexts made of it take memory that the plan did not count, and
+    /// as long as it is held the model cannot be placed anew.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NotLoaded`] after a re-placement that failed.
+    pub fn native(&self) -> Result<llama_sys::Model, Error> {
+        self.inner.slot.native().ok_or(Error::NotLoaded)
+    }
+
+    pub(super) fn placed(&self) -> Arc<Placed> {
+        Arc::clone(
+            &self
+                .inner
+                .placed
+                .read()
+                .unwrap_or_else(PoisonError::into_inner),
+        )
+    }
+
+    /// The one context, lent to whoever generates.
+    pub(crate) fn slot(&self) -> &ContextSlot {
+        &self.inner.slot
+    }
+
+    /// Places the model anew: releases it, and loads it again by this plan or, without one, by a plan for what is free then. All
+    /// clones of it follow.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Busy`] while a stream of this model lives; otherwise as [`ModelBuilder::load`], and nothing is loaded then: streams are
+    /// refused with [`Error::NotLoaded`] until it is placed anew.
+    pub fn replace(&self, plan: Option<Plan>) -> Result<(), Error> {
+        match self.slot().take() {
+            Ok(Some(context)) => drop(context),
+            Ok(None) => return Err(Error::Busy),
+            // Nothing to release, or nothing that works.
+            Err(_) => {}
+        }
+        let context = self.reload(plan)?;
+        self.slot().give_back(context);
+        Ok(())
+    }
+
+    /// Releases the model, whose context was lent and is dropped, and loads it again: by this plan, or by one for what is free then.
+    /// Its context is lent again. After an error nothing is loaded.
+    pub(crate) fn reload(&self, plan: Option<Plan>) -> Result<Context, Error> {
+        let slot = self.slot();
+        slot.release();
+        let loaded = self.inner.recipe.load_again(plan, &self.machine())?;
+        let Loaded {
+            native,
+            context,
+            params,
+            placed,
+        } = loaded;
+        slot.refill(native, params);
+        *self
+            .inner
+            .placed
+            .write()
+            .unwrap_or_else(PoisonError::into_inner) = Arc::new(placed);
+        Ok(context)
+    }
+}
