@@ -10,6 +10,7 @@ pub mod generate;
 extern crate self as autoplace;
 
 pub mod gguf;
+mod json;
 #[cfg(feature = "llama")]
 pub mod load;
 pub mod machine;

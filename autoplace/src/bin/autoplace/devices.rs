@@ -7,7 +7,6 @@ use autoplace::load;
 use autoplace::machine::{BandwidthCache, Bytes, Gpu, GpuProcess, Host, Machine};
 
 use crate::args::DevicesArgs;
-use crate::machine_file;
 
 /// Programs that are listed by name; the rest is counted.
 const LISTED: usize = 8;
@@ -15,14 +14,17 @@ const LISTED: usize = 8;
 /// Looks at this machine, or at one in a file, and says what there is in words or in JSON.
 pub(crate) fn run(args: &DevicesArgs) -> Result<String, Box<dyn Error>> {
     let machine = match &args.machine {
-        Some(file) => machine_file::read(file)?,
+        Some(file) => Machine::read(file)?,
         None => this_machine(args.measure)?,
     };
-    let json = machine_file::text(&machine)?;
     if let Some(file) = &args.write {
-        machine_file::write(file, &json)?;
+        machine.write(file)?;
     }
-    Ok(if args.json { json } else { words(&machine) })
+    Ok(if args.json {
+        machine.to_json()?
+    } else {
+        words(&machine)
+    })
 }
 
 /// This machine, with the speed of its memory: measured where that has not been done or is asked for.

@@ -13,7 +13,7 @@ use autoplace::plan::{self, Advice, Placement, Plan, Planner, Probe};
 use autoplace::profile::ModelProfile;
 
 use crate::args::{Beside, PlanArgs};
-use crate::{gpu, json, machine_file};
+use crate::{gpu, json};
 
 /// A plan, with all that is told of it.
 pub(crate) struct Answer {
@@ -96,7 +96,7 @@ fn answer(args: &PlanArgs, begin: Instant) -> Result<Answer, Box<dyn Error>> {
     let header_took = reading.elapsed();
 
     let described = match &args.machine {
-        Some(file) => Some(machine_file::read(file)?),
+        Some(file) => Some(Machine::read(file)?),
         None if args.gpu.is_empty() => None,
         None => Some(gpu::machine(&args.gpu)),
     };
@@ -126,12 +126,12 @@ fn answer(args: &PlanArgs, begin: Instant) -> Result<Answer, Box<dyn Error>> {
         .then(|| estimate(&profile, &machine, &plan))
         .transpose()?;
     let planning_took = planning.elapsed();
-    // Advice is about the model alone.
-    let in_words = !args.json && args.with.is_empty();
-    let advice = in_words.then(|| Advice::on(&planner, &plan));
     let emitted = args
         .outputs
         .give(&plan, &request, &header, &machine, described.as_ref())?;
+    // Advice is about the model alone.
+    let in_words = !args.json && emitted.is_none() && args.with.is_empty();
+    let advice = in_words.then(|| Advice::on(&planner, &plan));
 
     Ok(Answer {
         plan,

@@ -16,6 +16,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use crate::gguf::{self, Header};
+use crate::json;
 use crate::machine::Machine;
 
 use super::{Plan, Request};
@@ -172,14 +173,14 @@ impl SavedPlan {
         struct Version {
             version: u64,
         }
-        let Version { version } = fields(text).map_err(invalid)?;
+        let Version { version } = json::parse(text).map_err(invalid)?;
         if !(1..=Self::VERSION).contains(&version) {
             let latest = Self::VERSION;
             return Err(invalid(format!(
                 "version is {version}, and this program reads up to {latest}"
             )));
         }
-        let saved: Self = fields(text).map_err(invalid)?;
+        let saved: Self = json::parse(text).map_err(invalid)?;
         saved.check()?;
         Ok(saved)
     }
@@ -265,20 +266,4 @@ impl SavedPlanError {
             other => other,
         }
     }
-}
-
-/// Deserialises, or says which field is wrong.
-fn fields<'a, T: Deserialize<'a>>(text: &'a str) -> Result<T, String> {
-    let mut deserializer = serde_json::Deserializer::from_str(text);
-    let value = serde_path_to_error::deserialize(&mut deserializer).map_err(|error| {
-        let path = error.path().to_string();
-        let problem = error.into_inner();
-        if path == "." {
-            problem.to_string()
-        } else {
-            format!("{path}: {problem}")
-        }
-    })?;
-    deserializer.end().map_err(|error| error.to_string())?;
-    Ok(value)
 }
