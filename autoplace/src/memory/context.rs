@@ -6,8 +6,11 @@ use crate::profile::{Hyperparameters, ModelProfile};
 
 use super::{Error, KvType, pad};
 
-/// Padding to a multiple of 256 (llama-context.cpp:292) must stay within the signed positions.
-const MAX_CONTEXT: u32 = i32::MAX as u32 & !255;
+/// Contexts are padded to multiples of so many tokens (llama-context.cpp:292).
+pub(crate) const CONTEXT_PADDING: u32 = 256;
+
+/// Padded contexts must stay within the signed positions.
+const MAX_CONTEXT: u32 = i32::MAX as u32 & !(CONTEXT_PADDING - 1);
 
 /// `LLAMA_MAX_SEQ` (llama-cparams.h:8).
 const MAX_SEQUENCES: u32 = 256;
@@ -153,11 +156,11 @@ impl ContextParams {
             0 => n_batch,
             n => n_batch.min(u64::from(n)),
         };
-        let n_ctx = pad(n_ctx, 256);
+        let n_ctx = pad(n_ctx, CONTEXT_PADDING.into());
         let (cells, streams) = if self.kv_unified {
             (n_ctx, 1)
         } else {
-            (pad(n_ctx / n_seq, 256), n_seq)
+            (pad(n_ctx / n_seq, CONTEXT_PADDING.into()), n_seq)
         };
         let n_ctx = cells * streams;
         let n_outputs_max = match self.n_outputs_max {

@@ -24,6 +24,7 @@ mod split;
 #[cfg(feature = "llama")]
 pub use breakdown::{Breakdown, BufferBytes};
 pub use companion::{Companion, CompanionBytes};
+pub(crate) use context::CONTEXT_PADDING;
 pub use context::{ContextParams, ContextSizes, FlashAttention};
 pub use error::Error;
 pub use estimate::{Estimate, Place};

@@ -43,7 +43,7 @@ impl Split {
     ///
     /// The counts are the proportions. llama.cpp divides cumulative sums by their sum on one side of its comparison and layers by
     /// the number of layers on the other (llama-model.cpp:1584-1599); here these are the same small whole numbers, divided by the
-    /// same number, and division of floats keeps their order: exactly so many layers go to each GPU.
+    /// same number, and division of floats keeps their order: exactly so many layers go to each GPU. One GPU needs no proportions.
     #[must_use]
     pub fn by_counts(counts: &[u32]) -> Self {
         let all = counts
@@ -51,7 +51,12 @@ impl Split {
             .fold(0, |sum: u32, &count| sum.saturating_add(count));
         #[allow(clippy::cast_precision_loss)] // at most 513: exact
         let proportions: Vec<f32> = counts.iter().map(|&count| count as f32).collect();
-        Self::layers(all).tensor_split(proportions)
+        let split = Self::layers(all);
+        if proportions.len() > 1 {
+            split.tensor_split(proportions)
+        } else {
+            split
+        }
     }
 
     /// Sets the proportions of the layers per GPU.

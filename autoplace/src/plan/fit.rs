@@ -1,6 +1,6 @@
 //! Whether footprints fit a device: its free bytes, less the headroom, against what is needed of it.
 
-use crate::machine::{Gpu, GpuKind, Host};
+use crate::machine::{Gpu, GpuKind, Host, mib};
 use crate::memory::{Footprint, Footprints, Headroom, HeadroomParts, Workload};
 
 use super::{Placement, PlacementKind, Shortfall};
@@ -56,11 +56,17 @@ impl Levels {
         missing.fold(0, u64::saturating_add)
     }
 
-    /// Whether something is missing on the GPUs, and on the host: how many of the two. What is missing on one GPU may lie on
-    /// another, what is missing on the host may not.
-    pub(super) fn lacking(&self) -> usize {
+    /// How far from fitting it is, to compare candidates by: whether something is missing on the GPUs and on the host, how many of
+    /// the two, and then how many bytes. What is missing on one GPU may lie on another, what is missing on the host may not.
+    pub(super) fn lack(&self) -> (usize, u64) {
         let gpus = self.gpus.iter().any(|level| level.missing() > 0);
-        usize::from(gpus) + usize::from(self.host.missing() > 0)
+        let lacking = usize::from(gpus) + usize::from(self.host.missing() > 0);
+        (lacking, self.missing())
+    }
+
+    /// What the estimate of the GPUs is held to be wrong by at most, in bytes: 1 %, and 16 MiB at least.
+    pub(super) fn bar(&self) -> u64 {
+        (self.needed() / 100).max(mib(16))
     }
 
     /// Bytes that may be taken of the GPUs.

@@ -1,15 +1,12 @@
 //! More context than was asked for, as far as that costs no layer.
 
-use crate::memory::{ContextParams, Estimate, Footprint, Footprints};
+use crate::memory::{CONTEXT_PADDING as STEP, ContextParams, Estimate, Footprint, Footprints};
 use crate::profile::ModelProfile;
 
 use super::chosen::Chosen;
 use super::fit::Levels;
 use super::probe::with_output;
 use super::{Confidence, Error, Probe};
-
-/// llama.cpp pads a context to a multiple of this (llama-context.cpp:292).
-const STEP: u32 = 256;
 
 /// As often llama.cpp is asked how much more fits.
 const MOST_PROBES: usize = 3;

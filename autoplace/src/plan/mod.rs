@@ -12,6 +12,7 @@ mod error;
 mod fastest;
 mod fit;
 mod growth;
+mod halving;
 mod most_layers;
 #[cfg(feature = "svg")]
 mod picture;

@@ -154,7 +154,7 @@ impl<'a> Planner<'a> {
         let profile = self.profile;
         let layers = profile.full_offload();
         let n = chosen.split.n_gpu_layers;
-        let depth = self.request.depth.unwrap_or(chosen.params.n_ctx / 2);
+        let depth = self.request.filled(profile);
         let rates = Rates::of(&chosen.room.gpus, chosen.room.host);
         let speed = Speed::of(
             profile,

@@ -229,6 +229,12 @@ impl Request {
         self
     }
 
+    /// The tokens before the one whose generation is to be fast: half of the context that is asked for, unless stated.
+    pub(super) fn filled(&self, profile: &ModelProfile) -> u32 {
+        let asked = self.context.tokens(profile);
+        self.depth.unwrap_or(asked / 2)
+    }
+
     /// Sets what to leave free on GPUs.
     #[must_use]
     pub const fn headroom(mut self, headroom: Headroom) -> Self {

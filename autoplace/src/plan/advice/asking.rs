@@ -1,15 +1,12 @@
 //! What may be asked differently: types of keys and values, tokens of context, tokens computed at once.
 
-use crate::memory::KvType;
+use crate::memory::{CONTEXT_PADDING as STEP, KvType};
 
 use super::trials::Trials;
 use super::{Change, ChangeKind, Effect};
 
 /// The types that keys and values may be made, the largest first.
 const TYPES: [KvType; 2] = [KvType::Q8_0, KvType::Q4_0];
-
-/// Contexts are multiples of this (llama-context.cpp:292).
-const STEP: u32 = 256;
 
 /// Longer contexts are looked for in steps four times as long: nobody asks for 40192 tokens.
 const FINE: u32 = 8192;
@@ -45,7 +42,7 @@ fn smaller_types(trials: &Trials<'_>) -> Vec<KvType> {
         Some(plan) => &plan.context,
         None => trials.scene.params(),
     };
-    let bytes = |ty: KvType| ty.tensor_type().row_bytes(STEP.into());
+    let bytes = |ty: KvType| ty.tensor_type().row_bytes(256);
     let (keys, values) = (bytes(params.type_k), bytes(params.type_v));
     TYPES
         .into_iter()

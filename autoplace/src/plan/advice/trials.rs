@@ -1,5 +1,6 @@
 //! Trying changes: the plan of each, and how much better it is.
 
+use crate::plan::halving::least_that;
 use crate::plan::{GpuLayers, HostParts, Plan};
 
 use super::{Change, ChangeKind, Effect, Outcome, Scene, WORTH};
@@ -131,30 +132,8 @@ impl<'a> Trials<'a> {
     }
 }
 
-/// The first index that holds, of which the last one does and all after the first one do, by halving.
+/// The first index that holds, of which the last one does and all after the first one do.
 fn first(last: usize, holds: impl Fn(usize) -> bool) -> usize {
-    let (mut low, mut high) = (0, last);
-    while low < high {
-        let middle = low.midpoint(high);
-        if holds(middle) {
-            high = middle;
-        } else {
-            low = middle + 1;
-        }
-    }
-    high
-}
-
-#[cfg(test)]
-mod tests {
-    use super::first;
-
-    #[test]
-    fn the_first_that_holds_is_found_by_halving() {
-        for last in 0..20 {
-            for begin in 0..=last {
-                assert_eq!(first(last, |index| index >= begin), begin);
-            }
-        }
-    }
+    let last = u32::try_from(last).unwrap_or(u32::MAX);
+    least_that(0, last, |index| holds(index as usize)) as usize
 }

@@ -1,14 +1,12 @@
 //! What the search found, as a choice with its reasons.
 
-use std::collections::BTreeSet;
-
 use crate::machine::{Bytes, Gpu};
 use crate::plan::chosen::Chosen;
 use crate::plan::fit::{Level, Levels};
 use crate::plan::{Confidence, Error, Probe};
 
 use super::path::Path;
-use super::{Corrections, Fastest, Found, Given, Probed};
+use super::{Fastest, Found, Given, Probed};
 
 impl<'a> Fastest<'a> {
     /// The fastest placement by the estimate; `None` where nothing fits.
@@ -17,13 +15,7 @@ impl<'a> Fastest<'a> {
     ///
     /// What keeps llama.cpp from taking the parameters at all.
     pub(in crate::plan) fn choose(&self) -> Result<Option<Chosen<'a>>, Error> {
-        let given = Given {
-            corrections: &Corrections::default(),
-            known: &BTreeSet::new(),
-            shunned: &BTreeSet::new(),
-            below: f64::INFINITY,
-            careful: true,
-        };
+        let given = Given::new(true);
         let Some(found) = self.search(&given)? else {
             return Ok(None);
         };

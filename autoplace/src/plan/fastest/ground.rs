@@ -1,6 +1,7 @@
 //! What holds for all placements of one setting: sums over the layers, and the room that each GPU has for them.
 
 use std::collections::BTreeMap;
+use std::rc::Rc;
 
 use crate::machine::Gpu;
 use crate::memory::estimate::Assignment;
@@ -22,7 +23,7 @@ pub(super) struct Ground {
     /// What each GPU has beside its headroom, in bytes.
     pub(super) budgets: Vec<u64>,
     /// The estimates of each GPU alone, but for those that are like an earlier one.
-    pub(super) alone: BTreeMap<usize, Estimate>,
+    pub(super) alone: BTreeMap<usize, Rc<Estimate>>,
     pub(super) table: Table,
     pub(super) workload: Workload,
 }
@@ -49,15 +50,15 @@ impl Ground {
                     let estimate = Estimate::new(profile, &[gpu], params)?;
                     let several = gpus.len() > 1;
                     let least = smallest_compute(profile, gpu, several, &estimate, parts, params)?;
-                    alone.insert(index, estimate);
+                    alone.insert(index, Rc::new(estimate));
                     least
                 }
             };
             least_compute.push(least);
         }
         let estimate = match (gpus.len(), alone.get(&0)) {
-            (1, Some(estimate)) => estimate.clone(),
-            _ => Estimate::new(profile, gpus, params)?,
+            (1, Some(estimate)) => Rc::clone(estimate),
+            _ => Rc::new(Estimate::new(profile, gpus, params)?),
         };
         let workload = Workload::of(profile, estimate.sizes());
         let free = gpus

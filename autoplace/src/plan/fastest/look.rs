@@ -1,6 +1,7 @@
 //! What the estimate says of a path, corrected by what probes have shown, and what that tells of paths like it.
 
 use std::collections::HashSet;
+use std::rc::Rc;
 
 use crate::memory::{Estimate, Footprint, Footprints, Place};
 use crate::plan::Error;
@@ -41,7 +42,7 @@ pub(super) struct Look {
 
 impl Fastest<'_> {
     /// Whether the `n`th run of a path has room for a compute buffer like those that were seen.
-    pub(super) fn may_fit(&self, path: &Path, n: usize, given: &Given<'_>) -> bool {
+    pub(super) fn may_fit(&self, path: &Path, n: usize, given: &Given) -> bool {
         let Some(run) = path.runs().nth(n) else {
             return true;
         };
@@ -58,7 +59,7 @@ impl Fastest<'_> {
     }
 
     /// Bytes of the host that a path's compute buffer takes at least, by those that were seen.
-    pub(super) fn least_host_compute(&self, path: &Path, given: &Given<'_>) -> u64 {
+    pub(super) fn least_host_compute(&self, path: &Path, given: &Given) -> u64 {
         let Some(&LeastOnHost { bytes, looks }) = self.seen_on_host.borrow().get(&on_host(path))
         else {
             return 0;
@@ -81,7 +82,7 @@ impl Fastest<'_> {
     }
 
     /// What a path takes by the estimate, corrected, and what is left.
-    pub(super) fn levels(&self, path: &Path, given: &Given<'_>) -> Result<Levels, Error> {
+    pub(super) fn levels(&self, path: &Path, given: &Given) -> Result<Levels, Error> {
         let look = self.look(path)?;
         let order = &self.orders[path.order];
         let mut footprints = look.footprints;
@@ -91,11 +92,13 @@ impl Fastest<'_> {
         }
         let host = &mut footprints.host.compute;
         *host = host.saturating_add_signed(given.corrections.host);
-        let estimates = self.estimates.borrow();
-        let estimate = estimates.get(&(path.setting, path.order));
-        let unsure = |footprint: &Footprint| match estimate {
-            Some(estimate) if given.careful => estimate.uncertainty_of(look.exact, footprint),
-            _ => 0,
+        let estimate = self.estimate(path)?;
+        let unsure = |footprint: &Footprint| {
+            if given.careful {
+                estimate.uncertainty_of(look.exact, footprint)
+            } else {
+                0
+            }
         };
         Ok(self.room(path).levels(&footprints, unsure))
     }
@@ -120,7 +123,10 @@ impl Fastest<'_> {
         let look = if kept.is_empty() && !path.single_copy {
             look(&estimate)
         } else {
-            look(&estimate.placing(|name| kept.contains(name).then_some(Place::Host)))
+            look(
+                &Estimate::clone(&estimate)
+                    .placing(|name| kept.contains(name).then_some(Place::Host)),
+            )
         };
         let mut seen = self.seen.borrow_mut();
         for ((n, run), footprint) in path.runs().enumerate().zip(&look.footprints.gpus) {
@@ -144,17 +150,23 @@ impl Fastest<'_> {
     }
 
     /// The estimate for a path's setting and GPUs, nothing of it elsewhere.
-    pub(super) fn estimate(&self, path: &Path) -> Result<Estimate, Error> {
+    pub(super) fn estimate(&self, path: &Path) -> Result<Rc<Estimate>, Error> {
         let key = (path.setting, path.order);
         if let Some(known) = self.estimates.borrow().get(&key) {
-            return Ok(known.clone());
+            return Ok(Rc::clone(known));
         }
         let alone = &self.grounds[path.setting].alone;
         let estimate = match self.orders[path.order][..] {
-            [gpu] if alone.contains_key(&gpu) => alone[&gpu].clone(),
-            _ => Estimate::new(self.profile, &self.gpus_of(path), self.params(path))?,
+            [gpu] if alone.contains_key(&gpu) => Rc::clone(&alone[&gpu]),
+            _ => Rc::new(Estimate::new(
+                self.profile,
+                &self.gpus_of(path),
+                self.params(path),
+            )?),
         };
-        self.estimates.borrow_mut().insert(key, estimate.clone());
+        self.estimates
+            .borrow_mut()
+            .insert(key, Rc::clone(&estimate));
         Ok(estimate)
     }
 

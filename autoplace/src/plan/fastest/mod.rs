@@ -14,6 +14,7 @@ mod nearest;
 mod order;
 mod parts;
 mod path;
+mod prices;
 mod probed;
 mod setting;
 mod table;
@@ -24,6 +25,7 @@ mod tests;
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
+use std::rc::Rc;
 
 use crate::machine::{Gpu, Machine};
 use crate::memory::{ContextParams, Estimate, Headroom, Workload};
@@ -37,11 +39,11 @@ use self::ground::Ground;
 use self::look::{HostLikeness, LeastOnHost, Likeness, Look};
 use self::order::{Order, orders};
 use self::parts::Parts;
-use self::path::{Around, Heap, Onward, Path, Prices};
-use self::setting::Setting;
-use self::table::{Run, Table};
-
+use self::path::{Around, Heap, Onward, Path};
+use self::prices::Prices;
 use self::probed::Probed;
+use self::setting::Setting;
+use self::table::Table;
 
 /// Placements that are looked at before the search gives up: many times what any of a thousand random machines has taken.
 const MOST_LOOKED_AT: usize = 4096;
@@ -66,7 +68,7 @@ pub(super) struct Fastest<'a> {
     grounds: Vec<Ground>,
     tie: f64,
     /// Estimates by setting and order.
-    estimates: RefCell<BTreeMap<(usize, usize), Estimate>>,
+    estimates: RefCell<BTreeMap<(usize, usize), Rc<Estimate>>>,
     looked_at: RefCell<BTreeMap<Path, Look>>,
     /// The smallest compute buffer of each likeness among those that were looked at.
     seen: RefCell<BTreeMap<Likeness, u64>>,
@@ -81,16 +83,32 @@ struct Corrections {
 }
 
 /// What a search is told beside what there is to choose from.
-struct Given<'g> {
-    corrections: &'g Corrections,
+struct Given {
+    corrections: Corrections,
     /// Paths that are known already.
-    known: &'g BTreeSet<Path>,
+    known: BTreeSet<Path>,
     /// Orders of GPUs that are out of the question.
-    shunned: &'g BTreeSet<usize>,
+    shunned: BTreeSet<usize>,
     /// Only cheaper ones count.
     below: f64,
     /// Whether to keep free what the estimate may be wrong by.
     careful: bool,
+}
+
+impl Given {
+    /// Nothing is known yet.
+    const fn new(careful: bool) -> Self {
+        Self {
+            corrections: Corrections {
+                gpus: BTreeMap::new(),
+                host: 0,
+            },
+            known: BTreeSet::new(),
+            shunned: BTreeSet::new(),
+            below: f64::INFINITY,
+            careful,
+        }
+    }
 }
 
 /// A path that fits, or the one that lacks the least.
@@ -99,35 +117,6 @@ struct Found {
     path: Path,
     cost: f64,
     levels: Levels,
-}
-
-/// The prices of one order under one setting.
-struct OrderPrices<'p> {
-    table: &'p Table,
-    order: &'p [usize],
-    parts: &'p Parts<'p>,
-    tie: f64,
-}
-
-impl Prices for OrderPrices<'_> {
-    fn run(&self, n: usize, run: Run) -> f64 {
-        let gpu = self.order[n];
-        let seconds = self.table.seconds(gpu, run, self.parts);
-        let whole = Run { kept: 0, ..run };
-        let bytes = self.table.bytes(gpu, whole, self.parts);
-        seconds + gpu_price(self.tie, bytes, self.table.room(gpu, run))
-    }
-
-    fn single_copy(&self) -> f64 {
-        self.tie / 2.0
-    }
-}
-
-/// What a GPU costs that is filled so far: evenly filled ones cost least.
-#[allow(clippy::cast_precision_loss)] // a share
-fn gpu_price(tie: f64, bytes: u64, room: u64) -> f64 {
-    let fill = (bytes as f64 / room.max(1) as f64).min(1.0);
-    tie * (1.0 + fill * fill)
 }
 
 impl<'a> Fastest<'a> {
@@ -187,46 +176,32 @@ impl<'a> Fastest<'a> {
     }
 
     /// The cheapest path that fits by the estimate, corrected.
-    fn search(&self, given: &Given<'_>) -> Result<Option<Found>, Error> {
+    fn search(&self, given: &Given) -> Result<Option<Found>, Error> {
         let tables: Vec<Table> = self
             .grounds
             .iter()
-            .map(|ground| ground.corrected(given.corrections))
-            .collect();
-        let onward: Vec<Vec<Onward>> = tables
-            .iter()
-            .map(|table| {
-                let each = self.orders.iter();
-                each.map(|order| Onward::new(order, table, &self.parts, &self.prices(table, order)))
-                    .collect()
-            })
-            .collect();
-        let prices: Vec<Vec<OrderPrices<'_>>> = tables
-            .iter()
-            .map(|table| {
-                let each = self.orders.iter();
-                each.map(|order| self.prices(table, order)).collect()
-            })
+            .map(|ground| ground.corrected(&given.corrections))
             .collect();
         let may_fit = |path: &Path| self.may_fit(path, path.runs.len() - 1, given);
-        let around = |setting: usize, order: usize| Around {
-            order: &self.orders[order],
-            table: &tables[setting],
-            parts: &self.parts,
-            onward: &onward[setting][order],
-            prices: &prices[setting][order],
-            host_room: self.host_room(setting, order, &tables[setting], given.corrections),
-            may_fit: &may_fit,
-        };
         let mut heap = Heap::default();
+        let mut arounds = BTreeMap::new();
         for (setting, ground) in self.grounds.iter().enumerate() {
             let extra = self.tie * f64::from(ground.setting.steps);
-            let orders = 0..self.orders.len();
-            for order in orders.filter(|order| !given.shunned.contains(order)) {
-                let around = around(setting, order);
-                if around.host_room.is_some() {
-                    heap.begin(setting, order, extra, &around);
-                }
+            for order in (0..self.orders.len()).filter(|order| !given.shunned.contains(order)) {
+                let table = &tables[setting];
+                let host_room = self.host_room(setting, order, table, &given.corrections);
+                let Some(host_room) = host_room else {
+                    continue;
+                };
+                let prices = self.prices(table, &self.orders[order]);
+                let around = Around {
+                    prices,
+                    onward: Onward::new(&prices),
+                    host_room,
+                    may_fit: &may_fit,
+                };
+                heap.begin(setting, order, extra, &around);
+                arounds.insert((setting, order), around);
             }
         }
         let (mut looks, mut begins) = (0, 0);
@@ -234,39 +209,35 @@ impl<'a> Fastest<'a> {
             && let Some(node) = heap.pop()
         {
             begins += 1;
-            let around = around(node.path.setting, node.path.order);
-            heap.keep_one_more(&node, &around);
-            if node.path.runs.len() < around.order.len() {
-                heap.extend(&node, &around);
+            let around = &arounds[&(node.path.setting, node.path.order)];
+            heap.keep_one_more(&node, around);
+            if node.path.runs.len() < around.prices.order.len() {
+                heap.extend(&node, around);
                 continue;
             }
-            if given.known.contains(&node.path) {
-                heap.keep_single_copy(&node, &around);
-                continue;
+            let may_fit = || {
+                let on_host = self.least_host_compute(&node.path, given);
+                on_host.saturating_add(node.host) <= around.host_room
+                    && (0..node.path.runs.len()).all(|n| self.may_fit(&node.path, n, given))
+            };
+            if !given.known.contains(&node.path) && may_fit() {
+                if looks == MOST_LOOKED_AT || begins > MOST_BEGINS {
+                    tracing::debug!(
+                        "the search for the fastest plan gave up after {looks} placements"
+                    );
+                    break;
+                }
+                looks += 1;
+                let levels = self.levels(&node.path, given)?;
+                if levels.fit() {
+                    return Ok(Some(Found {
+                        path: node.path,
+                        cost: node.bound,
+                        levels,
+                    }));
+                }
             }
-            let on_host = self
-                .least_host_compute(&node.path, given)
-                .saturating_add(node.host);
-            let may_fit = Some(on_host) <= around.host_room
-                && (0..node.path.runs.len()).all(|n| self.may_fit(&node.path, n, given));
-            if !may_fit {
-                heap.keep_single_copy(&node, &around);
-                continue;
-            }
-            if looks == MOST_LOOKED_AT || begins > MOST_BEGINS {
-                tracing::debug!("the search for the fastest plan gave up after {looks} placements");
-                break;
-            }
-            looks += 1;
-            let levels = self.levels(&node.path, given)?;
-            if levels.fit() {
-                return Ok(Some(Found {
-                    path: node.path,
-                    cost: node.bound,
-                    levels,
-                }));
-            }
-            heap.keep_single_copy(&node, &around);
+            heap.keep_single_copy(&node, around);
         }
         Ok(None)
     }
@@ -284,8 +255,8 @@ impl<'a> Fastest<'a> {
         }
     }
 
-    fn prices<'p>(&'p self, table: &'p Table, order: &'p [usize]) -> OrderPrices<'p> {
-        OrderPrices {
+    fn prices<'p>(&'p self, table: &'p Table, order: &'p [usize]) -> Prices<'p> {
+        Prices {
             table,
             order,
             parts: &self.parts,
@@ -319,6 +290,5 @@ impl<'a> Fastest<'a> {
 
 /// What a token reads, by which placements are compared.
 fn traffic(profile: &ModelProfile, request: &Request, params: &ContextParams) -> Traffic {
-    let depth = request.depth.unwrap_or(params.n_ctx / 2);
-    Traffic::of(profile, &counted(params), depth)
+    Traffic::of(profile, &counted(params), request.filled(profile))
 }

@@ -1,19 +1,17 @@
 //! What would be one step better than a path, and why it is not taken.
 
 use crate::plan::Error;
-use crate::plan::fit::Levels;
 
-use super::path::{Path, Prices};
+use super::path::Path;
 use super::{Fastest, Found, Given};
 
 impl Fastest<'_> {
     /// Of what would be one step better than a path and does not fit, that which lacks the least.
-    pub(super) fn nearest(&self, path: &Path, given: &Given<'_>) -> Result<Option<Found>, Error> {
+    pub(super) fn nearest(&self, path: &Path, given: &Given) -> Result<Option<Found>, Error> {
         let mut nearest: Option<Found> = None;
         for path in self.better(path) {
             let levels = self.levels(&path, given)?;
-            let lack = |levels: &Levels| (levels.lacking(), levels.missing());
-            let less = |known: &Found| lack(&levels) < lack(&known.levels);
+            let less = |known: &Found| levels.lack() < known.levels.lack();
             if !levels.fit() && nearest.as_ref().is_none_or(less) {
                 nearest = Some(Found {
                     cost: self.cost(&path),

@@ -7,16 +7,10 @@
 use std::cmp::Ordering;
 use std::collections::BinaryHeap;
 
-use super::parts::Parts;
-use super::table::{Run, Table};
+use crate::plan::halving::least_that;
 
-/// What a way costs, and what it takes of the host.
-pub(super) trait Prices {
-    /// Cost of a run on the `n`th GPU of the order.
-    fn run(&self, n: usize, run: Run) -> f64;
-    /// What a way costs more that keeps a single copy of its graph.
-    fn single_copy(&self) -> f64;
-}
+use super::prices::Prices;
+use super::table::Run;
 
 /// The cheapest ways on, for one order of GPUs.
 #[derive(Debug)]
@@ -28,12 +22,13 @@ pub(super) struct Onward {
 }
 
 impl Onward {
-    pub(super) fn new(
-        order: &[usize],
-        table: &Table,
-        parts: &Parts<'_>,
-        prices: &impl Prices,
-    ) -> Self {
+    pub(super) fn new(prices: &Prices<'_>) -> Self {
+        let Prices {
+            table,
+            order,
+            parts,
+            ..
+        } = *prices;
         let layers = table.layers as usize;
         let mut cost = vec![vec![f64::INFINITY; layers + 1]; order.len() + 1];
         let mut host = vec![vec![u64::MAX; layers + 1]; order.len() + 1];
@@ -154,15 +149,12 @@ impl Ord for Node {
 #[derive(Debug, Default)]
 pub(super) struct Heap(BinaryHeap<Node>);
 
-/// What is around a path: its order of GPUs, and what everything costs there.
-pub(super) struct Around<'a, P> {
-    pub(super) order: &'a [usize],
-    pub(super) table: &'a Table,
-    pub(super) parts: &'a Parts<'a>,
-    pub(super) onward: &'a Onward,
-    pub(super) prices: &'a P,
-    /// Bytes that the host has for what layers leave to it, if any.
-    pub(super) host_room: Option<u64>,
+/// What is around the paths of one order under one setting.
+pub(super) struct Around<'a> {
+    pub(super) prices: Prices<'a>,
+    pub(super) onward: Onward,
+    /// Bytes that the host has for what layers leave to it.
+    pub(super) host_room: u64,
     /// Whether the last run of a path may find room, by what was seen of others.
     pub(super) may_fit: &'a dyn Fn(&Path) -> bool,
 }
@@ -178,17 +170,11 @@ impl Heap {
     }
 
     /// Puts in the begins of all paths of one order, which cost `extra` whatever their way.
-    pub(super) fn begin<P: Prices>(
-        &mut self,
-        setting: usize,
-        order: usize,
-        extra: f64,
-        around: &Around<'_, P>,
-    ) {
-        for first in 0..=around.table.layers {
+    pub(super) fn begin(&mut self, setting: usize, order: usize, extra: f64, around: &Around<'_>) {
+        for first in 0..=around.prices.table.layers {
             self.put(
-                extra + around.table.host_seconds(first),
-                around.table.host_bytes(first),
+                extra + around.prices.table.host_seconds(first),
+                around.prices.table.host_bytes(first),
                 Path {
                     setting,
                     order,
@@ -202,15 +188,15 @@ impl Heap {
     }
 
     /// Puts in what follows a path: every run of the next GPU.
-    pub(super) fn extend<P: Prices>(&mut self, node: &Node, around: &Around<'_, P>) {
+    pub(super) fn extend(&mut self, node: &Node, around: &Around<'_>) {
         let n = node.path.runs.len();
-        let Some(&gpu) = around.order.get(n) else {
+        let Some(&gpu) = around.prices.order.get(n) else {
             return;
         };
         let begin = node.path.end();
-        for end in begin + 1..=around.table.layers {
+        for end in begin + 1..=around.prices.table.layers {
             let run = Run::of(n, begin, end, 0);
-            let Some(run) = around.table.roomiest(gpu, run, around.parts) else {
+            let Some(run) = around.prices.table.roomiest(gpu, run, around.prices.parts) else {
                 break;
             };
             self.put_run(node, run, around);
@@ -218,24 +204,24 @@ impl Heap {
     }
 
     /// Puts in the path whose last run leaves one part more to the host.
-    pub(super) fn keep_one_more<P: Prices>(&mut self, node: &Node, around: &Around<'_, P>) {
+    pub(super) fn keep_one_more(&mut self, node: &Node, around: &Around<'_>) {
         let Some(run) = node.path.runs().last() else {
             return;
         };
-        if node.path.single_copy || run.kept >= around.parts.count(run.begin, run.end) {
+        if node.path.single_copy || run.kept >= around.prices.parts.count(run.begin, run.end) {
             return;
         }
         let mut shorter = node.clone();
         shorter.path.runs.pop();
         let n = shorter.path.runs.len();
         shorter.cost -= around.prices.run(n, run);
-        shorter.host -= around.table.kept_bytes(run, around.parts);
+        shorter.host -= around.prices.table.kept_bytes(run, around.prices.parts);
         let kept = run.kept + 1;
         self.put_run(&shorter, Run { kept, ..run }, around);
     }
 
     /// Puts in the same path with a single copy of its graph.
-    pub(super) fn keep_single_copy<P: Prices>(&mut self, node: &Node, around: &Around<'_, P>) {
+    pub(super) fn keep_single_copy(&mut self, node: &Node, around: &Around<'_>) {
         if node.path.is_pipelined() {
             let mut path = node.path.clone();
             path.single_copy = true;
@@ -249,7 +235,7 @@ impl Heap {
     }
 
     /// Puts in a path with one run more, as many parts of which stay on the host as must by all that is known.
-    fn put_run<P: Prices>(&mut self, before: &Node, run: Run, around: &Around<'_, P>) {
+    fn put_run(&mut self, before: &Node, run: Run, around: &Around<'_>) {
         let mut path = before.path.clone();
         let n = path.runs.len();
         path.runs.push((run.end, run.kept));
@@ -260,31 +246,24 @@ impl Heap {
         // With none on the host it may be computed otherwise: that is found out at its end.
         let mut kept = run.kept;
         if kept > 0 && !may_fit(kept) {
-            let mut most = around.parts.count(run.begin, run.end);
+            let most = around.prices.parts.count(run.begin, run.end);
             if !may_fit(most) {
                 return;
             }
-            while kept < most {
-                let middle = kept.midpoint(most);
-                if may_fit(middle) {
-                    most = middle;
-                } else {
-                    kept = middle + 1;
-                }
-            }
+            kept = least_that(kept + 1, most, may_fit);
         }
         path.runs[n].1 = kept;
         let run = Run { kept, ..run };
         let cost = before.cost + around.prices.run(n, run);
-        let on_host = around.table.kept_bytes(run, around.parts);
+        let on_host = around.prices.table.kept_bytes(run, around.prices.parts);
         self.put(cost, before.host.saturating_add(on_host), path, around);
     }
 
-    fn put<P>(&mut self, cost: f64, host: u64, path: Path, around: &Around<'_, P>) {
+    fn put(&mut self, cost: f64, host: u64, path: Path, around: &Around<'_>) {
         let (n, end) = (path.runs.len(), path.end() as usize);
         let bound = cost + around.onward.cost[n][end];
         let least_host = host.saturating_add(around.onward.host[n][end]);
-        if bound.is_finite() && Some(least_host) <= around.host_room {
+        if bound.is_finite() && least_host <= around.host_room {
             self.0.push(Node {
                 bound,
                 cost,

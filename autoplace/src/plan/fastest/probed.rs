@@ -1,14 +1,14 @@
 //! The search with a probe: the estimate says where to look, llama.cpp's answer corrects it, and the search is made again, until the
 //! best placement is one that has been probed and the one before it has been found not to fit.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use crate::memory::{Footprint, Footprints};
 use crate::plan::probe::with_output;
 use crate::plan::{Error, NoRoom, Probe};
 
 use super::path::Path;
-use super::{Corrections, Fastest, Found, Given};
+use super::{Fastest, Found, Given};
 
 /// Probes for one GPU, and for more.
 const MOST_PROBES: (usize, usize) = (6, 12);
@@ -20,8 +20,7 @@ const MOST_REFUSALS: usize = 2;
 pub(super) struct Probed<'f, 'a> {
     fastest: &'f Fastest<'a>,
     probe: &'f dyn Probe,
-    corrections: Corrections,
-    known: BTreeSet<Path>,
+    given: Given,
     asked: usize,
     refusals: BTreeMap<usize, usize>,
     /// Which GPUs were refused first, and why.
@@ -33,8 +32,7 @@ impl<'f, 'a> Probed<'f, 'a> {
         Self {
             fastest,
             probe,
-            corrections: Corrections::default(),
-            known: BTreeSet::new(),
+            given: Given::new(false),
             asked: 0,
             refusals: BTreeMap::new(),
             refusal: None,
@@ -55,37 +53,24 @@ impl<'f, 'a> Probed<'f, 'a> {
         };
         let mut best: Option<Found> = None;
         loop {
-            let shunned = self.shunned();
-            let given = Given {
-                corrections: &self.corrections,
-                known: &self.known,
-                shunned: &shunned,
-                below: best.as_ref().map_or(f64::INFINITY, |best| best.cost),
-                careful: false,
-            };
-            let better = self.fastest.search(&given)?.filter(|_| self.asked < most);
+            let better = self.fastest.search(&self.given)?;
+            let better = better.filter(|_| self.asked < most);
             let nearest = match &best {
-                Some(best) => self.fastest.nearest(&best.path, &given)?,
+                Some(best) => self.fastest.nearest(&best.path, &self.given)?,
                 None => None,
             };
             // The estimate sees nothing better; what lacks as little as it may be wrong by is asked about all the same.
             let close = nearest.clone().filter(|near| {
-                self.asked < most && !self.known.contains(&near.path) && self.is_close(near)
+                self.asked < most && !self.given.known.contains(&near.path) && self.is_close(near)
             });
             let Some(next) = better.or(close) else {
                 return Ok(best.map(|best| (best, nearest)));
             };
             if let Some(found) = self.ask(next).filter(|found| found.levels.fit()) {
+                self.given.below = found.cost;
                 best = Some(found);
             }
         }
-    }
-
-    /// Orders of GPUs that llama.cpp has refused.
-    fn shunned(&self) -> BTreeSet<usize> {
-        let refused = self.refusals.iter();
-        let often = refused.filter(|&(_, &times)| times >= MOST_REFUSALS);
-        often.map(|(&order, _)| order).collect()
     }
 
     /// Whether a path lacks so little that the probe may find room for it: no more than the bar of the estimate's error.
@@ -99,15 +84,14 @@ impl<'f, 'a> Probed<'f, 'a> {
             .iter()
             .map(|gpu| estimate.uncertainty_of(true, &gpu.footprint))
             .fold(0, u64::saturating_add);
-        let bar = (levels.needed() / 100).max(16 << 20);
-        levels.missing() <= bar.saturating_add(unsure)
+        levels.missing() <= levels.bar().saturating_add(unsure)
     }
 
     /// What llama.cpp says of a path; `None` where it refuses it.
     fn ask(&mut self, next: Found) -> Option<Found> {
         let Found { path, cost, .. } = next;
         self.asked += 1;
-        self.known.insert(path.clone());
+        self.given.known.insert(path.clone());
         let params = self.fastest.params(&path);
         let split = self.fastest.split(&path);
         let room = self.fastest.room(&path);
@@ -121,7 +105,11 @@ impl<'f, 'a> Probed<'f, 'a> {
             // It does not fit, which is no refusal.
             Err(source) if source.is::<NoRoom>() => None,
             Err(source) => {
-                *self.refusals.entry(path.order).or_default() += 1;
+                let refusals = self.refusals.entry(path.order).or_default();
+                *refusals += 1;
+                if *refusals == MOST_REFUSALS {
+                    self.given.shunned.insert(path.order);
+                }
                 let error = Error::Probe {
                     n_gpu_layers: split.n_gpu_layers,
                     source,
@@ -144,8 +132,11 @@ impl<'f, 'a> Probed<'f, 'a> {
         };
         let gpus = footprints.gpus.iter().zip(&estimated.gpus);
         for ((theirs, ours), &gpu) in gpus.zip(self.fastest.order_of(path)) {
-            self.corrections.gpus.insert(gpu, beyond(theirs, ours));
+            self.given
+                .corrections
+                .gpus
+                .insert(gpu, beyond(theirs, ours));
         }
-        self.corrections.host = beyond(&footprints.host, &estimated.host);
+        self.given.corrections.host = beyond(&footprints.host, &estimated.host);
     }
 }

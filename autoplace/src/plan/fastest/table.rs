@@ -1,6 +1,7 @@
 //! What runs of layers cost on each GPU under one setting, from sums made once: seconds per token, and bytes without compute buffers.
 
 use crate::memory::Estimate;
+use crate::plan::halving::least_that;
 use crate::plan::speed::{CROSSING, Rate, Rates, Traffic};
 
 use super::parts::Parts;
@@ -217,16 +218,8 @@ impl Table {
         if !fits(most) {
             return None;
         }
-        let (mut low, mut high) = (0, most);
-        while low < high {
-            let middle = low.midpoint(high);
-            if fits(middle) {
-                high = middle;
-            } else {
-                low = middle + 1;
-            }
-        }
-        Some(Run { kept: low, ..run })
+        let kept = least_that(0, most, fits);
+        Some(Run { kept, ..run })
     }
 }
 

@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use proptest::prelude::{Just, ProptestConfig, Strategy, prop, prop_assert, prop_oneof, proptest};
 
 use super::told::NOTHING;
-use super::{Corrections, Fastest, Found, Given, OrderPrices, Path, Prices, traffic};
+use super::{Fastest, Found, Given, Path, Prices, traffic};
 use crate::machine::{Gpu, GpuKind, Host, Machine, mib};
 use crate::memory::{Estimate, Headroom, KvType, Place, TensorOverride, Workload};
 use crate::plan::speed::{CROSSING, Rates, SpeedModel};
@@ -105,14 +105,7 @@ fn params(profile: &ModelProfile, request: &Request) -> crate::memory::ContextPa
 }
 
 fn search(fastest: &Fastest<'_>) -> Option<Found> {
-    let given = Given {
-        corrections: &Corrections::default(),
-        known: &BTreeSet::new(),
-        shunned: &BTreeSet::new(),
-        below: f64::INFINITY,
-        careful: true,
-    };
-    fastest.search(&given).unwrap()
+    fastest.search(&Given::new(true)).unwrap()
 }
 
 /// Every way to share the layers of an order, with every number of parts on the host.
@@ -169,7 +162,7 @@ fn cost(fastest: &Fastest<'_>, request: &Request, path: &Path, tie: f64) -> f64 
     let seconds = model.seconds(&fastest.assignment(path));
     let ground = &fastest.grounds[path.setting];
     let order = &fastest.orders[path.order];
-    let prices = OrderPrices {
+    let prices = Prices {
         table: &ground.table,
         order,
         parts: &fastest.parts,

@@ -39,11 +39,7 @@ impl<'a> Fastest<'a> {
 
     /// What llama.cpp is told of a path.
     pub(super) fn split(&self, path: &Path) -> Split {
-        let split = match path.counts()[..] {
-            [] => Split::layers(0),
-            [n] => Split::layers(n),
-            ref counts => Split::by_counts(counts),
-        };
+        let split = Split::by_counts(&path.counts());
         if path.single_copy {
             return split.overrides([TensorOverride::new(NOTHING, Place::Host)]);
         }

@@ -154,20 +154,6 @@ impl<'a> Candidate<'a> {
         placed
     }
 
-    /// What to tell llama.cpp for these layers per GPU. One GPU needs no proportions.
-    pub(super) fn split(&self, counts: &[u32]) -> Split {
-        match *counts {
-            [] => Split::layers(0),
-            [n] => Split::layers(n),
-            _ => Split::by_counts(counts),
-        }
-    }
-
-    /// The GPUs, for people.
-    pub(super) fn names(&self) -> String {
-        self.room.names()
-    }
-
     pub(super) fn estimated(&self, n_gpu_layers: u32) -> Levels {
         self.levels(n_gpu_layers, &self.placed(n_gpu_layers).footprints)
     }
@@ -342,7 +328,7 @@ impl<'a, 'b> Asked<'a, 'b> {
     /// llama.cpp's numbers for this placement.
     fn ask(&self, estimated: &Placed) -> Result<Placed, Error> {
         let candidate = self.candidate;
-        let split = candidate.split(&estimated.counts);
+        let split = Split::by_counts(&estimated.counts);
         let footprints = self
             .probe
             .footprints(&candidate.room.gpus, &candidate.params, &split)

@@ -9,7 +9,7 @@ use std::cmp::Reverse;
 
 use crate::machine::{Gpu, GpuKind, Machine};
 use crate::memory::estimate::Assignment;
-use crate::memory::{ContextParams, Estimate, Workload};
+use crate::memory::{ContextParams, Estimate, Split, Workload};
 use crate::profile::ModelProfile;
 
 use super::chosen::Chosen;
@@ -159,7 +159,7 @@ impl<'a> MostLayers<'a> {
         if let Some((candidate, choice)) = best {
             let mut chosen = self.chosen(candidate, &candidates, &choice, Confidence::Probed);
             if let Some((failing, error)) = failed {
-                let names = failing.names();
+                let names = failing.room.names();
                 chosen.notes.push(format!("{names} was left out: {error}"));
             }
             return Ok(chosen);
@@ -290,16 +290,12 @@ impl<'a> MostLayers<'a> {
                     .iter()
                     .map(|gpu| candidate.estimate.uncertainty(n, &gpu.footprint))
                     .fold(0, u64::saturating_add);
-                let bar = (levels.needed() / 100).max(16 << 20);
-                levels.missing() <= bar.saturating_add(unsure.saturating_mul(2))
+                levels.missing() <= levels.bar().saturating_add(unsure.saturating_mul(2))
             })
             .take(2)
             .collect();
         if start == 0 {
-            let lack = |&n: &u32| {
-                let levels = candidate.estimated(n);
-                (levels.lacking(), levels.missing())
-            };
+            let lack = |&n: &u32| candidate.estimated(n).lack();
             hopeful.extend((1..=max).min_by_key(lack));
             hopeful.sort_unstable_by(|a, b| b.cmp(a));
             hopeful.dedup();
@@ -333,9 +329,7 @@ impl<'a> MostLayers<'a> {
     /// The error for a model that fits nowhere. Of the placements that were looked at it shows the one that lacks the least, of
     /// those that lack it on one device only if there are any: what is missing here could always be missing there.
     fn does_not_fit(&self, seen: Vec<(u32, &Candidate<'_>, Levels)>) -> Error {
-        let least = seen
-            .into_iter()
-            .min_by_key(|(_, _, levels)| (levels.lacking(), levels.missing()));
+        let least = seen.into_iter().min_by_key(|(_, _, levels)| levels.lack());
         let (n_gpu_layers, devices) = least.map_or_else(
             || (self.max_layers(), Vec::new()),
             |(n, candidate, levels)| (n, candidate.room.shortfalls(&levels)),
@@ -361,7 +355,7 @@ impl<'a> MostLayers<'a> {
         Chosen {
             room: candidate.room.clone(),
             params: candidate.params.clone(),
-            split: candidate.split(&choice.counts),
+            split: Split::by_counts(&choice.counts),
             assignment: Assignment::by_counts(self.profile.n_layer(), &choice.counts),
             counts: choice.counts.clone(),
             parted_blocks: 0,

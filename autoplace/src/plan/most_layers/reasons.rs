@@ -33,7 +33,7 @@ pub(super) fn why(
 ) -> String {
     let n = choice.n_gpu_layers;
     if !candidate.room.gpus.is_empty() {
-        let gpus = candidate.names();
+        let gpus = candidate.room.names();
         let spare = |level: &Level| level.budget.saturating_sub(level.needed);
         let left = choice.levels.gpus.iter().map(spare).min().unwrap_or(0);
         let left = match candidate.room.gpus.len() {

@@ -1,0 +1,37 @@
+//! What a way costs beside its seconds: the little that decides between plans of one speed.
+
+use super::parts::Parts;
+use super::table::{Run, Table};
+
+/// The prices of one order of GPUs under one setting.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Prices<'a> {
+    pub(super) table: &'a Table,
+    pub(super) order: &'a [usize],
+    pub(super) parts: &'a Parts<'a>,
+    /// What decides between plans of one speed, in seconds.
+    pub(super) tie: f64,
+}
+
+impl Prices<'_> {
+    /// Cost of a run on the `n`th GPU of the order.
+    pub(super) fn run(&self, n: usize, run: Run) -> f64 {
+        let gpu = self.order[n];
+        let seconds = self.table.seconds(gpu, run, self.parts);
+        let whole = Run { kept: 0, ..run };
+        let bytes = self.table.bytes(gpu, whole, self.parts);
+        seconds + self.gpu(bytes, self.table.room(gpu, run))
+    }
+
+    /// What a way costs more that keeps a single copy of its graph.
+    pub(super) fn single_copy(&self) -> f64 {
+        self.tie / 2.0
+    }
+
+    /// What a GPU costs that is filled so far: evenly filled ones cost least.
+    #[allow(clippy::cast_precision_loss)] // a share
+    fn gpu(&self, bytes: u64, room: u64) -> f64 {
+        let fill = (bytes as f64 / room.max(1) as f64).min(1.0);
+        self.tie * (1.0 + fill * fill)
+    }
+}
