@@ -3,29 +3,15 @@
 #![cfg(feature = "llama")]
 
 mod native_support;
+mod sim_support;
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
-use autoplace::llama_sys::sim::{Rules, SimGpu};
 use autoplace::machine::{Machine, mib};
 use autoplace::memory::Headroom;
 use autoplace::{Model, ModelBuilder, load};
 use native_support::demo_path;
-
-/// Registered cards are GPUs of the whole process: one test at a time.
-fn alone() -> MutexGuard<'static, ()> {
-    static ALONE: Mutex<()> = Mutex::new(());
-    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-fn card(total: u64) -> SimGpu {
-    SimGpu::builder("SIM card")
-        .total(total)
-        .rules(Rules::Cuda)
-        .backend("CUDA")
-        .register()
-        .unwrap()
-}
+use sim_support::{alone, card};
 
 /// The demo model, planned for the machine as it was. It takes the GPU to the last byte if it must.
 fn builder(before: &Machine) -> ModelBuilder {

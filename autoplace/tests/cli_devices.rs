@@ -2,91 +2,23 @@
 
 #![cfg(feature = "cli")]
 
+mod cli_support;
+
 use std::fs;
-use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
 
 use autoplace::machine::{Date, Gpu, Host, LearnedHeadroom, Machine, Reading, gib, mib};
+use cli_support::{User, demo};
 use serde_json::Value;
-use tempfile::TempDir;
 
-/// The model that the repository ships.
-fn demo() -> String {
-    let path =
-        Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples/model/autoplace-demo-q8_0.gguf");
+/// The path of a file with this machine.
+fn file(user: &User, machine: &Machine) -> String {
+    text_file(user, &serde_json::to_string(machine).unwrap())
+}
+
+fn text_file(user: &User, text: &str) -> String {
+    let path = user.path("machine.json");
+    fs::write(&path, text).unwrap();
     path.to_str().unwrap().to_owned()
-}
-
-/// A user with a home of their own, so that nobody's cache is read or written.
-struct User {
-    home: TempDir,
-}
-
-impl User {
-    fn new() -> Self {
-        Self {
-            home: tempfile::tempdir().unwrap(),
-        }
-    }
-
-    fn autoplace(&self, args: &[&str]) -> Output {
-        let home = self.home.path();
-        Command::new(env!("CARGO_BIN_EXE_autoplace"))
-            .args(args)
-            .env("HOME", home)
-            .env("USERPROFILE", home)
-            .env("XDG_CACHE_HOME", home.join("cache"))
-            .env("LOCALAPPDATA", home.join("cache"))
-            .stdin(Stdio::null())
-            .output()
-            .expect("the program starts")
-    }
-
-    /// What is printed, with nothing on stderr.
-    #[track_caller]
-    fn says(&self, args: &[&str]) -> String {
-        let output = self.autoplace(args);
-        assert_eq!(text(&output.stderr), "", "{args:?}");
-        assert_eq!(output.status.code(), Some(0), "{args:?}");
-        text(&output.stdout)
-    }
-
-    #[track_caller]
-    fn json(&self, args: &[&str]) -> Value {
-        serde_json::from_str(&self.says(&[args, &["--json"]].concat())).expect("JSON")
-    }
-
-    /// One line on stderr with all of `words`, nothing on stdout, and the exit code.
-    #[track_caller]
-    fn fails(&self, args: &[&str], code: i32, words: &[&str]) {
-        let output = self.autoplace(args);
-        let stderr = text(&output.stderr);
-        assert_eq!(output.status.code(), Some(code), "{args:?}: {stderr}");
-        assert_eq!(text(&output.stdout), "", "{args:?}");
-        assert_eq!(stderr.lines().count(), 1, "{args:?}: {stderr}");
-        for word in words {
-            assert!(stderr.contains(word), "{args:?}: no {word:?} in: {stderr}");
-        }
-    }
-
-    /// The path of a file with this machine.
-    fn file(&self, machine: &Machine) -> String {
-        self.text_file(&serde_json::to_string(machine).unwrap())
-    }
-
-    fn text_file(&self, text: &str) -> String {
-        let path = self.path("machine.json");
-        fs::write(&path, text).unwrap();
-        path.to_str().unwrap().to_owned()
-    }
-
-    fn path(&self, name: &str) -> PathBuf {
-        self.home.path().join(name)
-    }
-}
-
-fn text(bytes: &[u8]) -> String {
-    String::from_utf8(bytes.to_vec()).expect("output is UTF-8")
 }
 
 /// A computer that is certainly not this one.
@@ -174,7 +106,7 @@ fn what_is_written_to_a_file_is_what_json_says_and_is_read_again() {
 #[test]
 fn a_machine_from_a_file_is_described_instead_of_this_one() {
     let user = User::new();
-    let file = user.file(&elsewhere());
+    let file = file(&user, &elsewhere());
     assert_eq!(
         user.says(&["devices", "--machine", &file]),
         "RTX 4090: 22.0 GiB free of 24.0 GiB\n    device    NVIDIA GeForce RTX 4090 by CUDA\n    \
@@ -192,7 +124,7 @@ fn what_was_learned_of_a_card_is_told_and_left_free() {
     card.driver = Some("550.54.14".to_owned());
     card.learned = Some(LearnedHeadroom::new(mib(40), mib(50), date).work(u64::MAX, u64::MAX));
     card.ggml = Some(Reading::new(card.total, card.free));
-    let file = user.file(&machine);
+    let file = file(&user, &machine);
     let words = user.says(&["devices", "--machine", &file]);
     assert!(
         words.contains("headroom  driver 40 MiB, growth 50 MiB, measured on 2026-11-21\n"),
@@ -210,7 +142,7 @@ fn what_was_learned_of_a_card_is_told_and_left_free() {
 #[test]
 fn a_plan_is_made_for_the_machine_in_a_file() {
     let user = User::new();
-    let file = user.file(&elsewhere());
+    let file = file(&user, &elsewhere());
     let plan = |args: &[&str]| user.json(&[&["plan", &demo()], args].concat());
     for probing in [&[][..], &["--no-probe"]] {
         let json = plan(&[&["--machine", &file], probing].concat());
@@ -234,7 +166,7 @@ fn a_card_whose_rules_only_it_knows_is_planned_for_by_arithmetic_alone() {
     let user = User::new();
     let mut machine = elsewhere();
     machine.gpus = vec![Gpu::named("Arc B580").unwrap()];
-    let file = user.file(&machine);
+    let file = file(&user, &machine);
     let model = demo();
     user.fails(
         &["plan", &model, "--machine", &file],
@@ -263,7 +195,7 @@ fn a_file_that_is_no_machine_is_named_with_the_field() {
         ("not JSON".to_owned(), "line 1"),
         (String::new(), "line 1"),
     ] {
-        let file = user.text_file(&text);
+        let file = text_file(&user, &text);
         for args in [
             &["devices", "--machine", &file][..],
             &["plan", &demo(), "--machine", &file],

@@ -2,53 +2,12 @@
 
 #![cfg(feature = "cli")]
 
+mod cli_support;
 mod shapes;
 
-use std::path::Path;
-use std::process::{Command, Output, Stdio};
-
 use autoplace::plan::{SavedPlan, Tool};
+use cli_support::{demo, fails, succeeds};
 use shapes::{LLAMA_8B, Shape};
-
-/// The model that the repository ships.
-fn demo() -> String {
-    let path =
-        Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples/model/autoplace-demo-q8_0.gguf");
-    path.to_str().unwrap().to_owned()
-}
-
-fn autoplace(args: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_autoplace"))
-        .args(args)
-        .stdin(Stdio::null())
-        .output()
-        .expect("the program starts")
-}
-
-fn text(bytes: &[u8]) -> String {
-    String::from_utf8(bytes.to_vec()).expect("output is UTF-8")
-}
-
-#[track_caller]
-fn succeeds(args: &[&str]) -> String {
-    let output = autoplace(args);
-    assert_eq!(text(&output.stderr), "", "{args:?}");
-    assert_eq!(output.status.code(), Some(0), "{args:?}");
-    text(&output.stdout)
-}
-
-/// One line on stderr with all of `words`, nothing on stdout, and the exit code.
-#[track_caller]
-fn fails(args: &[&str], code: i32, words: &[&str]) {
-    let output = autoplace(args);
-    let stderr = text(&output.stderr);
-    assert_eq!(output.status.code(), Some(code), "{args:?}: {stderr}");
-    assert_eq!(text(&output.stdout), "", "{args:?}");
-    assert_eq!(stderr.lines().count(), 1, "{args:?}: {stderr}");
-    for word in words {
-        assert!(stderr.contains(word), "{args:?}: no {word:?} in: {stderr}");
-    }
-}
 
 /// A file of this shape without data, named `a model's.gguf`.
 fn model(shape: &Shape) -> (tempfile::TempDir, String) {

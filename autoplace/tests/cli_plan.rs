@@ -2,63 +2,26 @@
 
 #![cfg(feature = "cli")]
 
+mod cli_support;
 mod shapes;
 
-use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
+use std::path::PathBuf;
 
 use autoplace::gguf::Builder;
 use autoplace::machine::{Gpu, Host, Machine, gib};
+use cli_support::{autoplace, demo, fails, succeeds, text};
 use serde_json::Value;
 use shapes::{LLAMA_8B, LLAMA_70B, QWEN3_30B_A3B, Shape, TINY};
-
-/// The model that the repository ships.
-fn demo() -> String {
-    let path =
-        Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples/model/autoplace-demo-q8_0.gguf");
-    path.to_str().unwrap().to_owned()
-}
-
-fn autoplace(args: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_autoplace"))
-        .args(args)
-        // No figure that was measured on this machine.
-        .env("XDG_CACHE_HOME", "/nonexistent")
-        .stdin(Stdio::null())
-        .output()
-        .expect("the program starts")
-}
-
-fn text(bytes: &[u8]) -> String {
-    String::from_utf8(bytes.to_vec()).expect("output is UTF-8")
-}
 
 /// What `plan` prints of a model that it can plan, with nothing on stderr.
 #[track_caller]
 fn plan(model: &str, args: &[&str]) -> String {
-    let output = autoplace(&[&["plan", model], args].concat());
-    assert_eq!(text(&output.stderr), "", "{args:?}");
-    assert_eq!(output.status.code(), Some(0), "{args:?}");
-    text(&output.stdout)
+    succeeds(&[&["plan", model], args].concat())
 }
 
 #[track_caller]
 fn plan_json(model: &str, args: &[&str]) -> Value {
     serde_json::from_str(&plan(model, &[args, &["--json"]].concat())).expect("JSON")
-}
-
-/// One line on stderr with all of `words`, nothing on stdout, and the exit code.
-#[track_caller]
-fn fails(args: &[&str], code: i32, words: &[&str]) {
-    let output = autoplace(args);
-    let stderr = text(&output.stderr);
-    assert_eq!(output.status.code(), Some(code), "{args:?}: {stderr}");
-    assert_eq!(text(&output.stdout), "", "{args:?}");
-    assert_eq!(stderr.lines().count(), 1, "{args:?}: {stderr}");
-    assert!(stderr.starts_with("error: "), "{args:?}: {stderr}");
-    for word in words {
-        assert!(stderr.contains(word), "{args:?}: no {word:?} in: {stderr}");
-    }
 }
 
 /// `fails` for a plan of the demo model, with the exit code of a question that cannot be understood.

@@ -5,10 +5,10 @@
 
 mod compute_buffers_support;
 mod native_params;
+mod sim_support;
 mod synthetic;
 
 use std::path::Path;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use autoplace::gguf::Header;
 use autoplace::machine::Gpu;
@@ -16,13 +16,8 @@ use autoplace::memory::{Estimate, Footprints};
 use autoplace::profile::ModelProfile;
 
 use compute_buffers_support::{Card, Compute, Dice, Kind, Loaded};
+use sim_support::alone;
 use synthetic::{Sketch, well_known};
-
-/// Registered cards are GPUs of the whole process: one test at a time.
-fn alone() -> MutexGuard<'static, ()> {
-    static ALONE: Mutex<()> = Mutex::new(());
-    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
-}
 
 /// Three cards of each family.
 fn all_cards() -> [[Card; 3]; 3] {

@@ -8,10 +8,10 @@
 
 mod conformance_support;
 mod native_params;
+mod sim_support;
 mod synthetic;
 
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use autoplace::gguf::{Header, TensorType as T};
 use autoplace::llama_sys::sim::Rules;
@@ -26,14 +26,9 @@ use autoplace::profile::ModelProfile;
 use conformance_support::grid::{settings, splits};
 use conformance_support::rig::{Card, Machine, Probed, Rig};
 use conformance_support::tally::{Pair, Tally};
+use sim_support::alone;
 use synthetic::block::Block;
 use synthetic::{Dims, Sketch};
-
-/// Registered cards are GPUs of the whole process: one test at a time.
-fn alone() -> MutexGuard<'static, ()> {
-    static ALONE: Mutex<()> = Mutex::new(());
-    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
-}
 
 fn profile(path: &Path) -> ModelProfile {
     ModelProfile::from_header(&Header::open(path).unwrap()).unwrap()

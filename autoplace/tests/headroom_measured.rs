@@ -4,9 +4,10 @@
 #![cfg(feature = "llama")]
 
 mod native_support;
+mod sim_support;
 
 use std::path::Path;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use autoplace::llama_sys::sim::{Rules, SimGpu, SimGpuBuilder};
 use autoplace::load::{self, Doubt, MeasuredHeadroom};
@@ -16,12 +17,7 @@ use autoplace::machine::{
 use autoplace::memory::Headroom;
 use autoplace::{Model, ModelBuilder};
 use native_support::demo_path;
-
-/// Registered cards are GPUs of the whole process: one test at a time.
-fn alone() -> MutexGuard<'static, ()> {
-    static ALONE: Mutex<()> = Mutex::new(());
-    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
-}
+use sim_support::alone;
 
 /// What the driver takes during a load, and the pools at the first batch.
 const DRIVER: u64 = mib(5);

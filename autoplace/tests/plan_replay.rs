@@ -3,32 +3,16 @@
 #![cfg(feature = "llama")]
 
 mod native_support;
-
-use std::sync::{Mutex, MutexGuard, PoisonError};
+mod sim_support;
 
 use autoplace::gguf::Header;
-use autoplace::llama_sys::sim::{Rules, SimGpu};
 use autoplace::machine::{Machine, mib};
 use autoplace::memory::{Footprint, Headroom, Place, TensorOverride};
 use autoplace::plan::{MachineChange, Plan, Replay, Request, SavedPlan, SavedPlanError};
 use autoplace::{Model, ModelBuilder, load};
 use native_support::{demo_path, tiny_llama};
 use serde_json::json;
-
-/// Registered cards are GPUs of the whole process: one test at a time.
-fn alone() -> MutexGuard<'static, ()> {
-    static ALONE: Mutex<()> = Mutex::new(());
-    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-fn card(total: u64) -> SimGpu {
-    SimGpu::builder("SIM card")
-        .total(total)
-        .rules(Rules::Cuda)
-        .backend("CUDA")
-        .register()
-        .unwrap()
-}
+use sim_support::{alone, card};
 
 fn request() -> Request {
     Request::new().headroom(Headroom::Bytes(0))

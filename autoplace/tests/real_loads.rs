@@ -6,10 +6,10 @@
 mod native_params;
 mod random_weights;
 mod real_loads_support;
+mod sim_support;
 mod synthetic;
 
 use std::path::Path;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use autoplace::gguf::Header;
 use autoplace::llama_sys::Context;
@@ -22,12 +22,7 @@ use autoplace::memory::{
 use autoplace::plan::{GpuLayers, Planner, Policy, Request};
 use autoplace::profile::ModelProfile;
 use real_loads_support::{Bytes, Card, Placement, decode, load, settings};
-
-/// Registered cards are GPUs of the whole process: one test at a time.
-fn alone() -> MutexGuard<'static, ()> {
-    static ALONE: Mutex<()> = Mutex::new(());
-    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
-}
+use sim_support::alone;
 
 #[test]
 fn a_probe_is_the_real_load_to_the_byte() {

@@ -3,8 +3,7 @@
 #![cfg(feature = "llama")]
 
 mod native_support;
-
-use std::sync::{Mutex, MutexGuard, PoisonError};
+mod sim_support;
 
 use autoplace::llama_sys::sim::{Rules, SimGpu};
 use autoplace::machine::mib;
@@ -12,12 +11,7 @@ use autoplace::memory::{Footprint, Headroom};
 use autoplace::plan::{self, GpuLayers};
 use autoplace::{Model, ModelBuilder, load};
 use native_support::{demo_path, tiny_llama};
-
-/// Registered cards are GPUs of the whole process: one test at a time.
-fn alone() -> MutexGuard<'static, ()> {
-    static ALONE: Mutex<()> = Mutex::new(());
-    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
-}
+use sim_support::alone;
 
 /// Vulkan on most cards.
 const VULKAN: Rules = Rules::Vulkan {

@@ -1,0 +1,94 @@
+//! The program `autoplace`, run as a person or a script runs it.
+
+#![allow(dead_code, reason = "each test file uses its part")]
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+use serde_json::Value;
+use tempfile::TempDir;
+
+/// The model that the repository ships.
+pub(crate) fn demo() -> String {
+    let path =
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples/model/autoplace-demo-q8_0.gguf");
+    path.to_str().unwrap().to_owned()
+}
+
+pub(crate) fn text(bytes: &[u8]) -> String {
+    String::from_utf8(bytes.to_vec()).expect("output is UTF-8")
+}
+
+/// A user with a home of their own, so that nobody's cache is read or written.
+pub(crate) struct User {
+    home: TempDir,
+}
+
+impl User {
+    pub(crate) fn new() -> Self {
+        Self {
+            home: tempfile::tempdir().unwrap(),
+        }
+    }
+
+    pub(crate) fn autoplace(&self, args: &[&str]) -> Output {
+        let home = self.home.path();
+        Command::new(env!("CARGO_BIN_EXE_autoplace"))
+            .args(args)
+            .env("HOME", home)
+            .env("USERPROFILE", home)
+            .env("XDG_CACHE_HOME", home.join("cache"))
+            .env("LOCALAPPDATA", home.join("cache"))
+            .stdin(Stdio::null())
+            .output()
+            .expect("the program starts")
+    }
+
+    /// What is printed, with nothing on stderr.
+    #[track_caller]
+    pub(crate) fn says(&self, args: &[&str]) -> String {
+        let output = self.autoplace(args);
+        assert_eq!(text(&output.stderr), "", "{args:?}");
+        assert_eq!(output.status.code(), Some(0), "{args:?}");
+        text(&output.stdout)
+    }
+
+    #[track_caller]
+    pub(crate) fn json(&self, args: &[&str]) -> Value {
+        serde_json::from_str(&self.says(&[args, &["--json"]].concat())).expect("JSON")
+    }
+
+    /// One line on stderr with all of `words`, nothing on stdout, and the exit code.
+    #[track_caller]
+    pub(crate) fn fails(&self, args: &[&str], code: i32, words: &[&str]) {
+        let output = self.autoplace(args);
+        let stderr = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(code), "{args:?}: {stderr}");
+        assert_eq!(text(&output.stdout), "", "{args:?}");
+        assert_eq!(stderr.lines().count(), 1, "{args:?}: {stderr}");
+        assert!(stderr.starts_with("error: "), "{args:?}: {stderr}");
+        for word in words {
+            assert!(stderr.contains(word), "{args:?}: no {word:?} in: {stderr}");
+        }
+    }
+
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        self.home.path().join(name)
+    }
+}
+
+/// Any user: nothing of the home matters.
+pub(crate) fn autoplace(args: &[&str]) -> Output {
+    User::new().autoplace(args)
+}
+
+#[track_caller]
+pub(crate) fn succeeds(args: &[&str]) -> String {
+    User::new().says(args)
+}
+
+/// As [`User::fails`].
+#[track_caller]
+pub(crate) fn fails(args: &[&str], code: i32, words: &[&str]) {
+    User::new().fails(args, code, words);
+}
