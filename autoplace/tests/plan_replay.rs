@@ -6,10 +6,12 @@ mod native_support;
 mod sim_support;
 
 use autoplace::gguf::Header;
+use autoplace::load::NativeProbe;
 use autoplace::machine::{Machine, mib};
-use autoplace::memory::{Footprint, Headroom, Place, TensorOverride};
+use autoplace::memory::{Companion, Footprint, Headroom, Place, TensorOverride};
 use autoplace::plan::{MachineChange, Plan, Replay, Request, SavedPlan, SavedPlanError};
-use autoplace::{Model, ModelBuilder, load};
+use autoplace::profile::ModelProfile;
+use autoplace::{Model, ModelBuilder, Planner, load};
 use native_support::{demo_path, tiny_llama};
 use serde_json::json;
 use sim_support::{alone, card};
@@ -131,6 +133,44 @@ fn a_card_of_another_size_is_another_card() {
         expected.ends_with("had 64 MiB and has 96 MiB"),
         "{expected}"
     );
+}
+
+#[test]
+fn room_for_companions_is_asked_for_too_and_never_given_away() {
+    let _alone = alone();
+    let gpu = card(mib(256));
+    let header = Header::open(demo_path()).unwrap();
+    let profile = ModelProfile::from_header(&header).unwrap();
+    let machine = load::detect().unwrap();
+    let draft = Companion::draft(&header).unwrap();
+    let plan = Planner::new(&profile, &machine)
+        .request(request())
+        .beside(draft)
+        .plan_probed(&NativeProbe::new(&header).unwrap())
+        .unwrap();
+    let placement = plan.gpus().next().unwrap();
+    assert!(placement.companions > 0, "{plan}");
+    let model_alone = placement.footprint.total() + placement.headroom.total();
+    let saved = SavedPlan::new(plan, request(), &header, &machine).unwrap();
+    assert_eq!(saved.changes(&machine), []);
+
+    // As much as the model needs by itself.
+    gpu.set_taken(gpu.total() - model_alone);
+    let found = changes(builder().follow(saved.clone()).plan());
+    assert!(
+        matches!(found[..], [MachineChange::LessFree { .. }]),
+        "{found:?}"
+    );
+    let anew = builder().follow(saved).replay(Replay::Replan).plan();
+    let error = anew.unwrap_err();
+    assert!(
+        matches!(
+            error,
+            load::Error::SavedPlan(SavedPlanError::Companions { .. })
+        ),
+        "{error}"
+    );
+    assert!(error.to_string().contains("make it anew"), "{error}");
 }
 
 #[test]

@@ -69,6 +69,15 @@ pub(super) fn prepare(
         }
         .into());
     }
+    if !saved.plan.companions.is_empty() {
+        let companions = saved.plan.companions.iter();
+        return Err(SavedPlanError::Companions {
+            model: saved.model.name.clone(),
+            companions: companions.map(|one| one.name.clone()).collect(),
+            changes,
+        }
+        .into());
+    }
     let mut plan = Planner::new(profile, &machine)
         .request(saved.request.clone())
         .plan_probed(&probe)?;

@@ -158,12 +158,14 @@ impl SavedPlan {
             let needed = footprint
                 .total()
                 .saturating_add(placement.headroom.driver)
-                .saturating_add(placement.headroom.growth);
+                .saturating_add(placement.headroom.growth)
+                .saturating_add(placement.companions);
             if placement.kind == PlacementKind::Host {
                 host = host.saturating_add(needed);
                 continue;
             }
             if placement.kind == PlacementKind::SharedGpu {
+                // Its companions are among the host's.
                 host = host.saturating_add(footprint.total());
             }
             match self.same_gpu(machine, placement) {

@@ -117,6 +117,19 @@ pub enum SavedPlanError {
         /// What changed, at least one.
         changes: Vec<MachineChange>,
     },
+    /// The machine has changed, and the plan leaves room for companions, whose files it does not hold: a new plan would leave none.
+    #[error(
+        "the plan of {model} cannot be followed: {}; it leaves room for {}, so make it anew from their files",
+        MachineChange::list(changes), companions.join(" and ")
+    )]
+    Companions {
+        /// The plan's model.
+        model: String,
+        /// The companions' names.
+        companions: Vec<String>,
+        /// What changed, at least one.
+        changes: Vec<MachineChange>,
+    },
 }
 
 fn prefix(file: Option<&Path>) -> String {
