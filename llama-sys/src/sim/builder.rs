@@ -1,10 +1,12 @@
 //! How a simulated card is described.
 
 use std::ffi::{CStr, CString};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use super::card::{Card, Settings};
 use super::rules::Rules;
+use super::shared::Shared;
 use super::{SimGpu, registry, slot};
 use crate::error::Error;
 
@@ -22,6 +24,7 @@ pub struct SimGpuBuilder {
     flash_attention: bool,
     host_buffer: Option<bool>,
     growth: u64,
+    shared: Option<PathBuf>,
     fail_allocation: u64,
     fail_graph: u64,
 }
@@ -39,6 +42,7 @@ impl SimGpuBuilder {
             flash_attention: true,
             host_buffer: None,
             growth: 0,
+            shared: None,
             fail_allocation: 0,
             fail_graph: 0,
         }
@@ -102,6 +106,17 @@ impl SimGpuBuilder {
         self
     }
 
+    /// Shares the card's memory with every card that is registered with this file, in this process and in others: what one
+    /// takes, none of the others has. The file is made if there is none. What a process had that has ended, or was killed,
+    /// is free again at the next look.
+    ///
+    /// All of them should be given the same [total](Self::total). Up to 64 cards share a file; beside it lie smaller ones
+    /// of the same name and a number, to be deleted with it. [`SimGpu::shared_peak`] is the most that was in use at once.
+    pub fn shared(mut self, file: impl Into<PathBuf>) -> Self {
+        self.shared = Some(file.into());
+        self
+    }
+
     /// Refuses the `n`-th allocation, as [`SimGpu::fail_allocation`] does.
     pub fn fail_allocation(mut self, n: u64) -> Self {
         self.fail_allocation = n;
@@ -122,8 +137,9 @@ impl SimGpuBuilder {
     /// # Errors
     ///
     /// [`Error::InvalidParameter`] when [`MAX_CARDS`](super::MAX_CARDS) are registered already or still hold memory, for an
-    /// alignment that is no power of two, a text with a NUL byte or a backend called `RPC`, and inside the progress callback
-    /// of a load; the errors of [`Backend::init`](crate::Backend::init).
+    /// alignment that is no power of two, a text with a NUL byte or a backend called `RPC`, and inside the progress
+    /// callback of a load; for a [shared](Self::shared) file that cannot be written or locked, or that 64 cards share; the
+    /// errors of [`Backend::init`](crate::Backend::init).
     pub fn register(self) -> Result<SimGpu, Error> {
         self.rules.check()?;
         // llama.cpp sorts such devices to the front and trusts their names to be endpoints (llama.cpp:232).
@@ -146,7 +162,12 @@ impl SimGpuBuilder {
             offload_from: offload_from(),
             growth: self.growth,
         };
-        let card = Arc::new(Card::new(settings));
+        let shared = self.shared.map(|file| {
+            Shared::join(&file).map_err(|error| {
+                Error::parameter("shared", file.display().to_string(), error.to_string())
+            })
+        });
+        let card = Arc::new(Card::new(settings, shared.transpose()?));
         card.set_taken(self.taken);
         card.fail_allocation(self.fail_allocation);
         card.fail_graph(self.fail_graph);

@@ -1,9 +1,12 @@
 //! The state of a simulated card: what it is, and who holds how much of it.
 
 use std::ffi::CStr;
+use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use super::callback::log_error;
 use super::rules::Rules;
+use super::shared::Shared;
 
 /// What a card is; fixed once it is registered.
 #[derive(Debug)]
@@ -26,6 +29,8 @@ pub(super) struct Settings {
 #[derive(Debug)]
 pub(super) struct Card {
     pub(super) settings: Settings,
+    /// Where the card is one of several processes: what each of them has, and this one.
+    shared: Option<Shared>,
     taken: AtomicU64,
     used: AtomicU64,
     /// What computing has taken beside the buffers.
@@ -40,9 +45,10 @@ pub(super) struct Card {
 }
 
 impl Card {
-    pub(super) fn new(settings: Settings) -> Self {
+    pub(super) fn new(settings: Settings, shared: Option<Shared>) -> Self {
         Self {
             settings,
+            shared,
             taken: AtomicU64::new(0),
             used: AtomicU64::new(0),
             grown: AtomicU64::new(0),
@@ -55,10 +61,9 @@ impl Card {
         }
     }
 
-    /// Total less what others take, and what computing has.
-    fn capacity(&self) -> u64 {
-        let total = self.settings.total.saturating_sub(self.taken());
-        total.saturating_sub(self.grown())
+    /// Total less what others pretend to take.
+    fn limit(&self) -> u64 {
+        self.settings.total.saturating_sub(self.taken())
     }
 
     pub(super) fn grown(&self) -> u64 {
@@ -66,7 +71,22 @@ impl Card {
     }
 
     pub(super) fn free(&self) -> u64 {
-        self.capacity().saturating_sub(self.used())
+        let held = self
+            .shared_used()
+            .unwrap_or_else(|| self.used().saturating_add(self.grown()));
+        self.limit().saturating_sub(held)
+    }
+
+    /// What all processes have of a card that they share; all there is where that cannot be read.
+    pub(super) fn shared_used(&self) -> Option<u64> {
+        let shared = self.shared.as_ref()?;
+        Some(told(shared.used()).unwrap_or(u64::MAX))
+    }
+
+    /// The most that all processes had at once; 0 where that cannot be read.
+    pub(super) fn shared_peak(&self) -> Option<u64> {
+        let shared = self.shared.as_ref()?;
+        Some(told(shared.peak()).unwrap_or_default())
     }
 
     pub(super) fn used(&self) -> u64 {
@@ -111,13 +131,19 @@ impl Card {
         if reached(&self.failing_allocation) || bytes > self.settings.rules.largest_buffer() {
             return false;
         }
-        let capacity = self.capacity();
+        if !self.share(bytes) {
+            return false;
+        }
+        let capacity = self.limit().saturating_sub(self.grown());
         let before = self
             .used
             .fetch_update(Ordering::AcqRel, Ordering::Acquire, |used| {
                 used.checked_add(bytes).filter(|sum| *sum <= capacity)
             });
-        let Ok(before) = before else { return false };
+        let Ok(before) = before else {
+            self.unshare(bytes);
+            return false;
+        };
         self.peak.fetch_max(before + bytes, Ordering::AcqRel);
         self.buffers.fetch_add(1, Ordering::AcqRel);
         true
@@ -127,6 +153,20 @@ impl Card {
     pub(super) fn give_back(&self, bytes: u64) {
         self.used.fetch_sub(bytes, Ordering::AcqRel);
         self.buffers.fetch_sub(1, Ordering::AcqRel);
+        self.unshare(bytes);
+    }
+
+    /// Takes `bytes` of what all processes share, if they do. False when they do not fit there, or that cannot be told.
+    fn share(&self, bytes: u64) -> bool {
+        let limit = self.limit();
+        let taken = |shared: &Shared| told(shared.take(bytes, limit)) == Some(true);
+        self.shared.as_ref().is_none_or(taken)
+    }
+
+    fn unshare(&self, bytes: u64) {
+        if let Some(shared) = &self.shared {
+            let _ = told(shared.give_back(bytes));
+        }
     }
 
     /// Counts a computation. True when it was told to fail, or finds no room for what computing takes.
@@ -141,12 +181,22 @@ impl Card {
         if missing == 0 {
             return true;
         }
-        let fits = missing <= self.free();
+        let fits = match &self.shared {
+            Some(_) => self.share(missing),
+            None => missing <= self.free(),
+        };
         if fits {
             self.grown.store(self.settings.growth, Ordering::Release);
         }
         fits
     }
+}
+
+/// The answer, or why there is none in the log.
+fn told<T>(answer: io::Result<T>) -> Option<T> {
+    answer
+        .inspect_err(|error| log_error(&format!("ggml_backend_sim: the shared file: {error}")))
+        .ok()
 }
 
 /// Counts down; true for the one that was waited for.
@@ -159,7 +209,11 @@ mod tests {
     use super::*;
 
     fn card(total: u64) -> Card {
-        Card::new(Settings {
+        sharing(total, None)
+    }
+
+    fn sharing(total: u64, shared: Option<Shared>) -> Card {
+        let settings = Settings {
             description: c"test",
             backend: c"SIM",
             pci_id: None,
@@ -170,7 +224,8 @@ mod tests {
             host_buffer: false,
             offload_from: 32,
             growth: 30,
-        })
+        };
+        Card::new(settings, shared)
     }
 
     #[test]
@@ -195,6 +250,28 @@ mod tests {
         assert!(full.take(60));
         assert!(full.graph_fails());
         assert_eq!((full.grown(), full.free()), (0, 20));
+    }
+
+    #[test]
+    fn cards_of_one_file_have_one_memory() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("card");
+        let [one, two] = [(); 2].map(|()| sharing(100, Some(Shared::join(&path).unwrap())));
+        assert!(one.take(60));
+        assert_eq!((one.used(), two.used()), (60, 0));
+        assert_eq!((one.free(), two.free()), (40, 40));
+        assert!(!two.take(41) && two.take(5));
+        // Computing needs 30, ballast leaves 25.
+        two.set_taken(10);
+        assert!(two.graph_fails());
+        two.set_taken(0);
+        assert!(!two.graph_fails());
+        assert!(one.graph_fails());
+        assert_eq!((one.shared_used(), one.free()), (Some(95), 5));
+        one.give_back(60);
+        assert_eq!((two.shared_used(), two.shared_peak()), (Some(35), Some(95)));
+        drop(two);
+        assert_eq!(one.shared_used(), Some(0));
     }
 
     #[test]

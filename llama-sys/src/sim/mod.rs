@@ -42,6 +42,11 @@
 //! [`devices: None`](crate::ModelParams::devices) puts layers on it. Real loads in a process that also simulates name their
 //! devices.
 //!
+//! # Shared by several processes
+//!
+//! A card of which other processes' loads take memory, as on a real machine, is a [shared](SimGpuBuilder::shared) one: its
+//! bytes are counted in a file, for all who name that file. Each process computes for itself; the memory alone is one.
+//!
 //! # Lifetimes and limits
 //!
 //! Cards sit in [`MAX_CARDS`] slots, named `SIM0` to `SIM14`, that live until the process ends: a [`Device`], a model or a
@@ -59,6 +64,7 @@ mod device;
 mod memory;
 pub(crate) mod registry;
 mod rules;
+mod shared;
 mod slot;
 
 use std::fmt;
@@ -96,7 +102,8 @@ impl SimGpu {
         self.card.settings.total
     }
 
-    /// Bytes that llama.cpp may still allocate: total - taken - grown - used, never below 0.
+    /// Bytes that llama.cpp may still allocate: total - taken - grown - used, never below 0. Of a
+    /// [shared](SimGpuBuilder::shared) card, grown and used by all processes.
     pub fn free(&self) -> u64 {
         self.card.free()
     }
@@ -109,6 +116,18 @@ impl SimGpu {
     /// The most bytes that were in use at once.
     pub fn peak(&self) -> u64 {
         self.card.peak()
+    }
+
+    /// Bytes that all processes have of a [shared](SimGpuBuilder::shared) card now, what computing took included; `None`
+    /// for one that is not shared.
+    pub fn shared_used(&self) -> Option<u64> {
+        self.card.shared_used()
+    }
+
+    /// The most bytes that all processes had of a [shared](SimGpuBuilder::shared) card at once, what computing took
+    /// included, since its file was made; `None` for one that is not shared.
+    pub fn shared_peak(&self) -> Option<u64> {
+        self.card.shared_peak()
     }
 
     /// Bytes that other processes pretend to take.

@@ -1,0 +1,292 @@
+//! A card's memory that several processes share: what each of them takes is counted in one file.
+//!
+//! The file is a table of numbers, one place per member, behind one lock: it is read and written only while that lock is
+//! held. Each member also holds the lock of a file of its own, `<file>.<place>`, for as long as it lives. The system lets
+//! go of locks when a process ends, however it ends, so a place whose lock can be had belongs to nobody, and what it
+//! counted is free again.
+
+use std::ffi::OsString;
+use std::fs::{self, File, OpenOptions, TryLockError};
+use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+
+/// Cards at most that share one file: more than four processes can register.
+const MEMBERS: usize = 64;
+
+/// The table on disk: the peak, then the bytes of each member, as little-endian 64-bit numbers.
+const BYTES: usize = 8 * (1 + MEMBERS);
+
+/// One process's part of a card that several share.
+#[derive(Debug)]
+pub(super) struct Shared {
+    path: PathBuf,
+    /// One thread at a time: the lock of a file belongs to the handle, not to the thread that took it.
+    file: Mutex<File>,
+    place: usize,
+    /// Locked until this is dropped, or the process ends.
+    _alive: File,
+}
+
+/// What the file counts.
+struct Table {
+    /// The most bytes that all members together had at once.
+    peak: u64,
+    members: [u64; MEMBERS],
+}
+
+impl Shared {
+    /// Takes a place at the card that this file counts, which is made if there is none.
+    pub(super) fn join(path: &Path) -> io::Result<Self> {
+        let mut file = open(path, true)?;
+        wait_for(&file)?;
+        let joined = Self::take_place(path, &mut file);
+        file.unlock()?;
+        let (place, alive) = joined?;
+        Ok(Self {
+            path: path.to_owned(),
+            file: Mutex::new(file),
+            place,
+            _alive: alive,
+        })
+    }
+
+    fn take_place(path: &Path, file: &mut File) -> io::Result<(usize, File)> {
+        let mut table = Table::read(file)?;
+        for place in 0..MEMBERS {
+            let alive = open(&beside(path, place), true)?;
+            match alive.try_lock() {
+                Ok(()) => {
+                    table.members[place] = 0;
+                    table.write(file)?;
+                    return Ok((place, alive));
+                }
+                Err(TryLockError::WouldBlock) => {}
+                Err(TryLockError::Error(error)) => return Err(error),
+            }
+        }
+        let full = format!("{MEMBERS} cards share it already");
+        Err(io::Error::other(full))
+    }
+
+    /// Takes `bytes`, if all members together then have no more than `limit`.
+    pub(super) fn take(&self, bytes: u64, limit: u64) -> io::Result<bool> {
+        self.change(|table| {
+            let sum = table.sum().saturating_add(bytes);
+            let fits = sum <= limit;
+            if fits {
+                // No more than the sum.
+                table.members[self.place] += bytes;
+                table.peak = table.peak.max(sum);
+            }
+            fits
+        })
+    }
+
+    pub(super) fn give_back(&self, bytes: u64) -> io::Result<()> {
+        self.change(|table| {
+            let mine = &mut table.members[self.place];
+            *mine = mine.saturating_sub(bytes);
+        })
+    }
+
+    /// Bytes that all members have now.
+    pub(super) fn used(&self) -> io::Result<u64> {
+        self.change(|table| table.sum())
+    }
+
+    /// The most bytes that all members had at once since the file was made.
+    pub(super) fn peak(&self) -> io::Result<u64> {
+        self.change(|table| table.peak)
+    }
+
+    fn change<T>(&self, change: impl FnOnce(&mut Table) -> T) -> io::Result<T> {
+        let mut file = self.file.lock().unwrap_or_else(PoisonError::into_inner);
+        wait_for(&file)?;
+        let changed = Table::read(&mut file).and_then(|mut table| {
+            self.bury(&mut table);
+            let answer = change(&mut table);
+            table.write(&mut file)?;
+            Ok(answer)
+        });
+        file.unlock()?;
+        changed
+    }
+
+    /// Gives back what members have that are no more.
+    fn bury(&self, table: &mut Table) {
+        for (place, bytes) in table.members.iter_mut().enumerate() {
+            if *bytes > 0 && place != self.place && is_dead(&beside(&self.path, place)) {
+                *bytes = 0;
+            }
+        }
+    }
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        let place = self.place;
+        // Others find out by the lock if this fails.
+        let _ = self.change(|table| {
+            table.members[place] = 0;
+            // Places are looked at and taken under the table's lock, as here.
+            let _ = fs::remove_file(beside(&self.path, place));
+        });
+    }
+}
+
+impl Table {
+    /// A file that is shorter counts nothing there.
+    fn read(file: &mut File) -> io::Result<Self> {
+        let mut bytes = Vec::with_capacity(BYTES);
+        file.seek(SeekFrom::Start(0))?;
+        file.take(BYTES as u64).read_to_end(&mut bytes)?;
+        bytes.resize(BYTES, 0);
+        let (words, _) = bytes.as_chunks::<8>();
+        let mut words = words.iter().map(|word| u64::from_le_bytes(*word));
+        Ok(Self {
+            peak: words.next().unwrap_or_default(),
+            members: std::array::from_fn(|_| words.next().unwrap_or_default()),
+        })
+    }
+
+    /// In one write of less than a page, so that a process killed meanwhile leaves the old table or the new one.
+    fn write(&self, file: &mut File) -> io::Result<()> {
+        let words = std::iter::once(&self.peak).chain(&self.members);
+        let bytes: Vec<u8> = words.flat_map(|word| word.to_le_bytes()).collect();
+        file.seek(SeekFrom::Start(0))?;
+        file.write_all(&bytes)
+    }
+
+    fn sum(&self) -> u64 {
+        self.members.iter().copied().fold(0, u64::saturating_add)
+    }
+}
+
+fn open(path: &Path, create: bool) -> io::Result<File> {
+    OpenOptions::new()
+        .read(true)
+        .write(true)
+        .create(create)
+        .truncate(false)
+        .open(path)
+}
+
+/// Waits for the lock of a file, on through signals.
+fn wait_for(file: &File) -> io::Result<()> {
+    loop {
+        match file.lock() {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            done => return done,
+        }
+    }
+}
+
+/// The file whose lock says that the member of this place lives.
+fn beside(path: &Path, place: usize) -> PathBuf {
+    let mut name = OsString::from(path);
+    name.push(format!(".{place}"));
+    name.into()
+}
+
+/// Whether nobody holds the lock. What cannot be told counts as alive: a card that is over-full is worse than one that is
+/// under-used.
+fn is_dead(path: &Path) -> bool {
+    match open(path, false) {
+        Ok(file) => file.try_lock().is_ok(),
+        Err(error) => error.kind() == io::ErrorKind::NotFound,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn members_count_together_and_what_one_gives_back_another_may_take() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("card");
+        let (one, two) = (Shared::join(&path).unwrap(), Shared::join(&path).unwrap());
+        assert!(one.take(60, 100).unwrap());
+        assert!(!two.take(41, 100).unwrap());
+        assert!(two.take(40, 100).unwrap());
+        one.give_back(10).unwrap();
+        assert_eq!((one.used().unwrap(), two.used().unwrap()), (90, 90));
+        assert_eq!(two.peak().unwrap(), 100);
+    }
+
+    #[test]
+    fn a_member_that_is_dropped_leaves_its_place_and_its_bytes() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("card");
+        let stays = Shared::join(&path).unwrap();
+        for _ in 0..2 * MEMBERS {
+            let goes = Shared::join(&path).unwrap();
+            assert!(goes.take(100, 100).unwrap());
+            drop(goes);
+            assert_eq!(stays.used().unwrap(), 0);
+        }
+        drop(stays);
+        let left: Vec<_> = fs::read_dir(folder.path()).unwrap().collect();
+        assert_eq!(left.len(), 1, "{left:?}");
+    }
+
+    #[test]
+    fn bytes_whose_owner_is_gone_are_free() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("card");
+        let mut table = Table::read(&mut open(&path, true).unwrap()).unwrap();
+        table.members[7] = 70;
+        table.members[8] = 80;
+        table.write(&mut open(&path, true).unwrap()).unwrap();
+        // One left a file that nobody locks, one left none.
+        fs::write(beside(&path, 7), "").unwrap();
+        let shared = Shared::join(&path).unwrap();
+        assert!(shared.take(100, 100).unwrap());
+    }
+
+    #[test]
+    fn more_members_than_places_are_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("card");
+        let members: Vec<_> = (0..MEMBERS).map(|_| Shared::join(&path).unwrap()).collect();
+        assert!(Shared::join(&path).is_err());
+        drop(members);
+        assert!(Shared::join(&path).is_ok());
+    }
+
+    #[test]
+    fn a_file_that_ends_early_counts_nothing() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("card");
+        fs::write(&path, [1, 2, 3]).unwrap();
+        let shared = Shared::join(&path).unwrap();
+        assert_eq!(shared.used().unwrap(), 0);
+        assert!(shared.take(1, u64::MAX).unwrap());
+    }
+
+    #[test]
+    fn threads_that_take_and_give_back_never_have_more_than_the_limit() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("card");
+        let shared = Shared::join(&path).unwrap();
+        std::thread::scope(|scope| {
+            for step in 1..=4_u64 {
+                let (shared, other) = (&shared, Shared::join(&path).unwrap());
+                scope.spawn(move || {
+                    for round in 0..50 {
+                        let bytes = 10 * step + round;
+                        for member in [shared, &other] {
+                            if member.take(bytes, 100).unwrap() {
+                                assert!(member.used().unwrap() <= 100);
+                                member.give_back(bytes).unwrap();
+                            }
+                        }
+                    }
+                });
+            }
+        });
+        assert_eq!(shared.used().unwrap(), 0);
+        assert!(shared.peak().unwrap() <= 100);
+    }
+}
