@@ -124,6 +124,7 @@ fn a_gpu_that_this_process_does_not_have_is_named() {
     let machine = Machine::new(Host::new(gib(8))).with_gpu(gpu);
     let error = Model::builder(demo_path())
         .machine(machine)
+        .leases(load::Leases::none())
         .load()
         .unwrap_err();
     assert!(error.to_string().contains("CUDA7"), "{error}");

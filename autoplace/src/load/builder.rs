@@ -3,6 +3,7 @@
 use std::fmt;
 use std::path::{Path, PathBuf};
 
+use super::lease::{Lease, Leases};
 use super::recipe::{Prepared, Progress, Recipe};
 use super::replay::{self, Source};
 use super::{Error, Model};
@@ -29,6 +30,7 @@ impl ModelBuilder {
                 request: Request::new(),
                 machine: None,
                 threads: None,
+                leases: Leases::user(),
             },
             saved: None,
             replay: Replay::Refuse,
@@ -85,6 +87,13 @@ impl ModelBuilder {
         self
     }
 
+    /// Where this load and others of the user tell each other what they are about to take of the GPUs, and how long this
+    /// one waits for those that began before it. Default: [`Leases::user`].
+    pub fn leases(mut self, leases: Leases) -> Self {
+        self.recipe.leases = leases;
+        self
+    }
+
     /// Places the model on this machine instead of the one that is detected: GPUs left out are not used, free bytes are
     /// believed. Its GPUs must be devices of this process.
     pub fn machine(mut self, machine: Machine) -> Self {
@@ -119,20 +128,29 @@ impl ModelBuilder {
     /// [`Error::Gguf`] and [`Error::Profile`] for a file that is no model, [`Error::Plan`] when it fits nowhere or was asked for
     /// what cannot be; [`Error::SavedPlan`] for a saved plan that cannot be read, is of another model, or whose machine has changed.
     pub fn plan(&self) -> Result<Plan, Error> {
-        self.prepare().map(|prepared| prepared.plan)
+        // Nothing is to be taken, so nobody has to be waited for.
+        let (prepared, _lease) = self.prepare(&Leases::none())?;
+        Ok(prepared.plan)
     }
 
-    fn prepare(&self) -> Result<Prepared, Error> {
+    fn prepare(&self, leases: &Leases) -> Result<(Prepared, Lease), Error> {
         let header = Header::open(&self.recipe.path)?;
         let profile = ModelProfile::from_header(&header)?;
-        let (plan, machine) = match &self.saved {
+        let (plan, machine, lease) = match &self.saved {
             Some(saved) => {
                 let machine = self.recipe.machine.as_ref();
-                replay::prepare(&saved.read()?, self.replay, &header, &profile, machine)?
+                replay::prepare(
+                    &saved.read()?,
+                    self.replay,
+                    &header,
+                    &profile,
+                    machine,
+                    leases,
+                )?
             }
-            None => self.recipe.plan(&header, &profile)?,
+            None => self.recipe.plan(&header, &profile, leases)?,
         };
-        Ok(Prepared::new(plan, machine, &profile))
+        Ok((Prepared::new(plan, machine, &profile), lease))
     }
 
     /// Plans and loads.
@@ -142,7 +160,8 @@ impl ModelBuilder {
     /// As [`plan`](Self::plan); [`Error::OutOfMemory`] when a GPU's memory was taken since the plan was made; [`Error::Native`]
     /// when llama.cpp fails all the same: the file's data is damaged, or the progress callback cancelled.
     pub fn load(mut self) -> Result<Model, Error> {
-        let prepared = self.prepare()?;
+        // Held until all that the plan takes is taken.
+        let (prepared, _lease) = self.prepare(&self.recipe.leases)?;
         let loaded = self.recipe.load(prepared, self.progress.take())?;
         Ok(Model::new(self.recipe, loaded))
     }

@@ -6,6 +6,7 @@ use llama_sys::{Context, Device, ModelParams};
 
 use super::devices::{by_name, detect};
 use super::headroom::{LoadReadings, Work};
+use super::lease::{Lease, Leases};
 use super::model::Placed;
 use super::{Error, NativeProbe, room};
 use crate::gguf::Header;
@@ -25,6 +26,8 @@ pub(crate) struct Recipe {
     /// The machine to believe in, instead of what is detected.
     pub(super) machine: Option<Machine>,
     pub(super) threads: Option<u32>,
+    /// Where loads tell each other what they are about to take.
+    pub(super) leases: Leases,
 }
 
 /// All that is known before the load.
@@ -58,22 +61,25 @@ pub(super) struct Loaded {
 }
 
 impl Recipe {
-    /// A plan by what is free now, and the machine that it is for.
+    /// A plan by what is free now, the machine that it is for, and the lease on what it takes there.
     pub(super) fn plan(
         &self,
         header: &Header,
         profile: &ModelProfile,
-    ) -> Result<(Plan, Machine), Error> {
-        let machine = match (&self.machine, self.request.gpu_layers) {
-            (Some(machine), _) => machine.clone(),
-            // Asking a CUDA device for its memory opens a context there, for nothing if no layer may go to it.
-            (None, GpuLayers::Exactly(0)) => Machine::new(Host::detect().0),
-            (None, _) => detect()?,
-        };
+        leases: &Leases,
+    ) -> Result<(Plan, Machine, Lease), Error> {
+        let (machine, section) =
+            leases.machine(|| match (&self.machine, self.request.gpu_layers) {
+                (Some(machine), _) => Ok(machine.clone()),
+                // Asking a CUDA device for its memory opens a context there, for nothing if no layer may go to it.
+                (None, GpuLayers::Exactly(0)) => Ok(Machine::new(Host::detect().0)),
+                (None, _) => detect(),
+            })?;
         let plan = Planner::new(profile, &machine)
             .request(self.request.clone())
             .plan_probed(&NativeProbe::new(header)?)?;
-        Ok((plan, machine))
+        let lease = section.hold(&plan, &machine);
+        Ok((plan, machine, lease))
     }
 
     /// Loads by this plan for this machine, or by one that is made of what is free now.
@@ -84,9 +90,13 @@ impl Recipe {
     ) -> Result<Loaded, Error> {
         let header = Header::open(&self.path)?;
         let profile = ModelProfile::from_header(&header)?;
-        let (plan, machine) = match plan {
-            Some(plan) => (plan, machine.clone()),
-            None => self.plan(&header, &profile)?,
+        let (plan, machine, _lease) = match plan {
+            Some(plan) => {
+                let (machine, section) = self.leases.machine(|| Ok::<_, Error>(machine.clone()))?;
+                let lease = section.hold(&plan, &machine);
+                (plan, machine, lease)
+            }
+            None => self.plan(&header, &profile, &self.leases)?,
         };
         self.load(Prepared::new(plan, machine, &profile), None)
     }

@@ -4,6 +4,7 @@
 use std::path::PathBuf;
 
 use super::devices::detect;
+use super::lease::{Lease, Leases};
 use super::{Error, NativeProbe};
 use crate::gguf::Header;
 use crate::machine::{Gpu, Host, Machine};
@@ -30,14 +31,16 @@ impl Source {
     }
 }
 
-/// The plan to load by, and the machine that it is for. `machine` is the one to believe instead of what is detected.
+/// The plan to load by, the machine that it is for, and the lease on what it takes there. `machine` is the one to believe
+/// instead of what is detected.
 pub(super) fn prepare(
     saved: &SavedPlan,
     replay: Replay,
     header: &Header,
     profile: &ModelProfile,
     machine: Option<&Machine>,
-) -> Result<(Plan, Machine), Error> {
+    leases: &Leases,
+) -> Result<(Plan, Machine, Lease), Error> {
     saved.check_model(header)?;
     // The model is the one; its layers then are those of the plan unless somebody has changed them.
     let (blocks, has) = (saved.plan.model.blocks, profile.n_layer());
@@ -48,19 +51,20 @@ pub(super) fn prepare(
         }
         .into());
     }
-    let machine = match machine {
-        Some(machine) => machine.clone(),
+    let (machine, section) = leases.machine(|| match machine {
+        Some(machine) => Ok(machine.clone()),
         // Asking a CUDA device for its memory opens a context there, for nothing if no layer may go to it.
-        None if saved.plan.gpus().next().is_none() => Machine::new(Host::detect().0),
-        None => detect()?,
-    };
+        None if saved.plan.gpus().next().is_none() => Ok(Machine::new(Host::detect().0)),
+        None => detect(),
+    })?;
     let probe = NativeProbe::new(header)?;
     let changes = changes(saved, profile, &machine, &probe)?;
     if changes.is_empty() {
         let mut plan = saved.plan.clone();
         // Where the model is now.
         plan.model.path.clone_from(&profile.path);
-        return Ok((plan, machine));
+        let lease = section.hold(&plan, &machine);
+        return Ok((plan, machine, lease));
     }
     if replay == Replay::Refuse {
         return Err(SavedPlanError::Changed {
@@ -85,7 +89,8 @@ pub(super) fn prepare(
     plan.notes.push(format!(
         "planned anew, as the saved plan cannot be followed: {changes}"
     ));
-    Ok((plan, machine))
+    let lease = section.hold(&plan, &machine);
+    Ok((plan, machine, lease))
 }
 
 /// What keeps the plan from being followed: by what it says of itself; if that is nothing, by the bytes of its weights and caches; and

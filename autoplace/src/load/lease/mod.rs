@@ -1,0 +1,250 @@
+//! Leases: what a load is about to take of a GPU, for other loads of the same user to see.
+//!
+//! Time passes between the moment at which free memory is read and the moment at which a load has taken it. Two loads that
+//! read in between count the same bytes twice, and one of them runs out of memory. So a load enters a [`Section`], in which
+//! it alone reads and plans; writes down in a [`Lease`] what it is going to take; leaves the section; and drops the lease
+//! once it has taken that, or failed. In flows the machine; out flow the machine less what others are about to take, and
+//! the lease.
+//!
+//! Whoever enters while others hold leases on the same GPUs waits until they are done, since then what is free is the
+//! truth. Past the patience of the load their bytes count as taken, those that they have already allocated twice: too
+//! careful, but never too much.
+//!
+//! Without a folder to write in, or a file system that locks, loads do not see each other, as before.
+
+mod book;
+mod device;
+mod folder;
+#[cfg(test)]
+mod tests;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use book::{Book, Entry, Gate};
+use device::DeviceKey;
+
+use crate::machine::{Bytes, Gpu, Machine, Note};
+use crate::plan::Plan;
+
+/// A large model is read from a disk in about this time. Layers that go to the host because somebody did not wait stay there.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Somebody who reads and plans longer than this is stopped, in a debugger say, and not waited for. Opening a CUDA device
+/// takes a second, planning a tenth of one.
+const SECTION: Duration = Duration::from_secs(30);
+
+/// Between two looks whether others are done.
+const PAUSE: Duration = Duration::from_millis(10);
+
+/// Where the loads of one user, in this process and in others, tell each other what they are about to take of which GPU, so
+/// that no two count the same free bytes.
+///
+/// A lease is a small file that its load keeps locked; the operating system lets go of it when the process ends, however it
+/// ends. Where the folder cannot be written or locked, loads go on without it, and `tracing` says so at debug level.
+///
+/// Seen are the loads of this user, on this machine and outside of containers of their own. The host's memory is not
+/// leased. A [simulated](llama_sys::sim) GPU is another one in each process, and leased only if it has a PCI address.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Leases {
+    place: Place,
+    patience: Duration,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Place {
+    User,
+    Folder(PathBuf),
+    Nowhere,
+}
+
+impl Leases {
+    /// Leases in the user's runtime folder: `autoplace` in `$XDG_RUNTIME_DIR` or `/run/user/<id>`, and where there is
+    /// neither a folder of this user's in the one for temporary files.
+    #[must_use]
+    pub const fn user() -> Self {
+        Self::at(Place::User)
+    }
+
+    /// Leases in this folder, which is made if there is none. It is for those who may write there, and for leases alone.
+    #[must_use]
+    pub fn in_dir(folder: impl Into<PathBuf>) -> Self {
+        Self::at(Place::Folder(folder.into()))
+    }
+
+    /// No leases: the load neither sees others nor is seen by them.
+    #[must_use]
+    pub const fn none() -> Self {
+        Self::at(Place::Nowhere)
+    }
+
+    const fn at(place: Place) -> Self {
+        Self {
+            place,
+            patience: PATIENCE,
+        }
+    }
+
+    /// How long to wait for loads that have begun on the same GPUs. Past it, what they are about to take counts as taken,
+    /// with the part of it that is allocated already. Default: a minute.
+    #[must_use]
+    pub const fn patience(mut self, patience: Duration) -> Self {
+        self.patience = patience;
+        self
+    }
+
+    /// The machine as `read` tells it while no other load reads and plans for its GPUs, less what others are about to take.
+    /// `read` is called once to know the GPUs, and again once nobody else is at them.
+    ///
+    /// A load that has a lease drops it first: it would wait for itself.
+    pub(super) fn machine<E>(
+        &self,
+        read: impl Fn() -> Result<Machine, E>,
+    ) -> Result<(Machine, Section), E> {
+        let machine = read()?;
+        let section = self.enter(&machine.gpus);
+        if section.book.is_none() {
+            return Ok((machine, section));
+        }
+        let machine = section.less_others(read()?);
+        Ok((machine, section))
+    }
+
+    /// Waits until nobody else reads and plans for these GPUs, and until nobody else holds a lease on them or the patience
+    /// ends.
+    fn enter(&self, gpus: &[Gpu]) -> Section {
+        let devices: BTreeSet<DeviceKey> = gpus.iter().filter_map(DeviceKey::of).collect();
+        if devices.is_empty() || self.place == Place::Nowhere {
+            return Section::default();
+        }
+        self.try_enter(&devices).unwrap_or_else(|error| {
+            tracing::debug!(%error, "loading without leases");
+            Section::default()
+        })
+    }
+
+    fn try_enter(&self, devices: &BTreeSet<DeviceKey>) -> io::Result<Section> {
+        let book = Book::open(match &self.place {
+            Place::Folder(folder) => folder::make(folder)?,
+            Place::User => folder::user()?,
+            Place::Nowhere => return Ok(Section::default()),
+        });
+        let begun = Instant::now();
+        let limit = self.patience.saturating_add(SECTION);
+        let mut told = false;
+        loop {
+            let gates = book.gates(devices, || begun.elapsed() >= limit)?;
+            let others = book.others(devices)?;
+            if others.is_empty() || begun.elapsed() >= self.patience {
+                return Ok(Section {
+                    book: Some(book),
+                    others,
+                    _gates: gates,
+                });
+            }
+            drop(gates);
+            if !told {
+                tracing::info!(patience = ?self.patience, "waiting for other loads on {}", names(&others));
+                told = true;
+            }
+            std::thread::sleep(PAUSE);
+        }
+    }
+}
+
+impl Default for Leases {
+    /// The [user's](Self::user).
+    fn default() -> Self {
+        Self::user()
+    }
+}
+
+/// The time in which one load alone reads free memory and plans. It ends with [`hold`](Self::hold), or when this is dropped.
+#[derive(Debug, Default)]
+#[must_use = "it ends when it is dropped"]
+pub(super) struct Section {
+    /// None where there are no leases.
+    book: Option<Book>,
+    /// What others are about to take, by device.
+    others: BTreeMap<DeviceKey, u64>,
+    _gates: Vec<Gate>,
+}
+
+impl Section {
+    /// Bytes of this GPU that loads are about to take that were not waited for, those that they have already allocated
+    /// included.
+    fn others(&self, gpu: &Gpu) -> u64 {
+        DeviceKey::of(gpu)
+            .and_then(|device| self.others.get(&device).copied())
+            .unwrap_or(0)
+    }
+
+    /// The machine with fewer bytes free, and a note of each GPU that has fewer.
+    fn less_others(&self, mut machine: Machine) -> Machine {
+        for gpu in &mut machine.gpus {
+            let others = self.others(gpu);
+            if others > 0 {
+                gpu.free = gpu.free.saturating_sub(others);
+                let text = format!(
+                    "other loads are about to take {} of it: not counted as free",
+                    Bytes(others.min(gpu.total))
+                );
+                let about = gpu.device.as_ref().unwrap_or(&gpu.name);
+                machine.notes.push(Note::new(about, text));
+            }
+        }
+        machine
+    }
+
+    /// Writes down what the load by this plan may take of this machine's GPUs, headroom included, and lets others plan.
+    pub(super) fn hold(self, plan: &Plan, machine: &Machine) -> Lease {
+        self.write(plan.gpus().filter_map(|placement| {
+            let is_it = |gpu: &&Gpu| gpu.device == placement.device;
+            let gpu = machine.gpus.iter().find(is_it)?;
+            let bytes = placement
+                .footprint
+                .total()
+                .saturating_add(placement.headroom.total())
+                .saturating_add(placement.companions);
+            Some((gpu, bytes))
+        }))
+    }
+
+    fn write<'a>(self, bytes: impl Iterator<Item = (&'a Gpu, u64)>) -> Lease {
+        let Some(book) = &self.book else {
+            return Lease::default();
+        };
+        // Two of CUDA's virtual devices are one card.
+        let mut devices: BTreeMap<DeviceKey, u64> = BTreeMap::new();
+        for (gpu, bytes) in bytes {
+            if let Some(device) = DeviceKey::of(gpu) {
+                let sum = devices.entry(device).or_default();
+                *sum = sum.saturating_add(bytes);
+            }
+        }
+        let entries = devices.iter().filter(|(_, bytes)| **bytes > 0);
+        let written = entries.filter_map(|(device, bytes)| {
+            let entry = book.write(device, *bytes);
+            entry
+                .inspect_err(|error| tracing::debug!(%error, %device, "no lease is written"))
+                .ok()
+        });
+        Lease {
+            _entries: written.collect(),
+        }
+    }
+}
+
+/// What one load is about to take. Dropped once it has taken that, or failed; from any thread.
+#[derive(Debug, Default)]
+#[must_use = "others count its bytes as free once it is dropped"]
+pub(super) struct Lease {
+    _entries: Vec<Entry>,
+}
+
+fn names(devices: &BTreeMap<DeviceKey, u64>) -> String {
+    let names: Vec<String> = devices.keys().map(ToString::to_string).collect();
+    names.join(", ")
+}
