@@ -375,6 +375,17 @@ bool shim_sampler_accept(llama_sampler * chain, llama_token token, shim_error * 
     return guarded(error, false, [&] { llama_sampler_accept(chain, token); return true; });
 }
 
+bool shim_sampler_skip(llama_sampler * chain, size_t n, shim_error * error) {
+    return guarded(error, false, [&] {
+        for (size_t i = 0; i < n; i++) {
+            llama_token_data       one        = { 0, 0.0f, 0.0f };
+            llama_token_data_array candidates = { &one, 1, -1, false };
+            llama_sampler_apply(chain, &candidates);
+        }
+        return true;
+    });
+}
+
 size_t shim_state_size(llama_context * ctx, llama_seq_id seq, shim_error * error) {
     return guarded(error, (size_t) 0, [&] { return seq < 0 ? llama_state_get_size(ctx) : llama_state_seq_get_size(ctx, seq); });
 }

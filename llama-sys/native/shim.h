@@ -122,6 +122,8 @@ struct llama_sampler * shim_sampler_dry(const struct llama_vocab * vocab, float 
                                         int32_t penalty_last_n, const char ** breakers, size_t n_breakers, struct shim_error * error);
 llama_token shim_sampler_sample(struct llama_sampler * chain, struct llama_context * ctx, int32_t index, struct shim_error * error);
 bool        shim_sampler_accept(struct llama_sampler * chain, llama_token token, struct shim_error * error);
+// Applies the chain `n` times to a single candidate and tells it of no token: random numbers are drawn as for `n` choices.
+bool        shim_sampler_skip  (struct llama_sampler * chain, size_t n, struct shim_error * error);
 
 // Sizes and copies in bytes; 0 means failure. `seq` -1 is the whole context.
 size_t shim_state_size(struct llama_context * ctx, llama_seq_id seq, struct shim_error * error);

@@ -3298,6 +3298,7 @@ unsafe extern "C" {
         token: llama_token,
         error: *mut shim_error,
     ) -> bool;
+    pub fn shim_sampler_skip(chain: *mut llama_sampler, n: usize, error: *mut shim_error) -> bool;
     pub fn shim_state_size(
         ctx: *mut llama_context,
         seq: llama_seq_id,

@@ -136,6 +136,27 @@ impl Sampler {
         })
     }
 
+    /// Draws the random numbers that `n` choices draw, and chooses nothing: a generation that goes on in another process then
+    /// chooses as the first would have. What the chosen tokens were is told with [`accept`](Self::accept).
+    ///
+    /// Every sampler of [`SamplerChain`] draws at most one number per choice, however many candidates there are
+    /// (llama-sampler.cpp, `llama_sampler_dist_apply`).
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Call`].
+    pub fn skip(&mut self, n: usize) -> Result<(), Error> {
+        shim::quick(|error| {
+            // SAFETY: the chain lives and is borrowed mutably.
+            unsafe { raw::shim_sampler_skip(self.chain.0.as_ptr(), n, error) }
+        })
+        .map(drop)
+        .map_err(|failure| Error::Call {
+            what: "skipping choices of the sampler",
+            failure,
+        })
+    }
+
     /// Forgets every token it was told of, and starts its random numbers again.
     ///
     /// # Errors

@@ -205,3 +205,39 @@ fn every_byte_of_weights_is_accounted_for() {
     assert_eq!(kv, 6 * 512 * 2 * 2 * 64 * 2);
     assert!(breakdown.on_host().count() >= 1);
 }
+
+#[test]
+fn a_sampler_that_skips_chooses_on_as_one_that_chose() {
+    const CHOSEN: usize = 6;
+    let mut context = cpu_context(ContextParams::default());
+    let model = context.model().clone();
+    let prompt = model.vocab().tokenize(PROMPT, true, false).unwrap();
+    let mut batch = Batch::with_capacity(prompt.len());
+    for (position, &token) in prompt.iter().enumerate() {
+        batch.add(token, position as i32, 0, position + 1 == prompt.len());
+    }
+    context.decode(&batch).unwrap();
+    // The same logits again and again: what differs is the random number and what the penalty remembers.
+    let chain = || {
+        let chain = Sampler::chain(&model).unwrap();
+        let chain = chain.penalties(64, 1.3, 0.0, 0.0).unwrap();
+        let chain = chain.top_k(40).unwrap().temperature(1.5).unwrap();
+        chain.dist(11).unwrap()
+    };
+    let mut undisturbed = chain();
+    let mut choose = |sampler: &mut Sampler| sampler.sample(&mut context, -1).unwrap();
+    let all: Vec<Token> = (0..2 * CHOSEN).map(|_| choose(&mut undisturbed)).collect();
+    let mut resumed = chain();
+    resumed.skip(CHOSEN).unwrap();
+    for &token in &all[..CHOSEN] {
+        resumed.accept(token).unwrap();
+    }
+    let rest: Vec<Token> = (0..CHOSEN).map(|_| choose(&mut resumed)).collect();
+    assert_eq!(rest, all[CHOSEN..]);
+    let mut from_the_start = chain();
+    for &token in &all[..CHOSEN] {
+        from_the_start.accept(token).unwrap();
+    }
+    let other: Vec<Token> = (0..CHOSEN).map(|_| choose(&mut from_the_start)).collect();
+    assert_ne!(other, rest);
+}
