@@ -198,6 +198,19 @@ impl Context {
         AbortHandle(Arc::clone(&self.abort))
     }
 
+    /// Listens to this handle, of another context, instead of its own: for a context that takes the place of that one.
+    pub fn follow_abort_handle(&mut self, handle: AbortHandle) {
+        // SAFETY: the context lives and is borrowed mutably, so nothing is computed; the flag is kept alive below.
+        unsafe {
+            raw::llama_set_abort_callback(
+                self.as_ptr(),
+                Some(on_abort_question),
+                Arc::as_ptr(&handle.0).cast_mut().cast(),
+            );
+        }
+        self.abort = handle.0;
+    }
+
     /// False once a call has failed in a way that leaves the context in an unknown state.
     pub fn is_usable(&self) -> bool {
         self.poisoned.is_none()

@@ -154,6 +154,12 @@ impl Model {
         self.inner.raw.as_ptr()
     }
 
+    /// How many hold the model, this handle included: clones, and the contexts, vocabularies and samplers made of them. It is freed
+    /// when the last of them is dropped.
+    pub fn holders(&self) -> usize {
+        Arc::strong_count(&self.inner)
+    }
+
     /// The file it was loaded from.
     pub fn path(&self) -> &Path {
         &self.inner.path
