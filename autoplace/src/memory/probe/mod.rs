@@ -105,7 +105,7 @@ impl Skeleton {
                 ModelParams {
                     n_gpu_layers: split.n_gpu_layers.try_into().unwrap_or(i32::MAX),
                     devices: Some(devices.to_vec()),
-                    tensor_split: split.tensor_split.clone(),
+                    tensor_split: shares(devices, split),
                     overrides: split.to_native(devices)?,
                     load_mode: LoadMode::None,
                     no_alloc: true,
@@ -199,4 +199,13 @@ pub(crate) fn footprints(breakdown: &MemoryBreakdown, devices: &[Device]) -> Foo
         *sum += Footprint::new(row.model, row.context, row.compute);
     }
     sums
+}
+
+/// Without shares llama.cpp divides by what is free, and a lone device on which nothing is, gets a share that is no number
+/// (llama-model.cpp, `load_tensors`): the load fails, though it allocates nothing.
+fn shares(devices: &[Device], split: &Split) -> Vec<f32> {
+    match devices {
+        [_] if split.tensor_split.is_empty() => vec![1.0],
+        _ => split.tensor_split.clone(),
+    }
 }
