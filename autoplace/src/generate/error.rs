@@ -9,8 +9,41 @@ use crate::load;
 #[non_exhaustive]
 pub enum Error {
     /// A generation already runs on this model.
-    #[error("this model is generating already: drop the other stream first")]
+    #[error("this model is generating already: drop the other stream or session first")]
     Busy,
+    /// A session generates as many texts as its context has sequences.
+    #[error("all {n_seq_max} sequences of the context are generating: end one first")]
+    SequencesBusy {
+        /// Sequences of the context.
+        n_seq_max: usize,
+    },
+    /// What is to be generated was described for another model than the session's.
+    #[error("this generation was described for another model than the session's")]
+    OtherModel,
+    /// The new plan's context has no room for the texts as they are.
+    #[error("the texts take {tokens} tokens, and the new plan's context holds {context} of them")]
+    ContextTooSmall {
+        /// Tokens of the longest text, or of all texts where those are too many.
+        tokens: usize,
+        /// Tokens that the context holds of one text, or of all.
+        context: usize,
+    },
+    /// The new plan's context has fewer sequences than texts run.
+    #[error("{running} texts are running, and the new plan's context has {n_seq_max} sequences")]
+    TooFewSequences {
+        /// Texts that run.
+        running: usize,
+        /// Sequences of the new context.
+        n_seq_max: usize,
+    },
+    /// The memory of the model would not become free, so it cannot be placed anew.
+    #[error(
+        "the model underneath is held {holders} times elsewhere: drop what `Model::native` gave, and what was made of it, first"
+    )]
+    NativeHeld {
+        /// Clones of it, and contexts, vocabularies and samplers made of it, that are not the session's.
+        holders: usize,
+    },
     /// The prompt has no tokens, and the model has no BOS token to begin with.
     #[error("the prompt is empty, and the model has no token that begins a text")]
     EmptyPrompt,
@@ -39,6 +72,12 @@ pub enum Error {
     /// The model is not loaded, or cannot be loaded anew.
     #[error(transparent)]
     Load(Arc<load::Error>),
+}
+
+impl Error {
+    pub(super) fn not_loaded() -> Self {
+        load::Error::NotLoaded.into()
+    }
 }
 
 impl From<load::Error> for Error {

@@ -1,18 +1,24 @@
 //! Using a loaded model: prompts in, text out.
 //!
-//! In: a [`Model`] and a prompt. Out: a [`TokenStream`], an iterator of text that cancels when dropped. The loop
-//! adds nothing to llama.cpp's own: one decode, one sample, one piece per token.
+//! In: a [`Model`] and a prompt. Out: a [`TokenStream`], an iterator of text that cancels when dropped; or a [`Session`] with several
+//! texts at once. The loop adds nothing to llama.cpp's own: one decode, one sample, one piece per token. Between two tokens the model
+//! can be placed anew.
 
 mod error;
+mod replace;
 mod sampling;
+mod sequence;
+mod session;
 mod stats;
 mod stream;
 mod text;
 
 pub use error::Error;
+pub use replace::{Replaced, Resumed};
 pub use sampling::Sampling;
+pub use session::{End, FinishReason, Piece, SequenceId, Session};
 pub use stats::Statistics;
-pub use stream::{FinishReason, TokenStream};
+pub use stream::TokenStream;
 
 use crate::load::Model;
 
@@ -29,8 +35,15 @@ pub struct Generate {
 struct Spec {
     prompt: String,
     sampling: Sampling,
-    max_tokens: usize,
     stops: Vec<String>,
+    limits: Limits,
+}
+
+/// How far a text goes, and what of it is shown.
+#[derive(Debug, Clone, Copy)]
+struct Limits {
+    max_tokens: usize,
+    /// Control tokens are written out.
     special: bool,
 }
 
@@ -44,9 +57,11 @@ impl Model {
             spec: Spec {
                 prompt: prompt.into(),
                 sampling: Sampling::default(),
-                max_tokens: usize::MAX,
                 stops: Vec::new(),
-                special: false,
+                limits: Limits {
+                    max_tokens: usize::MAX,
+                    special: false,
+                },
             },
         }
     }
@@ -55,7 +70,7 @@ impl Model {
 impl Generate {
     /// Ends after `n` tokens. Default: at the end of the text or of the context.
     pub fn max_tokens(mut self, n: usize) -> Self {
-        self.spec.max_tokens = n;
+        self.spec.limits.max_tokens = n;
         self
     }
 
@@ -109,7 +124,7 @@ impl Generate {
 
     /// Writes control tokens out as text instead of leaving them out.
     pub fn special(mut self, show: bool) -> Self {
-        self.spec.special = show;
+        self.spec.limits.special = show;
         self
     }
 
@@ -118,55 +133,17 @@ impl Generate {
     /// # Errors
     ///
     /// [`Error::PromptTooLong`], [`Error::EmptyPrompt`], [`Error::EmptyStop`], [`Error::NotGenerative`]; [`Error::Busy`] while
-    /// another stream of this model lives; [`Error::Native`] for a sampling parameter out of range.
+    /// another stream or session of this model lives; [`Error::Native`] for a sampling parameter out of range.
     pub fn stream(self) -> Result<TokenStream, Error> {
-        let native = &self.model.native()?;
-        // Encoders (BERT), encoder-decoders (T5) and diffusion models (LLaDA) have no next token.
-        let causal = native.has_decoder() && !native.has_encoder() && native.shape().causal;
-        if !causal || native.is_diffusion() {
-            return Err(Error::NotGenerative {
-                architecture: self.model.placement().model.architecture.clone(),
-            });
-        }
-        if self.spec.stops.iter().any(String::is_empty) {
-            return Err(Error::EmptyStop);
-        }
-        let vocab = native.vocab();
-        let mut prompt = vocab.tokenize(&self.spec.prompt, true, false)?;
-        if prompt.is_empty() {
-            prompt.push(vocab.bos().ok_or(Error::EmptyPrompt)?);
-        }
-        let (sampler, seed) = self.spec.sampling.sampler(native)?;
-        let slot = self.model.slot();
-        let context = slot.take()?.ok_or(Error::Busy)?;
-        if !context.has_memory() {
-            slot.give_back(context);
-            return Err(Error::NotGenerative {
-                architecture: self.model.placement().model.architecture.clone(),
-            });
-        }
-        // llama.cpp rounds a context up to a multiple of 256; what was asked for, and planned, is what holds.
-        let planned = self.model.placement().context.n_ctx;
-        let capacity = context.n_ctx_seq().min(planned) as usize;
-        if prompt.len() >= capacity {
-            slot.give_back(context);
-            return Err(Error::PromptTooLong {
-                tokens: prompt.len(),
-                context: capacity,
-            });
-        }
-        Ok(TokenStream::new(stream::Parts {
-            context,
-            model: self.model,
-            vocab,
-            sampler,
-            seed,
-            prompt,
-            capacity,
-            max_tokens: self.spec.max_tokens,
-            stops: self.spec.stops,
-            special: self.spec.special,
-        }))
+        let max_tokens = self.spec.limits.max_tokens;
+        let mut session = self.model.session()?;
+        let sequence = session.begin(self)?;
+        let statistics = session.statistics(sequence).unwrap_or_default();
+        Ok(TokenStream::new(session, statistics, max_tokens))
+    }
+
+    fn into_parts(self) -> (Model, Spec) {
+        (self.model, self.spec)
     }
 
     /// Generates everything and returns the text.

@@ -3,6 +3,7 @@
 //! In: a path and a [`Request`](crate::plan::Request). Out: a [`Model`]. In between: read the header, ask the machine, plan,
 //! let llama.cpp confirm the plan without allocating, load.
 
+mod better;
 mod builder;
 mod devices;
 mod error;
@@ -12,9 +13,11 @@ mod model;
 mod probe;
 mod recipe;
 mod replay;
+mod requested;
 mod room;
 mod slot;
 
+pub use better::BetterPlan;
 pub use builder::ModelBuilder;
 pub use devices::{build_name, detect};
 pub use error::Error;
@@ -22,4 +25,5 @@ pub use headroom::{Doubt, MeasuredHeadroom};
 pub use lease::Leases;
 pub use model::Model;
 pub use probe::{NativeProbe, PlacedProbe};
+pub use requested::Replacement;
 pub(crate) use slot::ContextSlot;

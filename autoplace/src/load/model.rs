@@ -7,6 +7,7 @@ use llama_sys::Context;
 
 use super::headroom::LoadReadings;
 use super::recipe::{Loaded, Recipe};
+use super::requested::Requested;
 use super::{ContextSlot, Error, ModelBuilder};
 use crate::machine::Machine;
 use crate::memory::Footprints;
@@ -23,6 +24,7 @@ struct Inner {
     recipe: Recipe,
     slot: ContextSlot,
     placed: RwLock<Arc<Placed>>,
+    requested: Requested,
 }
 
 /// Where a model went.
@@ -77,6 +79,7 @@ impl Model {
                 recipe,
                 slot: ContextSlot::new(native, context, params),
                 placed: RwLock::new(Arc::new(placed)),
+                requested: Requested::default(),
             }),
         }
     }
@@ -115,6 +118,21 @@ impl Model {
                 .read()
                 .unwrap_or_else(PoisonError::into_inner),
         )
+    }
+
+    /// How it was loaded, and is loaded again.
+    pub(super) fn recipe(&self) -> &Recipe {
+        &self.inner.recipe
+    }
+
+    /// What others ask of whoever generates.
+    pub(super) fn requests(&self) -> &Requested {
+        &self.inner.requested
+    }
+
+    /// Whether both are handles of one load.
+    pub(crate) fn is(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.inner, &other.inner)
     }
 
     /// The one context, lent to whoever generates.

@@ -79,11 +79,6 @@ impl ContextSlot {
         self.held().context = State::Ready(context);
     }
 
-    /// Says that the lent context will not come back.
-    pub(crate) fn lost(&self) {
-        self.held().context = State::Missing;
-    }
-
     /// Lets go of the model underneath, whose context was lent and is no more. Nothing can be lent until it is refilled.
     pub(super) fn release(&self) {
         let mut held = self.held();

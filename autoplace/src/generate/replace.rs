@@ -1,0 +1,263 @@
+//! Placing the model anew in mid-sentence: what the texts are is kept, the model is released, loaded elsewhere, and given back what it
+//! was at.
+//!
+//! What is kept: each sequence's tokens, its KV cache or recurrent state as llama.cpp writes it, how its tokens are chosen and the text
+//! that is not certain yet. What is made anew: context, vocabulary and samplers, which hold the model. A sampler is told of the tokens
+//! so far and past their random numbers.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use llama_sys::Context;
+
+use super::error::Error;
+use super::sequence::Sequence;
+use super::session::{Lent, Room, Session};
+use crate::load::Replacement;
+use crate::plan::Plan;
+
+/// What placing a model anew in the middle of its texts took.
+#[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
+pub struct Replaced {
+    /// Where the model was.
+    pub before: Arc<Plan>,
+    /// Where it is.
+    pub after: Arc<Plan>,
+    /// Bytes of state that were kept in host memory meanwhile, over all texts.
+    pub saved: u64,
+    /// How the texts go on.
+    pub resumed: Resumed,
+    /// Time to save the states; zero where an earlier attempt had saved them.
+    pub save_time: Duration,
+    /// Time to release the model and to load it again.
+    pub load_time: Duration,
+    /// Time to restore the states. What has to be computed again is computed by the steps that follow.
+    pub restore_time: Duration,
+}
+
+/// How texts go on after the model was placed anew.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Resumed {
+    /// Their states were restored: as if nothing had happened. Only where several texts share one cache (`kv_unified`) do they lie in
+    /// it otherwise than before, and what follows may differ in rounding.
+    Restored,
+    /// The new cache has other types or another layout (flash attention, sequences), so their tokens so far are computed again. What
+    /// follows may differ in rounding.
+    Recomputed,
+}
+
+impl Session {
+    /// Places the model anew between two tokens: by this plan or, without one, by a plan for what is free once the model is released.
+    /// The texts go on with the same tokens as if nothing had happened, and all clones of the [`Model`](crate::Model) follow.
+    ///
+    /// # Errors
+    ///
+    /// Before anything is released, so that the session goes on as it was: [`Error::ContextTooSmall`] and [`Error::TooFewSequences`] for
+    /// a plan that has no room for the texts, [`Error::NativeHeld`] while somebody holds the model underneath, [`Error::Load`] where
+    /// there is no plan, [`Error::Native`] when a state cannot be saved.
+    ///
+    /// After that: as [`ModelBuilder::load`](crate::ModelBuilder::load). The model is not loaded then, [`is_loaded`](Self::is_loaded)
+    /// says so, and the texts wait: they go on after a re-placement that succeeds.
+    pub fn replace(&mut self, plan: Option<Plan>) -> Result<Replaced, Error> {
+        let outcome = self.replace_by(plan);
+        self.last_replaced = Some(outcome.clone());
+        outcome
+    }
+
+    /// Places the model anew if that makes it better by this [gain](crate::load::BetterPlan::gain) at least; `None` if it would not. To
+    /// be called when memory has become free.
+    ///
+    /// # Errors
+    ///
+    /// As [`replace`](Self::replace). Where the better plan cannot be loaded after all, the one before is loaded again if it can be:
+    /// then the texts go on all the same.
+    pub fn improve(&mut self, min_gain: f64) -> Result<Option<Replaced>, Error> {
+        let better = self.model.better_plan()?;
+        let Some(better) = better.filter(|better| better.gain() >= min_gain) else {
+            return Ok(None);
+        };
+        let was_loaded = self.is_loaded();
+        let before = self.model.placement();
+        let outcome = self.replace(Some(better.plan));
+        if outcome.is_err() && was_loaded && !self.is_loaded() {
+            // The first error is the one to tell.
+            let _ = self.replace_by(Some(Plan::clone(&before)));
+        }
+        outcome.map(Some)
+    }
+
+    /// The outcome of the last re-placement, of those too that others asked for ([`Model::request_replace`](crate::Model::request_replace)).
+    pub fn last_replaced(&self) -> Option<&Result<Replaced, Error>> {
+        self.last_replaced.as_ref()
+    }
+
+    /// False after a re-placement that failed: the texts are kept, and wait for one that succeeds.
+    pub fn is_loaded(&self) -> bool {
+        self.lent.is_some()
+    }
+
+    /// Does what somebody asked for. What is refused harms nobody; what fails leaves nothing to compute with.
+    pub(super) fn carry_out(&mut self, replacement: Replacement) -> Result<(), Error> {
+        let outcome = match replacement {
+            Replacement::Anew => self.replace(None).map(drop),
+            Replacement::By(plan) => self.replace(Some(*plan)).map(drop),
+            Replacement::Better { min_gain } => self.improve(min_gain).map(drop),
+        };
+        match outcome {
+            Err(error) if self.is_loaded() => {
+                tracing::warn!("the model stays where it is: {error}");
+                Ok(())
+            }
+            outcome => outcome,
+        }
+    }
+
+    fn replace_by(&mut self, plan: Option<Plan>) -> Result<Replaced, Error> {
+        let before = self.model.placement();
+        match &plan {
+            Some(plan) => self.check_room(Room::of(&plan.context))?,
+            None => self.check_room(Room::of(&self.model.plan_anew()?.context))?,
+        }
+        let (saved, save_time) = self.release()?;
+        let begun = Instant::now();
+        let context = self.model.reload(plan)?;
+        let load_time = begun.elapsed();
+        let begun = Instant::now();
+        let resumed = self.resume(context)?;
+        Ok(Replaced {
+            before,
+            after: self.model.placement(),
+            saved,
+            resumed,
+            save_time,
+            load_time,
+            restore_time: begun.elapsed(),
+        })
+    }
+
+    /// Refuses a context that the texts would not fit into.
+    fn check_room(&self, room: Room) -> Result<(), Error> {
+        if self.sequences.len() > room.sequences {
+            return Err(Error::TooFewSequences {
+                running: self.sequences.len(),
+                n_seq_max: room.sequences,
+            });
+        }
+        let needs = self.sequences.iter().map(|sequence| sequence.needs());
+        let (longest, all) = needs.fold((0, 0), |(longest, all): (usize, usize), needs| {
+            (longest.max(needs), all + needs)
+        });
+        for (tokens, context) in [(longest, room.each), (all, room.all)] {
+            if tokens > context {
+                return Err(Error::ContextTooSmall { tokens, context });
+            }
+        }
+        Ok(())
+    }
+
+    /// Saves what the context holds, and lets go of everything that holds the model. Returns the bytes that are kept, and the time that
+    /// saving them took.
+    fn release(&mut self) -> Result<(u64, Duration), Error> {
+        let Some(lent) = &mut self.lent else {
+            return self.release_others();
+        };
+        // The slot, the context's vocabulary, ours, and one in every sampler.
+        let ours = 3 + self.sequences.len();
+        let holders = lent.context.model().holders().saturating_sub(ours);
+        if holders > 0 {
+            return Err(Error::NativeHeld { holders });
+        }
+        let begun = Instant::now();
+        let context = &mut lent.context;
+        let saved = self.sequences.iter_mut().map(|it| it.save(context));
+        let saved = match saved.sum::<Result<u64, Error>>() {
+            Ok(saved) => saved,
+            Err(error) => {
+                self.drop_saved();
+                return Err(error);
+            }
+        };
+        let save_time = begun.elapsed();
+        for sequence in &mut self.sequences {
+            sequence.drop_sampler();
+        }
+        self.lent = None;
+        Ok((saved, save_time))
+    }
+
+    fn drop_saved(&mut self) {
+        for sequence in &mut self.sequences {
+            sequence.drop_saved();
+        }
+    }
+
+    /// After a re-placement that failed: somebody else may have loaded the model since.
+    fn release_others(&self) -> Result<(u64, Duration), Error> {
+        let slot = self.model.slot();
+        match slot.take() {
+            Ok(Some(context)) => {
+                // The slot and the context's vocabulary.
+                let holders = context.model().holders().saturating_sub(2);
+                if holders > 0 {
+                    slot.give_back(context);
+                    return Err(Error::NativeHeld { holders });
+                }
+            }
+            Ok(None) => return Err(Error::Busy),
+            // Nothing is loaded, or nothing that works.
+            Err(_) => {}
+        }
+        let saved = self.sequences.iter().map(|sequence| sequence.saved_bytes());
+        Ok((saved.sum(), Duration::ZERO))
+    }
+
+    /// Goes on with a new context: or gives it back, and keeps everything for another attempt.
+    fn resume(&mut self, mut context: Context) -> Result<Resumed, Error> {
+        match self.restore(&mut context) {
+            Ok(resumed) => {
+                self.drop_saved();
+                self.stale = false;
+                self.lent = Some(Lent::new(context, &self.model.placement().context));
+                Ok(resumed)
+            }
+            Err(error) => {
+                for sequence in &mut self.sequences {
+                    sequence.drop_sampler();
+                }
+                self.model.slot().give_back(context);
+                Err(error)
+            }
+        }
+    }
+
+    fn restore(&mut self, context: &mut Context) -> Result<Resumed, Error> {
+        let room = Room::of(&self.model.placement().context);
+        self.check_room(room)?;
+        context.follow_abort_handle(self.abort.clone());
+        for sequence in &mut self.sequences {
+            sequence.make_sampler(context.model())?;
+        }
+        let numbered = |seq: i32| usize::try_from(seq).is_ok_and(|seq| seq < room.sequences);
+        if !self.sequences.iter().all(|it| numbered(it.seq)) {
+            for (seq, sequence) in (0..).zip(&mut self.sequences) {
+                sequence.seq = seq;
+            }
+        }
+        let restored = self.sequences.iter().all(|it| it.restore(context));
+        if !restored {
+            context.kv_clear()?;
+            for sequence in &mut self.sequences {
+                sequence.compute_again();
+            }
+        }
+        // What an earlier re-placement left to be computed again still is.
+        let again = self.sequences.iter().any(Sequence::is_computed_again);
+        Ok(if again {
+            Resumed::Recomputed
+        } else {
+            Resumed::Restored
+        })
+    }
+}

@@ -1,0 +1,425 @@
+//! The generation loop: several texts at once on the model's one context.
+
+use std::time::{Duration, Instant};
+
+use llama_sys::{AbortHandle, Batch, Context, SeqId, Token, Vocab};
+
+use super::Generate;
+use super::error::Error;
+use super::replace::Replaced;
+use super::sequence::Sequence;
+use super::stats::Statistics;
+use crate::load::Model;
+use crate::memory::ContextParams;
+
+/// Why a text ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum FinishReason {
+    /// The model chose a token that ends the text or turn.
+    EndOfGeneration,
+    /// A stop string came.
+    StopString,
+    /// `max_tokens` were generated.
+    MaxTokens,
+    /// The context is full.
+    ContextFull,
+    /// An error, which the iterator returned.
+    Error,
+}
+
+/// One of the texts of a [`Session`]. No two of a session are the same.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct SequenceId(u64);
+
+/// What a [step](Session::step) adds to one text.
+#[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
+pub struct Piece {
+    /// The text that it belongs to.
+    pub sequence: SequenceId,
+    /// The token that was chosen; `None` where a text ends without one.
+    pub token: Option<Token>,
+    /// Whole characters; empty while a character or a stop string is incomplete.
+    pub text: String,
+    /// Set in the last piece of its text.
+    pub end: Option<End>,
+}
+
+/// How a text ended.
+#[derive(Debug, Clone, Copy, PartialEq)]
+#[non_exhaustive]
+pub struct End {
+    /// Why.
+    pub reason: FinishReason,
+    /// What it took.
+    pub statistics: Statistics,
+}
+
+/// The model's one context, on which as many texts are generated at once as the plan has sequences
+/// ([`Request::n_seq_max`](crate::plan::Request::n_seq_max)). Dropping it gives the context back.
+///
+/// ```no_run
+/// use autoplace::{Model, plan::Request};
+/// let model = Model::builder("model.gguf").request(Request::new().n_seq_max(2)).load()?;
+/// let mut session = model.session()?;
+/// for prompt in ["Once upon a time", "In the beginning"] {
+///     session.begin(model.generate(prompt).max_tokens(64))?;
+/// }
+/// while !session.is_empty() {
+///     for piece in session.step()? {
+///         println!("{:?}: {}", piece.sequence, piece.text);
+///     }
+/// }
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug)]
+pub struct Session {
+    pub(super) model: Model,
+    /// `None` after a re-placement that failed.
+    pub(super) lent: Option<Lent>,
+    /// Those that run, in the order in which they were begun.
+    pub(super) sequences: Vec<Sequence>,
+    /// Whether the context holds what belongs to no sequence.
+    pub(super) stale: bool,
+    pub(super) abort: AbortHandle,
+    pub(super) last_replaced: Option<Result<Replaced, Error>>,
+    batch: Batch,
+    pieces: Vec<Piece>,
+    begun: u64,
+}
+
+/// The context while the session has it.
+#[derive(Debug)]
+pub(super) struct Lent {
+    pub(super) context: Context,
+    pub(super) vocab: Vocab,
+    pub(super) room: Room,
+}
+
+/// Tokens that a context has places for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Room {
+    /// For each sequence.
+    pub(super) each: usize,
+    /// For all together.
+    pub(super) all: usize,
+    /// Sequences.
+    pub(super) sequences: usize,
+}
+
+impl Room {
+    /// llama.cpp rounds a context up to a multiple of 256 per sequence; what was asked for, and planned, is what holds.
+    pub(super) fn of(params: &ContextParams) -> Self {
+        let (all, sequences) = (params.n_ctx as usize, params.n_seq_max.max(1) as usize);
+        let each = if params.kv_unified {
+            all
+        } else {
+            all / sequences
+        };
+        Self {
+            each,
+            all,
+            sequences,
+        }
+    }
+}
+
+impl Lent {
+    pub(super) fn new(context: Context, params: &ContextParams) -> Self {
+        let mut room = Room::of(params);
+        room.each = room.each.min(context.n_ctx_seq() as usize);
+        Self {
+            vocab: context.model().vocab(),
+            context,
+            room,
+        }
+    }
+}
+
+impl Model {
+    /// Takes the model's one context, to generate several texts at once. For a single text, [`generate`](Self::generate) does it.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NotGenerative`]; [`Error::Busy`] while a stream or another session of this model lives; [`Error::Load`] for a model that
+    /// is not loaded.
+    pub fn session(&self) -> Result<Session, Error> {
+        let not_generative = || Error::NotGenerative {
+            architecture: self.placement().model.architecture.clone(),
+        };
+        let native = self.native()?;
+        // Encoders (BERT), encoder-decoders (T5) and diffusion models (LLaDA) have no next token.
+        let causal = native.has_decoder() && !native.has_encoder() && native.shape().causal;
+        if !causal || native.is_diffusion() {
+            return Err(not_generative());
+        }
+        drop(native);
+        let context = self.slot().take()?.ok_or(Error::Busy)?;
+        if !context.has_memory() {
+            self.slot().give_back(context);
+            return Err(not_generative());
+        }
+        Ok(Session {
+            model: self.clone(),
+            abort: context.abort_handle(),
+            lent: Some(Lent::new(context, &self.placement().context)),
+            sequences: Vec::new(),
+            stale: true,
+            last_replaced: None,
+            batch: Batch::default(),
+            pieces: Vec::new(),
+            begun: 0,
+        })
+    }
+}
+
+impl Session {
+    /// Begins a text beside those that run. Nothing is computed before the next [`step`](Self::step).
+    ///
+    /// # Errors
+    ///
+    /// [`Error::OtherModel`], [`Error::SequencesBusy`], [`Error::PromptTooLong`], [`Error::EmptyPrompt`], [`Error::EmptyStop`];
+    /// [`Error::Native`] for a sampling parameter out of range; [`Error::Load`] after a re-placement that failed.
+    pub fn begin(&mut self, generate: Generate) -> Result<SequenceId, Error> {
+        let (model, spec) = generate.into_parts();
+        if !model.is(&self.model) {
+            return Err(Error::OtherModel);
+        }
+        let lent = self.lent.as_ref().ok_or_else(Error::not_loaded)?;
+        let room = lent.room;
+        let seq = self.free_seq(room.sequences).ok_or(Error::SequencesBusy {
+            n_seq_max: room.sequences,
+        })?;
+        if spec.stops.iter().any(String::is_empty) {
+            return Err(Error::EmptyStop);
+        }
+        let mut prompt = lent.vocab.tokenize(&spec.prompt, true, false)?;
+        if prompt.is_empty() {
+            prompt.push(lent.vocab.bos().ok_or(Error::EmptyPrompt)?);
+        }
+        let capacity = room.each.min(room.all.saturating_sub(self.used()));
+        if prompt.len() >= capacity {
+            return Err(Error::PromptTooLong {
+                tokens: prompt.len(),
+                context: capacity,
+            });
+        }
+        let id = SequenceId(self.begun);
+        let model = lent.context.model();
+        let sequence = Sequence::new(id, seq, spec, prompt, model, capacity)?;
+        self.begun += 1;
+        self.sequences.push(sequence);
+        Ok(id)
+    }
+
+    /// Computes one batch and returns what it adds to the texts: a piece for each that runs, but for those whose prompt is not done. Of
+    /// a long prompt, a batch holds as many tokens as the other texts leave of `n_batch`.
+    ///
+    /// Texts end by themselves: the last piece says so, and the text is no longer in the session.
+    ///
+    /// # Errors
+    ///
+    /// Whatever llama.cpp fails on, [`llama_sys::Error::Aborted`] included: all texts have ended then. After a re-placement that failed,
+    /// [`Error::Load`]: no text has ended, and after one that succeeds they go on.
+    pub fn step(&mut self) -> Result<std::vec::Drain<'_, Piece>, Error> {
+        self.pieces.clear();
+        if let Some(replacement) = self.model.requested() {
+            self.carry_out(replacement)?;
+        }
+        if !self.sequences.is_empty() {
+            let lent = self.lent.as_mut().ok_or_else(Error::not_loaded)?;
+            let turn = Turn {
+                lent,
+                sequences: &mut self.sequences,
+                stale: &mut self.stale,
+                batch: &mut self.batch,
+                pieces: &mut self.pieces,
+            };
+            if let Err(error) = turn.run() {
+                self.sequences.clear();
+                self.stale = true;
+                return Err(error);
+            }
+        }
+        Ok(self.pieces.drain(..))
+    }
+
+    /// Ends a text. Returns what it took, or `None` if it had ended.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Native`] when the context does not forget it: the context is then of no more use.
+    pub fn end(&mut self, sequence: SequenceId) -> Result<Option<Statistics>, Error> {
+        let Some(at) = self.sequences.iter().position(|it| it.id == sequence) else {
+            return Ok(None);
+        };
+        let ended = self.sequences.remove(at);
+        if let Some(lent) = &mut self.lent {
+            lent.context.kv_seq_remove(ended.seq, 0..i32::MAX)?;
+        }
+        Ok(Some(ended.statistics()))
+    }
+
+    /// Counts and times of a text so far; `None` if it has ended.
+    pub fn statistics(&self, sequence: SequenceId) -> Option<Statistics> {
+        let mut sequences = self.sequences.iter();
+        let sequence = sequences.find(|it| it.id == sequence)?;
+        Some(sequence.statistics())
+    }
+
+    /// Texts that run.
+    pub fn len(&self) -> usize {
+        self.sequences.len()
+    }
+
+    /// Whether no text runs.
+    pub fn is_empty(&self) -> bool {
+        self.sequences.is_empty()
+    }
+
+    /// Texts that can run at once.
+    pub fn n_seq_max(&self) -> usize {
+        match &self.lent {
+            Some(lent) => lent.room.sequences,
+            None => Room::of(&self.model.placement().context).sequences,
+        }
+    }
+
+    /// Stops a step that another thread is waiting for, which then returns an error. It stays good when the model is placed anew.
+    pub fn abort_handle(&self) -> AbortHandle {
+        self.abort.clone()
+    }
+
+    /// Tokens that the running texts have places for.
+    fn used(&self) -> usize {
+        self.sequences.iter().map(Sequence::len).sum()
+    }
+
+    /// The first number that no running text has.
+    fn free_seq(&self, n_seq_max: usize) -> Option<SeqId> {
+        let taken = |seq: &SeqId| self.sequences.iter().any(|it| it.seq == *seq);
+        (0..n_seq_max as SeqId).find(|seq| !taken(seq))
+    }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        self.sequences.clear();
+        if let Some(lent) = self.lent.take() {
+            self.model.slot().give_back(lent.context);
+        }
+    }
+}
+
+/// One step, with what it works on.
+struct Turn<'a> {
+    lent: &'a mut Lent,
+    sequences: &'a mut Vec<Sequence>,
+    stale: &'a mut bool,
+    batch: &'a mut Batch,
+    pieces: &'a mut Vec<Piece>,
+}
+
+impl Turn<'_> {
+    fn run(mut self) -> Result<(), Error> {
+        // Texts of which no token was wanted.
+        let at_once = self.sequences.iter().filter_map(Sequence::end_at_once);
+        self.pieces.extend(at_once);
+        self.forget_ended()?;
+        if self.sequences.is_empty() {
+            return Ok(());
+        }
+        let begun = Instant::now();
+        self.compute()?;
+        let computed = begun.elapsed();
+        self.choose(begun, computed)?;
+        self.forget_ended()
+    }
+
+    /// Computes the next tokens of every text.
+    fn compute(&mut self) -> Result<(), Error> {
+        let context = &mut self.lent.context;
+        if *self.stale {
+            context.kv_clear()?;
+            *self.stale = false;
+        }
+        self.batch.clear();
+        let mut free = context.n_batch() as usize;
+        let mut after = self.sequences.len();
+        for sequence in self.sequences.iter_mut() {
+            // The others need one token each.
+            after -= 1;
+            free -= sequence.queue(self.batch, free - after);
+        }
+        context.decode(self.batch)?;
+        // What the prompt took is told apart from what choosing took.
+        if self.sequences.iter().any(Sequence::ends_prompt) {
+            context.synchronize()?;
+        }
+        Ok(())
+    }
+
+    /// Chooses the next token of every text of which all is computed. `computed`: how long that took from `begun` on.
+    fn choose(&mut self, begun: Instant, computed: Duration) -> Result<(), Error> {
+        let Lent {
+            context,
+            vocab,
+            room,
+        } = &mut *self.lent;
+        let mut used: usize = self.sequences.iter().map(Sequence::len).sum();
+        for sequence in self.sequences.iter_mut() {
+            sequence.computed(computed);
+            let Some(token) = sequence.choose(context)? else {
+                continue;
+            };
+            let took = begun.elapsed().saturating_sub(computed);
+            let full = sequence.len() >= room.each || used >= room.all;
+            let piece = sequence.take(token, took, vocab, full)?;
+            used += usize::from(piece.end.is_none());
+            self.pieces.push(piece);
+        }
+        Ok(())
+    }
+
+    /// Takes the texts that have ended out of the session and of the context.
+    fn forget_ended(&mut self) -> Result<(), Error> {
+        let pieces = &*self.pieces;
+        if pieces.iter().all(|piece| piece.end.is_none()) {
+            return Ok(());
+        }
+        let context = &mut self.lent.context;
+        let mut forgotten = Ok(());
+        self.sequences.retain(|sequence| {
+            let mut of_it = pieces.iter().filter(|piece| piece.sequence == sequence.id);
+            let ended = of_it.any(|piece| piece.end.is_some());
+            if ended && forgotten.is_ok() {
+                forgotten = context.kv_seq_remove(sequence.seq, 0..i32::MAX).map(drop);
+            }
+            !ended
+        });
+        // With none left the next text begins where the first one did.
+        *self.stale |= self.sequences.is_empty();
+        Ok(forgotten?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Room;
+    use crate::memory::ContextParams;
+
+    #[test]
+    fn sequences_share_the_context_out_unless_it_is_unified() {
+        let mut params = ContextParams::default();
+        (params.n_ctx, params.n_seq_max) = (1000, 3);
+        let room = |each| Room {
+            each,
+            all: 1000,
+            sequences: 3,
+        };
+        assert_eq!(Room::of(&params), room(333));
+        params.kv_unified = true;
+        assert_eq!(Room::of(&params), room(1000));
+    }
+}

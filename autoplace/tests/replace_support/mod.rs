@@ -1,0 +1,104 @@
+//! Simulated cards, plans for them, and texts: what the tests of placing a model anew share.
+
+#![allow(dead_code, reason = "each test file uses its part")]
+
+use std::path::Path;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use autoplace::generate::{Error, Generate, SequenceId, Session};
+use autoplace::llama_sys::sim::{Rules, SimGpu};
+use autoplace::memory::Headroom;
+use autoplace::plan::{GpuLayers, Plan, Request};
+use autoplace::{Model, ModelBuilder};
+
+/// Registered cards are GPUs of the whole process: one test at a time.
+pub(crate) fn alone() -> MutexGuard<'static, ()> {
+    static ALONE: Mutex<()> = Mutex::new(());
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+pub(crate) fn card(total: u64) -> SimGpu {
+    SimGpu::builder("SIM card")
+        .total(total)
+        .rules(Rules::Cuda)
+        .backend("CUDA")
+        .register()
+        .unwrap()
+}
+
+/// A request that takes cards to the last byte. Nothing is repacked, so that host and cards compute the same to the last bit.
+pub(crate) fn request() -> Request {
+    let mut request = Request::new().headroom(Headroom::Bytes(0));
+    request.params.repack = false;
+    request
+}
+
+pub(crate) fn builder(path: &Path, request: &Request) -> ModelBuilder {
+    Model::builder(path).request(request.clone()).threads(1)
+}
+
+/// A plan with so many layers on cards, for what is free now.
+pub(crate) fn plan(path: &Path, request: &Request, layers: u32) -> Plan {
+    let exactly = request.clone().gpu_layers(GpuLayers::Exactly(layers));
+    builder(path, &exactly).plan().unwrap()
+}
+
+/// Loads by a plan of [`plan`].
+pub(crate) fn load(path: &Path, request: &Request, layers: u32) -> Model {
+    let exactly = request.clone().gpu_layers(GpuLayers::Exactly(layers));
+    builder(path, &exactly).load().unwrap()
+}
+
+/// The text of a stream, with something done before each of its pieces.
+pub(crate) fn text_of(
+    generate: Generate,
+    mut before_piece: impl FnMut(&mut autoplace::generate::TokenStream, usize),
+) -> String {
+    let mut stream = generate.stream().unwrap();
+    let mut text = String::new();
+    for index in 0.. {
+        before_piece(&mut stream, index);
+        match stream.next() {
+            Some(piece) => text.push_str(&piece.unwrap()),
+            None => break,
+        }
+    }
+    text
+}
+
+/// Runs a session to its end, with something done before each step. The texts in the order in which they were begun.
+pub(crate) fn texts_of(
+    session: &mut Session,
+    begun: &[SequenceId],
+    mut before_step: impl FnMut(&mut Session, usize),
+) -> Result<Vec<String>, Error> {
+    let mut texts = vec![String::new(); begun.len()];
+    let mut steps = 0;
+    while !session.is_empty() {
+        before_step(session, steps);
+        steps += 1;
+        for piece in session.step()? {
+            let at = begun.iter().position(|id| *id == piece.sequence).unwrap();
+            texts[at].push_str(&piece.text);
+        }
+    }
+    Ok(texts)
+}
+
+/// Numbers that are the same every time (Knuth's MMIX generator).
+pub(crate) struct Dice(u64);
+
+impl Dice {
+    pub(crate) const fn new(seed: u64) -> Self {
+        Self(seed)
+    }
+
+    /// Below `n`.
+    pub(crate) fn below(&mut self, n: usize) -> usize {
+        self.0 = self
+            .0
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) as usize % n
+    }
+}
