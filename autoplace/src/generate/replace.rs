@@ -145,7 +145,7 @@ impl Session {
                 n_seq_max: room.sequences,
             });
         }
-        let needs = self.sequences.iter().map(|sequence| sequence.needs());
+        let needs = self.sequences.iter().map(Sequence::needs);
         let (longest, all) = needs.fold((0, 0), |(longest, all): (usize, usize), needs| {
             (longest.max(needs), all + needs)
         });
@@ -209,7 +209,7 @@ impl Session {
             // Nothing is loaded, or nothing that works.
             Err(_) => {}
         }
-        let saved = self.sequences.iter().map(|sequence| sequence.saved_bytes());
+        let saved = self.sequences.iter().map(Sequence::saved_bytes);
         Ok((saved.sum(), Duration::ZERO))
     }
 

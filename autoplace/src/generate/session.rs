@@ -258,6 +258,7 @@ impl Session {
         if let Some(lent) = &mut self.lent {
             lent.context.kv_seq_remove(ended.seq, 0..i32::MAX)?;
         }
+        self.stale |= self.sequences.is_empty();
         Ok(Some(ended.statistics()))
     }
 

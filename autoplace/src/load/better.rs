@@ -102,3 +102,31 @@ fn gain(loaded: &Plan, other: &Plan) -> f64 {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::{gain, with};
+    use crate::plan::test_plan::plan;
+
+    #[test]
+    fn a_plan_is_as_much_better_as_it_is_predicted_to_be_faster() {
+        let (loaded, mut other) = (plan(), plan());
+        let faster = 1.25 * loaded.speed.as_ref().unwrap().tokens_per_second;
+        other.speed.as_mut().unwrap().tokens_per_second = faster;
+        assert!((gain(&loaded, &other) - 0.25).abs() < 1e-9);
+        assert!(gain(&other, &loaded) < 0.0);
+        assert!(gain(&loaded, &loaded) <= 0.0);
+    }
+
+    #[test]
+    fn where_no_speed_is_predicted_layers_count() {
+        let (loaded, mut other) = (plan(), plan());
+        (other.speed, other.n_gpu_layers) = (None, loaded.n_gpu_layers + 11);
+        assert!((gain(&loaded, &other) - 11.0 / 33.0).abs() < 1e-9);
+    }
+
+    #[test]
+    fn nothing_has_more_free_than_it_has() {
+        assert_eq!((with(3, 4, 10), with(8, 4, 10), with(8, 4, 0)), (7, 10, 12));
+    }
+}

@@ -25,7 +25,7 @@ mod request;
 mod saved;
 pub mod speed;
 #[cfg(test)]
-mod test_plan;
+pub(crate) mod test_plan;
 
 use std::path::PathBuf;
 
