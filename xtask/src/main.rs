@@ -11,6 +11,7 @@ mod interop;
 mod package;
 mod sanitize;
 mod setup;
+mod soak;
 mod source;
 mod test;
 mod tree;
@@ -58,6 +59,7 @@ fn run(arguments: &[String]) -> Result<()> {
         "package" => bail!("usage: cargo xtask package"),
         "sanitize" if rest.is_empty() => sanitize::sanitize(&workspace),
         "sanitize" => bail!("usage: cargo xtask sanitize"),
+        "soak" => soak::soak(&workspace, rest),
         "help" | "--help" | "-h" => {
             print!("{}", help());
             Ok(())
@@ -76,6 +78,7 @@ cargo xtask fit-params [ROUNDS]     times llama.cpp's own fit beside `autoplace 
 cargo xtask interop                 checks, tests and runs the planner beside llama-cpp-2 (compiles a second llama.cpp)
 cargo xtask package                 packages both published crates and builds what was packaged
 cargo xtask sanitize                runs the native layer and the probe under AddressSanitizer (Linux; compiles llama.cpp once more)
+cargo xtask soak [TOKENS]           a million tokens, and whether memory, open files or threads grow (Linux)
 cargo xtask help                    this text
 
 steps of test:

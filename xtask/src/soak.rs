@@ -1,0 +1,31 @@
+//! `soak`: tokens without end, and a table of what the process holds meanwhile; `docs/soak.md` has one.
+
+use anyhow::{Context, Result, bail};
+
+use crate::setup;
+use crate::test::WITH_PROGRAM;
+use crate::workspace::{Workspace, run};
+
+/// Generates so many tokens (a million) on the demo model; fails if memory, open files or threads grow.
+pub(crate) fn soak(workspace: &Workspace, arguments: &[String]) -> Result<()> {
+    let tokens = match arguments {
+        [] => 1_000_000,
+        [tokens] => {
+            let digits = tokens.replace('_', "");
+            let parsed: Result<u64, _> = digits.parse();
+            parsed.with_context(|| format!("{tokens} is no number of tokens"))?
+        }
+        _ => bail!("usage: cargo xtask soak [TOKENS]"),
+    };
+    if !cfg!(target_os = "linux") {
+        bail!("what a process holds is read from /proc: Linux only");
+    }
+    setup::native()?;
+    // No `--package`: cargo then resolves features as it does for `cargo test --workspace`, and both share all they build. The dev
+    // profile is optimised, and the native code is in every profile.
+    let mut command = workspace.cargo(&["test", "--workspace", WITH_PROGRAM, "--test=soak"]);
+    command
+        .args(["--", "--ignored", "--nocapture"])
+        .env("AUTOPLACE_SOAK_TOKENS", tokens.to_string());
+    run(&mut command)
+}
