@@ -20,6 +20,7 @@ pub mod nvidia;
 mod pci;
 mod pcie;
 mod process;
+mod throttle;
 mod tree;
 mod unused;
 mod visible;
@@ -45,6 +46,7 @@ pub use note::Note;
 pub use pci::{PciId, PciIdError};
 pub use pcie::{PcieLink, PcieRate};
 pub use process::GpuProcess;
+pub use throttle::ThrottleReason;
 pub use unused::{UnusedGpu, UnusedReason};
 
 /// What there is to place a model on: GPUs with their free bytes, and the host with its real limit.

@@ -10,7 +10,7 @@
 //! `nvml-wrapper` 0.13 knows only that one. Where it is missing or refused the first is asked, through `nvml-wrapper` 0.10, the last
 //! release that calls it: doing so by hand would take `unsafe`, which the planner does without.
 
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::fmt::Display;
 use std::path::Path;
 
@@ -24,7 +24,10 @@ use super::pci::PciId;
 use super::pcie::PcieLink;
 use super::process::GpuProcess;
 
+mod driver;
 mod figures;
+
+pub use driver::{CardProcesses, CardState, Driver};
 
 /// What NVIDIA's driver says about its cards.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -179,7 +182,7 @@ impl Library<'_> {
 fn gpu(
     nvml: &Nvml,
     index: u32,
-    first_query: &mut FirstQuery<'_>,
+    first_query: &mut FirstQuery,
     notes: &mut Notes,
 ) -> Option<NvidiaGpu> {
     let about = format!("NVIDIA GPU {index}");
@@ -243,14 +246,18 @@ fn gpu(
 
 /// NVML's first memory query, opened when a card first needs it. NVML counts its initialisations, so a second one beside the
 /// first is free and its end does not end the first.
-struct FirstQuery<'a> {
-    path: Option<&'a OsStr>,
+#[derive(Debug)]
+struct FirstQuery {
+    path: Option<OsString>,
     nvml: Option<nvml_wrapper_v1::Nvml>,
 }
 
-impl<'a> FirstQuery<'a> {
-    const fn new(path: Option<&'a OsStr>) -> Self {
-        Self { path, nvml: None }
+impl FirstQuery {
+    fn new(path: Option<&OsStr>) -> Self {
+        Self {
+            path: path.map(ToOwned::to_owned),
+            nvml: None,
+        }
     }
 
     fn ask(&mut self, index: u32) -> Result<Reading, nvml_wrapper_v1::error::NvmlError> {
@@ -258,7 +265,7 @@ impl<'a> FirstQuery<'a> {
             Some(nvml) => nvml,
             None => {
                 let mut builder = nvml_wrapper_v1::Nvml::builder();
-                if let Some(path) = self.path {
+                if let Some(path) = &self.path {
                     builder.lib_path(path);
                 }
                 builder.init()?

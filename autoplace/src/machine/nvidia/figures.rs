@@ -76,6 +76,11 @@ pub(super) fn slices(device: &Device<'_>) -> Option<Vec<MigSlice>> {
 /// The other programs on the card, those with a compute and those with a graphics context, the largest holder first. `None` where
 /// neither list is to be had.
 pub(super) fn processes(nvml: &Nvml, device: &Device<'_>) -> Option<Vec<GpuProcess>> {
+    others_and_us(nvml, device).map(|(others, _)| others)
+}
+
+/// The other programs on the card, and whether this one is there too.
+pub(super) fn others_and_us(nvml: &Nvml, device: &Device<'_>) -> Option<(Vec<GpuProcess>, bool)> {
     let compute = answer("compute processes", device.running_compute_processes());
     let graphics = answer("graphics processes", device.running_graphics_processes());
     if compute.is_none() && graphics.is_none() {
@@ -87,7 +92,7 @@ pub(super) fn processes(nvml: &Nvml, device: &Device<'_>) -> Option<Vec<GpuProce
         let bytes = held.entry(process.pid).or_default();
         *bytes = (*bytes).max(bytes_of(&process));
     }
-    held.remove(&std::process::id());
+    let knows_us = held.remove(&std::process::id()).is_some();
     let mut processes: Vec<GpuProcess> = held
         .into_iter()
         .map(|(pid, bytes)| {
@@ -97,7 +102,7 @@ pub(super) fn processes(nvml: &Nvml, device: &Device<'_>) -> Option<Vec<GpuProce
         })
         .collect();
     processes.sort_by_key(|process| Reverse(process.bytes));
-    Some(processes)
+    Some((processes, knows_us))
 }
 
 fn bytes_of(process: &ProcessInfo) -> Option<u64> {
@@ -107,7 +112,7 @@ fn bytes_of(process: &ProcessInfo) -> Option<u64> {
     }
 }
 
-fn answer<T>(what: &str, result: Result<T, NvmlError>) -> Option<T> {
+pub(super) fn answer<T>(what: &str, result: Result<T, NvmlError>) -> Option<T> {
     result
         .inspect_err(|error| tracing::debug!(%error, "NVML does not tell: {what}"))
         .ok()

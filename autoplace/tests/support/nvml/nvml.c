@@ -19,6 +19,8 @@
  *     pcie <generation> <lanes> <generation now> <lanes now>
  *     compute <pid> <bytes>   a process with a compute context; bytes are -1 where the driver does not count them
  *     graphics <pid> <bytes>  a process with a graphics context
+ *     temperature <degrees Celsius>
+ *     throttle <reasons>      what holds its clocks down, as nvmlClocksThrottleReasons bits
  *     mig                     is in MIG mode
  *     slice <place> <total> <free> <uuid> <name>    a MIG slice at one of 7 places
  *     process <pid> <path>    what a process is called; of no card
@@ -50,6 +52,8 @@ struct card {
     int handle_error, name_error, pci_error, v1_error, v2_error;
     unsigned int memory_clock, bus_width, pcie[4];
     struct processes compute, graphics;
+    unsigned int temperature;
+    long long throttle; /* below 0: not supported */
     int mig;
     struct card *slices[MAX_SLICES];
 };
@@ -130,6 +134,7 @@ static void read_script(void) {
         else if (!strcmp(text, "driver")) snprintf(driver, sizeof driver, "%s", rest);
         else if (!strcmp(text, "gpu") && card_count < MAX_CARDS) {
             memset(&cards[card_count], 0, sizeof cards[card_count]);
+            cards[card_count].throttle = -1;
             snprintf(cards[card_count++].name, sizeof cards[0].name, "%s", rest);
         }
         else if (!strcmp(text, "process") && name_count < MAX_PROCESSES) {
@@ -150,6 +155,8 @@ static void read_script(void) {
         else if (!strcmp(text, "pcie")) sscanf(rest, "%u %u %u %u", &card->pcie[0], &card->pcie[1], &card->pcie[2], &card->pcie[3]);
         else if (!strcmp(text, "compute")) add_process(&card->compute, rest);
         else if (!strcmp(text, "graphics")) add_process(&card->graphics, rest);
+        else if (!strcmp(text, "temperature")) card->temperature = (unsigned int)atoi(rest);
+        else if (!strcmp(text, "throttle")) card->throttle = atoll(rest);
         else if (!strcmp(text, "mig")) card->mig = 1;
         else if (!strcmp(text, "slice")) add_slice(card, rest);
     }
@@ -248,6 +255,16 @@ int nvmlDeviceGetMaxPcieLinkGeneration(struct card *card, unsigned int *value) {
 int nvmlDeviceGetMaxPcieLinkWidth(struct card *card, unsigned int *value) { return tell(value, card->pcie[1]); }
 int nvmlDeviceGetCurrPcieLinkGeneration(struct card *card, unsigned int *value) { return tell(value, card->pcie[2]); }
 int nvmlDeviceGetCurrPcieLinkWidth(struct card *card, unsigned int *value) { return tell(value, card->pcie[3]); }
+
+int nvmlDeviceGetTemperature(struct card *card, int sensor, unsigned int *value) {
+    return sensor == 0 /* NVML_TEMPERATURE_GPU */ ? tell(value, card->temperature) : INVALID_ARGUMENT;
+}
+
+int nvmlDeviceGetCurrentClocksThrottleReasons(struct card *card, unsigned long long *reasons) {
+    if (card->throttle < 0) return NOT_SUPPORTED;
+    *reasons = (unsigned long long)card->throttle;
+    return SUCCESS;
+}
 
 static int list(const struct processes *processes, unsigned int *room, struct process *into) {
     unsigned int fits = *room;
