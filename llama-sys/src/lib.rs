@@ -47,6 +47,8 @@ mod sampler;
 mod shim;
 mod state;
 mod tensor_type;
+#[cfg(windows)]
+mod video_memory;
 mod vocab;
 
 pub use backend::Backend;
@@ -64,6 +66,8 @@ pub use model_params::{LoadMode, ModelParams, SplitMode, TensorOverride};
 pub use sampler::{Sampler, SamplerChain};
 pub use state::State;
 pub use tensor_type::{KvType, TensorTypeInfo, tensor_types};
+#[cfg(windows)]
+pub use video_memory::{VideoMemory, VideoMemoryUse};
 pub use vocab::{Token, Vocab};
 
 /// A sequence in the KV cache: 0 up to `n_seq_max` of the context.
