@@ -17,6 +17,7 @@ pub mod machine;
 pub mod memory;
 pub mod plan;
 pub mod profile;
+pub mod watch;
 
 /// Compiles the README's examples.
 #[cfg(all(doctest, feature = "llama"))]

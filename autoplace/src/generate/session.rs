@@ -9,7 +9,7 @@ use super::error::Error;
 use super::replace::Replaced;
 use super::sequence::Sequence;
 use super::stats::Statistics;
-use crate::load::Model;
+use crate::load::{Model, Pulse};
 use crate::memory::ContextParams;
 
 /// Why a text ended.
@@ -235,6 +235,7 @@ impl Session {
                 stale: &mut self.stale,
                 batch: &mut self.batch,
                 pieces: &mut self.pieces,
+                pulse: self.model.pulse(),
             };
             if let Err(error) = turn.run() {
                 self.sequences.clear();
@@ -320,6 +321,7 @@ struct Turn<'a> {
     stale: &'a mut bool,
     batch: &'a mut Batch,
     pieces: &'a mut Vec<Piece>,
+    pulse: &'a Pulse,
 }
 
 impl Turn<'_> {
@@ -334,8 +336,24 @@ impl Turn<'_> {
         let begun = Instant::now();
         self.compute()?;
         let computed = begun.elapsed();
+        let alone = self.alone();
         self.choose(begun, computed)?;
+        if let (Some((depth, before)), [only]) = (alone, &**self.sequences) {
+            let took = only.statistics().generation_time.saturating_sub(before);
+            self.pulse.token(took, depth);
+        }
         self.forget_ended()
+    }
+
+    /// The tokens before the one that was computed, and the time that those took: where it is one of one text and not of its prompt,
+    /// since others have another speed.
+    fn alone(&self) -> Option<(usize, Duration)> {
+        match &**self.sequences {
+            [only] if self.batch.len() == 1 && !only.ends_prompt() => {
+                Some((only.len(), only.statistics().generation_time))
+            }
+            _ => None,
+        }
     }
 
     /// Computes the next tokens of every text.

@@ -1,14 +1,14 @@
 //! A loaded model: the handle that everything else is asked of.
 
 use std::path::Path;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, PoisonError, RwLock, Weak};
 
 use llama_sys::Context;
 
 use super::headroom::LoadReadings;
 use super::recipe::{Loaded, Recipe};
 use super::requested::Requested;
-use super::{ContextSlot, Error, ModelBuilder};
+use super::{ContextSlot, Error, ModelBuilder, Pulse};
 use crate::machine::Machine;
 use crate::memory::Footprints;
 use crate::plan::Plan;
@@ -25,6 +25,20 @@ struct Inner {
     slot: ContextSlot,
     placed: RwLock<Arc<Placed>>,
     requested: Requested,
+    pulse: Arc<Pulse>,
+}
+
+/// A model that is not kept loaded by it.
+#[derive(Debug, Clone)]
+pub(crate) struct WeakModel {
+    inner: Weak<Inner>,
+}
+
+impl WeakModel {
+    /// The model, if it is still loaded.
+    pub(crate) fn upgrade(&self) -> Option<Model> {
+        self.inner.upgrade().map(|inner| Model { inner })
+    }
 }
 
 /// Where a model went.
@@ -80,6 +94,7 @@ impl Model {
                 slot: ContextSlot::new(native, context, params),
                 placed: RwLock::new(Arc::new(placed)),
                 requested: Requested::default(),
+                pulse: Arc::default(),
             }),
         }
     }
@@ -140,6 +155,17 @@ impl Model {
         &self.inner.slot
     }
 
+    /// What it has generated so far.
+    pub(crate) fn pulse(&self) -> &Arc<Pulse> {
+        &self.inner.pulse
+    }
+
+    pub(crate) fn downgrade(&self) -> WeakModel {
+        WeakModel {
+            inner: Arc::downgrade(&self.inner),
+        }
+    }
+
     /// Places the model anew: releases it, and loads it again by this plan or, without one, by a plan for what is free then. All
     /// clones of it follow.
     ///
@@ -177,6 +203,7 @@ impl Model {
             .placed
             .write()
             .unwrap_or_else(PoisonError::into_inner) = Arc::new(placed);
+        self.pulse().placed_anew();
         Ok(context)
     }
 }

@@ -29,6 +29,8 @@ pub use context::{ContextParams, ContextSizes, FlashAttention};
 pub use error::Error;
 pub use estimate::{Estimate, Place};
 pub use footprint::{Footprint, Footprints};
+#[cfg(feature = "llama")]
+pub(crate) use headroom::WSL;
 pub use headroom::{Headroom, HeadroomParts, Workload};
 pub use kv_type::{KvType, KvTypeError};
 pub(crate) use pattern::OverrideRules;

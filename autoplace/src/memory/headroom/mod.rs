@@ -59,7 +59,7 @@ const ROUNDING: u64 = mib(16);
 
 /// What a card can take less under WSL than it says before Windows moves memory to the host, in silence: 23371 of 23859 MiB on a
 /// card of 24 GiB (github.com/syv-ai/qwen38-27b-rtx3090, pull 83; llama.cpp issue 4498 on the same under Windows).
-const WSL: u64 = mib(512);
+pub(crate) const WSL: u64 = mib(512);
 
 impl Headroom {
     /// What to leave free on this GPU, for this workload, where the estimate may be wrong by `uncertainty` bytes. `wsl`: the machine

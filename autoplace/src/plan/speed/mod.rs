@@ -252,7 +252,7 @@ impl SpeedModel {
 
 /// Parameters by which a plan's traffic is counted: keys and values of small types as if they were of 16 bits. Fewer bytes are read, but
 /// each must be decoded, and measured generation is no faster for it.
-pub(super) fn counted(params: &ContextParams) -> ContextParams {
+pub(crate) fn counted(params: &ContextParams) -> ContextParams {
     let plain = |ty: KvType| if ty.is_quantized() { KvType::F16 } else { ty };
     ContextParams {
         type_k: plain(params.type_k),

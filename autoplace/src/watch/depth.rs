@@ -1,0 +1,129 @@
+//! How much longer a token takes the more are before it, so that a long text is not taken for a slow model.
+
+use crate::machine::{Gpu, Machine};
+use crate::memory::estimate::{Assignment, split_points};
+use crate::plan::Plan;
+use crate::plan::speed::{CROSSING, Rates, SpeedModel, Traffic, counted};
+use crate::profile::ModelProfile;
+
+/// Depths at which the speed model is asked: between them it is linear but for sliding windows, which end early.
+const DEPTHS: u32 = 16;
+
+/// What a token costs by the tokens before it, in whatever unit: only quotients count. Empty: nothing is known, every depth costs the
+/// same.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct DepthCost {
+    /// Depths in rising order, with the cost of each, which is above 0.
+    points: Vec<(u32, f64)>,
+}
+
+impl DepthCost {
+    /// By points of depth and cost, in any order. Between two it is linear, beyond the last as at the last; a cost that is not above 0
+    /// does not count.
+    #[must_use]
+    pub fn new(points: impl IntoIterator<Item = (u32, f64)>) -> Self {
+        let usable = |point: &(u32, f64)| point.1.is_finite() && point.1 > 0.0;
+        let mut points: Vec<_> = points.into_iter().filter(usable).collect();
+        points.sort_by_key(|point| point.0);
+        points.dedup_by_key(|point| point.0);
+        Self { points }
+    }
+
+    /// Of a plan for this machine, by the model of [`plan::speed`](crate::plan::speed). Whatever it lacks, it knows nothing then.
+    #[must_use]
+    pub fn of(profile: &ModelProfile, plan: &Plan, machine: &Machine) -> Self {
+        Self::modelled(profile, plan, machine).unwrap_or_default()
+    }
+
+    fn modelled(profile: &ModelProfile, plan: &Plan, machine: &Machine) -> Option<Self> {
+        let of_plan = |device: &Option<String>| {
+            let mut gpus = machine.gpus.iter();
+            gpus.find(|gpu| device.is_some() && gpu.device == *device)
+        };
+        let gpus: Option<Vec<&Gpu>> = plan.gpus().map(|gpu| of_plan(&gpu.device)).collect();
+        let rates = Rates::of(&gpus?, &machine.host);
+        if !rates.known {
+            return None;
+        }
+        let points = if rates.gpus.len() > 1 {
+            split_points(&plan.tensor_split).ok()?
+        } else {
+            vec![1.0]
+        };
+        let n_gpu_layers = if rates.gpus.is_empty() {
+            0
+        } else {
+            plan.n_gpu_layers
+        };
+        let assignment = Assignment::new(profile.n_layer(), n_gpu_layers, &points);
+        let params = counted(&plan.context);
+        let cost = |depth| {
+            let traffic = Traffic::of(profile, &params, depth);
+            let model = SpeedModel::new(traffic, rates.gpus.clone(), rates.host)
+                .per_crossing(CROSSING)
+                .kv_on_host(!plan.context.offload_kqv);
+            let model = model.overrides(profile, &plan.overrides).ok()?;
+            Some((depth, model.seconds(&assignment)))
+        };
+        let n_ctx = plan.context.n_ctx;
+        let depths = (0..=DEPTHS).map(|step| n_ctx / DEPTHS * step);
+        depths.map(cost).collect::<Option<Vec<_>>>().map(Self::new)
+    }
+
+    /// Whether anything is known.
+    #[must_use]
+    pub fn is_known(&self) -> bool {
+        !self.points.is_empty()
+    }
+
+    /// The cost of a token with so many before it; 1 where nothing is known.
+    #[must_use]
+    pub fn at(&self, depth: f64) -> f64 {
+        let after = self
+            .points
+            .partition_point(|point| f64::from(point.0) <= depth);
+        match (
+            after
+                .checked_sub(1)
+                .and_then(|before| self.points.get(before)),
+            self.points.get(after),
+        ) {
+            (Some(&(from, low)), Some(&(to, high))) => {
+                let (from, to) = (f64::from(from), f64::from(to));
+                low + (high - low) * (depth - from) / (to - from)
+            }
+            (Some(&(_, only)), None) | (None, Some(&(_, only))) => only,
+            (None, None) => 1.0,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::DepthCost;
+
+    fn close(a: f64, b: f64) -> bool {
+        (a - b).abs() < 1e-9
+    }
+
+    #[test]
+    fn it_is_linear_between_what_is_known_and_flat_beyond() {
+        let cost = DepthCost::new([(1000, 3.0), (0, 1.0), (2000, 4.0)]);
+        for (depth, expected) in [
+            (0.0, 1.0),
+            (500.0, 2.0),
+            (1000.0, 3.0),
+            (1500.0, 3.5),
+            (9999.0, 4.0),
+        ] {
+            assert!(close(cost.at(depth), expected), "{depth}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_cost_is_left_out() {
+        let cost = DepthCost::new([(0, 0.0), (1, f64::NAN), (2, -1.0)]);
+        assert!(!cost.is_known());
+        assert!(close(cost.at(5.0), 1.0));
+    }
+}

@@ -1,0 +1,36 @@
+//! Room 8: keep it true. A loaded model flows in; out flow [`Event`]s: what has changed for it since, when it began and when it ended.
+//!
+//! A model that is well placed can be ill placed an hour later: another program takes the memory that it still needed, the card gets too
+//! hot, Windows moves its weights to the host. Nothing fails then; it is only slow. A [`Sentinel`] looks once a second, at the cost of less
+//! than a hundredth of a core.
+//!
+//! | condition | begins | ends |
+//! |---|---|---|
+//! | a GPU has too little free | [`Event::MemoryPressure`] | [`Event::MemoryRelieved`] |
+//! | a GPU has room for more of the model | [`Event::RoomGained`] | [`Event::RoomLost`] |
+//! | its clocks are held down by heat or power supply | [`Event::Throttled`] | [`Event::Unthrottled`] |
+//! | another program came, or took more | [`Event::OtherProcess`] | [`Event::OtherProcessGone`] |
+//! | the model is slower than it was | [`Event::Slowdown`] | [`Event::SpeedRecovered`] |
+//!
+//! Which source tells what on which system, and the thresholds with their reasons, are in `docs/sentinel.md`.
+
+mod depth;
+mod error;
+mod event;
+#[cfg(feature = "llama")]
+mod host;
+mod latch;
+#[cfg(feature = "llama")]
+mod model;
+mod rules;
+mod sample;
+mod sentinel;
+mod settings;
+
+pub use depth::DepthCost;
+pub use error::Error;
+pub use event::{Cause, Event, Replacement};
+#[cfg(feature = "llama")]
+pub use model::ModelSource;
+pub use sample::{DeviceSample, Generated, HostSample, Sample, Source, Watched, WatchedDevice};
+pub use sentinel::{Sentinel, SentinelBuilder};

@@ -1,0 +1,215 @@
+//! Samples of a loaded model: NVIDIA's driver where the GPU is one of its, ggml's devices elsewhere, and the model's own count of tokens.
+
+use std::path::Path;
+use std::sync::{Arc, Weak};
+
+use llama_sys::{Backend, Device};
+
+use super::depth::DepthCost;
+use super::host::HostPressure;
+use super::sample::{DeviceSample, Generated, Sample, Source, Watched, WatchedDevice};
+use crate::gguf::Header;
+use crate::load::{Model, Pulse, WeakModel};
+use crate::machine::nvidia::Driver;
+use crate::machine::{Gpu, GpuKind, Machine, PciId, mib};
+use crate::memory::WSL;
+use crate::plan::{Placement, PlacementKind, Plan};
+use crate::profile::ModelProfile;
+
+/// The least that another program must take to be worth a word.
+const LEAST_NOTABLE: u64 = mib(64);
+
+/// Watches a loaded model, without keeping it loaded.
+///
+/// # What must stay free
+///
+/// Of each GPU what the plan keeps for growth ([`HeadroomParts::growth`](crate::memory::HeadroomParts)): workspaces and pools that are made
+/// when they are first needed. Once they are made that much need not be free any more, and what is left then is the plan's margin and
+/// what no layer fitted into; so at most half of that is asked for. Under WSL, where Windows begins to move memory to the host while some of
+/// it still shows as free, that much is asked for.
+#[derive(Debug)]
+pub struct ModelSource {
+    model: WeakModel,
+    pulse: Weak<Pulse>,
+    devices: Vec<DeviceSource>,
+    driver: Option<Driver>,
+    host: HostPressure,
+}
+
+/// Where one GPU is asked.
+#[derive(Debug)]
+struct DeviceSource {
+    ggml: Option<Device>,
+    /// The address of a card that NVIDIA's driver knows.
+    nvidia: Option<PciId>,
+    /// Whether that driver's memory is this device's: not of a slice of a card, nor where the memory is the host's.
+    counts: bool,
+    /// What Windows lets this process use of it, where no other GPU has its name.
+    #[cfg(windows)]
+    video: Option<llama_sys::VideoMemory>,
+}
+
+impl ModelSource {
+    /// A source of samples of this model.
+    #[must_use]
+    pub fn new(model: &Model) -> Self {
+        Self {
+            model: model.downgrade(),
+            pulse: Arc::downgrade(model.pulse()),
+            devices: Vec::new(),
+            driver: None,
+            host: HostPressure::under(Path::new("/")),
+        }
+    }
+
+    fn sample_device(&mut self, n: usize, processes: bool) -> DeviceSample {
+        let Some(source) = self.devices.get(n) else {
+            return DeviceSample::default();
+        };
+        let mut sample = DeviceSample::default();
+        if let (Some(card), Some(driver)) = (source.nvidia, &mut self.driver) {
+            let state = driver.state(card);
+            sample.throttle = state.throttle;
+            sample.temperature = state.temperature;
+            if source.counts {
+                sample.free = state.memory.map(|memory| memory.free);
+            }
+            if processes {
+                // Where this process is not among them their numbers are not ours, and one of them may be this very model.
+                let listed = driver.processes(card).filter(|listed| listed.knows_us);
+                sample.processes = listed.map(|listed| listed.others);
+            }
+        }
+        if sample.free.is_none() {
+            // A total of 0 is how ggml says "unknown".
+            let memory = source.ggml.as_ref().and_then(|device| device.memory().ok());
+            let memory = memory.filter(|memory| memory.total > 0);
+            // Vulkan's may be below 0, in disguise (ggml-vulkan.cpp:15213).
+            sample.free = memory.map(|memory| match i64::try_from(memory.free) {
+                Ok(_) => memory.free.min(memory.total),
+                Err(_) => 0,
+            });
+        }
+        #[cfg(windows)]
+        if let Some(video) = source
+            .video
+            .as_ref()
+            .and_then(llama_sys::VideoMemory::usage)
+        {
+            // What others hold is in the budget already.
+            let left = video.budget.saturating_sub(video.used);
+            sample.free = Some(sample.free.map_or(left, |free| free.min(left)));
+            sample.on_host = Some(video.on_host);
+        }
+        sample
+    }
+}
+
+/// Windows' view of the GPU of this name; `None` where two have it, which cannot be told apart by what ggml says of them.
+#[cfg(windows)]
+fn video_memory(description: &str) -> Option<llama_sys::VideoMemory> {
+    let mut all = llama_sys::VideoMemory::adapters().into_iter();
+    let mut same = all.by_ref().filter(|one| one.description() == description);
+    let found = same.next()?;
+    same.next().is_none().then_some(found)
+}
+
+impl Source for ModelSource {
+    fn watched(&mut self) -> Option<Watched> {
+        // Its number first: one that is too old is found out by the next sample.
+        let placed = self.pulse.upgrade()?.placements();
+        let model = self.model.upgrade()?;
+        let (plan, machine) = (model.placement(), model.machine());
+        drop(model);
+        let ggml = Backend::init().map_or_else(|_| Vec::new(), Backend::devices);
+        let gpu_of = |placement: &Placement| {
+            let mut gpus = machine.gpus.iter();
+            gpus.find(|gpu| placement.device.is_some() && gpu.device == placement.device)
+        };
+        self.devices = plan
+            .gpus()
+            .map(|placement| {
+                let gpu = gpu_of(placement);
+                let name = placement.device.as_deref();
+                DeviceSource {
+                    ggml: ggml
+                        .iter()
+                        .find(|device| name == Some(&device.name()))
+                        .cloned(),
+                    #[cfg(windows)]
+                    video: gpu
+                        .filter(|gpu| gpu.kind != GpuKind::Remote)
+                        .and_then(|gpu| video_memory(&gpu.description)),
+                    nvidia: gpu.filter(|gpu| is_nvidia(gpu)).and_then(|gpu| gpu.pci_id),
+                    counts: gpu.is_some_and(|gpu| {
+                        gpu.kind == GpuKind::Discrete && gpu.mig.is_none() && gpu.nvml.is_some()
+                    }),
+                }
+            })
+            .collect();
+        let has_nvidia = self.devices.iter().any(|device| device.nvidia.is_some());
+        if has_nvidia && self.driver.is_none() {
+            self.driver = Driver::open();
+        }
+        let devices = plan
+            .gpus()
+            .map(|placement| watched(placement, &plan, &machine));
+        let watched = Watched::new(devices.collect::<Vec<_>>());
+        let watched = watched.placement(placed);
+        Some(watched.depth_cost(depth_cost(&plan, &machine)))
+    }
+
+    fn sample(&mut self, processes: bool) -> Option<Sample> {
+        // Its streams hold the model: no pulse, no model.
+        let pulse = self.pulse.upgrade()?;
+        let generated = Generated::new(pulse.tokens(), pulse.time(), pulse.depths());
+        let placement = pulse.placements();
+        drop(pulse);
+        let devices = 0..self.devices.len();
+        Some(Sample {
+            devices: devices.map(|n| self.sample_device(n, processes)).collect(),
+            generated,
+            host: self.host.sample(),
+            placement,
+        })
+    }
+}
+
+/// Whether NVIDIA's driver knows it.
+fn is_nvidia(gpu: &Gpu) -> bool {
+    gpu.nvml.is_some() || gpu.mig.is_some() || gpu.processes.is_some()
+}
+
+fn watched(placement: &Placement, plan: &Plan, machine: &Machine) -> WatchedDevice {
+    let name = placement.device.as_deref().unwrap_or(&placement.name);
+    let headroom = placement.headroom;
+    // Margin, and what no layer fitted into.
+    let left = placement.budget.saturating_sub(placement.footprint.total());
+    let left = left.saturating_add(headroom.margin);
+    let growth = headroom.growth.min(left / 2);
+    let needed = if machine.wsl && headroom.margin > WSL {
+        growth.max(WSL)
+    } else {
+        growth
+    };
+    let device = WatchedDevice::new(name, needed)
+        .notable(headroom.margin.max(LEAST_NOTABLE))
+        .spills(cfg!(windows) || machine.wsl || placement.kind == PlacementKind::SharedGpu);
+    if plan.full_offload && plan.overrides.is_empty() {
+        return device;
+    }
+    // Room for a layer more.
+    let layers = u64::from(placement.layers.max(1));
+    device.room(placement.footprint.total() / layers)
+}
+
+/// Of the model's file, which is looked at again; nothing is known where that fails.
+fn depth_cost(plan: &Plan, machine: &Machine) -> DepthCost {
+    let profile = plan.model.path.as_deref().and_then(|path| {
+        let header = Header::open(path).ok()?;
+        ModelProfile::from_header(&header).ok()
+    });
+    profile.map_or_else(DepthCost::default, |profile| {
+        DepthCost::of(&profile, plan, machine)
+    })
+}

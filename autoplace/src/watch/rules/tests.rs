@@ -1,0 +1,325 @@
+//! The rules on scripted samples; `laws` on any.
+
+mod laws;
+
+use std::time::Duration;
+
+use super::Rules;
+use crate::machine::{GpuProcess, ThrottleReason, mib};
+use crate::watch::depth::DepthCost;
+use crate::watch::event::{Cause, Event};
+use crate::watch::sample::{DeviceSample, Generated, HostSample, Sample, Watched, WatchedDevice};
+use crate::watch::settings::Settings;
+
+const NEEDED: u64 = mib(100);
+const HOT: [ThrottleReason; 1] = [ThrottleReason::Heat];
+
+/// A second per step, on two GPUs of which the second one's driver spills.
+struct Rig {
+    rules: Rules,
+    second: u64,
+    generated: Generated,
+}
+
+impl Rig {
+    fn new() -> Self {
+        Self::with_cost(DepthCost::default())
+    }
+
+    fn with_cost(cost: DepthCost) -> Self {
+        let devices = [
+            WatchedDevice::new("SIM0", NEEDED).room(mib(500)),
+            WatchedDevice::new("SIM1", NEEDED).spills(true),
+        ];
+        Self {
+            rules: Rules::new(Settings::default(), Watched::new(devices).depth_cost(cost)),
+            second: 0,
+            generated: Generated::default(),
+        }
+    }
+
+    fn step(&mut self, sample: &Sample) -> Vec<Event> {
+        let mut events = Vec::new();
+        let at = Duration::from_secs(self.second);
+        self.rules.step(at, sample, &mut events);
+        self.second += 1;
+        events
+    }
+
+    /// A second in which the model generates at this speed, each token with so many before it.
+    fn generate(&mut self, tokens: u64, depth: u64, sample: Sample) -> Vec<Event> {
+        self.generated.tokens += tokens;
+        self.generated.time += Duration::from_secs(1);
+        self.generated.depths += tokens * depth;
+        self.step(&sample.generated(self.generated))
+    }
+
+    fn generate_for(&mut self, seconds: u64, tokens: u64, depth: u64) -> Vec<Event> {
+        let all = (0..seconds).flat_map(|_| self.generate(tokens, depth, roomy()));
+        all.collect()
+    }
+}
+
+fn roomy() -> Sample {
+    Sample::new([DeviceSample::new(mib(900)), DeviceSample::new(mib(900))])
+}
+
+fn on_first(device: DeviceSample) -> Sample {
+    Sample::new([device, DeviceSample::new(mib(900))])
+}
+
+fn slowdown(events: &[Event]) -> (f64, f64, Cause) {
+    match events {
+        [
+            Event::Slowdown {
+                expected,
+                observed,
+                likely_cause,
+            },
+        ] => (*expected, *observed, likely_cause.clone()),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn memory_pressure_is_told_at_once_and_its_end_after_calm() {
+    let mut rig = Rig::new();
+    assert_eq!(rig.step(&roomy()), []);
+    let low = on_first(DeviceSample::new(NEEDED - 1));
+    let expected = Event::MemoryPressure {
+        device: "SIM0".to_owned(),
+        free: NEEDED - 1,
+        needed: NEEDED,
+    };
+    assert_eq!(rig.step(&low), [expected]);
+    for _ in 0..20 {
+        assert_eq!(rig.step(&low), []);
+    }
+    // A little more is not yet enough.
+    for _ in 0..20 {
+        assert_eq!(rig.step(&on_first(DeviceSample::new(NEEDED + mib(24)))), []);
+    }
+    let enough = on_first(DeviceSample::new(NEEDED + mib(25)));
+    let events: Vec<Event> = (0..20).flat_map(|_| rig.step(&enough)).collect();
+    let expected = Event::MemoryRelieved {
+        device: "SIM0".to_owned(),
+        free: NEEDED + mib(25),
+    };
+    assert_eq!(events, [expected]);
+}
+
+#[test]
+fn more_room_than_at_first_is_told_where_more_of_the_model_could_use_it() {
+    let mut rig = Rig::new();
+    rig.step(&roomy());
+    let room = Sample::new([DeviceSample::new(mib(1400)), DeviceSample::new(mib(1400))]);
+    let events: Vec<Event> = (0..9).flat_map(|_| rig.step(&room)).collect();
+    let expected = Event::RoomGained {
+        device: "SIM0".to_owned(),
+        free: mib(1400),
+        before: mib(900),
+    };
+    assert_eq!(events, [expected]);
+}
+
+#[test]
+fn heat_is_told_after_patience_and_the_power_limit_never() {
+    let mut rig = Rig::new();
+    let busy = DeviceSample::new(mib(900)).throttle([ThrottleReason::PowerLimit], Some(70));
+    for _ in 0..20 {
+        assert_eq!(rig.step(&on_first(busy.clone())), []);
+    }
+    let reasons = [ThrottleReason::PowerLimit, ThrottleReason::Heat];
+    let hot = on_first(DeviceSample::new(mib(900)).throttle(reasons, Some(91)));
+    assert_eq!(rig.step(&hot), []);
+    assert_eq!(rig.step(&hot), []);
+    let expected = Event::Throttled {
+        device: "SIM0".to_owned(),
+        reasons: HOT.to_vec(),
+        temperature: Some(91),
+    };
+    assert_eq!(rig.step(&hot), [expected]);
+    let events: Vec<Event> = (0..20)
+        .flat_map(|_| rig.step(&on_first(busy.clone())))
+        .collect();
+    let expected = Event::Unthrottled {
+        device: "SIM0".to_owned(),
+        temperature: Some(70),
+    };
+    assert_eq!(events, [expected]);
+}
+
+#[test]
+fn a_program_is_told_that_came_or_grew_and_not_one_that_was_there() {
+    let mut rig = Rig::new();
+    let with = |processes: &[(u32, u64)]| {
+        let processes = processes
+            .iter()
+            .map(|&(pid, bytes)| GpuProcess::new(pid).name("game").bytes(bytes));
+        let processes: Vec<_> = processes.collect();
+        on_first(DeviceSample::new(mib(900)).processes(processes))
+    };
+    assert_eq!(rig.step(&with(&[(1, mib(2000))])), []);
+    assert_eq!(rig.step(&with(&[(1, mib(2100)), (2, mib(100))])), []);
+    let came = |pid, bytes| Event::OtherProcess {
+        name: Some("game".to_owned()),
+        pid,
+        bytes,
+        device: "SIM0".to_owned(),
+    };
+    let both = with(&[(1, mib(2256)), (2, mib(300))]);
+    assert_eq!(rig.step(&both), [came(1, mib(2256)), came(2, mib(300))]);
+    let events: Vec<Event> = (0..20)
+        .flat_map(|_| rig.step(&with(&[(1, mib(2000))])))
+        .collect();
+    let gone = |pid| Event::OtherProcessGone {
+        name: Some("game".to_owned()),
+        pid,
+        device: "SIM0".to_owned(),
+    };
+    assert_eq!(events, [gone(1), gone(2)]);
+}
+
+#[test]
+fn programs_whose_bytes_are_not_counted_say_nothing() {
+    let mut rig = Rig::new();
+    rig.step(&on_first(DeviceSample::new(mib(900)).processes([])));
+    let listed = DeviceSample::new(mib(900)).processes([GpuProcess::new(7)]);
+    assert_eq!(rig.step(&on_first(listed)), []);
+}
+
+#[test]
+fn a_slowdown_is_told_with_both_speeds_and_its_end() {
+    let mut rig = Rig::new();
+    assert_eq!(rig.generate_for(10, 50, 0), []);
+    let (expected, observed, cause) = slowdown(&rig.generate_for(10, 30, 0));
+    assert!((expected - 50.0).abs() < 1e-6 && (observed - 30.0).abs() < 3.0);
+    assert_eq!(cause, Cause::Unknown);
+    // Not quite back.
+    assert_eq!(rig.generate_for(20, 39, 0), []);
+    let events = rig.generate_for(20, 45, 0);
+    assert!(
+        matches!(events[..], [Event::SpeedRecovered { .. }]),
+        "{events:?}"
+    );
+}
+
+#[test]
+fn a_hiccup_and_a_rest_are_no_slowdown() {
+    let mut rig = Rig::new();
+    rig.generate_for(10, 50, 0);
+    for _ in 0..5 {
+        assert_eq!(rig.generate_for(1, 10, 0), []);
+        assert_eq!(rig.generate_for(4, 50, 0), []);
+        let rest = roomy().generated(rig.generated);
+        for _ in 0..20 {
+            assert_eq!(rig.step(&rest), []);
+        }
+    }
+}
+
+#[test]
+fn one_token_in_three_seconds_is_told_too() {
+    let mut rig = Rig::new();
+    rig.generate_for(10, 50, 0);
+    let mut events = Vec::new();
+    for _ in 0..3 {
+        events.extend(rig.generate(0, 0, roomy()));
+        events.extend(rig.generate(0, 0, roomy()));
+        events.extend(rig.generate(1, 0, roomy()));
+    }
+    assert!(slowdown(&events).1 < 35.0);
+}
+
+#[test]
+fn a_longer_context_is_no_slowdown_where_its_cost_is_known() {
+    let deep = |rig: &mut Rig| {
+        rig.generate_for(10, 50, 100);
+        rig.generate_for(10, 25, 20_000)
+    };
+    let cost = DepthCost::new([(0, 1.0), (20_000, 2.0)]);
+    assert_eq!(deep(&mut Rig::with_cost(cost)), []);
+    let (_, _, cause) = slowdown(&deep(&mut Rig::new()));
+    assert!(
+        matches!(cause, Cause::DeeperContext { before: 100, .. }),
+        "{cause}"
+    );
+}
+
+#[test]
+fn a_model_that_turns_out_to_be_faster_is_held_to_that() {
+    let mut rig = Rig::new();
+    rig.generate_for(5, 40, 0);
+    rig.generate_for(200, 80, 0);
+    let (expected, _, _) = slowdown(&rig.generate_for(10, 45, 0));
+    assert!(expected > 75.0, "{expected}");
+}
+
+/// Whether a cause is the right one.
+type IsExpected = fn(&Cause) -> bool;
+
+#[test]
+fn the_surest_cause_is_told() {
+    let device = |free| DeviceSample::new(mib(free));
+    let other = GpuProcess::new(7).name("game").bytes(mib(3000));
+    let game = device(900).processes([other]);
+    let busy = HostSample::new(Some(60.0), None);
+    let causes: [(Sample, IsExpected); 7] = [
+        (
+            on_first(game.clone().throttle(HOT, Some(90))),
+            |cause| matches!(cause, Cause::Throttled { device, .. } if device == "SIM0"),
+        ),
+        (
+            Sample::new([game.clone(), device(1)]),
+            |cause| matches!(cause, Cause::Spill { device } if device == "SIM1"),
+        ),
+        (
+            Sample::new([device(900), device(900).on_host(mib(1256))]),
+            |cause| matches!(cause, Cause::Spill { device } if device == "SIM1"),
+        ),
+        // The first one's driver fails an allocation rather than to move anything.
+        (Sample::new([device(1), device(900)]), |cause| {
+            *cause == Cause::Unknown
+        }),
+        (on_first(game).host(busy), |cause| {
+            matches!(cause, Cause::OtherProcess { pid: 7, .. })
+        }),
+        (roomy().host(busy), |cause| {
+            matches!(cause, Cause::HostBusy { .. })
+        }),
+        (
+            on_first(device(900).throttle([ThrottleReason::PowerLimit], None)),
+            |cause| matches!(cause, Cause::Throttled { .. }),
+        ),
+    ];
+    for (when, is_expected) in causes {
+        let mut rig = Rig::new();
+        let first = Sample::new([device(900).processes([]), device(900).on_host(mib(1000))]);
+        rig.step(&first);
+        rig.generate_for(10, 50, 0);
+        let events: Vec<Event> = (0..10)
+            .flat_map(|_| rig.generate(20, 0, when.clone()))
+            .filter(|event| matches!(event, Event::Slowdown { .. }))
+            .collect();
+        let (_, _, cause) = slowdown(&events);
+        assert!(is_expected(&cause), "{cause:?}");
+    }
+}
+
+#[test]
+fn what_has_begun_is_ended_with_the_watching() {
+    let mut rig = Rig::new();
+    rig.step(&roomy());
+    rig.generate_for(10, 50, 0);
+    let hot = DeviceSample::new(0).throttle(HOT, None);
+    let begun: usize = (0..10)
+        .map(|_| rig.generate(10, 0, on_first(hot.clone())).len())
+        .sum();
+    let mut events = Vec::new();
+    rig.rules.end(&mut events);
+    assert_eq!((begun, events.len()), (3, 3));
+    assert!(events.iter().all(Event::is_end));
+    events.clear();
+    rig.rules.end(&mut events);
+    assert_eq!(events, []);
+}

@@ -1,0 +1,190 @@
+//! What holds of the rules whatever is sampled.
+
+use std::collections::BTreeMap;
+
+use proptest::prelude::*;
+
+use super::{NEEDED, Rig, on_first};
+use crate::machine::{GpuProcess, ThrottleReason, mib};
+use crate::watch::event::Event;
+use crate::watch::sample::{DeviceSample, Sample};
+use crate::watch::settings::Settings;
+
+/// What another program must take to be told of.
+const NOTABLE: u64 = mib(256);
+
+/// The condition that an event is of, whichever its end.
+fn condition(event: &Event) -> String {
+    match event {
+        Event::MemoryPressure { device, .. } | Event::MemoryRelieved { device, .. } => {
+            format!("pressure {device}")
+        }
+        Event::RoomGained { device, .. } | Event::RoomLost { device, .. } => {
+            format!("room {device}")
+        }
+        Event::Throttled { device, .. } | Event::Unthrottled { device, .. } => {
+            format!("clocks {device}")
+        }
+        Event::OtherProcess { device, pid, .. } | Event::OtherProcessGone { device, pid, .. } => {
+            format!("process {pid} {device}")
+        }
+        Event::Slowdown { .. } | Event::SpeedRecovered { .. } => "speed".to_owned(),
+    }
+}
+
+/// Whether a sample shows what an event says that began or ended.
+fn is_shown(event: &Event, sample: &Sample) -> bool {
+    let seen = |device: &str| &sample.devices[usize::from(device == "SIM1")];
+    let takes = |device: &str, pid: u32| {
+        let processes = seen(device).processes.iter().flatten();
+        let held = processes.filter(|process| process.pid == pid);
+        held.filter_map(|process| process.bytes).max().unwrap_or(0)
+    };
+    let is_hot = |device: &str| {
+        let reasons = seen(device).throttle.as_deref();
+        reasons.map(|reasons| reasons.contains(&ThrottleReason::Heat))
+    };
+    match event {
+        Event::MemoryPressure { device, free, .. } => {
+            seen(device).free == Some(*free) && *free < NEEDED
+        }
+        Event::MemoryRelieved { device, free } => {
+            seen(device).free == Some(*free) && *free >= NEEDED
+        }
+        Event::RoomGained {
+            device,
+            free,
+            before,
+        } => seen(device).free == Some(*free) && free > before,
+        Event::RoomLost { device, free } => seen(device).free == Some(*free),
+        Event::Throttled { device, .. } => is_hot(device) == Some(true),
+        Event::Unthrottled { device, .. } => is_hot(device) == Some(false),
+        Event::OtherProcess { device, pid, .. } => takes(device, *pid) >= NOTABLE,
+        Event::OtherProcessGone { device, .. } => seen(device).processes.is_some(),
+        Event::Slowdown {
+            expected, observed, ..
+        } => *observed < 0.7 * expected,
+        Event::SpeedRecovered { expected, observed } => *observed > 0.7 * expected,
+    }
+}
+
+fn any_device() -> impl Strategy<Value = DeviceSample> {
+    let free = prop::option::weighted(0.9, (0u64..1_000).prop_map(mib));
+    let throttle = prop::option::weighted(0.9, prop::collection::vec(any_reason(), 0..2));
+    let process = (
+        1u32..4,
+        prop::option::weighted(0.9, (0u64..600).prop_map(mib)),
+    );
+    let processes = prop::collection::vec(process, 0..3);
+    let processes = prop::option::weighted(0.7, processes);
+    (free, throttle, processes).prop_map(|(free, throttle, processes)| {
+        let process = |(pid, bytes)| GpuProcess {
+            bytes,
+            ..GpuProcess::new(pid)
+        };
+        DeviceSample {
+            free,
+            on_host: None,
+            throttle,
+            temperature: None,
+            processes: processes.map(|all| all.into_iter().map(process).collect()),
+        }
+    })
+}
+
+fn any_reason() -> impl Strategy<Value = ThrottleReason> {
+    prop_oneof![Just(ThrottleReason::PowerLimit), Just(ThrottleReason::Heat)]
+}
+
+/// Samples with the tokens generated in each second. What a sample shows lasts for some of them, as it does on real machines.
+fn any_samples() -> impl Strategy<Value = Vec<(Sample, u64)>> {
+    let devices = prop::collection::vec(any_device(), 2);
+    let second = (devices, 0u64..80, 1usize..10);
+    prop::collection::vec(second, 0..40).prop_map(|samples| {
+        let lasting = samples.into_iter().flat_map(|(devices, tokens, seconds)| {
+            std::iter::repeat_n((Sample::new(devices), tokens), seconds)
+        });
+        lasting.collect()
+    })
+}
+
+proptest! {
+    #[test]
+    fn every_event_is_shown_by_its_sample_alternates_and_is_seldom(samples in any_samples()) {
+        let mut rig = Rig::new();
+        let mut begun: BTreeMap<String, Vec<u64>> = BTreeMap::new();
+        let mut on: BTreeMap<String, bool> = BTreeMap::new();
+        for (sample, tokens) in &samples {
+            let second = rig.second;
+            for event in rig.generate(*tokens, 0, sample.clone()) {
+                prop_assert!(is_shown(&event, sample), "{event} of {sample:?}");
+                let of = condition(&event);
+                let was_on = on.insert(of.clone(), !event.is_end()).unwrap_or(false);
+                prop_assert_eq!(was_on, event.is_end(), "{} twice", event);
+                if !event.is_end() {
+                    begun.entry(of).or_default().push(second);
+                }
+            }
+        }
+        let calm = Settings::default().calm.as_secs();
+        for (of, seconds) in begun {
+            let apart = seconds.windows(2).all(|pair| pair[1] - pair[0] >= calm);
+            prop_assert!(apart, "{} began at {:?}", of, seconds);
+        }
+    }
+
+    #[test]
+    fn when_all_is_well_for_good_everything_has_ended(samples in any_samples()) {
+        let mut rig = Rig::new();
+        // The speed that it is held to later.
+        rig.generate_for(5, 80, 0);
+        let mut open = 0i32;
+        let well = || {
+            let device = DeviceSample::new(mib(900)).throttle([], None).processes([]);
+            (Sample::new([device.clone(), device]), 80)
+        };
+        for (sample, tokens) in samples.into_iter().chain((0..20).map(|_| well())) {
+            for event in rig.generate(tokens, 0, sample) {
+                open += if event.is_end() { -1 } else { 1 };
+            }
+        }
+        prop_assert_eq!(open, 0);
+    }
+
+    #[test]
+    fn less_free_memory_is_never_less_pressure(
+        frees in prop::collection::vec((prop::option::weighted(0.9, 0u64..300), 0u64..100), 0..100),
+    ) {
+        let (mut less, mut more) = (Rig::new(), Rig::new());
+        let (mut pressed_less, mut pressed_more) = (false, false);
+        let step = |rig: &mut Rig, free: Option<u64>, pressed: &mut bool| {
+            let device = DeviceSample { free: free.map(mib), ..DeviceSample::default() };
+            for event in rig.step(&on_first(device)) {
+                match event {
+                    Event::MemoryPressure { .. } => *pressed = true,
+                    Event::MemoryRelieved { .. } => *pressed = false,
+                    _ => {}
+                }
+            }
+        };
+        for (free, beside) in frees {
+            step(&mut less, free, &mut pressed_less);
+            step(&mut more, free.map(|free| free + beside), &mut pressed_more);
+            prop_assert!(pressed_less || !pressed_more);
+        }
+    }
+
+    #[test]
+    fn no_number_of_programs_floods(listings in prop::collection::vec(any::<u32>(), 1..60)) {
+        let mut rig = Rig::new();
+        rig.step(&on_first(DeviceSample::default().processes([])));
+        let mut begun = 0;
+        for from in listings {
+            let all = (0..100).map(|n| GpuProcess::new(from.wrapping_add(n)).bytes(mib(999)));
+            let seen = on_first(DeviceSample::default().processes(all.collect::<Vec<_>>()));
+            begun += rig.step(&seen).iter().filter(|event| !event.is_end()).count();
+        }
+        let calm = Settings::default().calm.as_secs();
+        prop_assert!(begun <= 16 * (usize::try_from(rig.second / calm).unwrap() + 1));
+    }
+}

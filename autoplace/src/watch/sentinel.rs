@@ -1,0 +1,292 @@
+//! The thread that watches.
+
+use std::fmt;
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender, SyncSender, TrySendError};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use super::error::Error;
+use super::event::Event;
+use super::rules::Rules;
+use super::sample::Source;
+use super::settings::Settings;
+
+/// Events that wait for a reader; those that come while so many wait are not kept.
+const WAITING: usize = 256;
+/// The sentinel rests this many times as long as its last sample took, so that it takes at most 1 % of a core.
+const REST: u32 = 99;
+/// The longest rest, in intervals: a sample that took long because the machine is busy says nothing of the next.
+const LONGEST_REST: u32 = 30;
+/// The shortest interval.
+const SHORTEST: Duration = Duration::from_millis(1);
+
+/// What is called with each event, on the sentinel's thread.
+type Callback = Box<dyn FnMut(&Event) + Send>;
+
+/// Watches a model in a thread of its own, until it or the model is dropped.
+///
+/// Its events wait here to be [received](Self::events), are told to `tracing` (what is wrong as warnings, the rest as information), and are given to
+/// a [callback](SentinelBuilder::on_event) if there is one. It does not keep the model loaded, nor the process running.
+///
+/// ```no_run
+/// # #[cfg(feature = "llama")] {
+/// use autoplace::Model;
+/// use autoplace::watch::Sentinel;
+/// let model = Model::load("model.gguf")?;
+/// let sentinel = Sentinel::watch(&model)?;
+/// // ... generate, and now and then:
+/// for event in sentinel.events().try_iter() {
+///     eprintln!("{event}");
+/// }
+/// # }
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub struct Sentinel {
+    events: Receiver<Event>,
+    /// The thread ends when this is dropped.
+    stop: Option<Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Sentinel {
+    /// Watches this model with the usual settings.
+    ///
+    /// # Errors
+    ///
+    /// As [`SentinelBuilder::watch_source`].
+    #[cfg(feature = "llama")]
+    pub fn watch(model: &crate::load::Model) -> Result<Self, Error> {
+        Self::builder().watch(model)
+    }
+
+    /// Describes a sentinel: how often it looks, and what is worth a word.
+    pub fn builder() -> SentinelBuilder {
+        SentinelBuilder {
+            settings: Settings::default(),
+            callback: None,
+        }
+    }
+
+    /// The events: take those that wait with `try_iter`, or wait for the next one with `recv_timeout`. At most 256 wait. Once the watching has
+    /// ended and they are taken, it is disconnected.
+    #[must_use]
+    pub const fn events(&self) -> &Receiver<Event> {
+        &self.events
+    }
+
+    /// Whether the model is still watched.
+    #[must_use]
+    pub fn is_watching(&self) -> bool {
+        let thread = self.thread.as_ref();
+        thread.is_some_and(|thread| !thread.is_finished())
+    }
+}
+
+impl Drop for Sentinel {
+    fn drop(&mut self) {
+        drop(self.stop.take());
+        let Some(thread) = self.thread.take() else {
+            return;
+        };
+        // A callback may drop it: a thread cannot wait for itself.
+        if thread.thread().id() != thread::current().id() {
+            // It failed only where a callback panicked, which has been printed.
+            let _ = thread.join();
+        }
+    }
+}
+
+impl fmt::Debug for Sentinel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Sentinel")
+            .field("is_watching", &self.is_watching())
+            .finish_non_exhaustive()
+    }
+}
+
+/// A sentinel being described: finish it with [`watch`](Self::watch).
+#[must_use = "nothing is watched until `watch` is called"]
+pub struct SentinelBuilder {
+    settings: Settings,
+    callback: Option<Callback>,
+}
+
+impl SentinelBuilder {
+    /// From one sample to the next; at least a millisecond. Default: a second. It rests longer where samples take more than 1 % of it.
+    pub fn interval(mut self, interval: Duration) -> Self {
+        self.settings.interval = interval.max(SHORTEST);
+        self
+    }
+
+    /// From one look at the programs on the GPUs to the next. Default: five seconds, and at once where they may explain something.
+    pub fn process_interval(mut self, interval: Duration) -> Self {
+        self.settings.process_interval = interval;
+        self
+    }
+
+    /// For how long clocks must be held down, room be gained or generation be slow before it is told. Default: two seconds. Memory pressure
+    /// and other programs are told at once.
+    pub fn patience(mut self, patience: Duration) -> Self {
+        self.settings.patience = patience;
+        self
+    }
+
+    /// For how long a condition must not hold before its end is told, and so the shortest time from one telling of it to the next. Default:
+    /// five seconds.
+    pub fn calm(mut self, calm: Duration) -> Self {
+        self.settings.calm = calm;
+        self
+    }
+
+    /// Bytes that must stay free on each GPU. Default: what the plan keeps for growth, at most half of what it left beside that
+    /// ([`ModelSource`](super::ModelSource) says why).
+    pub fn memory_below(mut self, bytes: u64) -> Self {
+        self.settings.needed = Some(bytes);
+        self
+    }
+
+    /// The part of its own speed below which a model is slow, between 0 and 1. Default: 0.7.
+    pub fn slower_than(mut self, part: f64) -> Self {
+        self.settings.slow = if part.is_nan() {
+            0.0
+        } else {
+            part.clamp(0.0, 1.0)
+        };
+        self
+    }
+
+    /// Tokens over which its speed is taken; at least 1. Default: 32.
+    pub fn window(mut self, tokens: u64) -> Self {
+        self.settings.window = tokens.max(1);
+        self
+    }
+
+    /// Tokens that it generates before its own speed is learned, from the window after them. Default: 16.
+    pub fn warm_up(mut self, tokens: u64) -> Self {
+        self.settings.warm_up = tokens;
+        self
+    }
+
+    /// Called with each event, on the sentinel's thread: while it runs nothing is watched.
+    pub fn on_event(mut self, callback: impl FnMut(&Event) + Send + 'static) -> Self {
+        self.callback = Some(Box::new(callback));
+        self
+    }
+
+    /// Watches this model.
+    ///
+    /// # Errors
+    ///
+    /// As [`watch_source`](Self::watch_source).
+    #[cfg(feature = "llama")]
+    pub fn watch(self, model: &crate::load::Model) -> Result<Sentinel, Error> {
+        self.watch_source(super::ModelSource::new(model))
+    }
+
+    /// Watches what a source tells.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NothingToWatch`] where the source has nothing, [`Error::Thread`] when the system gives no thread.
+    pub fn watch_source(self, mut source: impl Source + 'static) -> Result<Sentinel, Error> {
+        let watched = source.watched().ok_or(Error::NothingToWatch)?;
+        let (sender, events) = mpsc::sync_channel(WAITING);
+        let (stop, stopped) = mpsc::channel();
+        let mut watch = Watch {
+            placement: watched.placement,
+            rules: Rules::new(self.settings.clone(), watched),
+            settings: self.settings,
+            source,
+            teller: Teller {
+                sender,
+                callback: self.callback,
+            },
+        };
+        let thread = thread::Builder::new()
+            .name("autoplace-watch".to_owned())
+            .spawn(move || watch.run(&stopped))?;
+        Ok(Sentinel {
+            events,
+            stop: Some(stop),
+            thread: Some(thread),
+        })
+    }
+}
+
+impl fmt::Debug for SentinelBuilder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SentinelBuilder")
+            .field("settings", &self.settings)
+            .finish_non_exhaustive()
+    }
+}
+
+/// What the thread works with.
+struct Watch<S> {
+    settings: Settings,
+    source: S,
+    /// How often the model had been placed anew when the rules were made.
+    placement: u64,
+    rules: Rules,
+    teller: Teller,
+}
+
+impl<S: Source> Watch<S> {
+    fn run(&mut self, stopped: &Receiver<()>) {
+        let began = Instant::now();
+        let mut asked_at: Option<Duration> = None;
+        let mut events = Vec::new();
+        loop {
+            let at = began.elapsed();
+            let due = |asked: Duration| at.saturating_sub(asked) >= self.settings.process_interval;
+            let processes = asked_at.is_none_or(due) || self.rules.wants_processes();
+            if processes {
+                asked_at = Some(at);
+            }
+            let Some(sample) = self.source.sample(processes) else {
+                return;
+            };
+            if sample.placement == self.placement {
+                self.rules.step(at, &sample, &mut events);
+            } else {
+                // Another placement has other GPUs and another speed: the sample is not of those that were watched.
+                asked_at = None;
+                let Some(watched) = self.source.watched() else {
+                    return;
+                };
+                self.placement = watched.placement;
+                self.rules.end(&mut events);
+                self.rules = Rules::new(self.settings.clone(), watched);
+            }
+            let took = began.elapsed().saturating_sub(at);
+            for event in events.drain(..) {
+                self.teller.tell(event);
+            }
+            let interval = self.settings.interval;
+            let rest = (took * REST).min(interval * LONGEST_REST);
+            match stopped.recv_timeout(interval.max(rest)) {
+                Err(RecvTimeoutError::Timeout) => {}
+                Ok(()) | Err(RecvTimeoutError::Disconnected) => return,
+            }
+        }
+    }
+}
+
+/// Where events go.
+struct Teller {
+    sender: SyncSender<Event>,
+    callback: Option<Callback>,
+}
+
+impl Teller {
+    fn tell(&mut self, event: Event) {
+        event.trace();
+        if let Some(callback) = &mut self.callback {
+            callback(&event);
+        }
+        // Without its receiver the sentinel is being dropped.
+        if let Err(TrySendError::Full(event)) = self.sender.try_send(event) {
+            tracing::debug!(%event, "nobody reads the sentinel's events: not kept");
+        }
+    }
+}
