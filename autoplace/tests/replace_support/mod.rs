@@ -11,6 +11,8 @@ use autoplace::memory::Headroom;
 use autoplace::plan::{GpuLayers, Plan, Request};
 use autoplace::{Model, ModelBuilder};
 
+pub(crate) const PROMPT: &str = "And the king said unto his servants,";
+
 /// Registered cards are GPUs of the whole process: one test at a time.
 pub(crate) fn alone() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());
@@ -47,6 +49,23 @@ pub(crate) fn plan(path: &Path, request: &Request, layers: u32) -> Plan {
 pub(crate) fn load(path: &Path, request: &Request, layers: u32) -> Model {
     let exactly = request.clone().gpu_layers(GpuLayers::Exactly(layers));
     builder(path, &exactly).load().unwrap()
+}
+
+/// Greedy, and by chance with a penalty: everything that a sampler remembers.
+pub(crate) fn generations(model: &Model, prompt: &str, tokens: usize) -> [Generate; 2] {
+    [
+        model
+            .generate(prompt)
+            .temperature(0.0)
+            .repeat_penalty(1.2)
+            .max_tokens(tokens),
+        model
+            .generate(prompt)
+            .seed(7)
+            .temperature(1.2)
+            .repeat_penalty(1.3)
+            .max_tokens(tokens),
+    ]
 }
 
 /// The text of a stream, with something done before each of its pieces.
