@@ -278,6 +278,20 @@ int32_t shim_context_copies(const llama_context * ctx) {
     return ggml_backend_sched_get_n_copies(ctx->get_sched());
 }
 
+bool shim_context_reserve(llama_context * ctx, uint32_t n_tokens, shim_error * error) {
+    // Nothing is computed, so that assertions can be errors.
+    return guarded(error, false, [&] {
+        const llama_cparams & cparams = ctx->get_cparams();
+        llama_memory_context_ptr mctx;
+        if (llama_memory_t memory = llama_get_memory(ctx)) {
+            mctx = memory->init_full();
+        }
+        const uint32_t n_seqs    = cparams.n_seq_max;
+        const uint32_t n_outputs = std::min(std::max(n_tokens, n_seqs), cparams.n_outputs_max);
+        return ctx->graph_reserve(n_tokens, n_seqs, std::max(n_outputs, 1u), mctx.get()) != nullptr;
+    });
+}
+
 bool shim_memory_clear(llama_context * ctx, bool data, shim_error * error) {
     return guarded(error, false, [&] { llama_memory_clear(llama_get_memory(ctx), data); return true; });
 }

@@ -86,6 +86,8 @@ float * shim_logits(struct llama_context * ctx, int32_t index, struct shim_error
 int32_t shim_memory_breakdown(struct llama_context * ctx, struct shim_memory_row * rows, int32_t n_max, struct shim_error * error);
 // Copies of a graph that may be computed at once: 1, or 4 with pipeline parallelism.
 int32_t shim_context_copies(const struct llama_context * ctx);
+// Grows the compute buffers to what a graph of so many tokens takes at the context's full length. False where they find no room.
+bool    shim_context_reserve(struct llama_context * ctx, uint32_t n_tokens, struct shim_error * error);
 
 bool shim_memory_clear  (struct llama_context * ctx, bool data, struct shim_error * error);
 bool shim_memory_seq_rm (struct llama_context * ctx, llama_seq_id seq, llama_pos p0, llama_pos p1, struct shim_error * error);

@@ -3195,6 +3195,11 @@ unsafe extern "C" {
         error: *mut shim_error,
     ) -> i32;
     pub fn shim_context_copies(ctx: *const llama_context) -> i32;
+    pub fn shim_context_reserve(
+        ctx: *mut llama_context,
+        n_tokens: u32,
+        error: *mut shim_error,
+    ) -> bool;
     pub fn shim_memory_clear(ctx: *mut llama_context, data: bool, error: *mut shim_error) -> bool;
     pub fn shim_memory_seq_rm(
         ctx: *mut llama_context,

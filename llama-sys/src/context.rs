@@ -289,6 +289,40 @@ impl Context {
         }
     }
 
+    /// Grows the compute buffers to what a graph of `n_tokens` takes at the full length of the context, shared out evenly over all
+    /// sequences. Computes nothing, and shrinks nothing.
+    ///
+    /// llama.cpp itself reserves for `n_ubatch` tokens and for one token of each sequence (llama-context.cpp, `sched_reserve`). A number
+    /// between them may be computed by other devices, and need more: a GPU takes the host's weights from 32 tokens on only.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::InvalidParameter`] for no token or more than [`n_ubatch`](Self::n_ubatch). [`Error::Call`] where a buffer finds no
+    /// room ([`Error::out_of_memory`] says which); the context is unusable from then on.
+    pub fn reserve(&mut self, n_tokens: u32) -> Result<(), Error> {
+        self.check_usable()?;
+        if n_tokens == 0 || n_tokens > self.n_ubatch || self.model().is_no_alloc() {
+            return Err(Error::parameter(
+                "n_tokens",
+                n_tokens,
+                format!("1 to n_ubatch, {}, of a model with data", self.n_ubatch),
+            ));
+        }
+        shim::accepted(
+            // SAFETY: the context lives and is borrowed mutably; the number of tokens was checked against what it was made for.
+            |error| unsafe { raw::shim_context_reserve(self.as_ptr(), n_tokens, error) },
+            |reserved| *reserved,
+        )
+        .map(drop)
+        .map_err(|failure| {
+            self.poison(&failure);
+            Error::Call {
+                what: "reserving compute buffers",
+                failure,
+            }
+        })
+    }
+
     /// The logits of token `index` of the last batch; -1 is the last output. One number per token of the vocabulary.
     ///
     /// # Errors

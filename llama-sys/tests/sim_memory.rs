@@ -3,7 +3,7 @@
 mod sim_support;
 
 use llama_sys::sim::{Rules, SimGpu};
-use llama_sys::{Device, Error, LoadMode, Model};
+use llama_sys::{Batch, Device, Error, LoadMode, Model};
 use sim_support::{
     MIB, accounted, alone, card, context, demo_path, greedy, load, params, try_context, try_load,
 };
@@ -194,4 +194,45 @@ fn a_load_that_allocates_nothing_takes_nothing_and_tells_what_a_real_one_takes()
         accounted(&predicted, &gpu),
         accounted(&context.memory_breakdown().unwrap(), &gpu)
     );
+}
+
+#[test]
+fn what_was_reserved_for_is_computed_without_another_byte() {
+    let _alone = alone();
+    let gpu = SimGpu::builder("SIM card")
+        .total(64 * MIB)
+        .rules(Rules::Cuda)
+        .register()
+        .unwrap();
+    // Part of the layers: the host's weights are used by the card from 32 tokens on.
+    let model = load(&[&gpu], 3);
+    let mut context = context(&model);
+    let at_first = gpu.used();
+    context.reserve(31).unwrap();
+    context.reserve(1).unwrap();
+    assert!(gpu.used() >= at_first, "nothing shrinks");
+    let reserved = gpu.used();
+    for n_tokens in [1, 2, 7, 30, 31, 32, 33] {
+        context.kv_clear().unwrap();
+        let mut batch = Batch::with_capacity(n_tokens);
+        for position in 0..n_tokens {
+            let last = position + 1 == n_tokens;
+            batch.add(1, i32::try_from(position).unwrap(), 0, last);
+        }
+        context.decode(&batch).unwrap();
+        assert_eq!(gpu.used(), reserved, "{n_tokens} tokens");
+    }
+}
+
+#[test]
+fn numbers_of_tokens_that_no_computation_has_are_not_reserved_for() {
+    let _alone = alone();
+    let gpu = card(64 * MIB);
+    let model = load(&[&gpu], -1);
+    let mut context = context(&model);
+    for n_tokens in [0, context.n_ubatch() + 1] {
+        let refused = context.reserve(n_tokens);
+        assert!(matches!(refused, Err(Error::InvalidParameter { .. })));
+    }
+    context.reserve(context.n_ubatch()).unwrap();
 }
