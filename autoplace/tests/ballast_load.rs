@@ -1,4 +1,5 @@
-//! Memory that somebody else takes between plan and load, on simulated GPUs: the load fails before it begins, and says of what.
+//! Memory that somebody else takes between plan and load, on simulated GPUs, of a load that is tried once: it fails before it begins, and
+//! says of what. `load_contract.rs` has those that are tried again.
 
 #![cfg(feature = "llama")]
 
@@ -18,6 +19,7 @@ fn builder(before: &Machine) -> ModelBuilder {
     Model::builder(demo_path())
         .headroom(Headroom::Bytes(0))
         .machine(before.clone())
+        .attempts(1)
         .threads(1)
 }
 

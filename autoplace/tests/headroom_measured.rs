@@ -1,4 +1,4 @@
-//! A loaded model measures what its GPUs took beside llama.cpp's buffers, and the next plan leaves that free. On simulated GPUs
+//! A load measures what its GPUs took beside llama.cpp's buffers, and the next plan leaves that free. On simulated GPUs
 //! whose drivers and pools take memory like real ones.
 
 #![cfg(feature = "llama")]
@@ -10,10 +10,8 @@ use std::path::Path;
 use std::sync::Arc;
 
 use autoplace::llama_sys::sim::{Rules, SimGpu, SimGpuBuilder};
-use autoplace::load::{self, Doubt, Leases, MeasuredHeadroom};
-use autoplace::machine::{
-    Detector, GgmlDevice, GgmlKind, HeadroomCache, LearnedHeadroom, Machine, mib,
-};
+use autoplace::load::{self, Doubt, GpuReport, Leases};
+use autoplace::machine::{Detector, GgmlDevice, GgmlKind, LearnedHeadroom, Machine, gib, mib};
 use autoplace::memory::Headroom;
 use autoplace::{Model, ModelBuilder};
 use native_support::demo_path;
@@ -46,9 +44,10 @@ fn machine(gpu: &SimGpu, folder: &Path) -> Machine {
         .detect_with(&[described])
 }
 
-fn builder(machine: Machine) -> ModelBuilder {
+fn builder(machine: Machine, folder: &Path) -> ModelBuilder {
     Model::builder(demo_path())
         .headroom(Headroom::Tight)
+        .headroom_folder(folder)
         .machine(machine)
         // The card has an address, by which other loads of this user would know it.
         .leases(Leases::none())
@@ -57,21 +56,21 @@ fn builder(machine: Machine) -> ModelBuilder {
 }
 
 /// A load during which the driver takes [`DRIVER`] for itself.
-fn load(gpu: &Arc<SimGpu>, machine: Machine) -> Model {
+fn load(gpu: &Arc<SimGpu>, folder: &Path) -> Model {
     let card = Arc::clone(gpu);
     let driver = move |_| {
         card.set_taken(DRIVER);
         true
     };
-    builder(machine).progress(driver).load().unwrap()
+    let builder = builder(machine(gpu, folder), folder);
+    builder.progress(driver).load().unwrap()
 }
 
-fn measure(model: &Model, folder: &Path) -> MeasuredHeadroom {
-    let mut measured = model
-        .measure_headroom_into(&HeadroomCache::at(folder))
-        .unwrap();
-    assert_eq!(measured.len(), 1);
-    measured.remove(0)
+/// What the load says of its only GPU.
+fn measured(model: &Model) -> GpuReport {
+    let report = model.report();
+    assert_eq!(report.gpus.len(), 1, "{report}");
+    report.gpus[0].clone()
 }
 
 fn parts(learned: &LearnedHeadroom) -> (u64, u64) {
@@ -82,52 +81,56 @@ fn parts(learned: &LearnedHeadroom) -> (u64, u64) {
 fn what_driver_and_pools_took_is_measured_to_the_byte_and_found_by_the_next_plan() {
     let _alone = alone();
     let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
     let gpu = Arc::new(card().register().unwrap());
-    let before = machine(&gpu, folder.path());
-    assert_eq!(before.gpus[0].learned, None);
+    assert_eq!(machine(&gpu, folder).gpus[0].learned, None);
 
-    let model = load(&gpu, before);
+    let model = load(&gpu, folder);
     assert!(model.placement().full_offload);
-    let measured = measure(&model, folder.path());
+    let measured = measured(&model);
     assert_eq!(measured.device, gpu.device().name());
-    assert_eq!(measured.allocated, Some(gpu.used()));
+    assert_eq!(
+        measured.allocated.map(|bytes| bytes.total()),
+        Some(gpu.used())
+    );
     assert_eq!(parts(&measured.learned.unwrap()), (DRIVER, POOLS));
+    assert_eq!(measured.beyond(), Some(DRIVER + POOLS));
     drop(model);
     gpu.set_taken(0);
 
-    let mut again = machine(&gpu, folder.path());
+    let mut again = machine(&gpu, folder);
     assert_eq!(again.gpus[0].learned, Some(measured.learned.unwrap()));
     // As on a card whose driver tells its version: what was measured counts instead of the table.
     again.gpus[0].driver = Some("550.54.14".to_owned());
-    let plan = builder(again.clone()).plan().unwrap();
+    let plan = builder(again.clone(), folder).plan().unwrap();
     let headroom = plan.gpus().next().unwrap().headroom;
     assert_eq!((headroom.driver, headroom.growth), (DRIVER, POOLS));
     // For a larger batch than it was learned with, the table's growth.
-    let larger = builder(again).batch(512).plan().unwrap();
+    let larger = builder(again, folder).batch(512).plan().unwrap();
     assert!(larger.gpus().next().unwrap().headroom.growth > mib(32));
 }
 
 #[test]
-fn what_was_learned_is_enough_to_the_last_byte_and_without_it_the_pools_find_no_room() {
+fn what_was_learned_is_enough_to_the_last_byte_and_without_it_the_load_backs_off() {
     let _alone = alone();
     let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
     let (needed, kept) = {
         let gpu = Arc::new(card().register().unwrap());
-        let model = load(&gpu, machine(&gpu, folder.path()));
-        measure(&model, folder.path());
+        drop(load(&gpu, folder));
         gpu.set_taken(0);
-        let mut again = machine(&gpu, folder.path());
+        let mut again = machine(&gpu, folder);
         again.gpus[0].driver = Some("550.54.14".to_owned());
-        let plan = builder(again).plan().unwrap();
+        let plan = builder(again, folder).plan().unwrap();
         let planned = plan.gpus().next().unwrap().clone();
         (planned.footprint.total(), planned.headroom.total())
     };
     // A card with so much free: the same name, so that the same was learned.
     let small = |total| Arc::new(card().total(total).register().unwrap());
     let plan = |gpu: &SimGpu, headroom| {
-        let mut machine = machine(gpu, folder.path());
+        let mut machine = machine(gpu, folder);
         machine.gpus[0].driver = Some("550.54.14".to_owned());
-        builder(machine).headroom(headroom)
+        builder(machine, folder).headroom(headroom)
     };
     let generate = |model: &Model| model.generate("And").max_tokens(4).text();
 
@@ -144,6 +147,7 @@ fn what_was_learned_is_enough_to_the_last_byte_and_without_it_the_pools_find_no_
     });
     let model = model.load().unwrap();
     assert!(model.placement().full_offload);
+    assert_eq!(model.report().tries(), 1);
     generate(&model).unwrap();
     assert_eq!(gpu.free(), kept - DRIVER - POOLS);
     drop(model);
@@ -151,23 +155,9 @@ fn what_was_learned_is_enough_to_the_last_byte_and_without_it_the_pools_find_no_
 
     let gpu = small(needed + POOLS - 1);
     let model = plan(&gpu, Headroom::Bytes(0)).load().unwrap();
-    generate(&model).unwrap_err();
-    assert_eq!(gpu.grown(), 0);
-}
-
-#[test]
-fn the_context_is_empty_afterwards_and_generates_the_same_text() {
-    let _alone = alone();
-    let folder = tempfile::tempdir().unwrap();
-    let gpu = Arc::new(card().register().unwrap());
-    let model = load(&gpu, machine(&gpu, folder.path()));
-    let text = || {
-        let generation = model.generate("And it came to pass").temperature(0.0);
-        generation.max_tokens(16).text().unwrap()
-    };
-    let before = text();
-    measure(&model, folder.path());
-    assert_eq!(text(), before);
+    assert!(model.report().tries() > 1, "{}", model.report());
+    assert!(!model.placement().full_offload);
+    generate(&model).unwrap();
 }
 
 #[test]
@@ -175,26 +165,12 @@ fn a_context_that_one_batch_fills_is_measured_too() {
     let _alone = alone();
     let folder = tempfile::tempdir().unwrap();
     let gpu = Arc::new(card().register().unwrap());
-    let model = builder(machine(&gpu, folder.path()))
+    let model = builder(machine(&gpu, folder.path()), folder.path())
         .context(autoplace::plan::Context::Tokens(256))
         .batch(512)
         .load()
         .unwrap();
-    let learned = measure(&model, folder.path()).learned.unwrap();
-    assert_eq!(parts(&learned), (0, POOLS));
-}
-
-#[test]
-fn while_a_stream_lives_there_is_nothing_to_measure_with() {
-    let _alone = alone();
-    let folder = tempfile::tempdir().unwrap();
-    let gpu = Arc::new(card().register().unwrap());
-    let model = load(&gpu, machine(&gpu, folder.path()));
-    let stream = model.generate("And").stream().unwrap();
-    let busy = model.measure_headroom_into(&HeadroomCache::at(folder.path()));
-    assert!(matches!(busy, Err(load::Error::Busy)), "{busy:?}");
-    drop(stream);
-    assert!(measure(&model, folder.path()).learned.is_ok());
+    assert_eq!(parts(&measured(&model).learned.unwrap()), (0, POOLS));
 }
 
 #[test]
@@ -202,28 +178,19 @@ fn from_memory_that_another_program_takes_meanwhile_nothing_is_learned() {
     let _alone = alone();
     let folder = tempfile::tempdir().unwrap();
     let gpu = Arc::new(card().register().unwrap());
-    let model = load(&gpu, machine(&gpu, folder.path()));
-    gpu.set_taken(DRIVER + mib(500));
-    let measured = measure(&model, folder.path());
-    assert_eq!(measured.learned, Err(Doubt::Disturbed));
+    let other = Arc::clone(&gpu);
+    let model = builder(machine(&gpu, folder.path()), folder.path())
+        .progress(move |_| {
+            other.set_taken(gib(4));
+            true
+        })
+        .load()
+        .unwrap();
+    assert_eq!(measured(&model).learned, Err(Doubt::Disturbed));
     assert_eq!(machine(&gpu, folder.path()).gpus[0].learned, None);
-}
-
-#[test]
-fn a_second_model_on_the_card_is_no_growth_of_the_first() {
-    let _alone = alone();
-    let folder = tempfile::tempdir().unwrap();
-    let gpu = Arc::new(card().register().unwrap());
-    let model = load(&gpu, machine(&gpu, folder.path()));
-    // Large enough to be noticed.
-    let request = |model: ModelBuilder| model.context(autoplace::plan::Context::Tokens(65_536));
-    let second = request(builder(machine(&gpu, folder.path()))).load();
-    let second = second.unwrap();
-    assert!(second.allocated().gpus[0].total() > mib(64));
-    assert_eq!(
-        measure(&model, folder.path()).learned,
-        Err(Doubt::Disturbed)
-    );
+    // There is room enough, so that nothing has to be done about it.
+    assert_eq!(model.report().tries(), 1);
+    assert_eq!(model.report().notes.len(), 1, "{}", model.report());
 }
 
 #[test]
@@ -231,13 +198,25 @@ fn of_a_gpu_with_the_output_layer_alone_nothing_is_learned() {
     let _alone = alone();
     let folder = tempfile::tempdir().unwrap();
     let gpu = Arc::new(card().register().unwrap());
-    let model = builder(machine(&gpu, folder.path()))
+    let model = builder(machine(&gpu, folder.path()), folder.path())
         .gpu_layers(autoplace::plan::GpuLayers::Exactly(1))
         .load()
         .unwrap();
-    let measured = measure(&model, folder.path());
-    assert_eq!(measured.learned, Err(Doubt::OneLayer));
+    assert_eq!(measured(&model).learned, Err(Doubt::OneLayer));
     assert_eq!(machine(&gpu, folder.path()).gpus[0].learned, None);
+}
+
+#[test]
+fn without_a_warm_up_nothing_is_learned() {
+    let _alone = alone();
+    let folder = tempfile::tempdir().unwrap();
+    let gpu = Arc::new(card().register().unwrap());
+    let model = builder(machine(&gpu, folder.path()), folder.path())
+        .verify(load::Verify::Off)
+        .load()
+        .unwrap();
+    assert_eq!(measured(&model).learned, Err(Doubt::NotComputed));
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
 }
 
 #[test]
@@ -246,9 +225,9 @@ fn the_most_of_several_loads_is_kept() {
     let folder = tempfile::tempdir().unwrap();
     for (pools, most) in [(mib(3), mib(3)), (mib(7), mib(7)), (mib(2), mib(7))] {
         let gpu = Arc::new(card().growth(pools).register().unwrap());
-        let model = load(&gpu, machine(&gpu, folder.path()));
-        let measured = measure(&model, folder.path()).learned.unwrap();
-        assert_eq!(parts(&measured), (DRIVER, pools));
+        let model = load(&gpu, folder.path());
+        let learned = measured(&model).learned.unwrap();
+        assert_eq!(parts(&learned), (DRIVER, pools));
         drop(model);
         gpu.set_taken(0);
         let kept = machine(&gpu, folder.path()).gpus[0].learned.unwrap();
@@ -258,13 +237,13 @@ fn the_most_of_several_loads_is_kept() {
 
 #[test]
 fn a_model_on_the_host_alone_has_nothing_to_measure() {
+    let folder = tempfile::tempdir().unwrap();
     let model = Model::builder(demo_path())
         .gpu_layers(autoplace::plan::GpuLayers::Exactly(0))
+        .headroom_folder(folder.path())
         .threads(1)
         .load()
         .unwrap();
-    let folder = tempfile::tempdir().unwrap();
-    let measured = model.measure_headroom_into(&HeadroomCache::at(folder.path()));
-    assert_eq!(measured.unwrap(), []);
+    assert_eq!(model.report().gpus, []);
     assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
 }

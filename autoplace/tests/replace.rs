@@ -5,6 +5,7 @@
 mod native_support;
 mod random_weights;
 mod replace_support;
+mod sim_support;
 mod synthetic;
 
 use std::path::Path;
@@ -15,9 +16,8 @@ use autoplace::machine::mib;
 use autoplace::memory::{FlashAttention, KvType};
 use autoplace::plan::{Context, GpuLayers, Plan, Request};
 use native_support::demo_path;
-use replace_support::{
-    Dice, PROMPT, alone, builder, card, generations, load, plan, request, text_of, texts_of,
-};
+use replace_support::{Dice, PROMPT, builder, generations, load, plan, request, text_of, texts_of};
+use sim_support::{alone, card};
 
 /// From the host onto a card and back, all of it and parts, one card and two.
 fn fleet(path: &Path, request: &Request, all: u32) -> Vec<Plan> {
@@ -264,10 +264,12 @@ fn the_old_model_is_released_before_the_new_one_is_loaded() {
     let path = demo_path();
     let request = request();
     let roomy = card(mib(64));
-    let needed = plan(&path, &request, 7).gpus().next().unwrap().footprint;
+    let planned = plan(&path, &request, 7);
+    let planned = planned.gpus().next().unwrap();
+    let needed = planned.footprint.total() + planned.headroom.total();
     drop(roomy);
     // There is room for one of it, and not for a byte more.
-    let tight = card(needed.total());
+    let tight = card(needed);
     let model = load(&path, &request, 7);
     let mut stream = model.generate(PROMPT).max_tokens(8).stream().unwrap();
     stream.next().unwrap().unwrap();

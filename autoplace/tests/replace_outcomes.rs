@@ -4,13 +4,15 @@
 
 mod native_support;
 mod replace_support;
+mod sim_support;
 
 use autoplace::generate::Error;
 use autoplace::load::{self, Replacement};
 use autoplace::machine::mib;
 use autoplace::plan::{Context, Plan};
 use native_support::demo_path;
-use replace_support::{PROMPT, alone, builder, card, generations, load, plan, request, texts_of};
+use replace_support::{PROMPT, builder, generations, load, plan, request, texts_of};
+use sim_support::{alone, card};
 
 fn not_loaded(outcome: Option<Result<String, Error>>) -> bool {
     match outcome {
@@ -75,6 +77,26 @@ fn a_reload_that_fails_loses_nothing() {
     assert!(error.to_string().contains("SIM0"), "{error}");
     stream.replace(None).unwrap();
     assert_eq!(model.placement().n_gpu_layers, 0);
+    text.extend(stream.map(Result::unwrap));
+    assert_eq!(text, expected);
+}
+
+#[test]
+fn a_plan_that_lacks_memory_by_now_makes_way_for_a_smaller_one() {
+    let _alone = alone();
+    let path = demo_path();
+    let request = request();
+    let gpu = card(mib(64));
+    let all = plan(&path, &request, 7);
+    let model = builder(&path, &request).attempts(4).load().unwrap();
+    let generate = generations(&model, PROMPT, 30)[0].clone();
+    let expected = generate.clone().text().unwrap();
+    let mut stream = generate.stream().unwrap();
+    let mut text = stream.next().unwrap().unwrap();
+    gpu.set_taken(mib(60));
+    let replaced = stream.replace(Some(all)).unwrap();
+    assert!(replaced.after.n_gpu_layers < 7);
+    assert_eq!(model.report().attempts.len(), 2);
     text.extend(stream.map(Result::unwrap));
     assert_eq!(text, expected);
 }

@@ -5,6 +5,7 @@
 
 mod native_support;
 mod replace_support;
+mod sim_support;
 mod soak_support;
 
 use soak_support::{Row, Soak, Tally};

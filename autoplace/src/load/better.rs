@@ -1,10 +1,10 @@
 //! Where the model would go if it were loaded now: what is free, and what it holds itself, against where it is.
 
-use super::{Error, Model, NativeProbe, detect};
+use super::{Error, Model};
 use crate::gguf::Header;
-use crate::machine::{Host, Machine};
+use crate::machine::Machine;
 use crate::memory::Footprint;
-use crate::plan::{GpuLayers, Plan, Planner};
+use crate::plan::Plan;
 use crate::profile::ModelProfile;
 
 /// A plan that is better than the one that a model is loaded by, and by how much.
@@ -27,7 +27,7 @@ impl BetterPlan {
 
 impl Model {
     /// The plan that the model would be loaded by if it were released now, from the request that it was loaded with: for what is free,
-    /// and what it holds itself. Of a machine that was handed to the builder, the free bytes are believed as they are there.
+    /// and what it holds itself. Of a machine that was handed to the builder, no GPU counts with more free bytes than were stated.
     ///
     /// # Errors
     ///
@@ -36,15 +36,14 @@ impl Model {
         let recipe = self.recipe();
         let header = Header::open(&recipe.path)?;
         let profile = ModelProfile::from_header(&header)?;
-        let machine = match (&recipe.machine, recipe.request.gpu_layers) {
-            (Some(machine), _) => machine.clone(),
-            // As for the first plan: no question opens a GPU that may not be used.
-            (None, GpuLayers::Exactly(0)) => self.once_released(Machine::new(Host::detect().0)),
-            (None, _) => self.once_released(detect()?),
-        };
-        Ok(Planner::new(&profile, &machine)
-            .request(recipe.request.clone())
-            .plan_probed(&NativeProbe::new(&header)?)?)
+        let mut machine = self.once_released(recipe.machine(true)?);
+        if let Some(stated) = &recipe.machine {
+            machine.host.available = stated.host.available;
+            for (gpu, stated) in machine.gpus.iter_mut().zip(&stated.gpus) {
+                gpu.free = gpu.free.min(stated.free);
+            }
+        }
+        recipe.plan(&header, &profile, &machine)
     }
 
     /// The plan that the model would be loaded by now, if that is better than the one that it is loaded by.

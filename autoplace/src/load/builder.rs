@@ -1,17 +1,19 @@
 //! How a model is to be loaded, and the load itself: read, ask, plan, probe, load.
 
 use std::fmt;
+use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
 
-use super::lease::{Lease, Leases};
-use super::recipe::{Prepared, Progress, Recipe};
-use super::replay::{self, Source};
-use super::{Error, Model};
-use crate::gguf::Header;
+use super::contract::{Contract, First};
+use super::lease::Leases;
+use super::progress::Progress;
+use super::recipe::Recipe;
+use super::replay::Source;
+use super::terms::{Learn, Terms};
+use super::{Error, Model, OnDifference, Verify};
 use crate::machine::Machine;
 use crate::memory::{Headroom, KvType};
 use crate::plan::{self, GpuLayers, Plan, Replay, Request, SavedPlan};
-use crate::profile::ModelProfile;
 
 /// A load being described: finish it with [`load`](Self::load), or look first with [`plan`](Self::plan).
 #[must_use = "nothing is loaded until `load` is called"]
@@ -19,7 +21,7 @@ pub struct ModelBuilder {
     recipe: Recipe,
     saved: Option<Source>,
     replay: Replay,
-    progress: Option<Progress>,
+    progress: Progress,
 }
 
 impl ModelBuilder {
@@ -31,10 +33,11 @@ impl ModelBuilder {
                 machine: None,
                 threads: None,
                 leases: Leases::user(),
+                terms: Terms::default(),
             },
             saved: None,
             replay: Replay::Refuse,
-            progress: None,
+            progress: Progress::default(),
         }
     }
 
@@ -81,9 +84,42 @@ impl ModelBuilder {
         self
     }
 
-    /// Called with the progress of the load from 0.0 to 1.0; returning `false` cancels it.
+    /// Called with the progress of the load from 0.0 to 1.0; returning `false` cancels it. In the warm-up it is called with 1.0 before
+    /// each batch; a further attempt begins at 0.0 again.
     pub fn progress(mut self, callback: impl FnMut(f32) -> bool + Send + 'static) -> Self {
-        self.progress = Some(Box::new(callback));
+        self.progress = Progress::new(callback);
+        self
+    }
+
+    /// How far the load computes before it counts as done. Default: [`Verify::Quick`].
+    pub fn verify(mut self, verify: Verify) -> Self {
+        self.recipe.terms.verify = verify;
+        self
+    }
+
+    /// What to do where the load took more of a GPU than its plan left for it. Default: [`OnDifference::BackOff`].
+    pub fn on_difference(mut self, action: OnDifference) -> Self {
+        self.recipe.terms.on_difference = action;
+        self
+    }
+
+    /// How often to try, each time with a plan for what is free by then, where memory is lacking. Default: 4; 1 never plans again, and 0
+    /// counts as 1.
+    pub fn attempts(mut self, n: u32) -> Self {
+        self.recipe.terms.attempts = NonZeroU32::new(n).unwrap_or(NonZeroU32::MIN);
+        self
+    }
+
+    /// Keeps what is learned of GPUs in this folder instead of the user's cache folder, of [simulated](llama_sys::sim) ones too. It is
+    /// found there by a [`Detector`](crate::machine::Detector::cache_folder) that is told so.
+    pub fn headroom_folder(mut self, folder: impl Into<PathBuf>) -> Self {
+        self.recipe.terms.learn = Learn::At(folder.into());
+        self
+    }
+
+    /// Keeps nothing of what is learned of GPUs.
+    pub fn without_learning(mut self) -> Self {
+        self.recipe.terms.learn = Learn::Nothing;
         self
     }
 
@@ -95,7 +131,8 @@ impl ModelBuilder {
     }
 
     /// Places the model on this machine instead of the one that is detected: GPUs left out are not used, free bytes are
-    /// believed. Its GPUs must be devices of this process.
+    /// believed. Its GPUs must be devices of this process. Where memory turns out to be lacking, time has passed: from the second
+    /// attempt on no GPU counts with more free bytes than it tells itself; all else is believed as before.
     pub fn machine(mut self, machine: Machine) -> Self {
         self.recipe.machine = Some(machine);
         self
@@ -128,42 +165,42 @@ impl ModelBuilder {
     /// [`Error::Gguf`] and [`Error::Profile`] for a file that is no model, [`Error::Plan`] when it fits nowhere or was asked for
     /// what cannot be; [`Error::SavedPlan`] for a saved plan that cannot be read, is of another model, or whose machine has changed.
     pub fn plan(&self) -> Result<Plan, Error> {
+        let (mut recipe, first) = self.first()?;
         // Nothing is to be taken, so nobody has to be waited for.
-        let (prepared, _lease) = self.prepare(&Leases::none())?;
+        recipe.leases = Leases::none();
+        let mut contract = Contract::new(&recipe, first, Progress::default())?;
+        let (prepared, _lease) = contract.prepare()?;
         Ok(prepared.plan)
     }
 
-    fn prepare(&self, leases: &Leases) -> Result<(Prepared, Lease), Error> {
-        let header = Header::open(&self.recipe.path)?;
-        let profile = ModelProfile::from_header(&header)?;
-        let (plan, machine, lease) = match &self.saved {
-            Some(saved) => {
-                let machine = self.recipe.machine.as_ref();
-                replay::prepare(
-                    &saved.read()?,
-                    self.replay,
-                    &header,
-                    &profile,
-                    machine,
-                    leases,
-                )?
-            }
-            None => self.recipe.plan(&header, &profile, leases)?,
+    /// What the first attempt follows; a saved plan also says what is asked for later.
+    fn first(&self) -> Result<(Recipe, First), Error> {
+        let mut recipe = self.recipe.clone();
+        let Some(saved) = &self.saved else {
+            return Ok((recipe, First::Fresh));
         };
-        Ok((Prepared::new(plan, machine, &profile), lease))
+        let saved = saved.read()?;
+        recipe.request = saved.request.clone();
+        Ok((recipe, First::Saved(Box::new(saved), self.replay)))
     }
 
-    /// Plans and loads.
+    /// Plans, loads, warms up, and holds what was taken against the plan.
+    ///
+    /// Where memory is lacking at any stage, or a GPU has less free than the plan counted on, everything is released and the model is
+    /// planned anew for what is free then, up to [`attempts`](Self::attempts) times; the [report](Model::report) lists them all. A
+    /// device that failed although there was room is given less the next time. A saved plan is planned anew only with
+    /// [`Replay::Replan`], and [`GpuLayers::Exactly`] stays what it is.
     ///
     /// # Errors
     ///
-    /// As [`plan`](Self::plan); [`Error::OutOfMemory`] when a GPU's memory was taken since the plan was made; [`Error::Native`]
-    /// when llama.cpp fails all the same: the file's data is damaged, or the progress callback cancelled.
-    pub fn load(mut self) -> Result<Model, Error> {
-        // Held until all that the plan takes is taken.
-        let (prepared, _lease) = self.prepare(&self.recipe.leases)?;
-        let loaded = self.recipe.load(prepared, self.progress.take())?;
-        Ok(Model::new(self.recipe, loaded))
+    /// As [`plan`](Self::plan). Where memory is lacking, [`Error::AllAttempts`] lists what was tried; where nothing else may be tried,
+    /// it is the only attempt's own error: [`Error::OutOfMemory`] when a GPU's memory was taken since the plan was made,
+    /// [`Error::Difference`] when the load took more than its plan left for it. [`Error::Native`] when llama.cpp fails all the same:
+    /// the file's data is damaged, or the progress callback cancelled.
+    pub fn load(self) -> Result<Model, Error> {
+        let (recipe, first) = self.first()?;
+        let loaded = Contract::new(&recipe, first, self.progress)?.load()?;
+        Ok(Model::new(recipe, loaded))
     }
 }
 

@@ -1,5 +1,6 @@
 //! Why a model was not loaded.
 
+use super::attempt::{self, Attempt};
 use crate::machine::Bytes;
 use crate::{gguf, plan, profile};
 
@@ -44,6 +45,36 @@ pub enum Error {
         needed: u64,
         /// Bytes that are free on it now.
         free: u64,
+    },
+    /// The load took more of a GPU than its plan left for it, and nothing smaller was to be tried.
+    #[error(
+        "the load took {} of {name} ({device}), where its plan takes {} and leaves {} free: {} more than both",
+        Bytes(*.taken), Bytes(*.planned), Bytes(*.headroom), Bytes(*.difference)
+    )]
+    Difference {
+        /// ggml's name of the device, such as `CUDA0`.
+        device: String,
+        /// The GPU's name for people.
+        name: String,
+        /// Bytes that the plan takes of it.
+        planned: u64,
+        /// Bytes that the plan leaves free on it.
+        headroom: u64,
+        /// Bytes that were taken.
+        taken: u64,
+        /// Bytes beyond both.
+        difference: u64,
+    },
+    /// Memory was lacking in every attempt, each with a smaller plan than the one before. The source is the last one's error.
+    #[error(
+        "no attempt to load the model found enough memory: {}",
+        attempt::list(attempts)
+    )]
+    AllAttempts {
+        /// What was tried, in order.
+        attempts: Vec<Attempt>,
+        /// Why the last one failed.
+        source: Box<Error>,
     },
     /// The model's one context is generating: measure before, or after the stream is dropped.
     #[error("the model is generating: its context is lent to a stream")]

@@ -1,32 +1,43 @@
 //! Make the plan so: a [`Model`], loaded where the plan says, with the one context that the plan made room for.
 //!
-//! In: a path and a [`Request`](crate::plan::Request). Out: a [`Model`]. In between: read the header, ask the machine, plan,
-//! let llama.cpp confirm the plan without allocating, load.
+//! In: a path and a [`Request`](crate::plan::Request). Out: a [`Model`]. In between, as often as it takes (`contract.rs`): ask the
+//! machine, plan, let llama.cpp confirm the plan without allocating, load, warm up, and hold what was taken against the plan.
 
+mod attempt;
 mod better;
 mod builder;
+mod contract;
 mod devices;
 mod error;
 mod headroom;
 mod lease;
+mod measure;
 mod model;
 mod probe;
+mod progress;
 mod pulse;
 mod recipe;
 mod replay;
+mod report;
 mod requested;
 mod room;
 mod slot;
+mod taught;
+mod terms;
+mod warm_up;
 
+pub use attempt::{Attempt, AttemptFailure, AttemptedGpu, Stage};
 pub use better::BetterPlan;
 pub use builder::ModelBuilder;
 pub use devices::{build_name, detect};
 pub use error::Error;
-pub use headroom::{Doubt, MeasuredHeadroom};
+pub use headroom::Doubt;
 pub use lease::Leases;
 pub use model::Model;
 pub(crate) use model::WeakModel;
 pub use probe::{NativeProbe, PlacedProbe};
 pub(crate) use pulse::Pulse;
+pub use report::{GpuReport, HostReport, LoadReport, WarmUp};
 pub use requested::Replacement;
 pub(crate) use slot::ContextSlot;
+pub use terms::{OnDifference, Verify};

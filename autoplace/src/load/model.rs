@@ -5,10 +5,14 @@ use std::sync::{Arc, PoisonError, RwLock, Weak};
 
 use llama_sys::Context;
 
+use super::contract::{Contract, First};
 use super::headroom::LoadReadings;
-use super::recipe::{Loaded, Recipe};
+use super::progress::Progress;
+use super::recipe::{Loaded, Prepared, Recipe};
 use super::requested::Requested;
-use super::{ContextSlot, Error, ModelBuilder, Pulse};
+use super::terms::Terms;
+use super::warm_up::WarmedUp;
+use super::{ContextSlot, Error, LoadReport, ModelBuilder, Pulse, measure};
 use crate::machine::Machine;
 use crate::memory::Footprints;
 use crate::plan::Plan;
@@ -47,27 +51,28 @@ pub(super) struct Placed {
     plan: Arc<Plan>,
     machine: Arc<Machine>,
     allocated: Footprints,
-    pub(super) readings: LoadReadings,
+    pub(super) report: Arc<LoadReport>,
 }
 
 impl Placed {
     pub(super) fn new(
-        plan: Plan,
-        machine: Machine,
-        allocated: Footprints,
-        readings: LoadReadings,
+        prepared: &Prepared,
+        readings: &LoadReadings,
+        run: &WarmedUp,
+        terms: &Terms,
     ) -> Self {
         Self {
-            plan: Arc::new(plan),
-            machine: Arc::new(machine),
-            allocated,
-            readings,
+            plan: Arc::new(prepared.plan.clone()),
+            machine: Arc::new(prepared.machine.clone()),
+            allocated: run.allocated.clone(),
+            report: Arc::new(measure::report(prepared, readings, run, terms)),
         }
     }
 }
 
 impl Model {
-    /// Loads a GGUF file (of a split one, the first part) with as many layers on the GPU as are safe.
+    /// Loads a GGUF file (of a split one, the first part) with as many layers on the GPU as are safe: plans, loads, warms up, and
+    /// holds what was taken against the plan. See [`ModelBuilder::load`].
     ///
     /// # Errors
     ///
@@ -109,8 +114,15 @@ impl Model {
         Arc::clone(&self.placed().machine)
     }
 
+    /// What the load came to: plan, llama.cpp's account and the devices' own side by side, the warm-up, every attempt. Its `Display`
+    /// says it in words.
+    pub fn report(&self) -> Arc<LoadReport> {
+        Arc::clone(&self.placed().report)
+    }
+
     /// What llama.cpp says it has allocated, GPUs in the order of the plan: to stand beside the plan's footprints. The buffer
-    /// of logits is not in it, and a mapped file counts with its span.
+    /// of logits is not in it, and a mapped file counts with its span. What compute buffers grew by in the warm-up is in it
+    /// ([`GpuReport::grown`](super::GpuReport::grown)).
     pub fn allocated(&self) -> Footprints {
         self.placed().allocated.clone()
     }
@@ -167,7 +179,8 @@ impl Model {
     }
 
     /// Places the model anew: releases it, and loads it again by this plan or, without one, by a plan for what is free then. All
-    /// clones of it follow.
+    /// clones of it follow. The same contract holds as for the first load: where this plan lacks memory, another is made, and the
+    /// [report](Self::report) says so.
     ///
     /// # Errors
     ///
@@ -190,7 +203,15 @@ impl Model {
     pub(crate) fn reload(&self, plan: Option<Plan>) -> Result<Context, Error> {
         let slot = self.slot();
         slot.release();
-        let loaded = self.inner.recipe.load_again(plan, &self.machine())?;
+        let first = match plan {
+            Some(plan) => {
+                let machine = Machine::clone(&self.machine());
+                First::Given(Box::new(plan), Box::new(machine))
+            }
+            None => First::Again,
+        };
+        let contract = Contract::new(&self.inner.recipe, first, Progress::default())?;
+        let loaded = contract.load()?;
         let Loaded {
             native,
             context,

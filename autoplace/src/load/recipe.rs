@@ -1,22 +1,24 @@
-//! How a model is loaded, kept so that it can be loaded again: under another plan, or with what is free by then.
+//! How a model is loaded, kept so that it can be loaded again; and a plan carried out: from the first byte to the warmed-up context.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use llama_sys::{Context, Device, ModelParams};
+use llama_sys::{Backend, Cause, Context, Device, ModelParams};
 
+use super::attempt::Stage;
 use super::devices::{by_name, detect};
-use super::headroom::{LoadReadings, Work};
-use super::lease::{Lease, Leases};
+use super::headroom::{LoadReadings, Work, free};
+use super::lease::Leases;
 use super::model::Placed;
+use super::progress::Progress;
+use super::terms::Terms;
+use super::warm_up::warm_up;
 use super::{Error, NativeProbe, room};
 use crate::gguf::Header;
 use crate::machine::{Host, Machine};
-use crate::memory::{Footprints, probe as native_probe};
+use crate::memory::Footprints;
 use crate::plan::{GpuLayers, Plan, Planner, Request};
 use crate::profile::ModelProfile;
-
-/// What is called with the progress of a load, and may cancel it.
-pub(super) type Progress = Box<dyn FnMut(f32) -> bool + Send>;
 
 /// How a model is loaded.
 #[derive(Debug, Clone)]
@@ -28,6 +30,7 @@ pub(crate) struct Recipe {
     pub(super) threads: Option<u32>,
     /// Where loads tell each other what they are about to take.
     pub(super) leases: Leases,
+    pub(super) terms: Terms,
 }
 
 /// All that is known before the load.
@@ -35,17 +38,28 @@ pub(crate) struct Recipe {
 pub(super) struct Prepared {
     pub(super) plan: Plan,
     pub(super) machine: Machine,
+    /// What llama.cpp says that the plan takes.
+    pub(super) probed: Footprints,
+    /// Bytes that are free and did not count as such, because earlier attempts taught so; by ggml's name of the device.
+    pub(super) withheld: BTreeMap<String, u64>,
     pub(super) work: Work,
 }
 
 impl Prepared {
-    pub(super) fn new(plan: Plan, machine: Machine, profile: &ModelProfile) -> Self {
+    pub(super) fn new(
+        plan: Plan,
+        machine: Machine,
+        probed: Footprints,
+        profile: &ModelProfile,
+    ) -> Self {
         // A plan has sizes that llama.cpp takes.
         let sizes = plan.context.sizes().ok();
         let work = sizes.map(|sizes| Work::of(profile, &sizes));
         Self {
             plan,
             machine,
+            probed,
+            withheld: BTreeMap::new(),
             work: work.unwrap_or_default(),
         }
     }
@@ -60,99 +74,107 @@ pub(super) struct Loaded {
     pub(super) placed: Placed,
 }
 
+/// Why a plan could not be carried out. Nothing of it is allocated any more.
+#[derive(Debug)]
+pub(super) struct Failure {
+    pub(super) stage: Stage,
+    pub(super) error: Error,
+    /// Whether memory was lacking, so that a smaller plan may do.
+    pub(super) lacks_memory: bool,
+    /// What llama.cpp had no room for: the buffer type, and bytes.
+    pub(super) refused: Option<(String, u64)>,
+    /// Free on each GPU of the plan when it failed, before anything was released.
+    pub(super) free: Vec<Option<u64>>,
+}
+
 impl Recipe {
-    /// A plan by what is free now, the machine that it is for, and the lease on what it takes there.
+    /// The machine to plan for. One that the caller has described is believed at first; `again`, after time has passed, no GPU of it
+    /// counts with more free bytes than it has now.
+    pub(super) fn machine(&self, again: bool) -> Result<Machine, Error> {
+        match (&self.machine, self.request.gpu_layers) {
+            (Some(machine), _) if again => bounded_by_now(machine.clone()),
+            (Some(machine), _) => Ok(machine.clone()),
+            // Asking a CUDA device for its memory opens a context there, for nothing if no layer may go to it.
+            (None, GpuLayers::Exactly(0)) => Ok(Machine::new(Host::detect().0)),
+            (None, _) => detect(),
+        }
+    }
+
+    /// A plan for this machine, confirmed by llama.cpp.
     pub(super) fn plan(
         &self,
         header: &Header,
         profile: &ModelProfile,
-        leases: &Leases,
-    ) -> Result<(Plan, Machine, Lease), Error> {
-        let (machine, section) =
-            leases.machine(|| match (&self.machine, self.request.gpu_layers) {
-                (Some(machine), _) => Ok(machine.clone()),
-                // Asking a CUDA device for its memory opens a context there, for nothing if no layer may go to it.
-                (None, GpuLayers::Exactly(0)) => Ok(Machine::new(Host::detect().0)),
-                (None, _) => detect(),
-            })?;
-        let plan = Planner::new(profile, &machine)
-            .request(self.request.clone())
-            .plan_probed(&NativeProbe::new(header)?)?;
-        let lease = section.hold(&plan, &machine);
-        Ok((plan, machine, lease))
-    }
-
-    /// Loads by this plan for this machine, or by one that is made of what is free now.
-    pub(super) fn load_again(
-        &self,
-        plan: Option<Plan>,
         machine: &Machine,
-    ) -> Result<Loaded, Error> {
-        let header = Header::open(&self.path)?;
-        let profile = ModelProfile::from_header(&header)?;
-        let (plan, machine, _lease) = match plan {
-            Some(plan) => {
-                let (machine, section) = self.leases.machine(|| Ok::<_, Error>(machine.clone()))?;
-                let lease = section.hold(&plan, &machine);
-                (plan, machine, lease)
-            }
-            None => self.plan(&header, &profile, &self.leases)?,
-        };
-        self.load(Prepared::new(plan, machine, &profile), None)
+    ) -> Result<Plan, Error> {
+        Ok(Planner::new(profile, machine)
+            .request(self.request.clone())
+            .plan_probed(&NativeProbe::new(header)?)?)
     }
 
-    /// Loads by a plan.
-    pub(super) fn load(
+    /// Carries a plan out: looks whether it still fits, loads, makes the context, warms up. What was taken is yet to be judged.
+    pub(super) fn carry_out(
         &self,
-        prepared: Prepared,
-        progress: Option<Progress>,
-    ) -> Result<Loaded, Error> {
-        let Prepared {
-            plan,
-            machine,
-            work,
-        } = prepared;
-        let devices = by_name(
-            plan.gpus()
-                .map(|gpu| (gpu.device.as_deref(), gpu.name.as_str())),
-        )?;
-        room::check(&plan, &devices)?;
-        let before = LoadReadings::before(&devices, work);
+        prepared: &Prepared,
+        progress: &Progress,
+    ) -> Result<Loaded, Box<Failure>> {
+        let Prepared { plan, machine, .. } = prepared;
+        let gpus = plan.gpus();
+        let devices = by_name(gpus.map(|gpu| (gpu.device.as_deref(), gpu.name.as_str())))
+            .map_err(|error| Failure::other(Stage::Check, error))?;
+        room::check(plan, &devices).map_err(|error| {
+            let mut failure = Failure::other(Stage::Check, error);
+            failure.lacks_memory = true;
+            failure
+        })?;
+        let readings = LoadReadings::before(&devices, prepared.work);
+        let overrides = plan
+            .split()
+            .to_native(&devices)
+            .map_err(|error| Failure::other(Stage::Weights, error.into()))?;
         let native = llama_sys::Model::load(
             &self.path,
             ModelParams {
                 n_gpu_layers: plan.n_gpu_layers.try_into().unwrap_or(i32::MAX),
                 devices: Some(devices.clone()),
                 tensor_split: plan.tensor_split.clone(),
-                overrides: plan.split().to_native(&devices)?,
+                overrides,
                 load_mode: plan
                     .context
                     .load_mode(plan.gpus().map(|gpu| gpu.backend.as_str())),
                 use_extra_bufts: plan.context.repack,
-                progress,
+                progress: progress.callback(),
                 ..ModelParams::default()
             },
         )
-        .map_err(|error| room::explain(error, &plan, &devices))?;
-        let threads = self.threads.unwrap_or_else(|| default_threads(&machine));
+        .map_err(|error| {
+            let free = free(&devices);
+            Failure::of(Stage::Weights, error, free, plan, &devices)
+        })?;
+        let threads = self.threads.unwrap_or_else(|| default_threads(machine));
         let params = llama_sys::ContextParams {
             n_threads: Some(threads),
             n_threads_batch: Some(threads),
             ..plan.context.to_native()
         };
-        let context = match Context::new(&native, params.clone()) {
+        let mut context = match Context::new(&native, params.clone()) {
             Ok(context) => context,
             Err(error) => {
+                let free = free(&devices);
                 drop(native);
-                return Err(room::explain(error, &plan, &devices));
+                return Err(Failure::of(Stage::Context, error, free, plan, &devices));
             }
         };
-        let placed = Placed::new(
-            plan,
-            machine,
-            allocated(&context, &devices),
-            before.loaded(),
-        );
+        let (op_offload, verify) = (plan.context.op_offload, self.terms.verify);
+        let run = match warm_up(&mut context, &devices, op_offload, verify, progress) {
+            Ok(run) => run,
+            Err(error) => {
+                let free = free(&devices);
+                drop((context, native));
+                return Err(Failure::of(Stage::WarmUp, error, free, plan, &devices));
+            }
+        };
+        let placed = Placed::new(prepared, &readings, &run, &self.terms);
         Ok(Loaded {
             native,
             context,
@@ -162,11 +184,72 @@ impl Recipe {
     }
 }
 
-fn allocated(context: &Context, devices: &[Device]) -> Footprints {
-    context
-        .memory_breakdown()
-        .map(|breakdown| native_probe::footprints(&breakdown, devices))
-        .unwrap_or_default()
+impl Failure {
+    /// One that has nothing to do with memory.
+    pub(super) fn other(stage: Stage, error: Error) -> Box<Self> {
+        Box::new(Self {
+            stage,
+            error,
+            lacks_memory: false,
+            refused: None,
+            free: Vec::new(),
+        })
+    }
+
+    /// One of llama.cpp's, all of whose load has been freed. `free` was before that.
+    fn of(
+        stage: Stage,
+        error: llama_sys::Error,
+        free: Vec<Option<u64>>,
+        plan: &Plan,
+        devices: &[Device],
+    ) -> Box<Self> {
+        let refused = error
+            .out_of_memory()
+            .map(|failed| (failed.buffer_type.clone(), failed.bytes));
+        if !lacks_memory(stage, &error, devices) {
+            return Self::other(stage, error.into());
+        }
+        Box::new(Self {
+            stage,
+            error: room::explain(error, plan, devices),
+            lacks_memory: true,
+            refused,
+            free,
+        })
+    }
+}
+
+/// Whether this error says that memory was lacking. A computation says no more than that a device failed; in a warm-up on GPUs, whose
+/// first computations make their drivers and pools take memory, that is taken for a lack of it.
+fn lacks_memory(stage: Stage, error: &llama_sys::Error, devices: &[Device]) -> bool {
+    use llama_sys::Error as Native;
+    let cause = match error {
+        Native::ModelLoad { failure, .. }
+        | Native::ContextInit { failure, .. }
+        | Native::Decode { failure, .. }
+        | Native::Call { failure, .. } => failure.cause,
+        _ => return false,
+    };
+    error.out_of_memory().is_some()
+        || cause == Cause::HostMemory
+        || (stage == Stage::WarmUp && !devices.is_empty())
+}
+
+/// The same machine, of whose GPUs no more counts as free than is free now, as far as they tell.
+fn bounded_by_now(mut machine: Machine) -> Result<Machine, Error> {
+    let devices = Backend::init()?.devices();
+    for gpu in &mut machine.gpus {
+        let device = devices
+            .iter()
+            .find(|device| gpu.device.as_ref() == Some(&device.name()));
+        let memory = device.and_then(|device| device.memory().ok());
+        // A total of 0 is how ggml says "unknown".
+        if let Some(memory) = memory.filter(|memory| memory.total > 0) {
+            gpu.free = gpu.free.min(memory.free);
+        }
+    }
+    Ok(machine)
 }
 
 /// One thread per physical core: a second one on the same core only waits for the same memory.

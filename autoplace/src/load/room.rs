@@ -21,17 +21,18 @@ pub(super) fn check(plan: &Plan, devices: &[Device]) -> Result<(), Error> {
     lacking.next().map_or(Ok(()), Err)
 }
 
-/// Why a load or a context failed. Where llama.cpp says that a GPU of the plan had no room for a buffer, and there still is too
-/// little for the plan, that is the answer; any other failure stays as it is.
+/// Why a load, a context or a computation failed for lack of memory. Where llama.cpp names a GPU of the plan that had no room for a
+/// buffer, and there still is too little for the plan, that is the answer; where it names none, the first GPU that has too little is.
+/// Any other failure stays as it is.
 ///
 /// To be called once all of the failed load has been freed, so that what is free is what was free for it.
 pub(super) fn explain(error: llama_sys::Error, plan: &Plan, devices: &[Device]) -> Error {
-    let lacking = error.out_of_memory().and_then(|failed| {
-        plan.gpus()
-            .zip(devices)
-            .find(|(_, device)| device.name() == failed.buffer_type)
-            .and_then(|(gpu, device)| lack(gpu, device))
-    });
+    let named = error.out_of_memory().map(|failed| &failed.buffer_type);
+    let lacking = plan
+        .gpus()
+        .zip(devices)
+        .filter(|(_, device)| named.is_none_or(|name| device.name() == *name))
+        .find_map(|(gpu, device)| lack(gpu, device));
     lacking.unwrap_or_else(|| error.into())
 }
 

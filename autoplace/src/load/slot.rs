@@ -4,7 +4,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use llama_sys::{Context, ContextParams, Model};
 
-use super::Error;
+use super::{Error, warm_up};
 
 /// Holds the model underneath, and its context while nobody uses it.
 #[derive(Debug)]
@@ -67,7 +67,8 @@ impl ContextSlot {
                 // Its memory first: there may be no room for two.
                 drop(unusable);
                 let (native, params) = held.native.as_ref().ok_or(Error::NotLoaded)?;
-                let context = Context::new(native, params.clone())?;
+                let mut context = Context::new(native, params.clone())?;
+                warm_up::reserve(&mut context, params.op_offload)?;
                 held.context = State::Lent;
                 Ok(Some(context))
             }

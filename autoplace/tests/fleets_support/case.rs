@@ -125,8 +125,15 @@ impl Case {
 
     /// Puts the cards into this process.
     pub(crate) fn fleet(&self) -> Vec<Card> {
+        self.fleet_with_pools(|| 0)
+    }
+
+    /// The same, with cards whose pools take so much when something is first computed.
+    pub(crate) fn fleet_with_pools(&self, mut pools: impl FnMut() -> u64) -> Vec<Card> {
         let cards = self.cards.iter().zip(["A", "B", "C", "D"]);
-        cards.map(|(card, name)| card.register(name)).collect()
+        cards
+            .map(|(card, name)| card.register(name, pools()))
+            .collect()
     }
 
     pub(crate) fn machine(&self, fleet: &[Card]) -> Machine {
@@ -171,7 +178,7 @@ impl CardKind {
         }
     }
 
-    fn register(&self, name: &str) -> Card {
+    fn register(&self, name: &str, pools: u64) -> Card {
         let backend = backend(self.rules);
         let sim = SimGpu::builder(format!("SIM {backend} {name}"))
             .total(self.total)
@@ -179,6 +186,7 @@ impl CardKind {
             .rules(self.rules)
             .backend(backend)
             .asynchronous(self.asynchronous)
+            .growth(pools)
             .register()
             .unwrap();
         let gpu = Gpu::new(name)

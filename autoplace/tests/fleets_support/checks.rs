@@ -10,7 +10,7 @@ use super::models::Models;
 pub(crate) enum Outcome {
     Loaded {
         plan: Box<Plan>,
-        /// Whether a GPU's compute buffers grew after the load.
+        /// Whether a GPU's compute buffers grew in the warm-up.
         grew: bool,
     },
     Refused,
@@ -58,30 +58,38 @@ fn on(fleet: &[Card], case: &Case, models: &Models) -> Result<Outcome, String> {
     let model = builder().load().map_err(|error| format!("load: {error}"))?;
     let plan = model.placement();
     if *plan != planned {
-        return Err(format!("planned twice\n{planned}\n{plan}"));
+        return Err(format!(
+            "planned twice\n{planned}\n{plan}\n{}",
+            model.report()
+        ));
     }
     as_planned(fleet, &model)?;
+    let mut grew = false;
+    let mut loaded = Vec::new();
     for (Card { sim, gpu }, probe_peak) in fleet.iter().zip(probe_peaks) {
-        let planned = on_card(&plan, gpu.device.as_deref());
-        let peak = sim.peak();
-        if peak > planned.max(probe_peak) {
-            let name = &gpu.name;
+        let device = gpu.device.as_deref();
+        let (planned, grown) = (on_card(&plan, device), grown(&model, device));
+        grew |= grown > 0;
+        loaded.push(sim.used());
+        let (name, peak, free) = (&gpu.name, sim.peak(), gpu.free);
+        if peak > free || (grown > 0 && !may_grow(&plan)) {
+            return Err(format!(
+                "{name} counted {peak} bytes, of which it grew by {grown}, planned {planned} of {free} free\n{plan}"
+            ));
+        }
+        if grown == 0 && peak > planned.max(probe_peak) {
             return Err(format!(
                 "{name} counted {peak} bytes while loading, planned {planned}\n{plan}"
             ));
         }
     }
     generate(&model, case.remainder)?;
-    let mut grew = false;
-    for Card { sim, gpu } in fleet {
-        let planned = on_card(&plan, gpu.device.as_deref());
-        let (used, peak, free) = (sim.used(), sim.peak(), gpu.free);
-        let growth = used.saturating_sub(planned);
-        grew |= growth > 0;
-        if peak > free || used < planned || (growth > 0 && !may_grow(&plan)) {
-            let name = &gpu.name;
+    // Whatever is computed after the warm-up takes no byte more.
+    for (Card { sim, gpu }, loaded) in fleet.iter().zip(loaded) {
+        let (name, used) = (&gpu.name, sim.used());
+        if used != loaded {
             return Err(format!(
-                "{name} counts {used} bytes and counted {peak}, planned {planned} of {free} free\n{plan}"
+                "{name} counts {used} bytes, and had {loaded} after its load\n{plan}"
             ));
         }
     }
@@ -97,8 +105,16 @@ fn on_card(plan: &Plan, device: Option<&str>) -> u64 {
     placement.map_or(0, |placement| placement.footprint.total())
 }
 
+/// What the compute buffers of a card grew by in the warm-up.
+fn grown(model: &Model, device: Option<&str>) -> u64 {
+    let report = model.report();
+    let mut gpus = report.gpus.iter();
+    gpus.find(|gpu| Some(gpu.device.as_str()) == device)
+        .map_or(0, |gpu| gpu.grown)
+}
+
 /// Whether GPUs compute with weights of the host where there are enough tokens, so that graphs are put together in more ways than
-/// memory was reserved for.
+/// llama.cpp reserves memory for.
 fn may_grow(plan: &Plan) -> bool {
     let all_on_gpus = plan.full_offload && plan.overrides.iter().all(|rule| rule.pattern == "^$");
     plan.context.op_offload && !all_on_gpus
@@ -120,7 +136,8 @@ fn within_budget(plan: &Plan) -> Result<(), String> {
 fn as_planned(fleet: &[Card], model: &Model) -> Result<(), String> {
     let plan = model.placement();
     for Card { sim, gpu } in fleet {
-        let planned = on_card(&plan, gpu.device.as_deref());
+        let device = gpu.device.as_deref();
+        let planned = on_card(&plan, device) + grown(model, device);
         if sim.used() != planned {
             let name = &gpu.name;
             return Err(format!(
@@ -129,14 +146,19 @@ fn as_planned(fleet: &[Card], model: &Model) -> Result<(), String> {
             ));
         }
     }
-    let planned: Vec<_> = plan.gpus().map(|gpu| gpu.footprint).collect();
     let allocated = model.allocated();
-    if allocated.gpus != planned {
+    let planned = plan.gpus().map(|gpu| {
+        let mut footprint = gpu.footprint;
+        footprint.compute += grown(model, gpu.device.as_deref());
+        footprint
+    });
+    if allocated.gpus != planned.collect::<Vec<_>>() {
         return Err(format!("llama.cpp says {:?}\n{plan}", allocated.gpus));
     }
     let host = plan.host().map(|host| host.footprint).unwrap_or_default();
     // Weights count with their span where they are mapped; the buffer of logits is in the plan only.
-    if allocated.host.kv != host.kv || allocated.host.compute > host.compute {
+    let more = allocated.host.compute.saturating_sub(host.compute);
+    if allocated.host.kv != host.kv || (more > 0 && !may_grow(&plan)) {
         return Err(format!(
             "llama.cpp says {:?} of the host\n{plan}",
             allocated.host

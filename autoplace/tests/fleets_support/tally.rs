@@ -26,7 +26,7 @@ const LEAST: [(&str, u64); 14] = [
     ("grown context", 50),
     ("a GPU in the host's memory", 10),
     // Neither wanted nor unexpected.
-    ("compute buffers that grew after the load", 0),
+    ("compute buffers that grew in the warm-up", 0),
 ];
 
 /// The most refusals, in cases of a thousand.

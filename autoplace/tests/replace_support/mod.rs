@@ -3,40 +3,27 @@
 #![allow(dead_code, reason = "each test file uses its part")]
 
 use std::path::Path;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use autoplace::generate::{Error, Generate, SequenceId, Session};
-use autoplace::llama_sys::sim::{Rules, SimGpu};
 use autoplace::memory::Headroom;
 use autoplace::plan::{GpuLayers, Plan, Request};
 use autoplace::{Model, ModelBuilder};
 
 pub(crate) const PROMPT: &str = "And the king said unto his servants,";
 
-/// Registered cards are GPUs of the whole process: one test at a time.
-pub(crate) fn alone() -> MutexGuard<'static, ()> {
-    static ALONE: Mutex<()> = Mutex::new(());
-    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-pub(crate) fn card(total: u64) -> SimGpu {
-    SimGpu::builder("SIM card")
-        .total(total)
-        .rules(Rules::Cuda)
-        .backend("CUDA")
-        .register()
-        .unwrap()
-}
-
-/// A request that takes cards to the last byte. Nothing is repacked, so that host and cards compute the same to the last bit.
+/// A request that leaves cards what a warm-up makes buffers grow by. Nothing is repacked, so that host and cards compute the same to the last bit.
 pub(crate) fn request() -> Request {
-    let mut request = Request::new().headroom(Headroom::Bytes(0));
+    let mut request = Request::new().headroom(Headroom::Bytes(256 << 10));
     request.params.repack = false;
     request
 }
 
+/// A load that is tried once: what a plan lacks is an error, and no other plan.
 pub(crate) fn builder(path: &Path, request: &Request) -> ModelBuilder {
-    Model::builder(path).request(request.clone()).threads(1)
+    Model::builder(path)
+        .request(request.clone())
+        .threads(1)
+        .attempts(1)
 }
 
 /// A plan with so many layers on cards, for what is free now.

@@ -13,7 +13,8 @@ use autoplace::machine::mib;
 use autoplace::plan::{Context, Plan, Request};
 
 use crate::native_support::demo_path;
-use crate::replace_support::{Dice, alone, builder, card, plan, request};
+use crate::replace_support::{Dice, builder, plan, request};
+use crate::sim_support::{alone, card};
 
 /// What was done.
 #[derive(Debug, Clone, Copy, Default)]

@@ -1,43 +1,24 @@
-//! What a load took beside the buffers that llama.cpp counts. Free bytes before the load, after it and after the largest batch flow
-//! in; what driver and pools took flows out, and into the user's cache for the next plan.
+//! What a load took beside the buffers that llama.cpp counts. Free bytes before the load, after it and after the warm-up flow in; what
+//! driver and pools took flows out, and into the user's cache for the next plan.
 
 mod readings;
 
-use llama_sys::{Batch, Context, Device};
+use serde::{Deserialize, Serialize};
 
+use super::Verify;
 use super::devices::{build_name, is_simulated};
-use super::{Error, Model};
-use crate::machine::{HeadroomCache, LearnedHeadroom, nvidia};
-use crate::memory::Footprint;
+use super::terms::Learn;
+use super::warm_up::WarmedUp;
+use crate::machine::{Gpu, LearnedHeadroom, Machine, nvidia};
+use crate::memory::{Footprint, Headroom};
+use crate::plan::Plan;
 
-pub(super) use readings::{LoadReadings, Work};
-use readings::{Seen, doubt, free};
-
-/// Free bytes of each device after each of two runs.
-type TwoRuns = [Vec<Option<u64>>; 2];
-
-/// What one GPU of a loaded model took, in bytes, and what there is to learn from it.
-#[derive(Debug, Clone, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct MeasuredHeadroom {
-    /// ggml's name of the device.
-    pub device: String,
-    /// The GPU's name for people.
-    pub name: String,
-    /// Free before the load, where the device tells.
-    pub before: Option<u64>,
-    /// Free when the model was loaded and nothing computed.
-    pub loaded: Option<u64>,
-    /// Free after the largest batch and a token after it, run twice: the smaller of both times.
-    pub used: Option<u64>,
-    /// What llama.cpp says it has allocated on the device, where it says so.
-    pub allocated: Option<u64>,
-    /// What the driver and its pools took beside that; or why that cannot be told.
-    pub learned: Result<LearnedHeadroom, Doubt>,
-}
+use readings::Seen;
+pub(super) use readings::{LoadReadings, Work, free};
 
 /// Why nothing is learned of a GPU.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
+#[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Doubt {
     /// Its backend does not tell its free memory, or llama.cpp not what it has allocated there.
@@ -60,171 +41,108 @@ pub enum Doubt {
     /// process as another.
     #[error("other programs took or gave back memory meanwhile")]
     OtherPrograms,
-    /// Its free memory changed by what this model cannot have done: more became free, it changed between load and measurement, or by
-    /// doing the same again. Another program, or another model of this process.
+    /// Its free memory changed by what this model cannot have done: more became free, or several times as much was taken as any
+    /// driver and pools are known to take. Another program, or another model of this process.
     #[error("its free memory changed meanwhile by what this model did not do")]
     Disturbed,
     /// The model encodes or embeds: no batch of it was computed.
     #[error("the model does not generate, and nothing was computed")]
     NotGenerative,
+    /// Nothing was computed, because nobody wanted that ([`Verify::Off`]).
+    #[error("nothing was computed")]
+    NotComputed,
 }
 
-impl Model {
-    /// Measures what the drivers of the model's GPUs take beside the buffers that llama.cpp counts, and keeps it in the user's cache
-    /// folder ([`HeadroomCache`]): from then on plans for these GPUs leave that free instead of a table's number
-    /// ([`Gpu::learned`](crate::machine::Gpu::learned)). One entry for each GPU of the plan, in its order.
-    ///
-    /// Computes the largest batch and one token after it, twice, on the model's own context, and leaves that empty. To be called on
-    /// the first model of a process and right after its load: of a later one a part is there already ([`Doubt::NotFirst`]), and
-    /// what other models take meanwhile cannot be told apart ([`Doubt::Disturbed`]). Of several measurements of a GPU the most that was
-    /// seen is kept; of [simulated](llama_sys::sim) ones nothing is.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Busy`] while a stream of this model lives; [`Error::Native`] when llama.cpp fails to compute. A GPU of which nothing
-    /// is learned is no error: its entry says why. A cache that cannot be written is none either.
-    pub fn measure_headroom(&self) -> Result<Vec<MeasuredHeadroom>, Error> {
-        self.measure(&HeadroomCache::user(), |device| !is_simulated(device))
-    }
+/// What there is to say of a GPU of the plan.
+#[derive(Debug)]
+pub(super) struct Judged {
+    /// Why the change of its free bytes says nothing of this load, if it does not.
+    pub(super) doubt: Option<Doubt>,
+    pub(super) learned: Result<LearnedHeadroom, Doubt>,
+}
 
-    /// As [`measure_headroom`](Self::measure_headroom), and keeps it in this cache, of simulated GPUs too.
-    ///
-    /// # Errors
-    ///
-    /// As [`measure_headroom`](Self::measure_headroom).
-    pub fn measure_headroom_into(
-        &self,
-        cache: &HeadroomCache,
-    ) -> Result<Vec<MeasuredHeadroom>, Error> {
-        self.measure(cache, |_| true)
-    }
-
-    fn measure(
-        &self,
-        cache: &HeadroomCache,
-        is_kept: impl Fn(&str) -> bool,
-    ) -> Result<Vec<MeasuredHeadroom>, Error> {
-        let placed = self.placed();
-        let readings = &placed.readings;
-        if readings.devices.is_empty() {
-            return Ok(Vec::new());
-        }
-        let start = free(&readings.devices);
-        let runs = self.run_twice(&readings.devices)?;
-        let machine = self.machine();
-        let has_nvidia = machine.gpus.iter().any(|gpu| gpu.nvml.is_some());
-        let cards = if has_nvidia {
-            nvidia::detect().gpus
-        } else {
-            Vec::new()
-        };
-        let at = |values: &[Option<u64>], index| values.get(index).copied().flatten();
-        let (plan, allocated) = (self.placement(), self.allocated());
-        let mut measured = Vec::new();
-        for (index, placement) in plan.gpus().enumerate() {
-            let seen = Seen {
-                before: at(&readings.before, index),
-                loaded: at(&readings.loaded, index),
-                start: at(&start, index),
-                runs: runs
-                    .as_ref()
-                    .map(|runs| [at(&runs[0], index), at(&runs[1], index)]),
-                allocated: allocated.gpus.get(index).map(Footprint::total),
-            };
+/// What is learned of each GPU of the plan, in its order. What is new is kept where `learn` says.
+pub(super) fn judge(
+    plan: &Plan,
+    machine: &Machine,
+    readings: &LoadReadings,
+    run: &WarmedUp,
+    learn: &Learn,
+) -> Vec<Judged> {
+    let has_nvidia = machine.gpus.iter().any(|gpu| gpu.nvml.is_some());
+    let cards = if has_nvidia {
+        nvidia::detect().gpus
+    } else {
+        Vec::new()
+    };
+    let count = readings.devices.len();
+    let judged = plan
+        .gpus()
+        .take(count)
+        .enumerate()
+        .map(|(index, placement)| {
             let device = placement.device.clone().unwrap_or_default();
-            let gpu = machine
-                .gpus
-                .iter()
-                .find(|gpu| gpu.device.as_ref() == Some(&device));
+            let has_name = |gpu: &&Gpu| gpu.device.as_ref() == Some(&device);
+            let gpu = machine.gpus.iter().find(has_name);
             let doubt = gpu.and_then(|gpu| {
                 let card = cards.iter().find(|card| card.pci_id == gpu.pci_id);
-                doubt(gpu, card.and_then(|card| card.processes.as_deref()))
+                readings::doubt(gpu, card.and_then(|card| card.processes.as_deref()))
             });
+            let seen = seen(index, readings, run);
             // The last GPU has the output layer (llama-model.cpp, load_tensors).
-            let work = if index + 1 == readings.devices.len() {
+            let work = if index + 1 == count {
                 &readings.work.with_output
             } else {
                 &readings.work.blocks
             };
-            let learned = match doubt {
-                Some(doubt) => Err(doubt),
-                None if readings.is_first.get(index) != Some(&true) => Err(Doubt::NotFirst),
-                None if placement.layers < 2 => Err(Doubt::OneLayer),
-                None => seen.learned(work),
+            let learned = match (doubt, gpu) {
+                (Some(doubt), _) => Err(doubt),
+                (None, _) if run.warm_up.verify == Verify::Off => Err(Doubt::NotComputed),
+                (None, _) if run.warm_up.skipped.is_some() => Err(Doubt::NotGenerative),
+                (None, _) if readings.is_first.get(index) != Some(&true) => Err(Doubt::NotFirst),
+                (None, _) if placement.layers < 2 => Err(Doubt::OneLayer),
+                (None, None) => Err(Doubt::NotTold),
+                (None, Some(gpu)) => {
+                    let mut unknown = gpu.clone();
+                    unknown.learned = None;
+                    let table = Headroom::Tight.of_gpu(&unknown, work, 0, machine.wsl);
+                    seen.learned(work, table.driver.saturating_add(table.growth))
+                }
             };
-            if let (Some(gpu), Ok(learned), true) = (gpu, learned, is_kept(&device)) {
-                cache.put(gpu, &build_name(), learned);
+            if let (Some(gpu), Ok(learned)) = (gpu, learned) {
+                keep(gpu, learned, learn, is_simulated(&device));
             }
-            measured.push(MeasuredHeadroom {
-                device,
-                name: placement.name.clone(),
-                before: seen.before,
-                loaded: seen.loaded,
-                used: seen.used(),
-                allocated: seen.allocated,
-                learned,
-            });
-        }
-        Ok(measured)
-    }
+            Judged { doubt, learned }
+        });
+    judged.collect()
+}
 
-    /// Free bytes after each of two runs of the largest batch; `None` for a model that does not generate.
-    fn run_twice(&self, devices: &[Device]) -> Result<Option<TwoRuns>, Error> {
-        let native = self.native()?;
-        if !native.has_decoder() || native.has_encoder() || native.is_diffusion() {
-            return Ok(None);
-        }
-        let mut context = self.slot().take()?.ok_or(Error::Busy)?;
-        let runs = if context.has_memory() {
-            two_runs(&mut context, devices).map(Some)
-        } else {
-            Ok(None)
-        };
-        self.slot().give_back(context);
-        Ok(runs?)
+/// The readings of one device.
+fn seen(index: usize, readings: &LoadReadings, run: &WarmedUp) -> Seen {
+    let at = |values: &[Option<u64>]| values.get(index).copied().flatten();
+    let reserved = run.reserved.gpus.get(index).map(Footprint::total);
+    let allocated = run.allocated.gpus.get(index).map(Footprint::total);
+    Seen {
+        before: at(&readings.before),
+        loaded: at(&run.loaded),
+        used: at(&run.used),
+        allocated: reserved,
+        grown: allocated.unwrap_or(0).saturating_sub(reserved.unwrap_or(0)),
     }
 }
 
-/// Free bytes after each of two runs of the largest batch. The context is empty afterwards.
-fn two_runs(context: &mut Context, devices: &[Device]) -> Result<TwoRuns, llama_sys::Error> {
-    largest_batch(context)?;
-    let first = free(devices);
-    largest_batch(context)?;
-    let second = free(devices);
-    context.kv_clear()?;
-    Ok([first, second])
-}
-
-/// Computes as many tokens as one computation takes, over all sequences, and one token after them.
-fn largest_batch(context: &mut Context) -> Result<(), llama_sys::Error> {
-    context.kv_clear()?;
-    let n_vocab = context.model().vocab().n_tokens().max(1);
-    let n_tokens = context
-        .n_ubatch()
-        .min(context.n_batch())
-        .min(context.n_ctx());
-    let per_sequence = n_tokens.div_ceil(context.n_seq_max().max(1)).max(1);
-    let first_output = n_tokens.saturating_sub(context.n_outputs_max().max(1));
-    let mut batch = Batch::with_capacity(n_tokens as usize);
-    for n in 0..n_tokens {
-        // Tokens that differ, so that a router of experts has something to choose.
-        let token = signed(n.wrapping_mul(31) % n_vocab);
-        let (sequence, position) = (signed(n / per_sequence), signed(n % per_sequence));
-        batch.add(token, position, sequence, n >= first_output);
+/// Keeps what was learned, unless that is known.
+fn keep(gpu: &Gpu, learned: LearnedHeadroom, learn: &Learn, is_simulated: bool) {
+    let Some(cache) = learn.cache(is_simulated) else {
+        return;
+    };
+    let build = build_name();
+    let is_known = cache.get(gpu, &build).is_some_and(|known| {
+        known.driver >= learned.driver
+            && known.growth >= learned.growth
+            && known.covers(learned.activations, learned.decoded_matrix)
+    });
+    if !is_known {
+        cache.put(gpu, &build, learned);
     }
-    context.decode(&batch)?;
-    context.synchronize()?;
-    if per_sequence >= context.n_ctx_seq() {
-        context.kv_clear()?;
-    }
-    let position = context.kv_seq_end(0)?.unwrap_or(0);
-    batch.clear();
-    batch.add(0, position, 0, true);
-    context.decode(&batch)?;
-    context.synchronize()
-}
-
-/// llama.cpp's numbers are signed; none of these is above 2^31.
-fn signed(n: u32) -> i32 {
-    i32::try_from(n).unwrap_or(i32::MAX)
 }

@@ -15,14 +15,16 @@ use crate::profile::ModelProfile;
 /// margin of [`Headroom::Default`](crate::memory::Headroom::Default) leaves.
 const JITTER: u64 = mib(64);
 
-/// What a load notes down for a measurement to come.
+/// Several times as much as the table of known drivers and pools says is the doing of somebody else.
+const MOST_OF_TABLE: u64 = 4;
+
+/// What a load notes down before it begins.
 #[derive(Debug)]
 pub(in crate::load) struct LoadReadings {
     pub(super) devices: Vec<Device>,
     /// Whether the model is the first of this process on the device.
     pub(super) is_first: Vec<bool>,
-    pub(super) before: Vec<Option<u64>>,
-    pub(super) loaded: Vec<Option<u64>>,
+    pub(in crate::load) before: Vec<Option<u64>>,
     pub(super) work: Work,
 }
 
@@ -37,12 +39,14 @@ pub(in crate::load) struct Work {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Seen {
     pub(super) before: Option<u64>,
+    /// When everything was reserved and nothing computed.
     pub(super) loaded: Option<u64>,
-    /// When the measurement began.
-    pub(super) start: Option<u64>,
-    /// After each of the two runs; `None` where nothing was run.
-    pub(super) runs: Option<[Option<u64>; 2]>,
+    /// After the warm-up.
+    pub(super) used: Option<u64>,
+    /// What llama.cpp said it had allocated when everything was reserved.
     pub(super) allocated: Option<u64>,
+    /// What it allocated after that.
+    pub(super) grown: u64,
 }
 
 impl Work {
@@ -55,6 +59,11 @@ impl Work {
             with_output: Workload::of(profile, sizes),
         }
     }
+
+    /// What it does at the most.
+    pub(in crate::load) const fn largest(&self) -> &Workload {
+        &self.with_output
+    }
 }
 
 impl LoadReadings {
@@ -64,15 +73,8 @@ impl LoadReadings {
             devices: devices.to_owned(),
             is_first: devices.iter().map(is_first).collect(),
             before: free(devices),
-            loaded: Vec::new(),
             work,
         }
-    }
-
-    /// To be called when the model has its context and nothing is computed yet.
-    pub(in crate::load) fn loaded(mut self) -> Self {
-        self.loaded = free(&self.devices);
-        self
     }
 }
 
@@ -89,7 +91,7 @@ fn is_first(device: &Device) -> bool {
 }
 
 /// Free bytes of each device, where it tells. A total of 0 is how ggml says "unknown".
-pub(super) fn free(devices: &[Device]) -> Vec<Option<u64>> {
+pub(in crate::load) fn free(devices: &[Device]) -> Vec<Option<u64>> {
     let memory = devices.iter().map(|device| device.memory().ok());
     memory
         .map(|memory| {
@@ -123,28 +125,24 @@ fn are_same(before: &[GpuProcess], now: &[GpuProcess]) -> bool {
 }
 
 impl Seen {
-    /// The smaller of the free bytes after both runs.
-    pub(super) fn used(&self) -> Option<u64> {
-        let [first, second] = self.runs?;
-        Some(first?.min(second?))
-    }
-
-    /// What driver and pools took, unless something else has changed the readings.
-    pub(super) fn learned(&self, workload: &Workload) -> Result<LearnedHeadroom, Doubt> {
-        let [first, second] = self.runs.ok_or(Doubt::NotGenerative)?;
+    /// What driver and pools took, unless something else has changed the readings. `table`: what they are known to take at the most.
+    pub(super) fn learned(
+        &self,
+        workload: &Workload,
+        table: u64,
+    ) -> Result<LearnedHeadroom, Doubt> {
         let told = |reading: Option<u64>| reading.ok_or(Doubt::NotTold);
-        let (before, loaded, start) = (told(self.before)?, told(self.loaded)?, told(self.start)?);
-        let (first, second) = (told(first)?, told(second)?);
+        let (before, loaded, used) = (told(self.before)?, told(self.loaded)?, told(self.used)?);
         let expected = before.saturating_sub(told(self.allocated)?);
-        let is_steady = loaded.abs_diff(start) <= JITTER
-            && first.abs_diff(second) <= JITTER
-            && loaded <= expected.saturating_add(JITTER)
-            && first.max(second) <= loaded.saturating_add(JITTER);
-        if !is_steady {
+        let driver = expected.saturating_sub(loaded);
+        let growth = loaded.saturating_sub(used).saturating_sub(self.grown);
+        let most = table.saturating_mul(MOST_OF_TABLE).saturating_add(JITTER);
+        let is_ours = loaded <= expected.saturating_add(JITTER)
+            && used <= loaded.saturating_add(JITTER)
+            && driver.max(growth) <= most;
+        if !is_ours {
             return Err(Doubt::Disturbed);
         }
-        let driver = expected.saturating_sub(loaded);
-        let growth = loaded.saturating_sub(first.min(second));
         let learned = LearnedHeadroom::new(driver, growth, Date::today());
         Ok(learned.work(workload.activations, workload.decoded_matrix))
     }
@@ -157,39 +155,38 @@ mod tests {
     use crate::machine::{Gpu, GpuKind, GpuProcess, mib};
     use crate::memory::Workload;
 
+    /// What drivers and pools are known to take.
+    const TABLE: u64 = mib(100);
+
     /// 1000 MiB free, a model of 600: 20 for the driver, 30 for the pools.
     fn seen() -> Seen {
         Seen {
             before: Some(mib(1000)),
             loaded: Some(mib(380)),
-            start: Some(mib(380)),
-            runs: Some([Some(mib(350)), Some(mib(350))]),
+            used: Some(mib(350)),
             allocated: Some(mib(600)),
+            grown: 0,
         }
     }
 
     fn parts(seen: Seen) -> Result<(u64, u64), Doubt> {
-        let learned = seen.learned(&Workload::default())?;
+        let learned = seen.learned(&Workload::default(), TABLE)?;
         Ok((learned.driver, learned.growth))
     }
 
     #[test]
     fn the_driver_is_what_the_load_took_beside_its_buffers_and_growth_what_came_after() {
         assert_eq!(parts(seen()), Ok((mib(20), mib(30))));
-        // The second run took a little more.
-        let runs = Some([Some(mib(350)), Some(mib(340))]);
-        assert_eq!(parts(Seen { runs, ..seen() }), Ok((mib(20), mib(40))));
+        // Of which some was a buffer that llama.cpp counts.
+        let grown = mib(5);
+        assert_eq!(parts(Seen { grown, ..seen() }), Ok((mib(20), mib(25))));
     }
 
     #[test]
     fn a_little_less_than_nothing_is_nothing() {
-        let loaded = Some(mib(410));
-        let start = loaded;
-        let runs = Some([Some(mib(420)); 2]);
         let odd = Seen {
-            loaded,
-            start,
-            runs,
+            loaded: Some(mib(410)),
+            used: Some(mib(420)),
             ..seen()
         };
         assert_eq!(parts(odd), Ok((0, 0)));
@@ -198,25 +195,35 @@ mod tests {
     #[test]
     fn what_the_model_cannot_have_done_is_not_learned_from() {
         let disturbed = Err(Doubt::Disturbed);
-        // Another program gave memory back during the load, or took some after it, or does so now.
+        // Another program gave memory back during the load or the warm-up, or took some.
         let gave = Seen {
             before: Some(mib(900)),
             ..seen()
         };
         assert_eq!(parts(gave), disturbed);
-        let took = Seen {
-            start: Some(mib(200)),
+        let used = Some(mib(500));
+        assert_eq!(parts(Seen { used, ..seen() }), disturbed);
+        let large = Seen {
+            before: Some(mib(4000)),
+            loaded: Some(mib(3380)),
             ..seen()
         };
-        assert_eq!(parts(took), disturbed);
-        let runs = Some([Some(mib(350)), Some(mib(200))]);
-        assert_eq!(parts(Seen { runs, ..seen() }), disturbed);
-        let runs = Some([Some(mib(500)); 2]);
-        assert_eq!(parts(Seen { runs, ..seen() }), disturbed);
+        let took = |bytes| Seen {
+            used: Some(mib(3380) - bytes),
+            ..large
+        };
+        assert!(parts(took(4 * TABLE)).is_ok());
+        assert_eq!(parts(took(4 * TABLE + mib(65))), disturbed);
+        let during = Seen {
+            loaded: Some(mib(2000)),
+            used: Some(mib(2000)),
+            ..large
+        };
+        assert_eq!(parts(during), disturbed);
     }
 
     #[test]
-    fn what_is_not_told_or_not_run_is_not_learned_from() {
+    fn what_is_not_told_is_not_learned_from() {
         let untold = Seen {
             before: None,
             ..seen()
@@ -227,11 +234,6 @@ mod tests {
             ..seen()
         };
         assert_eq!(parts(untold), Err(Doubt::NotTold));
-        let idle = Seen {
-            runs: None,
-            ..seen()
-        };
-        assert_eq!(parts(idle), Err(Doubt::NotGenerative));
     }
 
     #[test]

@@ -66,7 +66,7 @@ impl Headroom {
     /// is a Linux inside of Windows ([`Machine::wsl`](crate::machine::Machine::wsl)).
     ///
     /// **Driver and growth** come from a table until they have been measured on the device
-    /// (`Model::measure_headroom`, [`Gpu::learned`]):
+    /// (by the warm-up of a load, [`Gpu::learned`]):
     ///
     /// | backend | driver | growth |
     /// |---|---|---|

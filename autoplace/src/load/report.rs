@@ -1,0 +1,304 @@
+//! What a load came to: beside what was planned, what llama.cpp and the devices themselves say, and everything that was tried.
+
+use std::fmt;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use super::attempt::Attempt;
+use super::{Doubt, Verify};
+use crate::machine::{Bytes, LearnedHeadroom};
+use crate::memory::{Footprint, HeadroomParts};
+use crate::plan::Plan;
+
+/// What a load came to. Its `Display` says it in words.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct LoadReport {
+    /// The plan that was followed.
+    pub plan: Plan,
+    /// The GPUs of the plan, in its order.
+    pub gpus: Vec<GpuReport>,
+    /// The host.
+    pub host: HostReport,
+    /// What was computed to verify the load.
+    pub warm_up: WarmUp,
+    /// Every attempt, the one that worked last.
+    pub attempts: Vec<Attempt>,
+    /// What else there is to say, for people.
+    pub notes: Vec<String>,
+}
+
+/// One GPU after a load. Sizes in bytes.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct GpuReport {
+    /// ggml's name of the device: `CUDA0`.
+    pub device: String,
+    /// The GPU's name for people.
+    pub name: String,
+    /// Layers on it, the output layer counted.
+    pub layers: u32,
+    /// What the plan takes of it.
+    pub planned: Footprint,
+    /// What the plan leaves free on it.
+    pub headroom: HeadroomParts,
+    /// What was left free beside that, because earlier attempts had failed on it.
+    pub withheld: u64,
+    /// What llama.cpp said before the load that it would allocate.
+    pub probed: Footprint,
+    /// What llama.cpp says it has allocated, where it says so; the warm-up included.
+    pub allocated: Option<Footprint>,
+    /// How much of that came after the context was made: compute buffers that llama.cpp does not reserve by itself.
+    pub grown: u64,
+    /// Free before the load, where the device tells.
+    pub before: Option<u64>,
+    /// Free when the model was loaded and nothing computed.
+    pub loaded: Option<u64>,
+    /// Free after the warm-up.
+    pub used: Option<u64>,
+    /// Why the change of its free bytes says nothing of this load, if it does not.
+    pub doubt: Option<Doubt>,
+    /// What driver and pools took beside the buffers; or why nothing was learned of that.
+    pub learned: Result<LearnedHeadroom, Doubt>,
+}
+
+/// The host after a load. Sizes in bytes. Its free memory is everybody's, and is not measured.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct HostReport {
+    /// What the plan takes of it.
+    pub planned: Footprint,
+    /// What llama.cpp says it has allocated. The buffer of logits is not in it, and a mapped file counts with its span.
+    pub allocated: Footprint,
+}
+
+/// What was computed to verify a load.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct WarmUp {
+    /// What was asked for.
+    pub verify: Verify,
+    /// Tokens that were computed.
+    pub tokens: u64,
+    /// The last position that was reached.
+    pub last_position: u32,
+    /// Why nothing was computed, if nothing was.
+    pub skipped: Option<String>,
+    /// How long it took, reserving included.
+    pub time: Duration,
+}
+
+impl GpuReport {
+    /// Bytes by which its free memory shrank, from before the load to after the warm-up, where the device tells.
+    #[must_use]
+    pub fn taken(&self) -> Option<u64> {
+        Some(self.before?.saturating_sub(self.used?))
+    }
+
+    /// Bytes that were taken beside the buffers that llama.cpp counts: by driver and pools, or by somebody else.
+    #[must_use]
+    pub fn beyond(&self) -> Option<u64> {
+        let allocated = self.allocated?.total();
+        Some(self.taken()?.saturating_sub(allocated))
+    }
+
+    /// Bytes that llama.cpp has allocated beyond the plan.
+    #[must_use]
+    pub fn unplanned(&self) -> u64 {
+        let allocated = self.allocated.unwrap_or_default().total();
+        allocated.saturating_sub(self.planned.total())
+    }
+
+    /// Bytes that were taken beyond the plan's footprint and all that it left free: the difference that a load is judged by. Where the
+    /// device does not tell, or its free memory says nothing of this load, llama.cpp's own account stands for what was taken.
+    #[must_use]
+    pub fn difference(&self) -> u64 {
+        let left = self.planned.total().saturating_add(self.left());
+        self.counted().saturating_sub(left)
+    }
+
+    /// Bytes that the plan left free: its headroom, and what earlier attempts taught.
+    pub(super) const fn left(&self) -> u64 {
+        self.headroom.total().saturating_add(self.withheld)
+    }
+
+    /// What counts as taken by this load.
+    pub(super) fn counted(&self) -> u64 {
+        let allocated = self.allocated.unwrap_or_default().total();
+        match self.doubt {
+            None => self.taken().unwrap_or(0).max(allocated),
+            Some(_) => allocated,
+        }
+    }
+}
+
+impl LoadReport {
+    /// Attempts that it took.
+    #[must_use]
+    pub const fn tries(&self) -> usize {
+        self.attempts.len()
+    }
+}
+
+impl fmt::Display for LoadReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let plan = &self.plan;
+        let (layers, all) = (plan.n_gpu_layers, plan.layers());
+        write!(
+            f,
+            "{}: {layers} of {all} layers on GPUs, a context of {}",
+            plan.model.name, plan.context.n_ctx
+        )?;
+        if self.tries() > 1 {
+            write!(f, ", at attempt {}", self.tries())?;
+        }
+        for gpu in &self.gpus {
+            write!(f, "\n  {gpu}")?;
+        }
+        write!(f, "\n  {}\n  {}", self.host, self.warm_up)?;
+        for (number, attempt) in (1..).zip(&self.attempts) {
+            if attempt.failure.is_some() {
+                write!(f, "\n  attempt {number}: {attempt}")?;
+            }
+        }
+        for note in &self.notes {
+            write!(f, "\n  note: {note}")?;
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Display for GpuReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { name, device, .. } = self;
+        write!(f, "{name} ({device}): ")?;
+        planned_and_allocated(f, self.planned, self.allocated)?;
+        let left = Bytes(self.left());
+        match (self.beyond(), self.used) {
+            (Some(beyond), Some(free)) => {
+                let (beyond, free) = (Bytes(beyond), Bytes(free));
+                write!(
+                    f,
+                    "; {beyond} taken beside that, where {left} were left; {free} free"
+                )?;
+            }
+            _ => write!(f, "; it does not tell what is free")?,
+        }
+        match self.doubt {
+            Some(doubt) => write!(f, " ({doubt})"),
+            None => Ok(()),
+        }
+    }
+}
+
+impl fmt::Display for HostReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("host: ")?;
+        planned_and_allocated(f, self.planned, Some(self.allocated))?;
+        if self.allocated.weights > self.planned.weights {
+            f.write_str(", a mapped file with its span")?;
+        }
+        Ok(())
+    }
+}
+
+fn planned_and_allocated(
+    f: &mut fmt::Formatter<'_>,
+    planned: Footprint,
+    allocated: Option<Footprint>,
+) -> fmt::Result {
+    write!(f, "planned {}", Bytes(planned.total()))?;
+    match allocated {
+        Some(allocated) => write!(f, ", allocated {}", Bytes(allocated.total())),
+        None => Ok(()),
+    }
+}
+
+impl fmt::Display for WarmUp {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.skipped {
+            Some(reason) => write!(f, "warm-up: none, {reason}"),
+            None => write!(
+                f,
+                "warm-up: {} tokens, up to position {}, in {:.2} s",
+                self.tokens,
+                self.last_position,
+                self.time.as_secs_f64()
+            ),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::GpuReport;
+    use crate::load::Doubt;
+    use crate::machine::mib;
+    use crate::memory::{Footprint, HeadroomParts};
+
+    /// A plan of 600 MiB that leaves 100, on a card of which 800 were free and 690 were taken.
+    fn report() -> GpuReport {
+        let mut headroom = HeadroomParts::default();
+        (headroom.driver, headroom.growth, headroom.margin) = (mib(50), mib(30), mib(20));
+        GpuReport {
+            device: "CUDA0".to_owned(),
+            name: "card".to_owned(),
+            layers: 3,
+            planned: Footprint::new(mib(500), mib(60), mib(40)),
+            headroom,
+            withheld: 0,
+            probed: Footprint::new(mib(500), mib(60), mib(40)),
+            allocated: Some(Footprint::new(mib(500), mib(60), mib(41))),
+            grown: mib(1),
+            before: Some(mib(800)),
+            loaded: Some(mib(160)),
+            used: Some(mib(110)),
+            doubt: None,
+            learned: Err(Doubt::NotFirst),
+        }
+    }
+
+    #[test]
+    fn what_was_taken_is_told_apart_from_what_llama_cpp_counts() {
+        let report = report();
+        assert_eq!(report.taken(), Some(mib(690)));
+        assert_eq!(report.beyond(), Some(mib(89)));
+        assert_eq!((report.unplanned(), report.difference()), (mib(1), 0));
+        assert_eq!(
+            report.to_string(),
+            "card (CUDA0): planned 600 MiB, allocated 601 MiB; 89 MiB taken beside that, where 100 MiB were left; 110 MiB free"
+        );
+    }
+
+    #[test]
+    fn only_more_than_footprint_and_headroom_is_a_difference() {
+        let used = |free| GpuReport {
+            used: Some(mib(free)),
+            ..report()
+        };
+        assert_eq!(used(100).difference(), 0);
+        assert_eq!(used(99).difference(), mib(1));
+        assert_eq!(used(0).difference(), mib(100));
+        let mut taught = used(0);
+        taught.withheld = mib(70);
+        assert_eq!(taught.difference(), mib(30));
+    }
+
+    #[test]
+    fn memory_that_others_change_is_no_difference_but_what_llama_cpp_says_is() {
+        let mut report = report();
+        report.used = Some(0);
+        report.doubt = Some(Doubt::OtherPrograms);
+        assert_eq!(report.difference(), 0);
+        report.allocated = Some(Footprint::new(mib(710), 0, 0));
+        assert_eq!(report.difference(), mib(10));
+        // Where a device tells nothing, nothing is measured.
+        let untold = GpuReport {
+            before: None,
+            used: None,
+            ..self::report()
+        };
+        assert_eq!((untold.taken(), untold.difference()), (None, 0));
+    }
+}

@@ -1,0 +1,236 @@
+//! The warm-up: a fresh context flows in; what its buffers grow to, and what is free before and after the first computations, flows out.
+//!
+//! **No decode grows a buffer later.** llama.cpp reserves its compute buffers for `n_ubatch` tokens and for one token of each sequence.
+//! Numbers of tokens between them may need more of a device where GPUs compute with the host's weights, which they do from 32 tokens on:
+//! below, the same work is the CPU's, and graphs are put together in other ways. So the buffers are reserved for 31 tokens too, and for
+//! every half of a batch, at the full length of the context. A sequence alone, of several with caches of their own, has a graph that
+//! cannot be reserved; it is computed once.
+
+use std::time::Instant;
+
+use llama_sys::{Batch, Context, Device, Error, TensorPlace};
+
+use super::Verify;
+use super::headroom::free;
+use super::progress::Progress;
+use super::report::WarmUp;
+use crate::memory::{Footprints, probe as native_probe};
+
+/// The most tokens that GPUs leave to the CPU where the weights are the host's (ggml-cuda.cu and others, `offload_op`: from 32 on).
+const MOST_NOT_OFFLOADED: u32 = 31;
+
+/// What was seen of a warm-up. Free bytes are those of each device, in the order of the plan.
+#[derive(Debug)]
+pub(super) struct WarmedUp {
+    pub(super) warm_up: WarmUp,
+    /// What llama.cpp had allocated before.
+    pub(super) at_first: Footprints,
+    /// The same, when everything was reserved, and nothing computed yet.
+    pub(super) reserved: Footprints,
+    /// The same afterwards.
+    pub(super) allocated: Footprints,
+    /// Free when everything was reserved.
+    pub(super) loaded: Vec<Option<u64>>,
+    /// Free afterwards.
+    pub(super) used: Vec<Option<u64>>,
+}
+
+/// Reserves, and computes as far as `verify` says. The context is empty afterwards.
+///
+/// # Errors
+///
+/// When llama.cpp has no room or fails to compute, or when the caller cancels.
+pub(super) fn warm_up(
+    context: &mut Context,
+    devices: &[Device],
+    op_offload: bool,
+    verify: Verify,
+    progress: &Progress,
+) -> Result<WarmedUp, Error> {
+    let started = Instant::now();
+    let at_first = allocated(context, devices);
+    let skipped = skipped(context, devices, verify);
+    reserve(context, op_offload)?;
+    let reserved = allocated(context, devices);
+    let loaded = free(devices);
+    let mut run = Run {
+        context,
+        progress,
+        batch: Batch::default(),
+        tokens: 0,
+        last_position: 0,
+    };
+    if skipped.is_none() {
+        match verify {
+            Verify::Full => run.whole_context()?,
+            _ => run.largest_batch()?,
+        }
+        if run.context.n_seq_max() > 1 {
+            run.one_sequence()?;
+        }
+        run.context.kv_clear()?;
+    }
+    let warm_up = WarmUp {
+        verify,
+        tokens: run.tokens,
+        last_position: run.last_position,
+        skipped: skipped.map(str::to_owned),
+        time: started.elapsed(),
+    };
+    Ok(WarmedUp {
+        warm_up,
+        at_first,
+        reserved,
+        allocated: allocated(context, devices),
+        loaded,
+        used: free(devices),
+    })
+}
+
+/// Reserves what llama.cpp does not by itself, where GPUs compute with weights of the host.
+pub(super) fn reserve(context: &mut Context, op_offload: bool) -> Result<(), Error> {
+    if !op_offload || !is_generative(context) || !is_shared_with_host(context) {
+        return Ok(());
+    }
+    let n_ubatch = context.n_ubatch();
+    if n_ubatch > MOST_NOT_OFFLOADED {
+        context.reserve(MOST_NOT_OFFLOADED)?;
+    }
+    let mut n_tokens = n_ubatch / 2;
+    while n_tokens > 1 {
+        context.reserve(n_tokens)?;
+        n_tokens /= 2;
+    }
+    Ok(())
+}
+
+/// Whether there are GPUs, and weights of blocks on the host.
+fn is_shared_with_host(context: &Context) -> bool {
+    let model = context.model();
+    let on_host = |place: &TensorPlace| place.on_host && place.name.starts_with("blk.");
+    !model.devices().is_empty() && model.tensor_places().iter().any(on_host)
+}
+
+/// What llama.cpp says it has allocated.
+fn allocated(context: &Context, devices: &[Device]) -> Footprints {
+    context
+        .memory_breakdown()
+        .map(|breakdown| native_probe::footprints(&breakdown, devices))
+        .unwrap_or_default()
+}
+
+/// Encoders (BERT), encoder-decoders (T5) and diffusion models (LLaDA) have no next token.
+fn is_generative(context: &Context) -> bool {
+    let model = context.model();
+    let decodes = model.has_decoder() && !model.has_encoder() && !model.is_diffusion();
+    decodes && context.has_memory()
+}
+
+/// Why nothing is computed, if nothing is.
+fn skipped(context: &Context, devices: &[Device], verify: Verify) -> Option<&'static str> {
+    match verify {
+        Verify::Off => Some("as was asked"),
+        _ if !is_generative(context) => Some("the model does not generate"),
+        Verify::Quick if devices.is_empty() => Some("no GPU is used that could be measured"),
+        Verify::Quick | Verify::Full => None,
+    }
+}
+
+struct Run<'a> {
+    context: &'a mut Context,
+    progress: &'a Progress,
+    batch: Batch,
+    tokens: u64,
+    last_position: u32,
+}
+
+impl Run<'_> {
+    /// As many tokens as one computation takes, over all sequences, and one token after them.
+    fn largest_batch(&mut self) -> Result<(), Error> {
+        let n_tokens = self.n_tokens();
+        let each = n_tokens.div_ceil(self.sequences()).max(1);
+        self.decode((0..n_tokens).map(|n| (n / each, n % each)))?;
+        let is_full = each >= self.length();
+        if is_full {
+            self.context.kv_clear()?;
+        }
+        self.decode([(0, if is_full { 0 } else { each })].into_iter())
+    }
+
+    /// One of several sequences alone: as many tokens as one computation takes, and fewer than a GPU takes over from the host.
+    fn one_sequence(&mut self) -> Result<(), Error> {
+        let most = self.n_tokens().min(self.length());
+        for n_tokens in [most, most.min(MOST_NOT_OFFLOADED)] {
+            self.context.kv_clear()?;
+            self.decode((0..n_tokens).map(|position| (0, position)))?;
+        }
+        Ok(())
+    }
+
+    /// All positions of all sequences, the last one by itself.
+    fn whole_context(&mut self) -> Result<(), Error> {
+        let sequences = self.sequences();
+        let step = (self.context.n_batch() / sequences).max(1);
+        let last = self.length() - 1;
+        let mut position = 0;
+        while position <= last {
+            let left = last - position;
+            let end = position + step.min(left.max(1));
+            let each = |sequence| (position..end).map(move |position| (sequence, position));
+            self.decode((0..sequences).flat_map(each))?;
+            position = end;
+        }
+        Ok(())
+    }
+
+    /// Computes tokens of these sequences at these positions: as many of the last ones as may be are outputs.
+    fn decode(&mut self, tokens: impl Iterator<Item = (u32, u32)> + Clone) -> Result<(), Error> {
+        if !self.progress.goes_on() {
+            let path = self.context.model().path().to_owned();
+            return Err(Error::LoadCancelled { path });
+        }
+        let n_vocab = self.context.model().vocab().n_tokens().max(1);
+        let total = u32::try_from(tokens.clone().count()).unwrap_or(u32::MAX);
+        let first_output = total.saturating_sub(self.context.n_outputs_max().max(1));
+        self.batch.clear();
+        for (number, (sequence, position)) in (0_u32..).zip(tokens) {
+            // Tokens that differ, so that a router of experts has something to choose.
+            let token = signed(number.wrapping_mul(31) % n_vocab);
+            let is_output = number >= first_output;
+            self.batch
+                .add(token, signed(position), signed(sequence), is_output);
+            self.last_position = self.last_position.max(position);
+        }
+        self.context.decode(&self.batch)?;
+        self.context.synchronize()?;
+        self.tokens = self.tokens.saturating_add(u64::from(total));
+        Ok(())
+    }
+
+    fn sequences(&self) -> u32 {
+        self.context.n_seq_max().max(1)
+    }
+
+    /// Tokens of the largest computation.
+    fn n_tokens(&self) -> u32 {
+        let context = &self.context;
+        let most = context.n_ubatch().min(context.n_batch());
+        most.min(context.n_ctx()).max(1)
+    }
+
+    /// Positions that each sequence has when all are as long.
+    fn length(&self) -> u32 {
+        let context = &self.context;
+        let length = if context.kv_unified() {
+            context.n_ctx() / self.sequences()
+        } else {
+            context.n_ctx_seq()
+        };
+        length.max(1)
+    }
+}
+
+/// llama.cpp's numbers are signed; none of these is above 2^31.
+fn signed(n: u32) -> i32 {
+    i32::try_from(n).unwrap_or(i32::MAX)
+}
