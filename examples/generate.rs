@@ -10,7 +10,7 @@ use std::sync::{Arc, OnceLock};
 
 use anyhow::Context as _;
 use autoplace::Model;
-use autoplace::llama_sys::AbortHandle;
+use autoplace::generate::AbortHandle;
 use autoplace::plan::{Context, GpuLayers, Replay};
 use clap::Parser;
 use indicatif::{ProgressBar, ProgressStyle};

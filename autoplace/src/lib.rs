@@ -17,7 +17,11 @@ pub mod machine;
 pub mod memory;
 pub mod plan;
 pub mod profile;
+#[cfg(feature = "llama")]
+mod serve;
 pub mod watch;
+#[cfg(feature = "llama")]
+pub mod worker;
 
 /// Compiles the README's examples.
 #[cfg(all(doctest, feature = "llama"))]
@@ -27,6 +31,10 @@ struct Readme;
 #[cfg(feature = "llama")]
 pub use load::{Model, ModelBuilder};
 pub use plan::{Plan, Planner};
+#[cfg(feature = "llama")]
+pub use serve::worker_main;
+#[cfg(feature = "llama")]
+pub use worker::{Isolation, OnDeath, WorkerProcess};
 
 /// The native layer underneath, in the version that this crate was built with.
 #[cfg(feature = "llama")]

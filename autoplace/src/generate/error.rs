@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::load;
+use crate::{load, worker};
 
 /// An error of a generation.
 #[derive(Debug, Clone, thiserror::Error)]
@@ -69,6 +69,9 @@ pub enum Error {
     /// llama.cpp refused or failed.
     #[error(transparent)]
     Native(#[from] llama_sys::Error),
+    /// The worker process that the model runs in died, or has what was asked for.
+    #[error(transparent)]
+    Worker(#[from] worker::Error),
     /// The model is not loaded, or cannot be loaded anew.
     #[error(transparent)]
     Load(Arc<load::Error>),
@@ -84,6 +87,8 @@ impl From<load::Error> for Error {
     fn from(error: load::Error) -> Self {
         match error {
             load::Error::Native(error) => Self::Native(error),
+            load::Error::Worker(error) => Self::Worker(error),
+            load::Error::Busy => Self::Busy,
             error => Self::Load(Arc::new(error)),
         }
     }

@@ -5,6 +5,7 @@
 //! can be placed anew.
 
 mod error;
+pub(crate) mod remote;
 mod replace;
 mod sampling;
 mod sequence;
@@ -12,13 +13,18 @@ mod session;
 mod stats;
 mod stream;
 mod text;
+mod token_stream;
 
 pub use error::Error;
 pub use replace::{Replaced, Resumed};
 pub use sampling::Sampling;
 pub use session::{End, FinishReason, Piece, SequenceId, Session};
 pub use stats::Statistics;
-pub use stream::TokenStream;
+pub(crate) use stream::LocalStream;
+pub use token_stream::{AbortHandle, TokenStream};
+
+use llama_sys::Token;
+use serde::{Deserialize, Serialize};
 
 use crate::load::Model;
 
@@ -31,8 +37,8 @@ pub struct Generate {
 }
 
 /// What is to be generated.
-#[derive(Debug, Clone)]
-struct Spec {
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct Spec {
     prompt: String,
     sampling: Sampling,
     stops: Vec<String>,
@@ -40,7 +46,7 @@ struct Spec {
 }
 
 /// How far a text goes, and what of it is shown.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 struct Limits {
     max_tokens: usize,
     /// Control tokens are written out.
@@ -133,13 +139,28 @@ impl Generate {
     /// # Errors
     ///
     /// [`Error::PromptTooLong`], [`Error::EmptyPrompt`], [`Error::EmptyStop`], [`Error::NotGenerative`]; [`Error::Busy`] while
-    /// another stream or session of this model lives; [`Error::Native`] for a sampling parameter out of range.
+    /// another stream or session of this model lives; [`Error::Native`] for a sampling parameter out of range; [`Error::Worker`] when
+    /// the model's worker process has died or cannot be started again.
     pub fn stream(self) -> Result<TokenStream, Error> {
-        let max_tokens = self.spec.limits.max_tokens;
+        if self.model.is_elsewhere() {
+            return remote::RemoteStream::new(self.model, self.spec).map(TokenStream::from);
+        }
+        self.stream_here(Vec::new()).map(TokenStream::from)
+    }
+
+    /// What a worker was asked to generate.
+    pub(crate) fn of(model: Model, spec: Spec) -> Self {
+        Self { model, spec }
+    }
+
+    /// The stream of a model in this process, which goes on after the tokens that an earlier process has generated.
+    pub(crate) fn stream_here(self, so_far: Vec<Token>) -> Result<LocalStream, Error> {
         let mut session = self.model.session()?;
-        let sequence = session.begin(self)?;
+        let max_tokens = self.spec.limits.max_tokens;
+        let tokens = so_far.clone();
+        let sequence = session.begin_after(self, so_far)?;
         let statistics = session.statistics(sequence).unwrap_or_default();
-        Ok(TokenStream::new(session, statistics, max_tokens))
+        Ok(LocalStream::new(session, tokens, statistics, max_tokens))
     }
 
     fn into_parts(self) -> (Model, Spec) {

@@ -3,9 +3,10 @@
 use std::hash::{BuildHasher, Hasher, RandomState};
 
 use llama_sys::Sampler;
+use serde::{Deserialize, Serialize};
 
 /// Sampling parameters, in llama.cpp's terms and with its defaults (common/common.h, common_params_sampling).
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Sampling {
     /// Divides the logits; 0.0 always takes the likeliest token.
@@ -44,6 +45,24 @@ impl Sampling {
         Self {
             temperature: 0.0,
             ..Self::default()
+        }
+    }
+
+    /// Refuses what is no number: a message to a worker has no way to say it, and no sampler takes it.
+    pub(super) fn check_numbers(&self) -> Result<(), llama_sys::Error> {
+        let numbers = [
+            ("temp", self.temperature),
+            ("top_p", self.top_p),
+            ("min_p", self.min_p),
+            ("penalty_repeat", self.repeat_penalty),
+        ];
+        match numbers.into_iter().find(|(_, number)| !number.is_finite()) {
+            Some((name, number)) => Err(llama_sys::Error::InvalidParameter {
+                name,
+                value: number.to_string(),
+                reason: "a finite number".into(),
+            }),
+            None => Ok(()),
         }
     }
 

@@ -71,6 +71,25 @@ impl Sequence {
         Ok(sequence)
     }
 
+    /// Puts tokens behind the prompt that an earlier process has generated. Their text has been told, but for what is held back.
+    pub(super) fn go_on_after(
+        &mut self,
+        so_far: Vec<Token>,
+        model: &Model,
+        vocab: &Vocab,
+    ) -> Result<(), Error> {
+        if so_far.is_empty() {
+            return Ok(());
+        }
+        for &token in &so_far {
+            vocab.append_piece(token, self.limits.special, self.text.buffer())?;
+            self.text.release();
+        }
+        self.statistics.generated_tokens = so_far.len();
+        self.tokens.extend(so_far);
+        self.make_sampler(model)
+    }
+
     /// Tokens that it has places for or needs them: those computed, and those to be.
     pub(super) fn len(&self) -> usize {
         self.tokens.len()

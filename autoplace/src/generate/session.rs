@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use llama_sys::{AbortHandle, Batch, Context, SeqId, Token, Vocab};
+use serde::{Deserialize, Serialize};
 
 use super::Generate;
 use super::error::Error;
@@ -13,7 +14,8 @@ use crate::load::{Model, Pulse};
 use crate::memory::ContextParams;
 
 /// Why a text ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum FinishReason {
     /// The model chose a token that ends the text or turn.
@@ -182,6 +184,16 @@ impl Session {
     /// [`Error::OtherModel`], [`Error::SequencesBusy`], [`Error::PromptTooLong`], [`Error::EmptyPrompt`], [`Error::EmptyStop`];
     /// [`Error::Native`] for a sampling parameter out of range; [`Error::Load`] after a re-placement that failed.
     pub fn begin(&mut self, generate: Generate) -> Result<SequenceId, Error> {
+        self.begin_after(generate, Vec::new())
+    }
+
+    /// The same, after the tokens that an earlier process has generated and told: they are computed again one after the other, as they
+    /// were there, since another shape of batch would round otherwise.
+    pub(super) fn begin_after(
+        &mut self,
+        generate: Generate,
+        so_far: Vec<Token>,
+    ) -> Result<SequenceId, Error> {
         let (model, spec) = generate.into_parts();
         if !model.is(&self.model) {
             return Err(Error::OtherModel);
@@ -199,15 +211,18 @@ impl Session {
             prompt.push(lent.vocab.bos().ok_or(Error::EmptyPrompt)?);
         }
         let capacity = room.each.min(room.all.saturating_sub(self.used()));
-        if prompt.len() >= capacity {
+        let taken = prompt.len() + so_far.len();
+        // The last token of an answer needs no place.
+        if taken >= capacity + usize::from(!so_far.is_empty()) {
             return Err(Error::PromptTooLong {
-                tokens: prompt.len(),
+                tokens: taken,
                 context: capacity,
             });
         }
         let id = SequenceId(self.begun);
         let model = lent.context.model();
-        let sequence = Sequence::new(id, seq, spec, prompt, model, capacity)?;
+        let mut sequence = Sequence::new(id, seq, spec, prompt, model, capacity)?;
+        sequence.go_on_after(so_far, model, &lent.vocab)?;
         self.begun += 1;
         self.sequences.push(sequence);
         Ok(id)

@@ -59,7 +59,7 @@ impl Model {
 
     /// The machine with what this model holds of it counted as free.
     fn once_released(&self, mut machine: Machine) -> Machine {
-        if self.native().is_err() {
+        if !self.is_elsewhere() && self.native().is_err() {
             return machine;
         }
         let (plan, allocated) = (self.placement(), self.allocated());

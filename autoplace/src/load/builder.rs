@@ -8,12 +8,16 @@ use super::contract::{Contract, First};
 use super::lease::Leases;
 use super::progress::Progress;
 use super::recipe::Recipe;
+use super::remote::{Load, Remote};
 use super::replay::Source;
 use super::terms::{Learn, Terms};
 use super::{Error, Model, OnDifference, Verify};
+use crate::gguf::Header;
 use crate::machine::Machine;
 use crate::memory::{Headroom, KvType};
 use crate::plan::{self, GpuLayers, Plan, Replay, Request, SavedPlan};
+use crate::profile::ModelProfile;
+use crate::worker::{Isolation, WorkerProcess};
 
 /// A load being described: finish it with [`load`](Self::load), or look first with [`plan`](Self::plan).
 #[must_use = "nothing is loaded until `load` is called"]
@@ -22,6 +26,7 @@ pub struct ModelBuilder {
     saved: Option<Source>,
     replay: Replay,
     progress: Progress,
+    isolation: Isolation,
 }
 
 impl ModelBuilder {
@@ -38,6 +43,7 @@ impl ModelBuilder {
             saved: None,
             replay: Replay::Refuse,
             progress: Progress::default(),
+            isolation: Isolation::None,
         }
     }
 
@@ -158,6 +164,15 @@ impl ModelBuilder {
         self
     }
 
+    /// Where the model runs. Default: in this process.
+    ///
+    /// In a [worker](Isolation::Process) it generates as it does here, and what ends llama.cpp there is an error here. What needs the
+    /// model underneath ([`Model::native`], [`Model::measure_headroom`]) is not to be had then.
+    pub fn isolation(mut self, isolation: Isolation) -> Self {
+        self.isolation = isolation;
+        self
+    }
+
     /// The plan that [`load`](Self::load) would follow, confirmed by llama.cpp's own arithmetic. Allocates nothing.
     ///
     /// # Errors
@@ -196,11 +211,43 @@ impl ModelBuilder {
     /// As [`plan`](Self::plan). Where memory is lacking, [`Error::AllAttempts`] lists what was tried; where nothing else may be tried,
     /// it is the only attempt's own error: [`Error::OutOfMemory`] when a GPU's memory was taken since the plan was made,
     /// [`Error::Difference`] when the load took more than its plan left for it. [`Error::Native`] when llama.cpp fails all the same:
-    /// the file's data is damaged, or the progress callback cancelled.
-    pub fn load(self) -> Result<Model, Error> {
+    /// the file's data is damaged, or the progress callback cancelled; [`Error::Worker`] when the worker cannot be started, or dies.
+    pub fn load(mut self) -> Result<Model, Error> {
+        if let Isolation::Process(process) = std::mem::take(&mut self.isolation) {
+            return self.load_in_worker(process);
+        }
         let (recipe, first) = self.first()?;
         let loaded = Contract::new(&recipe, first, self.progress)?.load()?;
         Ok(Model::new(recipe, loaded))
+    }
+}
+
+impl ModelBuilder {
+    fn load_in_worker(self, process: WorkerProcess) -> Result<Model, Error> {
+        // What can be refused without a worker is, with its own type.
+        let header = Header::open(&self.recipe.path)?;
+        ModelProfile::from_header(&header)?;
+        drop(header);
+        let saved = self.saved.as_ref().map(Source::read).transpose()?;
+        let load = Load {
+            recipe: self.recipe.clone(),
+            saved: saved.map(Box::new),
+            replay: self.replay,
+            tell_progress: self.progress.is_some(),
+        };
+        let (remote, placed) = Remote::start(load, process, &self.progress)?;
+        Ok(Model::in_worker(self.recipe, remote, placed))
+    }
+
+    /// What a worker was asked to load.
+    pub(crate) fn of(load: Load) -> Self {
+        Self {
+            recipe: load.recipe,
+            saved: load.saved.map(Source::Here),
+            replay: load.replay,
+            progress: Progress::default(),
+            isolation: Isolation::None,
+        }
     }
 }
 

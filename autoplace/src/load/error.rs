@@ -2,7 +2,7 @@
 
 use super::attempt::{self, Attempt};
 use crate::machine::Bytes;
-use crate::{gguf, plan, profile};
+use crate::{gguf, plan, profile, worker};
 
 /// An error on the way from a path to a loaded model.
 #[derive(Debug, thiserror::Error)]
@@ -85,6 +85,9 @@ pub enum Error {
     /// llama.cpp refused or failed.
     #[error(transparent)]
     Native(#[from] llama_sys::Error),
+    /// The worker process that the model was to run in cannot be started, died, or has what was asked for.
+    #[error(transparent)]
+    Worker(#[from] worker::Error),
 }
 
 fn list(present: &[String]) -> String {

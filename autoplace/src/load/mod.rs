@@ -17,6 +17,7 @@ mod probe;
 mod progress;
 mod pulse;
 mod recipe;
+pub(crate) mod remote;
 mod replay;
 mod report;
 mod requested;

@@ -1,7 +1,7 @@
 //! A loaded model: the handle that everything else is asked of.
 
 use std::path::Path;
-use std::sync::{Arc, PoisonError, RwLock, Weak};
+use std::sync::{Arc, PoisonError, RwLock, RwLockWriteGuard, Weak};
 
 use llama_sys::Context;
 
@@ -9,6 +9,7 @@ use super::contract::{Contract, First};
 use super::headroom::LoadReadings;
 use super::progress::Progress;
 use super::recipe::{Loaded, Prepared, Recipe};
+use super::remote::{self, Remote};
 use super::requested::Requested;
 use super::terms::Terms;
 use super::warm_up::WarmedUp;
@@ -27,6 +28,8 @@ pub struct Model {
 struct Inner {
     recipe: Recipe,
     slot: ContextSlot,
+    /// The worker that the model is in, where that is another process: the slot is empty then.
+    remote: Option<Remote>,
     placed: RwLock<Arc<Placed>>,
     requested: Requested,
     pulse: Arc<Pulse>,
@@ -70,6 +73,18 @@ impl Placed {
     }
 }
 
+impl Placed {
+    /// Of a model in a worker.
+    pub(super) fn told(machine: Machine, allocated: Footprints, report: LoadReport) -> Self {
+        Self {
+            plan: Arc::new(report.plan.clone()),
+            machine: Arc::new(machine),
+            allocated,
+            report: Arc::new(report),
+        }
+    }
+}
+
 impl Model {
     /// Loads a GGUF file (of a split one, the first part) with as many layers on the GPU as are safe: plans, loads, warms up, and
     /// holds what was taken against the plan. See [`ModelBuilder::load`].
@@ -97,11 +112,30 @@ impl Model {
             inner: Arc::new(Inner {
                 recipe,
                 slot: ContextSlot::new(native, context, params),
+                remote: None,
                 placed: RwLock::new(Arc::new(placed)),
                 requested: Requested::default(),
                 pulse: Arc::default(),
             }),
         }
+    }
+
+    /// The handle of a model in a worker.
+    pub(super) fn in_worker(recipe: Recipe, remote: Remote, placed: Placed) -> Self {
+        Self {
+            inner: Arc::new(Inner {
+                recipe,
+                slot: ContextSlot::empty(),
+                remote: Some(remote),
+                placed: RwLock::new(Arc::new(placed)),
+                requested: Requested::default(),
+                pulse: Arc::default(),
+            }),
+        }
+    }
+
+    pub(super) fn remote(&self) -> Option<&Remote> {
+        self.inner.remote.as_ref()
     }
 
     /// What went where, and why. Its `Display` is a table.
@@ -132,8 +166,11 @@ impl Model {
     ///
     /// # Errors
     ///
-    /// [`Error::NotLoaded`] after a re-placement that failed.
+    /// [`Error::NotLoaded`] after a re-placement that failed; [`Error::Worker`] for a model in a worker process.
     pub fn native(&self) -> Result<llama_sys::Model, Error> {
+        if self.is_elsewhere() {
+            return Err(remote::elsewhere("the model underneath"));
+        }
         self.inner.slot.native().ok_or(Error::NotLoaded)
     }
 
@@ -162,6 +199,13 @@ impl Model {
         Arc::ptr_eq(&self.inner, &other.inner)
     }
 
+    pub(super) fn placed_mut(&self) -> RwLockWriteGuard<'_, Arc<Placed>> {
+        self.inner
+            .placed
+            .write()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// The one context, lent to whoever generates.
     pub(crate) fn slot(&self) -> &ContextSlot {
         &self.inner.slot
@@ -187,6 +231,9 @@ impl Model {
     /// [`Error::Busy`] while a stream of this model lives; otherwise as [`ModelBuilder::load`], and nothing is loaded then: streams are
     /// refused with [`Error::NotLoaded`] until it is placed anew.
     pub fn replace(&self, plan: Option<Plan>) -> Result<(), Error> {
+        if self.is_elsewhere() {
+            return self.replace_in_worker(plan);
+        }
         match self.slot().take() {
             Ok(Some(context)) => drop(context),
             Ok(None) => return Err(Error::Busy),
@@ -219,11 +266,7 @@ impl Model {
             placed,
         } = loaded;
         slot.refill(native, params);
-        *self
-            .inner
-            .placed
-            .write()
-            .unwrap_or_else(PoisonError::into_inner) = Arc::new(placed);
+        *self.placed_mut() = Arc::new(placed);
         self.pulse().placed_anew();
         Ok(context)
     }

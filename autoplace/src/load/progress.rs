@@ -23,11 +23,21 @@ impl Progress {
         }))
     }
 
-    /// Whether to go on with a load whose weights are all there.
-    pub(super) fn goes_on(&self) -> bool {
+    /// Whether anybody wants to know.
+    pub(super) const fn is_some(&self) -> bool {
+        self.0.is_some()
+    }
+
+    /// Tells how much is done, and whether to go on.
+    pub(super) fn tell(&self, done: f32) -> bool {
         self.0
             .as_ref()
-            .is_none_or(|shared| (shared.lock().unwrap_or_else(PoisonError::into_inner))(1.0))
+            .is_none_or(|shared| (shared.lock().unwrap_or_else(PoisonError::into_inner))(done))
+    }
+
+    /// Whether to go on with a load whose weights are all there.
+    pub(super) fn goes_on(&self) -> bool {
+        self.tell(1.0)
     }
 }
 

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use llama_sys::{Backend, Cause, Context, Device, ModelParams};
+use serde::{Deserialize, Serialize};
 
 use super::attempt::Stage;
 use super::devices::{by_name, detect};
@@ -21,7 +22,7 @@ use crate::plan::{GpuLayers, Plan, Planner, Request};
 use crate::profile::ModelProfile;
 
 /// How a model is loaded.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Recipe {
     pub(super) path: PathBuf,
     pub(super) request: Request,

@@ -37,6 +37,16 @@ impl ContextSlot {
         }
     }
 
+    /// Of a model that is not in this process.
+    pub(super) fn empty() -> Self {
+        Self {
+            held: Mutex::new(Held {
+                native: None,
+                context: State::Missing,
+            }),
+        }
+    }
+
     fn held(&self) -> MutexGuard<'_, Held> {
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -25,6 +25,7 @@ use std::time::{Duration, Instant};
 
 use book::{Book, Entry, Gate};
 use device::DeviceKey;
+use serde::{Deserialize, Serialize};
 
 use crate::machine::{Bytes, Gpu, Machine, Note};
 use crate::plan::Plan;
@@ -47,13 +48,13 @@ const PAUSE: Duration = Duration::from_millis(10);
 ///
 /// Seen are the loads of this user, on this machine and outside of containers of their own. The host's memory is not
 /// leased. A [simulated](llama_sys::sim) GPU is another one in each process, and leased only if it has a PCI address.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Leases {
     place: Place,
     patience: Duration,
 }
 
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 enum Place {
     User,
     Folder(PathBuf),

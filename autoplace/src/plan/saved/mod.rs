@@ -66,7 +66,7 @@ pub struct SavedPlan {
 }
 
 /// What to do with a saved plan once the machine has changed.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum Replay {
     /// Refuse it, and say what changed.

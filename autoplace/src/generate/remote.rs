@@ -1,0 +1,414 @@
+//! A generation in a worker process: what is said of it, and the stream on this side.
+//!
+//! The worker makes text of tokens, finds the stop strings and counts, as it would in this process. With each piece of text come the
+//! tokens that were generated up to it. When the worker dies, another one is told those tokens: it brings cache, sampler and text to
+//! where they were after the last of them, and goes on. A token whose text had not arrived is chosen again by the same numbers, and
+//! so is the same.
+
+use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use llama_sys::Token;
+use serde::{Deserialize, Serialize};
+
+use super::error::Error;
+use super::session::FinishReason;
+use super::stats::Statistics;
+use super::{Sampling, Spec};
+use crate::load::{self, Model};
+use crate::worker::{self, Sender, Worker};
+
+/// Tokens that a worker may be ahead of its reader. It hears of more when half are read: seldom enough not to be felt, and an answer
+/// that nobody reads on is not computed to its end.
+const AHEAD: usize = 64;
+
+const DOING: &str = "generating";
+
+/// What a worker is asked for, of a generation.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Request {
+    /// Check everything, and wait for tokens to be allowed.
+    Generate(Box<Generation>),
+    /// So many more tokens may be generated.
+    Allow { id: u64, tokens: usize },
+    /// Stop with an error.
+    Abort { id: u64 },
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Generation {
+    pub(crate) id: u64,
+    pub(crate) spec: Spec,
+    /// What an earlier worker has generated.
+    pub(crate) so_far: Vec<Token>,
+}
+
+/// What a worker answers.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Reply {
+    Accepted { seed: Option<u32> },
+    Piece(Piece),
+    Done { last: Piece, reason: FinishReason },
+    Failed(Failure),
+}
+
+/// Some text, and the tokens since the last one.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Piece {
+    pub(crate) text: String,
+    pub(crate) tokens: Vec<Token>,
+    /// Of the whole generation, so far.
+    pub(crate) nanoseconds: u64,
+    /// With the first.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub(crate) prompt: Option<Box<Statistics>>,
+}
+
+/// An error on its way from a worker.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Failure {
+    Busy,
+    EmptyPrompt,
+    PromptTooLong { tokens: usize, context: usize },
+    NotGenerative { architecture: String },
+    EmptyStop,
+    Load(load::remote::Failure),
+}
+
+impl From<&Error> for Failure {
+    fn from(error: &Error) -> Self {
+        match error {
+            Error::Busy => Self::Busy,
+            Error::EmptyPrompt => Self::EmptyPrompt,
+            Error::PromptTooLong { tokens, context } => Self::PromptTooLong {
+                tokens: *tokens,
+                context: *context,
+            },
+            Error::NotGenerative { architecture } => Self::NotGenerative {
+                architecture: architecture.clone(),
+            },
+            Error::EmptyStop => Self::EmptyStop,
+            Error::Native(error) => Self::Load(error.into()),
+            Error::Load(error) => Self::Load((&**error).into()),
+            Error::Worker(error) => Self::Load((&load::Error::from(error.clone())).into()),
+            // Those of sessions, which a worker has none of.
+            error => Self::Load(load::remote::Failure::Other {
+                kind: "Generate".to_owned(),
+                message: error.to_string(),
+            }),
+        }
+    }
+}
+
+impl From<Failure> for Error {
+    fn from(failure: Failure) -> Self {
+        match failure {
+            Failure::Busy => Self::Busy,
+            Failure::EmptyPrompt => Self::EmptyPrompt,
+            Failure::PromptTooLong { tokens, context } => Self::PromptTooLong { tokens, context },
+            Failure::NotGenerative { architecture } => Self::NotGenerative { architecture },
+            Failure::EmptyStop => Self::EmptyStop,
+            Failure::Load(failure) => load::Error::from(failure).into(),
+        }
+    }
+}
+
+/// Stops a generation in whichever worker it is.
+pub(crate) struct Abort {
+    requested: AtomicBool,
+    /// Where the generation is, and what it is called there; `None` between two workers.
+    target: Mutex<Option<(Sender, u64)>>,
+}
+
+impl Abort {
+    pub(super) fn abort(&self) {
+        self.requested.store(true, Ordering::Release);
+        let target = self.target.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((sender, id)) = &*target {
+            // A worker that is gone has stopped.
+            let _ = sender.send(&Request::Abort { id: *id });
+        }
+    }
+
+    fn aim(&self, target: Option<(Sender, u64)>) {
+        *self.target.lock().unwrap_or_else(PoisonError::into_inner) = target;
+    }
+
+    fn is_requested(&self) -> bool {
+        self.requested.load(Ordering::Acquire)
+    }
+}
+
+impl fmt::Debug for Abort {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Abort").finish_non_exhaustive()
+    }
+}
+
+/// The stream of a model in a worker.
+#[derive(Debug)]
+pub(crate) struct RemoteStream {
+    model: Model,
+    /// `None` once it died for good.
+    worker: Option<Worker>,
+    spec: Spec,
+    id: u64,
+    abort: Arc<Abort>,
+    /// How many more workers may be started.
+    attempts: u32,
+    /// All that have arrived.
+    tokens: Vec<Token>,
+    /// Tokens that may be generated, of all.
+    allowed: usize,
+    statistics: Statistics,
+    /// What earlier workers took to generate.
+    earlier: u64,
+    finished: Option<FinishReason>,
+    /// Whether the worker has said its last of this generation.
+    is_over: bool,
+}
+
+impl RemoteStream {
+    pub(super) fn new(model: Model, mut spec: Spec) -> Result<Self, Error> {
+        Sampling::check_numbers(&spec.sampling)?;
+        let mut attempts = model.worker_attempts();
+        let mut worker = match model.take_worker() {
+            Ok(worker) => worker,
+            // It died in an earlier generation.
+            Err(load::Error::Worker(error)) => restart(&model, &mut attempts, error)?,
+            Err(error) => return Err(error.into()),
+        };
+        let id = next_id();
+        let seed = loop {
+            let error = match begin(&mut worker, id, &spec, &[]) {
+                Ok(Ok(seed)) => break seed,
+                Ok(Err(refused)) => {
+                    model.return_worker(worker);
+                    return Err(refused);
+                }
+                Err(error) => error,
+            };
+            drop(worker);
+            worker = restart(&model, &mut attempts, error)?;
+        };
+        // Another worker has to draw the same numbers.
+        spec.sampling.seed = seed.or(spec.sampling.seed);
+        let abort = Arc::new(Abort {
+            requested: AtomicBool::new(false),
+            target: Mutex::new(Some((worker.sender(), id))),
+        });
+        Ok(Self {
+            finished: (spec.limits.max_tokens == 0).then_some(FinishReason::MaxTokens),
+            model,
+            worker: Some(worker),
+            spec,
+            id,
+            abort,
+            attempts,
+            tokens: Vec::new(),
+            allowed: 0,
+            statistics: Statistics {
+                seed,
+                ..Statistics::default()
+            },
+            earlier: 0,
+            is_over: false,
+        })
+    }
+
+    pub(super) fn statistics(&self) -> Statistics {
+        self.statistics
+    }
+
+    pub(super) fn finish_reason(&self) -> Option<FinishReason> {
+        self.finished
+    }
+
+    pub(super) fn abort_handle(&self) -> Arc<Abort> {
+        Arc::clone(&self.abort)
+    }
+
+    /// The next reply, from this worker or from others in its place.
+    fn reply(&mut self) -> Result<Reply, Error> {
+        loop {
+            let worker = self.worker.as_mut().ok_or(load::Error::NotLoaded)?;
+            let error = match talk(worker, self.id, self.tokens.len(), &mut self.allowed) {
+                Ok(reply) => return Ok(reply),
+                Err(error) => error,
+            };
+            self.resume(error)?;
+        }
+    }
+
+    /// Has another worker go on where this one died.
+    fn resume(&mut self, mut error: worker::Error) -> Result<(), Error> {
+        self.abort.aim(None);
+        // What it held is free before another asks.
+        self.worker = None;
+        self.earlier = nanoseconds(&self.statistics);
+        loop {
+            let mut worker = restart(&self.model, &mut self.attempts, error)?;
+            match begin(&mut worker, self.id, &self.spec, &self.tokens) {
+                Ok(Ok(_)) => {
+                    self.abort.aim(Some((worker.sender(), self.id)));
+                    if self.abort.is_requested() {
+                        self.abort.abort();
+                    }
+                    self.worker = Some(worker);
+                    self.allowed = self.tokens.len();
+                    return Ok(());
+                }
+                Ok(Err(refused)) => {
+                    self.worker = Some(worker);
+                    self.is_over = true;
+                    return Err(refused);
+                }
+                Err(died) => error = died,
+            }
+        }
+    }
+
+    /// Takes note of a piece, and returns its text.
+    fn take(&mut self, piece: Piece) -> String {
+        self.tokens.extend(&piece.tokens);
+        let statistics = &mut self.statistics;
+        if let (Some(first), None) = (piece.prompt, statistics.first_token_latency) {
+            let seed = statistics.seed;
+            *statistics = *first;
+            statistics.seed = seed;
+        }
+        statistics.generated_tokens = self.tokens.len();
+        let taken = self.earlier.saturating_add(piece.nanoseconds);
+        statistics.generation_time = std::time::Duration::from_nanos(taken);
+        piece.text
+    }
+
+    pub(super) fn next(&mut self) -> Option<Result<String, Error>> {
+        while self.finished.is_none() {
+            match self.reply() {
+                Ok(Reply::Piece(piece)) => {
+                    let text = self.take(piece);
+                    if !text.is_empty() {
+                        return Some(Ok(text));
+                    }
+                }
+                Ok(Reply::Done { last, reason }) => {
+                    self.finished = Some(reason);
+                    self.is_over = true;
+                    let text = self.take(last);
+                    return (!text.is_empty()).then_some(Ok(text));
+                }
+                Ok(Reply::Failed(failure)) => {
+                    self.is_over = true;
+                    self.finished = Some(FinishReason::Error);
+                    return Some(Err(failure.into()));
+                }
+                Ok(Reply::Accepted { .. }) => {}
+                Err(error) => {
+                    self.finished = Some(FinishReason::Error);
+                    return Some(Err(error));
+                }
+            }
+        }
+        None
+    }
+}
+
+impl Drop for RemoteStream {
+    fn drop(&mut self) {
+        self.abort.aim(None);
+        let Some(mut worker) = self.worker.take() else {
+            return;
+        };
+        if !self.is_over {
+            // Its replies would be taken for those to the next request. It ends with the computation that is going on.
+            if let Err(error) = finish(&mut worker, self.id) {
+                self.model.worker_is_dead(error);
+                return;
+            }
+        }
+        self.model.return_worker(worker);
+    }
+}
+
+/// Starts another worker in place of one that died with `error`, or returns why not.
+fn restart(model: &Model, attempts: &mut u32, mut error: worker::Error) -> Result<Worker, Error> {
+    loop {
+        if !error.is_death() || *attempts == 0 {
+            model.worker_is_dead(error.clone());
+            return Err(error.into());
+        }
+        *attempts -= 1;
+        tracing::warn!("{error}; starting another");
+        match model.restart_worker() {
+            Ok(worker) => return Ok(worker),
+            Err(load::Error::Worker(again)) => error = again,
+            Err(refused) => {
+                model.worker_is_dead(error);
+                return Err(refused.into());
+            }
+        }
+    }
+}
+
+/// Asks for a generation: the seed in use, or why it is refused.
+fn begin(
+    worker: &mut Worker,
+    id: u64,
+    spec: &Spec,
+    so_far: &[Token],
+) -> Result<Result<Option<u32>, Error>, worker::Error> {
+    let generation = Generation {
+        id,
+        spec: spec.clone(),
+        so_far: so_far.to_owned(),
+    };
+    worker.send(&Request::Generate(Box::new(generation)), DOING)?;
+    match worker.receive(DOING)? {
+        Reply::Accepted { seed } => Ok(Ok(seed)),
+        Reply::Failed(failure) => Ok(Err(failure.into())),
+        _ => Err(worker::Error::Protocol {
+            doing: DOING,
+            reason: "it began before it was told to".into(),
+        }),
+    }
+}
+
+/// Allows as many tokens as are read, and waits for a reply.
+fn talk(
+    worker: &mut Worker,
+    id: u64,
+    read: usize,
+    allowed: &mut usize,
+) -> Result<Reply, worker::Error> {
+    let more = (read + AHEAD).saturating_sub(*allowed);
+    if more >= AHEAD / 2 {
+        worker.tell(&Request::Allow { id, tokens: more })?;
+        *allowed += more;
+    }
+    worker.receive(DOING)
+}
+
+/// Stops a generation and hears what it still has to say.
+fn finish(worker: &mut Worker, id: u64) -> Result<(), worker::Error> {
+    worker.tell(&Request::Abort { id })?;
+    loop {
+        if let Reply::Done { .. } | Reply::Failed(_) = worker.receive(DOING)? {
+            return Ok(());
+        }
+    }
+}
+
+pub(crate) fn nanoseconds(statistics: &Statistics) -> u64 {
+    u64::try_from(statistics.generation_time.as_nanos()).unwrap_or(u64::MAX)
+}
+
+/// Another for each generation of this process: what comes late for one is nothing to the next.
+fn next_id() -> u64 {
+    static NEXT: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(1);
+    NEXT.fetch_add(1, Ordering::Relaxed)
+}

@@ -1,0 +1,108 @@
+//! What can go wrong between an application and its worker.
+
+use std::path::PathBuf;
+use std::process::ExitStatus;
+
+/// An error of the process that a model runs in, or on the way to it.
+#[derive(Debug, Clone, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The program cannot be started.
+    #[error("cannot start the worker {}: {reason}", .program.display())]
+    Start {
+        /// What was to be started.
+        program: PathBuf,
+        /// What the operating system said.
+        reason: String,
+    },
+    /// A worker was asked to start one: its `main` does not begin with `worker_main`, and has come to a load.
+    #[error(
+        "this process was started as a worker, which starts no others: `main` has to begin with `autoplace::worker_main()`"
+    )]
+    Nested,
+    /// What was started did not say that it is a worker.
+    #[error(
+        "{} {}, and never said that it is a worker: does its `main` begin with `autoplace::worker_main()`?{}",
+        .program.display(), how(status.as_ref()), last(log)
+    )]
+    NotAWorker {
+        /// What was started.
+        program: PathBuf,
+        /// How it ended; `None` where it had to be ended.
+        status: Option<ExitStatus>,
+        /// What it wrote last, oldest first.
+        log: Vec<String>,
+    },
+    /// The worker was built with another autoplace or llama.cpp.
+    #[error("the worker {} is of another build: {theirs}, and this is {ours}", .program.display())]
+    OtherBuild {
+        /// What was started.
+        program: PathBuf,
+        /// The application's build.
+        ours: String,
+        /// The worker's.
+        theirs: String,
+    },
+    /// The worker died: llama.cpp ended it, or something from outside did.
+    #[error("the worker died while {doing}: {}{}", how(status.as_ref()), last(log))]
+    Died {
+        /// What it was at.
+        doing: &'static str,
+        /// How it ended: code or signal; `None` where the operating system does not tell.
+        status: Option<ExitStatus>,
+        /// The last lines that llama.cpp and others wrote in it, oldest first; at most 64.
+        log: Vec<String>,
+    },
+    /// The worker said something that makes no sense, and was ended.
+    #[error("the worker made no sense while {doing}: {reason}")]
+    Protocol {
+        /// What it was at.
+        doing: &'static str,
+        /// What was wrong.
+        reason: String,
+    },
+    /// A message is longer than the other side would read.
+    #[error("a message of {bytes} bytes is too long for a worker, which reads at most {limit}")]
+    TooLong {
+        /// Its length in bytes.
+        bytes: usize,
+        /// The limit in bytes.
+        limit: usize,
+    },
+    /// The worker answered with an error that has no type of its own on this side.
+    #[error("{message}")]
+    Answered {
+        /// The name of the error there, such as `Plan` or `Native`.
+        kind: String,
+        /// What it says.
+        message: String,
+    },
+    /// The model runs in another process, which has what was asked for.
+    #[error("the model runs in a worker process, and {what} is there")]
+    Elsewhere {
+        /// What was asked for.
+        what: &'static str,
+    },
+}
+
+impl Error {
+    /// Whether the process is gone, so that another may do better.
+    #[must_use]
+    pub fn is_death(&self) -> bool {
+        matches!(self, Self::Died { .. })
+    }
+}
+
+fn how(status: Option<&ExitStatus>) -> String {
+    status.map_or_else(
+        || "had to be ended".to_owned(),
+        |status| format!("ended ({status})"),
+    )
+}
+
+/// The line that says most: the last one.
+fn last(log: &[String]) -> String {
+    log.last()
+        .map(|line| format!("; its last line: {line}"))
+        .unwrap_or_default()
+}

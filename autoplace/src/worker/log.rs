@@ -1,0 +1,199 @@
+//! What a worker writes to its standard error: the last lines for the error of its death, and all of them for `tracing`.
+
+use std::collections::VecDeque;
+use std::fmt::{self, Write as _};
+use std::io::{self, BufRead, BufReader, PipeReader, Read, Write as _};
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
+use std::time::Duration;
+
+use super::hello::LEVEL;
+use tracing::field::{Field, Visit};
+use tracing::level_filters::LevelFilter;
+use tracing::{Event, Level, Metadata, Subscriber, span};
+
+/// Lines that are kept.
+const KEPT: usize = 64;
+
+/// Bytes of a line that are kept; a longer one counts as several.
+const LONGEST_LINE: u64 = 4 << 10;
+
+/// The last lines of a worker, as they come.
+pub(super) struct Tail {
+    lines: Arc<Mutex<VecDeque<String>>>,
+    /// Never says anything; disconnects at the last line.
+    end: mpsc::Receiver<()>,
+}
+
+impl Tail {
+    /// Reads `pipe` to its end on a thread of its own, and passes every line on to `tracing`.
+    pub(super) fn follow(pipe: PipeReader) -> io::Result<Self> {
+        let lines = Arc::new(Mutex::new(VecDeque::new()));
+        let kept = Arc::clone(&lines);
+        let (alive, end) = mpsc::channel();
+        thread::Builder::new()
+            .name("autoplace-worker-log".into())
+            .spawn(move || {
+                let _alive: mpsc::Sender<()> = alive;
+                let mut pipe = BufReader::new(pipe);
+                while let Some(line) = next_line(&mut pipe) {
+                    let line = pass_on(&line);
+                    let mut kept = kept.lock().unwrap_or_else(PoisonError::into_inner);
+                    if kept.len() == KEPT {
+                        kept.pop_front();
+                    }
+                    kept.push_back(line);
+                }
+            })?;
+        Ok(Self { lines, end })
+    }
+
+    /// Waits until the last line has come, but no longer than `patience`: a process that the worker had started may hold the other end.
+    pub(super) fn wait(&self, patience: Duration) {
+        if self.end.recv_timeout(patience) == Err(RecvTimeoutError::Timeout) {
+            tracing::debug!("something still holds a dead worker's standard error");
+        }
+    }
+
+    /// The last lines, oldest first.
+    pub(super) fn lines(&self) -> Vec<String> {
+        let lines = self.lines.lock().unwrap_or_else(PoisonError::into_inner);
+        lines.iter().cloned().collect()
+    }
+}
+
+/// The next line that is not empty; `None` at the end.
+fn next_line(pipe: &mut impl BufRead) -> Option<String> {
+    loop {
+        let mut line = Vec::new();
+        let read = pipe.take(LONGEST_LINE).read_until(b'\n', &mut line).ok()?;
+        if read == 0 {
+            return None;
+        }
+        let line = String::from_utf8_lossy(&line);
+        let line = line.trim_end();
+        if !line.is_empty() {
+            return Some(line.to_owned());
+        }
+    }
+}
+
+/// Tells `tracing`, at the level that [`LogLines`] wrote, and returns the line without it. What comes from elsewhere (an assertion, the
+/// C++ library's last words) has none, and is a warning.
+fn pass_on(line: &str) -> String {
+    let (level, text) = match line.split_once(' ') {
+        Some((level, text)) => match level.parse::<Level>() {
+            Ok(level) => (level, text),
+            Err(_) => (Level::WARN, line),
+        },
+        None => (Level::WARN, line),
+    };
+    // The macros want a level that is known when they are compiled.
+    match level {
+        Level::ERROR => tracing::error!("{text}"),
+        Level::WARN => tracing::warn!("{text}"),
+        Level::INFO => tracing::info!("{text}"),
+        Level::DEBUG => tracing::debug!("{text}"),
+        Level::TRACE => tracing::trace!("{text}"),
+    }
+    text.to_owned()
+}
+
+/// The worker's `tracing` subscriber: each event a line on standard error, its level first.
+pub(crate) struct LogLines {
+    most: LevelFilter,
+}
+
+impl LogLines {
+    /// Everything that the application wants, and warnings always.
+    pub(crate) fn as_asked() -> Self {
+        let level = std::env::var(LEVEL).ok();
+        let most = level.and_then(|level| level.parse().ok());
+        Self {
+            most: most.unwrap_or(LevelFilter::WARN).max(LevelFilter::WARN),
+        }
+    }
+}
+
+impl Subscriber for LogLines {
+    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+        *metadata.level() <= self.most
+    }
+
+    fn max_level_hint(&self) -> Option<LevelFilter> {
+        Some(self.most)
+    }
+
+    fn new_span(&self, _: &span::Attributes<'_>) -> span::Id {
+        // All the same: nothing is told of spans.
+        span::Id::from_u64(1)
+    }
+
+    fn record(&self, _: &span::Id, _: &span::Record<'_>) {}
+
+    fn record_follows_from(&self, _: &span::Id, _: &span::Id) {}
+
+    fn event(&self, event: &Event<'_>) {
+        let metadata = event.metadata();
+        let mut line = Line(format!("{} {}:", metadata.level(), metadata.target()));
+        event.record(&mut line);
+        line.0.push('\n');
+        // Nobody to tell if even that fails.
+        let _ = io::stderr().lock().write_all(line.0.as_bytes());
+    }
+
+    fn enter(&self, _: &span::Id) {}
+
+    fn exit(&self, _: &span::Id) {}
+}
+
+struct Line(String);
+
+impl Visit for Line {
+    fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
+        let _ = match field.name() {
+            "message" => write!(self.0, " {value:?}"),
+            name => write!(self.0, " {name}={value:?}"),
+        };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_lines_are_kept_and_the_others_forgotten() {
+        let (reader, mut writer) = io::pipe().unwrap();
+        let tail = Tail::follow(reader).unwrap();
+        for n in 0..KEPT + 10 {
+            writeln!(writer, "line {n}\n").unwrap();
+        }
+        drop(writer);
+        tail.wait(Duration::from_secs(60));
+        let lines = tail.lines();
+        assert_eq!(lines.len(), KEPT);
+        assert_eq!(lines[0], "line 10");
+        assert_eq!(lines[KEPT - 1], format!("line {}", KEPT + 9));
+    }
+
+    #[test]
+    fn a_line_without_end_is_cut() {
+        let endless = vec![b'x'; 3 * LONGEST_LINE as usize];
+        let line = next_line(&mut &endless[..]).unwrap();
+        assert_eq!(line.len() as u64, LONGEST_LINE);
+    }
+
+    #[test]
+    fn a_level_is_no_part_of_a_line() {
+        assert_eq!(
+            pass_on("ERROR ggml::cuda: out of memory"),
+            "ggml::cuda: out of memory"
+        );
+        assert_eq!(
+            pass_on("ggml.c:12: GGML_ASSERT(x) failed"),
+            "ggml.c:12: GGML_ASSERT(x) failed"
+        );
+    }
+}

@@ -1,0 +1,138 @@
+//! A process of its own for a model: what ends that process does not end the application.
+//!
+//! llama.cpp ends the process where it knows no way on: a CUDA pool that runs out of memory in the middle of a computation, an RPC
+//! server that is gone. With [`Isolation::Process`] that process is a child. In: a [`WorkerProcess`], which says what to start. Out: a
+//! connection that messages go over, and in the end how the child ended and what it said last.
+//!
+//! This room knows nothing of models: what the messages are is said where they are used, in `load` and `generate`. The child's side is
+//! in `serve`.
+
+mod channel;
+mod error;
+mod frame;
+mod hello;
+mod log;
+mod process;
+
+use std::ffi::{OsStr, OsString};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+pub use error::Error;
+
+pub(crate) use channel::{Receiver, Sender, inherited};
+pub(crate) use hello::{Hello, is_worker};
+pub(crate) use log::LogLines;
+pub(crate) use process::Worker;
+
+/// How long a worker may take to say that it is one: its libraries, a GPU's among them, are loaded before its `main` begins.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Where a model runs.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Isolation {
+    /// In this process: what ends llama.cpp ends the application.
+    #[default]
+    None,
+    /// In a child process, which may die without harm to the application.
+    Process(WorkerProcess),
+}
+
+/// The child process that a model is to run in.
+///
+/// The child is started with `AUTOPLACE_WORKER` in its environment, in a process group of its own (Ctrl-C reaches the application
+/// alone), and ends when the connection to the application does, however the application ends.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct WorkerProcess {
+    /// `None`: the application's own.
+    program: Option<PathBuf>,
+    environment: Vec<(OsString, OsString)>,
+    patience: Duration,
+    on_death: OnDeath,
+}
+
+/// What to do when a worker has died.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum OnDeath {
+    /// Say so, in the call that needed it: [`Error::Died`]. Every later call says the same.
+    #[default]
+    Fail,
+    /// Start another, load the model again by what is free then, and go on after the last token. The tokens so far are computed
+    /// again as they were computed first, one after the other: for as long as that took, the text stands still, and then goes on as
+    /// if nothing had happened.
+    Resume {
+        /// How often within one generation or load, at most.
+        attempts: u32,
+    },
+}
+
+impl WorkerProcess {
+    /// The application's own executable, whose `main` has to begin with [`worker_main`](crate::worker_main).
+    #[must_use]
+    pub fn own_executable() -> Self {
+        Self::new(None)
+    }
+
+    /// The program `autoplace-worker`, or any other whose `main` begins with [`worker_main`](crate::worker_main). It has to be built
+    /// with the same autoplace and the same llama.cpp.
+    #[must_use]
+    pub fn program(path: impl Into<PathBuf>) -> Self {
+        Self::new(Some(path.into()))
+    }
+
+    fn new(program: Option<PathBuf>) -> Self {
+        Self {
+            program,
+            environment: Vec::new(),
+            patience: PATIENCE,
+            on_death: OnDeath::Fail,
+        }
+    }
+
+    /// What to do when it has died. Default: [`OnDeath::Fail`].
+    #[must_use]
+    pub fn on_death(mut self, policy: OnDeath) -> Self {
+        self.on_death = policy;
+        self
+    }
+
+    /// Sets a variable of its environment; the others are the application's.
+    #[must_use]
+    pub fn env(mut self, name: impl AsRef<OsStr>, value: impl AsRef<OsStr>) -> Self {
+        let (name, value) = (name.as_ref().to_owned(), value.as_ref().to_owned());
+        self.environment.push((name, value));
+        self
+    }
+
+    /// How long it may take from its start to its first word. Default: a minute.
+    #[must_use]
+    pub fn patience(mut self, patience: Duration) -> Self {
+        self.patience = patience;
+        self
+    }
+
+    /// How often it may be started again for one call.
+    pub(crate) fn attempts(&self) -> u32 {
+        match self.on_death {
+            OnDeath::Fail => 0,
+            OnDeath::Resume { attempts } => attempts,
+        }
+    }
+
+    /// What to start.
+    fn path(&self) -> std::io::Result<PathBuf> {
+        if let Some(program) = &self.program {
+            return Ok(program.clone());
+        }
+        let own = std::env::current_exe()?;
+        // Where an update has put another file in its place, Linux still has the one that runs.
+        let running = Path::new("/proc/self/exe");
+        Ok(if !own.exists() && running.exists() {
+            running.to_owned()
+        } else {
+            own
+        })
+    }
+}

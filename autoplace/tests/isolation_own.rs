@@ -1,0 +1,224 @@
+//! A program whose `main` begins with `worker_main` is its own worker; one whose `main` does not is told so, and starts no others.
+
+mod native_support;
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::process;
+use std::sync::Arc;
+
+use autoplace::generate::{self, Generate};
+use autoplace::llama_sys::sim::SimGpu;
+use autoplace::machine::mib;
+use autoplace::memory::Headroom;
+use autoplace::{Isolation, Model, ModelBuilder, OnDeath, WorkerProcess, load, worker};
+use libtest_mimic::{Arguments, Failed, Trial};
+use native_support::demo_path;
+use tracing::field::Field;
+use tracing::{Event, Metadata, Subscriber, span};
+
+/// In a worker: the computation at which it aborts, once; a file says that it has.
+const ABORT_AT: &str = "AUTOPLACE_TEST_ABORT_AT";
+const HAS_ABORTED: &str = "AUTOPLACE_TEST_HAS_ABORTED";
+/// In a worker: abort in the middle of the load instead.
+const LOADING: &str = "loading";
+/// In a worker: leave `worker_main` out.
+const NO_GUARD: &str = "AUTOPLACE_TEST_NO_GUARD";
+
+const TOKENS: usize = 24;
+
+fn main() {
+    // As an application with a GPU of its own; every process has one.
+    let card = SimGpu::builder("SIM card").total(mib(64)).register();
+    let card = Arc::new(card.expect("it is the first"));
+    if let Ok(at) = std::env::var(ABORT_AT) {
+        abort_at(card, at);
+    }
+    if std::env::var_os(NO_GUARD).is_none() {
+        autoplace::worker_main();
+    } else if std::env::var_os("AUTOPLACE_WORKER").is_some() {
+        nested();
+    }
+    let tests = vec![
+        Trial::test("the_application_is_its_own_worker", own),
+        Trial::test("without_the_guard_nothing_is_started_twice", without_guard),
+        Trial::test("an_abort_at_any_computation_loses_no_token", aborts),
+        Trial::test(
+            "an_abort_during_the_load_is_an_error_or_goes_unnoticed",
+            loading,
+        ),
+        Trial::test("an_abort_is_an_error_with_the_last_lines", last_lines),
+    ];
+    libtest_mimic::run(&Arguments::from_args(), tests).exit();
+}
+
+/// Ends the process as llama.cpp does, at the `n`-th computation on the card or soon after.
+fn abort_at(card: Arc<SimGpu>, at: String) {
+    let mark = PathBuf::from(std::env::var_os(HAS_ABORTED).expect("set with the other"));
+    if mark.exists() {
+        return;
+    }
+    if at == LOADING {
+        let _ = tracing::subscriber::set_global_default(AbortInLoad { mark });
+        return;
+    }
+    let n = at.parse().expect("a number");
+    std::thread::spawn(move || {
+        while card.graphs() < n {
+            std::thread::yield_now();
+        }
+        abort(&mark);
+    });
+}
+
+fn abort(mark: &Path) -> ! {
+    std::fs::write(mark, "").expect("its folder is there");
+    eprintln!("GGML_ASSERT(on purpose) failed");
+    process::abort();
+}
+
+/// An application's own subscriber, which hears llama.cpp from within a load.
+struct AbortInLoad {
+    mark: PathBuf,
+}
+
+impl Subscriber for AbortInLoad {
+    fn enabled(&self, _: &Metadata<'_>) -> bool {
+        true
+    }
+
+    fn new_span(&self, _: &span::Attributes<'_>) -> span::Id {
+        span::Id::from_u64(1)
+    }
+
+    fn record(&self, _: &span::Id, _: &span::Record<'_>) {}
+
+    fn record_follows_from(&self, _: &span::Id, _: &span::Id) {}
+
+    fn event(&self, event: &Event<'_>) {
+        let mut line = String::new();
+        event.record(&mut |_: &Field, value: &dyn fmt::Debug| line += &format!("{value:?}"));
+        if line.contains("load_tensors") {
+            abort(&self.mark);
+        }
+    }
+
+    fn enter(&self, _: &span::Id) {}
+
+    fn exit(&self, _: &span::Id) {}
+}
+
+/// A worker whose `main` does not begin as it should loads its model, which wants a worker.
+fn nested() -> ! {
+    let refused = builder(WorkerProcess::own_executable()).load();
+    let is_nested = matches!(refused, Err(load::Error::Worker(worker::Error::Nested)));
+    eprintln!(
+        "{}",
+        if is_nested {
+            "nested"
+        } else {
+            "started another"
+        }
+    );
+    process::exit(5);
+}
+
+fn builder(process: WorkerProcess) -> ModelBuilder {
+    Model::builder(demo_path())
+        .headroom(Headroom::Bytes(0))
+        .threads(1)
+        .isolation(Isolation::Process(process))
+}
+
+fn describe(model: &Model) -> Generate {
+    let text = model.generate("And it came to pass").seed(9);
+    text.temperature(1.1).repeat_penalty(1.1).max_tokens(TOKENS)
+}
+
+fn own() -> Result<(), Failed> {
+    let here = builder(WorkerProcess::own_executable())
+        .isolation(Isolation::None)
+        .load()?;
+    let there = builder(WorkerProcess::own_executable()).load()?;
+    assert!(there.placement().n_gpu_layers > 0);
+    assert_eq!(
+        there.placement().n_gpu_layers,
+        here.placement().n_gpu_layers
+    );
+    assert_eq!(describe(&there).text()?, describe(&here).text()?);
+    Ok(())
+}
+
+fn without_guard() -> Result<(), Failed> {
+    let process = WorkerProcess::own_executable().env(NO_GUARD, "1");
+    match builder(process).load() {
+        Err(load::Error::Worker(worker::Error::NotAWorker { status, log, .. })) => {
+            assert_eq!(status.and_then(|status| status.code()), Some(5));
+            assert_eq!(log.last().map(String::as_str), Some("nested"));
+            Ok(())
+        }
+        other => Err(format!("{other:?}").into()),
+    }
+}
+
+fn aborts() -> Result<(), Failed> {
+    let here = builder(WorkerProcess::own_executable())
+        .isolation(Isolation::None)
+        .load()?;
+    let expected = describe(&here).text()?;
+    drop(here);
+    let mut deaths = 0;
+    for n in 1..=TOKENS as u64 {
+        let dir = tempfile::tempdir()?;
+        let mark = dir.path().join("mark");
+        let process = WorkerProcess::own_executable()
+            .on_death(OnDeath::Resume { attempts: 1 })
+            .env(ABORT_AT, n.to_string())
+            .env(HAS_ABORTED, &mark);
+        let model = builder(process).load()?;
+        let worker = model.worker_id();
+        assert_eq!(describe(&model).text()?, expected, "aborted at {n}");
+        deaths += usize::from(model.worker_id() != worker);
+    }
+    // A busy machine may let it live to the end of its text.
+    assert!(deaths > 0);
+    Ok(())
+}
+
+fn loading() -> Result<(), Failed> {
+    let dir = tempfile::tempdir()?;
+    let process = |mark: &str| {
+        WorkerProcess::own_executable()
+            .env(ABORT_AT, LOADING)
+            .env(HAS_ABORTED, dir.path().join(mark))
+    };
+    match builder(process("first")).load() {
+        Err(load::Error::Worker(worker::Error::Died { doing, .. })) => {
+            assert_eq!(doing, "loading the model");
+        }
+        other => return Err(format!("{other:?}").into()),
+    }
+    let resume = OnDeath::Resume { attempts: 1 };
+    let model = builder(process("second").on_death(resume)).load()?;
+    assert!(dir.path().join("second").exists());
+    describe(&model).text()?;
+    Ok(())
+}
+
+fn last_lines() -> Result<(), Failed> {
+    let dir = tempfile::tempdir()?;
+    let process = WorkerProcess::own_executable()
+        .env(ABORT_AT, "3")
+        .env(HAS_ABORTED, dir.path().join("mark"));
+    let model = builder(process).load()?;
+    match model.generate("And").text() {
+        Err(generate::Error::Worker(error @ worker::Error::Died { .. })) => {
+            assert!(
+                error.to_string().contains("GGML_ASSERT(on purpose) failed"),
+                "{error}"
+            );
+            Ok(())
+        }
+        other => Err(format!("{other:?}").into()),
+    }
+}
