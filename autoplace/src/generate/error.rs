@@ -89,6 +89,7 @@ impl From<load::Error> for Error {
             load::Error::Native(error) => Self::Native(error),
             load::Error::Worker(error) => Self::Worker(error),
             load::Error::Busy => Self::Busy,
+            load::Error::NativeHeld { holders } => Self::NativeHeld { holders },
             error => Self::Load(Arc::new(error)),
         }
     }

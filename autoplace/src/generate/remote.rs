@@ -175,6 +175,9 @@ pub(crate) struct RemoteStream {
 impl RemoteStream {
     pub(super) fn new(model: Model, mut spec: Spec) -> Result<Self, Error> {
         Sampling::check_numbers(&spec.sampling)?;
+        if let Some(replacement) = model.requested() {
+            model.carry_out(&replacement)?;
+        }
         let mut attempts = model.worker_attempts();
         let mut worker = match model.take_worker() {
             Ok(worker) => worker,

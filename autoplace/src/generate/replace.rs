@@ -195,20 +195,7 @@ impl Session {
 
     /// After a re-placement that failed: somebody else may have loaded the model since.
     fn release_others(&self) -> Result<(u64, Duration), Error> {
-        let slot = self.model.slot();
-        match slot.take() {
-            Ok(Some(context)) => {
-                // The slot and the context's vocabulary.
-                let holders = context.model().holders().saturating_sub(2);
-                if holders > 0 {
-                    slot.give_back(context);
-                    return Err(Error::NativeHeld { holders });
-                }
-            }
-            Ok(None) => return Err(Error::Busy),
-            // Nothing is loaded, or nothing that works.
-            Err(_) => {}
-        }
+        self.model.take_to_release()?;
         let saved = self.sequences.iter().map(Sequence::saved_bytes);
         Ok((saved.sum(), Duration::ZERO))
     }

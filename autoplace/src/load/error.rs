@@ -79,6 +79,14 @@ pub enum Error {
     /// The model's one context is generating: measure before, or after the stream is dropped.
     #[error("the model is generating: its context is lent to a stream")]
     Busy,
+    /// The memory of the model would not become free, so it cannot be placed anew.
+    #[error(
+        "the model underneath is held {holders} times elsewhere: drop what `Model::native` gave, and what was made of it, first"
+    )]
+    NativeHeld {
+        /// Clones of it, and contexts, vocabularies and samplers made of it, that are not the model's own.
+        holders: usize,
+    },
     /// A re-placement failed, and nothing is loaded: place the model anew.
     #[error("the model is not loaded: its last re-placement failed")]
     NotLoaded,

@@ -228,21 +228,35 @@ impl Model {
     ///
     /// # Errors
     ///
-    /// [`Error::Busy`] while a stream of this model lives; otherwise as [`ModelBuilder::load`], and nothing is loaded then: streams are
-    /// refused with [`Error::NotLoaded`] until it is placed anew.
+    /// [`Error::Busy`] while a stream of this model lives, and [`Error::NativeHeld`] while somebody holds the model underneath; otherwise
+    /// as [`ModelBuilder::load`], and nothing is loaded then: streams are refused with [`Error::NotLoaded`] until it is placed anew.
     pub fn replace(&self, plan: Option<Plan>) -> Result<(), Error> {
         if self.is_elsewhere() {
             return self.replace_in_worker(plan);
         }
-        match self.slot().take() {
-            Ok(Some(context)) => drop(context),
-            Ok(None) => return Err(Error::Busy),
-            // Nothing to release, or nothing that works.
-            Err(_) => {}
-        }
+        self.take_to_release()?;
         let context = self.reload(plan)?;
         self.slot().give_back(context);
         Ok(())
+    }
+
+    /// Takes the context, if there is one, and drops it: nobody else holds the model then.
+    pub(crate) fn take_to_release(&self) -> Result<(), Error> {
+        let slot = self.slot();
+        match slot.take() {
+            Ok(Some(context)) => {
+                // The slot and the context's vocabulary.
+                let holders = context.model().holders().saturating_sub(2);
+                if holders > 0 {
+                    slot.give_back(context);
+                    return Err(Error::NativeHeld { holders });
+                }
+                Ok(())
+            }
+            Ok(None) => Err(Error::Busy),
+            // Nothing to release, or nothing that works.
+            Err(_) => Ok(()),
+        }
     }
 
     /// Releases the model, whose context was lent and is dropped, and loads it again: by this plan, or by one for what is free then.

@@ -385,6 +385,7 @@ impl From<&Error> for Failure {
                 attempts: attempts.clone(),
                 source: Box::new((&**source).into()),
             },
+            Error::NativeHeld { .. } => Self::other("NativeHeld", error),
             Error::Busy => Self::Busy,
             Error::NotLoaded => Self::NotLoaded,
             Error::Native(error) => error.into(),

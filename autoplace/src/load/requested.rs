@@ -3,10 +3,10 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use super::Model;
+use super::{Error, Model};
 use crate::plan::Plan;
 
-/// How a model is to be placed anew.
+/// How a model is to be placed anew ([`Model::request_replace`]).
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub enum Replacement {
@@ -38,7 +38,8 @@ impl Requested {
 
 impl Model {
     /// Asks whoever generates with this model to place it anew before the next token: the streams and sessions in this process look
-    /// after each. A later request takes the place of an earlier one; while nobody generates it waits.
+    /// after each; those of a model in a worker, when they begin. A later request takes the place of an earlier one; while nobody generates
+    /// it waits.
     ///
     /// Where it is refused, the generation goes on as it was, and
     /// [`Session::last_replaced`](crate::generate::Session::last_replaced) tells why.
@@ -47,6 +48,29 @@ impl Model {
         let mut held = requested.held();
         *held = Some(replacement);
         requested.waiting.store(true, Ordering::Release);
+    }
+
+    /// Places the model anew at once if nobody generates, and else asks whoever does to do it before the next token.
+    pub(crate) fn replace_soon(&self, replacement: Replacement) -> Result<(), Error> {
+        match self.carry_out(&replacement) {
+            Err(Error::Busy) => {
+                self.request_replace(replacement);
+                Ok(())
+            }
+            outcome => outcome,
+        }
+    }
+
+    /// Does what was asked for, while nobody generates.
+    pub(crate) fn carry_out(&self, replacement: &Replacement) -> Result<(), Error> {
+        match replacement {
+            Replacement::Anew => self.replace(None),
+            Replacement::By(plan) => self.replace(Some(Plan::clone(plan))),
+            Replacement::Better { min_gain } => match self.better_plan()? {
+                Some(better) if better.gain() >= *min_gain => self.replace(Some(better.plan)),
+                _ => Ok(()),
+            },
+        }
     }
 
     /// Takes what was asked for.

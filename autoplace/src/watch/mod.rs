@@ -14,6 +14,8 @@
 //!
 //! Which source tells what on which system, and the thresholds with their reasons, are in `docs/sentinel.md`.
 
+#[cfg(feature = "llama")]
+mod auto_replace;
 mod depth;
 mod error;
 mod event;

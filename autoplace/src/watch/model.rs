@@ -44,6 +44,8 @@ struct DeviceSource {
     nvidia: Option<PciId>,
     /// Whether that driver's memory is this device's: not of a slice of a card, nor where the memory is the host's.
     counts: bool,
+    /// Whether the model is not on it: then only its room matters.
+    is_spare: bool,
     /// What Windows lets this process use of it, where no other GPU has its name.
     #[cfg(windows)]
     video: Option<llama_sys::VideoMemory>,
@@ -69,12 +71,14 @@ impl ModelSource {
         let mut sample = DeviceSample::default();
         if let (Some(card), Some(driver)) = (source.nvidia, &mut self.driver) {
             let state = driver.state(card);
-            sample.throttle = state.throttle;
-            sample.temperature = state.temperature;
             if source.counts {
                 sample.free = state.memory.map(|memory| memory.free);
             }
-            if processes {
+            if !source.is_spare {
+                sample.throttle = state.throttle;
+                sample.temperature = state.temperature;
+            }
+            if processes && !source.is_spare {
                 // Where this process is not among them their numbers are not ours, and one of them may be this very model.
                 let listed = driver.processes(card).filter(|listed| listed.knows_us);
                 sample.processes = listed.map(|listed| listed.others);
@@ -126,34 +130,37 @@ impl Source for ModelSource {
             let mut gpus = machine.gpus.iter();
             gpus.find(|gpu| placement.device.is_some() && gpu.device == placement.device)
         };
-        self.devices = plan
+        let source = |name: Option<&str>, gpu: Option<&Gpu>, is_spare: bool| DeviceSource {
+            ggml: ggml
+                .iter()
+                .find(|device| name == Some(&device.name()))
+                .cloned(),
+            #[cfg(windows)]
+            video: gpu
+                .filter(|gpu| gpu.kind != GpuKind::Remote)
+                .and_then(|gpu| video_memory(&gpu.description)),
+            nvidia: gpu.filter(|gpu| is_nvidia(gpu)).and_then(|gpu| gpu.pci_id),
+            counts: gpu.is_some_and(|gpu| {
+                gpu.kind == GpuKind::Discrete && gpu.mig.is_none() && gpu.nvml.is_some()
+            }),
+            is_spare,
+        };
+        let spare = spare(&plan, &machine);
+        let used = plan
             .gpus()
-            .map(|placement| {
-                let gpu = gpu_of(placement);
-                let name = placement.device.as_deref();
-                DeviceSource {
-                    ggml: ggml
-                        .iter()
-                        .find(|device| name == Some(&device.name()))
-                        .cloned(),
-                    #[cfg(windows)]
-                    video: gpu
-                        .filter(|gpu| gpu.kind != GpuKind::Remote)
-                        .and_then(|gpu| video_memory(&gpu.description)),
-                    nvidia: gpu.filter(|gpu| is_nvidia(gpu)).and_then(|gpu| gpu.pci_id),
-                    counts: gpu.is_some_and(|gpu| {
-                        gpu.kind == GpuKind::Discrete && gpu.mig.is_none() && gpu.nvml.is_some()
-                    }),
-                }
-            })
-            .collect();
+            .map(|placement| source(placement.device.as_deref(), gpu_of(placement), false));
+        let unused = spare
+            .iter()
+            .map(|gpu| source(gpu.device.as_deref(), Some(gpu), true));
+        self.devices = used.chain(unused).collect();
         let has_nvidia = self.devices.iter().any(|device| device.nvidia.is_some());
         if has_nvidia && self.driver.is_none() {
             self.driver = Driver::open();
         }
-        let devices = plan
+        let used = plan
             .gpus()
             .map(|placement| watched(placement, &plan, &machine));
+        let devices = used.chain(spare.iter().map(|gpu| watched_for_room(gpu, &plan)));
         let watched = Watched::new(devices.collect::<Vec<_>>());
         let watched = watched.placement(placed);
         Some(watched.depth_cost(depth_cost(&plan, &machine)))
@@ -200,7 +207,31 @@ fn watched(placement: &Placement, plan: &Plan, machine: &Machine) -> WatchedDevi
     }
     // Room for a layer more.
     let layers = u64::from(placement.layers.max(1));
-    device.room(placement.footprint.total() / layers)
+    let left = placement.free.saturating_sub(placement.footprint.total());
+    device.room(placement.footprint.total() / layers).left(left)
+}
+
+/// GPUs of the machine that the model is not on, and could be with more room.
+fn spare<'m>(plan: &Plan, machine: &'m Machine) -> Vec<&'m Gpu> {
+    if plan.full_offload && plan.overrides.is_empty() {
+        return Vec::new();
+    }
+    let is_used = |gpu: &Gpu| plan.gpus().any(|placement| placement.device == gpu.device);
+    let gpus = machine.gpus.iter();
+    gpus.filter(|gpu| gpu.device.is_some() && !is_used(gpu))
+        .collect()
+}
+
+/// A GPU that the model is not on: only room for a layer of the host's is worth a word.
+fn watched_for_room(gpu: &Gpu, plan: &Plan) -> WatchedDevice {
+    let name = gpu.device.as_deref().unwrap_or(&gpu.name);
+    let layer = plan.host().map_or(0, |host| {
+        host.footprint.total() / u64::from(host.layers.max(1))
+    });
+    WatchedDevice::new(name, 0)
+        .room(layer)
+        .left(gpu.free)
+        .notable(u64::MAX)
 }
 
 /// Of the model's file, which is looked at again; nothing is known where that fails.

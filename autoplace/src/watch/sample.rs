@@ -64,6 +64,9 @@ pub struct WatchedDevice {
     pub needed: u64,
     /// How much more than at first must be free to be worth a word; `None` where more room is of no use.
     pub room: Option<u64>,
+    /// What was to be free of it at first, by the plan; `None` where only the first sample says so. The smaller of both counts: memory may have
+    /// become free since the plan was made.
+    pub left: Option<u64>,
     /// What another program must take of it to be worth a word.
     pub notable: u64,
     /// Whether its driver moves memory to the host rather than to run out of it.
@@ -79,6 +82,7 @@ impl WatchedDevice {
             device: device.into(),
             needed,
             room: None,
+            left: None,
             notable: 256 << 20,
             spills: false,
         }
@@ -88,6 +92,13 @@ impl WatchedDevice {
     #[must_use]
     pub const fn room(mut self, bytes: u64) -> Self {
         self.room = Some(bytes);
+        self
+    }
+
+    /// Sets what was to be free of it at first.
+    #[must_use]
+    pub const fn left(mut self, bytes: u64) -> Self {
+        self.left = Some(bytes);
         self
     }
 

@@ -5,6 +5,8 @@ use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender, SyncSender, TryS
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
+#[cfg(feature = "llama")]
+use super::auto_replace::AutoReplace;
 use super::error::Error;
 use super::event::Event;
 use super::rules::Rules;
@@ -64,6 +66,8 @@ impl Sentinel {
         SentinelBuilder {
             settings: Settings::default(),
             callback: None,
+            #[cfg(feature = "llama")]
+            min_gain: None,
         }
     }
 
@@ -109,6 +113,8 @@ impl fmt::Debug for Sentinel {
 pub struct SentinelBuilder {
     settings: Settings,
     callback: Option<Callback>,
+    #[cfg(feature = "llama")]
+    min_gain: Option<f64>,
 }
 
 impl SentinelBuilder {
@@ -173,13 +179,33 @@ impl SentinelBuilder {
         self
     }
 
+    /// Places the model anew where an event [advises](Event::advises) to: under memory pressure by a plan for what is free then, and where room
+    /// is gained by a better plan, if it is better by this [gain](crate::load::BetterPlan::gain) at least (0.1: a tenth more predicted tokens
+    /// per second). While nobody generates it is done at once, by the sentinel's thread; otherwise by whoever generates, before the next
+    /// token, and the text goes on as if nothing had happened. Only of a model that is [watched](Self::watch) as such.
+    #[cfg(feature = "llama")]
+    pub const fn auto_replace(mut self, min_gain: f64) -> Self {
+        self.min_gain = Some(min_gain);
+        self
+    }
+
     /// Watches this model.
     ///
     /// # Errors
     ///
     /// As [`watch_source`](Self::watch_source).
     #[cfg(feature = "llama")]
-    pub fn watch(self, model: &crate::load::Model) -> Result<Sentinel, Error> {
+    pub fn watch(mut self, model: &crate::load::Model) -> Result<Sentinel, Error> {
+        if let Some(min_gain) = self.min_gain {
+            let auto_replace = AutoReplace::new(model, min_gain);
+            let mut callback = self.callback.take();
+            self.callback = Some(Box::new(move |event| {
+                if let Some(callback) = &mut callback {
+                    callback(event);
+                }
+                auto_replace.follow(event);
+            }));
+        }
         self.watch_source(super::ModelSource::new(model))
     }
 

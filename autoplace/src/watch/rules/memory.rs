@@ -45,7 +45,8 @@ impl MemoryRule {
         }
         let free = seen.free;
         if let Some(free) = free {
-            self.first = self.first.or(Some(free));
+            let first = watched.left.map_or(free, |left| left.min(free));
+            self.first = self.first.or(Some(first));
             self.last = free;
         }
         let (calm, patience) = (settings.calm, settings.patience);
