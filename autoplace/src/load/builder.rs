@@ -167,7 +167,7 @@ impl ModelBuilder {
     /// Where the model runs. Default: in this process.
     ///
     /// In a [worker](Isolation::Process) it generates as it does here, and what ends llama.cpp there is an error here. What needs the
-    /// model underneath ([`Model::native`], [`Model::measure_headroom`]) is not to be had then.
+    /// model underneath ([`Model::native`], [`Model::session`]) is not to be had then.
     pub fn isolation(mut self, isolation: Isolation) -> Self {
         self.isolation = isolation;
         self
