@@ -3,28 +3,17 @@
 //!
 //!     cargo bench -p autoplace-benches --bench overhead
 
+mod paired;
+
 use std::ffi::CString;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use autoplace::Model;
 use autoplace::llama_sys::raw;
-
-const DEMO_MODEL: &str = concat!(
-    env!("CARGO_MANIFEST_DIR"),
-    "/../examples/model/autoplace-demo-q8_0.gguf"
-);
-const PROMPT: &str = "And it came to pass";
-const TOKENS: usize = 200;
-const SEED: u32 = 42;
+use paired::{PROMPT, Paired, Run, SEED, TOKENS, model_path, paired};
 
 fn main() {
-    // `cargo test` runs benches too, without this argument: one round shows that it works.
-    let rounds = if std::env::args().any(|arg| arg == "--bench") {
-        60
-    } else {
-        1
-    };
-    let path = std::env::var("AUTOPLACE_BENCH_MODEL").unwrap_or_else(|_| DEMO_MODEL.into());
+    let path = model_path();
     for threads in [1, 2] {
         let model = Model::builder(&path)
             .threads(threads)
@@ -36,35 +25,20 @@ fn main() {
             model.placement().context.n_ctx,
             threads,
         );
-        // Both caches and both code paths warm.
-        assert_eq!(
-            ours(&model).1,
-            plain.generate().1,
-            "both generate the same number of tokens"
-        );
-        let mut pairs = Vec::new();
-        for round in 0..rounds {
-            // Who goes first alternates, so that a drifting clock speed favours nobody.
-            let (a, b) = if round % 2 == 0 {
-                let a = ours(&model);
-                (a, plain.generate())
-            } else {
-                let b = plain.generate();
-                (ours(&model), b)
-            };
-            pairs.push((per_token(a), per_token(b)));
-        }
-        let ours = median(pairs.iter().map(|pair| pair.0));
-        let plain = median(pairs.iter().map(|pair| pair.1));
-        let ratio = median(pairs.iter().map(|pair| pair.1 / pair.0));
+        let Paired {
+            rounds,
+            first,
+            second,
+            speed_ratio,
+        } = paired(&mut plain, |_| ours(&model), Plain::generate);
         println!(
-            "{threads} thread(s), {rounds} rounds of up to {TOKENS} tokens: ours {ours:.2} us/token, plain llama.cpp \
-             {plain:.2} us/token; speed ratio {ratio:.4} (median of pairs)"
+            "{threads} thread(s), {rounds} rounds of up to {TOKENS} tokens: ours {first:.2} us/token, plain llama.cpp \
+             {second:.2} us/token; speed ratio {speed_ratio:.4} (median of pairs)"
         );
     }
 }
 
-fn ours(model: &Model) -> (Duration, usize) {
+fn ours(model: &Model) -> Run {
     let mut stream = model
         .generate(PROMPT)
         .seed(SEED)
@@ -113,7 +87,7 @@ impl Plain {
         }
     }
 
-    fn generate(&mut self) -> (Duration, usize) {
+    fn generate(&mut self) -> Run {
         // SAFETY: model and context live; every buffer is as long as the length passed with it; the batch holds at most n_batch
         // tokens; the chain ends in a sampler that selects.
         unsafe {
@@ -181,15 +155,4 @@ impl Drop for Plain {
             raw::llama_model_free(self.model);
         }
     }
-}
-
-/// Microseconds per token.
-fn per_token((time, tokens): (Duration, usize)) -> f64 {
-    time.as_secs_f64() * 1e6 / tokens as f64
-}
-
-fn median(values: impl Iterator<Item = f64>) -> f64 {
-    let mut values: Vec<f64> = values.collect();
-    values.sort_by(f64::total_cmp);
-    values[values.len() / 2]
 }

@@ -1,0 +1,76 @@
+//! Two ways to do the same work, turn by turn in one process: what a ratio is made of.
+
+use std::time::Duration;
+
+const DEMO_MODEL: &str = concat!(
+    env!("CARGO_MANIFEST_DIR"),
+    "/../examples/model/autoplace-demo-q8_0.gguf"
+);
+pub(crate) const PROMPT: &str = "And it came to pass";
+pub(crate) const TOKENS: usize = 200;
+pub(crate) const SEED: u32 = 42;
+
+/// The time that some tokens took.
+pub(crate) type Run = (Duration, usize);
+
+/// The model to measure with: the demo's, or the one that `AUTOPLACE_BENCH_MODEL` names.
+pub(crate) fn model_path() -> String {
+    std::env::var("AUTOPLACE_BENCH_MODEL").unwrap_or_else(|_| DEMO_MODEL.into())
+}
+
+/// Medians over pairs of runs: microseconds per token of each, and how many times as fast the first is.
+pub(crate) struct Paired {
+    pub(crate) rounds: usize,
+    pub(crate) first: f64,
+    pub(crate) second: f64,
+    pub(crate) speed_ratio: f64,
+}
+
+/// Runs both by turns.
+pub(crate) fn paired<T>(
+    of: &mut T,
+    first: impl Fn(&mut T) -> Run,
+    second: impl Fn(&mut T) -> Run,
+) -> Paired {
+    // `cargo test` runs benches too, without this argument: one round shows that it works.
+    let rounds = if std::env::args().any(|arg| arg == "--bench") {
+        60
+    } else {
+        1
+    };
+    // Both caches and both code paths warm.
+    assert_eq!(
+        first(of).1,
+        second(of).1,
+        "both generate the same number of tokens"
+    );
+    let mut pairs = Vec::new();
+    for round in 0..rounds {
+        // Who goes first alternates, so that a drifting clock speed favours nobody.
+        let (a, b) = if round % 2 == 0 {
+            let a = first(of);
+            (a, second(of))
+        } else {
+            let b = second(of);
+            (first(of), b)
+        };
+        pairs.push((per_token(a), per_token(b)));
+    }
+    Paired {
+        rounds,
+        first: median(pairs.iter().map(|pair| pair.0)),
+        second: median(pairs.iter().map(|pair| pair.1)),
+        speed_ratio: median(pairs.iter().map(|pair| pair.1 / pair.0)),
+    }
+}
+
+/// Microseconds per token.
+fn per_token((time, tokens): (Duration, usize)) -> f64 {
+    time.as_secs_f64() * 1e6 / tokens as f64
+}
+
+fn median(values: impl Iterator<Item = f64>) -> f64 {
+    let mut values: Vec<f64> = values.collect();
+    values.sort_by(f64::total_cmp);
+    values[values.len() / 2]
+}
