@@ -76,7 +76,7 @@ pub(crate) enum Failure {
     PromptTooLong { tokens: usize, context: usize },
     NotGenerative { architecture: String },
     EmptyStop,
-    Load(load::remote::Failure),
+    Load(load::Failure),
 }
 
 impl From<&Error> for Failure {
@@ -96,7 +96,7 @@ impl From<&Error> for Failure {
             Error::Load(error) => Self::Load((&**error).into()),
             Error::Worker(error) => Self::Load((&load::Error::from(error.clone())).into()),
             // Those of sessions, which a worker has none of.
-            error => Self::Load(load::remote::Failure::Other {
+            error => Self::Load(load::Failure::Other {
                 kind: "Generate".to_owned(),
                 message: error.to_string(),
             }),
