@@ -157,7 +157,10 @@ impl Generate {
     pub(crate) fn stream_here(self, so_far: Vec<Token>) -> Result<LocalStream, Error> {
         let mut session = self.model.session()?;
         let max_tokens = self.spec.limits.max_tokens;
-        let tokens = so_far.clone();
+        let mut tokens = so_far.clone();
+        // So that no token costs an allocation.
+        let room = self.model.placement().context.n_ctx as usize;
+        tokens.reserve(max_tokens.min(room).saturating_sub(tokens.len()));
         let sequence = session.begin_after(self, so_far)?;
         let statistics = session.statistics(sequence).unwrap_or_default();
         Ok(LocalStream::new(session, tokens, statistics, max_tokens))
