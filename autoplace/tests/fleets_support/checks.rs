@@ -167,12 +167,21 @@ fn as_planned(fleet: &[Card], model: &Model) -> Result<(), String> {
     Ok(())
 }
 
-/// A prompt of so many tokens more than are computed at once, and three of its continuation.
+/// A prompt of so many tokens more than are computed at once, or as many as a sequence holds, and three of its continuation.
 fn generate(model: &Model, remainder: usize) -> Result<(), String> {
-    let tokens = model.placement().context.n_ubatch as usize + remainder;
+    const CONTINUATION: usize = 3;
+    let context = &model.placement().context;
+    let shared_by = if context.kv_unified {
+        1
+    } else {
+        context.n_seq_max
+    };
+    let room = (context.n_ctx / shared_by) as usize - CONTINUATION;
+    let tokens = room.min(context.n_ubatch as usize + remainder);
     // A token begins the text, three are the bytes of a space before it, the others are of a letter each.
     let prompt = "a".repeat(tokens.saturating_sub(4));
-    let stream = model.generate(prompt).temperature(0.0).max_tokens(3);
+    let stream = model.generate(prompt).temperature(0.0);
+    let stream = stream.max_tokens(CONTINUATION);
     let stream = stream
         .stream()
         .map_err(|error| format!("prompt: {error}"))?;
