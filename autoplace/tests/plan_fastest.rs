@@ -3,9 +3,9 @@
 mod shapes;
 
 use autoplace::machine::{Gpu, Host, Machine, gib, mib};
-use autoplace::memory::{Headroom, KvType};
+use autoplace::memory::Headroom;
 use autoplace::plan::{
-    Context, Error, HostParts, KvCache, KvPlace, PlacementKind, Plan, Planner, Policy, Request,
+    Context, Error, KvCache, KvPlace, PlacementKind, Plan, Planner, Policy, Request,
 };
 use autoplace::profile::ModelProfile;
 use proptest::prelude::{
@@ -33,17 +33,7 @@ fn request() -> impl Strategy<Value = Request> {
         (0..mib(200)).prop_map(Headroom::Bytes),
         (0.0f32..20.0).prop_map(Headroom::Percent),
     ];
-    let parts = prop_oneof![
-        Just(HostParts::None),
-        Just(HostParts::Experts),
-        Just(HostParts::FeedForward)
-    ];
-    let types = prop_oneof![
-        Just(KvCache::Given),
-        Just(KvCache::Given),
-        Just(KvCache::Auto),
-        Just(KvCache::DownTo(KvType::Q4_0))
-    ];
+    let (parts, types) = (shapes::any::host_parts(), shapes::any::kv_cache());
     let place = prop_oneof![Just(KvPlace::Given), Just(KvPlace::Auto)];
     let sizes = (1u32..20_000, 16u32..512, prop::option::of(Just(16u32)));
     (headroom, parts, types, place, sizes).prop_map(

@@ -19,6 +19,14 @@ use sim_support::{alone, card};
 /// Long enough for the busiest machine.
 const LONG: Duration = Duration::from_secs(60);
 
+/// The demo model, wherever there is room for it.
+fn loaded() -> Model {
+    builder(&demo_path(), &request().n_ubatch(64))
+        .attempts(4)
+        .load()
+        .unwrap()
+}
+
 fn sentinel(model: &Model) -> Sentinel {
     Sentinel::builder()
         .interval(Duration::from_millis(1))
@@ -44,10 +52,7 @@ fn until(what: &str, mut holds: impl FnMut() -> bool) {
 fn under_pressure_a_text_goes_on_elsewhere_and_back_when_there_is_room() {
     let _alone = alone();
     let gpu = card(mib(64));
-    let model = builder(&demo_path(), &request().n_ubatch(64))
-        .attempts(4)
-        .load()
-        .unwrap();
+    let model = loaded();
     assert!(model.placement().full_offload);
     let generate = generations(&model, PROMPT, 400)[1].clone();
     let expected = generate.clone().text().unwrap();
@@ -76,10 +81,7 @@ fn under_pressure_a_text_goes_on_elsewhere_and_back_when_there_is_room() {
 fn while_nobody_generates_it_is_done_at_once() {
     let _alone = alone();
     let gpu = card(mib(64));
-    let model = builder(&demo_path(), &request().n_ubatch(64))
-        .attempts(4)
-        .load()
-        .unwrap();
+    let model = loaded();
     let story = model.generate(PROMPT).temperature(0.0).max_tokens(16);
     let expected = story.clone().text().unwrap();
     let _sentinel = sentinel(&model);

@@ -2,8 +2,8 @@
 #![allow(dead_code, unreachable_pub)] // Each test uses some of it, and none exports it.
 
 use autoplace::machine::{Gpu, GpuKind, gib, mib};
-use autoplace::memory::Headroom;
-use autoplace::plan::{Context, Policy, Request};
+use autoplace::memory::{Headroom, KvType};
+use autoplace::plan::{Context, HostParts, KvCache, Policy, Request};
 use proptest::prelude::{Just, Strategy, any, prop_oneof};
 
 use super::dims::Experts;
@@ -30,6 +30,25 @@ pub fn shape() -> impl Strategy<Value = Shape> {
             ..LLAMA_8B
         },
     )
+}
+
+/// Parts of blocks that may stay on the host.
+pub fn host_parts() -> impl Strategy<Value = HostParts> {
+    prop_oneof![
+        Just(HostParts::None),
+        Just(HostParts::Experts),
+        Just(HostParts::FeedForward)
+    ]
+}
+
+/// Types of the cache, as they are given in half of the cases.
+pub fn kv_cache() -> impl Strategy<Value = KvCache> {
+    prop_oneof![
+        Just(KvCache::Given),
+        Just(KvCache::Given),
+        Just(KvCache::Auto),
+        Just(KvCache::DownTo(KvType::Q4_0))
+    ]
 }
 
 /// A card of 4 GiB, some of them free.

@@ -56,17 +56,7 @@ fn gpus(most: usize) -> impl Strategy<Value = Vec<Gpu>> {
 }
 
 fn request() -> impl Strategy<Value = Request> {
-    let parts = prop_oneof![
-        Just(HostParts::None),
-        Just(HostParts::Experts),
-        Just(HostParts::FeedForward)
-    ];
-    let types = prop_oneof![
-        Just(KvCache::Given),
-        Just(KvCache::Given),
-        Just(KvCache::Auto),
-        Just(KvCache::DownTo(KvType::Q4_0))
-    ];
+    let (parts, types) = (shapes::any::host_parts(), shapes::any::kv_cache());
     let place = prop_oneof![
         Just(KvPlace::Given),
         Just(KvPlace::Given),
