@@ -13,7 +13,7 @@ use llama_sys::Context;
 use super::error::Error;
 use super::sequence::Sequence;
 use super::session::{Lent, Room, Session};
-use crate::load::Replacement;
+use crate::load::{Contents, Replacement};
 use crate::plan::Plan;
 
 /// What placing a model anew in the middle of its texts took.
@@ -205,7 +205,7 @@ impl Session {
         match self.restore(&mut context) {
             Ok(resumed) => {
                 self.drop_saved();
-                self.stale = false;
+                self.cache.emptied();
                 self.lent = Some(Lent::new(context, &self.model.placement().context));
                 Ok(resumed)
             }
@@ -213,7 +213,7 @@ impl Session {
                 for sequence in &mut self.sequences {
                     sequence.drop_sampler();
                 }
-                self.model.slot().give_back(context);
+                self.model.slot().give_back(context, Contents::Unknown);
                 Err(error)
             }
         }

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use llama_sys::{Batch, Context, Model, Sampler, SeqId, State, Token, Vocab};
 
+use super::cache::{Cache, Place};
 use super::error::Error;
 use super::sampling::Sampling;
 use super::session::{End, FinishReason, Piece, SequenceId};
@@ -40,10 +41,9 @@ pub(super) struct Sequence {
 }
 
 impl Sequence {
-    /// A sequence of which nothing is computed yet. `capacity`: tokens that the context holds of it.
+    /// A sequence that has no [place](Self::put) yet. `capacity`: tokens that the context holds of it.
     pub(super) fn new(
         id: SequenceId,
-        seq: SeqId,
         spec: Spec,
         mut tokens: Vec<Token>,
         model: &Model,
@@ -53,7 +53,7 @@ impl Sequence {
         tokens.reserve(spec.limits.max_tokens.min(capacity.saturating_sub(prompt)));
         let mut sequence = Self {
             id,
-            seq,
+            seq: 0,
             tokens,
             prompt,
             in_batches: prompt,
@@ -88,6 +88,28 @@ impl Sequence {
         self.statistics.generated_tokens = so_far.len();
         self.tokens.extend(so_far);
         self.make_sampler(model)
+    }
+
+    /// Runs it where the context holds this much of its beginning.
+    pub(super) fn put(&mut self, place: Place) {
+        self.seq = place.seq;
+        self.computed = place.cached;
+        self.statistics.cached_tokens = place.cached;
+    }
+
+    /// Its number in the context, and what the context holds of it.
+    pub(super) fn held(&self) -> (SeqId, &[Token]) {
+        (self.seq, &self.tokens[..self.computed])
+    }
+
+    /// Ends it, and leaves in the cache what the context holds of it.
+    pub(super) fn leave(self, cache: &mut Cache) {
+        cache.remember(self.seq, self.tokens, self.computed);
+    }
+
+    /// The prompt, and what was generated.
+    pub(super) fn tokens(&self) -> &[Token] {
+        &self.tokens
     }
 
     /// Tokens that it has places for or needs them: those computed, and those to be.

@@ -13,7 +13,7 @@ use super::remote::{self, Remote};
 use super::requested::Requested;
 use super::terms::Terms;
 use super::warm_up::WarmedUp;
-use super::{ContextSlot, Error, LoadReport, ModelBuilder, Pulse, measure};
+use super::{Contents, ContextSlot, Error, LoadReport, ModelBuilder, Pulse, measure};
 use crate::machine::Machine;
 use crate::memory::Footprints;
 use crate::plan::Plan;
@@ -236,7 +236,7 @@ impl Model {
         }
         self.take_to_release()?;
         let context = self.reload(plan)?;
-        self.slot().give_back(context);
+        self.slot().give_back(context, Contents::Unknown);
         Ok(())
     }
 
@@ -244,11 +244,11 @@ impl Model {
     pub(crate) fn take_to_release(&self) -> Result<(), Error> {
         let slot = self.slot();
         match slot.take() {
-            Ok(Some(context)) => {
+            Ok(Some((context, contents))) => {
                 // The slot and the context's vocabulary.
                 let holders = context.model().holders().saturating_sub(2);
                 if holders > 0 {
-                    slot.give_back(context);
+                    slot.give_back(context, contents);
                     return Err(Error::NativeHeld { holders });
                 }
                 Ok(())

@@ -2,7 +2,7 @@
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use llama_sys::{Context, ContextParams, Model};
+use llama_sys::{Context, ContextParams, Model, SeqId, Token};
 
 use super::{Error, warm_up};
 
@@ -21,10 +21,27 @@ struct Held {
 
 #[derive(Debug)]
 enum State {
-    Ready(Context),
+    Ready(Context, Contents),
     Lent,
     /// It failed and could not be made again so far.
     Missing,
+}
+
+/// What a context's memory holds while nobody uses it.
+#[derive(Debug, Default)]
+pub(crate) enum Contents {
+    /// It has to be cleared.
+    #[default]
+    Unknown,
+    /// These sequences, the least recently used first, and nothing else.
+    Idle(Vec<Remembered>),
+}
+
+/// The tokens of a sequence that a context's memory holds.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Remembered {
+    pub(crate) seq: SeqId,
+    pub(crate) tokens: Vec<Token>,
 }
 
 impl ContextSlot {
@@ -32,7 +49,7 @@ impl ContextSlot {
         Self {
             held: Mutex::new(Held {
                 native: Some((native, params)),
-                context: State::Ready(context),
+                context: State::Ready(context, Contents::Unknown),
             }),
         }
     }
@@ -59,19 +76,19 @@ impl ContextSlot {
             .map(|(native, _)| native.clone())
     }
 
-    /// Lends the context; `None` while it is lent already. One that failed is made anew.
-    pub(crate) fn take(&self) -> Result<Option<Context>, Error> {
+    /// Lends the context, with what it holds; `None` while it is lent already. One that failed is made anew.
+    pub(crate) fn take(&self) -> Result<Option<(Context, Contents)>, Error> {
         let mut held = self.held();
         match std::mem::replace(&mut held.context, State::Missing) {
             State::Lent => {
                 held.context = State::Lent;
                 Ok(None)
             }
-            State::Ready(mut context) if context.is_usable() => {
+            State::Ready(mut context, contents) if context.is_usable() => {
                 // An abort that came too late for the last generation is not meant for this one.
                 context.clear_abort();
                 held.context = State::Lent;
-                Ok(Some(context))
+                Ok(Some((context, contents)))
             }
             unusable => {
                 // Its memory first: there may be no room for two.
@@ -80,14 +97,14 @@ impl ContextSlot {
                 let mut context = Context::new(native, params.clone())?;
                 warm_up::reserve(&mut context, params.op_offload)?;
                 held.context = State::Lent;
-                Ok(Some(context))
+                Ok(Some((context, Contents::Unknown)))
             }
         }
     }
 
-    /// Takes the context back.
-    pub(crate) fn give_back(&self, context: Context) {
-        self.held().context = State::Ready(context);
+    /// Takes the context back, with what it holds.
+    pub(crate) fn give_back(&self, context: Context, contents: Contents) {
+        self.held().context = State::Ready(context, contents);
     }
 
     /// Lets go of the model underneath, whose context was lent and is no more. Nothing can be lent until it is refilled.
