@@ -405,6 +405,17 @@ fn a_calls_token_ends_reasoning_where_no_model_writes_it_otherwise() {
 }
 
 #[test]
+fn without_tools_calls_are_content_and_frames_still_none() {
+    let command_r = ReplyFormat::of_template("<|START_THINKING|><|END_THINKING|><|START_ACTION|>")
+        .without_tool_calls();
+    let text = "<|START_THINKING|>Hm.<|END_THINKING|><|START_RESPONSE|>Write <|START_ACTION|>[{}].<|END_RESPONSE|>";
+    let reply = read(&command_r, "", text);
+    assert_eq!(reply.reasoning.as_deref(), Some("Hm."));
+    assert_eq!(reply.content, "Write <|START_ACTION|>[{}].");
+    assert_eq!(reply.malformed, []);
+}
+
+#[test]
 fn arguments_keep_bare_text_without_the_tools_schema() {
     let glm = ReplyFormat::plain().with_tool_calls(ToolCallFormat::Glm);
     let mut parser = ReplyParser::new(&glm);

@@ -73,13 +73,14 @@ impl ReplyFormat {
         self
     }
 
-    /// With tool calls left in the content: for a conversation without tools. Formats with channels keep them.
+    /// With tool calls left in the content: for a conversation without tools. Formats with channels keep them, and marks that frame
+    /// the content go as before.
     #[must_use]
     pub fn without_tool_calls(mut self) -> Self {
-        if self
-            .family()
-            .is_some_and(|family| family.channels.is_none())
+        if let Some(family) = self.family()
+            && family.channels.is_none()
         {
+            self.frames.extend(family.silent);
             self.tool_calls = None;
         }
         self
