@@ -154,8 +154,8 @@ impl Model {
         self.inner.raw.as_ptr()
     }
 
-    /// How many hold the model, this handle included: clones, and the contexts, vocabularies and samplers made of them. It is freed
-    /// when the last of them is dropped.
+    /// How many hold the model, this handle included: clones, and the contexts, vocabularies and samplers with a grammar made of
+    /// them. It is freed when the last of them is dropped.
     pub fn holders(&self) -> usize {
         Arc::strong_count(&self.inner)
     }
