@@ -2,7 +2,7 @@
 
 mod support;
 
-use llama_sys::{Candidates, Error, Model, ModelParams, Sampler, SamplerChain, Token};
+use llama_sys::{Candidate, Candidates, Error, Model, ModelParams, Sampler, SamplerChain, Token};
 use support::{demo_model, demo_path};
 
 const PROBABILITIES: [f32; 5] = [0.5, 0.25, 0.15, 0.07, 0.03];
@@ -31,7 +31,7 @@ fn likely(probabilities: &[f32]) -> Candidates {
 fn left(sampler: SamplerChain, mut candidates: Candidates) -> Vec<Token> {
     sampler.greedy().unwrap().apply(&mut candidates).unwrap();
     let finite = candidates.iter().filter(|it| it.logit().is_finite());
-    let mut tokens: Vec<Token> = finite.map(|it| it.token()).collect();
+    let mut tokens: Vec<Token> = finite.map(Candidate::token).collect();
     tokens.sort_unstable();
     tokens
 }
@@ -290,7 +290,7 @@ fn adaptive_p_prefers_a_probability_and_remembers_what_it_took() {
         });
         let mut five = likely(&PROBABILITIES);
         let token = sampler.apply(&mut five).unwrap();
-        let made: Vec<f32> = five.iter().map(|it| it.logit()).collect();
+        let made: Vec<f32> = five.iter().map(Candidate::logit).collect();
         assert_close(&made, &expected);
         sampler.accept(token).unwrap();
         sum = PROBABILITIES[token as usize] + decay * sum;
@@ -411,7 +411,7 @@ fn a_mask_says_which_tokens_are_candidates() {
     let mut some = Candidates::default();
     let mut of = |mask: &[u32]| {
         some.set(&logits, Some(mask));
-        some.iter().map(|it| it.token()).collect::<Vec<_>>()
+        some.iter().map(Candidate::token).collect::<Vec<_>>()
     };
     assert_eq!(of(&[1 << 3 | 1 << 31, 1, 1 << 5]), [3, 31, 32, 69]);
     // Bits beyond the vocabulary, and words that are missing or too many.

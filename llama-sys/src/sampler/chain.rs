@@ -308,7 +308,7 @@ impl SamplerChain {
     /// # Errors
     ///
     /// [`Error::InvalidParameter`] for numbers that are not finite, a negative multiplier, a base below 1.0, which llama.cpp would take
-    /// for "off", and a breaker that is empty, has over 40 bytes or a NUL; [`Error::NoVocabulary`] for a model that knows no texts.
+    /// for "off", and a breaker that is empty, has over 40 bytes or a NUL; [`Error::NoVocabulary`] for breakers and a model that knows no texts.
     pub fn dry(
         self,
         multiplier: f32,
@@ -328,7 +328,7 @@ impl SamplerChain {
             .iter()
             .map(|breaker| check_breaker(breaker.as_ref()));
         let breakers = breakers.collect::<Result<Vec<CString>, Error>>()?;
-        if !self.vocab.has_tokenizer() {
+        if !breakers.is_empty() && !self.vocab.has_tokenizer() {
             return Err(Error::NoVocabulary);
         }
         let mut pointers: Vec<*const c_char> = breakers.iter().map(|it| it.as_ptr()).collect();
