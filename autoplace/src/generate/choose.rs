@@ -5,10 +5,10 @@
 
 use llama_sys::{Candidates, Context, Model, Sampler, Token};
 
-use super::Spec;
 use super::custom::Custom;
 use super::error::Error;
 use super::logprobs::{Logprobs, TokenLogprobs};
+use super::sampling::Sampling;
 
 /// Chooses the tokens of one text.
 #[derive(Debug)]
@@ -29,12 +29,18 @@ pub(super) struct Choice {
 }
 
 impl Chooser {
-    /// As the description of a generation has it.
-    pub(super) fn new(spec: &Spec, model: &Model) -> Result<Self, Error> {
+    /// By these parameters, with the log-probabilities of so many tokens beside the chosen one, if any are asked for, and with the
+    /// application's own sampler, if it has one.
+    pub(super) fn new(
+        sampling: &Sampling,
+        logprobs: Option<usize>,
+        custom: Option<Custom>,
+        model: &Model,
+    ) -> Result<Self, Error> {
         Ok(Self {
-            logprobs: spec.logprobs.map(Logprobs::new).transpose()?,
-            sampler: spec.sampling.sampler(model)?,
-            custom: spec.custom.clone(),
+            logprobs: logprobs.map(Logprobs::new).transpose()?,
+            sampler: sampling.sampler(model)?,
+            custom,
             candidates: Candidates::default(),
         })
     }
@@ -127,12 +133,104 @@ fn allows(mask: &[u32], token: Token) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::allows;
+    use llama_sys::{Batch, Candidate, ContextParams, ModelParams};
+
+    use super::*;
+    use crate::generate::Mirostat;
+
+    const DEMO: &str = concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/../examples/model/autoplace-demo-q8_0.gguf"
+    );
+
+    /// A context that has computed a token.
+    fn context() -> Context {
+        let params = ModelParams {
+            devices: Some(Vec::new()),
+            ..ModelParams::default()
+        };
+        let model = Model::load(DEMO, params).unwrap();
+        let params = ContextParams {
+            n_threads: Some(1),
+            n_threads_batch: Some(1),
+            ..ContextParams::default()
+        };
+        let mut context = Context::new(&model, params).unwrap();
+        let mut batch = Batch::default();
+        batch.add(9, 0, 0, true);
+        context.decode(&batch).unwrap();
+        context
+    }
 
     #[test]
     fn a_mask_allows_the_tokens_whose_bits_are_set() {
         let mask = [1 << 31, 0, 0b10];
         let allowed: Vec<i32> = (-1..200).filter(|token| allows(&mask, *token)).collect();
         assert_eq!(allowed, [31, 65]);
+    }
+
+    #[test]
+    fn a_mask_binds_the_applications_own_sampler_too() {
+        let mut context = context();
+        let mask = [0b1110_0000];
+        let last = |candidates: &mut Candidates, so_far: &[Token]| {
+            assert!(candidates.iter().all(|it| (5..8).contains(&it.token())));
+            let last = candidates.iter().map(Candidate::token).max();
+            last.unwrap() + so_far.len() as Token
+        };
+        let custom = Custom::new(last);
+        let sampling = Sampling::default();
+        let model = context.model().clone();
+        let mut chooser = Chooser::new(&sampling, Some(1), Some(custom), &model).unwrap();
+        let mut choose =
+            |so_far: &[Token]| chooser.choose_masked(&mut context, -1, so_far, Some(&mask));
+        let choice = choose(&[]).unwrap();
+        assert!((5..8).contains(&choice.token));
+        assert_eq!(choice.logprobs.unwrap().token, choice.token);
+        let refused = choose(&[9, 9, 9]);
+        assert!(matches!(refused, Err(Error::NotAllowed { token: 8.. })));
+    }
+
+    #[test]
+    fn choices_of_an_earlier_process_are_skipped_or_made_again() {
+        let mut context = context();
+        let model = context.model().clone();
+        let plain = Sampling {
+            temperature: 1.5,
+            repeat_penalty: 1.3,
+            seed: Some(3),
+            ..Sampling::default()
+        };
+        let mut xtc = plain.clone();
+        (xtc.xtc_probability, xtc.xtc_threshold) = (0.5, 0.02);
+        let mut mirostat = plain.clone();
+        (mirostat.mirostat, mirostat.mirostat_tau) = (Mirostat::V2, 3.0);
+        for (sampling, is_known) in [(plain, true), (xtc, false), (mirostat, false)] {
+            let chooser = || Chooser::new(&sampling, None, None, &model).unwrap();
+            // Of every third token, one more or all.
+            let masks = [vec![0x9249_2492; 40], vec![u32::MAX; 40]];
+            let mask = |at: usize| masks.get(at % 3).map(|mask| &mask[..]);
+            let mut first = chooser();
+            let mut choose = |chooser: &mut Chooser, at: usize| {
+                let choice = chooser.choose_masked(&mut context, -1, &[], mask(at));
+                choice.unwrap().token
+            };
+            let all: Vec<Token> = (0..24).map(|at| choose(&mut first, at)).collect();
+            let mut second = chooser();
+            assert_eq!(second.has_chosen(&all[..12]).unwrap(), is_known);
+            if !is_known {
+                for (at, &token) in all[..12].iter().enumerate() {
+                    second
+                        .choose_again(&mut context, -1, mask(at), token)
+                        .unwrap();
+                }
+            }
+            let mut choose = |at: usize| {
+                let choice = second.choose_masked(&mut context, -1, &[], mask(at));
+                choice.unwrap().token
+            };
+            let rest: Vec<Token> = (12..24).map(&mut choose).collect();
+            assert_eq!(rest, all[12..], "{sampling:?}");
+        }
     }
 }

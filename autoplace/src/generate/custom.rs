@@ -1,6 +1,7 @@
 //! A sampler of the application's own: a closure.
 
 use std::fmt;
+use std::sync::{Mutex, PoisonError};
 
 use llama_sys::{Candidates, Token};
 
@@ -24,22 +25,25 @@ where
     }
 }
 
-pub(super) struct Custom(Box<dyn Choose>);
+/// Locked only to be copied: so that a description of a generation can be shared.
+pub(super) struct Custom(Mutex<Box<dyn Choose>>);
 
 impl Custom {
     pub(super) fn new(choose: impl Choose + 'static) -> Self {
-        Self(Box::new(choose))
+        Self(Mutex::new(Box::new(choose)))
     }
 
     pub(super) fn choose(&mut self, candidates: &mut Candidates, so_far: &[Token]) -> Token {
-        self.0.choose(candidates, so_far)
+        let choose = self.0.get_mut().unwrap_or_else(PoisonError::into_inner);
+        choose.choose(candidates, so_far)
     }
 }
 
 impl Clone for Custom {
     fn clone(&self) -> Self {
+        let choose = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         // Of what is in the box, not of the box.
-        Self((*self.0).boxed())
+        Self(Mutex::new((**choose).boxed()))
     }
 }
 

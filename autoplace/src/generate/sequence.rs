@@ -51,7 +51,7 @@ impl Sequence {
     ) -> Result<Self, Error> {
         let prompt = tokens.len();
         tokens.reserve(spec.limits.max_tokens.min(capacity.saturating_sub(prompt)));
-        let mut chooser = Chooser::new(&spec, model)?;
+        let mut chooser = Chooser::new(&spec.sampling, spec.logprobs, spec.custom, model)?;
         for &token in &tokens {
             chooser.accept(token)?;
         }

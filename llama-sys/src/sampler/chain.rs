@@ -1,37 +1,28 @@
-//! A sampler chain being put together: every number that llama.cpp would misbehave with is refused here.
+//! A sampler chain being put together.
 
 use std::ffi::{CString, c_char};
 use std::fmt;
 use std::ptr::NonNull;
 
+use super::check::{
+    MIN_TEMPERATURE, bias, finite, int, last_n as check_last_n, not_negative, probability,
+    sequence_breaker, temperature as check_temperature, text,
+};
 use super::{Candidates, Chain, Sampler};
 use crate::error::Error;
 use crate::model::Model;
 use crate::vocab::{Token, Vocab};
 use crate::{raw, shim};
 
-/// More tokens than any context holds today.
-const MAX_LAST_N: u32 = 1 << 24;
-
-/// What may be added to a logit. llama.cpp sorts by whole numbers of 6.4 times the logit (llama-sampler.cpp,
-/// llama_token_data_array_partial_sort), which have to be far from the end of an `int`.
-const MAX_BIAS: f32 = 1e6;
-
-/// Logits divided by less have the same trouble, or are infinite.
-const MIN_TEMPERATURE: f32 = 1e-6;
-
-/// The same for what a dynamic temperature may go down to: it is raised to a power before that.
+/// What a dynamic temperature may go down to: it is raised to a power, and logits divided by what is left of it have to be finite.
 const MIN_DYNAMIC: f32 = 1e-3;
-
-/// Bytes of a sequence breaker, of which llama.cpp silently drops what is beyond (llama_sampler_init_dry).
-const MAX_BREAKER: usize = 40;
 
 /// A chain being put together. Samplers apply in the order in which they are added; [`greedy`](Self::greedy), [`dist`](Self::dist),
 /// [`mirostat`](Self::mirostat), [`mirostat_v2`](Self::mirostat_v2) or [`adaptive_p`](Self::adaptive_p) completes it.
 #[must_use = "a chain chooses nothing until it is completed"]
 pub struct SamplerChain {
     chain: Chain,
-    vocab: Vocab,
+    pub(super) vocab: Vocab,
     min_keep: usize,
     seed: Option<u32>,
     depends_on_logits: bool,
@@ -45,7 +36,7 @@ impl fmt::Debug for SamplerChain {
 }
 
 /// Numbers of a sampler; each kind reads its own.
-const NOTHING: raw::shim_sampler_params = raw::shim_sampler_params {
+pub(super) const NOTHING: raw::shim_sampler_params = raw::shim_sampler_params {
     kind: raw::SHIM_SAMPLER_KIND_GREEDY,
     count: 0,
     n_vocab: 0,
@@ -92,12 +83,12 @@ impl SamplerChain {
     }
 
     /// Adds a sampler that is made of numbers.
-    fn simple(self, params: &raw::shim_sampler_params) -> Result<Self, Error> {
+    pub(super) fn simple(self, params: &raw::shim_sampler_params) -> Result<Self, Error> {
         // SAFETY: valid pointers; no other preconditions.
         self.add(|error| unsafe { raw::shim_sampler_new(params, error) })
     }
 
-    fn of_values<const N: usize>(
+    pub(super) fn of_values<const N: usize>(
         self,
         kind: raw::shim_sampler_kind,
         numbers: [f32; N],
@@ -113,7 +104,7 @@ impl SamplerChain {
         })
     }
 
-    fn finish(self) -> Sampler {
+    pub(super) fn finish(self) -> Sampler {
         Sampler {
             chain: self.chain,
             n_tokens: self.vocab.n_tokens(),
@@ -125,7 +116,7 @@ impl SamplerChain {
     }
 
     /// Takes note of a seed, of which the sampler to come draws its numbers.
-    fn seeded(mut self, seed: u32) -> Result<Self, Error> {
+    pub(super) fn seeded(mut self, seed: u32) -> Result<Self, Error> {
         if seed == raw::LLAMA_DEFAULT_SEED {
             return Err(Error::parameter(
                 "seed",
@@ -137,7 +128,7 @@ impl SamplerChain {
         Ok(self)
     }
 
-    fn depending_on_logits(mut self) -> Self {
+    pub(super) fn depending_on_logits(mut self) -> Self {
         self.depends_on_logits = true;
         self
     }
@@ -326,7 +317,7 @@ impl SamplerChain {
         let last_n = check_last_n("dry_penalty_last_n", last_n)?;
         let breakers = breakers
             .iter()
-            .map(|breaker| check_breaker(breaker.as_ref()));
+            .map(|breaker| sequence_breaker(breaker.as_ref()));
         let breakers = breakers.collect::<Result<Vec<CString>, Error>>()?;
         if !breakers.is_empty() && !self.vocab.has_tokenizer() {
             return Err(Error::NoVocabulary);
@@ -396,115 +387,6 @@ impl SamplerChain {
             unsafe { raw::shim_sampler_grammar(vocab, grammar.as_ptr(), root.as_ptr(), error) }
         })
     }
-
-    /// Completes the chain: always the likeliest token.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Call`].
-    pub fn greedy(self) -> Result<Sampler, Error> {
-        self.of_values(raw::SHIM_SAMPLER_KIND_GREEDY, [])
-            .map(Self::finish)
-    }
-
-    /// Completes the chain: a token by chance, as the probabilities say. The same seed gives the same choices.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::InvalidParameter`] for 4294967295, by which llama.cpp means "draw one" (`LLAMA_DEFAULT_SEED`).
-    pub fn dist(self, seed: u32) -> Result<Sampler, Error> {
-        self.chosen_by(raw::SHIM_SAMPLER_KIND_DIST, [0.0; 3], seed)
-    }
-
-    /// Completes the chain: Mirostat (<https://arxiv.org/abs/2007.14966>), which keeps the surprise of the text near `tau` bits per
-    /// token, learning at the rate of `eta` from how surprising the tokens were. `m` tokens go into its estimate; llama.cpp's programs
-    /// take 100.
-    ///
-    /// Where the model is so sure that `tau` is out of reach for long, llama.cpp's number of tokens to keep overflows, and with it
-    /// what is chosen; [`mirostat_v2`](Self::mirostat_v2) has no such number.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::InvalidParameter`] for a `tau` or `eta` that is not finite or is negative, an `m` of 0 or beyond 2147483647, and for the
-    /// seed as [`dist`](Self::dist).
-    pub fn mirostat(self, tau: f32, eta: f32, m: u32, seed: u32) -> Result<Sampler, Error> {
-        not_negative("mirostat_tau", tau)?;
-        not_negative("mirostat_eta", eta)?;
-        if m == 0 {
-            return Err(Error::parameter("mirostat_m", m, "at least 1"));
-        }
-        let count = int("mirostat_m", m)?;
-        let chain = self.seeded(seed)?.depending_on_logits();
-        let n_vocab = chain.vocab.n_tokens() as i32;
-        let params = raw::shim_sampler_params {
-            kind: raw::SHIM_SAMPLER_KIND_MIROSTAT,
-            count,
-            n_vocab,
-            seed,
-            values: [tau, eta, 0.0],
-            ..NOTHING
-        };
-        chain.simple(&params).map(Self::finish)
-    }
-
-    /// Completes the chain: Mirostat 2.0, which drops the tokens that are more surprising than a bound and moves the bound so that the
-    /// surprise of the text stays near `tau` bits per token, at the rate of `eta`.
-    ///
-    /// # Errors
-    ///
-    /// As [`mirostat`](Self::mirostat).
-    pub fn mirostat_v2(self, tau: f32, eta: f32, seed: u32) -> Result<Sampler, Error> {
-        not_negative("mirostat_tau", tau)?;
-        not_negative("mirostat_eta", eta)?;
-        self.depending_on_logits().chosen_by(
-            raw::SHIM_SAMPLER_KIND_MIROSTAT_V2,
-            [tau, eta, 0.0],
-            seed,
-        )
-    }
-
-    /// Completes the chain: adaptive-p (<https://github.com/ggml-org/llama.cpp/pull/17927>), which prefers tokens whose probability is
-    /// near `target` and moves that so that the mean over the chosen ones, of which each counts `decay` times as much as the next, stays
-    /// there. A negative target is [`dist`](Self::dist).
-    ///
-    /// # Errors
-    ///
-    /// [`Error::InvalidParameter`] for a target that is above 1.0 or no number, a decay outside 0.0 to 0.99, and for the seed as
-    /// [`dist`](Self::dist).
-    pub fn adaptive_p(self, target: f32, decay: f32, seed: u32) -> Result<Sampler, Error> {
-        if !target.is_finite() || target > 1.0 {
-            return Err(Error::parameter(
-                "adaptive_target",
-                target,
-                "0.0 to 1.0; negative is off",
-            ));
-        }
-        if !(0.0..=0.99).contains(&decay) {
-            return Err(Error::parameter("adaptive_decay", decay, "0.0 to 0.99"));
-        }
-        self.depending_on_logits().chosen_by(
-            raw::SHIM_SAMPLER_KIND_ADAPTIVE_P,
-            [target, decay, 0.0],
-            seed,
-        )
-    }
-
-    /// Completes the chain with a sampler that draws.
-    fn chosen_by(
-        self,
-        kind: raw::shim_sampler_kind,
-        values: [f32; 3],
-        seed: u32,
-    ) -> Result<Sampler, Error> {
-        let params = raw::shim_sampler_params {
-            kind,
-            seed,
-            values,
-            ..NOTHING
-        };
-        let chain = self.seeded(seed)?;
-        chain.simple(&params).map(Self::finish)
-    }
 }
 
 /// What the shim made, or why not.
@@ -515,81 +397,4 @@ fn made(
     shim::accepted(make, |sampler| !sampler.is_null())
         .map(|sampler| NonNull::new(sampler).expect("accepted above"))
         .map_err(|failure| Error::Call { what, failure })
-}
-
-fn text(name: &'static str, text: &str) -> Result<CString, Error> {
-    CString::new(text).map_err(|_| Error::parameter(name, text, "a text without NUL"))
-}
-
-fn int(name: &'static str, value: u32) -> Result<i32, Error> {
-    i32::try_from(value).map_err(|_| Error::parameter(name, value, "at most 2147483647"))
-}
-
-/// llama.cpp sets aside room for all of them at once.
-fn check_last_n(name: &'static str, last_n: u32) -> Result<i32, Error> {
-    match i32::try_from(last_n) {
-        Ok(tokens) if last_n <= MAX_LAST_N => Ok(tokens),
-        _ => Err(Error::parameter(
-            name,
-            last_n,
-            format!("at most {MAX_LAST_N} tokens"),
-        )),
-    }
-}
-
-fn check_breaker(breaker: &str) -> Result<CString, Error> {
-    if breaker.is_empty() || breaker.len() > MAX_BREAKER {
-        return Err(Error::parameter(
-            "dry_sequence_breaker",
-            format!("{breaker:?}"),
-            format!("1 to {MAX_BREAKER} bytes"),
-        ));
-    }
-    text("dry_sequence_breaker", breaker)
-}
-
-fn check_temperature(temperature: f32) -> Result<(), Error> {
-    // NaN is in no range.
-    if temperature == 0.0 || (MIN_TEMPERATURE..=f32::MAX).contains(&temperature) {
-        return Ok(());
-    }
-    Err(Error::parameter(
-        "temp",
-        temperature,
-        "finite, and 0 or at least 0.000001",
-    ))
-}
-
-fn probability(name: &'static str, p: f32) -> Result<(), Error> {
-    // NaN is in no range.
-    if (0.0..=1.0).contains(&p) {
-        Ok(())
-    } else {
-        Err(Error::parameter(name, p, "0.0 to 1.0"))
-    }
-}
-
-fn finite(name: &'static str, value: f32) -> Result<(), Error> {
-    if value.is_finite() {
-        Ok(())
-    } else {
-        Err(Error::parameter(name, value, "a finite number"))
-    }
-}
-
-fn not_negative(name: &'static str, value: f32) -> Result<(), Error> {
-    if value.is_finite() && value >= 0.0 {
-        Ok(())
-    } else {
-        Err(Error::parameter(name, value, "finite and not negative"))
-    }
-}
-
-fn bias(name: &'static str, value: f32) -> Result<(), Error> {
-    // NaN is in no range.
-    if (-MAX_BIAS..=MAX_BIAS).contains(&value) {
-        Ok(())
-    } else {
-        Err(Error::parameter(name, value, "-1000000 to 1000000"))
-    }
 }

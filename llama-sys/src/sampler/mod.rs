@@ -2,6 +2,8 @@
 
 mod candidates;
 mod chain;
+mod check;
+mod last;
 
 pub use candidates::{Candidate, Candidates};
 pub use chain::SamplerChain;
