@@ -40,6 +40,10 @@ impl Vocab {
         self.raw
     }
 
+    pub(crate) fn has_tokenizer(&self) -> bool {
+        self.has_tokenizer
+    }
+
     /// The model that it belongs to.
     pub fn model(&self) -> &Model {
         &self.model
