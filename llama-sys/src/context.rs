@@ -317,7 +317,8 @@ impl Context {
     /// sequences. Computes nothing, and shrinks nothing.
     ///
     /// llama.cpp itself reserves for `n_ubatch` tokens and for one token of each sequence (llama-context.cpp, `sched_reserve`). A number
-    /// between them may be computed by other devices, and need more: a GPU takes the host's weights from 32 tokens on only.
+    /// between them may be computed by other devices, and need more: a GPU takes the host's weights from 32 tokens on only. Where
+    /// sequences are pooled, it is for as many tokens of each, and not for more than `n_tokens` of all.
     ///
     /// # Errors
     ///
@@ -331,6 +332,15 @@ impl Context {
                 n_tokens,
                 format!("1 to n_ubatch, {}, of a model with data", self.n_ubatch),
             ));
+        }
+        let n_tokens = if self.pools() {
+            // What is pooled must be as many rows as there are tokens, which llama-context.cpp:2531 makes more otherwise.
+            n_tokens - n_tokens % self.n_seq_max.max(1)
+        } else {
+            n_tokens
+        };
+        if n_tokens == 0 {
+            return Ok(());
         }
         shim::accepted(
             // SAFETY: the context lives and is borrowed mutably; the number of tokens was checked against what it was made for.

@@ -111,8 +111,13 @@ impl Vocab {
 }
 
 impl ContextParams {
-    /// Refuses a pooling that ends the process, or that would read past what the model computes.
-    pub(crate) fn check_pooling(&self, model: &Model) -> Result<(), Error> {
+    /// Refuses a pooling that ends the process, or that would read past what the model computes. `n_ctx` and `n_ubatch` are resolved.
+    pub(crate) fn check_pooling(
+        &self,
+        model: &Model,
+        n_ctx: u32,
+        n_ubatch: u32,
+    ) -> Result<(), Error> {
         let shape = model.embedding_shape();
         let pooling = match self.pooling {
             Pooling::Unspecified => shape.pooling.unwrap_or(Pooling::None),
@@ -123,6 +128,15 @@ impl ContextParams {
                 "pooling_type",
                 "rank",
                 "the model has no classification head that gives the scores",
+            ));
+        }
+        // llama-context.cpp:2531 reserves for a multiple of the sequences, and for as many outputs as there were tokens before.
+        let n_tokens = n_ubatch.min(n_ctx.next_multiple_of(256));
+        if pooling == Pooling::Mean && n_tokens % self.n_seq_max != 0 {
+            return Err(Error::parameter(
+                "n_seq_max",
+                self.n_seq_max,
+                format!("for a mean it must divide the {n_tokens} tokens of a graph"),
             ));
         }
         Ok(())

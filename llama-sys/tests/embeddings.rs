@@ -217,6 +217,20 @@ fn what_llama_cpp_would_pool_in_parts_is_refused() {
 }
 
 #[test]
+fn sequences_that_do_not_divide_a_graph_cannot_be_averaged() {
+    let params = |pooling| ContextParams {
+        n_seq_max: 5,
+        ..embedding(pooling)
+    };
+    let mean = Context::new(&demo_model(), params(Pooling::Mean));
+    assert_eq!(refused(mean), "n_seq_max");
+    let mut context = cpu_context(params(Pooling::Last));
+    context.reserve(31).unwrap();
+    context.reserve(3).unwrap();
+    context.decode(&batch(&TEXTS)).unwrap();
+}
+
+#[test]
 fn scores_of_a_model_without_a_head_are_refused() {
     let params = embedding(Pooling::Rank);
     assert_eq!(refused(Context::new(&demo_model(), params)), "pooling_type");
