@@ -5,6 +5,8 @@
 #![forbid(unsafe_code)]
 
 #[cfg(feature = "llama")]
+pub mod embed;
+#[cfg(feature = "llama")]
 pub mod generate;
 #[cfg(test)]
 extern crate self as autoplace;
@@ -28,6 +30,8 @@ pub mod worker;
 #[doc = include_str!("../README.md")]
 struct Readme;
 
+#[cfg(feature = "llama")]
+pub use embed::Embedder;
 #[cfg(feature = "llama")]
 pub use load::{Model, ModelBuilder};
 pub use plan::{Plan, Planner};

@@ -12,6 +12,13 @@ pub(crate) struct ContextSlot {
     held: Mutex<Held>,
 }
 
+/// What a context is lent for: one yields logits, or embeddings.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Purpose {
+    Text,
+    Embeddings,
+}
+
 #[derive(Debug)]
 struct Held {
     /// The model, and what its context is made with; `None` after a re-placement that failed.
@@ -59,8 +66,26 @@ impl ContextSlot {
             .map(|(native, _)| native.clone())
     }
 
-    /// Lends the context; `None` while it is lent already. One that failed is made anew.
+    /// Lends the context to generate with; `None` while it is lent already. One that failed is made anew.
     pub(crate) fn take(&self) -> Result<Option<Context>, Error> {
+        self.take_for(Purpose::Text)
+    }
+
+    /// Lends the context for this use.
+    pub(crate) fn take_for(&self, purpose: Purpose) -> Result<Option<Context>, Error> {
+        let embeds = match &self.held().native {
+            Some((_, params)) => params.embeddings,
+            None => return Err(Error::NotLoaded),
+        };
+        match (purpose, embeds) {
+            (Purpose::Text, true) => Err(Error::Embeds),
+            (Purpose::Embeddings, false) => Err(Error::Generates),
+            _ => self.take_any(),
+        }
+    }
+
+    /// Lends the context, whatever it is for.
+    pub(super) fn take_any(&self) -> Result<Option<Context>, Error> {
         let mut held = self.held();
         match std::mem::replace(&mut held.context, State::Missing) {
             State::Lent => {
