@@ -244,7 +244,7 @@ fn the_host_has_room_for_the_vectors_of_all_tokens() {
     let plan = planned(sketch, request);
     let header = {
         let folder = tempfile::tempdir().unwrap();
-        Header::open(&random_weights::write(sketch, folder.path())).unwrap()
+        Header::open(random_weights::write(sketch, folder.path())).unwrap()
     };
     let probe = NativeProbe::new(&header).unwrap();
     let breakdown = probe.breakdown(&[], &plan.context, &plan.split());

@@ -9,19 +9,15 @@ mod real_loads_support;
 mod sim_support;
 mod synthetic;
 
-use std::path::Path;
-
 use autoplace::gguf::Header;
 use autoplace::llama_sys::Context;
 use autoplace::llama_sys::sim::{Rules, SimGpu};
 use autoplace::load::NativeProbe;
 use autoplace::machine::{Gpu, Host, Machine, gib};
-use autoplace::memory::{
-    Breakdown, BufferBytes, ContextParams, Headroom, Place, Split, TensorOverride,
-};
+use autoplace::memory::{ContextParams, Headroom, Place, Split, TensorOverride};
 use autoplace::plan::{GpuLayers, Planner, Policy, Request};
 use autoplace::profile::ModelProfile;
-use real_loads_support::{Bytes, Card, Placement, compare, decode, load, settings};
+use real_loads_support::{Card, Placement, compare, load, settings};
 use sim_support::alone;
 
 #[test]

@@ -132,7 +132,7 @@ impl ContextParams {
         }
         // llama-context.cpp:2531 reserves for a multiple of the sequences, and for as many outputs as there were tokens before.
         let n_tokens = n_ubatch.min(n_ctx.next_multiple_of(256));
-        if pooling == Pooling::Mean && n_tokens % self.n_seq_max != 0 {
+        if pooling == Pooling::Mean && !n_tokens.is_multiple_of(self.n_seq_max) {
             return Err(Error::parameter(
                 "n_seq_max",
                 self.n_seq_max,

@@ -42,7 +42,7 @@ mod tests {
             texts: 3,
         };
         assert_eq!(batches(&[], room), []);
-        assert_eq!(batches(&[10], room), [0..1]);
+        assert_eq!(batches(&[10, 10], room), [0..1, 1..2]);
         assert_eq!(batches(&[4, 6, 1], room), [0..2, 2..3]);
         assert_eq!(batches(&[1, 1, 1, 1], room), [0..3, 3..4]);
     }

@@ -30,7 +30,6 @@ pub(crate) fn context(params: &ContextParams) -> llama_sys::ContextParams {
         kv_unified: params.kv_unified,
         embeddings: params.embeddings.is_some(),
         pooling: pooling(params.embeddings),
-        ..llama_sys::ContextParams::default()
     }
 }
 
