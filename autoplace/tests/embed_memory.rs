@@ -17,7 +17,7 @@ use autoplace::memory::{ContextParams, FlashAttention, Headroom, Pooling};
 use autoplace::plan::{Context, Error, GpuLayers, Plan, Planner, Request};
 use autoplace::profile::ModelProfile;
 use autoplace::{Model, ModelBuilder};
-use embedding_models::{LONGEST, encoders, llama_embed, reranker, text};
+use embedding_models::{LONGEST, encoders, llama_embed, reranker, t5_encoder, text};
 use real_loads_support::{Placement, compare};
 use sim_support::{alone, card};
 use synthetic::Sketch;
@@ -31,10 +31,11 @@ fn models() -> Vec<Sketch> {
     models.extend(encoders(TensorType::Q4_K));
     models.push(reranker(Q8));
     models.push(llama_embed(TensorType::Q4_K));
+    models.push(t5_encoder(Q8));
     let others = ["llama gqa", "gemma3", "qwen3moe", "deepseek2"];
     let all = random_weights::all().into_iter();
     models.extend(all.filter(|it| others.iter().any(|other| it.title().starts_with(other))));
-    assert_eq!(models.len(), 8 + others.len());
+    assert_eq!(models.len(), 9 + others.len());
     models
 }
 

@@ -16,7 +16,9 @@ use autoplace::machine::{Host, Machine, gib};
 use autoplace::memory::Pooling;
 use autoplace::plan::{self, Request};
 use autoplace::{Embedder, Model, load};
-use embedding_models::{LONGEST, bert, classifier, encoders, llama_embed, nomic_bert, text};
+use embedding_models::{
+    LONGEST, bert, classifier, encoders, llama_embed, nomic_bert, t5_encoder, text,
+};
 use native_support::{demo_path, load_demo};
 use synthetic::Sketch;
 
@@ -108,13 +110,13 @@ fn so_does_a_model_with_a_memory_of_whatever_kind() {
     let kinds = ["llama split q8_0", "gemma3", "mamba2", "jamba"];
     models.retain(|sketch| kinds.iter().any(|kind| sketch.title().starts_with(kind)));
     assert_eq!(models.len(), kinds.len());
-    models.push(llama_embed(F32));
+    models.extend([llama_embed(F32), t5_encoder(F32)]);
     for mut sketch in models {
         sketch.vocabulary();
         let (_folder, path) = written(&sketch);
         for pooling in POOLINGS {
             // The first token of all texts is the same, and sees no other where attention looks back only.
-            if pooling != Pooling::Cls || sketch.arch == "llama-embed" {
+            if pooling != Pooling::Cls || ["llama-embed", "t5encoder"].contains(&sketch.arch) {
                 together_as_alone(&path, &sketch.title(), pooling, &texts, 2e-3);
             }
         }
@@ -157,7 +159,7 @@ fn by_llama_cpp(path: &Path, pooling: llama_sys::Pooling, text: &str) -> Vec<f32
 #[test]
 fn a_text_alone_has_llama_cpps_own_vector() {
     let mut models = encoders(F32);
-    models.push(llama_embed(F32));
+    models.extend([llama_embed(F32), t5_encoder(F32)]);
     let mut paths = vec![demo_path()];
     let folders: Vec<_> = models.iter().map(written).collect();
     paths.extend(folders.iter().map(|(_, path)| path.clone()));
@@ -319,6 +321,35 @@ fn an_encoder_does_not_generate_but_embeds() {
         Err(autoplace::generate::Error::NotGenerative { .. })
     ));
     embedder(&path, Pooling::Model).embed(&["the sea"]).unwrap();
+}
+
+#[test]
+fn a_position_beyond_those_that_were_learned_is_refused_before_it_ends_the_process() {
+    let (_folder, path) = written(&bert(F32));
+    let params = ModelParams {
+        n_gpu_layers: 0,
+        devices: Some(Vec::new()),
+        ..ModelParams::default()
+    };
+    let model = llama_sys::Model::load(&path, params).unwrap();
+    let params = ContextParams {
+        embeddings: true,
+        ..ContextParams::default()
+    };
+    let mut context = Context::new(&model, params).unwrap();
+    assert_eq!(context.longest_text(), LONGEST as u32);
+    let last = LONGEST as i32 - 1;
+    for (position, is_there) in [(last, true), (last + 1, false)] {
+        let mut batch = Batch::default();
+        batch.add(7, position, 0, true);
+        match context.decode(&batch) {
+            Ok(()) => assert!(is_there),
+            Err(llama_sys::Error::InvalidParameter { name, .. }) => {
+                assert_eq!((name, is_there), ("pos", false));
+            }
+            Err(error) => panic!("{error}"),
+        }
+    }
 }
 
 #[test]

@@ -77,7 +77,8 @@ mod tests {
         assert_eq!(scaled(N::None, &vector), vector);
         assert_eq!(scaled(N::Euclidean, &vector), [0.6, -0.8]);
         assert_eq!(scaled(N::P(2), &vector), [0.6, -0.8]);
-        assert_eq!(scaled(N::Taxicab, &vector), [3.0 / 7.0, -4.0 / 7.0]);
+        let seventh = 1.0 / 7.0;
+        assert_eq!(scaled(N::Taxicab, &vector), [3.0 * seventh, -4.0 * seventh]);
         assert_eq!(scaled(N::P(0), &vector), scaled(N::Taxicab, &vector));
         assert_eq!(scaled(N::MaxAbsolute, &vector), [24570.0, -32760.0]);
         let cube = (27.0_f32 + 64.0).cbrt();

@@ -141,6 +141,40 @@ pub(crate) fn llama_embed(ty: T) -> Sketch {
     sketch
 }
 
+/// The encoder of a T5 alone, which llama.cpp gives a cache that it does not use.
+pub(crate) fn t5_encoder(ty: T) -> Sketch {
+    const BUCKETS: u64 = 32;
+    let mut sketch = Sketch::new("t5encoder", "alone", DIMS);
+    sketch.u32("context_length", LONGEST);
+    sketch.u32("pooling_type", MEAN);
+    sketch.u32("attention.relative_buckets_count", BUCKETS);
+    let Dims {
+        n_embd,
+        n_ff,
+        n_head,
+        n_vocab,
+        ..
+    } = DIMS;
+    sketch.tensor("token_embd.weight", ty, &[n_embd, n_vocab]);
+    sketch.tensor("enc.output_norm.weight", T::F32, &[n_embd]);
+    for il in 0..DIMS.n_layer {
+        let mut matrix = |name: &str, ty, shape: &[u64]| {
+            sketch.tensor(&format!("enc.blk.{il}.{name}.weight"), ty, shape);
+        };
+        matrix("attn_norm", T::F32, &[n_embd]);
+        matrix("attn_rel_b", T::F32, &[n_head, BUCKETS]);
+        for name in ["attn_q", "attn_k", "attn_v", "attn_o"] {
+            matrix(name, ty, &[n_embd, n_embd]);
+        }
+        matrix("ffn_norm", T::F32, &[n_embd]);
+        matrix("ffn_gate", ty, &[n_embd, n_ff]);
+        matrix("ffn_up", ty, &[n_embd, n_ff]);
+        matrix("ffn_down", ty, &[n_ff, n_embd]);
+    }
+    sketch.vocabulary();
+    sketch
+}
+
 /// A text of so many words, another for each number.
 pub(crate) fn text(number: usize, words: usize) -> String {
     let word = |n: usize| WORDS[(n * n + 5 * number + n * number) % WORDS.len()];
