@@ -292,6 +292,38 @@ bool shim_context_reserve(llama_context * ctx, uint32_t n_tokens, shim_error * e
     });
 }
 
+// Embeddings.
+
+void shim_model_embedding_shape(const llama_model * model, shim_embedding_shape * shape) {
+    // The last matrix of the head decides its outputs (llama-graph.cpp, build_pooling).
+    const ggml_tensor * head = model->cls_out ? model->cls_out : model->cls;
+    shape->n_embd_out  = model->hparams.n_embd_out();
+    shape->n_cls_out   = model->hparams.n_cls_out;
+    shape->n_head_out  = head ? (uint32_t) head->ne[1] : 0;
+    shape->n_positions = model->pos_embd ? (uint32_t) model->pos_embd->ne[1] : 0;
+    shape->pooling     = model->hparams.pooling_type;
+}
+
+int32_t shim_encode(llama_context * ctx, const llama_batch * batch, shim_error * error) {
+    return checked(error, (int32_t) -3, [&] { return llama_encode(ctx, *batch); });
+}
+
+float * shim_embeddings_seq(llama_context * ctx, llama_seq_id seq, shim_error * error) {
+    return checked(error, (float *) nullptr, [&] {
+        llama_synchronize(ctx);
+        guard on;
+        return llama_get_embeddings_seq(ctx, seq);
+    });
+}
+
+float * shim_embeddings_ith(llama_context * ctx, int32_t index, shim_error * error) {
+    return checked(error, (float *) nullptr, [&] {
+        llama_synchronize(ctx);
+        guard on;
+        return llama_get_embeddings_ith(ctx, index);
+    });
+}
+
 bool shim_memory_clear(llama_context * ctx, bool data, shim_error * error) {
     return guarded(error, false, [&] { llama_memory_clear(llama_get_memory(ctx), data); return true; });
 }

@@ -89,6 +89,23 @@ int32_t shim_context_copies(const struct llama_context * ctx);
 // Grows the compute buffers to what a graph of so many tokens takes at the context's full length. False where they find no room.
 bool    shim_context_reserve(struct llama_context * ctx, uint32_t n_tokens, struct shim_error * error);
 
+// Embeddings.
+
+// What decides how a model embeds.
+struct shim_embedding_shape {
+    uint32_t n_embd_out;  // width of an embedding
+    uint32_t n_cls_out;   // outputs of the classification head, as the header says
+    uint32_t n_head_out;  // outputs of the head that the file has; 0 without one
+    uint32_t n_positions; // rows of the table of learned positions; 0 without one
+    int32_t  pooling;     // the model's own: an enum llama_pooling_type, or whatever the header says
+};
+void    shim_model_embedding_shape(const struct llama_model * model, struct shim_embedding_shape * shape);
+// Returns llama_encode's result; not guarded, as shim_decode.
+int32_t shim_encode(struct llama_context * ctx, const struct llama_batch * batch, struct shim_error * error);
+// NULL when there is no such embedding.
+float * shim_embeddings_seq(struct llama_context * ctx, llama_seq_id seq, struct shim_error * error);
+float * shim_embeddings_ith(struct llama_context * ctx, int32_t index, struct shim_error * error);
+
 bool shim_memory_clear  (struct llama_context * ctx, bool data, struct shim_error * error);
 bool shim_memory_seq_rm (struct llama_context * ctx, llama_seq_id seq, llama_pos p0, llama_pos p1, struct shim_error * error);
 bool shim_memory_seq_cp (struct llama_context * ctx, llama_seq_id src, llama_seq_id dst, llama_pos p0, llama_pos p1, struct shim_error * error);

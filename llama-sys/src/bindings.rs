@@ -2083,6 +2083,30 @@ const _: () = {
     ["Offset of field: shim_tensor::is_host"]
         [::core::mem::offset_of!(shim_tensor, is_host) - 56usize];
 };
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct shim_embedding_shape {
+    pub n_embd_out: u32,
+    pub n_cls_out: u32,
+    pub n_head_out: u32,
+    pub n_positions: u32,
+    pub pooling: i32,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of shim_embedding_shape"][::core::mem::size_of::<shim_embedding_shape>() - 20usize];
+    ["Alignment of shim_embedding_shape"][::core::mem::align_of::<shim_embedding_shape>() - 4usize];
+    ["Offset of field: shim_embedding_shape::n_embd_out"]
+        [::core::mem::offset_of!(shim_embedding_shape, n_embd_out) - 0usize];
+    ["Offset of field: shim_embedding_shape::n_cls_out"]
+        [::core::mem::offset_of!(shim_embedding_shape, n_cls_out) - 4usize];
+    ["Offset of field: shim_embedding_shape::n_head_out"]
+        [::core::mem::offset_of!(shim_embedding_shape, n_head_out) - 8usize];
+    ["Offset of field: shim_embedding_shape::n_positions"]
+        [::core::mem::offset_of!(shim_embedding_shape, n_positions) - 12usize];
+    ["Offset of field: shim_embedding_shape::pooling"]
+        [::core::mem::offset_of!(shim_embedding_shape, pooling) - 16usize];
+};
 pub const SHIM_SAMPLER_KIND_GREEDY: shim_sampler_kind = 0;
 pub const SHIM_SAMPLER_KIND_DIST: shim_sampler_kind = 1;
 pub const SHIM_SAMPLER_KIND_TOP_K: shim_sampler_kind = 2;
@@ -3233,6 +3257,22 @@ unsafe extern "C" {
         n_tokens: u32,
         error: *mut shim_error,
     ) -> bool;
+    pub fn shim_model_embedding_shape(model: *const llama_model, shape: *mut shim_embedding_shape);
+    pub fn shim_encode(
+        ctx: *mut llama_context,
+        batch: *const llama_batch,
+        error: *mut shim_error,
+    ) -> i32;
+    pub fn shim_embeddings_seq(
+        ctx: *mut llama_context,
+        seq: llama_seq_id,
+        error: *mut shim_error,
+    ) -> *mut f32;
+    pub fn shim_embeddings_ith(
+        ctx: *mut llama_context,
+        index: i32,
+        error: *mut shim_error,
+    ) -> *mut f32;
     pub fn shim_memory_clear(ctx: *mut llama_context, data: bool, error: *mut shim_error) -> bool;
     pub fn shim_memory_seq_rm(
         ctx: *mut llama_context,

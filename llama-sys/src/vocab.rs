@@ -40,6 +40,10 @@ impl Vocab {
         self.raw
     }
 
+    pub(crate) fn has_tokenizer(&self) -> bool {
+        self.has_tokenizer
+    }
+
     /// The model that it belongs to.
     pub fn model(&self) -> &Model {
         &self.model
@@ -211,11 +215,6 @@ impl Vocab {
             Ok(count) if !list.is_null() => unsafe { std::slice::from_raw_parts(list, count) },
             _ => &[],
         }
-    }
-
-    /// Whether it can make tokens of a text.
-    pub(crate) fn has_tokenizer(&self) -> bool {
-        self.has_tokenizer
     }
 
     pub(crate) fn check(&self, token: Token) -> Result<(), Error> {

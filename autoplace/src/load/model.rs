@@ -261,7 +261,7 @@ impl Model {
     /// Takes the context, if there is one, and drops it: nobody else holds the model then.
     pub(crate) fn take_to_release(&self) -> Result<(), Error> {
         let slot = self.slot();
-        match slot.take() {
+        match slot.take_any() {
             Ok(Some((context, contents))) => {
                 // The slot and the context's vocabulary.
                 let holders = context.model().holders().saturating_sub(2);
