@@ -241,6 +241,10 @@ impl Model {
 
     /// What is made of the model once, when it is first asked for, and stays with it wherever it is placed: it must hold nothing of the
     /// loaded model. One type of value is kept; others are made each time.
+    #[cfg_attr(
+        not(feature = "constraints"),
+        expect(dead_code, reason = "constraints keep their vocabulary")
+    )]
     pub(crate) fn kept<T, E>(&self, make: impl FnOnce() -> Result<T, E>) -> Result<T, E>
     where
         T: Any + Clone + Send + Sync,
