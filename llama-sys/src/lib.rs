@@ -70,7 +70,7 @@ pub use state::State;
 pub use tensor_type::{KvType, TensorTypeInfo, tensor_types};
 #[cfg(windows)]
 pub use video_memory::{VideoMemory, VideoMemoryUse};
-pub use vocab::{Token, Vocab};
+pub use vocab::{Token, Vocab, WeakVocab};
 
 /// A sequence in the KV cache: 0 up to `n_seq_max` of the context.
 pub type SeqId = i32;

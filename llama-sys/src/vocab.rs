@@ -1,11 +1,24 @@
 //! Text to tokens and back.
 
 use crate::error::Error;
-use crate::model::Model;
+use crate::model::{Model, WeakModel};
 use crate::{raw, shim};
 
 /// A token: an index into the vocabulary.
 pub type Token = raw::llama_token;
+
+/// The vocabulary of a model as long as that is loaded: it holds nothing of it.
+#[derive(Debug, Clone)]
+pub struct WeakVocab {
+    model: WeakModel,
+}
+
+impl WeakVocab {
+    /// The vocabulary, if its model is still loaded.
+    pub fn upgrade(&self) -> Option<Vocab> {
+        self.model.upgrade().map(Vocab::new)
+    }
+}
 
 /// The vocabulary of a model. Cloning is cheap.
 #[derive(Debug, Clone)]
@@ -47,6 +60,13 @@ impl Vocab {
     /// The model that it belongs to.
     pub fn model(&self) -> &Model {
         &self.model
+    }
+
+    /// A handle that does not keep the model loaded, and is not among its [holders](Model::holders).
+    pub fn downgrade(&self) -> WeakVocab {
+        WeakVocab {
+            model: self.model.downgrade(),
+        }
     }
 
     /// Number of tokens.

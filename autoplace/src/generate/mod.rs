@@ -6,6 +6,8 @@
 
 mod cache;
 mod choose;
+#[cfg_attr(not(feature = "constraints"), path = "unconstrained.rs")]
+mod constraint;
 mod custom;
 mod error;
 mod logprobs;
@@ -20,6 +22,8 @@ mod stream;
 mod text;
 mod token_stream;
 
+#[cfg(feature = "constraints")]
+pub use constraint::Constraint;
 pub use error::Error;
 pub use logprobs::TokenLogprobs;
 pub use prompt::Prompt;
@@ -30,6 +34,8 @@ pub use stats::Statistics;
 pub(crate) use stream::LocalStream;
 pub use token_stream::{AbortHandle, TokenStream};
 
+#[cfg(not(feature = "constraints"))]
+use constraint::Constraint;
 use custom::Custom;
 use llama_sys::Token;
 use serde::{Deserialize, Serialize};
@@ -58,6 +64,8 @@ pub(crate) struct Spec {
     /// Not for a worker.
     #[serde(skip)]
     custom: Option<Custom>,
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    constraint: Option<Constraint>,
     stops: Vec<String>,
     limits: Limits,
 }
@@ -83,6 +91,7 @@ impl Model {
                 sampling: self.sampling(),
                 logprobs: None,
                 custom: None,
+                constraint: None,
                 stops: Vec::new(),
                 limits: Limits {
                     max_tokens: usize::MAX,
@@ -126,9 +135,9 @@ impl Generate {
     ///
     /// # Errors
     ///
-    /// [`Error::PromptTooLong`], [`Error::EmptyPrompt`], [`Error::EmptyStop`], [`Error::NotGenerative`]; [`Error::Busy`] while
-    /// another stream or session of this model lives; [`Error::Native`] for a sampling parameter out of range,
-    /// [`Error::NotOneToken`] and [`Error::TooManyLogprobs`]; [`Error::Worker`] when
+    /// [`Error::PromptTooLong`], [`Error::EmptyPrompt`], [`Error::EmptyStop`], [`Error::NotGenerative`]; [`Error::Constraint`] and
+    /// [`Error::NoTokenAllowed`]; [`Error::Busy`] while another stream or session of this model lives; [`Error::Native`] for a sampling
+    /// parameter out of range, [`Error::NotOneToken`] and [`Error::TooManyLogprobs`]; [`Error::Worker`] when
     /// the model's worker process has died or cannot be started again.
     pub fn stream(self) -> Result<TokenStream, Error> {
         if self.model.is_elsewhere() {
@@ -150,13 +159,20 @@ impl Generate {
     pub(crate) fn stream_here(self, so_far: Vec<Token>) -> Result<LocalStream, Error> {
         let mut session = self.model.session()?;
         let max_tokens = self.spec.limits.max_tokens;
+        let is_constrained = self.spec.constraint.is_some();
         let mut tokens = so_far.clone();
         // So that no token costs an allocation.
         let room = self.model.placement().context.n_ctx as usize;
         tokens.reserve(max_tokens.min(room).saturating_sub(tokens.len()));
         let sequence = session.begin_after(self, so_far)?;
         let statistics = session.statistics(sequence).unwrap_or_default();
-        Ok(LocalStream::new(session, tokens, statistics, max_tokens))
+        Ok(LocalStream::new(
+            session,
+            tokens,
+            statistics,
+            max_tokens,
+            is_constrained,
+        ))
     }
 
     fn into_parts(self) -> (Model, Spec) {
@@ -167,7 +183,7 @@ impl Generate {
     ///
     /// # Errors
     ///
-    /// As [`stream`](Self::stream), and whatever llama.cpp fails on meanwhile.
+    /// As [`stream`](Self::stream), [`Error::Incomplete`], and whatever llama.cpp fails on meanwhile.
     pub fn text(self) -> Result<String, Error> {
         self.stream()?.into_text().map(|(text, _)| text)
     }

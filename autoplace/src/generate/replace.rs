@@ -215,6 +215,11 @@ impl Session {
         let room = Room::of(&self.model.placement().context);
         self.check_room(room)?;
         context.follow_abort_handle(self.abort.clone());
+        let vocab = context.model().vocab();
+        for sequence in &mut self.sequences {
+            sequence.take_up(&vocab);
+        }
+        drop(vocab);
         let numbered = |seq: i32| usize::try_from(seq).is_ok_and(|seq| seq < room.sequences);
         if !self.sequences.iter().all(|it| numbered(it.seq)) {
             for (seq, sequence) in (0..).zip(&mut self.sequences) {

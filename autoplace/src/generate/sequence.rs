@@ -6,6 +6,7 @@ use llama_sys::{Batch, Context, Model, SeqId, State, Token, Vocab};
 
 use super::cache::{Cache, Place};
 use super::choose::{Choice, Chooser};
+use super::constraint::Matcher;
 use super::error::Error;
 use super::session::{End, FinishReason, Piece, SequenceId};
 use super::stats::Statistics;
@@ -33,6 +34,8 @@ pub(super) struct Sequence {
     chooser: Chooser,
     /// Tokens that the chooser knows of; those after them have been chosen by an earlier process.
     chosen: usize,
+    /// What the text is held to.
+    matcher: Option<Matcher>,
     /// The KV cache of the tokens that are computed, while the model is not loaded.
     saved: Option<State>,
     text: TextAssembler,
@@ -70,11 +73,17 @@ impl Sequence {
             output: None,
             chooser,
             chosen: prompt,
+            matcher: None,
             saved: None,
             text: TextAssembler::new(spec.stops),
             limits: spec.limits,
             statistics,
         })
+    }
+
+    /// Holds its text to a constraint, from the beginning.
+    pub(super) fn hold_to(&mut self, matcher: Matcher) {
+        self.matcher = Some(matcher);
     }
 
     /// Puts tokens behind the prompt that an earlier process has generated. Their text has been told, but for what is held back.
@@ -88,6 +97,9 @@ impl Sequence {
         }
         self.statistics.generated_tokens = so_far.len();
         let is_known = self.chooser.has_chosen(&so_far)?;
+        if let (true, Some(matcher)) = (is_known, &mut self.matcher) {
+            so_far.iter().try_for_each(|token| matcher.accept(*token))?;
+        }
         self.tokens.extend(so_far);
         if is_known {
             self.chosen = self.tokens.len();
@@ -132,6 +144,13 @@ impl Sequence {
         self.len() + usize::from(self.statistics.generated_tokens == 0)
     }
 
+    /// Goes on with the vocabulary of the model as it is loaded now.
+    pub(super) fn take_up(&mut self, vocab: &Vocab) {
+        if let Some(matcher) = &mut self.matcher {
+            matcher.take_up(vocab);
+        }
+    }
+
     /// Keeps what the context holds of it. Returns the bytes.
     pub(super) fn save(&mut self, context: &mut Context) -> Result<u64, Error> {
         self.saved = match self.computed {
@@ -173,7 +192,7 @@ impl Sequence {
     }
 
     /// Whether it ends before anything is computed.
-    pub(super) fn end_at_once(&self) -> Option<Piece> {
+    pub(super) fn end_at_once(&mut self) -> Option<Piece> {
         (self.limits.max_tokens == 0).then(|| Piece {
             sequence: self.id,
             token: None,
@@ -223,12 +242,18 @@ impl Sequence {
         let again = self.tokens.get(self.chosen).copied();
         self.chosen += 1;
         if let Some(token) = again {
-            self.chooser.choose_again(context, output, None, token)?;
+            let mask = mask_of(&mut self.matcher)?;
+            self.chooser.choose_again(context, output, mask, token)?;
+            if let Some(matcher) = &mut self.matcher {
+                matcher.accept(token)?;
+            }
             return Ok(None);
         }
+        // Computed while the device still computes the logits.
+        let mask = mask_of(&mut self.matcher)?;
         let choice = self
             .chooser
-            .choose_masked(context, output, &self.tokens, None)?;
+            .choose_masked(context, output, &self.tokens, mask)?;
         Ok(Some(choice))
     }
 
@@ -263,6 +288,9 @@ impl Sequence {
         self.tokens.push(token);
         self.statistics.generated_tokens += 1;
         vocab.append_piece(token, self.limits.special, self.text.buffer())?;
+        if let Some(matcher) = &mut self.matcher {
+            matcher.accept(token)?;
+        }
         match self.text.release() {
             Released::Text(text) => piece.text = text,
             Released::Stopped(text) => {
@@ -271,7 +299,9 @@ impl Sequence {
                 return Ok(piece);
             }
         }
-        if self.statistics.generated_tokens >= self.limits.max_tokens {
+        if self.matcher.as_ref().is_some_and(Matcher::is_complete) {
+            self.finish(&mut piece, FinishReason::EndOfGeneration);
+        } else if self.statistics.generated_tokens >= self.limits.max_tokens {
             self.finish(&mut piece, FinishReason::MaxTokens);
         } else if full {
             self.finish(&mut piece, FinishReason::ContextFull);
@@ -289,10 +319,22 @@ impl Sequence {
         piece.end = Some(self.end(reason));
     }
 
-    fn end(&self, reason: FinishReason) -> End {
+    fn end(&mut self, reason: FinishReason) -> End {
+        let meets_constraint = match &mut self.matcher {
+            None => true,
+            // What it holds of the text that a stop string has cut off cannot be taken back.
+            Some(_) if reason == FinishReason::StopString => false,
+            Some(matcher) => matcher.may_end(),
+        };
         End {
             reason,
+            meets_constraint,
             statistics: self.statistics,
         }
     }
+}
+
+/// The tokens that a constraint allows next, if there is one.
+fn mask_of(matcher: &mut Option<Matcher>) -> Result<Option<&[u32]>, Error> {
+    matcher.as_mut().map(Matcher::mask).transpose()
 }

@@ -58,6 +58,9 @@ pub struct Piece {
 pub struct End {
     /// Why.
     pub reason: FinishReason,
+    /// Whether the text is what its constraint has it be; true without one. Where it is false, the reason is the limit that has cut it
+    /// short.
+    pub meets_constraint: bool,
     /// What it took.
     pub statistics: Statistics,
 }
@@ -186,7 +189,7 @@ impl Session {
     /// # Errors
     ///
     /// [`Error::OtherModel`], [`Error::SequencesBusy`], [`Error::PromptTooLong`], [`Error::EmptyPrompt`], [`Error::EmptyStop`];
-    /// [`Error::Native`] for a sampling parameter out of range; [`Error::Load`] after a re-placement that failed.
+    /// [`Error::Constraint`] and [`Error::NoTokenAllowed`]; [`Error::Native`] for a sampling parameter out of range; [`Error::Load`] after a re-placement that failed.
     pub fn begin(&mut self, generate: Generate) -> Result<SequenceId, Error> {
         self.begin_after(generate, Vec::new())
     }
@@ -226,7 +229,14 @@ impl Session {
         let id = SequenceId(self.begun);
         let reuse = spec.cache_prompt && so_far.is_empty();
         let model = lent.context.model();
+        let matcher = match &spec.constraint {
+            Some(constraint) => Some(constraint.begin(&self.model, &lent.vocab)?),
+            None => None,
+        };
         let mut sequence = Sequence::new(id, spec, prompt, model, capacity)?;
+        if let Some(matcher) = matcher {
+            sequence.hold_to(matcher);
+        }
         sequence.go_on_after(so_far, &lent.vocab)?;
         let running: Vec<_> = self.sequences.iter().map(Sequence::held).collect();
         let place =
@@ -347,7 +357,7 @@ struct Turn<'a> {
 impl Turn<'_> {
     fn run(mut self) -> Result<(), Error> {
         // Texts of which no token was wanted.
-        let at_once = self.sequences.iter().filter_map(Sequence::end_at_once);
+        let at_once = self.sequences.iter_mut().filter_map(Sequence::end_at_once);
         self.pieces.extend(at_once);
         self.let_ended_go();
         if self.sequences.is_empty() {

@@ -1,5 +1,6 @@
 //! A loaded model: the handle that everything else is asked of.
 
+use std::any::Any;
 use std::path::Path;
 use std::sync::{Arc, OnceLock, PoisonError, RwLock, RwLockWriteGuard, Weak};
 
@@ -36,6 +37,8 @@ struct Inner {
     pulse: Arc<Pulse>,
     /// Once it was asked for.
     header: OnceLock<Header>,
+    /// What a later room made of it.
+    kept: OnceLock<Box<dyn Any + Send + Sync>>,
 }
 
 /// A model that is not kept loaded by it.
@@ -120,6 +123,7 @@ impl Model {
                 requested: Requested::default(),
                 pulse: Arc::default(),
                 header: OnceLock::new(),
+                kept: OnceLock::new(),
             }),
         }
     }
@@ -135,6 +139,7 @@ impl Model {
                 requested: Requested::default(),
                 pulse: Arc::default(),
                 header: OnceLock::new(),
+                kept: OnceLock::new(),
             }),
         }
     }
@@ -232,6 +237,26 @@ impl Model {
     /// What it has generated so far.
     pub(crate) fn pulse(&self) -> &Arc<Pulse> {
         &self.inner.pulse
+    }
+
+    /// What is made of the model once, when it is first asked for, and stays with it wherever it is placed: it must hold nothing of the
+    /// loaded model. One type of value is kept; others are made each time.
+    #[cfg_attr(
+        not(feature = "constraints"),
+        expect(dead_code, reason = "constraints keep their vocabulary")
+    )]
+    pub(crate) fn kept<T, E>(&self, make: impl FnOnce() -> Result<T, E>) -> Result<T, E>
+    where
+        T: Any + Clone + Send + Sync,
+    {
+        let kept = self.inner.kept.get();
+        if let Some(kept) = kept.and_then(|it| it.downcast_ref::<T>()) {
+            return Ok(kept.clone());
+        }
+        let made = make()?;
+        // Another thread may have been first: its is as good.
+        let _ = self.inner.kept.set(Box::new(made.clone()));
+        Ok(made)
     }
 
     pub(crate) fn downgrade(&self) -> WeakModel {
