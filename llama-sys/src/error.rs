@@ -46,6 +46,14 @@ pub enum Error {
         /// Why.
         failure: Failure,
     },
+    /// llama.cpp did not load the LoRA adapter.
+    #[error("cannot load the LoRA adapter {}: {failure}", .path.display())]
+    AdapterLoad {
+        /// The adapter's file.
+        path: PathBuf,
+        /// Why.
+        failure: Failure,
+    },
     /// The progress callback returned `false`.
     #[error("loading {} was cancelled", .path.display())]
     LoadCancelled {
@@ -109,6 +117,7 @@ impl Error {
     pub fn out_of_memory(&self) -> Option<&OutOfMemory> {
         match self {
             Self::ModelLoad { failure, .. }
+            | Self::AdapterLoad { failure, .. }
             | Self::ContextInit { failure, .. }
             | Self::Decode { failure, .. }
             | Self::Call { failure, .. } => failure.out_of_memory.as_ref(),

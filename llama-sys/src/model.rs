@@ -5,7 +5,7 @@ use std::fmt;
 use std::panic::{self, AssertUnwindSafe};
 use std::path::{Path, PathBuf};
 use std::ptr::{self, NonNull};
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use crate::backend::{Backend, path_to_c};
 use crate::device::Device;
@@ -42,6 +42,9 @@ struct Inner {
     /// Without data: nothing may be computed.
     no_alloc: bool,
     devices: Vec<Device>,
+    /// Guards the model's list of adapters, which contexts read while they reserve their graphs (llama-context.cpp,
+    /// `graph_max_nodes`).
+    adapters: RwLock<()>,
     /// llama.cpp keeps the pointers of its parameters.
     _storage: Storage,
 }
@@ -145,6 +148,7 @@ impl Model {
                 path: path.to_owned(),
                 no_alloc,
                 devices,
+                adapters: RwLock::new(()),
                 _storage: storage,
             }),
         }
@@ -154,7 +158,24 @@ impl Model {
         self.inner.raw.as_ptr()
     }
 
-    /// How many hold the model, this handle included: clones, and the contexts, vocabularies and samplers made of them. It is freed
+    /// While this is held, no adapter of the model is loaded or freed.
+    pub(crate) fn adapters(&self) -> RwLockReadGuard<'_, ()> {
+        let adapters = self.inner.adapters.read();
+        adapters.unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// While this is held, nobody reads the model's list of adapters.
+    pub(crate) fn change_adapters(&self) -> RwLockWriteGuard<'_, ()> {
+        let adapters = self.inner.adapters.write();
+        adapters.unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether both are handles of one load.
+    pub(crate) fn is(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.inner, &other.inner)
+    }
+
+    /// How many hold the model, this handle included: clones, and the contexts, vocabularies, samplers and adapters made of them. It is freed
     /// when the last of them is dropped.
     pub fn holders(&self) -> usize {
         Arc::strong_count(&self.inner)
