@@ -234,9 +234,7 @@ impl Context {
         }
         let model = self.model().clone();
         let n_embd = model.n_embd().max(1) as usize;
-        // SAFETY: the model is loaded.
-        let n_layer = unsafe { raw::llama_model_n_layer(model.as_ptr()) };
-        let most = usize::try_from(n_layer).unwrap_or(0).saturating_sub(1);
+        let most = model.n_layer().saturating_sub(1) as usize;
         if !data.len().is_multiple_of(n_embd) || data.len() / n_embd > most {
             return Err(Error::parameter(
                 "len",

@@ -226,6 +226,14 @@ impl Model {
             .unwrap_or(0)
     }
 
+    /// Blocks, without those that only predict further tokens: llama.cpp's `n_layer`.
+    pub fn n_layer(&self) -> u32 {
+        // SAFETY: the model is loaded.
+        unsafe { raw::llama_model_n_layer(self.as_ptr()) }
+            .try_into()
+            .unwrap_or(0)
+    }
+
     /// Width of the embedding.
     pub fn n_embd(&self) -> u32 {
         // SAFETY: the model is loaded.

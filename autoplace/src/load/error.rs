@@ -14,6 +14,33 @@ pub enum Error {
     /// The file's hyper-parameters are missing, contradictory, or beyond what llama.cpp takes.
     #[error(transparent)]
     Profile(#[from] profile::Error),
+    /// An adapter or a control vector is none, or not for this model.
+    #[error(transparent)]
+    Adapter(#[from] profile::AdapterError),
+    /// A scale that is no number.
+    #[error("the scale of {name} is {scale}, and a finite number is needed")]
+    AdapterScale {
+        /// The adapter's name, or the control vector's file.
+        name: String,
+        /// Its scale.
+        scale: f32,
+    },
+    /// Two adapters of one name.
+    #[error("two adapters are called {name}: one needs a name of its own")]
+    AdapterNames {
+        /// The name.
+        name: String,
+    },
+    /// A range of layers without any that a control vector could be added to.
+    #[error(
+        "control vectors cannot be added to the layers {first} to {last}: the first is 1, and no later than the last"
+    )]
+    ControlLayers {
+        /// The first layer.
+        first: u32,
+        /// The last layer.
+        last: u32,
+    },
     /// There is no safe placement; the error says how many bytes are missing where.
     #[error(transparent)]
     Plan(#[from] plan::Error),

@@ -4,6 +4,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use llama_sys::{Context, ContextParams, Model};
 
+use super::adapters::Attached;
 use super::{Error, warm_up};
 
 /// Holds the model underneath, and its context while nobody uses it.
@@ -15,8 +16,16 @@ pub(crate) struct ContextSlot {
 #[derive(Debug)]
 struct Held {
     /// The model, and what its context is made with; `None` after a re-placement that failed.
-    native: Option<(Model, ContextParams)>,
+    native: Option<Native>,
     context: State,
+}
+
+/// A model, and what its context is made with.
+#[derive(Debug)]
+pub(super) struct Native {
+    pub(super) model: Model,
+    pub(super) params: ContextParams,
+    pub(super) attached: Attached,
 }
 
 #[derive(Debug)]
@@ -28,10 +37,10 @@ enum State {
 }
 
 impl ContextSlot {
-    pub(super) fn new(native: Model, context: Context, params: ContextParams) -> Self {
+    pub(super) fn new(native: Native, context: Context) -> Self {
         Self {
             held: Mutex::new(Held {
-                native: Some((native, params)),
+                native: Some(native),
                 context: State::Ready(context),
             }),
         }
@@ -56,7 +65,14 @@ impl ContextSlot {
         self.held()
             .native
             .as_ref()
-            .map(|(native, _)| native.clone())
+            .map(|native| native.model.clone())
+    }
+
+    /// How many of those that hold the model are the slot and its adapters.
+    pub(super) fn holders(&self) -> usize {
+        let held = self.held();
+        let native = held.native.as_ref();
+        native.map_or(0, |native| 1 + native.attached.holders())
     }
 
     /// Lends the context; `None` while it is lent already. One that failed is made anew.
@@ -76,9 +92,10 @@ impl ContextSlot {
             unusable => {
                 // Its memory first: there may be no room for two.
                 drop(unusable);
-                let (native, params) = held.native.as_ref().ok_or(Error::NotLoaded)?;
-                let mut context = Context::new(native, params.clone())?;
-                warm_up::reserve(&mut context, params.op_offload)?;
+                let native = held.native.as_ref().ok_or(Error::NotLoaded)?;
+                let mut context = Context::new(&native.model, native.params.clone())?;
+                native.attached.attach(&mut context)?;
+                warm_up::reserve(&mut context, native.params.op_offload)?;
                 held.context = State::Lent;
                 Ok(Some(context))
             }
@@ -98,9 +115,9 @@ impl ContextSlot {
     }
 
     /// Takes another model; its context is lent.
-    pub(super) fn refill(&self, native: Model, params: ContextParams) {
+    pub(super) fn refill(&self, native: Native) {
         let mut held = self.held();
-        held.native = Some((native, params));
+        held.native = Some(native);
         held.context = State::Lent;
     }
 }
