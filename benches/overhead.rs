@@ -1,8 +1,11 @@
 //! What the library costs on top of llama.cpp: `model.generate(..)` against the same loop over the C API, on the same model,
-//! sampler chain, threads and context, turn by turn in one process. Prints the ratio of the medians of the paired rounds.
+//! sampler chain, threads and context, turn by turn in one process. Prints the ratio and the difference of the paired rounds' medians:
+//! of the demo model, and of the smallest model that llama.cpp loads, where a microsecond shows.
 //!
 //!     cargo bench -p autoplace-benches --bench overhead
 
+#[path = "../autoplace/tests/native_support/mod.rs"]
+mod native_support;
 mod paired;
 
 use std::ffi::CString;
@@ -13,14 +16,22 @@ use autoplace::llama_sys::raw;
 use paired::{PROMPT, Paired, Run, SEED, TOKENS, model_path, paired};
 
 fn main() {
-    let path = model_path();
-    for threads in [1, 2] {
-        let model = Model::builder(&path)
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let smallest = folder.path().join("smallest.gguf");
+    let written = native_support::tiny_llama().write_sparse(&smallest);
+    written.expect("the folder takes a file");
+    let smallest = smallest.to_str().expect("a plain path");
+    for (name, path, threads) in [
+        ("demo", &*model_path(), 1),
+        ("demo", &*model_path(), 2),
+        ("smallest", smallest, 1),
+    ] {
+        let model = Model::builder(path)
             .threads(threads)
             .load()
             .expect("the model loads");
         let mut plain = Plain::load(
-            &path,
+            path,
             model.placement().n_gpu_layers,
             model.placement().context.n_ctx,
             threads,
@@ -29,11 +40,12 @@ fn main() {
             rounds,
             first,
             second,
+            difference,
             speed_ratio,
         } = paired(&mut plain, |_| ours(&model), Plain::generate);
         println!(
-            "{threads} thread(s), {rounds} rounds of up to {TOKENS} tokens: ours {first:.2} us/token, plain llama.cpp \
-             {second:.2} us/token; speed ratio {speed_ratio:.4} (median of pairs)"
+            "{name} model, {threads} thread(s), {rounds} rounds of up to {TOKENS} tokens: ours {first:.2} us/token, plain \
+             llama.cpp {second:.2} us/token; {difference:+.2} us, speed ratio {speed_ratio:.4} (medians of pairs)"
         );
     }
 }

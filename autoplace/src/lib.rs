@@ -4,11 +4,12 @@
 
 #![forbid(unsafe_code)]
 
-#[cfg(feature = "llama")]
-pub mod generate;
 #[cfg(test)]
 extern crate self as autoplace;
 
+pub mod chat;
+#[cfg(feature = "llama")]
+pub mod generate;
 pub mod gguf;
 mod json;
 #[cfg(feature = "llama")]

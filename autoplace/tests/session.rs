@@ -92,9 +92,9 @@ fn a_text_joins_those_that_run_and_leaves_them() {
     // While a long prompt is computed in parts, the other text goes on.
     let of_both: Vec<_> = session.step().unwrap().map(|it| it.sequence).collect();
     assert_eq!(of_both, [first]);
-    let ended = session.end(first).unwrap().unwrap();
+    let ended = session.end(first).unwrap();
     assert_eq!(ended.generated_tokens, pieces + 1);
-    assert!(session.end(first).unwrap().is_none());
+    assert!(session.end(first).is_none());
     assert!(session.statistics(first).is_none());
     // Its place is free.
     let third = session.begin(long).unwrap();

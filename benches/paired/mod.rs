@@ -18,11 +18,13 @@ pub(crate) fn model_path() -> String {
     std::env::var("AUTOPLACE_BENCH_MODEL").unwrap_or_else(|_| DEMO_MODEL.into())
 }
 
-/// Medians over pairs of runs: microseconds per token of each, and how many times as fast the first is.
+/// Medians over pairs of runs: microseconds per token of each, how many more the first takes, and how many times as fast it is.
 pub(crate) struct Paired {
     pub(crate) rounds: usize,
     pub(crate) first: f64,
     pub(crate) second: f64,
+    #[allow(dead_code, reason = "each benchmark tells what it is about")]
+    pub(crate) difference: f64,
     pub(crate) speed_ratio: f64,
 }
 
@@ -60,6 +62,7 @@ pub(crate) fn paired<T>(
         rounds,
         first: median(pairs.iter().map(|pair| pair.0)),
         second: median(pairs.iter().map(|pair| pair.1)),
+        difference: median(pairs.iter().map(|pair| pair.0 - pair.1)),
         speed_ratio: median(pairs.iter().map(|pair| pair.1 / pair.0)),
     }
 }

@@ -157,6 +157,26 @@ impl Context {
         Ok((last >= 0).then(|| last.saturating_add(1)))
     }
 
+    /// The first position of a sequence that is held; `None` when it is empty. Not 0 where a sliding window has passed on: all from
+    /// this position to the [last](Self::kv_seq_end) are held (llama-kv-cache.cpp, apply_ubatch), and what was before is lost.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::InvalidParameter`] for a sequence that the context does not have.
+    pub fn kv_seq_start(&self, seq: SeqId) -> Result<Option<Position>, Error> {
+        self.check_seq(seq)?;
+        // SAFETY: the context lives and the sequence exists; an empty one answers -1.
+        let first = unsafe {
+            let memory = raw::llama_get_memory(self.as_ptr());
+            if memory.is_null() {
+                -1
+            } else {
+                raw::llama_memory_seq_pos_min(memory, seq)
+            }
+        };
+        Ok((first >= 0).then_some(first))
+    }
+
     fn memory_call(
         &mut self,
         what: &'static str,

@@ -290,6 +290,14 @@ impl Model {
         unsafe { raw::llama_model_is_diffusion(self.as_ptr()) }
     }
 
+    /// Tokens of the sliding window, in the layers that have one; 0 without.
+    pub fn n_swa(&self) -> u32 {
+        // SAFETY: the model is loaded.
+        unsafe { raw::llama_model_n_swa(self.as_ptr()) }
+            .try_into()
+            .unwrap_or(0)
+    }
+
     /// True for Mamba, RWKV and their kin, whose state is no list of positions.
     pub fn is_recurrent(&self) -> bool {
         // SAFETY: the model is loaded.

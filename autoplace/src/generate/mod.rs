@@ -4,7 +4,9 @@
 //! texts at once. The loop adds nothing to llama.cpp's own: one decode, one sample, one piece per token. Between two tokens the model
 //! can be placed anew.
 
+mod cache;
 mod error;
+mod prompt;
 pub(crate) mod remote;
 mod replace;
 mod sampling;
@@ -14,8 +16,10 @@ mod stats;
 mod stream;
 mod text;
 mod token_stream;
+mod turns;
 
 pub use error::Error;
+pub use prompt::Prompt;
 pub use replace::{Replaced, Resumed};
 pub use sampling::Sampling;
 pub use session::{End, FinishReason, Piece, SequenceId, Session};
@@ -39,8 +43,12 @@ pub struct Generate {
 /// What is to be generated.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Spec {
-    prompt: String,
+    prompt: Prompt,
+    /// What of the prompt the context holds already is not computed again.
+    cache_prompt: bool,
     sampling: Sampling,
+    /// Adapters with their scales, instead of all as they were loaded.
+    lora: Option<Vec<(String, f32)>>,
     stops: Vec<String>,
     limits: Limits,
 }
@@ -56,13 +64,15 @@ struct Limits {
 impl Model {
     /// Describes a generation that continues `prompt`.
     ///
-    /// The prompt is plain text: control tokens written in it are not read as such.
-    pub fn generate(&self, prompt: impl Into<String>) -> Generate {
+    /// A text is plain: control tokens written in it are not read as such. [`Prompt`] has the other kinds.
+    pub fn generate(&self, prompt: impl Into<Prompt>) -> Generate {
         Generate {
             model: self.clone(),
             spec: Spec {
                 prompt: prompt.into(),
+                cache_prompt: false,
                 sampling: Sampling::default(),
+                lora: None,
                 stops: Vec::new(),
                 limits: Limits {
                     max_tokens: usize::MAX,
@@ -77,6 +87,28 @@ impl Generate {
     /// Ends after `n` tokens. Default: at the end of the text or of the context.
     pub fn max_tokens(mut self, n: usize) -> Self {
         self.spec.limits.max_tokens = n;
+        self
+    }
+
+    /// Computes only what of the prompt the context does not hold from earlier texts, which may have another rounding: then the same
+    /// seed can give another text. [`Statistics::cached_tokens`] says how much was there. Default: off.
+    ///
+    /// What a text leaves in the context is kept until another needs the place. Recurrent models can only go on where a text ended, and
+    /// with sliding windows what has left the window is computed again.
+    pub fn cache_prompt(mut self, cache: bool) -> Self {
+        self.spec.cache_prompt = cache;
+        self
+    }
+
+    /// Computes with these of the model's [adapters](Model::adapters), at these scales, and with no others; none at all where the list is
+    /// empty. Default: all of them, as they were [loaded](crate::ModelBuilder::lora).
+    ///
+    /// Nothing is loaded for it, but the compute buffers are reserved anew where the adapters are others than those of the text before.
+    /// In a [`Session`], texts with other adapters take turns.
+    pub fn lora<N: Into<String>>(mut self, adapters: impl IntoIterator<Item = (N, f32)>) -> Self {
+        let adapters = adapters.into_iter();
+        let named = adapters.map(|(name, scale)| (name.into(), scale));
+        self.spec.lora = Some(named.collect());
         self
     }
 

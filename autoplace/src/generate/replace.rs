@@ -13,7 +13,7 @@ use llama_sys::Context;
 use super::error::Error;
 use super::sequence::Sequence;
 use super::session::{Lent, Room, Session};
-use crate::load::Replacement;
+use crate::load::{Contents, Replacement};
 use crate::plan::Plan;
 
 /// What placing a model anew in the middle of its texts took.
@@ -163,8 +163,8 @@ impl Session {
         let Some(lent) = &mut self.lent else {
             return self.release_others();
         };
-        // The slot, the context's vocabulary, ours, and one in every sampler.
-        let ours = 3 + self.sequences.len();
+        // The slot with its adapters, the context's vocabulary, ours, and one in every sampler.
+        let ours = self.model.slot().holders() + 2 + self.sequences.len();
         let holders = lent.context.model().holders().saturating_sub(ours);
         if holders > 0 {
             return Err(Error::NativeHeld { holders });
@@ -205,7 +205,7 @@ impl Session {
         match self.restore(&mut context) {
             Ok(resumed) => {
                 self.drop_saved();
-                self.stale = false;
+                self.cache.emptied();
                 self.lent = Some(Lent::new(context, &self.model.placement().context));
                 Ok(resumed)
             }
@@ -213,7 +213,7 @@ impl Session {
                 for sequence in &mut self.sequences {
                     sequence.drop_sampler();
                 }
-                self.model.slot().give_back(context);
+                self.model.slot().give_back(context, Contents::Unknown);
                 Err(error)
             }
         }

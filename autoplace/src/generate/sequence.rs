@@ -4,12 +4,14 @@ use std::time::Duration;
 
 use llama_sys::{Batch, Context, Model, Sampler, SeqId, State, Token, Vocab};
 
+use super::cache::{Cache, Place};
 use super::error::Error;
 use super::sampling::Sampling;
 use super::session::{End, FinishReason, Piece, SequenceId};
 use super::stats::Statistics;
 use super::text::{Released, TextAssembler};
 use super::{Limits, Spec};
+use crate::load::Scales;
 
 /// A sequence of a session. What of it is tied to the loaded model can be let go of, and made anew.
 #[derive(Debug)]
@@ -29,6 +31,10 @@ pub(super) struct Sequence {
     queued: usize,
     /// Where in the batch the token is that the next one is chosen after.
     output: Option<i32>,
+    /// The adapters that it is computed with.
+    scales: Scales,
+    /// Turns of other adapters since its own.
+    waited: u32,
     sampling: Sampling,
     /// `None` while the model is not loaded.
     sampler: Option<Sampler>,
@@ -40,12 +46,12 @@ pub(super) struct Sequence {
 }
 
 impl Sequence {
-    /// A sequence of which nothing is computed yet. `capacity`: tokens that the context holds of it.
+    /// A sequence that has no [place](Self::put) yet. `capacity`: tokens that the context holds of it.
     pub(super) fn new(
         id: SequenceId,
-        seq: SeqId,
         spec: Spec,
         mut tokens: Vec<Token>,
+        scales: Scales,
         model: &Model,
         capacity: usize,
     ) -> Result<Self, Error> {
@@ -53,13 +59,15 @@ impl Sequence {
         tokens.reserve(spec.limits.max_tokens.min(capacity.saturating_sub(prompt)));
         let mut sequence = Self {
             id,
-            seq,
+            seq: 0,
             tokens,
             prompt,
             in_batches: prompt,
             computed: 0,
             queued: 0,
             output: None,
+            scales,
+            waited: 0,
             sampling: spec.sampling,
             sampler: None,
             saved: None,
@@ -88,6 +96,63 @@ impl Sequence {
         self.statistics.generated_tokens = so_far.len();
         self.tokens.extend(so_far);
         self.make_sampler(model)
+    }
+
+    /// Runs it where the context holds this much of its beginning.
+    pub(super) fn put(&mut self, place: Place) {
+        self.seq = place.seq;
+        self.computed = place.cached;
+        self.statistics.cached_tokens = place.cached;
+    }
+
+    /// Its number in the context, and what the context holds of it for others with these adapters.
+    pub(super) fn held(&self, scales: &Scales) -> (SeqId, &[Token]) {
+        let shared = if self.scales == *scales {
+            self.computed
+        } else {
+            0
+        };
+        (self.seq, &self.tokens[..shared])
+    }
+
+    /// The adapters that it is computed with.
+    pub(super) fn scales(&self) -> &Scales {
+        &self.scales
+    }
+
+    /// Turns of other adapters since its own.
+    pub(super) fn waited(&self) -> u32 {
+        self.waited
+    }
+
+    /// Takes note that it is the turn of these adapters.
+    pub(super) fn told_whose_turn(&mut self, scales: &Scales) {
+        self.waited = if self.scales == *scales {
+            0
+        } else {
+            self.waited.saturating_add(1)
+        };
+    }
+
+    /// Adds nothing to a batch, which is computed with other adapters than its own.
+    pub(super) fn wait(&mut self) {
+        self.queued = 0;
+        self.output = None;
+    }
+
+    /// Whether a part of the batch is its own.
+    pub(super) fn is_queued(&self) -> bool {
+        self.queued > 0
+    }
+
+    /// Ends it, and leaves in the cache what the context holds of it.
+    pub(super) fn leave(self, cache: &mut Cache) {
+        cache.remember(self.seq, self.scales, self.tokens, self.computed);
+    }
+
+    /// The prompt, and what was generated.
+    pub(super) fn tokens(&self) -> &[Token] {
+        &self.tokens
     }
 
     /// Tokens that it has places for or needs them: those computed, and those to be.

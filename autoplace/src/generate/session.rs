@@ -2,15 +2,17 @@
 
 use std::time::{Duration, Instant};
 
-use llama_sys::{AbortHandle, Batch, Context, SeqId, Token, Vocab};
+use llama_sys::{AbortHandle, Batch, Context, Token, Vocab};
 use serde::{Deserialize, Serialize};
 
 use super::Generate;
+use super::cache::Cache;
 use super::error::Error;
 use super::replace::Replaced;
 use super::sequence::Sequence;
 use super::stats::Statistics;
-use crate::load::{Model, Pulse};
+use super::turns::Turns;
+use crate::load::{ContextSlot, Model, Pulse};
 use crate::memory::ContextParams;
 
 /// Why a text ended.
@@ -61,6 +63,8 @@ pub struct End {
 /// The model's one context, on which as many texts are generated at once as the plan has sequences
 /// ([`Request::n_seq_max`](crate::plan::Request::n_seq_max)). Dropping it gives the context back.
 ///
+/// Texts with [other adapters](Generate::lora) take turns: a step computes those of one set, for some tokens, while the others wait.
+///
 /// ```no_run
 /// use autoplace::{Model, plan::Request};
 /// let model = Model::builder("model.gguf").request(Request::new().n_seq_max(2)).load()?;
@@ -82,12 +86,13 @@ pub struct Session {
     pub(super) lent: Option<Lent>,
     /// Those that run, in the order in which they were begun.
     pub(super) sequences: Vec<Sequence>,
-    /// Whether the context holds what belongs to no sequence.
-    pub(super) stale: bool,
+    /// What the context holds besides.
+    pub(super) cache: Cache,
     pub(super) abort: AbortHandle,
     pub(super) last_replaced: Option<Result<Replaced, Error>>,
     batch: Batch,
     pieces: Vec<Piece>,
+    turns: Turns,
     begun: u64,
 }
 
@@ -157,9 +162,9 @@ impl Model {
             return Err(not_generative());
         }
         drop(native);
-        let context = self.slot().take()?.ok_or(Error::Busy)?;
+        let (context, contents) = self.slot().take()?.ok_or(Error::Busy)?;
         if !context.has_memory() {
-            self.slot().give_back(context);
+            self.slot().give_back(context, contents);
             return Err(not_generative());
         }
         Ok(Session {
@@ -167,10 +172,11 @@ impl Model {
             abort: context.abort_handle(),
             lent: Some(Lent::new(context, &self.placement().context)),
             sequences: Vec::new(),
-            stale: true,
+            cache: Cache::of(contents),
             last_replaced: None,
             batch: Batch::default(),
             pieces: Vec::new(),
+            turns: Turns::default(),
             begun: 0,
         })
     }
@@ -182,7 +188,8 @@ impl Session {
     /// # Errors
     ///
     /// [`Error::OtherModel`], [`Error::SequencesBusy`], [`Error::PromptTooLong`], [`Error::EmptyPrompt`], [`Error::EmptyStop`];
-    /// [`Error::Native`] for a sampling parameter out of range; [`Error::Load`] after a re-placement that failed.
+    /// [`Error::Native`] for a sampling parameter out of range; [`Error::Load`] after a re-placement that failed, and for an adapter that
+    /// the model was not loaded with.
     pub fn begin(&mut self, generate: Generate) -> Result<SequenceId, Error> {
         self.begin_after(generate, Vec::new())
     }
@@ -198,19 +205,19 @@ impl Session {
         if !model.is(&self.model) {
             return Err(Error::OtherModel);
         }
-        let lent = self.lent.as_ref().ok_or_else(Error::not_loaded)?;
+        let used = self.used();
+        let lent = self.lent.as_mut().ok_or_else(Error::not_loaded)?;
         let room = lent.room;
-        let seq = self.free_seq(room.sequences).ok_or(Error::SequencesBusy {
-            n_seq_max: room.sequences,
-        })?;
+        if self.sequences.len() >= room.sequences {
+            return Err(Error::SequencesBusy {
+                n_seq_max: room.sequences,
+            });
+        }
         if spec.stops.iter().any(String::is_empty) {
             return Err(Error::EmptyStop);
         }
-        let mut prompt = lent.vocab.tokenize(&spec.prompt, true, false)?;
-        if prompt.is_empty() {
-            prompt.push(lent.vocab.bos().ok_or(Error::EmptyPrompt)?);
-        }
-        let capacity = room.each.min(room.all.saturating_sub(self.used()));
+        let prompt = spec.prompt.tokenize(&lent.vocab)?;
+        let capacity = room.each.min(room.all.saturating_sub(used));
         let taken = prompt.len() + so_far.len();
         // The last token of an answer needs no place.
         if taken >= capacity + usize::from(!so_far.is_empty()) {
@@ -220,9 +227,22 @@ impl Session {
             });
         }
         let id = SequenceId(self.begun);
+        let scales = self.model.scales(spec.lora.as_deref())?;
+        let reuse = spec.cache_prompt && so_far.is_empty();
         let model = lent.context.model();
-        let mut sequence = Sequence::new(id, seq, spec, prompt, model, capacity)?;
+        let mut sequence = Sequence::new(id, spec, prompt, scales.clone(), model, capacity)?;
         sequence.go_on_after(so_far, model, &lent.vocab)?;
+        let running: Vec<_> = self.sequences.iter().map(|it| it.held(&scales)).collect();
+        let place = self.cache.place(
+            &mut lent.context,
+            room,
+            &running,
+            (sequence.tokens(), &scales),
+            reuse,
+        )?;
+        sequence.put(place.ok_or(Error::SequencesBusy {
+            n_seq_max: room.sequences,
+        })?);
         self.begun += 1;
         self.sequences.push(sequence);
         Ok(id)
@@ -247,14 +267,16 @@ impl Session {
             let turn = Turn {
                 lent,
                 sequences: &mut self.sequences,
-                stale: &mut self.stale,
+                cache: &mut self.cache,
                 batch: &mut self.batch,
                 pieces: &mut self.pieces,
+                turns: &mut self.turns,
+                slot: self.model.slot(),
                 pulse: self.model.pulse(),
             };
             if let Err(error) = turn.run() {
                 self.sequences.clear();
-                self.stale = true;
+                self.cache.spoil();
                 return Err(error);
             }
         }
@@ -262,20 +284,14 @@ impl Session {
     }
 
     /// Ends a text. Returns what it took, or `None` if it had ended.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Native`] when the context does not forget it: the context is then of no more use.
-    pub fn end(&mut self, sequence: SequenceId) -> Result<Option<Statistics>, Error> {
-        let Some(at) = self.sequences.iter().position(|it| it.id == sequence) else {
-            return Ok(None);
-        };
+    pub fn end(&mut self, sequence: SequenceId) -> Option<Statistics> {
+        let at = self.sequences.iter().position(|it| it.id == sequence)?;
         let ended = self.sequences.remove(at);
-        if let Some(lent) = &mut self.lent {
-            lent.context.kv_seq_remove(ended.seq, 0..i32::MAX)?;
+        let statistics = ended.statistics();
+        if self.lent.is_some() {
+            ended.leave(&mut self.cache);
         }
-        self.stale |= self.sequences.is_empty();
-        Ok(Some(ended.statistics()))
+        Some(statistics)
     }
 
     /// Counts and times of a text so far; `None` if it has ended.
@@ -312,20 +328,19 @@ impl Session {
     fn used(&self) -> usize {
         self.sequences.iter().map(Sequence::len).sum()
     }
-
-    /// The first number that no running text has.
-    fn free_seq(&self, n_seq_max: usize) -> Option<SeqId> {
-        let taken = |seq: &SeqId| self.sequences.iter().any(|it| it.seq == *seq);
-        (0..n_seq_max as SeqId).find(|seq| !taken(seq))
-    }
 }
 
 impl Drop for Session {
     fn drop(&mut self) {
-        self.sequences.clear();
-        if let Some(lent) = self.lent.take() {
-            self.model.slot().give_back(lent.context);
+        let Some(lent) = self.lent.take() else {
+            return;
+        };
+        let mut cache = std::mem::take(&mut self.cache);
+        for sequence in self.sequences.drain(..) {
+            sequence.leave(&mut cache);
         }
+        let slot = self.model.slot();
+        slot.give_back(lent.context, cache.into_contents());
     }
 }
 
@@ -333,9 +348,11 @@ impl Drop for Session {
 struct Turn<'a> {
     lent: &'a mut Lent,
     sequences: &'a mut Vec<Sequence>,
-    stale: &'a mut bool,
+    cache: &'a mut Cache,
     batch: &'a mut Batch,
     pieces: &'a mut Vec<Piece>,
+    turns: &'a mut Turns,
+    slot: &'a ContextSlot,
     pulse: &'a Pulse,
 }
 
@@ -344,7 +361,7 @@ impl Turn<'_> {
         // Texts of which no token was wanted.
         let at_once = self.sequences.iter().filter_map(Sequence::end_at_once);
         self.pieces.extend(at_once);
-        self.forget_ended()?;
+        self.let_ended_go();
         if self.sequences.is_empty() {
             return Ok(());
         }
@@ -357,7 +374,8 @@ impl Turn<'_> {
             let took = only.statistics().generation_time.saturating_sub(before);
             self.pulse.token(took, depth);
         }
-        self.forget_ended()
+        self.let_ended_go();
+        Ok(())
     }
 
     /// The tokens before the one that was computed, and the time that those took: where it is one of one text and not of its prompt,
@@ -371,22 +389,37 @@ impl Turn<'_> {
         }
     }
 
-    /// Computes the next tokens of every text.
+    /// Computes the next tokens of every text whose adapters' turn it is.
     fn compute(&mut self) -> Result<(), Error> {
         let context = &mut self.lent.context;
-        if *self.stale {
-            context.kv_clear()?;
-            *self.stale = false;
-        }
+        let scales = self.turns.next(self.sequences);
+        self.slot.adapt(context, scales)?;
         self.batch.clear();
         let mut free = context.n_batch() as usize;
-        let mut after = self.sequences.len();
+        let with_these = self.sequences.iter().filter(|it| it.scales() == scales);
+        let mut after = with_these.count();
         for sequence in self.sequences.iter_mut() {
+            if sequence.scales() != scales {
+                sequence.wait();
+                continue;
+            }
             // The others need one token each.
             after -= 1;
             free -= sequence.queue(self.batch, free - after);
         }
-        context.decode(self.batch)?;
+        if context.kv_unified() {
+            // What idle texts have left lies in the same cells.
+            let wanted: usize = self.sequences.iter().map(Sequence::len).sum();
+            let all = self.lent.room.all;
+            self.cache.make_room(context, all.saturating_sub(wanted))?;
+        }
+        match context.decode(self.batch) {
+            Err(llama_sys::Error::NoKvSlot { .. }) if self.cache.len() > 0 => {
+                self.cache.make_room(context, 0)?;
+                context.decode(self.batch)?;
+            }
+            decoded => decoded?,
+        }
         // What the prompt took is told apart from what choosing took.
         if self.sequences.iter().any(Sequence::ends_prompt) {
             context.synchronize()?;
@@ -402,7 +435,7 @@ impl Turn<'_> {
             room,
         } = &mut *self.lent;
         let mut used: usize = self.sequences.iter().map(Sequence::len).sum();
-        for sequence in self.sequences.iter_mut() {
+        for sequence in self.sequences.iter_mut().filter(|it| it.is_queued()) {
             sequence.computed(computed);
             let Some(token) = sequence.choose(context)? else {
                 continue;
@@ -416,25 +449,19 @@ impl Turn<'_> {
         Ok(())
     }
 
-    /// Takes the texts that have ended out of the session and of the context.
-    fn forget_ended(&mut self) -> Result<(), Error> {
+    /// Takes the texts that have ended out of the session. What the context holds of them stays.
+    fn let_ended_go(&mut self) {
         let pieces = &*self.pieces;
         if pieces.iter().all(|piece| piece.end.is_none()) {
-            return Ok(());
+            return;
         }
-        let context = &mut self.lent.context;
-        let mut forgotten = Ok(());
-        self.sequences.retain(|sequence| {
+        let has_ended = |sequence: &mut Sequence| {
             let mut of_it = pieces.iter().filter(|piece| piece.sequence == sequence.id);
-            let ended = of_it.any(|piece| piece.end.is_some());
-            if ended && forgotten.is_ok() {
-                forgotten = context.kv_seq_remove(sequence.seq, 0..i32::MAX).map(drop);
-            }
-            !ended
-        });
-        // With none left the next text begins where the first one did.
-        *self.stale |= self.sequences.is_empty();
-        Ok(forgotten?)
+            of_it.any(|piece| piece.end.is_some())
+        };
+        for ended in self.sequences.extract_if(.., has_ended) {
+            ended.leave(self.cache);
+        }
     }
 }
 

@@ -11,9 +11,12 @@ use serde::{Deserialize, Serialize};
 pub struct Statistics {
     /// Tokens of the prompt.
     pub prompt_tokens: usize,
+    /// Tokens at the beginning of the prompt that the context held already.
+    #[serde(default)]
+    pub cached_tokens: usize,
     /// Tokens generated so far, an end-of-generation token not counted.
     pub generated_tokens: usize,
-    /// Time to compute the prompt.
+    /// Time to compute the prompt, but for what the context held.
     pub prompt_time: Duration,
     /// Time to compute and choose the generated tokens after the first, as far as the stream was asked for them: what the
     /// caller does between two pieces does not count.
@@ -27,7 +30,10 @@ pub struct Statistics {
 impl Statistics {
     /// Prompt processing, in tokens per second; 0.0 before the prompt is done.
     pub fn prompt_tokens_per_second(&self) -> f64 {
-        per_second(self.prompt_tokens, self.prompt_time)
+        per_second(
+            self.prompt_tokens.saturating_sub(self.cached_tokens),
+            self.prompt_time,
+        )
     }
 
     /// Text generation, in tokens per second; 0.0 before the second token, since the first one's logits come with the prompt.
@@ -41,9 +47,13 @@ impl Statistics {
 
 impl fmt::Display for Statistics {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let cached = match self.cached_tokens {
+            0 => String::new(),
+            tokens => format!(" ({tokens} cached)"),
+        };
         write!(
             f,
-            "prompt {} tokens, {:.1} tok/s; generated {} tokens, {:.1} tok/s",
+            "prompt {} tokens, {:.1} tok/s{cached}; generated {} tokens, {:.1} tok/s",
             self.prompt_tokens,
             self.prompt_tokens_per_second(),
             self.generated_tokens,

@@ -1,5 +1,7 @@
 //! One text as it is generated, as an iterator: of a model in this process.
 
+use std::collections::VecDeque;
+
 use llama_sys::{AbortHandle, Token};
 
 use super::error::Error;
@@ -13,6 +15,8 @@ use crate::plan::Plan;
 pub(crate) struct LocalStream {
     /// With one sequence, until that ends.
     session: Session,
+    /// What a step gave that was not asked for yet.
+    pending: VecDeque<Piece>,
     /// Generated so far, those of an earlier process first.
     tokens: Vec<Token>,
     finished: Option<FinishReason>,
@@ -29,6 +33,7 @@ impl LocalStream {
     ) -> Self {
         Self {
             session,
+            pending: VecDeque::new(),
             tokens,
             finished: (max_tokens == 0).then_some(FinishReason::MaxTokens),
             statistics,
@@ -70,20 +75,18 @@ impl LocalStream {
     /// The next piece, which may be without text; `None` after the end.
     fn next_piece(&mut self) -> Option<Result<Piece, Error>> {
         while self.finished.is_none() {
-            let step = self.session.step().map(|mut pieces| pieces.next());
-            match step {
-                Ok(Some(piece)) => {
-                    self.take(&piece);
-                    return Some(Ok(piece));
+            if let Some(piece) = self.pending.pop_front() {
+                self.take(&piece);
+                return Some(Ok(piece));
+            }
+            // None for a part of the prompt.
+            let pending = &mut self.pending;
+            let step = self.session.step().map(|pieces| pending.extend(pieces));
+            if let Err(error) = step {
+                if self.session.is_loaded() {
+                    self.finished = Some(FinishReason::Error);
                 }
-                // A part of the prompt.
-                Ok(None) => {}
-                Err(error) => {
-                    if self.session.is_loaded() {
-                        self.finished = Some(FinishReason::Error);
-                    }
-                    return Some(Err(error));
-                }
+                return Some(Err(error));
             }
         }
         None

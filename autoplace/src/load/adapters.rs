@@ -3,6 +3,7 @@
 
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use llama_sys::{Context, LoraAdapter};
 use serde::{Deserialize, Serialize};
@@ -125,6 +126,50 @@ impl AdapterFiles {
     }
 }
 
+/// What each adapter of a model is multiplied by, in the order of [`Model::adapters`](super::Model::adapters). Cloning is cheap.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Scales(Arc<[f32]>);
+
+impl Default for Scales {
+    fn default() -> Self {
+        Self(Arc::new([]))
+    }
+}
+
+impl Scales {
+    /// Whether a context computes so.
+    pub(super) fn are_set(&self, context: &Context) -> bool {
+        let set = context.lora().iter().map(|(_, scale)| scale);
+        set.eq(self.0.iter())
+    }
+}
+
+impl AdapterFiles {
+    /// What each is multiplied by: as loaded, or where this is asked for, only those, of which the last counts.
+    pub(super) fn scales(&self, asked: Option<&[(String, f32)]>) -> Result<Scales, Error> {
+        let Some(asked) = asked else {
+            return Ok(Scales(self.lora.iter().map(|one| one.scale).collect()));
+        };
+        let mut scales = vec![0.0; self.lora.len()];
+        for (name, scale) in asked {
+            let Some(index) = self.lora.iter().position(|one| one.name == *name) else {
+                return Err(Error::NoSuchAdapter {
+                    name: name.clone(),
+                    present: self.lora.iter().map(|one| one.name.clone()).collect(),
+                });
+            };
+            if !scale.is_finite() {
+                return Err(Error::AdapterScale {
+                    name: name.clone(),
+                    scale: *scale,
+                });
+            }
+            scales[index] = *scale;
+        }
+        Ok(Scales(scales.into()))
+    }
+}
+
 /// The header of an adapter's file.
 fn open(path: &Path) -> Result<Header, AdapterError> {
     Ok(Header::open(path)?)
@@ -141,6 +186,14 @@ pub(crate) struct Attached {
 }
 
 impl Attached {
+    /// The adapters at these scales.
+    pub(super) fn at(&self, scales: &Scales) -> Vec<(LoraAdapter, f32)> {
+        let adapters = self.lora.iter().zip(scales.0.iter());
+        adapters
+            .map(|((one, _), &scale)| (one.clone(), scale))
+            .collect()
+    }
+
     /// How many adapters hold the model.
     pub(super) const fn holders(&self) -> usize {
         self.lora.len()

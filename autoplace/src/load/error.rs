@@ -25,6 +25,17 @@ pub enum Error {
         /// Its scale.
         scale: f32,
     },
+    /// An adapter that the model was not loaded with.
+    #[error(
+        "the model was loaded without an adapter called {name}: {}",
+        adapters(present)
+    )]
+    NoSuchAdapter {
+        /// The name that was asked for.
+        name: String,
+        /// The names that there are.
+        present: Vec<String>,
+    },
     /// Two adapters of one name.
     #[error("two adapters are called {name}: one needs a name of its own")]
     AdapterNames {
@@ -123,6 +134,14 @@ pub enum Error {
     /// The worker process that the model was to run in cannot be started, died, or has what was asked for.
     #[error(transparent)]
     Worker(#[from] worker::Error),
+}
+
+fn adapters(present: &[String]) -> String {
+    if present.is_empty() {
+        "it has none".into()
+    } else {
+        format!("it has {}", present.join(", "))
+    }
 }
 
 fn list(present: &[String]) -> String {

@@ -132,6 +132,7 @@ impl From<&Error> for Failure {
             Error::Profile(error) => Self::other("Profile", error),
             Error::Adapter(_)
             | Error::AdapterScale { .. }
+            | Error::NoSuchAdapter { .. }
             | Error::AdapterNames { .. }
             | Error::ControlLayers { .. } => Self::other("Adapter", error),
             Error::SavedPlan(error) => Self::other("SavedPlan", error),

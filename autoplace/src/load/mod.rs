@@ -30,6 +30,7 @@ mod terms;
 mod warm_up;
 
 pub use adapters::Adapter;
+pub(crate) use adapters::Scales;
 pub use attempt::{Attempt, AttemptFailure, AttemptedGpu, Stage};
 pub use better::BetterPlan;
 pub use builder::ModelBuilder;
@@ -44,5 +45,5 @@ pub use probe::{NativeProbe, PlacedProbe};
 pub(crate) use pulse::Pulse;
 pub use report::{GpuReport, HostReport, LoadReport, WarmUp};
 pub use requested::Replacement;
-pub(crate) use slot::ContextSlot;
+pub(crate) use slot::{Contents, ContextSlot, Remembered};
 pub use terms::{OnDifference, Verify};

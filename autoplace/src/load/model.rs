@@ -14,7 +14,9 @@ use super::requested::Requested;
 use super::slot::Native;
 use super::terms::Terms;
 use super::warm_up::WarmedUp;
-use super::{Adapter, ContextSlot, Error, LoadReport, ModelBuilder, Pulse, measure};
+use super::{
+    Adapter, Contents, ContextSlot, Error, LoadReport, ModelBuilder, Pulse, Scales, measure,
+};
 use crate::machine::Machine;
 use crate::memory::Footprints;
 use crate::plan::Plan;
@@ -173,6 +175,11 @@ impl Model {
         &self.inner.recipe.adapters.lora
     }
 
+    /// What each adapter is multiplied by: as loaded, or where this is asked for, only those.
+    pub(crate) fn scales(&self, asked: Option<&[(String, f32)]>) -> Result<Scales, Error> {
+        self.inner.recipe.adapters.scales(asked)
+    }
+
     /// The model underneath, for what this crate does not cover. Contexts made of it take memory that the plan did not count, and
     /// as long as it is held the model cannot be placed anew.
     ///
@@ -248,7 +255,7 @@ impl Model {
         }
         self.take_to_release()?;
         let context = self.reload(plan)?;
-        self.slot().give_back(context);
+        self.slot().give_back(context, Contents::Unknown);
         Ok(())
     }
 
@@ -256,12 +263,12 @@ impl Model {
     pub(crate) fn take_to_release(&self) -> Result<(), Error> {
         let slot = self.slot();
         match slot.take() {
-            Ok(Some(context)) => {
+            Ok(Some((context, contents))) => {
                 // The slot with its adapters, and the context's vocabulary.
                 let own = slot.holders().saturating_add(1);
                 let holders = context.model().holders().saturating_sub(own);
                 if holders > 0 {
-                    slot.give_back(context);
+                    slot.give_back(context, contents);
                     return Err(Error::NativeHeld { holders });
                 }
                 Ok(())

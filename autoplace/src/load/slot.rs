@@ -2,9 +2,9 @@
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use llama_sys::{Context, ContextParams, Model};
+use llama_sys::{Context, ContextParams, Model, SeqId, Token};
 
-use super::adapters::Attached;
+use super::adapters::{Attached, Scales};
 use super::{Error, warm_up};
 
 /// Holds the model underneath, and its context while nobody uses it.
@@ -30,10 +30,29 @@ pub(super) struct Native {
 
 #[derive(Debug)]
 enum State {
-    Ready(Context),
+    Ready(Context, Contents),
     Lent,
     /// It failed and could not be made again so far.
     Missing,
+}
+
+/// What a context's memory holds while nobody uses it.
+#[derive(Debug, Default)]
+pub(crate) enum Contents {
+    /// It has to be cleared.
+    #[default]
+    Unknown,
+    /// These sequences, the least recently used first, and nothing else.
+    Idle(Vec<Remembered>),
+}
+
+/// The tokens of a sequence that a context's memory holds.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Remembered {
+    pub(crate) seq: SeqId,
+    /// The adapters that they were computed with.
+    pub(crate) scales: Scales,
+    pub(crate) tokens: Vec<Token>,
 }
 
 impl ContextSlot {
@@ -41,7 +60,7 @@ impl ContextSlot {
         Self {
             held: Mutex::new(Held {
                 native: Some(native),
-                context: State::Ready(context),
+                context: State::Ready(context, Contents::Unknown),
             }),
         }
     }
@@ -69,25 +88,25 @@ impl ContextSlot {
     }
 
     /// How many of those that hold the model are the slot and its adapters.
-    pub(super) fn holders(&self) -> usize {
+    pub(crate) fn holders(&self) -> usize {
         let held = self.held();
         let native = held.native.as_ref();
         native.map_or(0, |native| 1 + native.attached.holders())
     }
 
-    /// Lends the context; `None` while it is lent already. One that failed is made anew.
-    pub(crate) fn take(&self) -> Result<Option<Context>, Error> {
+    /// Lends the context, with what it holds; `None` while it is lent already. One that failed is made anew.
+    pub(crate) fn take(&self) -> Result<Option<(Context, Contents)>, Error> {
         let mut held = self.held();
         match std::mem::replace(&mut held.context, State::Missing) {
             State::Lent => {
                 held.context = State::Lent;
                 Ok(None)
             }
-            State::Ready(mut context) if context.is_usable() => {
+            State::Ready(mut context, contents) if context.is_usable() => {
                 // An abort that came too late for the last generation is not meant for this one.
                 context.clear_abort();
                 held.context = State::Lent;
-                Ok(Some(context))
+                Ok(Some((context, contents)))
             }
             unusable => {
                 // Its memory first: there may be no room for two.
@@ -97,14 +116,27 @@ impl ContextSlot {
                 native.attached.attach(&mut context)?;
                 warm_up::reserve(&mut context, native.params.op_offload)?;
                 held.context = State::Lent;
-                Ok(Some(context))
+                Ok(Some((context, Contents::Unknown)))
             }
         }
     }
 
-    /// Takes the context back.
-    pub(crate) fn give_back(&self, context: Context) {
-        self.held().context = State::Ready(context);
+    /// Has a context that was lent compute with these adapters, if it does not yet. Its compute buffers are reserved anew then, for all
+    /// numbers of tokens that need it.
+    pub(crate) fn adapt(&self, context: &mut Context, scales: &Scales) -> Result<(), Error> {
+        if scales.are_set(context) {
+            return Ok(());
+        }
+        let held = self.held();
+        let native = held.native.as_ref().ok_or(Error::NotLoaded)?;
+        context.set_lora(&native.attached.at(scales))?;
+        warm_up::reserve(context, native.params.op_offload)?;
+        Ok(())
+    }
+
+    /// Takes the context back, with what it holds.
+    pub(crate) fn give_back(&self, context: Context, contents: Contents) {
+        self.held().context = State::Ready(context, contents);
     }
 
     /// Lets go of the model underneath, whose context was lent and is no more. Nothing can be lent until it is refilled.

@@ -1,0 +1,243 @@
+//! What the context holds that no text needs any more: the next prompt may begin the same.
+
+use llama_sys::{Context, Position, SeqId, Token};
+
+use super::error::Error;
+use super::session::Room;
+use crate::load::{Contents, Remembered, Scales};
+
+/// Tokens from which on a prefix is worth a copy: where sequences have caches of their own, llama.cpp copies all of one.
+const WORTH_A_COPY: usize = 64;
+
+/// The sequences of a context that no text runs on.
+#[derive(Debug, Default)]
+pub(super) struct Cache {
+    /// Least recently used first. Empty sequences are not in it.
+    idle: Vec<Remembered>,
+    /// Whether the context holds what nobody knows.
+    stale: bool,
+}
+
+/// Where a text is to run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Place {
+    pub(super) seq: SeqId,
+    /// Tokens at the beginning of its prompt that the sequence holds.
+    pub(super) cached: usize,
+}
+
+/// A sequence that holds the beginning of a prompt.
+#[derive(Debug, Clone, Copy)]
+struct Donor {
+    seq: SeqId,
+    /// Tokens that it shares with the prompt.
+    shared: usize,
+    /// It may be cut down to them: nobody else wants what is behind.
+    yields: bool,
+}
+
+impl Cache {
+    pub(super) fn of(contents: Contents) -> Self {
+        match contents {
+            Contents::Unknown => Self {
+                idle: Vec::new(),
+                stale: true,
+            },
+            Contents::Idle(idle) => Self { idle, stale: false },
+        }
+    }
+
+    pub(super) fn into_contents(self) -> Contents {
+        if self.stale {
+            Contents::Unknown
+        } else {
+            Contents::Idle(self.idle)
+        }
+    }
+
+    /// Says that a computation failed: nobody knows what of it the context holds.
+    pub(super) fn spoil(&mut self) {
+        self.idle.clear();
+        self.stale = true;
+    }
+
+    /// Says that the context is another, and empty.
+    pub(super) fn emptied(&mut self) {
+        self.idle.clear();
+        self.stale = false;
+    }
+
+    /// Keeps what a sequence holds when its text, computed with these adapters, has ended.
+    pub(super) fn remember(
+        &mut self,
+        seq: SeqId,
+        scales: Scales,
+        mut tokens: Vec<Token>,
+        computed: usize,
+    ) {
+        tokens.truncate(computed);
+        if !tokens.is_empty() {
+            let remembered = Remembered {
+                seq,
+                scales,
+                tokens,
+            };
+            self.idle.push(remembered);
+        }
+    }
+
+    /// Finds a sequence for a prompt, and leaves it holding the beginning of the prompt or nothing. `running`: the sequences that texts
+    /// run on, with the tokens that they hold. `None` where all run.
+    ///
+    /// What was computed with other adapters than these is not reused; of running texts, the caller leaves it out. Without `reuse` the
+    /// sequence is empty, and the text is computed as if it were the first.
+    pub(super) fn place(
+        &mut self,
+        context: &mut Context,
+        room: Room,
+        running: &[(SeqId, &[Token])],
+        (prompt, scales): (&[Token], &Scales),
+        reuse: bool,
+    ) -> Result<Option<Place>, Error> {
+        if self.stale {
+            context.kv_clear()?;
+            self.emptied();
+        }
+        let Some(free) = self.free(room, running) else {
+            return Ok(None);
+        };
+        if !reuse {
+            if running.is_empty() && context.kv_unified() {
+                // The cells that it gets are those that the first text had.
+                self.make_room(context, 0)?;
+            }
+            self.forget(context, free)?;
+            return Ok(Some(Place {
+                seq: free,
+                cached: 0,
+            }));
+        }
+        let Some(donor) = self.donor(context, running, prompt, scales)? else {
+            self.forget(context, free)?;
+            return Ok(Some(Place {
+                seq: free,
+                cached: 0,
+            }));
+        };
+        let Donor { seq, shared, .. } = donor;
+        let is_free = !running.iter().any(|(running, _)| *running == seq);
+        if is_free && (donor.yields || seq == free) {
+            self.idle.retain(|idle| idle.seq != seq);
+            let cached = cut(context, seq, shared)?;
+            return Ok(Some(Place { seq, cached }));
+        }
+        self.forget(context, free)?;
+        let worth_it = context.kv_unified() || shared >= WORTH_A_COPY;
+        let cached = if worth_it {
+            context.kv_seq_copy(seq, free, 0..Position::MAX)?;
+            cut(context, free, shared)?
+        } else {
+            0
+        };
+        Ok(Some(Place { seq: free, cached }))
+    }
+
+    /// An empty sequence that no text runs on, else the one of them that was used least recently.
+    fn free(&self, room: Room, running: &[(SeqId, &[Token])]) -> Option<SeqId> {
+        let mut free = (0..room.sequences as SeqId)
+            .filter(|seq| !running.iter().any(|(running, _)| running == seq));
+        let empty = free.find(|seq| !self.idle.iter().any(|idle| idle.seq == *seq));
+        empty.or_else(|| self.idle.first().map(|idle| idle.seq))
+    }
+
+    /// The sequence that holds the most of a prompt's beginning.
+    fn donor(
+        &self,
+        context: &Context,
+        running: &[(SeqId, &[Token])],
+        prompt: &[Token],
+        scales: &Scales,
+    ) -> Result<Option<Donor>, Error> {
+        let idle = self.idle.iter().filter(|it| it.scales == *scales);
+        let idle = idle.map(|it| (it.seq, &*it.tokens, true));
+        let others = running.iter().map(|&(seq, tokens)| (seq, tokens, false));
+        let mut best: Option<Donor> = None;
+        for (seq, held, is_idle) in idle.chain(others) {
+            // The last token is computed in any case: the next one is chosen by what it gives.
+            let most = prompt.len().saturating_sub(1);
+            let shared = common_prefix(held, prompt).min(most);
+            if shared == 0 || !can_go_back(context, seq, held.len(), shared)? {
+                continue;
+            }
+            // Of two that hold as much, the one that was used last.
+            if best.is_none_or(|best| shared >= best.shared) {
+                best = Some(Donor {
+                    seq,
+                    shared,
+                    // What shares little is likely to be another conversation, with the same beginning.
+                    yields: is_idle && shared * 2 >= held.len(),
+                });
+            }
+        }
+        Ok(best)
+    }
+
+    /// Forgets what idle sequences hold, the least recently used first, until they hold `tokens` at most.
+    pub(super) fn make_room(&mut self, context: &mut Context, tokens: usize) -> Result<(), Error> {
+        while self.len() > tokens {
+            let oldest = self.idle.remove(0);
+            context.kv_seq_remove(oldest.seq, 0..Position::MAX)?;
+        }
+        Ok(())
+    }
+
+    /// Tokens that idle sequences hold.
+    pub(super) fn len(&self) -> usize {
+        self.idle.iter().map(|idle| idle.tokens.len()).sum()
+    }
+
+    fn forget(&mut self, context: &mut Context, seq: SeqId) -> Result<(), Error> {
+        self.idle.retain(|idle| idle.seq != seq);
+        context.kv_seq_remove(seq, 0..Position::MAX)?;
+        Ok(())
+    }
+}
+
+/// Cuts a sequence down to its first tokens, or to none where its memory cannot. Returns how many it holds.
+fn cut(context: &mut Context, seq: SeqId, keep: usize) -> Result<usize, Error> {
+    let Ok(position) = Position::try_from(keep) else {
+        return Ok(0);
+    };
+    if context.kv_seq_remove(seq, position..Position::MAX)? {
+        return Ok(keep);
+    }
+    context.kv_seq_remove(seq, 0..Position::MAX)?;
+    Ok(0)
+}
+
+/// Whether the memory of a sequence of `held` tokens can go back to the first `keep`.
+///
+/// A recurrent state knows only its last token. Of a sliding window, what the first tokens after `keep` look at has to be there still.
+pub(super) fn can_go_back(
+    context: &Context,
+    seq: SeqId,
+    held: usize,
+    keep: usize,
+) -> Result<bool, Error> {
+    if keep == held {
+        return Ok(true);
+    }
+    let model = context.model();
+    if model.is_recurrent() || model.is_hybrid() {
+        return Ok(false);
+    }
+    let Some(first) = context.kv_seq_start(seq)? else {
+        return Ok(false);
+    };
+    let first = usize::try_from(first).unwrap_or(usize::MAX);
+    Ok(first == 0 || first.saturating_add(model.n_swa() as usize) <= keep)
+}
+
+fn common_prefix(a: &[Token], b: &[Token]) -> usize {
+    a.iter().zip(b).take_while(|(a, b)| a == b).count()
+}

@@ -1,0 +1,139 @@
+//! What a text begins with.
+
+use llama_sys::{Token, Vocab};
+use serde::{Deserialize, Serialize};
+
+use super::error::Error;
+
+/// What a text begins with: plain text, text with control tokens written in it, tokens, or several of them one after the other.
+///
+/// ```
+/// use autoplace::generate::Prompt;
+/// let plain = Prompt::from("Once upon a time");
+/// // What a person wrote is never read as a control token.
+/// let turn = Prompt::markup("<|im_start|>user\n").then_text("What does <|im_end|> mean?").then_markup("<|im_end|>\n");
+/// # let _ = (plain, turn);
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Prompt {
+    parts: Vec<Part>,
+    /// With what the vocabulary puts before a text, such as BOS.
+    add_special: bool,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum Part {
+    Text(String),
+    Markup(String),
+    Tokens(Vec<Token>),
+}
+
+impl Prompt {
+    fn of(part: Part, add_special: bool) -> Self {
+        Self {
+            parts: vec![part],
+            add_special,
+        }
+    }
+
+    /// Plain text: control tokens written in it are not read as such. The vocabulary's BOS token is put before it, where the model asks
+    /// for one.
+    pub fn text(text: impl Into<String>) -> Self {
+        Self::of(Part::Text(text.into()), true)
+    }
+
+    /// Text in which control tokens are read as such, as a chat template writes it. Nothing is put before it: templates write the BOS
+    /// token themselves.
+    pub fn markup(text: impl Into<String>) -> Self {
+        Self::of(Part::Markup(text.into()), false)
+    }
+
+    /// Tokens, as they are.
+    pub fn tokens(tokens: impl Into<Vec<Token>>) -> Self {
+        Self::of(Part::Tokens(tokens.into()), false)
+    }
+
+    /// Goes on with plain text.
+    #[must_use]
+    pub fn then_text(self, text: impl Into<String>) -> Self {
+        self.then(Part::Text(text.into()))
+    }
+
+    /// Goes on with text in which control tokens are read as such.
+    #[must_use]
+    pub fn then_markup(self, text: impl Into<String>) -> Self {
+        self.then(Part::Markup(text.into()))
+    }
+
+    /// Goes on with tokens.
+    #[must_use]
+    pub fn then_tokens(self, tokens: impl Into<Vec<Token>>) -> Self {
+        self.then(Part::Tokens(tokens.into()))
+    }
+
+    /// Whether what the vocabulary puts before a text, such as BOS, is put before this one.
+    #[must_use]
+    pub fn add_special(mut self, add: bool) -> Self {
+        self.add_special = add;
+        self
+    }
+
+    fn then(mut self, part: Part) -> Self {
+        self.parts.push(part);
+        self
+    }
+
+    /// Its tokens: at least one.
+    pub(super) fn tokenize(&self, vocab: &Vocab) -> Result<Vec<Token>, Error> {
+        let mut tokens = Vec::new();
+        let mut add_special = self.add_special;
+        for part in &self.parts {
+            match part {
+                Part::Text(text) => tokens.extend(vocab.tokenize(text, add_special, false)?),
+                Part::Markup(text) => tokens.extend(vocab.tokenize(text, add_special, true)?),
+                Part::Tokens(list) => {
+                    if add_special {
+                        tokens.extend(vocab.tokenize("", true, false)?);
+                    }
+                    tokens.extend_from_slice(list);
+                }
+            }
+            add_special = false;
+        }
+        if tokens.is_empty() {
+            tokens.push(vocab.bos().ok_or(Error::EmptyPrompt)?);
+        }
+        Ok(tokens)
+    }
+}
+
+impl From<String> for Prompt {
+    fn from(text: String) -> Self {
+        Self::text(text)
+    }
+}
+
+impl From<&String> for Prompt {
+    fn from(text: &String) -> Self {
+        Self::text(text)
+    }
+}
+
+impl From<&str> for Prompt {
+    fn from(text: &str) -> Self {
+        Self::text(text)
+    }
+}
+
+impl From<Vec<Token>> for Prompt {
+    fn from(tokens: Vec<Token>) -> Self {
+        Self::tokens(tokens)
+    }
+}
+
+impl From<&[Token]> for Prompt {
+    fn from(tokens: &[Token]) -> Self {
+        Self::tokens(tokens)
+    }
+}
