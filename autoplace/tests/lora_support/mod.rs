@@ -70,6 +70,11 @@ impl Adapter {
         })
     }
 
+    /// Its header, without a file.
+    pub(crate) fn header(&self) -> Header {
+        self.builder.header().unwrap()
+    }
+
     /// Writes it without data.
     pub(crate) fn write(&self, folder: &Path, name: &str) -> PathBuf {
         let path = folder.join(format!("{name}.gguf"));
