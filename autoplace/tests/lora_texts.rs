@@ -69,6 +69,15 @@ fn demo() -> ModelBuilder {
     Model::builder(demo_path()).threads(1)
 }
 
+/// Why a load was refused before llama.cpp saw anything of it.
+#[track_caller]
+fn refused(loaded: Result<Model, load::Error>) -> AdapterError {
+    match loaded {
+        Err(load::Error::Adapter(error)) => *error,
+        other => panic!("{other:?}"),
+    }
+}
+
 fn greedy(model: &Model) -> Generate {
     model.generate(PROMPT).temperature(0.0).max_tokens(20)
 }
@@ -128,10 +137,7 @@ fn an_adapter_that_is_not_there_or_is_there_twice_is_refused_by_name() {
     assert!(matches!(error, Err(Error::Load(_))), "{error:?}");
     let twice = demo().lora(files.path("one"), 1.0);
     let twice = twice.lora(files.path("one"), 0.5).load();
-    assert!(
-        matches!(twice, Err(load::Error::AdapterNames { .. })),
-        "{twice:?}"
-    );
+    assert!(matches!(refused(twice), AdapterError::Twice { .. }));
     let named = demo().lora(files.path("one"), 1.0);
     let named = named
         .lora_named("again", files.path("one"), 0.5)
@@ -139,10 +145,7 @@ fn an_adapter_that_is_not_there_or_is_there_twice_is_refused_by_name() {
         .unwrap();
     assert_eq!(named.adapters()[1].name, "again");
     let scaled = demo().lora(files.path("one"), f32::INFINITY).load();
-    assert!(
-        matches!(scaled, Err(load::Error::AdapterScale { .. })),
-        "{scaled:?}"
-    );
+    assert!(matches!(refused(scaled), AdapterError::Scale { .. }));
 }
 
 #[test]
@@ -257,18 +260,10 @@ fn a_control_vector_of_zeros_changes_nothing_and_another_one_does() {
     let none = demo()
         .control_vector(&vector, 1.0)
         .control_vector_layers(0..=3);
-    assert!(matches!(
-        none.load(),
-        Err(load::Error::ControlLayers { .. })
-    ));
+    let none = refused(none.load());
+    assert!(matches!(none, AdapterError::Layers { first: 0, last: 3 }));
     let wrong = demo().control_vector(files.path("one"), 1.0).load();
-    assert!(
-        matches!(
-            &wrong,
-            Err(load::Error::Adapter(AdapterError::Direction { .. }))
-        ),
-        "{wrong:?}"
-    );
+    assert!(matches!(refused(wrong), AdapterError::Direction { .. }));
 }
 
 #[test]
@@ -286,6 +281,22 @@ fn adapters_stay_when_the_model_is_placed_anew_and_its_memory_is_given_back() {
         .unwrap();
     let placed = model.placement();
     assert_eq!(placed.n_gpu_layers, 7);
+    assert!(
+        placed
+            .notes
+            .iter()
+            .any(|note| note.starts_with("with one, two, a control vector")),
+        "{:?}",
+        placed.notes
+    );
+    // Weights with adapters, as planned, on the card and on the host.
+    let weights = placed.gpus().next().unwrap().footprint.weights;
+    assert_eq!(model.allocated().gpus[0].weights, weights);
+    let plain = demo().headroom(Headroom::Bytes(0)).plan().unwrap();
+    let plain = plain.gpus().next().unwrap().footprint.weights;
+    // Two pairs of 8 x 256 floats in each of six blocks, one of them 8 x 128, and a direction for each but the first.
+    let adapters = 6 * 4 * (8 * 256 + 8 * 256 + 8 * 256 + 8 * 128) + 5 * 4 * 256;
+    assert_eq!(weights - plain, adapters);
     let first = text(greedy(&model));
     let other = text(greedy(&model).lora([("two", 1.0)]));
     assert_ne!(first, other);

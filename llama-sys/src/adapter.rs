@@ -69,7 +69,7 @@ impl LoraAdapter {
         );
         let adapter = adapter.map_err(|failure| Error::AdapterLoad {
             path: path.to_owned(),
-            failure,
+            failure: Box::new(failure),
         })?;
         let raw = NonNull::new(adapter).expect("accepted above");
         Ok(Self {

@@ -52,7 +52,7 @@ pub enum Error {
         /// The adapter's file.
         path: PathBuf,
         /// Why.
-        failure: Failure,
+        failure: Box<Failure>,
     },
     /// The progress callback returned `false`.
     #[error("loading {} was cancelled", .path.display())]
@@ -116,8 +116,8 @@ impl Error {
     /// The allocation that failed, when memory was the cause.
     pub fn out_of_memory(&self) -> Option<&OutOfMemory> {
         match self {
+            Self::AdapterLoad { failure, .. } => failure.out_of_memory.as_ref(),
             Self::ModelLoad { failure, .. }
-            | Self::AdapterLoad { failure, .. }
             | Self::ContextInit { failure, .. }
             | Self::Decode { failure, .. }
             | Self::Call { failure, .. } => failure.out_of_memory.as_ref(),

@@ -53,10 +53,10 @@ impl AdapterFiles {
     }
 
     /// The profile of the model with all of them beside it. Reads every header, and touches nothing of llama.cpp's.
-    pub(super) fn beside(&self, mut profile: ModelProfile) -> Result<ModelProfile, Error> {
+    pub(super) fn beside(&self, mut profile: ModelProfile) -> Result<ModelProfile, AdapterError> {
         for (index, adapter) in self.lora.iter().enumerate() {
             if !adapter.scale.is_finite() {
-                return Err(Error::AdapterScale {
+                return Err(AdapterError::Scale {
                     name: adapter.name.clone(),
                     scale: adapter.scale,
                 });
@@ -65,7 +65,7 @@ impl AdapterFiles {
                 .iter()
                 .any(|other| other.name == adapter.name)
             {
-                return Err(Error::AdapterNames {
+                return Err(AdapterError::Twice {
                     name: adapter.name.clone(),
                 });
             }
@@ -75,7 +75,7 @@ impl AdapterFiles {
         for (path, scale) in &self.control_vectors {
             let name = || path.display().to_string();
             if !scale.is_finite() {
-                return Err(Error::AdapterScale {
+                return Err(AdapterError::Scale {
                     name: name(),
                     scale: *scale,
                 });
@@ -86,7 +86,7 @@ impl AdapterFiles {
         if let Some((first, last)) = self.control_layers
             && (first == 0 || first > last)
         {
-            return Err(Error::ControlLayers { first, last });
+            return Err(AdapterError::Layers { first, last });
         }
         Ok(profile)
     }
@@ -146,20 +146,20 @@ impl Scales {
 
 impl AdapterFiles {
     /// What each is multiplied by: as loaded, or where this is asked for, only those, of which the last counts.
-    pub(super) fn scales(&self, asked: Option<&[(String, f32)]>) -> Result<Scales, Error> {
+    pub(super) fn scales(&self, asked: Option<&[(String, f32)]>) -> Result<Scales, AdapterError> {
         let Some(asked) = asked else {
             return Ok(Scales(self.lora.iter().map(|one| one.scale).collect()));
         };
         let mut scales = vec![0.0; self.lora.len()];
         for (name, scale) in asked {
             let Some(index) = self.lora.iter().position(|one| one.name == *name) else {
-                return Err(Error::NoSuchAdapter {
+                return Err(AdapterError::NoSuchAdapter {
                     name: name.clone(),
                     present: self.lora.iter().map(|one| one.name.clone()).collect(),
                 });
             };
             if !scale.is_finite() {
-                return Err(Error::AdapterScale {
+                return Err(AdapterError::Scale {
                     name: name.clone(),
                     scale: *scale,
                 });

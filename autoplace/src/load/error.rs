@@ -16,42 +16,7 @@ pub enum Error {
     Profile(#[from] profile::Error),
     /// An adapter or a control vector is none, or not for this model.
     #[error(transparent)]
-    Adapter(#[from] profile::AdapterError),
-    /// A scale that is no number.
-    #[error("the scale of {name} is {scale}, and a finite number is needed")]
-    AdapterScale {
-        /// The adapter's name, or the control vector's file.
-        name: String,
-        /// Its scale.
-        scale: f32,
-    },
-    /// An adapter that the model was not loaded with.
-    #[error(
-        "the model was loaded without an adapter called {name}: {}",
-        adapters(present)
-    )]
-    NoSuchAdapter {
-        /// The name that was asked for.
-        name: String,
-        /// The names that there are.
-        present: Vec<String>,
-    },
-    /// Two adapters of one name.
-    #[error("two adapters are called {name}: one needs a name of its own")]
-    AdapterNames {
-        /// The name.
-        name: String,
-    },
-    /// A range of layers without any that a control vector could be added to.
-    #[error(
-        "control vectors cannot be added to the layers {first} to {last}: the first is 1, and no later than the last"
-    )]
-    ControlLayers {
-        /// The first layer.
-        first: u32,
-        /// The last layer.
-        last: u32,
-    },
+    Adapter(Box<profile::AdapterError>),
     /// There is no safe placement; the error says how many bytes are missing where.
     #[error(transparent)]
     Plan(#[from] plan::Error),
@@ -136,11 +101,9 @@ pub enum Error {
     Worker(#[from] worker::Error),
 }
 
-fn adapters(present: &[String]) -> String {
-    if present.is_empty() {
-        "it has none".into()
-    } else {
-        format!("it has {}", present.join(", "))
+impl From<profile::AdapterError> for Error {
+    fn from(error: profile::AdapterError) -> Self {
+        Self::Adapter(Box::new(error))
     }
 }
 

@@ -177,7 +177,7 @@ impl Model {
 
     /// What each adapter is multiplied by: as loaded, or where this is asked for, only those.
     pub(crate) fn scales(&self, asked: Option<&[(String, f32)]>) -> Result<Scales, Error> {
-        self.inner.recipe.adapters.scales(asked)
+        Ok(self.inner.recipe.adapters.scales(asked)?)
     }
 
     /// The model underneath, for what this crate does not cover. Contexts made of it take memory that the plan did not count, and

@@ -246,8 +246,8 @@ impl Failure {
 fn lacks_memory(stage: Stage, error: &llama_sys::Error, devices: &[Device]) -> bool {
     use llama_sys::Error as Native;
     let cause = match error {
+        Native::AdapterLoad { failure, .. } => failure.cause,
         Native::ModelLoad { failure, .. }
-        | Native::AdapterLoad { failure, .. }
         | Native::ContextInit { failure, .. }
         | Native::Decode { failure, .. }
         | Native::Call { failure, .. } => failure.cause,

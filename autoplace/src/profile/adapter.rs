@@ -109,7 +109,7 @@ impl Lora {
         expect("general.type", "adapter")?;
         expect("adapter.type", "lora")?;
         if let Some(tokens) = header.array("adapter.alora.invocation_tokens")?
-            && tokens.len() > 0
+            && !tokens.is_empty()
         {
             return Err(AdapterError::Activated { file });
         }

@@ -122,4 +122,47 @@ pub enum AdapterError {
         /// What is wrong with it.
         problem: String,
     },
+    /// A scale that is no number.
+    #[error("the scale of {name} is {scale}, and a finite number is needed")]
+    Scale {
+        /// The adapter's name, or the control vector's file.
+        name: String,
+        /// Its scale.
+        scale: f32,
+    },
+    /// Two adapters of one name.
+    #[error("two adapters are called {name}: one needs a name of its own")]
+    Twice {
+        /// The name.
+        name: String,
+    },
+    /// An adapter that the model was not loaded with.
+    #[error(
+        "the model was loaded without an adapter called {name}: {}",
+        list(present)
+    )]
+    NoSuchAdapter {
+        /// The name that was asked for.
+        name: String,
+        /// The names that there are.
+        present: Vec<String>,
+    },
+    /// A range of layers without any that a control vector could be added to.
+    #[error(
+        "control vectors cannot be added to the layers {first} to {last}: the first is 1 at least, and no later than the last"
+    )]
+    Layers {
+        /// The first layer.
+        first: u32,
+        /// The last layer.
+        last: u32,
+    },
+}
+
+fn list(present: &[String]) -> String {
+    if present.is_empty() {
+        "it has none".into()
+    } else {
+        format!("it has {}", present.join(", "))
+    }
 }
