@@ -4,5 +4,10 @@
 //! here computes anything, so it needs no native library.
 
 mod message;
+mod reply;
 
 pub use message::{Message, Role, Tool, ToolCall};
+pub use reply::{
+    CallError, MalformedCall, ReasoningMarks, Reply, ReplyFormat, ReplyParser, ReplyPart,
+    ToolCallFormat, UnknownFormat,
+};
