@@ -27,7 +27,7 @@ pub(crate) struct Args {
 #[derive(Debug, Subcommand)]
 pub(crate) enum Verb {
     /// Shows where a model would go on this machine, or on GPUs that it does not have, without loading it
-    Plan(PlanArgs),
+    Plan(Box<PlanArgs>),
     /// Lists what this machine has to place a model on, and who holds its memory
     Devices(DevicesArgs),
     /// Prints a script that makes a shell complete these arguments
