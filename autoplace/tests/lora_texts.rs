@@ -17,7 +17,7 @@ use autoplace::gguf::{Builder, Header, TensorType};
 use autoplace::llama_sys::{self, Batch, Context, ContextParams, LoraAdapter, ModelParams};
 use autoplace::machine::mib;
 use autoplace::memory::Headroom;
-use autoplace::plan::{self, GpuLayers, Request};
+use autoplace::plan::{self, GpuLayers, Request, SavedPlan, SavedPlanError};
 use autoplace::profile::AdapterError;
 use autoplace::{Model, ModelBuilder, load};
 use lora_support::Adapter;
@@ -355,6 +355,62 @@ fn whatever_is_free_a_model_with_adapters_fits_and_one_layer_more_would_not() {
     }
     assert!(seen.is_sorted(), "more memory, fewer layers: {seen:?}");
     assert_eq!((seen[0], seen.last()), (0, Some(&7)), "{seen:?}");
+}
+
+#[test]
+fn a_change_that_finds_its_memory_taken_is_an_error_and_the_next_text_goes_on() {
+    let _alone = alone();
+    let files = Files::new();
+    let gpu = card(mib(64));
+    let model = demo().headroom(Headroom::Bytes(0));
+    let model = model.lora(files.path("one"), 1.0).load().unwrap();
+    let first = text(greedy(&model));
+    // The buffers are freed before they are reserved anew: somebody may come in between.
+    gpu.set_taken(mib(64));
+    assert_eq!(text(greedy(&model)), first);
+    let error = greedy(&model).lora::<&str>([]).text().unwrap_err();
+    let Error::Native(native) = &error else {
+        panic!("{error:?}")
+    };
+    assert!(native.out_of_memory().is_some(), "{error}");
+    gpu.set_taken(0);
+    assert_eq!(text(greedy(&model)), first);
+    assert_ne!(text(greedy(&model).lora::<&str>([])), first);
+}
+
+#[test]
+fn a_saved_plan_is_followed_with_the_adapters_that_it_was_made_with() {
+    let _alone = alone();
+    let files = Files::new();
+    let gpu = card(mib(64));
+    let with = || {
+        demo()
+            .headroom(Headroom::Bytes(0))
+            .lora(files.path("one"), 1.0)
+    };
+    let saved = |builder: &ModelBuilder| {
+        let header = Header::open(demo_path()).unwrap();
+        let request = Request::new().headroom(Headroom::Bytes(0));
+        let plan = builder.plan().unwrap();
+        SavedPlan::new(plan, request, &header, &load::detect().unwrap()).unwrap()
+    };
+    let plan = saved(&with());
+    let model = with().follow(plan).load().unwrap();
+    assert!(gpu.peak() <= model.placement().gpus().next().unwrap().footprint.total());
+    assert_ne!(text(greedy(&model)), text(greedy(&model).lora::<&str>([])));
+    drop(model);
+    // One that was made without them is not where there is no room for them.
+    let plan = saved(&demo().headroom(Headroom::Bytes(0)));
+    let needed = plan.plan.gpus().next().unwrap().footprint.total();
+    gpu.set_taken(mib(64) - needed);
+    let refused = with().follow(plan).load();
+    assert!(
+        matches!(
+            &refused,
+            Err(load::Error::SavedPlan(SavedPlanError::Changed { .. }))
+        ),
+        "{refused:?}"
+    );
 }
 
 /// A small model of 32-bit floats.

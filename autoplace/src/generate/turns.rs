@@ -4,8 +4,8 @@ use crate::load::Scales;
 
 use super::sequence::Sequence;
 
-/// Batches that a set computes before another one's turn, where one waits: a change has the compute buffers reserved anew, which takes
-/// about as long as some tokens.
+/// Batches that a set computes before another one's turn, where one waits: a change has the compute buffers reserved anew, which took as
+/// long as one and a half tokens of the demo model (docs/adapters.md).
 const BATCHES: u32 = 8;
 
 /// The set of adapters that is computed with.
