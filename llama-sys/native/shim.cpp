@@ -339,16 +339,24 @@ bool shim_sampler_add(llama_sampler * chain, llama_sampler * sampler, shim_error
     return added;
 }
 
-llama_sampler * shim_sampler_new(shim_sampler_kind kind, int32_t count, float value, uint32_t seed, shim_error * error) {
+llama_sampler * shim_sampler_new(const shim_sampler_params * params, shim_error * error) {
     return guarded(error, (llama_sampler *) nullptr, [&]() -> llama_sampler * {
-        switch (kind) {
-            case SHIM_SAMPLER_KIND_GREEDY:  return llama_sampler_init_greedy();
-            case SHIM_SAMPLER_KIND_DIST:    return llama_sampler_init_dist(seed);
-            case SHIM_SAMPLER_KIND_TOP_K:   return llama_sampler_init_top_k(count);
-            case SHIM_SAMPLER_KIND_TOP_P:   return llama_sampler_init_top_p(value, 1);
-            case SHIM_SAMPLER_KIND_MIN_P:   return llama_sampler_init_min_p(value, 1);
-            case SHIM_SAMPLER_KIND_TYPICAL: return llama_sampler_init_typical(value, 1);
-            case SHIM_SAMPLER_KIND_TEMP:    return llama_sampler_init_temp(value);
+        const shim_sampler_params & p = *params;
+        const float * const v = p.values;
+        switch (p.kind) {
+            case SHIM_SAMPLER_KIND_GREEDY:      return llama_sampler_init_greedy();
+            case SHIM_SAMPLER_KIND_DIST:        return llama_sampler_init_dist(p.seed);
+            case SHIM_SAMPLER_KIND_TOP_K:       return llama_sampler_init_top_k(p.count);
+            case SHIM_SAMPLER_KIND_TOP_P:       return llama_sampler_init_top_p(v[0], p.min_keep);
+            case SHIM_SAMPLER_KIND_MIN_P:       return llama_sampler_init_min_p(v[0], p.min_keep);
+            case SHIM_SAMPLER_KIND_TYPICAL:     return llama_sampler_init_typical(v[0], p.min_keep);
+            case SHIM_SAMPLER_KIND_TEMP:        return llama_sampler_init_temp(v[0]);
+            case SHIM_SAMPLER_KIND_TEMP_EXT:    return llama_sampler_init_temp_ext(v[0], v[1], v[2]);
+            case SHIM_SAMPLER_KIND_TOP_N_SIGMA: return llama_sampler_init_top_n_sigma(v[0]);
+            case SHIM_SAMPLER_KIND_XTC:         return llama_sampler_init_xtc(v[0], v[1], p.min_keep, p.seed);
+            case SHIM_SAMPLER_KIND_MIROSTAT:    return llama_sampler_init_mirostat(p.n_vocab, p.seed, v[0], v[1], p.count);
+            case SHIM_SAMPLER_KIND_MIROSTAT_V2: return llama_sampler_init_mirostat_v2(p.seed, v[0], v[1]);
+            case SHIM_SAMPLER_KIND_ADAPTIVE_P:  return llama_sampler_init_adaptive_p(v[0], v[1], p.seed);
         }
         return nullptr;
     });
@@ -384,6 +392,10 @@ llama_token shim_sampler_sample(llama_sampler * chain, llama_context * ctx, int3
         guard on;
         return llama_sampler_sample(chain, ctx, index);
     });
+}
+
+bool shim_sampler_apply(llama_sampler * chain, llama_token_data_array * candidates, shim_error * error) {
+    return guarded(error, false, [&] { llama_sampler_apply(chain, candidates); return true; });
 }
 
 bool shim_sampler_accept(llama_sampler * chain, llama_token token, shim_error * error) {

@@ -2090,7 +2090,40 @@ pub const SHIM_SAMPLER_KIND_TOP_P: shim_sampler_kind = 3;
 pub const SHIM_SAMPLER_KIND_MIN_P: shim_sampler_kind = 4;
 pub const SHIM_SAMPLER_KIND_TYPICAL: shim_sampler_kind = 5;
 pub const SHIM_SAMPLER_KIND_TEMP: shim_sampler_kind = 6;
+pub const SHIM_SAMPLER_KIND_TEMP_EXT: shim_sampler_kind = 7;
+pub const SHIM_SAMPLER_KIND_TOP_N_SIGMA: shim_sampler_kind = 8;
+pub const SHIM_SAMPLER_KIND_XTC: shim_sampler_kind = 9;
+pub const SHIM_SAMPLER_KIND_MIROSTAT: shim_sampler_kind = 10;
+pub const SHIM_SAMPLER_KIND_MIROSTAT_V2: shim_sampler_kind = 11;
+pub const SHIM_SAMPLER_KIND_ADAPTIVE_P: shim_sampler_kind = 12;
 pub type shim_sampler_kind = crate::raw::CEnum;
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct shim_sampler_params {
+    pub kind: shim_sampler_kind,
+    pub count: i32,
+    pub n_vocab: i32,
+    pub seed: u32,
+    pub min_keep: usize,
+    pub values: [f32; 3usize],
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of shim_sampler_params"][::core::mem::size_of::<shim_sampler_params>() - 40usize];
+    ["Alignment of shim_sampler_params"][::core::mem::align_of::<shim_sampler_params>() - 8usize];
+    ["Offset of field: shim_sampler_params::kind"]
+        [::core::mem::offset_of!(shim_sampler_params, kind) - 0usize];
+    ["Offset of field: shim_sampler_params::count"]
+        [::core::mem::offset_of!(shim_sampler_params, count) - 4usize];
+    ["Offset of field: shim_sampler_params::n_vocab"]
+        [::core::mem::offset_of!(shim_sampler_params, n_vocab) - 8usize];
+    ["Offset of field: shim_sampler_params::seed"]
+        [::core::mem::offset_of!(shim_sampler_params, seed) - 12usize];
+    ["Offset of field: shim_sampler_params::min_keep"]
+        [::core::mem::offset_of!(shim_sampler_params, min_keep) - 16usize];
+    ["Offset of field: shim_sampler_params::values"]
+        [::core::mem::offset_of!(shim_sampler_params, values) - 24usize];
+};
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct shim_buffer_bytes {
@@ -3276,10 +3309,7 @@ unsafe extern "C" {
         error: *mut shim_error,
     ) -> bool;
     pub fn shim_sampler_new(
-        kind: shim_sampler_kind,
-        count: i32,
-        value: f32,
-        seed: u32,
+        params: *const shim_sampler_params,
         error: *mut shim_error,
     ) -> *mut llama_sampler;
     pub fn shim_sampler_penalties(
@@ -3319,6 +3349,11 @@ unsafe extern "C" {
         index: i32,
         error: *mut shim_error,
     ) -> llama_token;
+    pub fn shim_sampler_apply(
+        chain: *mut llama_sampler,
+        candidates: *mut llama_token_data_array,
+        error: *mut shim_error,
+    ) -> bool;
     pub fn shim_sampler_accept(
         chain: *mut llama_sampler,
         token: llama_token,

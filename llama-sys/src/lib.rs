@@ -65,7 +65,7 @@ pub use log::quietly;
 pub use memory::{BufferUse, MemoryBreakdown, TensorPlace};
 pub use model::{Model, ModelShape};
 pub use model_params::{LoadMode, ModelParams, SplitMode, TensorOverride};
-pub use sampler::{Sampler, SamplerChain};
+pub use sampler::{Candidate, Candidates, Sampler, SamplerChain};
 pub use state::State;
 pub use tensor_type::{KvType, TensorTypeInfo, tensor_types};
 #[cfg(windows)]

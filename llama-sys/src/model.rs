@@ -175,8 +175,8 @@ impl Model {
         Arc::ptr_eq(&self.inner, &other.inner)
     }
 
-    /// How many hold the model, this handle included: clones, and the contexts, vocabularies, samplers and adapters made of them. It is freed
-    /// when the last of them is dropped.
+    /// How many hold the model, this handle included: clones, and the contexts, vocabularies, samplers with a grammar and adapters made
+    /// of them. It is freed when the last of them is dropped.
     pub fn holders(&self) -> usize {
         Arc::strong_count(&self.inner)
     }

@@ -200,15 +200,37 @@ impl Vocab {
         Some(unsafe { raw::llama_vocab_eos(self.raw) }).filter(|token| self.contains(*token))
     }
 
-    pub(crate) fn check(&self, token: Token) -> Result<(), Error> {
-        if self.contains(token) {
-            Ok(())
-        } else {
-            Err(Error::parameter(
-                "token",
-                token,
-                format!("the vocabulary has {} tokens", self.n_tokens),
-            ))
+    /// Tokens that the model's makers want never to be chosen (`tokenizer.ggml.suppress_tokens`).
+    #[doc(alias = "llama_vocab_get_suppress_tokens")]
+    pub fn suppressed(&self) -> &[Token] {
+        let mut count = 0;
+        // SAFETY: the vocabulary lives; the list is its own and lives as long.
+        let list = unsafe { raw::llama_vocab_get_suppress_tokens(self.raw, &raw mut count) };
+        match usize::try_from(count) {
+            // SAFETY: llama.cpp says that so many are there.
+            Ok(count) if !list.is_null() => unsafe { std::slice::from_raw_parts(list, count) },
+            _ => &[],
         }
+    }
+
+    /// Whether it can make tokens of a text.
+    pub(crate) fn has_tokenizer(&self) -> bool {
+        self.has_tokenizer
+    }
+
+    pub(crate) fn check(&self, token: Token) -> Result<(), Error> {
+        check_token(token, self.n_tokens())
+    }
+}
+
+/// Refuses what is no token of a vocabulary of so many.
+pub(crate) fn check_token(token: Token, n_tokens: u32) -> Result<(), Error> {
+    match u32::try_from(token) {
+        Ok(token) if token < n_tokens => Ok(()),
+        _ => Err(Error::parameter(
+            "token",
+            token,
+            format!("the vocabulary has {n_tokens} tokens"),
+        )),
     }
 }

@@ -63,6 +63,30 @@ pub enum Error {
         /// `general.architecture` of the file.
         architecture: String,
     },
+    /// A bias was asked for by a text that is several tokens, or none.
+    #[error("{text:?} is {tokens} tokens, and a bias is one token's")]
+    NotOneToken {
+        /// The text.
+        text: String,
+        /// Its tokens.
+        tokens: usize,
+    },
+    /// More log-probabilities were asked for than are looked for.
+    #[error("{asked} log-probabilities per token were asked for, and {most} are the most")]
+    TooManyLogprobs {
+        /// Tokens that were asked for.
+        asked: usize,
+        /// Tokens that can be.
+        most: usize,
+    },
+    /// The application's own sampler chose a token that is not allowed at this place.
+    #[error(
+        "the application's sampler chose token {token}, which the constraint does not allow here"
+    )]
+    NotAllowed {
+        /// What it chose.
+        token: llama_sys::Token,
+    },
     /// A stop string is empty: nothing could ever be generated before it.
     #[error("a stop string is empty")]
     EmptyStop,

@@ -5,7 +5,10 @@
 //! can be placed anew.
 
 mod cache;
+mod choose;
+mod custom;
 mod error;
+mod logprobs;
 mod prompt;
 pub(crate) mod remote;
 mod replace;
@@ -19,18 +22,21 @@ mod token_stream;
 mod turns;
 
 pub use error::Error;
+pub use logprobs::TokenLogprobs;
 pub use prompt::Prompt;
 pub use replace::{Replaced, Resumed};
-pub use sampling::Sampling;
+pub use sampling::{Mirostat, SamplerKind, Sampling};
 pub use session::{End, FinishReason, Piece, SequenceId, Session};
 pub use stats::Statistics;
 pub(crate) use stream::LocalStream;
 pub use token_stream::{AbortHandle, TokenStream};
 
+use custom::Custom;
 use llama_sys::Token;
 use serde::{Deserialize, Serialize};
 
 use crate::load::Model;
+use crate::worker;
 
 /// A generation being described: finish it with [`stream`](Self::stream) or [`text`](Self::text).
 #[derive(Debug, Clone)]
@@ -49,6 +55,12 @@ pub(crate) struct Spec {
     sampling: Sampling,
     /// Adapters with their scales, instead of all as they were loaded.
     lora: Option<Vec<(String, f32)>>,
+    /// How many of the likeliest tokens are told beside the chosen one.
+    #[serde(default)]
+    logprobs: Option<usize>,
+    /// Not for a worker.
+    #[serde(skip)]
+    custom: Option<Custom>,
     stops: Vec<String>,
     limits: Limits,
 }
@@ -71,8 +83,10 @@ impl Model {
             spec: Spec {
                 prompt: prompt.into(),
                 cache_prompt: false,
-                sampling: Sampling::default(),
+                sampling: self.sampling(),
                 lora: None,
+                logprobs: None,
+                custom: None,
                 stops: Vec::new(),
                 limits: Limits {
                     max_tokens: usize::MAX,
@@ -112,48 +126,6 @@ impl Generate {
         self
     }
 
-    /// All sampling parameters at once.
-    pub fn sampling(mut self, sampling: Sampling) -> Self {
-        self.spec.sampling = sampling;
-        self
-    }
-
-    /// Divides the logits; 0.0 always takes the likeliest token. Default 0.8.
-    pub fn temperature(mut self, temperature: f32) -> Self {
-        self.spec.sampling.temperature = temperature;
-        self
-    }
-
-    /// Keeps the `k` likeliest tokens; 0 keeps all. Default 40.
-    pub fn top_k(mut self, k: u32) -> Self {
-        self.spec.sampling.top_k = k;
-        self
-    }
-
-    /// Keeps the likeliest tokens whose probabilities add up to `p`; 1.0 keeps all. Default 0.95.
-    pub fn top_p(mut self, p: f32) -> Self {
-        self.spec.sampling.top_p = p;
-        self
-    }
-
-    /// Keeps tokens at least `p` times as likely as the likeliest; 0.0 keeps all. Default 0.05.
-    pub fn min_p(mut self, p: f32) -> Self {
-        self.spec.sampling.min_p = p;
-        self
-    }
-
-    /// Divides the logits of the last 64 tokens by `penalty`; 1.0, the default, is off.
-    pub fn repeat_penalty(mut self, penalty: f32) -> Self {
-        self.spec.sampling.repeat_penalty = penalty;
-        self
-    }
-
-    /// Seed of the random choice: the same seed gives the same text. Default: a new one every time.
-    pub fn seed(mut self, seed: u32) -> Self {
-        self.spec.sampling.seed = Some(seed);
-        self
-    }
-
     /// Ends before `text` would appear; can be called several times.
     pub fn stop(mut self, text: impl Into<String>) -> Self {
         self.spec.stops.push(text.into());
@@ -171,10 +143,15 @@ impl Generate {
     /// # Errors
     ///
     /// [`Error::PromptTooLong`], [`Error::EmptyPrompt`], [`Error::EmptyStop`], [`Error::NotGenerative`]; [`Error::Busy`] while
-    /// another stream or session of this model lives; [`Error::Native`] for a sampling parameter out of range; [`Error::Worker`] when
+    /// another stream or session of this model lives; [`Error::Native`] for a sampling parameter out of range,
+    /// [`Error::NotOneToken`] and [`Error::TooManyLogprobs`]; [`Error::Worker`] when
     /// the model's worker process has died or cannot be started again.
     pub fn stream(self) -> Result<TokenStream, Error> {
         if self.model.is_elsewhere() {
+            if self.spec.custom.is_some() {
+                let what = "the choice of its tokens";
+                return Err(worker::Error::Elsewhere { what }.into());
+            }
             return remote::RemoteStream::new(self.model, self.spec).map(TokenStream::from);
         }
         self.stream_here(Vec::new()).map(TokenStream::from)

@@ -76,6 +76,8 @@ pub(crate) enum Failure {
     PromptTooLong { tokens: usize, context: usize },
     NotGenerative { architecture: String },
     EmptyStop,
+    NotOneToken { text: String, tokens: usize },
+    TooManyLogprobs { asked: usize, most: usize },
     Load(load::Failure),
 }
 
@@ -92,6 +94,14 @@ impl From<&Error> for Failure {
                 architecture: architecture.clone(),
             },
             Error::EmptyStop => Self::EmptyStop,
+            Error::NotOneToken { text, tokens } => Self::NotOneToken {
+                text: text.clone(),
+                tokens: *tokens,
+            },
+            Error::TooManyLogprobs { asked, most } => Self::TooManyLogprobs {
+                asked: *asked,
+                most: *most,
+            },
             Error::Native(error) => Self::Load(error.into()),
             Error::Load(error) => Self::Load((&**error).into()),
             Error::Worker(error) => Self::Load((&load::Error::from(error.clone())).into()),
@@ -112,6 +122,8 @@ impl From<Failure> for Error {
             Failure::PromptTooLong { tokens, context } => Self::PromptTooLong { tokens, context },
             Failure::NotGenerative { architecture } => Self::NotGenerative { architecture },
             Failure::EmptyStop => Self::EmptyStop,
+            Failure::NotOneToken { text, tokens } => Self::NotOneToken { text, tokens },
+            Failure::TooManyLogprobs { asked, most } => Self::TooManyLogprobs { asked, most },
             Failure::Load(failure) => load::Error::from(failure).into(),
         }
     }

@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use llama_sys::{Batch, Context, Model, Sampler, SeqId, State, Token, Vocab};
+use llama_sys::{Batch, Context, Model, SeqId, State, Token, Vocab};
 
 use super::cache::{Cache, Place};
+use super::choose::{Choice, Chooser};
 use super::error::Error;
-use super::sampling::Sampling;
 use super::session::{End, FinishReason, Piece, SequenceId};
 use super::stats::Statistics;
 use super::text::{Released, TextAssembler};
@@ -35,9 +35,9 @@ pub(super) struct Sequence {
     scales: Scales,
     /// Turns of other adapters since its own.
     waited: u32,
-    sampling: Sampling,
-    /// `None` while the model is not loaded.
-    sampler: Option<Sampler>,
+    chooser: Chooser,
+    /// Tokens that the chooser knows of; those after them have been chosen by an earlier process.
+    chosen: usize,
     /// The KV cache of the tokens that are computed, while the model is not loaded.
     saved: Option<State>,
     text: TextAssembler,
@@ -57,7 +57,15 @@ impl Sequence {
     ) -> Result<Self, Error> {
         let prompt = tokens.len();
         tokens.reserve(spec.limits.max_tokens.min(capacity.saturating_sub(prompt)));
-        let mut sequence = Self {
+        let mut chooser = Chooser::new(&spec.sampling, spec.logprobs, spec.custom, model)?;
+        for &token in &tokens {
+            chooser.accept(token)?;
+        }
+        let statistics = Statistics {
+            seed: chooser.seed(),
+            ..Statistics::default()
+        };
+        Ok(Self {
             id,
             seq: 0,
             tokens,
@@ -68,24 +76,17 @@ impl Sequence {
             output: None,
             scales,
             waited: 0,
-            sampling: spec.sampling,
-            sampler: None,
+            chooser,
+            chosen: prompt,
             saved: None,
             text: TextAssembler::new(spec.stops),
             limits: spec.limits,
-            statistics: Statistics::default(),
-        };
-        sequence.make_sampler(model)?;
-        Ok(sequence)
+            statistics,
+        })
     }
 
     /// Puts tokens behind the prompt that an earlier process has generated. Their text has been told, but for what is held back.
-    pub(super) fn go_on_after(
-        &mut self,
-        so_far: Vec<Token>,
-        model: &Model,
-        vocab: &Vocab,
-    ) -> Result<(), Error> {
+    pub(super) fn go_on_after(&mut self, so_far: Vec<Token>, vocab: &Vocab) -> Result<(), Error> {
         if so_far.is_empty() {
             return Ok(());
         }
@@ -94,8 +95,12 @@ impl Sequence {
             self.text.release();
         }
         self.statistics.generated_tokens = so_far.len();
+        let is_known = self.chooser.has_chosen(&so_far)?;
         self.tokens.extend(so_far);
-        self.make_sampler(model)
+        if is_known {
+            self.chosen = self.tokens.len();
+        }
+        Ok(())
     }
 
     /// Runs it where the context holds this much of its beginning.
@@ -170,25 +175,6 @@ impl Sequence {
         self.len() + usize::from(self.statistics.generated_tokens == 0)
     }
 
-    /// Makes the sampler, as it would be had it chosen every token so far.
-    pub(super) fn make_sampler(&mut self, model: &Model) -> Result<(), Error> {
-        let (mut sampler, seed) = self.sampling.sampler(model)?;
-        for &token in &self.tokens {
-            sampler.accept(token)?;
-        }
-        sampler.skip(self.tokens.len() - self.prompt)?;
-        // A seed that was drawn is needed again where the sampler is.
-        self.sampling.seed = seed.or(self.sampling.seed);
-        self.statistics.seed = seed;
-        self.sampler = Some(sampler);
-        Ok(())
-    }
-
-    /// Lets go of the sampler, which holds the model.
-    pub(super) fn drop_sampler(&mut self) {
-        self.sampler = None;
-    }
-
     /// Keeps what the context holds of it. Returns the bytes.
     pub(super) fn save(&mut self, context: &mut Context) -> Result<u64, Error> {
         self.saved = match self.computed {
@@ -234,6 +220,7 @@ impl Sequence {
         (self.limits.max_tokens == 0).then(|| Piece {
             sequence: self.id,
             token: None,
+            logprobs: None,
             text: String::new(),
             end: Some(self.end(FinishReason::MaxTokens)),
         })
@@ -246,7 +233,7 @@ impl Sequence {
         self.output = None;
         let end = self.computed + self.queued;
         for position in self.computed..end {
-            let last = position + 1 == self.tokens.len();
+            let last = position + 1 == self.chosen;
             if last {
                 self.output = Some(batch.len() as i32);
             }
@@ -271,19 +258,28 @@ impl Sequence {
         }
     }
 
-    /// Chooses the next token, if the batch was computed so far.
-    pub(super) fn choose(&mut self, context: &mut Context) -> Result<Option<Token>, Error> {
-        match (self.output, &mut self.sampler) {
-            (Some(output), Some(sampler)) => Ok(Some(sampler.sample(context, output)?)),
-            _ => Ok(None),
+    /// Chooses the next token, if the batch was computed so far and it is not one of those that an earlier process has chosen.
+    pub(super) fn choose(&mut self, context: &mut Context) -> Result<Option<Choice>, Error> {
+        let Some(output) = self.output else {
+            return Ok(None);
+        };
+        let again = self.tokens.get(self.chosen).copied();
+        self.chosen += 1;
+        if let Some(token) = again {
+            self.chooser.choose_again(context, output, None, token)?;
+            return Ok(None);
         }
+        let choice = self
+            .chooser
+            .choose_masked(context, output, &self.tokens, None)?;
+        Ok(Some(choice))
     }
 
     /// Takes the token that was chosen, so long after its batch was computed, and makes text of it. `full`: there is no place for the
     /// token to be computed.
     pub(super) fn take(
         &mut self,
-        token: Token,
+        choice: Choice,
         took: Duration,
         vocab: &Vocab,
         full: bool,
@@ -295,9 +291,11 @@ impl Sequence {
         } else {
             statistics.generation_time += took;
         }
+        let Choice { token, logprobs } = choice;
         let mut piece = Piece {
             sequence: self.id,
             token: Some(token),
+            logprobs,
             text: String::new(),
             end: None,
         };

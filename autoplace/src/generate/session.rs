@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use super::Generate;
 use super::cache::Cache;
 use super::error::Error;
+use super::logprobs::TokenLogprobs;
 use super::replace::Replaced;
 use super::sequence::Sequence;
 use super::stats::Statistics;
@@ -44,6 +45,8 @@ pub struct Piece {
     pub sequence: SequenceId,
     /// The token that was chosen; `None` where a text ends without one.
     pub token: Option<Token>,
+    /// How likely the token was, and which others were, if that was [asked for](Generate::logprobs).
+    pub logprobs: Option<TokenLogprobs>,
     /// Whole characters; empty while a character or a stop string is incomplete.
     pub text: String,
     /// Set in the last piece of its text.
@@ -231,7 +234,7 @@ impl Session {
         let reuse = spec.cache_prompt && so_far.is_empty();
         let model = lent.context.model();
         let mut sequence = Sequence::new(id, spec, prompt, scales.clone(), model, capacity)?;
-        sequence.go_on_after(so_far, model, &lent.vocab)?;
+        sequence.go_on_after(so_far, &lent.vocab)?;
         let running: Vec<_> = self.sequences.iter().map(|it| it.held(&scales)).collect();
         let place = self.cache.place(
             &mut lent.context,
@@ -437,12 +440,12 @@ impl Turn<'_> {
         let mut used: usize = self.sequences.iter().map(Sequence::len).sum();
         for sequence in self.sequences.iter_mut().filter(|it| it.is_queued()) {
             sequence.computed(computed);
-            let Some(token) = sequence.choose(context)? else {
+            let Some(choice) = sequence.choose(context)? else {
                 continue;
             };
             let took = begun.elapsed().saturating_sub(computed);
             let full = sequence.len() >= room.each || used >= room.all;
-            let piece = sequence.take(token, took, vocab, full)?;
+            let piece = sequence.take(choice, took, vocab, full)?;
             used += usize::from(piece.end.is_none());
             self.pieces.push(piece);
         }

@@ -287,11 +287,30 @@ impl From<Failure> for Error {
 
 /// The name of a parameter as the native layer's errors hold it, for those that a user of a [`Model`] sets.
 fn known(name: &str) -> Option<&'static str> {
-    const NAMES: [&str; 8] = [
+    const NAMES: [&str; 27] = [
         "top_k",
         "top_p",
         "min_p",
         "temp",
+        "typical_p",
+        "top_n_sigma",
+        "dynatemp_range",
+        "dynatemp_exponent",
+        "xtc_probability",
+        "xtc_threshold",
+        "penalty_freq",
+        "penalty_present",
+        "dry_multiplier",
+        "dry_base",
+        "dry_allowed_length",
+        "dry_penalty_last_n",
+        "dry_sequence_breaker",
+        "mirostat_tau",
+        "mirostat_eta",
+        "adaptive_target",
+        "adaptive_decay",
+        "logit_bias",
+        "token",
         "penalty_last_n",
         "penalty_repeat",
         "seed",

@@ -1,7 +1,7 @@
 //! A loaded model: the handle that everything else is asked of.
 
 use std::path::Path;
-use std::sync::{Arc, PoisonError, RwLock, RwLockWriteGuard, Weak};
+use std::sync::{Arc, OnceLock, PoisonError, RwLock, RwLockWriteGuard, Weak};
 
 use llama_sys::Context;
 
@@ -17,6 +17,7 @@ use super::warm_up::WarmedUp;
 use super::{
     Adapter, Contents, ContextSlot, Error, LoadReport, ModelBuilder, Pulse, Scales, measure,
 };
+use crate::gguf::Header;
 use crate::machine::Machine;
 use crate::memory::Footprints;
 use crate::plan::Plan;
@@ -36,6 +37,8 @@ struct Inner {
     placed: RwLock<Arc<Placed>>,
     requested: Requested,
     pulse: Arc<Pulse>,
+    /// Once it was asked for.
+    header: OnceLock<Header>,
 }
 
 /// A model that is not kept loaded by it.
@@ -125,6 +128,7 @@ impl Model {
                 placed: RwLock::new(Arc::new(placed)),
                 requested: Requested::default(),
                 pulse: Arc::default(),
+                header: OnceLock::new(),
             }),
         }
     }
@@ -139,6 +143,7 @@ impl Model {
                 placed: RwLock::new(Arc::new(placed)),
                 requested: Requested::default(),
                 pulse: Arc::default(),
+                header: OnceLock::new(),
             }),
         }
     }
@@ -150,6 +155,19 @@ impl Model {
     /// What went where, and why. Its `Display` is a table.
     pub fn placement(&self) -> Arc<Plan> {
         Arc::clone(&self.placed().plan)
+    }
+
+    /// What the model's file says of itself: read when first asked for, and then kept.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Gguf`] for a file that is no longer what was loaded.
+    pub(crate) fn header(&self) -> Result<&Header, Error> {
+        if let Some(header) = self.inner.header.get() {
+            return Ok(header);
+        }
+        let header = Header::open(&self.inner.recipe.path)?;
+        Ok(self.inner.header.get_or_init(|| header))
     }
 
     /// The machine as it was when the plan was made.
