@@ -21,6 +21,7 @@ mod stats;
 mod stream;
 mod text;
 mod token_stream;
+mod turns;
 
 #[cfg(feature = "constraints")]
 pub use constraint::Constraint;
@@ -58,6 +59,8 @@ pub(crate) struct Spec {
     /// What of the prompt the context holds already is not computed again.
     cache_prompt: bool,
     sampling: Sampling,
+    /// Adapters with their scales, instead of all as they were loaded.
+    lora: Option<Vec<(String, f32)>>,
     /// How many of the likeliest tokens are told beside the chosen one.
     #[serde(default)]
     logprobs: Option<usize>,
@@ -89,6 +92,7 @@ impl Model {
                 prompt: prompt.into(),
                 cache_prompt: false,
                 sampling: self.sampling(),
+                lora: None,
                 logprobs: None,
                 custom: None,
                 constraint: None,
@@ -116,6 +120,18 @@ impl Generate {
     /// with sliding windows what has left the window is computed again.
     pub fn cache_prompt(mut self, cache: bool) -> Self {
         self.spec.cache_prompt = cache;
+        self
+    }
+
+    /// Computes with these of the model's [adapters](Model::adapters), at these scales, and with no others; none at all where the list is
+    /// empty. Default: all of them, as they were [loaded](crate::ModelBuilder::lora).
+    ///
+    /// Nothing is loaded for it, but the compute buffers are reserved anew where the adapters are others than those of the text before.
+    /// In a [`Session`], texts with other adapters take turns.
+    pub fn lora<N: Into<String>>(mut self, adapters: impl IntoIterator<Item = (N, f32)>) -> Self {
+        let adapters = adapters.into_iter();
+        let named = adapters.map(|(name, scale)| (name.into(), scale));
+        self.spec.lora = Some(named.collect());
         self
     }
 

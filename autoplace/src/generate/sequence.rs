@@ -12,6 +12,7 @@ use super::session::{End, FinishReason, Piece, SequenceId};
 use super::stats::Statistics;
 use super::text::{Released, TextAssembler};
 use super::{Limits, Spec};
+use crate::load::Scales;
 
 /// A sequence of a session. What of it is tied to the loaded model can be let go of, and made anew.
 #[derive(Debug)]
@@ -31,6 +32,10 @@ pub(super) struct Sequence {
     queued: usize,
     /// Where in the batch the token is that the next one is chosen after.
     output: Option<i32>,
+    /// The adapters that it is computed with.
+    scales: Scales,
+    /// Turns of other adapters since its own.
+    waited: u32,
     chooser: Chooser,
     /// Tokens that the chooser knows of; those after them have been chosen by an earlier process.
     chosen: usize,
@@ -49,6 +54,7 @@ impl Sequence {
         id: SequenceId,
         spec: Spec,
         mut tokens: Vec<Token>,
+        scales: Scales,
         model: &Model,
         capacity: usize,
     ) -> Result<Self, Error> {
@@ -71,6 +77,8 @@ impl Sequence {
             computed: 0,
             queued: 0,
             output: None,
+            scales,
+            waited: 0,
             chooser,
             chosen: prompt,
             matcher: None,
@@ -114,14 +122,49 @@ impl Sequence {
         self.statistics.cached_tokens = place.cached;
     }
 
-    /// Its number in the context, and what the context holds of it.
-    pub(super) fn held(&self) -> (SeqId, &[Token]) {
-        (self.seq, &self.tokens[..self.computed])
+    /// Its number in the context, and what the context holds of it for others with these adapters.
+    pub(super) fn held(&self, scales: &Scales) -> (SeqId, &[Token]) {
+        let shared = if self.scales == *scales {
+            self.computed
+        } else {
+            0
+        };
+        (self.seq, &self.tokens[..shared])
+    }
+
+    /// The adapters that it is computed with.
+    pub(super) fn scales(&self) -> &Scales {
+        &self.scales
+    }
+
+    /// Turns of other adapters since its own.
+    pub(super) fn waited(&self) -> u32 {
+        self.waited
+    }
+
+    /// Takes note that it is the turn of these adapters.
+    pub(super) fn told_whose_turn(&mut self, scales: &Scales) {
+        self.waited = if self.scales == *scales {
+            0
+        } else {
+            self.waited.saturating_add(1)
+        };
+    }
+
+    /// Adds nothing to a batch, which is computed with other adapters than its own.
+    pub(super) fn wait(&mut self) {
+        self.queued = 0;
+        self.output = None;
+    }
+
+    /// Whether a part of the batch is its own.
+    pub(super) fn is_queued(&self) -> bool {
+        self.queued > 0
     }
 
     /// Ends it, and leaves in the cache what the context holds of it.
     pub(super) fn leave(self, cache: &mut Cache) {
-        cache.remember(self.seq, self.tokens, self.computed);
+        cache.remember(self.seq, self.scales, self.tokens, self.computed);
     }
 
     /// The prompt, and what was generated.

@@ -12,7 +12,8 @@ use super::logprobs::TokenLogprobs;
 use super::replace::Replaced;
 use super::sequence::Sequence;
 use super::stats::Statistics;
-use crate::load::{Model, Pulse};
+use super::turns::Turns;
+use crate::load::{ContextSlot, Model, Pulse};
 use crate::memory::ContextParams;
 
 /// Why a text ended.
@@ -68,6 +69,8 @@ pub struct End {
 /// The model's one context, on which as many texts are generated at once as the plan has sequences
 /// ([`Request::n_seq_max`](crate::plan::Request::n_seq_max)). Dropping it gives the context back.
 ///
+/// Texts with [other adapters](Generate::lora) take turns: a step computes those of one set, for some tokens, while the others wait.
+///
 /// ```no_run
 /// use autoplace::{Model, plan::Request};
 /// let model = Model::builder("model.gguf").request(Request::new().n_seq_max(2)).load()?;
@@ -95,6 +98,7 @@ pub struct Session {
     pub(super) last_replaced: Option<Result<Replaced, Error>>,
     batch: Batch,
     pieces: Vec<Piece>,
+    turns: Turns,
     begun: u64,
 }
 
@@ -178,6 +182,7 @@ impl Model {
             last_replaced: None,
             batch: Batch::default(),
             pieces: Vec::new(),
+            turns: Turns::default(),
             begun: 0,
         })
     }
@@ -189,7 +194,8 @@ impl Session {
     /// # Errors
     ///
     /// [`Error::OtherModel`], [`Error::SequencesBusy`], [`Error::PromptTooLong`], [`Error::EmptyPrompt`], [`Error::EmptyStop`];
-    /// [`Error::Constraint`] and [`Error::NoTokenAllowed`]; [`Error::Native`] for a sampling parameter out of range; [`Error::Load`] after a re-placement that failed.
+    /// [`Error::Constraint`] and [`Error::NoTokenAllowed`]; [`Error::Native`] for a sampling parameter out of range; [`Error::Load`]
+    /// after a re-placement that failed, and for an adapter that the model was not loaded with.
     pub fn begin(&mut self, generate: Generate) -> Result<SequenceId, Error> {
         self.begin_after(generate, Vec::new())
     }
@@ -227,21 +233,26 @@ impl Session {
             });
         }
         let id = SequenceId(self.begun);
+        let scales = self.model.scales(spec.lora.as_deref())?;
         let reuse = spec.cache_prompt && so_far.is_empty();
         let model = lent.context.model();
         let matcher = match &spec.constraint {
             Some(constraint) => Some(constraint.begin(&self.model, &lent.vocab)?),
             None => None,
         };
-        let mut sequence = Sequence::new(id, spec, prompt, model, capacity)?;
+        let mut sequence = Sequence::new(id, spec, prompt, scales.clone(), model, capacity)?;
         if let Some(matcher) = matcher {
             sequence.hold_to(matcher);
         }
         sequence.go_on_after(so_far, &lent.vocab)?;
-        let running: Vec<_> = self.sequences.iter().map(Sequence::held).collect();
-        let place =
-            self.cache
-                .place(&mut lent.context, room, &running, sequence.tokens(), reuse)?;
+        let running: Vec<_> = self.sequences.iter().map(|it| it.held(&scales)).collect();
+        let place = self.cache.place(
+            &mut lent.context,
+            room,
+            &running,
+            (sequence.tokens(), &scales),
+            reuse,
+        )?;
         sequence.put(place.ok_or(Error::SequencesBusy {
             n_seq_max: room.sequences,
         })?);
@@ -272,6 +283,8 @@ impl Session {
                 cache: &mut self.cache,
                 batch: &mut self.batch,
                 pieces: &mut self.pieces,
+                turns: &mut self.turns,
+                slot: self.model.slot(),
                 pulse: self.model.pulse(),
             };
             if let Err(error) = turn.run() {
@@ -351,6 +364,8 @@ struct Turn<'a> {
     cache: &'a mut Cache,
     batch: &'a mut Batch,
     pieces: &'a mut Vec<Piece>,
+    turns: &'a mut Turns,
+    slot: &'a ContextSlot,
     pulse: &'a Pulse,
 }
 
@@ -387,13 +402,20 @@ impl Turn<'_> {
         }
     }
 
-    /// Computes the next tokens of every text.
+    /// Computes the next tokens of every text whose adapters' turn it is.
     fn compute(&mut self) -> Result<(), Error> {
         let context = &mut self.lent.context;
+        let scales = self.turns.next(self.sequences);
+        self.slot.adapt(context, scales)?;
         self.batch.clear();
         let mut free = context.n_batch() as usize;
-        let mut after = self.sequences.len();
+        let with_these = self.sequences.iter().filter(|it| it.scales() == scales);
+        let mut after = with_these.count();
         for sequence in self.sequences.iter_mut() {
+            if sequence.scales() != scales {
+                sequence.wait();
+                continue;
+            }
             // The others need one token each.
             after -= 1;
             free -= sequence.queue(self.batch, free - after);
@@ -426,7 +448,7 @@ impl Turn<'_> {
             room,
         } = &mut *self.lent;
         let mut used: usize = self.sequences.iter().map(Sequence::len).sum();
-        for sequence in self.sequences.iter_mut() {
+        for sequence in self.sequences.iter_mut().filter(|it| it.is_queued()) {
             sequence.computed(computed);
             let Some(choice) = sequence.choose(context)? else {
                 continue;

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use llama_sys::{Backend, Cause, Context, Device, ModelParams};
 use serde::{Deserialize, Serialize};
 
+use super::adapters::{AdapterFiles, Attached};
 use super::attempt::Stage;
 use super::devices::{by_name, detect};
 use super::headroom::{LoadReadings, Work, free};
@@ -14,7 +15,7 @@ use super::model::Placed;
 use super::progress::Progress;
 use super::terms::Terms;
 use super::warm_up::warm_up;
-use super::{Error, NativeProbe, room};
+use super::{Error, room};
 use crate::gguf::Header;
 use crate::machine::{Host, Machine};
 use crate::memory::Footprints;
@@ -26,6 +27,8 @@ use crate::profile::ModelProfile;
 pub(crate) struct Recipe {
     pub(super) path: PathBuf,
     pub(super) request: Request,
+    /// What is added to the model.
+    pub(super) adapters: AdapterFiles,
     /// The machine to believe in, instead of what is detected.
     pub(super) machine: Option<Machine>,
     pub(super) threads: Option<u32>,
@@ -72,6 +75,7 @@ pub(super) struct Loaded {
     pub(super) native: llama_sys::Model,
     pub(super) context: Context,
     pub(super) params: llama_sys::ContextParams,
+    pub(super) attached: Attached,
     pub(super) placed: Placed,
 }
 
@@ -110,13 +114,14 @@ impl Recipe {
     ) -> Result<Plan, Error> {
         Ok(Planner::new(profile, machine)
             .request(self.request.clone())
-            .plan_probed(&NativeProbe::new(header)?)?)
+            .plan_probed(&self.adapters.probe(header)?)?)
     }
 
     /// Carries a plan out: looks whether it still fits, loads, makes the context, warms up. What was taken is yet to be judged.
     pub(super) fn carry_out(
         &self,
         prepared: &Prepared,
+        profile: &ModelProfile,
         progress: &Progress,
     ) -> Result<Loaded, Box<Failure>> {
         let Prepared { plan, machine, .. } = prepared;
@@ -152,17 +157,31 @@ impl Recipe {
             let free = free(&devices);
             Failure::of(Stage::Weights, error, free, plan, &devices)
         })?;
+        // Before the context, whose graphs leave room for the nodes of all adapters.
+        let attached = match self.adapters.load(&native, profile) {
+            Ok(attached) => attached,
+            Err(Error::Native(error)) => {
+                let free = free(&devices);
+                drop(native);
+                return Err(Failure::of(Stage::Weights, error, free, plan, &devices));
+            }
+            Err(error) => return Err(Failure::other(Stage::Weights, error)),
+        };
         let threads = self.threads.unwrap_or_else(|| default_threads(machine));
         let params = llama_sys::ContextParams {
             n_threads: Some(threads),
             n_threads_batch: Some(threads),
             ..plan.context.to_native()
         };
-        let mut context = match Context::new(&native, params.clone()) {
+        let made = Context::new(&native, params.clone()).and_then(|mut context| {
+            attached.attach(&mut context)?;
+            Ok(context)
+        });
+        let mut context = match made {
             Ok(context) => context,
             Err(error) => {
                 let free = free(&devices);
-                drop(native);
+                drop((attached, native));
                 return Err(Failure::of(Stage::Context, error, free, plan, &devices));
             }
         };
@@ -171,7 +190,7 @@ impl Recipe {
             Ok(run) => run,
             Err(error) => {
                 let free = free(&devices);
-                drop((context, native));
+                drop((context, attached, native));
                 return Err(Failure::of(Stage::WarmUp, error, free, plan, &devices));
             }
         };
@@ -180,6 +199,7 @@ impl Recipe {
             native,
             context,
             params,
+            attached,
             placed,
         })
     }
@@ -226,6 +246,7 @@ impl Failure {
 fn lacks_memory(stage: Stage, error: &llama_sys::Error, devices: &[Device]) -> bool {
     use llama_sys::Error as Native;
     let cause = match error {
+        Native::AdapterLoad { failure, .. } => failure.cause,
         Native::ModelLoad { failure, .. }
         | Native::ContextInit { failure, .. }
         | Native::Decode { failure, .. }
