@@ -5,19 +5,27 @@
 //! can be placed anew.
 
 mod cache;
+mod channel;
+mod engine;
 mod error;
+mod join;
+mod pieces;
 mod prompt;
 pub(crate) mod remote;
 mod replace;
 mod sampling;
 mod sequence;
 mod session;
+mod share;
 mod stats;
 mod stream;
 mod text;
 mod token_stream;
+mod wait;
 
+pub use engine::{Answer, Engine, EngineBuilder, Metrics, Shutdown, Submission};
 pub use error::Error;
+pub use pieces::Pieces;
 pub use prompt::Prompt;
 pub use replace::{Replaced, Resumed};
 pub use sampling::Sampling;
@@ -43,8 +51,8 @@ pub struct Generate {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Spec {
     prompt: Prompt,
-    /// What of the prompt the context holds already is not computed again.
-    cache_prompt: bool,
+    /// What of the prompt the context holds already is not computed again. `None`: as whoever generates does it.
+    cache_prompt: Option<bool>,
     sampling: Sampling,
     stops: Vec<String>,
     limits: Limits,
@@ -67,7 +75,7 @@ impl Model {
             model: self.clone(),
             spec: Spec {
                 prompt: prompt.into(),
-                cache_prompt: false,
+                cache_prompt: None,
                 sampling: Sampling::default(),
                 stops: Vec::new(),
                 limits: Limits {
@@ -87,12 +95,12 @@ impl Generate {
     }
 
     /// Computes only what of the prompt the context does not hold from earlier texts, which may have another rounding: then the same
-    /// seed can give another text. [`Statistics::cached_tokens`] says how much was there. Default: off.
+    /// seed can give another text. [`Statistics::cached_tokens`] says how much was there. Default: off, and on in an [`Engine`].
     ///
     /// What a text leaves in the context is kept until another needs the place. Recurrent models can only go on where a text ended, and
     /// with sliding windows what has left the window is computed again.
     pub fn cache_prompt(mut self, cache: bool) -> Self {
-        self.spec.cache_prompt = cache;
+        self.spec.cache_prompt = Some(cache);
         self
     }
 

@@ -28,6 +28,10 @@ pub(super) struct Sequence {
     computed: usize,
     /// Tokens after those that the batch holds.
     queued: usize,
+    /// Nothing of it is computed while it waits for its reader.
+    is_paused: bool,
+    /// The step that gave it a token more than other prompts.
+    pub(super) favoured: u64,
     /// Where in the batch the token is that the next one is chosen after.
     output: Option<i32>,
     sampling: Sampling,
@@ -59,6 +63,8 @@ impl Sequence {
             in_batches: prompt,
             computed: 0,
             queued: 0,
+            is_paused: false,
+            favoured: 0,
             output: None,
             sampling: spec.sampling,
             sampler: None,
@@ -97,6 +103,21 @@ impl Sequence {
         self.statistics.cached_tokens = place.cached;
     }
 
+    /// Runs it again, where the context holds this much of its beginning.
+    pub(super) fn put_again(&mut self, place: Place) {
+        self.seq = place.seq;
+        self.computed = place.cached;
+        self.in_batches = self.tokens.len();
+    }
+
+    /// Takes it out of the context, which keeps what it holds of it as long as nobody needs the place. It is
+    /// [put](Self::put_again) somewhere again.
+    pub(super) fn suspend(&mut self, cache: &mut Cache) {
+        cache.remember(self.seq, self.tokens.clone(), self.computed);
+        self.computed = 0;
+        self.drop_sampler();
+    }
+
     /// Its number in the context, and what the context holds of it.
     pub(super) fn held(&self) -> (SeqId, &[Token]) {
         (self.seq, &self.tokens[..self.computed])
@@ -121,6 +142,16 @@ impl Sequence {
         self.statistics
     }
 
+    /// Adds time in which it waited for its turn.
+    pub(super) fn waited(&mut self, time: Duration) {
+        self.statistics.queue_time += time;
+    }
+
+    /// Whether nothing of it is computed.
+    pub(super) fn pause(&mut self, pause: bool) {
+        self.is_paused = pause;
+    }
+
     /// Tokens that the context must hold for it to go on.
     pub(super) fn needs(&self) -> usize {
         // An answer to a prompt has one token at least; a token that was chosen may be the last.
@@ -139,6 +170,14 @@ impl Sequence {
         self.statistics.seed = seed;
         self.sampler = Some(sampler);
         Ok(())
+    }
+
+    /// Makes the sampler, if there is none.
+    pub(super) fn need_sampler(&mut self, model: &Model) -> Result<(), Error> {
+        match self.sampler {
+            Some(_) => Ok(()),
+            None => self.make_sampler(model),
+        }
     }
 
     /// Lets go of the sampler, which holds the model.
@@ -196,10 +235,17 @@ impl Sequence {
         })
     }
 
-    /// Adds its next tokens to a batch, `room` of them at most. Returns how many.
-    pub(super) fn queue(&mut self, batch: &mut Batch, room: usize) -> usize {
-        let together = self.in_batches.saturating_sub(self.computed).max(1);
-        self.queued = together.min(room);
+    /// Tokens that can be computed together next: what is left of a prompt, or the one that was chosen. None while it is paused.
+    pub(super) fn wanted(&self) -> usize {
+        if self.is_paused {
+            return 0;
+        }
+        self.in_batches.saturating_sub(self.computed).max(1)
+    }
+
+    /// Adds its next tokens to a batch, as many as [wanted](Self::wanted) at most.
+    pub(super) fn queue(&mut self, batch: &mut Batch, tokens: usize) {
+        self.queued = tokens;
         self.output = None;
         let end = self.computed + self.queued;
         for position in self.computed..end {
@@ -209,7 +255,6 @@ impl Sequence {
             }
             batch.add(self.tokens[position], position as i32, self.seq, last);
         }
-        self.queued
     }
 
     /// Whether the batch computes the last token of the prompt.
@@ -219,6 +264,9 @@ impl Sequence {
 
     /// Says that its tokens in the batch are computed, and how long that took.
     pub(super) fn computed(&mut self, took: Duration) {
+        if self.is_paused {
+            return;
+        }
         self.computed += self.queued;
         self.queued = 0;
         if self.statistics.first_token_latency.is_none() {
