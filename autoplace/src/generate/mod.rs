@@ -19,10 +19,14 @@ mod session;
 mod share;
 mod stats;
 mod stream;
+#[cfg(feature = "async")]
+mod stream_async;
 mod text;
 mod token_stream;
 mod wait;
 
+#[cfg(feature = "async")]
+pub use engine::AsyncAnswer;
 pub use engine::{Answer, Engine, EngineBuilder, Metrics, Shutdown, Submission};
 pub use error::Error;
 pub use pieces::Pieces;
@@ -32,6 +36,8 @@ pub use sampling::Sampling;
 pub use session::{End, FinishReason, Piece, SequenceId, Session};
 pub use stats::Statistics;
 pub(crate) use stream::LocalStream;
+#[cfg(feature = "async")]
+pub use stream_async::AsyncTokenStream;
 pub use token_stream::{AbortHandle, TokenStream};
 
 use llama_sys::Token;

@@ -4,6 +4,8 @@
 //! two tokens (`driver`), and are admitted in the order in which they came (`order`).
 
 mod answer;
+#[cfg(feature = "async")]
+mod answer_async;
 mod builder;
 mod driver;
 mod metrics;
@@ -14,6 +16,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 
 pub use answer::Answer;
+#[cfg(feature = "async")]
+pub use answer_async::AsyncAnswer;
 pub use builder::EngineBuilder;
 pub use metrics::Metrics;
 pub use queue::Submission;
