@@ -40,7 +40,7 @@ impl Session {
     pub(super) fn join(&mut self, mut sequence: Sequence, reuse: bool) -> Result<(), Error> {
         let place = self.place(&mut sequence, reuse)?;
         sequence.put(place);
-        self.sequences.push(sequence);
+        self.insert(sequence);
         Ok(())
     }
 
@@ -56,8 +56,15 @@ impl Session {
     pub(super) fn rejoin(&mut self, mut sequence: Sequence) -> Result<(), Error> {
         let place = self.place(&mut sequence, true)?;
         sequence.put_again(place);
-        self.sequences.push(sequence);
+        self.insert(sequence);
         Ok(())
+    }
+
+    /// Where every sequence has a cache of its own, llama.cpp computes those together whose numbers follow each other in the batch, and
+    /// the others in graphs of their own (llama-batch.cpp, split_equal).
+    fn insert(&mut self, sequence: Sequence) {
+        let at = self.sequences.partition_point(|it| it.seq < sequence.seq);
+        self.sequences.insert(at, sequence);
     }
 
     /// Computes nothing of a text for a while, or goes on with it. It keeps its place.

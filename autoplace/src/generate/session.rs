@@ -82,7 +82,7 @@ pub struct Session {
     pub(super) model: Model,
     /// `None` after a re-placement that failed.
     pub(super) lent: Option<Lent>,
-    /// Those that run, in the order in which they were begun.
+    /// Those that run, in the order of their numbers in the context.
     pub(super) sequences: Vec<Sequence>,
     /// What the context holds besides.
     pub(super) cache: Cache,
