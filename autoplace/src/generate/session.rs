@@ -11,6 +11,7 @@ use super::error::Error;
 use super::logprobs::TokenLogprobs;
 use super::replace::Replaced;
 use super::sequence::Sequence;
+use super::share::{Asking, share};
 use super::stats::Statistics;
 use super::turns::Turns;
 use crate::load::{ContextSlot, Model, Pulse};
@@ -35,7 +36,7 @@ pub enum FinishReason {
 
 /// One of the texts of a [`Session`]. No two of a session are the same.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct SequenceId(u64);
+pub struct SequenceId(pub(super) u64);
 
 /// What a [step](Session::step) adds to one text.
 #[derive(Debug, Clone, PartialEq)]
@@ -90,16 +91,44 @@ pub struct Session {
     pub(super) model: Model,
     /// `None` after a re-placement that failed.
     pub(super) lent: Option<Lent>,
-    /// Those that run, in the order in which they were begun.
+    /// Those that run, in the order of their numbers in the context.
     pub(super) sequences: Vec<Sequence>,
     /// What the context holds besides.
     pub(super) cache: Cache,
     pub(super) abort: AbortHandle,
     pub(super) last_replaced: Option<Result<Replaced, Error>>,
+    /// How much of prompts a step computes.
+    pub(super) prompt_chunk: PromptChunk,
     batch: Batch,
+    asking: Vec<Asking>,
     pieces: Vec<Piece>,
     turns: Turns,
     begun: u64,
+    pub(super) steps: u64,
+}
+
+/// Tokens of prompts that a step computes at most, over all texts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum PromptChunk {
+    /// What the other texts leave of a batch.
+    Batch,
+    /// What the other texts leave of a graph.
+    Graph,
+    /// So many.
+    Tokens(usize),
+}
+
+impl PromptChunk {
+    /// Tokens of prompts beside the tokens of `others`: one at least, where the batch has room.
+    fn tokens(self, context: &Context, others: usize) -> usize {
+        let left = (context.n_batch() as usize).saturating_sub(others);
+        let wanted = match self {
+            Self::Batch => left,
+            Self::Graph => (context.n_ubatch() as usize).saturating_sub(others),
+            Self::Tokens(tokens) => tokens,
+        };
+        wanted.max(1).min(left)
+    }
 }
 
 /// The context while the session has it.
@@ -180,10 +209,13 @@ impl Model {
             sequences: Vec::new(),
             cache: Cache::of(contents),
             last_replaced: None,
+            prompt_chunk: PromptChunk::Batch,
             batch: Batch::default(),
+            asking: Vec::new(),
             pieces: Vec::new(),
             turns: Turns::default(),
             begun: 0,
+            steps: 0,
         })
     }
 }
@@ -219,50 +251,19 @@ impl Session {
                 n_seq_max: room.sequences,
             });
         }
-        if spec.stops.iter().any(String::is_empty) {
-            return Err(Error::EmptyStop);
-        }
-        let prompt = spec.prompt.tokenize(&lent.vocab)?;
         let capacity = room.each.min(room.all.saturating_sub(used));
-        let taken = prompt.len() + so_far.len();
-        // The last token of an answer needs no place.
-        if taken >= capacity + usize::from(!so_far.is_empty()) {
-            return Err(Error::PromptTooLong {
-                tokens: taken,
-                context: capacity,
-            });
-        }
         let id = SequenceId(self.begun);
         let scales = self.model.scales(spec.lora.as_deref())?;
-        let reuse = spec.cache_prompt && so_far.is_empty();
-        let model = lent.context.model();
-        let matcher = match &spec.constraint {
-            Some(constraint) => Some(constraint.begin(&self.model, &lent.vocab)?),
-            None => None,
-        };
-        let mut sequence = Sequence::new(id, spec, prompt, scales.clone(), model, capacity)?;
-        if let Some(matcher) = matcher {
-            sequence.hold_to(matcher);
-        }
-        sequence.go_on_after(so_far, &lent.vocab)?;
-        let running: Vec<_> = self.sequences.iter().map(|it| it.held(&scales)).collect();
-        let place = self.cache.place(
-            &mut lent.context,
-            room,
-            &running,
-            (sequence.tokens(), &scales),
-            reuse,
-        )?;
-        sequence.put(place.ok_or(Error::SequencesBusy {
-            n_seq_max: room.sequences,
-        })?);
+        let reuse = spec.cache_prompt.unwrap_or(false) && so_far.is_empty();
+        let matcher = spec.matcher(&self.model, &lent.vocab)?;
+        let sequence = Sequence::checked(id, spec, so_far, scales, matcher, &lent.vocab, capacity)?;
+        self.join(sequence, reuse)?;
         self.begun += 1;
-        self.sequences.push(sequence);
         Ok(id)
     }
 
     /// Computes one batch and returns what it adds to the texts: a piece for each that runs, but for those whose prompt is not done. Of
-    /// a long prompt, a batch holds as many tokens as the other texts leave of `n_batch`.
+    /// long prompts, a batch holds as many tokens as the other texts leave of `n_batch`, shared out evenly.
     ///
     /// Texts end by themselves: the last piece says so, and the text is no longer in the session.
     ///
@@ -271,25 +272,33 @@ impl Session {
     /// Whatever llama.cpp fails on, [`llama_sys::Error::Aborted`] included: all texts have ended then. After a re-placement that failed,
     /// [`Error::Load`]: no text has ended, and after one that succeeds they go on.
     pub fn step(&mut self) -> Result<std::vec::Drain<'_, Piece>, Error> {
-        self.pieces.clear();
         if let Some(replacement) = self.model.requested() {
             self.carry_out(replacement)?;
         }
+        self.step_here()
+    }
+
+    /// The same, with the model where it is.
+    pub(super) fn step_here(&mut self) -> Result<std::vec::Drain<'_, Piece>, Error> {
+        self.pieces.clear();
+        self.steps = self.steps.wrapping_add(1);
         if !self.sequences.is_empty() {
             let lent = self.lent.as_mut().ok_or_else(Error::not_loaded)?;
             let turn = Turn {
                 lent,
                 sequences: &mut self.sequences,
                 cache: &mut self.cache,
+                prompt_chunk: self.prompt_chunk,
                 batch: &mut self.batch,
+                asking: &mut self.asking,
                 pieces: &mut self.pieces,
                 turns: &mut self.turns,
                 slot: self.model.slot(),
                 pulse: self.model.pulse(),
+                step: self.steps,
             };
             if let Err(error) = turn.run() {
-                self.sequences.clear();
-                self.cache.spoil();
+                self.spoil();
                 return Err(error);
             }
         }
@@ -326,10 +335,7 @@ impl Session {
 
     /// Texts that can run at once.
     pub fn n_seq_max(&self) -> usize {
-        match &self.lent {
-            Some(lent) => lent.room.sequences,
-            None => Room::of(&self.model.placement().context).sequences,
-        }
+        self.room().sequences
     }
 
     /// Stops a step that another thread is waiting for, which then returns an error. It stays good when the model is placed anew.
@@ -362,11 +368,14 @@ struct Turn<'a> {
     lent: &'a mut Lent,
     sequences: &'a mut Vec<Sequence>,
     cache: &'a mut Cache,
+    prompt_chunk: PromptChunk,
     batch: &'a mut Batch,
+    asking: &'a mut Vec<Asking>,
     pieces: &'a mut Vec<Piece>,
     turns: &'a mut Turns,
     slot: &'a ContextSlot,
     pulse: &'a Pulse,
+    step: u64,
 }
 
 impl Turn<'_> {
@@ -402,24 +411,50 @@ impl Turn<'_> {
         }
     }
 
-    /// Computes the next tokens of every text whose adapters' turn it is.
-    fn compute(&mut self) -> Result<(), Error> {
-        let context = &mut self.lent.context;
+    /// Puts the next tokens of every text whose adapters' turn it is into the batch: one of each that is being generated, and what there
+    /// is room for of prompts.
+    fn fill(&mut self) -> Result<(), Error> {
         let scales = self.turns.next(self.sequences);
-        self.slot.adapt(context, scales)?;
+        self.slot.adapt(&mut self.lent.context, scales)?;
         self.batch.clear();
-        let mut free = context.n_batch() as usize;
-        let with_these = self.sequences.iter().filter(|it| it.scales() == scales);
-        let mut after = with_these.count();
-        for sequence in self.sequences.iter_mut() {
-            if sequence.scales() != scales {
-                sequence.wait();
-                continue;
+        self.asking.clear();
+        let wanted = |sequence: &Sequence| match sequence.scales() == scales {
+            true => sequence.wanted(),
+            false => 0,
+        };
+        let mut others = 0;
+        for sequence in self.sequences.iter() {
+            match wanted(sequence) {
+                wanted @ 0..=1 => others += wanted,
+                wanted => self.asking.push(Asking::new(wanted, sequence.favoured)),
             }
-            // The others need one token each.
-            after -= 1;
-            free -= sequence.queue(self.batch, free - after);
         }
+        let context = &self.lent.context;
+        let tokens = self.prompt_chunk.tokens(context, others);
+        share(self.asking, tokens, self.step);
+        let mut shares = self.asking.iter();
+        let mut free = context.n_batch() as usize;
+        for sequence in self.sequences.iter_mut() {
+            let tokens = match wanted(sequence) {
+                wanted @ 0..=1 => wanted.min(free),
+                _ => shares.next().map_or(0, |share| {
+                    sequence.favoured = share.favoured;
+                    share.given
+                }),
+            };
+            free = free.saturating_sub(tokens);
+            sequence.queue(self.batch, tokens);
+        }
+        Ok(())
+    }
+
+    /// Computes the next tokens of every text whose turn it is.
+    fn compute(&mut self) -> Result<(), Error> {
+        self.fill()?;
+        if self.batch.is_empty() {
+            return Ok(());
+        }
+        let context = &mut self.lent.context;
         if context.kv_unified() {
             // What idle texts have left lies in the same cells.
             let wanted: usize = self.sequences.iter().map(Sequence::len).sum();

@@ -19,15 +19,18 @@ pub(super) struct Turns {
 impl Turns {
     /// Chooses the set of the next batch: the one at hand until it has had its turn, then that of the text that has waited longest.
     pub(super) fn next(&mut self, sequences: &mut [Sequence]) -> &Scales {
-        let is_wanted = sequences.iter().any(|it| *it.scales() == self.current);
-        let others_wait = sequences.iter().any(|it| *it.scales() != self.current);
+        // A text that is paused takes no turn.
+        let mut waiting = sequences.iter().filter(|it| it.wanted() > 0);
+        let is_wanted = waiting.clone().any(|it| *it.scales() == self.current);
+        let others_wait = waiting.any(|it| *it.scales() != self.current);
         if is_wanted && (!others_wait || self.left > 0) {
             self.left = self.left.saturating_sub(u32::from(others_wait));
             return &self.current;
         }
         // Of several that have waited as long, the first.
-        let longest = sequences.iter().map(Sequence::waited).max();
-        let mut next = sequences.iter().filter(|it| Some(it.waited()) == longest);
+        let waiting = sequences.iter().filter(|it| it.wanted() > 0);
+        let longest = waiting.clone().map(Sequence::turns_waited).max();
+        let mut next = waiting.filter(|it| Some(it.turns_waited()) == longest);
         if let Some(next) = next.next() {
             self.current = next.scales().clone();
         }
