@@ -16,8 +16,8 @@ pub(crate) struct Step {
     run: fn(&Workspace) -> Result<()>,
 }
 
-/// The program `autoplace` is behind a feature. Whatever builds the workspace names it, `demo` too, so that all share what they build.
-pub(crate) const WITH_PROGRAM: &str = "--features=autoplace/cli";
+/// The program `autoplace` is behind a feature, and so is some of the library. Whatever builds the workspace names it, `demo` too, so that all share what they build.
+pub(crate) const WITH_PROGRAM: &str = "--features=autoplace/cli,autoplace/schemars,autoplace/async";
 
 /// All of them. The selections of packages and features are few on purpose: each further one compiles the dependencies anew.
 pub(crate) const STEPS: &[Step] = &[
