@@ -95,6 +95,11 @@ impl Sequence {
         })
     }
 
+    /// Whether its text is held to a constraint.
+    pub(super) fn is_constrained(&self) -> bool {
+        self.matcher.is_some()
+    }
+
     /// Holds its text to a constraint, from the beginning.
     pub(super) fn hold_to(&mut self, matcher: Matcher) {
         self.matcher = Some(matcher);

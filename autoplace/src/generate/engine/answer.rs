@@ -17,6 +17,8 @@ pub(super) type Message = Result<(Piece, Statistics), Error>;
 /// A text of an [`Engine`](super::Engine): an iterator of whole characters, and with the feature `async` a `Stream`. Dropping it cancels
 /// the text within one token, or takes it out of the queue.
 ///
+/// A text that ended before it was what its constraint has it be ends with [`Error::Incomplete`].
+///
 /// After the end or an error it stays at `None`; [`finish_reason`](Self::finish_reason) tells which end it was.
 #[derive(Debug)]
 pub struct Answer {
@@ -25,6 +27,10 @@ pub struct Answer {
     arrival: u64,
     finished: Option<FinishReason>,
     statistics: Statistics,
+    /// The whole text, where it is held to a constraint.
+    text: Option<String>,
+    /// What ended a text that is not what its constraint has it be: still to be told.
+    limit: Option<FinishReason>,
 }
 
 impl Answer {
@@ -33,6 +39,7 @@ impl Answer {
         shared: Arc<Shared>,
         arrival: u64,
         statistics: Statistics,
+        is_constrained: bool,
     ) -> Self {
         Self {
             receiver,
@@ -40,6 +47,8 @@ impl Answer {
             arrival,
             finished: None,
             statistics,
+            text: is_constrained.then(String::new),
+            limit: None,
         }
     }
 
@@ -89,9 +98,17 @@ impl Answer {
         loop {
             match ready!(self.poll_piece(context)) {
                 Some(Ok(piece)) if piece.text.is_empty() => {}
+                None => return Poll::Ready(self.incomplete().map(Err)),
                 piece => return Poll::Ready(piece.map(|piece| piece.map(|piece| piece.text))),
             }
         }
+    }
+
+    /// Says once that the text is not what its constraint has it be.
+    fn incomplete(&mut self) -> Option<Error> {
+        let limit = self.limit.take()?;
+        let text = self.text.take().unwrap_or_default();
+        Some(Error::Incomplete { limit, text })
     }
 
     fn take(&mut self, message: Option<Message>) -> Result<Piece, Error> {
@@ -99,6 +116,11 @@ impl Answer {
             Ok((piece, statistics)) => {
                 self.statistics = statistics;
                 self.finished = piece.end.map(|end| end.reason);
+                let missed = piece.end.filter(|end| !end.meets_constraint);
+                self.limit = missed.map(|end| end.reason);
+                if let Some(text) = &mut self.text {
+                    text.push_str(&piece.text);
+                }
                 Ok(piece)
             }
             Err(error) => {

@@ -265,6 +265,7 @@ impl Shared {
         // As `Text::id`.
         sequence.id = SequenceId(arrival);
         let statistics = sequence.statistics();
+        let is_constrained = sequence.is_constrained();
         let writer = Waker::from(Arc::clone(&self.bell));
         let (answer, receiver) = channel(self.ahead, writer);
         state.waiting.push_back(Waiting {
@@ -284,7 +285,13 @@ impl Shared {
         // There may be more than one place.
         call(state);
         self.bell.ring();
-        Answer::new(receiver, Arc::clone(self), arrival, statistics)
+        Answer::new(
+            receiver,
+            Arc::clone(self),
+            arrival,
+            statistics,
+            is_constrained,
+        )
     }
 
     /// Checks a request, and makes a text of it that holds nothing of the model.
