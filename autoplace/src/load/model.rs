@@ -105,13 +105,14 @@ impl Model {
         let Loaded {
             native,
             context,
+            draft,
             params,
             placed,
         } = loaded;
         Self {
             inner: Arc::new(Inner {
                 recipe,
-                slot: ContextSlot::new(native, context, params),
+                slot: ContextSlot::new(native, context, params, draft),
                 remote: None,
                 placed: RwLock::new(Arc::new(placed)),
                 requested: Requested::default(),
@@ -276,10 +277,11 @@ impl Model {
         let Loaded {
             native,
             context,
+            draft,
             params,
             placed,
         } = loaded;
-        slot.refill(native, params);
+        slot.refill(native, params, draft);
         *self.placed_mut() = Arc::new(placed);
         self.pulse().placed_anew();
         Ok(context)

@@ -4,6 +4,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use llama_sys::{Context, ContextParams, Model, SeqId, Token};
 
+use super::draft::Draft;
 use super::{Error, warm_up};
 
 /// Holds the model underneath, and its context while nobody uses it.
@@ -17,6 +18,8 @@ struct Held {
     /// The model, and what its context is made with; `None` after a re-placement that failed.
     native: Option<(Model, ContextParams)>,
     context: State,
+    /// The draft while nobody uses it.
+    draft: Option<Draft>,
 }
 
 #[derive(Debug)]
@@ -45,11 +48,17 @@ pub(crate) struct Remembered {
 }
 
 impl ContextSlot {
-    pub(super) fn new(native: Model, context: Context, params: ContextParams) -> Self {
+    pub(super) fn new(
+        native: Model,
+        context: Context,
+        params: ContextParams,
+        draft: Option<Draft>,
+    ) -> Self {
         Self {
             held: Mutex::new(Held {
                 native: Some((native, params)),
                 context: State::Ready(context, Contents::Unknown),
+                draft,
             }),
         }
     }
@@ -60,6 +69,7 @@ impl ContextSlot {
             held: Mutex::new(Held {
                 native: None,
                 context: State::Missing,
+                draft: None,
             }),
         }
     }
@@ -107,16 +117,29 @@ impl ContextSlot {
         self.held().context = State::Ready(context, contents);
     }
 
+    /// Lends the draft, if there is one, to whoever has the context.
+    pub(crate) fn take_draft(&self) -> Result<Option<Draft>, Error> {
+        let draft = self.held().draft.take();
+        draft.map(Draft::usable).transpose()
+    }
+
+    /// Takes the draft back.
+    pub(crate) fn give_back_draft(&self, draft: Draft) {
+        self.held().draft = Some(draft);
+    }
+
     /// Lets go of the model underneath, whose context was lent and is no more. Nothing can be lent until it is refilled.
     pub(super) fn release(&self) {
         let mut held = self.held();
         held.native = None;
+        held.draft = None;
         held.context = State::Missing;
     }
 
     /// Takes another model; its context is lent.
-    pub(super) fn refill(&self, native: Model, params: ContextParams) {
+    pub(super) fn refill(&self, native: Model, params: ContextParams, draft: Option<Draft>) {
         let mut held = self.held();
+        held.draft = draft;
         held.native = Some((native, params));
         held.context = State::Lent;
     }
