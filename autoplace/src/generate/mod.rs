@@ -12,6 +12,7 @@ mod replace;
 mod sampling;
 mod sequence;
 mod session;
+mod speculative;
 mod stats;
 mod stream;
 mod text;
@@ -22,14 +23,17 @@ pub use prompt::Prompt;
 pub use replace::{Replaced, Resumed};
 pub use sampling::Sampling;
 pub use session::{End, FinishReason, Piece, SequenceId, Session};
+pub use speculative::{DraftsOff, Speculation};
 pub use stats::Statistics;
 pub(crate) use stream::LocalStream;
 pub use token_stream::{AbortHandle, TokenStream};
 
 use llama_sys::Token;
 use serde::{Deserialize, Serialize};
+use speculative::CustomDrafter;
 
 use crate::load::Model;
+use crate::worker;
 
 /// A generation being described: finish it with [`stream`](Self::stream) or [`text`](Self::text).
 #[derive(Debug, Clone)]
@@ -48,6 +52,11 @@ pub(crate) struct Spec {
     sampling: Sampling,
     stops: Vec<String>,
     limits: Limits,
+    #[serde(default)]
+    speculation: Speculation,
+    /// Not for a worker.
+    #[serde(skip)]
+    drafter: Option<CustomDrafter>,
 }
 
 /// How far a text goes, and what of it is shown.
@@ -74,6 +83,8 @@ impl Model {
                     max_tokens: usize::MAX,
                     special: false,
                 },
+                speculation: Speculation::Off,
+                drafter: None,
             },
         }
     }
@@ -159,6 +170,10 @@ impl Generate {
     /// the model's worker process has died or cannot be started again.
     pub fn stream(self) -> Result<TokenStream, Error> {
         if self.model.is_elsewhere() {
+            if self.spec.drafter.is_some() {
+                let what = "the guessing of its tokens";
+                return Err(worker::Error::Elsewhere { what }.into());
+            }
             return remote::RemoteStream::new(self.model, self.spec).map(TokenStream::from);
         }
         self.stream_here(Vec::new()).map(TokenStream::from)

@@ -10,6 +10,7 @@ use super::cache::Cache;
 use super::error::Error;
 use super::replace::Replaced;
 use super::sequence::Sequence;
+use super::speculative::{self, DraftModel};
 use super::stats::Statistics;
 use crate::load::{Model, Pulse};
 use crate::memory::ContextParams;
@@ -85,6 +86,8 @@ pub struct Session {
     pub(super) sequences: Vec<Sequence>,
     /// What the context holds besides.
     pub(super) cache: Cache,
+    /// What drafts for the model, if it is loaded.
+    pub(super) draft: Option<DraftModel>,
     pub(super) abort: AbortHandle,
     pub(super) last_replaced: Option<Result<Replaced, Error>>,
     batch: Batch,
@@ -165,6 +168,10 @@ impl Model {
         }
         Ok(Session {
             model: self.clone(),
+            draft: self
+                .slot()
+                .take_draft()?
+                .map(|it| DraftModel::new(it, context.abort_handle())),
             abort: context.abort_handle(),
             lent: Some(Lent::new(context, &self.placement().context)),
             sequences: Vec::new(),
@@ -237,8 +244,9 @@ impl Session {
         Ok(id)
     }
 
-    /// Computes one batch and returns what it adds to the texts: a piece for each that runs, but for those whose prompt is not done. Of
-    /// a long prompt, a batch holds as many tokens as the other texts leave of `n_batch`.
+    /// Computes one batch and returns what it adds to the texts: a piece for each that runs, but for those whose prompt is not done, and one
+    /// more for each [guess](Generate::speculate) that came true. Of a long prompt, a batch holds as many tokens as the other texts leave
+    /// of `n_batch`.
     ///
     /// Texts end by themselves: the last piece says so, and the text is no longer in the session.
     ///
@@ -257,6 +265,7 @@ impl Session {
                 lent,
                 sequences: &mut self.sequences,
                 cache: &mut self.cache,
+                draft: self.draft.as_mut(),
                 batch: &mut self.batch,
                 pieces: &mut self.pieces,
                 pulse: self.model.pulse(),
@@ -327,6 +336,9 @@ impl Drop for Session {
             sequence.leave(&mut cache);
         }
         let slot = self.model.slot();
+        if let Some(draft) = self.draft.take() {
+            slot.give_back_draft(draft.into_inner());
+        }
         slot.give_back(lent.context, cache.into_contents());
     }
 }
@@ -336,6 +348,7 @@ struct Turn<'a> {
     lent: &'a mut Lent,
     sequences: &'a mut Vec<Sequence>,
     cache: &'a mut Cache,
+    draft: Option<&'a mut DraftModel>,
     batch: &'a mut Batch,
     pieces: &'a mut Vec<Piece>,
     pulse: &'a Pulse,
@@ -351,10 +364,13 @@ impl Turn<'_> {
             return Ok(());
         }
         let begun = Instant::now();
-        self.compute()?;
+        let is_steady = self.compute()?;
         let computed = begun.elapsed();
         let alone = self.alone();
         self.choose(begun, computed)?;
+        if is_steady {
+            self.learn(begun.elapsed());
+        }
         if let (Some((depth, before)), [only]) = (alone, &**self.sequences) {
             let took = only.statistics().generation_time.saturating_sub(before);
             self.pulse.token(took, depth);
@@ -374,8 +390,8 @@ impl Turn<'_> {
         }
     }
 
-    /// Computes the next tokens of every text.
-    fn compute(&mut self) -> Result<(), Error> {
+    /// Computes the next tokens of every text. Returns whether guesses are to be judged by the time that it takes.
+    fn compute(&mut self) -> Result<bool, Error> {
         let context = &mut self.lent.context;
         self.batch.clear();
         let mut free = context.n_batch() as usize;
@@ -385,9 +401,14 @@ impl Turn<'_> {
             after -= 1;
             free -= sequence.queue(self.batch, free - after);
         }
+        let queued = self.batch.len();
+        let model = self.draft.as_deref_mut();
+        let is_steady = speculative::draft(self.lent, model, self.sequences, self.batch)?;
+        let context = &mut self.lent.context;
         if context.kv_unified() {
             // What idle texts have left lies in the same cells.
-            let wanted: usize = self.sequences.iter().map(Sequence::len).sum();
+            let drafted = self.batch.len() - queued;
+            let wanted: usize = self.sequences.iter().map(Sequence::len).sum::<usize>() + drafted;
             let all = self.lent.room.all;
             self.cache.make_room(context, all.saturating_sub(wanted))?;
         }
@@ -402,10 +423,10 @@ impl Turn<'_> {
         if self.sequences.iter().any(Sequence::ends_prompt) {
             context.synchronize()?;
         }
-        Ok(())
+        Ok(is_steady)
     }
 
-    /// Chooses the next token of every text of which all is computed. `computed`: how long that took from `begun` on.
+    /// Chooses the next token of every text of which all is computed, and those after it as long as they were guessed. `computed`: how long that took from `begun` on.
     fn choose(&mut self, begun: Instant, computed: Duration) -> Result<(), Error> {
         let Lent {
             context,
@@ -415,16 +436,32 @@ impl Turn<'_> {
         let mut used: usize = self.sequences.iter().map(Sequence::len).sum();
         for sequence in self.sequences.iter_mut() {
             sequence.computed(computed);
-            let Some(token) = sequence.choose(context)? else {
-                continue;
-            };
-            let took = begun.elapsed().saturating_sub(computed);
-            let full = sequence.len() >= room.each || used >= room.all;
-            let piece = sequence.take(token, took, vocab, full)?;
-            used += usize::from(piece.end.is_none());
-            self.pieces.push(piece);
+            let mut told = computed;
+            while let Some(token) = sequence.choose(context)? {
+                let now = begun.elapsed();
+                let took = now.saturating_sub(told);
+                told = now;
+                let full = sequence.len() >= room.each || used >= room.all;
+                let piece = sequence.take(token, took, vocab, full)?;
+                let goes_on = piece.end.is_none();
+                used += usize::from(goes_on);
+                self.pieces.push(piece);
+                if !goes_on || !sequence.accepts(token) {
+                    break;
+                }
+            }
+            sequence.forget_draft(context)?;
         }
         Ok(())
+    }
+
+    /// Tells every text what the step took, and how many tokens it gave to it.
+    fn learn(&mut self, took: Duration) {
+        for sequence in self.sequences.iter_mut() {
+            let of_it = |piece: &&Piece| piece.sequence == sequence.id;
+            let tokens = self.pieces.iter().filter(of_it).count();
+            sequence.step_took(took, tokens);
+        }
     }
 
     /// Takes the texts that have ended out of the session. What the context holds of them stays.

@@ -99,12 +99,14 @@ impl LocalStream {
                 self.finished = Some(end.reason);
                 end.statistics
             }
-            None => self.session.statistics(piece.sequence).unwrap_or_default(),
+            // It has ended already where that is in a piece that was not asked for yet.
+            None => (self.session.statistics(piece.sequence)).unwrap_or(self.statistics),
         };
         // A token that ends the generation is not one of the text.
-        if self.statistics.generated_tokens > self.tokens.len() {
+        if self.finished != Some(FinishReason::EndOfGeneration) {
             self.tokens.extend(piece.token);
         }
+        self.statistics.generated_tokens = self.tokens.len();
     }
 }
 
