@@ -26,6 +26,7 @@ fn main() {
             first,
             second,
             speed_ratio,
+            ..
         } = paired(&mut (), |()| generate(&there), |()| generate(&here));
         println!(
             "{threads} thread(s), {rounds} rounds of up to {TOKENS} tokens: in a worker {first:.2} us/token, in this process \

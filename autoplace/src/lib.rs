@@ -9,6 +9,8 @@ extern crate self as autoplace;
 
 pub mod chat;
 #[cfg(feature = "llama")]
+pub mod embed;
+#[cfg(feature = "llama")]
 pub mod generate;
 pub mod gguf;
 mod json;
@@ -29,6 +31,8 @@ pub mod worker;
 #[doc = include_str!("../README.md")]
 struct Readme;
 
+#[cfg(feature = "llama")]
+pub use embed::Embedder;
 #[cfg(feature = "llama")]
 pub use load::{Model, ModelBuilder};
 pub use plan::{Plan, Planner};

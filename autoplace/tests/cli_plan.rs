@@ -566,6 +566,33 @@ fn an_error_is_one_line_whatever_the_model_is_called() {
 }
 
 #[test]
+fn embeddings_are_planned_by_llama_cpp_alone() {
+    // The vectors and logits of all tokens are the host's.
+    let results = |more: &[&str]| {
+        let json = plan_json(&demo(), &[&["--gpu", "SIM 8G=8GiB"], more].concat());
+        bytes(&json["devices"][1]["compute"])
+    };
+    let whole = results(&["--embeddings"]);
+    assert!(whole > results(&[]));
+    assert!(results(&["--embeddings=mean", "--ctx", "64"]) < whole);
+    let path = demo();
+    let said = plan(&path, &["--ngl", "0", "--embeddings", "--ctx", "100"]);
+    // As many tokens for each of 16 texts.
+    assert!(
+        said.contains("texts of up to 112 tokens, 16 of them"),
+        "{said}"
+    );
+    let emit = ["--ngl", "0", "--embeddings=last", "--emit", "llama.cpp"];
+    let command = plan(&path, &emit);
+    for part in ["--embeddings", "--pooling last", "-np 16"] {
+        assert!(command.contains(part), "{command}");
+    }
+    let without_probe = ["plan", &path, "--embeddings", "--no-probe"];
+    fails(&without_probe, 1, &["embeddings"]);
+    misused(&["--embeddings=median"], &["median"]);
+}
+
+#[test]
 fn help_and_version_are_no_errors() {
     let help = autoplace(&["plan", "--help"]);
     assert_eq!(

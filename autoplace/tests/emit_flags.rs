@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use autoplace::machine::{Gpu, Host, Machine, gib};
-use autoplace::memory::{KvType, Place, TensorOverride};
+use autoplace::memory::{KvType, Place, Pooling, TensorOverride};
 use autoplace::plan::{Plan, Planner, Tool};
 use shapes::LLAMA_70B;
 
@@ -66,6 +66,7 @@ fn every_flag_of_llama_server_is_in_its_source() {
     let source = arguments();
     let mut plan = plan();
     let mut seen = 0;
+    plan.context.embeddings = Some(Pooling::Mean);
     for unified in [false, true] {
         plan.context.kv_unified = unified;
         let text = plan.emit(Tool::LlamaCpp).unwrap();
@@ -75,7 +76,7 @@ fn every_flag_of_llama_server_is_in_its_source() {
             seen += 1;
         }
     }
-    assert!(seen >= 2 * 17, "{seen} flags");
+    assert!(seen >= 2 * 19, "{seen} flags");
 }
 
 #[test]

@@ -7,7 +7,7 @@ mod native_support;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use autoplace::generate::{self, FinishReason, Generate, TokenStream};
+use autoplace::generate::{self, FinishReason, Generate, SamplerKind, TokenStream};
 use autoplace::llama_sys;
 use autoplace::plan::{self, GpuLayers, SavedPlan};
 use autoplace::worker;
@@ -166,6 +166,8 @@ fn refusals_have_their_own_types() {
         model.generate(PROMPT).temperature(f32::NAN),
         model.generate(PROMPT).temperature(-0.5),
         model.generate(PROMPT).top_p(1.5),
+        model.generate(PROMPT).dry(-1.0),
+        model.generate(PROMPT).logit_bias(1 << 30, 1.0),
     ] {
         let refused = bad.stream();
         let is_parameter = matches!(
@@ -176,6 +178,23 @@ fn refusals_have_their_own_types() {
         );
         assert!(is_parameter, "{refused:?}");
     }
+    let several = model.generate(PROMPT).logit_bias_text("a b", 1.0).stream();
+    let several = several.map(drop).unwrap_err();
+    assert!(
+        matches!(several, generate::Error::NotOneToken { .. }),
+        "{several:?}"
+    );
+    let many = model.generate(PROMPT).logprobs(1000).stream();
+    let many = many.map(drop).unwrap_err();
+    assert!(
+        matches!(many, generate::Error::TooManyLogprobs { asked: 1000, .. }),
+        "{many:?}"
+    );
+    let closure = model.generate(PROMPT).sampler(|_, _| 0).stream();
+    assert!(matches!(
+        closure,
+        Err(generate::Error::Worker(worker::Error::Elsewhere { .. }))
+    ));
     model.generate(PROMPT).max_tokens(2).text().unwrap();
 
     let too_many = builder(program()).gpu_layers(GpuLayers::Exactly(3)).load();
@@ -287,6 +306,12 @@ mod deaths {
         match kind {
             0 => text.temperature(0.0),
             1 => text.seed(3).temperature(1.2),
+            // What these draw and remember depends on the logits.
+            3 => text
+                .seed(5)
+                .xtc(0.5, 0.1)
+                .samplers([SamplerKind::Xtc])
+                .adaptive_p(0.3),
             _ => text
                 .seed(4)
                 .temperature(1.0)
@@ -312,7 +337,7 @@ mod deaths {
     #[test]
     fn a_worker_killed_at_any_token_loses_none_and_doubles_none() {
         let here = load_demo();
-        for kind in 0..3 {
+        for kind in 0..4 {
             let expected = describe(&here, kind).text().unwrap();
             let model = resuming(1);
             for pieces in (0..130).step_by(if kind == 0 { 3 } else { 13 }) {

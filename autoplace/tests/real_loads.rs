@@ -9,19 +9,15 @@ mod real_loads_support;
 mod sim_support;
 mod synthetic;
 
-use std::path::Path;
-
 use autoplace::gguf::Header;
 use autoplace::llama_sys::Context;
 use autoplace::llama_sys::sim::{Rules, SimGpu};
 use autoplace::load::NativeProbe;
 use autoplace::machine::{Gpu, Host, Machine, gib};
-use autoplace::memory::{
-    Breakdown, BufferBytes, ContextParams, Headroom, Place, Split, TensorOverride,
-};
+use autoplace::memory::{ContextParams, Headroom, Place, Split, TensorOverride};
 use autoplace::plan::{GpuLayers, Planner, Policy, Request};
 use autoplace::profile::ModelProfile;
-use real_loads_support::{Bytes, Card, Placement, decode, load, settings};
+use real_loads_support::{Card, Placement, compare, load, settings};
 use sim_support::alone;
 
 #[test]
@@ -55,78 +51,6 @@ fn a_probe_is_the_real_load_to_the_byte() {
         failures.len(),
         shown.join("\n")
     );
-}
-
-/// One model on new cards, probed, loaded and computed with.
-fn compare(
-    path: &Path,
-    probe: &NativeProbe,
-    placement: &Placement,
-    params: &ContextParams,
-) -> Result<(), String> {
-    let cards: Vec<Card> = placement.cards.iter().map(Card::new).collect();
-    let gpus: Vec<&Gpu> = cards.iter().map(|card| &card.gpu).collect();
-    let probed = probe
-        .breakdown(&gpus, params, &placement.split)
-        .map_err(|error| format!("probe: {error}"))?;
-    for card in &cards {
-        if card.sim.used() > 0 {
-            return Err(format!("the probe left {} bytes", card.sim.used()));
-        }
-    }
-    // Before the real load the cards are new, so that what they counted at most is the load's.
-    let peaks: Vec<u64> = cards.iter().map(|card| card.sim.peak()).collect();
-
-    let model = load(path, &cards, &placement.split, params);
-    let model = model.map_err(|error| format!("load: {error}"))?;
-    let context = Context::new(&model, native_params::context(params));
-    let mut context = context.map_err(|error| format!("context: {error}"))?;
-    if context.copies() != probed.copies {
-        return Err(format!(
-            "{} copies, probed {}",
-            context.copies(),
-            probed.copies
-        ));
-    }
-    check("at first", &probed, &context, &cards)?;
-    decode(&mut context).map_err(|error| format!("prompt: {error}"))?;
-    check("after the prompt and a token", &probed, &context, &cards)?;
-    for ((card, sum), probe_peak) in cards.iter().zip(&probed.footprints.gpus).zip(peaks) {
-        let peak = card.sim.peak();
-        if peak > sum.total().max(probe_peak) {
-            return Err(format!("{peak} bytes at the most, probed {}", sum.total()));
-        }
-    }
-    drop(context);
-    drop(model);
-    match cards.iter().map(|card| card.sim.used()).sum() {
-        0 => Ok(()),
-        left => Err(format!("{left} bytes stay after everything is dropped")),
-    }
-}
-
-/// The probe, llama.cpp's own account, and what the cards count.
-fn check(when: &str, probed: &Breakdown, context: &Context, cards: &[Card]) -> Result<(), String> {
-    let real = Bytes::of_real(&context.memory_breakdown().unwrap());
-    let ours = Bytes::of_probe(probed);
-    if ours != real {
-        return Err(format!("{when}: probed {ours:?}\n    loaded {real:?}"));
-    }
-    for (index, card) in cards.iter().enumerate() {
-        let rows = probed
-            .rows
-            .iter()
-            .filter(|row| row.place == Place::Gpu(index));
-        let rows: u64 = rows.map(BufferBytes::total).sum();
-        let sum = probed.footprints.gpus[index].total();
-        if (card.sim.used(), sum) != (rows, rows) {
-            return Err(format!(
-                "{when}: card {index} counts {}, the rows {rows}, the sums {sum}",
-                card.sim.used()
-            ));
-        }
-    }
-    Ok(())
 }
 
 #[test]

@@ -232,6 +232,27 @@ fn texts_side_by_side_are_what_they_are_alone() {
     }
 }
 
+#[cfg(feature = "constraints")]
+#[test]
+fn a_constraint_holds_for_what_is_guessed_too() {
+    let model = load_exact();
+    let prompt = tokens(&model, PROMPT);
+    for seed in 0..4 {
+        let held = || {
+            let digits = autoplace::generate::Constraint::regex("[0-9]{2}(, [0-9]{2}){6}");
+            seeded(&model, seed).constraint(digits)
+        };
+        let (plain, _) = alone(&model, held());
+        assert_eq!(plain.text.len(), 26, "{plain:?}");
+        for noise in [0, 1 + seed] {
+            let oracle = oracle(&prompt, &plain.tokens, noise);
+            let (told, statistics) = alone(&model, held().draft_with(oracle));
+            assert_eq!(told, plain);
+            assert!(statistics.accepted_tokens > 0, "{statistics:?}");
+        }
+    }
+}
+
 #[test]
 fn a_model_without_room_for_guesses_says_so() {
     let model = load_with(request(1024, 1, 0));

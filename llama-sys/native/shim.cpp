@@ -292,6 +292,38 @@ bool shim_context_reserve(llama_context * ctx, uint32_t n_tokens, shim_error * e
     });
 }
 
+// Embeddings.
+
+void shim_model_embedding_shape(const llama_model * model, shim_embedding_shape * shape) {
+    // The last matrix of the head decides its outputs (llama-graph.cpp, build_pooling).
+    const ggml_tensor * head = model->cls_out ? model->cls_out : model->cls;
+    shape->n_embd_out  = model->hparams.n_embd_out();
+    shape->n_cls_out   = model->hparams.n_cls_out;
+    shape->n_head_out  = head ? (uint32_t) head->ne[1] : 0;
+    shape->n_positions = model->pos_embd ? (uint32_t) model->pos_embd->ne[1] : 0;
+    shape->pooling     = model->hparams.pooling_type;
+}
+
+int32_t shim_encode(llama_context * ctx, const llama_batch * batch, shim_error * error) {
+    return checked(error, (int32_t) -3, [&] { return llama_encode(ctx, *batch); });
+}
+
+float * shim_embeddings_seq(llama_context * ctx, llama_seq_id seq, shim_error * error) {
+    return checked(error, (float *) nullptr, [&] {
+        llama_synchronize(ctx);
+        guard on;
+        return llama_get_embeddings_seq(ctx, seq);
+    });
+}
+
+float * shim_embeddings_ith(llama_context * ctx, int32_t index, shim_error * error) {
+    return checked(error, (float *) nullptr, [&] {
+        llama_synchronize(ctx);
+        guard on;
+        return llama_get_embeddings_ith(ctx, index);
+    });
+}
+
 bool shim_memory_clear(llama_context * ctx, bool data, shim_error * error) {
     return guarded(error, false, [&] { llama_memory_clear(llama_get_memory(ctx), data); return true; });
 }
@@ -338,16 +370,24 @@ bool shim_sampler_add(llama_sampler * chain, llama_sampler * sampler, shim_error
     return added;
 }
 
-llama_sampler * shim_sampler_new(shim_sampler_kind kind, int32_t count, float value, uint32_t seed, shim_error * error) {
+llama_sampler * shim_sampler_new(const shim_sampler_params * params, shim_error * error) {
     return guarded(error, (llama_sampler *) nullptr, [&]() -> llama_sampler * {
-        switch (kind) {
-            case SHIM_SAMPLER_KIND_GREEDY:  return llama_sampler_init_greedy();
-            case SHIM_SAMPLER_KIND_DIST:    return llama_sampler_init_dist(seed);
-            case SHIM_SAMPLER_KIND_TOP_K:   return llama_sampler_init_top_k(count);
-            case SHIM_SAMPLER_KIND_TOP_P:   return llama_sampler_init_top_p(value, 1);
-            case SHIM_SAMPLER_KIND_MIN_P:   return llama_sampler_init_min_p(value, 1);
-            case SHIM_SAMPLER_KIND_TYPICAL: return llama_sampler_init_typical(value, 1);
-            case SHIM_SAMPLER_KIND_TEMP:    return llama_sampler_init_temp(value);
+        const shim_sampler_params & p = *params;
+        const float * const v = p.values;
+        switch (p.kind) {
+            case SHIM_SAMPLER_KIND_GREEDY:      return llama_sampler_init_greedy();
+            case SHIM_SAMPLER_KIND_DIST:        return llama_sampler_init_dist(p.seed);
+            case SHIM_SAMPLER_KIND_TOP_K:       return llama_sampler_init_top_k(p.count);
+            case SHIM_SAMPLER_KIND_TOP_P:       return llama_sampler_init_top_p(v[0], p.min_keep);
+            case SHIM_SAMPLER_KIND_MIN_P:       return llama_sampler_init_min_p(v[0], p.min_keep);
+            case SHIM_SAMPLER_KIND_TYPICAL:     return llama_sampler_init_typical(v[0], p.min_keep);
+            case SHIM_SAMPLER_KIND_TEMP:        return llama_sampler_init_temp(v[0]);
+            case SHIM_SAMPLER_KIND_TEMP_EXT:    return llama_sampler_init_temp_ext(v[0], v[1], v[2]);
+            case SHIM_SAMPLER_KIND_TOP_N_SIGMA: return llama_sampler_init_top_n_sigma(v[0]);
+            case SHIM_SAMPLER_KIND_XTC:         return llama_sampler_init_xtc(v[0], v[1], p.min_keep, p.seed);
+            case SHIM_SAMPLER_KIND_MIROSTAT:    return llama_sampler_init_mirostat(p.n_vocab, p.seed, v[0], v[1], p.count);
+            case SHIM_SAMPLER_KIND_MIROSTAT_V2: return llama_sampler_init_mirostat_v2(p.seed, v[0], v[1]);
+            case SHIM_SAMPLER_KIND_ADAPTIVE_P:  return llama_sampler_init_adaptive_p(v[0], v[1], p.seed);
         }
         return nullptr;
     });
@@ -383,6 +423,10 @@ llama_token shim_sampler_sample(llama_sampler * chain, llama_context * ctx, int3
         guard on;
         return llama_sampler_sample(chain, ctx, index);
     });
+}
+
+bool shim_sampler_apply(llama_sampler * chain, llama_token_data_array * candidates, shim_error * error) {
+    return guarded(error, false, [&] { llama_sampler_apply(chain, candidates); return true; });
 }
 
 bool shim_sampler_accept(llama_sampler * chain, llama_token token, shim_error * error) {

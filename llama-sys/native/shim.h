@@ -89,6 +89,23 @@ int32_t shim_context_copies(const struct llama_context * ctx);
 // Grows the compute buffers to what a graph of so many tokens takes at the context's full length. False where they find no room.
 bool    shim_context_reserve(struct llama_context * ctx, uint32_t n_tokens, struct shim_error * error);
 
+// Embeddings.
+
+// What decides how a model embeds.
+struct shim_embedding_shape {
+    uint32_t n_embd_out;  // width of an embedding
+    uint32_t n_cls_out;   // outputs of the classification head, as the header says
+    uint32_t n_head_out;  // outputs of the head that the file has; 0 without one
+    uint32_t n_positions; // rows of the table of learned positions; 0 without one
+    int32_t  pooling;     // the model's own: an enum llama_pooling_type, or whatever the header says
+};
+void    shim_model_embedding_shape(const struct llama_model * model, struct shim_embedding_shape * shape);
+// Returns llama_encode's result; not guarded, as shim_decode.
+int32_t shim_encode(struct llama_context * ctx, const struct llama_batch * batch, struct shim_error * error);
+// NULL when there is no such embedding.
+float * shim_embeddings_seq(struct llama_context * ctx, llama_seq_id seq, struct shim_error * error);
+float * shim_embeddings_ith(struct llama_context * ctx, int32_t index, struct shim_error * error);
+
 bool shim_memory_clear  (struct llama_context * ctx, bool data, struct shim_error * error);
 bool shim_memory_seq_rm (struct llama_context * ctx, llama_seq_id seq, llama_pos p0, llama_pos p1, struct shim_error * error);
 bool shim_memory_seq_cp (struct llama_context * ctx, llama_seq_id src, llama_seq_id dst, llama_pos p0, llama_pos p1, struct shim_error * error);
@@ -105,17 +122,31 @@ int32_t shim_token_to_piece(const struct llama_vocab * vocab, llama_token token,
 // Adds a sampler that was just made to a chain, whose it becomes; false (and the sampler freed) on failure. NULL is refused.
 struct llama_sampler * shim_sampler_chain(struct shim_error * error);
 bool shim_sampler_add(struct llama_sampler * chain, struct llama_sampler * sampler, struct shim_error * error);
+// What a sampler is made of. Each kind reads the numbers beside it.
 enum shim_sampler_kind {
-    SHIM_SAMPLER_KIND_GREEDY  = 0,
-    SHIM_SAMPLER_KIND_DIST    = 1, // seed
-    SHIM_SAMPLER_KIND_TOP_K   = 2, // count
-    SHIM_SAMPLER_KIND_TOP_P   = 3, // value
-    SHIM_SAMPLER_KIND_MIN_P   = 4, // value
-    SHIM_SAMPLER_KIND_TYPICAL = 5, // value
-    SHIM_SAMPLER_KIND_TEMP    = 6, // value
+    SHIM_SAMPLER_KIND_GREEDY      = 0,
+    SHIM_SAMPLER_KIND_DIST        = 1,  // seed
+    SHIM_SAMPLER_KIND_TOP_K       = 2,  // count: k
+    SHIM_SAMPLER_KIND_TOP_P       = 3,  // values: p; min_keep
+    SHIM_SAMPLER_KIND_MIN_P       = 4,  // values: p; min_keep
+    SHIM_SAMPLER_KIND_TYPICAL     = 5,  // values: p; min_keep
+    SHIM_SAMPLER_KIND_TEMP        = 6,  // values: temperature
+    SHIM_SAMPLER_KIND_TEMP_EXT    = 7,  // values: temperature, delta, exponent
+    SHIM_SAMPLER_KIND_TOP_N_SIGMA = 8,  // values: n
+    SHIM_SAMPLER_KIND_XTC         = 9,  // values: probability, threshold; min_keep, seed
+    SHIM_SAMPLER_KIND_MIROSTAT    = 10, // values: tau, eta; count: m, n_vocab, seed
+    SHIM_SAMPLER_KIND_MIROSTAT_V2 = 11, // values: tau, eta; seed
+    SHIM_SAMPLER_KIND_ADAPTIVE_P  = 12, // values: target, decay; seed
 };
-// A sampler with at most one number; the others are not looked at.
-struct llama_sampler * shim_sampler_new(enum shim_sampler_kind kind, int32_t count, float value, uint32_t seed, struct shim_error * error);
+struct shim_sampler_params {
+    enum shim_sampler_kind kind;
+    int32_t                count;
+    int32_t                n_vocab;
+    uint32_t               seed;
+    size_t                 min_keep;
+    float                  values[3];
+};
+struct llama_sampler * shim_sampler_new(const struct shim_sampler_params * params, struct shim_error * error);
 struct llama_sampler * shim_sampler_penalties(int32_t n_vocab, int32_t last_n, float repeat, float freq, float present, struct shim_error * error);
 struct llama_sampler * shim_sampler_logit_bias(int32_t n_vocab, int32_t n, const llama_logit_bias * bias, struct shim_error * error);
 bool                   shim_sampler_reset(struct llama_sampler * chain, struct shim_error * error);
@@ -123,6 +154,8 @@ struct llama_sampler * shim_sampler_grammar(const struct llama_vocab * vocab, co
 struct llama_sampler * shim_sampler_dry(const struct llama_vocab * vocab, float multiplier, float base, int32_t allowed_length,
                                         int32_t penalty_last_n, const char ** breakers, size_t n_breakers, struct shim_error * error);
 llama_token shim_sampler_sample(struct llama_sampler * chain, struct llama_context * ctx, int32_t index, struct shim_error * error);
+// Applies the chain to at least one candidate: filters, sorts and chooses in place, and may move `data` on within the array.
+bool        shim_sampler_apply (struct llama_sampler * chain, llama_token_data_array * candidates, struct shim_error * error);
 bool        shim_sampler_accept(struct llama_sampler * chain, llama_token token, struct shim_error * error);
 // Applies the chain `n` times to a single candidate and tells it of no token: random numbers are drawn as for `n` choices.
 bool        shim_sampler_skip  (struct llama_sampler * chain, size_t n, struct shim_error * error);

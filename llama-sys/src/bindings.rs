@@ -2083,6 +2083,30 @@ const _: () = {
     ["Offset of field: shim_tensor::is_host"]
         [::core::mem::offset_of!(shim_tensor, is_host) - 56usize];
 };
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct shim_embedding_shape {
+    pub n_embd_out: u32,
+    pub n_cls_out: u32,
+    pub n_head_out: u32,
+    pub n_positions: u32,
+    pub pooling: i32,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of shim_embedding_shape"][::core::mem::size_of::<shim_embedding_shape>() - 20usize];
+    ["Alignment of shim_embedding_shape"][::core::mem::align_of::<shim_embedding_shape>() - 4usize];
+    ["Offset of field: shim_embedding_shape::n_embd_out"]
+        [::core::mem::offset_of!(shim_embedding_shape, n_embd_out) - 0usize];
+    ["Offset of field: shim_embedding_shape::n_cls_out"]
+        [::core::mem::offset_of!(shim_embedding_shape, n_cls_out) - 4usize];
+    ["Offset of field: shim_embedding_shape::n_head_out"]
+        [::core::mem::offset_of!(shim_embedding_shape, n_head_out) - 8usize];
+    ["Offset of field: shim_embedding_shape::n_positions"]
+        [::core::mem::offset_of!(shim_embedding_shape, n_positions) - 12usize];
+    ["Offset of field: shim_embedding_shape::pooling"]
+        [::core::mem::offset_of!(shim_embedding_shape, pooling) - 16usize];
+};
 pub const SHIM_SAMPLER_KIND_GREEDY: shim_sampler_kind = 0;
 pub const SHIM_SAMPLER_KIND_DIST: shim_sampler_kind = 1;
 pub const SHIM_SAMPLER_KIND_TOP_K: shim_sampler_kind = 2;
@@ -2090,7 +2114,40 @@ pub const SHIM_SAMPLER_KIND_TOP_P: shim_sampler_kind = 3;
 pub const SHIM_SAMPLER_KIND_MIN_P: shim_sampler_kind = 4;
 pub const SHIM_SAMPLER_KIND_TYPICAL: shim_sampler_kind = 5;
 pub const SHIM_SAMPLER_KIND_TEMP: shim_sampler_kind = 6;
+pub const SHIM_SAMPLER_KIND_TEMP_EXT: shim_sampler_kind = 7;
+pub const SHIM_SAMPLER_KIND_TOP_N_SIGMA: shim_sampler_kind = 8;
+pub const SHIM_SAMPLER_KIND_XTC: shim_sampler_kind = 9;
+pub const SHIM_SAMPLER_KIND_MIROSTAT: shim_sampler_kind = 10;
+pub const SHIM_SAMPLER_KIND_MIROSTAT_V2: shim_sampler_kind = 11;
+pub const SHIM_SAMPLER_KIND_ADAPTIVE_P: shim_sampler_kind = 12;
 pub type shim_sampler_kind = crate::raw::CEnum;
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct shim_sampler_params {
+    pub kind: shim_sampler_kind,
+    pub count: i32,
+    pub n_vocab: i32,
+    pub seed: u32,
+    pub min_keep: usize,
+    pub values: [f32; 3usize],
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of shim_sampler_params"][::core::mem::size_of::<shim_sampler_params>() - 40usize];
+    ["Alignment of shim_sampler_params"][::core::mem::align_of::<shim_sampler_params>() - 8usize];
+    ["Offset of field: shim_sampler_params::kind"]
+        [::core::mem::offset_of!(shim_sampler_params, kind) - 0usize];
+    ["Offset of field: shim_sampler_params::count"]
+        [::core::mem::offset_of!(shim_sampler_params, count) - 4usize];
+    ["Offset of field: shim_sampler_params::n_vocab"]
+        [::core::mem::offset_of!(shim_sampler_params, n_vocab) - 8usize];
+    ["Offset of field: shim_sampler_params::seed"]
+        [::core::mem::offset_of!(shim_sampler_params, seed) - 12usize];
+    ["Offset of field: shim_sampler_params::min_keep"]
+        [::core::mem::offset_of!(shim_sampler_params, min_keep) - 16usize];
+    ["Offset of field: shim_sampler_params::values"]
+        [::core::mem::offset_of!(shim_sampler_params, values) - 24usize];
+};
 unsafe extern "C" {
     pub fn ggml_set_abort_callback(callback: ggml_abort_callback_t) -> ggml_abort_callback_t;
     pub fn ggml_guid_matches(guid_a: ggml_guid_t, guid_b: ggml_guid_t) -> bool;
@@ -3200,6 +3257,22 @@ unsafe extern "C" {
         n_tokens: u32,
         error: *mut shim_error,
     ) -> bool;
+    pub fn shim_model_embedding_shape(model: *const llama_model, shape: *mut shim_embedding_shape);
+    pub fn shim_encode(
+        ctx: *mut llama_context,
+        batch: *const llama_batch,
+        error: *mut shim_error,
+    ) -> i32;
+    pub fn shim_embeddings_seq(
+        ctx: *mut llama_context,
+        seq: llama_seq_id,
+        error: *mut shim_error,
+    ) -> *mut f32;
+    pub fn shim_embeddings_ith(
+        ctx: *mut llama_context,
+        index: i32,
+        error: *mut shim_error,
+    ) -> *mut f32;
     pub fn shim_memory_clear(ctx: *mut llama_context, data: bool, error: *mut shim_error) -> bool;
     pub fn shim_memory_seq_rm(
         ctx: *mut llama_context,
@@ -3255,10 +3328,7 @@ unsafe extern "C" {
         error: *mut shim_error,
     ) -> bool;
     pub fn shim_sampler_new(
-        kind: shim_sampler_kind,
-        count: i32,
-        value: f32,
-        seed: u32,
+        params: *const shim_sampler_params,
         error: *mut shim_error,
     ) -> *mut llama_sampler;
     pub fn shim_sampler_penalties(
@@ -3298,6 +3368,11 @@ unsafe extern "C" {
         index: i32,
         error: *mut shim_error,
     ) -> llama_token;
+    pub fn shim_sampler_apply(
+        chain: *mut llama_sampler,
+        candidates: *mut llama_token_data_array,
+        error: *mut shim_error,
+    ) -> bool;
     pub fn shim_sampler_accept(
         chain: *mut llama_sampler,
         token: llama_token,

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::batch::Batch;
-use crate::context_params::ContextParams;
+use crate::context_params::{ContextParams, Pooling};
 use crate::error::{Cause, Error, Failure};
 use crate::log::Captured;
 use crate::model::Model;
@@ -27,9 +27,15 @@ pub struct Context {
     kv_unified: bool,
     causal: bool,
     has_memory: bool,
+    /// A batch is encoded: without memory llama_decode does the same, but for encoders that have one (t5encoder).
+    encodes: bool,
+    /// Rows of the model's table of learned positions, if it has one.
+    n_positions: Option<u32>,
+    /// How the embeddings of a sequence are combined.
+    pub(crate) pooling: Pooling,
     /// Decoding needs an encoder's output first.
     needs_encoder: bool,
-    embeddings: bool,
+    pub(crate) embeddings: bool,
     abort: Arc<AtomicBool>,
     /// Why it must not be used any more.
     poisoned: Option<String>,
@@ -98,6 +104,9 @@ impl Context {
                 raw::llama_n_seq_max(context),
             )
         };
+        // SAFETY: the context lives; models without a cache have none.
+        let has_memory = unsafe { !raw::llama_get_memory(context).is_null() };
+        let embedding_shape = model.embedding_shape();
         // llama-context.cpp: 0 means n_batch, and models with an encoder always get that.
         let n_outputs_max = if params.n_outputs_max == 0 || model.has_encoder() {
             n_batch
@@ -113,8 +122,15 @@ impl Context {
             n_outputs_max,
             kv_unified: params.kv_unified,
             causal: model.shape().causal,
-            // SAFETY: the context lives; models without a cache have none.
-            has_memory: unsafe { !raw::llama_get_memory(context).is_null() },
+            has_memory,
+            encodes: !has_memory || (model.has_encoder() && !model.has_decoder()),
+            n_positions: embedding_shape.n_positions,
+            pooling: match params.pooling {
+                Pooling::Unspecified => embedding_shape.pooling,
+                stated => Some(stated),
+            }
+            // llama-context.cpp: what nobody states is none.
+            .unwrap_or(Pooling::None),
             embeddings: params.embeddings,
             abort,
             poisoned: None,
@@ -249,12 +265,20 @@ impl Context {
         // SAFETY: the context lives and is borrowed mutably. Every array has `n_tokens` entries, and llama_decode only reads
         // them (it copies into a llama_batch_ext, llama-context.cpp). The counts were checked against what it asserts.
         let code = shim::quick(|error| unsafe {
-            raw::shim_decode(self.as_ptr(), &raw const native, error)
+            if self.encodes {
+                raw::shim_encode(self.as_ptr(), &raw const native, error)
+            } else {
+                raw::shim_decode(self.as_ptr(), &raw const native, error)
+            }
         });
         // include/llama.h, llama_decode: 0 success, 1 no slot, 2 aborted, -1 bad batch, below -1 fatal.
         match code {
             Ok(0) => {
                 self.outputs.extend_from_slice(&batch.outputs);
+                if self.embeddings {
+                    // llama-batch.cpp: of an embedding context every token is an output, asked for or not.
+                    self.outputs.fill(1);
+                }
                 Ok(())
             }
             Ok(1) => Err(Error::NoKvSlot {
@@ -293,7 +317,8 @@ impl Context {
     /// sequences. Computes nothing, and shrinks nothing.
     ///
     /// llama.cpp itself reserves for `n_ubatch` tokens and for one token of each sequence (llama-context.cpp, `sched_reserve`). A number
-    /// between them may be computed by other devices, and need more: a GPU takes the host's weights from 32 tokens on only.
+    /// between them may be computed by other devices, and need more: a GPU takes the host's weights from 32 tokens on only. Where
+    /// sequences are pooled, it is for as many tokens of each, and not for more than `n_tokens` of all.
     ///
     /// # Errors
     ///
@@ -307,6 +332,15 @@ impl Context {
                 n_tokens,
                 format!("1 to n_ubatch, {}, of a model with data", self.n_ubatch),
             ));
+        }
+        let n_tokens = if self.pools() {
+            // What is pooled must be as many rows as there are tokens, which llama-context.cpp:2531 makes more otherwise.
+            n_tokens - n_tokens % self.n_seq_max.max(1)
+        } else {
+            n_tokens
+        };
+        if n_tokens == 0 {
+            return Ok(());
         }
         shim::accepted(
             // SAFETY: the context lives and is borrowed mutably; the number of tokens was checked against what it was made for.
@@ -371,15 +405,7 @@ impl Context {
     /// Refuses an index that is no output of the last batch.
     pub(crate) fn check_output(&self, index: i32) -> Result<(), Error> {
         self.check_usable()?;
-        let is_output = match usize::try_from(index) {
-            Ok(index) => self.outputs.get(index).is_some_and(|output| *output != 0),
-            // llama-context.cpp, output_resolve_row: negative indices count outputs from the end.
-            Err(_) => {
-                let outputs = self.outputs.iter().filter(|output| **output != 0).count();
-                (index.unsigned_abs() as usize) <= outputs
-            }
-        };
-        if is_output && !self.embeddings {
+        if self.is_output(index) && !self.embeddings {
             Ok(())
         } else {
             Err(Error::parameter(
@@ -388,6 +414,23 @@ impl Context {
                 "logits were not asked for at this index of the last batch",
             ))
         }
+    }
+
+    /// Whether the last batch has an output of this index.
+    pub(crate) fn is_output(&self, index: i32) -> bool {
+        match usize::try_from(index) {
+            Ok(index) => self.outputs.get(index).is_some_and(|output| *output != 0),
+            // llama-context.cpp, output_resolve_row: negative indices count outputs from the end.
+            Err(_) => {
+                let outputs = self.outputs.iter().filter(|output| **output != 0).count();
+                (index.unsigned_abs() as usize) <= outputs
+            }
+        }
+    }
+
+    /// Whether the last batch was computed.
+    pub(crate) fn has_outputs(&self) -> bool {
+        !self.outputs.is_empty()
     }
 
     pub(crate) fn check_usable(&self) -> Result<(), Error> {
@@ -435,15 +478,14 @@ impl Context {
                 "decoding needs the encoder's output, which this layer does not compute",
             ));
         }
-        // Without memory llama_decode is llama_encode, which takes the batch as one graph and outputs every token
-        // (llama-context.cpp, encode).
-        let encodes = !self.has_memory;
-        if (encodes || !self.causal) && n_tokens > self.n_ubatch as usize {
+        // llama_encode takes the batch as one graph and outputs every token (llama-context.cpp, encode).
+        let encodes = self.encodes;
+        if (encodes || !self.causal || self.pools()) && n_tokens > self.n_ubatch as usize {
             return Err(Error::parameter(
                 "n_tokens",
                 n_tokens,
                 format!(
-                    "for this model a batch is one graph, and n_ubatch is {}",
+                    "for this model or pooling a batch is one graph, and n_ubatch is {}",
                     self.n_ubatch
                 ),
             ));
@@ -463,10 +505,15 @@ impl Context {
         for &token in &batch.tokens {
             self.vocab.check(token)?;
         }
-        // One past the last position must be a position too.
-        let bad = |position: &&Position| **position < 0 || **position == Position::MAX;
+        // One past the last position must be a position too; and of learned ones the graph reads rows of a table, and ends the process
+        // past its end (ggml-cpu/ops.cpp, ggml_compute_forward_get_rows).
+        let last = match self.n_positions {
+            Some(rows) => Position::try_from(rows).unwrap_or(Position::MAX) - 1,
+            None => Position::MAX - 1,
+        };
+        let bad = |position: &&Position| !(0..=last).contains(*position);
         if let Some(position) = batch.positions.iter().find(bad) {
-            return Err(Error::parameter("pos", position, "0 to 2147483646"));
+            return Err(Error::parameter("pos", position, format!("0 to {last}")));
         }
         if batch.seq_counts.contains(&0) {
             return Err(Error::parameter(
@@ -475,6 +522,7 @@ impl Context {
                 "every token belongs to a sequence",
             ));
         }
+        self.check_embedded(batch)?;
         let mut start = 0;
         for &count in &batch.seq_counts {
             let seqs = &batch.seqs[start..start + count as usize];

@@ -206,6 +206,9 @@ impl ContextParams {
                 ));
             }
         }
+        if self.embeddings {
+            self.check_pooling(model, n_ctx, n_ubatch)?;
+        }
         if self.type_v.is_quantized() && self.flash_attention == FlashAttention::Disabled {
             return Err(Error::parameter(
                 "type_v",

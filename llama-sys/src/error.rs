@@ -88,6 +88,12 @@ pub enum Error {
     /// The model has no vocabulary, so that text cannot be tokenised.
     #[error("the model carries no vocabulary (tokenizer.ggml.model is \"none\" or \"no_vocab\")")]
     NoVocabulary,
+    /// There is no token to choose from: a mask or a filter of one's own has left none.
+    #[error("none of the {n_tokens} tokens of the vocabulary is left to choose from")]
+    NoCandidates {
+        /// Tokens of the vocabulary.
+        n_tokens: u32,
+    },
     /// A call into llama.cpp failed.
     #[error("{what} failed: {failure}")]
     Call {

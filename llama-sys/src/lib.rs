@@ -36,6 +36,7 @@ mod build_info;
 mod context;
 mod context_params;
 mod device;
+mod embeddings;
 mod error;
 mod isa;
 mod kv_cache;
@@ -58,17 +59,18 @@ pub use build_info::{BuildInfo, build_info};
 pub use context::{AbortHandle, Context};
 pub use context_params::{ContextParams, FlashAttention, Pooling};
 pub use device::{Device, DeviceKind, DeviceMemory};
+pub use embeddings::{AddedTokens, EmbeddingShape};
 pub use error::{Cause, Error, Failure, OutOfMemory};
 pub use log::quietly;
 pub use memory::{BufferUse, MemoryBreakdown, TensorPlace};
 pub use model::{Model, ModelShape};
 pub use model_params::{LoadMode, ModelParams, SplitMode, TensorOverride};
-pub use sampler::{Sampler, SamplerChain};
+pub use sampler::{Candidate, Candidates, Sampler, SamplerChain};
 pub use state::State;
 pub use tensor_type::{KvType, TensorTypeInfo, tensor_types};
 #[cfg(windows)]
 pub use video_memory::{VideoMemory, VideoMemoryUse};
-pub use vocab::{Token, Vocab};
+pub use vocab::{Token, Vocab, WeakVocab};
 
 /// A sequence in the KV cache: 0 up to `n_seq_max` of the context.
 pub type SeqId = i32;

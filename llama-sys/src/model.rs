@@ -5,7 +5,7 @@ use std::fmt;
 use std::panic::{self, AssertUnwindSafe};
 use std::path::{Path, PathBuf};
 use std::ptr::{self, NonNull};
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use crate::backend::{Backend, path_to_c};
 use crate::device::Device;
@@ -34,6 +34,24 @@ pub struct ModelShape {
 #[derive(Clone)]
 pub struct Model {
     inner: Arc<Inner>,
+}
+
+/// A model that is not kept loaded by it.
+#[derive(Clone)]
+pub(crate) struct WeakModel {
+    inner: Weak<Inner>,
+}
+
+impl WeakModel {
+    pub(crate) fn upgrade(&self) -> Option<Model> {
+        self.inner.upgrade().map(|inner| Model { inner })
+    }
+}
+
+impl fmt::Debug for WeakModel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("WeakModel").finish_non_exhaustive()
+    }
 }
 
 struct Inner {
@@ -154,10 +172,16 @@ impl Model {
         self.inner.raw.as_ptr()
     }
 
-    /// How many hold the model, this handle included: clones, and the contexts, vocabularies and samplers made of them. It is freed
-    /// when the last of them is dropped.
+    /// How many hold the model, this handle included: clones, and the contexts, vocabularies and samplers with a grammar made of
+    /// them. It is freed when the last of them is dropped.
     pub fn holders(&self) -> usize {
         Arc::strong_count(&self.inner)
+    }
+
+    pub(crate) fn downgrade(&self) -> WeakModel {
+        WeakModel {
+            inner: Arc::downgrade(&self.inner),
+        }
     }
 
     /// The file it was loaded from.

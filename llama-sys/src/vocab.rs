@@ -1,11 +1,24 @@
 //! Text to tokens and back.
 
 use crate::error::Error;
-use crate::model::Model;
+use crate::model::{Model, WeakModel};
 use crate::{raw, shim};
 
 /// A token: an index into the vocabulary.
 pub type Token = raw::llama_token;
+
+/// The vocabulary of a model as long as that is loaded: it holds nothing of it.
+#[derive(Debug, Clone)]
+pub struct WeakVocab {
+    model: WeakModel,
+}
+
+impl WeakVocab {
+    /// The vocabulary, if its model is still loaded.
+    pub fn upgrade(&self) -> Option<Vocab> {
+        self.model.upgrade().map(Vocab::new)
+    }
+}
 
 /// The vocabulary of a model. Cloning is cheap.
 #[derive(Debug, Clone)]
@@ -40,9 +53,20 @@ impl Vocab {
         self.raw
     }
 
+    pub(crate) fn has_tokenizer(&self) -> bool {
+        self.has_tokenizer
+    }
+
     /// The model that it belongs to.
     pub fn model(&self) -> &Model {
         &self.model
+    }
+
+    /// A handle that does not keep the model loaded, and is not among its [holders](Model::holders).
+    pub fn downgrade(&self) -> WeakVocab {
+        WeakVocab {
+            model: self.model.downgrade(),
+        }
     }
 
     /// Number of tokens.
@@ -200,15 +224,32 @@ impl Vocab {
         Some(unsafe { raw::llama_vocab_eos(self.raw) }).filter(|token| self.contains(*token))
     }
 
-    pub(crate) fn check(&self, token: Token) -> Result<(), Error> {
-        if self.contains(token) {
-            Ok(())
-        } else {
-            Err(Error::parameter(
-                "token",
-                token,
-                format!("the vocabulary has {} tokens", self.n_tokens),
-            ))
+    /// Tokens that the model's makers want never to be chosen (`tokenizer.ggml.suppress_tokens`).
+    #[doc(alias = "llama_vocab_get_suppress_tokens")]
+    pub fn suppressed(&self) -> &[Token] {
+        let mut count = 0;
+        // SAFETY: the vocabulary lives; the list is its own and lives as long.
+        let list = unsafe { raw::llama_vocab_get_suppress_tokens(self.raw, &raw mut count) };
+        match usize::try_from(count) {
+            // SAFETY: llama.cpp says that so many are there.
+            Ok(count) if !list.is_null() => unsafe { std::slice::from_raw_parts(list, count) },
+            _ => &[],
         }
+    }
+
+    pub(crate) fn check(&self, token: Token) -> Result<(), Error> {
+        check_token(token, self.n_tokens())
+    }
+}
+
+/// Refuses what is no token of a vocabulary of so many.
+pub(crate) fn check_token(token: Token, n_tokens: u32) -> Result<(), Error> {
+    match u32::try_from(token) {
+        Ok(token) if token < n_tokens => Ok(()),
+        _ => Err(Error::parameter(
+            "token",
+            token,
+            format!("the vocabulary has {n_tokens} tokens"),
+        )),
     }
 }

@@ -426,6 +426,53 @@ fn sampling_parameters_out_of_range() {
         "penalty_last_n"
     );
     assert_eq!(refused(chain().dist(u32::MAX)), "seed");
+    // What llama.cpp's sorting has no room for.
+    assert_eq!(refused(chain().temperature(1e-30)), "temp");
+    assert_eq!(
+        refused(chain().penalties(64, 1e-30, 0.0, 0.0)),
+        "penalty_repeat"
+    );
+    assert_eq!(refused(chain().logit_bias(&[(1, 1e30)])), "logit_bias");
+    assert_eq!(refused(chain().logit_bias(&[(1, f32::NAN)])), "logit_bias");
+}
+
+#[test]
+fn parameters_of_the_rarer_samplers_out_of_range() {
+    let model = demo_model();
+    let chain = || Sampler::chain(&model).unwrap();
+    for bad in [f32::NAN, f32::INFINITY, -1.0] {
+        let range = chain().dynamic_temperature(1.0, bad, 1.0);
+        assert_eq!(refused(range), "dynatemp_range");
+        let exponent = chain().dynamic_temperature(1.0, 0.5, bad);
+        assert_eq!(refused(exponent), "dynatemp_exponent");
+        assert_eq!(refused(chain().xtc(bad, 0.1, 1)), "xtc_probability");
+        assert_eq!(refused(chain().xtc(0.5, bad, 1)), "xtc_threshold");
+        assert_eq!(refused(chain().mirostat_v2(bad, 0.1, 1)), "mirostat_tau");
+        assert_eq!(refused(chain().mirostat(5.0, bad, 9, 1)), "mirostat_eta");
+        assert_eq!(refused(chain().adaptive_p(0.5, bad, 1)), "adaptive_decay");
+    }
+    assert_eq!(refused(chain().top_n_sigma(f32::NAN)), "top_n_sigma");
+    assert_eq!(refused(chain().mirostat(5.0, 0.1, 0, 1)), "mirostat_m");
+    assert_eq!(refused(chain().adaptive_p(1.5, 0.9, 1)), "adaptive_target");
+    assert_eq!(refused(chain().xtc(0.5, 0.1, u32::MAX)), "seed");
+    assert_eq!(refused(chain().mirostat(5.0, 0.1, 9, u32::MAX)), "seed");
+    assert_eq!(refused(chain().mirostat_v2(5.0, 0.1, u32::MAX)), "seed");
+    assert_eq!(refused(chain().adaptive_p(0.5, 0.9, u32::MAX)), "seed");
+    let dry = |multiplier, base, allowed_length, last_n, breaker: &str| {
+        chain().dry(multiplier, base, allowed_length, last_n, &[breaker])
+    };
+    assert_eq!(refused(dry(-0.5, 1.75, 2, 64, "\n")), "dry_multiplier");
+    // llama.cpp would take it for "off".
+    assert_eq!(refused(dry(0.8, 0.9, 2, 64, "\n")), "dry_base");
+    let allowed = dry(0.8, 1.75, u32::MAX, 64, "\n");
+    assert_eq!(refused(allowed), "dry_allowed_length");
+    let last_n = dry(0.8, 1.75, 2, u32::MAX, "\n");
+    assert_eq!(refused(last_n), "dry_penalty_last_n");
+    // llama.cpp would leave the first out and cut the others off.
+    for breaker in ["", &"-".repeat(41), "a\0b"] {
+        let dry = dry(0.8, 1.75, 2, 64, breaker);
+        assert_eq!(refused(dry), "dry_sequence_breaker");
+    }
 }
 
 #[test]

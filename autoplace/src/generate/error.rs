@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use super::session::FinishReason;
 use crate::{load, worker};
 
 /// An error of a generation.
@@ -63,9 +64,67 @@ pub enum Error {
         /// `general.architecture` of the file.
         architecture: String,
     },
+    /// A bias was asked for by a text that is several tokens, or none.
+    #[error("{text:?} is {tokens} tokens, and a bias is one token's")]
+    NotOneToken {
+        /// The text.
+        text: String,
+        /// Its tokens.
+        tokens: usize,
+    },
+    /// More log-probabilities were asked for than are looked for.
+    #[error("{asked} log-probabilities per token were asked for, and {most} are the most")]
+    TooManyLogprobs {
+        /// Tokens that were asked for.
+        asked: usize,
+        /// Tokens that can be.
+        most: usize,
+    },
+    /// The application's own sampler chose a token that is not allowed at this place.
+    #[error(
+        "the application's sampler chose token {token}, which the constraint does not allow here"
+    )]
+    NotAllowed {
+        /// What it chose.
+        token: llama_sys::Token,
+    },
     /// A stop string is empty: nothing could ever be generated before it.
     #[error("a stop string is empty")]
     EmptyStop,
+    /// What the text was to be cannot be enforced, or cannot be met by any text.
+    #[error("the {constraint} cannot be enforced: {reason}")]
+    Constraint {
+        /// What it is: "JSON schema", "regular expression", ...
+        constraint: String,
+        /// Why not: the keyword that is not supported, the place where the grammar does not parse, the limit.
+        reason: String,
+    },
+    /// In the middle of a text no token of the vocabulary goes on with it as the constraint has it.
+    #[error("after {tokens} tokens the {constraint} allows no token: {reason}")]
+    NoTokenAllowed {
+        /// What it is: "JSON schema", "regular expression", ...
+        constraint: String,
+        /// Tokens that were generated.
+        tokens: usize,
+        /// Why: the limit that one step of the grammar ran into, or that there is none.
+        reason: String,
+    },
+    /// A text ended before it was what its constraint has it be.
+    #[error("{} ended the text before its constraint was met, after {} bytes", limit_of(*limit), text.len())]
+    Incomplete {
+        /// What ended it.
+        limit: FinishReason,
+        /// As far as it came.
+        text: String,
+    },
+    /// A text that is what its schema has it be is no value of the type.
+    #[error("the text is no value of its type: {reason}")]
+    NotOfType {
+        /// What serde found.
+        reason: String,
+        /// The text.
+        text: String,
+    },
     /// llama.cpp refused or failed.
     #[error(transparent)]
     Native(#[from] llama_sys::Error),
@@ -80,6 +139,16 @@ pub enum Error {
 impl Error {
     pub(super) fn not_loaded() -> Self {
         load::Error::NotLoaded.into()
+    }
+}
+
+fn limit_of(reason: FinishReason) -> &'static str {
+    match reason {
+        FinishReason::EndOfGeneration => "the model",
+        FinishReason::StopString => "a stop string",
+        FinishReason::MaxTokens => "max_tokens",
+        FinishReason::ContextFull => "the end of the context",
+        FinishReason::Error => "an error",
     }
 }
 

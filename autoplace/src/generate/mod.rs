@@ -5,7 +5,12 @@
 //! can be placed anew.
 
 mod cache;
+mod choose;
+#[cfg_attr(not(feature = "constraints"), path = "unconstrained.rs")]
+mod constraint;
+mod custom;
 mod error;
+mod logprobs;
 mod prompt;
 pub(crate) mod remote;
 mod replace;
@@ -18,16 +23,22 @@ mod stream;
 mod text;
 mod token_stream;
 
+#[cfg(feature = "constraints")]
+pub use constraint::Constraint;
 pub use error::Error;
+pub use logprobs::TokenLogprobs;
 pub use prompt::Prompt;
 pub use replace::{Replaced, Resumed};
-pub use sampling::Sampling;
+pub use sampling::{Mirostat, SamplerKind, Sampling};
 pub use session::{End, FinishReason, Piece, SequenceId, Session};
 pub use speculative::{DraftsOff, Speculation};
 pub use stats::Statistics;
 pub(crate) use stream::LocalStream;
 pub use token_stream::{AbortHandle, TokenStream};
 
+#[cfg(not(feature = "constraints"))]
+use constraint::Constraint;
+use custom::Custom;
 use llama_sys::Token;
 use serde::{Deserialize, Serialize};
 use speculative::CustomDrafter;
@@ -50,6 +61,14 @@ pub(crate) struct Spec {
     /// What of the prompt the context holds already is not computed again.
     cache_prompt: bool,
     sampling: Sampling,
+    /// How many of the likeliest tokens are told beside the chosen one.
+    #[serde(default)]
+    logprobs: Option<usize>,
+    /// Not for a worker.
+    #[serde(skip)]
+    custom: Option<Custom>,
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    constraint: Option<Constraint>,
     stops: Vec<String>,
     limits: Limits,
     #[serde(default)]
@@ -77,7 +96,10 @@ impl Model {
             spec: Spec {
                 prompt: prompt.into(),
                 cache_prompt: false,
-                sampling: Sampling::default(),
+                sampling: self.sampling(),
+                logprobs: None,
+                custom: None,
+                constraint: None,
                 stops: Vec::new(),
                 limits: Limits {
                     max_tokens: usize::MAX,
@@ -107,48 +129,6 @@ impl Generate {
         self
     }
 
-    /// All sampling parameters at once.
-    pub fn sampling(mut self, sampling: Sampling) -> Self {
-        self.spec.sampling = sampling;
-        self
-    }
-
-    /// Divides the logits; 0.0 always takes the likeliest token. Default 0.8.
-    pub fn temperature(mut self, temperature: f32) -> Self {
-        self.spec.sampling.temperature = temperature;
-        self
-    }
-
-    /// Keeps the `k` likeliest tokens; 0 keeps all. Default 40.
-    pub fn top_k(mut self, k: u32) -> Self {
-        self.spec.sampling.top_k = k;
-        self
-    }
-
-    /// Keeps the likeliest tokens whose probabilities add up to `p`; 1.0 keeps all. Default 0.95.
-    pub fn top_p(mut self, p: f32) -> Self {
-        self.spec.sampling.top_p = p;
-        self
-    }
-
-    /// Keeps tokens at least `p` times as likely as the likeliest; 0.0 keeps all. Default 0.05.
-    pub fn min_p(mut self, p: f32) -> Self {
-        self.spec.sampling.min_p = p;
-        self
-    }
-
-    /// Divides the logits of the last 64 tokens by `penalty`; 1.0, the default, is off.
-    pub fn repeat_penalty(mut self, penalty: f32) -> Self {
-        self.spec.sampling.repeat_penalty = penalty;
-        self
-    }
-
-    /// Seed of the random choice: the same seed gives the same text. Default: a new one every time.
-    pub fn seed(mut self, seed: u32) -> Self {
-        self.spec.sampling.seed = Some(seed);
-        self
-    }
-
     /// Ends before `text` would appear; can be called several times.
     pub fn stop(mut self, text: impl Into<String>) -> Self {
         self.spec.stops.push(text.into());
@@ -165,13 +145,18 @@ impl Generate {
     ///
     /// # Errors
     ///
-    /// [`Error::PromptTooLong`], [`Error::EmptyPrompt`], [`Error::EmptyStop`], [`Error::NotGenerative`]; [`Error::Busy`] while
-    /// another stream or session of this model lives; [`Error::Native`] for a sampling parameter out of range; [`Error::Worker`] when
+    /// [`Error::PromptTooLong`], [`Error::EmptyPrompt`], [`Error::EmptyStop`], [`Error::NotGenerative`]; [`Error::Constraint`] and
+    /// [`Error::NoTokenAllowed`]; [`Error::Busy`] while another stream or session of this model lives; [`Error::Native`] for a sampling
+    /// parameter out of range, [`Error::NotOneToken`] and [`Error::TooManyLogprobs`]; [`Error::Worker`] when
     /// the model's worker process has died or cannot be started again.
     pub fn stream(self) -> Result<TokenStream, Error> {
         if self.model.is_elsewhere() {
-            if self.spec.drafter.is_some() {
-                let what = "the guessing of its tokens";
+            let own = match (&self.spec.custom, &self.spec.drafter) {
+                (Some(_), _) => Some("the choice of its tokens"),
+                (None, Some(_)) => Some("the guessing of its tokens"),
+                (None, None) => None,
+            };
+            if let Some(what) = own {
                 return Err(worker::Error::Elsewhere { what }.into());
             }
             return remote::RemoteStream::new(self.model, self.spec).map(TokenStream::from);
@@ -188,13 +173,20 @@ impl Generate {
     pub(crate) fn stream_here(self, so_far: Vec<Token>) -> Result<LocalStream, Error> {
         let mut session = self.model.session()?;
         let max_tokens = self.spec.limits.max_tokens;
+        let is_constrained = self.spec.constraint.is_some();
         let mut tokens = so_far.clone();
         // So that no token costs an allocation.
         let room = self.model.placement().context.n_ctx as usize;
         tokens.reserve(max_tokens.min(room).saturating_sub(tokens.len()));
         let sequence = session.begin_after(self, so_far)?;
         let statistics = session.statistics(sequence).unwrap_or_default();
-        Ok(LocalStream::new(session, tokens, statistics, max_tokens))
+        Ok(LocalStream::new(
+            session,
+            tokens,
+            statistics,
+            max_tokens,
+            is_constrained,
+        ))
     }
 
     fn into_parts(self) -> (Model, Spec) {
@@ -205,7 +197,7 @@ impl Generate {
     ///
     /// # Errors
     ///
-    /// As [`stream`](Self::stream), and whatever llama.cpp fails on meanwhile.
+    /// As [`stream`](Self::stream), [`Error::Incomplete`], and whatever llama.cpp fails on meanwhile.
     pub fn text(self) -> Result<String, Error> {
         self.stream()?.into_text().map(|(text, _)| text)
     }

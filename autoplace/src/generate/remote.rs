@@ -73,9 +73,34 @@ pub(crate) struct Piece {
 pub(crate) enum Failure {
     Busy,
     EmptyPrompt,
-    PromptTooLong { tokens: usize, context: usize },
-    NotGenerative { architecture: String },
+    PromptTooLong {
+        tokens: usize,
+        context: usize,
+    },
+    NotGenerative {
+        architecture: String,
+    },
     EmptyStop,
+    NotOneToken {
+        text: String,
+        tokens: usize,
+    },
+    TooManyLogprobs {
+        asked: usize,
+        most: usize,
+    },
+    Constraint {
+        constraint: String,
+        reason: String,
+    },
+    NoTokenAllowed {
+        constraint: String,
+        tokens: usize,
+        reason: String,
+    },
+    Incomplete {
+        limit: FinishReason,
+    },
     Load(load::Failure),
 }
 
@@ -92,6 +117,28 @@ impl From<&Error> for Failure {
                 architecture: architecture.clone(),
             },
             Error::EmptyStop => Self::EmptyStop,
+            Error::NotOneToken { text, tokens } => Self::NotOneToken {
+                text: text.clone(),
+                tokens: *tokens,
+            },
+            Error::TooManyLogprobs { asked, most } => Self::TooManyLogprobs {
+                asked: *asked,
+                most: *most,
+            },
+            Error::Constraint { constraint, reason } => Self::Constraint {
+                constraint: constraint.clone(),
+                reason: reason.clone(),
+            },
+            Error::NoTokenAllowed {
+                constraint,
+                tokens,
+                reason,
+            } => Self::NoTokenAllowed {
+                constraint: constraint.clone(),
+                tokens: *tokens,
+                reason: reason.clone(),
+            },
+            Error::Incomplete { limit, .. } => Self::Incomplete { limit: *limit },
             Error::Native(error) => Self::Load(error.into()),
             Error::Load(error) => Self::Load((&**error).into()),
             Error::Worker(error) => Self::Load((&load::Error::from(error.clone())).into()),
@@ -112,6 +159,22 @@ impl From<Failure> for Error {
             Failure::PromptTooLong { tokens, context } => Self::PromptTooLong { tokens, context },
             Failure::NotGenerative { architecture } => Self::NotGenerative { architecture },
             Failure::EmptyStop => Self::EmptyStop,
+            Failure::NotOneToken { text, tokens } => Self::NotOneToken { text, tokens },
+            Failure::TooManyLogprobs { asked, most } => Self::TooManyLogprobs { asked, most },
+            Failure::Constraint { constraint, reason } => Self::Constraint { constraint, reason },
+            Failure::NoTokenAllowed {
+                constraint,
+                tokens,
+                reason,
+            } => Self::NoTokenAllowed {
+                constraint,
+                tokens,
+                reason,
+            },
+            Failure::Incomplete { limit } => Self::Incomplete {
+                limit,
+                text: String::new(),
+            },
             Failure::Load(failure) => load::Error::from(failure).into(),
         }
     }
@@ -168,6 +231,8 @@ pub(crate) struct RemoteStream {
     /// What earlier workers took to generate.
     earlier: u64,
     finished: Option<FinishReason>,
+    /// The whole text, where it is held to a constraint.
+    text: Option<String>,
     /// Whether the worker has said its last of this generation.
     is_over: bool,
 }
@@ -200,14 +265,16 @@ impl RemoteStream {
         };
         // Another worker has to draw the same numbers.
         spec.sampling.seed = seed.or(spec.sampling.seed);
+        let is_over = spec.limits.max_tokens == 0 && spec.constraint.is_none();
         let abort = Arc::new(Abort {
             requested: AtomicBool::new(false),
             target: Mutex::new(Some((worker.sender(), id))),
         });
         Ok(Self {
-            finished: (spec.limits.max_tokens == 0).then_some(FinishReason::MaxTokens),
+            finished: is_over.then_some(FinishReason::MaxTokens),
             model,
             worker: Some(worker),
+            text: spec.constraint.is_some().then(String::new),
             spec,
             id,
             abort,
@@ -287,6 +354,9 @@ impl RemoteStream {
         statistics.generated_tokens = self.tokens.len();
         let taken = self.earlier.saturating_add(piece.nanoseconds);
         statistics.generation_time = std::time::Duration::from_nanos(taken);
+        if let Some(text) = &mut self.text {
+            text.push_str(&piece.text);
+        }
         piece.text
     }
 
@@ -307,8 +377,16 @@ impl RemoteStream {
                 }
                 Ok(Reply::Failed(failure)) => {
                     self.is_over = true;
-                    self.finished = Some(FinishReason::Error);
-                    return Some(Err(failure.into()));
+                    let mut error = Error::from(failure);
+                    self.finished = Some(match &mut error {
+                        Error::Incomplete { limit, text } => {
+                            // The worker may have come late, and knows the last of it only.
+                            *text = self.text.take().unwrap_or_default();
+                            *limit
+                        }
+                        _ => FinishReason::Error,
+                    });
+                    return Some(Err(error));
                 }
                 Ok(Reply::Accepted { .. }) => {}
                 Err(error) => {

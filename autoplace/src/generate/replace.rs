@@ -1,9 +1,8 @@
 //! Placing the model anew in mid-sentence: what the texts are is kept, the model is released, loaded elsewhere, and given back what it
 //! was at.
 //!
-//! What is kept: each sequence's tokens, its KV cache or recurrent state as llama.cpp writes it, how its tokens are chosen and the text
-//! that is not certain yet. What is made anew: context, vocabulary and samplers, which hold the model. A sampler is told of the tokens
-//! so far and past their random numbers.
+//! What is kept: each sequence's tokens, its KV cache or recurrent state as llama.cpp writes it, its sampler with all that it remembers and
+//! the text that is not certain yet. What is made anew: context and vocabulary, which hold the model.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -164,9 +163,8 @@ impl Session {
         let Some(lent) = &mut self.lent else {
             return self.release_others();
         };
-        // The slot, the context's vocabulary, ours, and one in every sampler.
-        let ours = 3 + self.sequences.len();
-        let holders = lent.context.model().holders().saturating_sub(ours);
+        // The slot, the context's vocabulary, and ours.
+        let holders = lent.context.model().holders().saturating_sub(3);
         if holders > 0 {
             return Err(Error::NativeHeld { holders });
         }
@@ -181,9 +179,6 @@ impl Session {
             }
         };
         let save_time = begun.elapsed();
-        for sequence in &mut self.sequences {
-            sequence.drop_sampler();
-        }
         self.draft = None;
         self.lent = None;
         Ok((saved, save_time))
@@ -214,9 +209,6 @@ impl Session {
                 Ok(resumed)
             }
             Err(error) => {
-                for sequence in &mut self.sequences {
-                    sequence.drop_sampler();
-                }
                 self.model.slot().give_back(context, Contents::Unknown);
                 Err(error)
             }
@@ -227,9 +219,11 @@ impl Session {
         let room = Room::of(&self.model.placement().context);
         self.check_room(room)?;
         context.follow_abort_handle(self.abort.clone());
+        let vocab = context.model().vocab();
         for sequence in &mut self.sequences {
-            sequence.make_sampler(context.model())?;
+            sequence.take_up(&vocab);
         }
+        drop(vocab);
         let numbered = |seq: i32| usize::try_from(seq).is_ok_and(|seq| seq < room.sequences);
         if !self.sequences.iter().all(|it| numbered(it.seq)) {
             for (seq, sequence) in (0..).zip(&mut self.sequences) {

@@ -2,11 +2,12 @@
 
 use std::time::Duration;
 
-use llama_sys::{Batch, Context, Model, Sampler, SeqId, State, Token, Vocab};
+use llama_sys::{Batch, Context, Model, SeqId, State, Token, Vocab};
 
 use super::cache::{Cache, Place, can_go_back};
+use super::choose::{Choice, Chooser};
+use super::constraint::Matcher;
 use super::error::Error;
-use super::sampling::Sampling;
 use super::session::{End, FinishReason, Piece, SequenceId};
 use super::speculative::{DraftModel, DraftsOff, Speculator};
 use super::stats::Statistics;
@@ -31,9 +32,11 @@ pub(super) struct Sequence {
     queued: usize,
     /// Where in the batch the token is that the next one is chosen after.
     output: Option<i32>,
-    sampling: Sampling,
-    /// `None` while the model is not loaded.
-    sampler: Option<Sampler>,
+    chooser: Chooser,
+    /// Tokens that the chooser knows of; those after them have been chosen by an earlier process.
+    chosen: usize,
+    /// What the text is held to.
+    matcher: Option<Matcher>,
     /// The KV cache of the tokens that are computed, while the model is not loaded.
     saved: Option<State>,
     text: TextAssembler,
@@ -56,7 +59,15 @@ impl Sequence {
     ) -> Result<Self, Error> {
         let prompt = tokens.len();
         tokens.reserve(spec.limits.max_tokens.min(capacity.saturating_sub(prompt)));
-        let mut sequence = Self {
+        let mut chooser = Chooser::new(&spec.sampling, spec.logprobs, spec.custom, model)?;
+        for &token in &tokens {
+            chooser.accept(token)?;
+        }
+        let statistics = Statistics {
+            seed: chooser.seed(),
+            ..Statistics::default()
+        };
+        Ok(Self {
             id,
             seq: 0,
             tokens,
@@ -65,26 +76,25 @@ impl Sequence {
             computed: 0,
             queued: 0,
             output: None,
-            sampling: spec.sampling,
-            sampler: None,
+            chooser,
+            chosen: prompt,
+            matcher: None,
             saved: None,
             text: TextAssembler::new(spec.stops),
             limits: spec.limits,
             speculator: Speculator::new(spec.speculation, spec.drafter, capacity),
             draft_at: 0,
-            statistics: Statistics::default(),
-        };
-        sequence.make_sampler(model)?;
-        Ok(sequence)
+            statistics,
+        })
+    }
+
+    /// Holds its text to a constraint, from the beginning.
+    pub(super) fn hold_to(&mut self, matcher: Matcher) {
+        self.matcher = Some(matcher);
     }
 
     /// Puts tokens behind the prompt that an earlier process has generated. Their text has been told, but for what is held back.
-    pub(super) fn go_on_after(
-        &mut self,
-        so_far: Vec<Token>,
-        model: &Model,
-        vocab: &Vocab,
-    ) -> Result<(), Error> {
+    pub(super) fn go_on_after(&mut self, so_far: Vec<Token>, vocab: &Vocab) -> Result<(), Error> {
         if so_far.is_empty() {
             return Ok(());
         }
@@ -93,8 +103,15 @@ impl Sequence {
             self.text.release();
         }
         self.statistics.generated_tokens = so_far.len();
+        let is_known = self.chooser.has_chosen(&so_far)?;
+        if let (true, Some(matcher)) = (is_known, &mut self.matcher) {
+            so_far.iter().try_for_each(|token| matcher.accept(*token))?;
+        }
         self.tokens.extend(so_far);
-        self.make_sampler(model)
+        if is_known {
+            self.chosen = self.tokens.len();
+        }
+        Ok(())
     }
 
     /// Runs it where the context holds this much of its beginning.
@@ -134,23 +151,11 @@ impl Sequence {
         self.len() + usize::from(self.statistics.generated_tokens == 0)
     }
 
-    /// Makes the sampler, as it would be had it chosen every token so far.
-    pub(super) fn make_sampler(&mut self, model: &Model) -> Result<(), Error> {
-        let (mut sampler, seed) = self.sampling.sampler(model)?;
-        for &token in &self.tokens {
-            sampler.accept(token)?;
+    /// Goes on with the vocabulary of the model as it is loaded now.
+    pub(super) fn take_up(&mut self, vocab: &Vocab) {
+        if let Some(matcher) = &mut self.matcher {
+            matcher.take_up(vocab);
         }
-        sampler.skip(self.tokens.len() - self.prompt)?;
-        // A seed that was drawn is needed again where the sampler is.
-        self.sampling.seed = seed.or(self.sampling.seed);
-        self.statistics.seed = seed;
-        self.sampler = Some(sampler);
-        Ok(())
-    }
-
-    /// Lets go of the sampler, which holds the model.
-    pub(super) fn drop_sampler(&mut self) {
-        self.sampler = None;
     }
 
     /// Keeps what the context holds of it. Returns the bytes.
@@ -194,10 +199,11 @@ impl Sequence {
     }
 
     /// Whether it ends before anything is computed.
-    pub(super) fn end_at_once(&self) -> Option<Piece> {
+    pub(super) fn end_at_once(&mut self) -> Option<Piece> {
         (self.limits.max_tokens == 0).then(|| Piece {
             sequence: self.id,
             token: None,
+            logprobs: None,
             text: String::new(),
             end: Some(self.end(FinishReason::MaxTokens)),
         })
@@ -210,7 +216,7 @@ impl Sequence {
         self.output = None;
         let end = self.computed + self.queued;
         for position in self.computed..end {
-            let last = position + 1 == self.tokens.len();
+            let last = position + 1 == self.chosen;
             if last {
                 self.output = Some(batch.len() as i32);
             }
@@ -246,7 +252,9 @@ impl Sequence {
         let generated = self.statistics.generated_tokens;
         let left = self.limits.max_tokens.saturating_sub(generated);
         let most = most.min(left.saturating_sub(1));
-        if off.is_some() || self.output.is_none() {
+        // Those that an earlier process has chosen are no guesses.
+        let is_ahead = self.chosen == self.tokens.len();
+        if off.is_some() || self.output.is_none() || !is_ahead {
             speculator.forget();
             return Ok(0);
         }
@@ -275,12 +283,27 @@ impl Sequence {
         }
     }
 
-    /// Chooses the next token, if the batch was computed so far.
-    pub(super) fn choose(&mut self, context: &mut Context) -> Result<Option<Token>, Error> {
-        match (self.output, &mut self.sampler) {
-            (Some(output), Some(sampler)) => Ok(Some(sampler.sample(context, output)?)),
-            _ => Ok(None),
+    /// Chooses the next token, if the batch was computed so far and it is not one of those that an earlier process has chosen.
+    pub(super) fn choose(&mut self, context: &mut Context) -> Result<Option<Choice>, Error> {
+        let Some(output) = self.output else {
+            return Ok(None);
+        };
+        let again = self.tokens.get(self.chosen).copied();
+        self.chosen += 1;
+        if let Some(token) = again {
+            let mask = mask_of(&mut self.matcher)?;
+            self.chooser.choose_again(context, output, mask, token)?;
+            if let Some(matcher) = &mut self.matcher {
+                matcher.accept(token)?;
+            }
+            return Ok(None);
         }
+        // Computed while the device still computes the logits.
+        let mask = mask_of(&mut self.matcher)?;
+        let choice = self
+            .chooser
+            .choose_masked(context, output, &self.tokens, mask)?;
+        Ok(Some(choice))
     }
 
     /// Whether the token that was chosen is the one that was guessed: then the next one can be chosen from what the batch has computed.
@@ -329,7 +352,7 @@ impl Sequence {
     /// token to be computed.
     pub(super) fn take(
         &mut self,
-        token: Token,
+        choice: Choice,
         took: Duration,
         vocab: &Vocab,
         full: bool,
@@ -341,9 +364,11 @@ impl Sequence {
         } else {
             statistics.generation_time += took;
         }
+        let Choice { token, logprobs } = choice;
         let mut piece = Piece {
             sequence: self.id,
             token: Some(token),
+            logprobs,
             text: String::new(),
             end: None,
         };
@@ -354,6 +379,9 @@ impl Sequence {
         self.tokens.push(token);
         self.statistics.generated_tokens += 1;
         vocab.append_piece(token, self.limits.special, self.text.buffer())?;
+        if let Some(matcher) = &mut self.matcher {
+            matcher.accept(token)?;
+        }
         match self.text.release() {
             Released::Text(text) => piece.text = text,
             Released::Stopped(text) => {
@@ -362,7 +390,9 @@ impl Sequence {
                 return Ok(piece);
             }
         }
-        if self.statistics.generated_tokens >= self.limits.max_tokens {
+        if self.matcher.as_ref().is_some_and(Matcher::is_complete) {
+            self.finish(&mut piece, FinishReason::EndOfGeneration);
+        } else if self.statistics.generated_tokens >= self.limits.max_tokens {
             self.finish(&mut piece, FinishReason::MaxTokens);
         } else if full {
             self.finish(&mut piece, FinishReason::ContextFull);
@@ -380,10 +410,22 @@ impl Sequence {
         piece.end = Some(self.end(reason));
     }
 
-    fn end(&self, reason: FinishReason) -> End {
+    fn end(&mut self, reason: FinishReason) -> End {
+        let meets_constraint = match &mut self.matcher {
+            None => true,
+            // What it holds of the text that a stop string has cut off cannot be taken back.
+            Some(_) if reason == FinishReason::StopString => false,
+            Some(matcher) => matcher.may_end(),
+        };
         End {
             reason,
+            meets_constraint,
             statistics: self.statistics,
         }
     }
+}
+
+/// The tokens that a constraint allows next, if there is one.
+fn mask_of(matcher: &mut Option<Matcher>) -> Result<Option<&[u32]>, Error> {
+    matcher.as_mut().map(Matcher::mask).transpose()
 }

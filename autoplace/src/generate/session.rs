@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use super::Generate;
 use super::cache::Cache;
 use super::error::Error;
+use super::logprobs::TokenLogprobs;
 use super::replace::Replaced;
 use super::sequence::Sequence;
 use super::speculative::{self, DraftModel};
@@ -44,6 +45,8 @@ pub struct Piece {
     pub sequence: SequenceId,
     /// The token that was chosen; `None` where a text ends without one.
     pub token: Option<Token>,
+    /// How likely the token was, and which others were, if that was [asked for](Generate::logprobs).
+    pub logprobs: Option<TokenLogprobs>,
     /// Whole characters; empty while a character or a stop string is incomplete.
     pub text: String,
     /// Set in the last piece of its text.
@@ -56,6 +59,9 @@ pub struct Piece {
 pub struct End {
     /// Why.
     pub reason: FinishReason,
+    /// Whether the text is what its constraint has it be; true without one. Where it is false, the reason is the limit that has cut it
+    /// short.
+    pub meets_constraint: bool,
     /// What it took.
     pub statistics: Statistics,
 }
@@ -190,7 +196,7 @@ impl Session {
     /// # Errors
     ///
     /// [`Error::OtherModel`], [`Error::SequencesBusy`], [`Error::PromptTooLong`], [`Error::EmptyPrompt`], [`Error::EmptyStop`];
-    /// [`Error::Native`] for a sampling parameter out of range; [`Error::Load`] after a re-placement that failed.
+    /// [`Error::Constraint`] and [`Error::NoTokenAllowed`]; [`Error::Native`] for a sampling parameter out of range; [`Error::Load`] after a re-placement that failed.
     pub fn begin(&mut self, generate: Generate) -> Result<SequenceId, Error> {
         self.begin_after(generate, Vec::new())
     }
@@ -230,8 +236,15 @@ impl Session {
         let id = SequenceId(self.begun);
         let reuse = spec.cache_prompt && so_far.is_empty();
         let model = lent.context.model();
+        let matcher = match &spec.constraint {
+            Some(constraint) => Some(constraint.begin(&self.model, &lent.vocab)?),
+            None => None,
+        };
         let mut sequence = Sequence::new(id, spec, prompt, model, capacity)?;
-        sequence.go_on_after(so_far, model, &lent.vocab)?;
+        if let Some(matcher) = matcher {
+            sequence.hold_to(matcher);
+        }
+        sequence.go_on_after(so_far, &lent.vocab)?;
         let running: Vec<_> = self.sequences.iter().map(Sequence::held).collect();
         let place =
             self.cache
@@ -357,7 +370,7 @@ struct Turn<'a> {
 impl Turn<'_> {
     fn run(mut self) -> Result<(), Error> {
         // Texts of which no token was wanted.
-        let at_once = self.sequences.iter().filter_map(Sequence::end_at_once);
+        let at_once = self.sequences.iter_mut().filter_map(Sequence::end_at_once);
         self.pieces.extend(at_once);
         self.let_ended_go();
         if self.sequences.is_empty() {
@@ -426,7 +439,8 @@ impl Turn<'_> {
         Ok(is_steady)
     }
 
-    /// Chooses the next token of every text of which all is computed, and those after it as long as they were guessed. `computed`: how long that took from `begun` on.
+    /// Chooses the next token of every text of which all is computed, and those after it as long as they were guessed. `computed`: how long
+    /// that took from `begun` on.
     fn choose(&mut self, begun: Instant, computed: Duration) -> Result<(), Error> {
         let Lent {
             context,
@@ -437,12 +451,13 @@ impl Turn<'_> {
         for sequence in self.sequences.iter_mut() {
             sequence.computed(computed);
             let mut told = computed;
-            while let Some(token) = sequence.choose(context)? {
+            while let Some(choice) = sequence.choose(context)? {
+                let token = choice.token;
                 let now = begun.elapsed();
                 let took = now.saturating_sub(told);
                 told = now;
                 let full = sequence.len() >= room.each || used >= room.all;
-                let piece = sequence.take(token, took, vocab, full)?;
+                let piece = sequence.take(choice, took, vocab, full)?;
                 let goes_on = piece.end.is_none();
                 used += usize::from(goes_on);
                 self.pieces.push(piece);

@@ -20,6 +20,10 @@ pub(crate) struct LocalStream {
     /// Generated so far, those of an earlier process first.
     tokens: Vec<Token>,
     finished: Option<FinishReason>,
+    /// The whole text, where it is held to a constraint.
+    text: Option<String>,
+    /// What has ended a text before it was what its constraint has it be, until that is told.
+    limit: Option<FinishReason>,
     statistics: Statistics,
 }
 
@@ -30,12 +34,17 @@ impl LocalStream {
         tokens: Vec<Token>,
         statistics: Statistics,
         max_tokens: usize,
+        is_constrained: bool,
     ) -> Self {
+        // A constraint has its say before.
+        let is_over = max_tokens == 0 && !is_constrained;
         Self {
             session,
             pending: VecDeque::new(),
             tokens,
-            finished: (max_tokens == 0).then_some(FinishReason::MaxTokens),
+            finished: is_over.then_some(FinishReason::MaxTokens),
+            text: is_constrained.then(String::new),
+            limit: None,
             statistics,
         }
     }
@@ -48,6 +57,11 @@ impl LocalStream {
     /// Why the stream ended; `None` while it runs.
     pub(crate) fn finish_reason(&self) -> Option<FinishReason> {
         self.finished
+    }
+
+    /// Whether the last that comes is still to come: that the text is incomplete.
+    pub(crate) fn is_incomplete(&self) -> bool {
+        self.limit.is_some()
     }
 
     /// Stops a prompt or token that another thread is waiting for; the iterator then returns an error.
@@ -97,11 +111,15 @@ impl LocalStream {
         self.statistics = match piece.end {
             Some(end) => {
                 self.finished = Some(end.reason);
+                self.limit = (!end.meets_constraint).then_some(end.reason);
                 end.statistics
             }
             // It has ended already where that is in a piece that was not asked for yet.
             None => (self.session.statistics(piece.sequence)).unwrap_or(self.statistics),
         };
+        if let Some(text) = &mut self.text {
+            text.push_str(&piece.text);
+        }
         // A token that ends the generation is not one of the text.
         if self.finished != Some(FinishReason::EndOfGeneration) {
             self.tokens.extend(piece.token);
@@ -114,11 +132,14 @@ impl Iterator for LocalStream {
     type Item = Result<String, Error>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        loop {
-            match self.next_piece()? {
+        while let Some(piece) = self.next_piece() {
+            match piece {
                 Ok(piece) if piece.text.is_empty() => {}
                 piece => return Some(piece.map(|piece| piece.text)),
             }
         }
+        let limit = self.limit.take()?;
+        let text = self.text.take().unwrap_or_default();
+        Some(Err(Error::Incomplete { limit, text }))
     }
 }

@@ -14,7 +14,7 @@ use super::terms::{Learn, Terms};
 use super::{Error, Model, OnDifference, Verify};
 use crate::gguf::Header;
 use crate::machine::Machine;
-use crate::memory::{Headroom, KvType};
+use crate::memory::{Headroom, KvType, Pooling};
 use crate::plan::{self, GpuLayers, Plan, Replay, Request, SavedPlan};
 use crate::profile::ModelProfile;
 use crate::worker::{Isolation, WorkerProcess};
@@ -57,6 +57,12 @@ impl ModelBuilder {
     /// Tokens of context. Default: 4096, or what the model was trained on if that is less.
     pub fn context(mut self, context: plan::Context) -> Self {
         self.recipe.request.context = context;
+        self
+    }
+
+    /// Embeds texts instead of generating: see [`Request::embeddings`] and [`Model::embedder`].
+    pub fn embeddings(mut self, pooling: Pooling) -> Self {
+        self.recipe.request = self.recipe.request.embeddings(pooling);
         self
     }
 

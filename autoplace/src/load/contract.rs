@@ -12,7 +12,7 @@ use super::taught::{Place, Taught};
 use super::{Error, GpuReport, NativeProbe, OnDifference, replay};
 use crate::gguf::Header;
 use crate::machine::{Gpu, Machine};
-use crate::memory::{Footprints, Headroom};
+use crate::memory::{Footprints, Headroom, Pooling};
 use crate::plan::{self, Confidence, Plan, Probe, Replay, SavedPlan};
 use crate::profile::ModelProfile;
 
@@ -48,6 +48,14 @@ impl<'a> Contract<'a> {
     pub(super) fn new(recipe: &'a Recipe, first: First, progress: Progress) -> Result<Self, Error> {
         let header = Header::open(&recipe.path)?;
         let profile = ModelProfile::from_header(&header)?;
+        let ranks = recipe.request.params.embeddings == Some(Pooling::Rank);
+        // llama-arch.cpp: the head's matrices, of which a model has the last at least.
+        let head = ["cls.weight", "cls.output.weight"];
+        if ranks && !head.iter().any(|name| header.tensor(name).is_some()) {
+            return Err(Error::NoRankHead {
+                architecture: profile.architecture,
+            });
+        }
         Ok(Self {
             recipe,
             header,

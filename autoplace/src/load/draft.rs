@@ -35,7 +35,7 @@ pub(crate) struct Draft {
 /// Why there is no draft. Nothing of it is allocated any more, but the main model still is.
 enum Unmade {
     /// llama.cpp failed. Free on each GPU of the plan at that moment.
-    Native(Stage, llama_sys::Error, Vec<Option<u64>>),
+    Native(Stage, Box<llama_sys::Error>, Vec<Option<u64>>),
     Other(Box<Failure>),
 }
 
@@ -105,7 +105,7 @@ impl Recipe {
                 drop(loaded);
                 Err(match unmade {
                     Unmade::Native(stage, error, free) => {
-                        Failure::of(stage, error, free, plan, &gpus)
+                        Failure::of(stage, *error, free, plan, &gpus)
                     }
                     Unmade::Other(failure) => failure,
                 })
@@ -122,7 +122,7 @@ impl Recipe {
         progress: &Progress,
     ) -> Result<(Draft, String), Unmade> {
         let refused = |error: Error| Unmade::Other(Failure::other(Stage::Check, error));
-        let failed = |stage| move |error| Unmade::Native(stage, error, free(gpus));
+        let failed = |stage| move |error| Unmade::Native(stage, Box::new(error), free(gpus));
         let header = Header::open(path).map_err(|error| refused(error.into()))?;
         let of_plan = |error| refused(plan::Error::from(error).into());
         let companion = Companion::draft(&header).map_err(of_plan)?;
@@ -155,7 +155,8 @@ impl Recipe {
         let run = warm_up(&mut made, &devices, context.op_offload, verify, progress)
             .map_err(failed(Stage::WarmUp))?;
         let taken = taken(&run, &before, verify);
-        let note = self.judge_draft(&companion, gpu, taken)?;
+        let note = self.judge_draft(&companion, gpu, taken);
+        let note = note.map_err(Unmade::Other)?;
         Ok((Draft::new(made, params), note))
     }
 
@@ -165,7 +166,7 @@ impl Recipe {
         companion: &Companion,
         gpu: Option<&Placement>,
         taken: u64,
-    ) -> Result<String, Unmade> {
+    ) -> Result<String, Box<Failure>> {
         let Some(gpu) = gpu else {
             return Ok(format!("{companion} is on the host"));
         };
@@ -189,7 +190,7 @@ impl Recipe {
             },
         );
         failure.lacks_memory = self.terms.on_difference == OnDifference::BackOff;
-        Err(Unmade::Other(failure))
+        Err(failure)
     }
 }
 

@@ -79,6 +79,20 @@ pub enum Error {
     /// The model's one context is generating: measure before, or after the stream is dropped.
     #[error("the model is generating: its context is lent to a stream")]
     Busy,
+    /// Its context yields embeddings, and no next token.
+    #[error(
+        "the model was loaded to embed (`ModelBuilder::embeddings`): load it without that to generate"
+    )]
+    Embeds,
+    /// A reranker was asked for, and the file holds no classification head, whose scores it would give.
+    #[error("{architecture}: the model has no classification head, so it cannot rerank")]
+    NoRankHead {
+        /// `general.architecture` of the file.
+        architecture: String,
+    },
+    /// Its context yields logits, and no embeddings.
+    #[error("the model was loaded to generate: load it with `ModelBuilder::embeddings` to embed")]
+    Generates,
     /// The memory of the model would not become free, so it cannot be placed anew.
     #[error(
         "the model underneath is held {holders} times elsewhere: drop what `Model::native` gave, and what was made of it, first"

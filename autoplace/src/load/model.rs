@@ -1,7 +1,8 @@
 //! A loaded model: the handle that everything else is asked of.
 
+use std::any::Any;
 use std::path::Path;
-use std::sync::{Arc, PoisonError, RwLock, RwLockWriteGuard, Weak};
+use std::sync::{Arc, OnceLock, PoisonError, RwLock, RwLockWriteGuard, Weak};
 
 use llama_sys::Context;
 
@@ -14,6 +15,7 @@ use super::requested::Requested;
 use super::terms::Terms;
 use super::warm_up::WarmedUp;
 use super::{Contents, ContextSlot, Error, LoadReport, ModelBuilder, Pulse, measure};
+use crate::gguf::Header;
 use crate::machine::Machine;
 use crate::memory::Footprints;
 use crate::plan::Plan;
@@ -33,6 +35,10 @@ struct Inner {
     placed: RwLock<Arc<Placed>>,
     requested: Requested,
     pulse: Arc<Pulse>,
+    /// Once it was asked for.
+    header: OnceLock<Header>,
+    /// What a later room made of it.
+    kept: OnceLock<Box<dyn Any + Send + Sync>>,
 }
 
 /// A model that is not kept loaded by it.
@@ -117,6 +123,8 @@ impl Model {
                 placed: RwLock::new(Arc::new(placed)),
                 requested: Requested::default(),
                 pulse: Arc::default(),
+                header: OnceLock::new(),
+                kept: OnceLock::new(),
             }),
         }
     }
@@ -131,6 +139,8 @@ impl Model {
                 placed: RwLock::new(Arc::new(placed)),
                 requested: Requested::default(),
                 pulse: Arc::default(),
+                header: OnceLock::new(),
+                kept: OnceLock::new(),
             }),
         }
     }
@@ -142,6 +152,19 @@ impl Model {
     /// What went where, and why. Its `Display` is a table.
     pub fn placement(&self) -> Arc<Plan> {
         Arc::clone(&self.placed().plan)
+    }
+
+    /// What the model's file says of itself: read when first asked for, and then kept.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Gguf`] for a file that is no longer what was loaded.
+    pub(crate) fn header(&self) -> Result<&Header, Error> {
+        if let Some(header) = self.inner.header.get() {
+            return Ok(header);
+        }
+        let header = Header::open(&self.inner.recipe.path)?;
+        Ok(self.inner.header.get_or_init(|| header))
     }
 
     /// The machine as it was when the plan was made.
@@ -217,6 +240,26 @@ impl Model {
         &self.inner.pulse
     }
 
+    /// What is made of the model once, when it is first asked for, and stays with it wherever it is placed: it must hold nothing of the
+    /// loaded model. One type of value is kept; others are made each time.
+    #[cfg_attr(
+        not(feature = "constraints"),
+        expect(dead_code, reason = "constraints keep their vocabulary")
+    )]
+    pub(crate) fn kept<T, E>(&self, make: impl FnOnce() -> Result<T, E>) -> Result<T, E>
+    where
+        T: Any + Clone + Send + Sync,
+    {
+        let kept = self.inner.kept.get();
+        if let Some(kept) = kept.and_then(|it| it.downcast_ref::<T>()) {
+            return Ok(kept.clone());
+        }
+        let made = make()?;
+        // Another thread may have been first: its is as good.
+        let _ = self.inner.kept.set(Box::new(made.clone()));
+        Ok(made)
+    }
+
     pub(crate) fn downgrade(&self) -> WeakModel {
         WeakModel {
             inner: Arc::downgrade(&self.inner),
@@ -244,7 +287,7 @@ impl Model {
     /// Takes the context, if there is one, and drops it: nobody else holds the model then.
     pub(crate) fn take_to_release(&self) -> Result<(), Error> {
         let slot = self.slot();
-        match slot.take() {
+        match slot.take_any() {
             Ok(Some((context, contents))) => {
                 // The slot and the context's vocabulary.
                 let holders = context.model().holders().saturating_sub(2);

@@ -13,6 +13,13 @@ pub(crate) struct ContextSlot {
     held: Mutex<Held>,
 }
 
+/// What a context is lent for: one yields logits, or embeddings.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Purpose {
+    Text,
+    Embeddings,
+}
+
 #[derive(Debug)]
 struct Held {
     /// The model, and what its context is made with; `None` after a re-placement that failed.
@@ -86,8 +93,26 @@ impl ContextSlot {
             .map(|(native, _)| native.clone())
     }
 
-    /// Lends the context, with what it holds; `None` while it is lent already. One that failed is made anew.
+    /// Lends the context to generate with, and what it holds; `None` while it is lent already. One that failed is made anew.
     pub(crate) fn take(&self) -> Result<Option<(Context, Contents)>, Error> {
+        self.take_for(Purpose::Text)
+    }
+
+    /// The same, for this use.
+    pub(crate) fn take_for(&self, purpose: Purpose) -> Result<Option<(Context, Contents)>, Error> {
+        let embeds = match &self.held().native {
+            Some((_, params)) => params.embeddings,
+            None => return Err(Error::NotLoaded),
+        };
+        match (purpose, embeds) {
+            (Purpose::Text, true) => Err(Error::Embeds),
+            (Purpose::Embeddings, false) => Err(Error::Generates),
+            _ => self.take_any(),
+        }
+    }
+
+    /// The same, whatever it is for.
+    pub(super) fn take_any(&self) -> Result<Option<(Context, Contents)>, Error> {
         let mut held = self.held();
         match std::mem::replace(&mut held.context, State::Missing) {
             State::Lent => {

@@ -5,6 +5,8 @@
 //! below, the same work is the CPU's, and graphs are put together in other ways. So the buffers are reserved for 31 tokens too, and for
 //! every half of a batch, at the full length of the context. A sequence alone, of several with caches of their own, has a graph that
 //! cannot be reserved; it is computed once.
+//!
+//! A context for embeddings computes whole texts, as many as it may hold at once, and one alone.
 
 use std::time::Instant;
 
@@ -62,13 +64,15 @@ pub(super) fn warm_up(
     };
     if skipped.is_none() {
         match verify {
+            // A text that is embedded is one batch.
+            _ if run.context.embeds() => run.texts()?,
             Verify::Full => run.whole_context()?,
             _ => run.largest_batch()?,
         }
         if run.context.n_seq_max() > 1 {
             run.one_sequence()?;
         }
-        run.context.kv_clear()?;
+        run.forget()?;
     }
     let warm_up = WarmUp {
         verify,
@@ -89,7 +93,7 @@ pub(super) fn warm_up(
 
 /// Reserves what llama.cpp does not by itself, where GPUs compute with weights of the host.
 pub(super) fn reserve(context: &mut Context, op_offload: bool) -> Result<(), Error> {
-    if !op_offload || !is_generative(context) || !is_shared_with_host(context) {
+    if !op_offload || !computes(context) || !is_shared_with_host(context) {
         return Ok(());
     }
     let n_ubatch = context.n_ubatch();
@@ -126,11 +130,18 @@ fn is_generative(context: &Context) -> bool {
     decodes && context.has_memory()
 }
 
+/// Whether there is something to compute: texts to embed, or a next token.
+fn computes(context: &Context) -> bool {
+    let model = context.model();
+    let embeds = context.embeds() && !(model.has_encoder() && model.has_decoder());
+    embeds || is_generative(context)
+}
+
 /// Why nothing is computed, if nothing is.
 fn skipped(context: &Context, devices: &[Device], verify: Verify) -> Option<&'static str> {
     match verify {
         Verify::Off => Some("as was asked"),
-        _ if !is_generative(context) => Some("the model does not generate"),
+        _ if !computes(context) => Some("the model does not generate"),
         Verify::Quick if devices.is_empty() => Some("no GPU is used that could be measured"),
         Verify::Quick | Verify::Full => None,
     }
@@ -157,11 +168,19 @@ impl Run<'_> {
         self.decode([(0, if is_full { 0 } else { each })].into_iter())
     }
 
+    /// As many tokens of texts as one computation takes, over all sequences.
+    fn texts(&mut self) -> Result<(), Error> {
+        let most = self.n_tokens();
+        let each = most.div_ceil(self.sequences()).clamp(1, self.length());
+        let n_tokens = each.saturating_mul(self.sequences()).min(most);
+        self.decode((0..n_tokens).map(|n| (n / each, n % each)))
+    }
+
     /// One of several sequences alone: as many tokens as one computation takes, and fewer than a GPU takes over from the host.
     fn one_sequence(&mut self) -> Result<(), Error> {
         let most = self.n_tokens().min(self.length());
         for n_tokens in [most, most.min(MOST_NOT_OFFLOADED)] {
-            self.context.kv_clear()?;
+            self.forget()?;
             self.decode((0..n_tokens).map(|position| (0, position)))?;
         }
         Ok(())
@@ -207,6 +226,14 @@ impl Run<'_> {
         Ok(())
     }
 
+    /// Encoders keep nothing from batch to batch.
+    fn forget(&mut self) -> Result<(), Error> {
+        if self.context.has_memory() {
+            self.context.kv_clear()?;
+        }
+        Ok(())
+    }
+
     fn sequences(&self) -> u32 {
         self.context.n_seq_max().max(1)
     }
@@ -218,9 +245,12 @@ impl Run<'_> {
         most.min(context.n_ctx()).max(1)
     }
 
-    /// Positions that each sequence has when all are as long.
+    /// Positions that each sequence has when all are as long; of texts to embed, which come and go, of one that has all.
     fn length(&self) -> u32 {
         let context = &self.context;
+        if context.embeds() {
+            return context.longest_text();
+        }
         let length = if context.kv_unified() {
             context.n_ctx() / self.sequences()
         } else {

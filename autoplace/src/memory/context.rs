@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::profile::{Hyperparameters, ModelProfile};
 
-use super::{Error, KvType, pad};
+use super::{Error, KvType, Pooling, pad};
 
 /// Contexts are padded to multiples of so many tokens (llama-context.cpp:292).
 pub(crate) const CONTEXT_PADDING: u32 = 256;
@@ -63,6 +63,9 @@ pub struct ContextParams {
     pub mmap: bool,
     /// Whether the CPU may rearrange weights for its instruction set (`use_extra_bufts`).
     pub repack: bool,
+    /// Vectors instead of text, combined so. `None`: the context generates.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub embeddings: Option<Pooling>,
 }
 
 impl Default for ContextParams {
@@ -83,6 +86,7 @@ impl Default for ContextParams {
             swa_full: true,
             mmap: true,
             repack: true,
+            embeddings: None,
         }
     }
 }
@@ -205,10 +209,15 @@ impl ContextParams {
         Ok(())
     }
 
-    /// Bytes of the buffer that logits are returned in (llama-context.cpp:2118).
+    /// Bytes of the buffer that logits are returned in, and embeddings beside them (llama-context.cpp:2118).
     pub(super) fn output_bytes(&self, profile: &ModelProfile, sizes: &ContextSizes) -> u64 {
-        4u64.saturating_mul(u64::from(profile.hparams.n_vocab))
-            .saturating_mul(sizes.output_rows)
+        let hparams = &profile.hparams;
+        let embedding = match self.embeddings {
+            Some(_) => hparams.n_embd_out,
+            None => 0,
+        };
+        let row = u64::from(hparams.n_vocab).saturating_add(embedding.into());
+        4u64.saturating_mul(row).saturating_mul(sizes.output_rows)
     }
 }
 

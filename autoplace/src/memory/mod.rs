@@ -17,6 +17,7 @@ mod kv_type;
 #[cfg(feature = "llama")]
 mod native;
 mod pattern;
+mod pooling;
 #[cfg(feature = "llama")]
 pub(crate) mod probe;
 mod split;
@@ -34,6 +35,7 @@ pub(crate) use headroom::WSL;
 pub use headroom::{Headroom, HeadroomParts, Workload};
 pub use kv_type::{KvType, KvTypeError};
 pub(crate) use pattern::OverrideRules;
+pub use pooling::Pooling;
 pub use split::{Split, TensorOverride};
 
 /// `GGML_PAD`: the next multiple of `alignment`, which is not 0; saturates.

@@ -3,7 +3,7 @@
 use llama_sys::{Backend, Device, DeviceKind, LoadMode};
 
 use super::backend::Family;
-use super::{ContextParams, FlashAttention, KvType, Place, Split, TensorOverride};
+use super::{ContextParams, FlashAttention, KvType, Place, Pooling, Split, TensorOverride};
 
 impl ContextParams {
     /// The context parameters that llama.cpp takes. Threads are left to the caller: they cost no memory.
@@ -25,6 +25,8 @@ impl ContextParams {
             op_offload: self.op_offload,
             swa_full: self.swa_full,
             kv_unified: self.kv_unified,
+            embeddings: self.embeddings.is_some(),
+            pooling: self.embeddings.unwrap_or_default().to_native(),
             ..llama_sys::ContextParams::default()
         }
     }
@@ -70,6 +72,30 @@ impl Split {
             })
         };
         self.overrides.iter().map(native).collect()
+    }
+}
+
+impl Pooling {
+    const fn to_native(self) -> llama_sys::Pooling {
+        match self {
+            Self::Model => llama_sys::Pooling::Unspecified,
+            Self::None => llama_sys::Pooling::None,
+            Self::Mean => llama_sys::Pooling::Mean,
+            Self::Cls => llama_sys::Pooling::Cls,
+            Self::Last => llama_sys::Pooling::Last,
+            Self::Rank => llama_sys::Pooling::Rank,
+        }
+    }
+
+    /// What a context says that it does.
+    pub(crate) const fn of_native(native: llama_sys::Pooling) -> Self {
+        match native {
+            llama_sys::Pooling::Mean => Self::Mean,
+            llama_sys::Pooling::Cls => Self::Cls,
+            llama_sys::Pooling::Last => Self::Last,
+            llama_sys::Pooling::Rank => Self::Rank,
+            _ => Self::None,
+        }
     }
 }
 

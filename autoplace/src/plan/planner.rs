@@ -81,7 +81,7 @@ impl<'a> Planner<'a> {
             Some(chosen) => chosen,
             None => self.most_layers(params).choose()?,
         };
-        if self.request.context.may_grow() {
+        if self.request.context.may_grow() && !self.request.embeds() {
             growth::grow(self.profile, &mut chosen)?;
         }
         self.finish(chosen)
@@ -111,7 +111,7 @@ impl<'a> Planner<'a> {
             Some(chosen) => chosen,
             None => self.most_layers(params).choose_probed(probe)?,
         };
-        if self.request.context.may_grow() {
+        if self.request.context.may_grow() && !self.request.embeds() {
             growth::grow_probed(self.profile, &mut chosen, probe)?;
         }
         self.finish(chosen)
@@ -136,7 +136,17 @@ impl<'a> Planner<'a> {
     /// The request's parameters, every default resolved.
     pub(super) fn params(&self) -> ContextParams {
         let mut params = self.request.params.clone();
-        params.n_ctx = self.request.context.tokens(self.profile);
+        params.n_ctx = self.request.tokens(self.profile);
+        if self.request.embeds() {
+            // llama.cpp pools what one computation holds of a text; with a cache of their own it would compute parts of texts. A mean
+            // it can only reserve for as many tokens of each (llama-context.cpp:2531).
+            params.n_seq_max = params.n_seq_max.min(params.n_ctx).max(1);
+            let tokens = params.n_ctx.div_ceil(params.n_seq_max);
+            params.n_ctx = tokens.saturating_mul(params.n_seq_max);
+            (params.n_batch, params.n_ubatch) = (params.n_ctx, params.n_ctx);
+            params.n_outputs_max = 0;
+            params.kv_unified = true;
+        }
         if params.n_outputs_max > 0 {
             // A token of every sequence may ask for its logits in one batch; one more than stated ends the process.
             let each = self.request.draft_max.saturating_add(1);
@@ -149,7 +159,11 @@ impl<'a> Planner<'a> {
     /// Why the estimate cannot be trusted with this model, if it cannot: then only a probe can plan it.
     #[must_use]
     pub fn unknown(&self) -> Option<String> {
-        self.profile.unmodelled().map(reasons::unmodelled)
+        let embeds = self.request.embeds().then(|| {
+            "a context for embeddings computes what we have no model of (llama-graph.cpp, build_pooling)".to_owned()
+        });
+        let model = self.profile.unmodelled().map(reasons::unmodelled);
+        model.or(embeds)
     }
 
     fn finish(&self, chosen: Chosen<'_>) -> Result<Plan, Error> {
@@ -158,14 +172,19 @@ impl<'a> Planner<'a> {
         let n = chosen.split.n_gpu_layers;
         let depth = self.request.filled(profile);
         let rates = Rates::of(&chosen.room.gpus, chosen.room.host);
-        let speed = Speed::of(
-            profile,
-            &chosen.params,
-            depth,
-            &chosen.assignment,
-            &chosen.split,
-            rates,
-        )?;
+        // Of generation, which a context for embeddings does not do.
+        let speed = if self.request.embeds() {
+            None
+        } else {
+            Speed::of(
+                profile,
+                &chosen.params,
+                depth,
+                &chosen.assignment,
+                &chosen.split,
+                rates,
+            )?
+        };
         let mut notes = vec![chosen.why];
         notes.extend(reasons::changed(profile, &self.request));
         notes.extend(chosen.notes);

@@ -63,6 +63,12 @@ pub(super) fn notes(
             "{n_ctx} tokens of context, the default; the model was trained on {trained}"
         ));
     }
+    if params.embeddings.is_some() {
+        let texts = params.n_seq_max;
+        notes.push(format!(
+            "for embeddings: texts of up to {n_ctx} tokens, {texts} of them at once where they are shorter"
+        ));
+    }
     let skipped = &profile.weights.skipped;
     if !skipped.is_empty() {
         notes.push(format!(

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::memory::{ContextParams, FlashAttention, Headroom, KvType};
+use crate::memory::{ContextParams, FlashAttention, Headroom, KvType, Pooling};
 use crate::profile::ModelProfile;
 
 /// How many tokens of context to make room for.
@@ -236,7 +236,7 @@ impl Request {
 
     /// The tokens before the one whose generation is to be fast: half of the context that is asked for, unless stated.
     pub(super) fn filled(&self, profile: &ModelProfile) -> u32 {
-        let asked = self.context.tokens(profile);
+        let asked = self.tokens(profile);
         self.depth.unwrap_or(asked / 2)
     }
 
@@ -296,6 +296,38 @@ impl Request {
     pub const fn draft_max(mut self, tokens: u32) -> Self {
         self.draft_max = tokens;
         self
+    }
+
+    /// Asks for a context that embeds texts instead of generating, their tokens' vectors combined so.
+    ///
+    /// Each computation is of whole texts. So the context is the longest text that can be embedded: a batch, a computation and its
+    /// outputs are of as many tokens (rounded up to as many for each text), and by default 2048, or what the model was trained on if that is less. Up to 16 texts share one,
+    /// unless [`n_seq_max`](Self::n_seq_max) is set to more, or afterwards to less. Only llama.cpp knows what it takes: such a plan is
+    /// a [probed](super::Planner::plan_probed) one, of whole layers.
+    #[must_use]
+    pub const fn embeddings(mut self, pooling: Pooling) -> Self {
+        const TEXTS: u32 = 16;
+        self.params.embeddings = Some(pooling);
+        if self.params.n_seq_max < TEXTS {
+            self.params.n_seq_max = TEXTS;
+        }
+        self
+    }
+
+    /// Whether the context is to embed.
+    pub(crate) const fn embeds(&self) -> bool {
+        self.params.embeddings.is_some()
+    }
+
+    /// The context's tokens for this model.
+    pub(super) fn tokens(&self, profile: &ModelProfile) -> u32 {
+        /// llama-embedding's.
+        const LONGEST_TEXT: u32 = 2048;
+        let tokens = self.context.tokens(profile);
+        match self.context {
+            Context::Default | Context::Auto if self.embeds() => tokens.min(LONGEST_TEXT),
+            _ => tokens,
+        }
     }
 
     /// Sets whether attention is fused (where it can be).

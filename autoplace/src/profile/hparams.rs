@@ -24,6 +24,8 @@ pub struct Hyperparameters {
     pub n_ctx_train: u32,
     /// Width of the residual stream, in elements.
     pub n_embd: u32,
+    /// Elements of an embedding that the model gives out: `n_embd`, unless the header says otherwise.
+    pub n_embd_out: u32,
     /// Entries of the vocabulary.
     pub n_vocab: u32,
     /// Query heads of each block.
@@ -133,6 +135,7 @@ impl Hyperparameters {
             n_layer_nextn,
             n_ctx_train,
             n_embd,
+            n_embd_out: keys.n_embd_out(n_embd)?,
             n_vocab: keys.n_vocab()?,
             n_head,
             n_head_kv,
@@ -366,6 +369,18 @@ impl Keys<'_> {
             .filter(|&width| width > 0)
             .unwrap_or(n_ff);
         Ok(Some(Experts { count, used, n_ff }))
+    }
+
+    /// llama-model.cpp:1325 and :1348.
+    fn n_embd_out(&self, n_embd: u32) -> Result<u32, Error> {
+        if self.architecture == "wavtokenizer-dec" {
+            return self.or("embedding_length", n_embd);
+        }
+        // A header that says 0 says nothing (llama-hparams.cpp:136).
+        Ok(match self.or("embedding_length_out", n_embd)? {
+            0 => n_embd,
+            stated => stated,
+        })
     }
 
     /// The vocabulary has as many entries as it lists; a header without a list says how many (llama-vocab.cpp, `no_vocab`).

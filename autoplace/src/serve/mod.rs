@@ -239,7 +239,9 @@ fn generate(
             prompt: (told == earlier).then(|| Box::new(statistics)),
         };
         told = tokens.len();
-        if let Some(reason) = stream.finish_reason() {
+        if let Some(reason) = stream.finish_reason()
+            && !stream.is_incomplete()
+        {
             return sender.send(&Reply::Done {
                 last: piece,
                 reason,

@@ -4,7 +4,7 @@
 
 use autoplace::llama_sys::{self, Backend, Device, DeviceKind, MemoryBreakdown};
 use autoplace::memory::{
-    ContextParams, FlashAttention, Footprint, Footprints, KvType, Place, TensorOverride,
+    ContextParams, FlashAttention, Footprint, Footprints, KvType, Place, Pooling, TensorOverride,
 };
 
 /// The parameters of a context; one thread.
@@ -28,7 +28,20 @@ pub(crate) fn context(params: &ContextParams) -> llama_sys::ContextParams {
         op_offload: params.op_offload,
         swa_full: params.swa_full,
         kv_unified: params.kv_unified,
-        ..llama_sys::ContextParams::default()
+        embeddings: params.embeddings.is_some(),
+        pooling: pooling(params.embeddings),
+    }
+}
+
+fn pooling(pooling: Option<Pooling>) -> llama_sys::Pooling {
+    match pooling {
+        None | Some(Pooling::Model) => llama_sys::Pooling::Unspecified,
+        Some(Pooling::None) => llama_sys::Pooling::None,
+        Some(Pooling::Mean) => llama_sys::Pooling::Mean,
+        Some(Pooling::Cls) => llama_sys::Pooling::Cls,
+        Some(Pooling::Last) => llama_sys::Pooling::Last,
+        Some(Pooling::Rank) => llama_sys::Pooling::Rank,
+        Some(other) => panic!("{other:?} is new"),
     }
 }
 

@@ -1,13 +1,15 @@
 //! Cards, splits and settings; the real load of each, and what llama.cpp says of it.
+#![allow(dead_code, reason = "each test uses some of it")]
 
 use std::collections::BTreeMap;
 use std::path::Path;
 
 use autoplace::llama_sys::sim::{Rules, SimGpu};
 use autoplace::llama_sys::{self, Batch, Context, LoadMode, MemoryBreakdown, Model, ModelParams};
+use autoplace::load::NativeProbe;
 use autoplace::machine::{Gpu, gib};
 use autoplace::memory::{
-    Breakdown, ContextParams, FlashAttention, KvType, Place, Split, TensorOverride,
+    Breakdown, BufferBytes, ContextParams, FlashAttention, KvType, Place, Split, TensorOverride,
 };
 
 use crate::native_params;
@@ -164,6 +166,9 @@ pub(crate) fn load(
 
 /// A prompt of more than one full batch of the graph over all sequences, and a token of each.
 pub(crate) fn decode(context: &mut Context) -> Result<(), llama_sys::Error> {
+    if context.embeds() {
+        return embed(context);
+    }
     let sequences = context.n_seq_max();
     let (n_batch, n_ubatch) = (context.n_batch(), context.n_ubatch());
     let everything = context.n_outputs_max() >= n_batch;
@@ -189,6 +194,113 @@ pub(crate) fn decode(context: &mut Context) -> Result<(), llama_sys::Error> {
             logits.iter().all(|logit| logit.is_finite()),
             "random weights that overflow test nothing"
         );
+    }
+    Ok(())
+}
+
+/// Texts of every size: as many tokens as a computation takes, over all sequences and of one, and fewer.
+fn embed(context: &mut Context) -> Result<(), llama_sys::Error> {
+    let (sequences, most) = (context.n_seq_max(), context.n_ubatch());
+    let longest = context.longest_text();
+    let mut batch = Batch::with_capacity(most as usize);
+    let shapes = [
+        (sequences, (most / sequences).clamp(1, longest)),
+        (1, longest),
+        (1, longest.min(31)),
+        (sequences.min(3), (longest / 4).max(1)),
+        (1, 1),
+    ];
+    for (sequences, each) in shapes {
+        if context.has_memory() {
+            context.kv_clear()?;
+        }
+        batch.clear();
+        for sequence in 0..sequences {
+            for position in 0..each {
+                let token = 3 + (7 * position + sequence) % 500;
+                let [token, position, sequence] =
+                    [token, position, sequence].map(|it| it.try_into().unwrap());
+                batch.add(token, position, sequence, true);
+            }
+        }
+        context.decode(&batch)?;
+        let vector = match context.pooling() {
+            llama_sys::Pooling::None => context.embeddings_ith(-1)?,
+            _ => context.embeddings_seq(0)?,
+        };
+        assert!(vector.iter().all(|x| x.is_finite()));
+    }
+    Ok(())
+}
+
+/// One model on new cards, probed, loaded and computed with.
+pub(crate) fn compare(
+    path: &Path,
+    probe: &NativeProbe,
+    placement: &Placement,
+    params: &ContextParams,
+) -> Result<(), String> {
+    let cards: Vec<Card> = placement.cards.iter().map(Card::new).collect();
+    let gpus: Vec<&Gpu> = cards.iter().map(|card| &card.gpu).collect();
+    let probed = probe
+        .breakdown(&gpus, params, &placement.split)
+        .map_err(|error| format!("probe: {error}"))?;
+    for card in &cards {
+        if card.sim.used() > 0 {
+            return Err(format!("the probe left {} bytes", card.sim.used()));
+        }
+    }
+    // Before the real load the cards are new, so that what they counted at most is the load's.
+    let peaks: Vec<u64> = cards.iter().map(|card| card.sim.peak()).collect();
+
+    let model = load(path, &cards, &placement.split, params);
+    let model = model.map_err(|error| format!("load: {error}"))?;
+    let context = Context::new(&model, native_params::context(params));
+    let mut context = context.map_err(|error| format!("context: {error}"))?;
+    if context.copies() != probed.copies {
+        return Err(format!(
+            "{} copies, probed {}",
+            context.copies(),
+            probed.copies
+        ));
+    }
+    check("at first", &probed, &context, &cards)?;
+    decode(&mut context).map_err(|error| format!("prompt: {error}"))?;
+    check("after the prompt and a token", &probed, &context, &cards)?;
+    for ((card, sum), probe_peak) in cards.iter().zip(&probed.footprints.gpus).zip(peaks) {
+        let peak = card.sim.peak();
+        if peak > sum.total().max(probe_peak) {
+            return Err(format!("{peak} bytes at the most, probed {}", sum.total()));
+        }
+    }
+    drop(context);
+    drop(model);
+    match cards.iter().map(|card| card.sim.used()).sum() {
+        0 => Ok(()),
+        left => Err(format!("{left} bytes stay after everything is dropped")),
+    }
+}
+
+/// The probe, llama.cpp's own account, and what the cards count.
+fn check(when: &str, probed: &Breakdown, context: &Context, cards: &[Card]) -> Result<(), String> {
+    let real = Bytes::of_real(&context.memory_breakdown().unwrap());
+    let ours = Bytes::of_probe(probed);
+    if ours != real {
+        return Err(format!("{when}: probed {ours:?}\n    loaded {real:?}"));
+    }
+    for (index, card) in cards.iter().enumerate() {
+        let rows = probed
+            .rows
+            .iter()
+            .filter(|row| row.place == Place::Gpu(index));
+        let rows: u64 = rows.map(BufferBytes::total).sum();
+        let sum = probed.footprints.gpus[index].total();
+        if (card.sim.used(), sum) != (rows, rows) {
+            return Err(format!(
+                "{when}: card {index} counts {}, the rows {rows}, the sums {sum}",
+                card.sim.used()
+            ));
+        }
     }
     Ok(())
 }

@@ -99,6 +99,21 @@ impl Sketch {
         self.edit(|keys| keys.f32(&key, value));
     }
 
+    pub(crate) fn bool(&mut self, key: &str, value: bool) {
+        let key = self.key(key);
+        self.edit(|keys| keys.bool(&key, value));
+    }
+
+    pub(crate) fn strings(&mut self, key: &str, values: &[&str]) {
+        let key = self.key(key);
+        self.edit(|keys| keys.array_str(&key, values));
+    }
+
+    /// A key of no architecture.
+    pub(crate) fn text(&mut self, key: &str, value: &str) {
+        self.edit(|keys| keys.str(key, value));
+    }
+
     fn key(&self, suffix: &str) -> String {
         format!("{}.{suffix}", self.arch)
     }
@@ -158,6 +173,48 @@ impl Sketch {
                 .array_str("tokenizer.ggml.tokens", texts)
                 .array_f32("tokenizer.ggml.scores", &vec![0.0; n_vocab])
                 .array_i32("tokenizer.ggml.token_type", &kinds)
+        });
+    }
+
+    /// BERT's vocabulary: these words, and letters and digits to put others together of.
+    pub(crate) fn word_pieces(&mut self, words: &[&str]) {
+        const UNKNOWN: i32 = 2;
+        const CONTROL: i32 = 3;
+        const NORMAL: i32 = 1;
+        let n_vocab = usize::try_from(self.dims.n_vocab).unwrap();
+        let special = [
+            ("[PAD]", CONTROL),
+            ("[UNK]", UNKNOWN),
+            ("[CLS]", CONTROL),
+            ("[SEP]", CONTROL),
+            ("[MASK]", CONTROL),
+        ];
+        let special = special.map(|(text, kind)| (text.to_owned(), kind));
+        let letters = || ('a'..='z').chain('0'..='9').map(String::from);
+        // The beginning of a word is marked, not what goes on.
+        let begins = |text: String| (format!("\u{2581}{text}"), NORMAL);
+        let pieces = letters().map(|text| (text, NORMAL));
+        // Of one letter there is one already.
+        let words = words.iter().filter(|word| word.len() > 1);
+        let words = words.map(|&word| word.to_owned());
+        let fill = (0..).map(|n| format!("word{n}"));
+        let all = special
+            .into_iter()
+            .chain(pieces)
+            .chain(letters().chain(words).chain(fill).map(begins));
+        let (texts, kinds): (Vec<String>, Vec<i32>) = all.take(n_vocab).unzip();
+        self.edit(|keys| {
+            keys.str("tokenizer.ggml.model", "bert")
+                .array_str("tokenizer.ggml.tokens", texts)
+                .array_f32("tokenizer.ggml.scores", &vec![0.0; n_vocab])
+                .array_i32("tokenizer.ggml.token_type", &kinds)
+                .u32("tokenizer.ggml.token_type_count", 2)
+                .u32("tokenizer.ggml.padding_token_id", 0)
+                .u32("tokenizer.ggml.unknown_token_id", 1)
+                .u32("tokenizer.ggml.bos_token_id", 2)
+                .u32("tokenizer.ggml.cls_token_id", 2)
+                .u32("tokenizer.ggml.seperator_token_id", 3)
+                .u32("tokenizer.ggml.mask_token_id", 4)
         });
     }
 

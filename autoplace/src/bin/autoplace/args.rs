@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use autoplace::llama_sys::sim::MAX_CARDS;
 use autoplace::memory::companion::Role;
-use autoplace::memory::{FlashAttention, Headroom, KvType};
+use autoplace::memory::{FlashAttention, Headroom, KvType, Pooling};
 use autoplace::plan::{Context, GpuLayers, HostParts, KvCache, KvPlace, Policy, Request};
 use clap::{Parser, Subcommand, ValueEnum, value_parser};
 
@@ -89,6 +89,9 @@ pub(crate) struct PlanArgs {
     /// Sequences held at once, which share the context out
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = value_parser!(u32).range(1..=256))]
     pub(crate) seqs: u32,
+    /// Plans for embeddings instead of text, pooled as the model says or so; a context is then the longest text
+    #[arg(long, value_name = "none|mean|cls|last|rank", value_enum, num_args = 0..=1, require_equals = true, default_missing_value = "model", hide_possible_values = true)]
+    pub(crate) embeddings: Option<PoolingName>,
     /// Fused attention; `auto` is where every device that holds a layer can
     #[arg(long, value_name = "auto|on|off", value_enum, default_value_t = FlashAttn::Auto, hide_possible_values = true)]
     pub(crate) flash_attn: FlashAttn,
@@ -222,11 +225,17 @@ impl PlanArgs {
         };
         request.depth = self.depth;
         request = self.outputs.request(request);
+        if let Some(pooling) = self.embeddings {
+            request = request.embeddings(pooling.into());
+        }
+        // One is what nobody has asked for.
+        if self.seqs > 1 {
+            request = request.n_seq_max(self.seqs);
+        }
         request
             .context(self.ctx.unwrap_or_default())
             .n_ubatch(ubatch)
             .n_batch(n_batch)
-            .n_seq_max(self.seqs)
             .policy(match self.policy {
                 PolicyName::Fastest => Policy::Fastest,
                 PolicyName::MostLayers => Policy::MostLayers,
@@ -243,6 +252,30 @@ impl PlanArgs {
             })
             .gpu_layers(self.ngl.map_or(GpuLayers::Auto, GpuLayers::Exactly))
             .headroom(self.headroom.unwrap_or_default())
+    }
+}
+
+/// llama.cpp's names, and `model` for the model's own.
+#[derive(Debug, Clone, Copy, ValueEnum)]
+pub(crate) enum PoolingName {
+    Model,
+    None,
+    Mean,
+    Cls,
+    Last,
+    Rank,
+}
+
+impl From<PoolingName> for Pooling {
+    fn from(name: PoolingName) -> Self {
+        match name {
+            PoolingName::Model => Self::Model,
+            PoolingName::None => Self::None,
+            PoolingName::Mean => Self::Mean,
+            PoolingName::Cls => Self::Cls,
+            PoolingName::Last => Self::Last,
+            PoolingName::Rank => Self::Rank,
+        }
     }
 }
 

@@ -158,7 +158,7 @@ mod tests {
         let guesses = go(&mut gate, 1000, 100, 150, 3);
         assert!(guesses > 980, "{guesses}");
         // And given up when it does not pay any more.
-        go(&mut gate, JUDGED, 100, 150, 1);
+        go(&mut gate, 3 * JUDGED, 100, 150, 1);
         assert!(gate.is_losing());
     }
 

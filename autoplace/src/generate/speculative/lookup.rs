@@ -73,13 +73,14 @@ impl Lookup {
     }
 
     fn entry(&self, tokens: &[Token]) -> usize {
-        // FNV-1a over whole tokens, with its high bits, which are the better mixed, brought down.
-        let hash = tokens
-            .iter()
-            .fold(0xcbf2_9ce4_8422_2325_u64, |hash, &token| {
-                (hash ^ u64::from(token.cast_unsigned())).wrapping_mul(0x0100_0000_01b3)
-            });
-        (hash ^ (hash >> 32)) as usize & (self.entries.len() - 1)
+        // Fibonacci hashing: the high bits of a product with 2^64 over the golden ratio.
+        let hash = tokens.iter().fold(0_u64, |hash, &token| {
+            (hash.rotate_left(5) ^ u64::from(token.cast_unsigned()).wrapping_add(1))
+                .wrapping_mul(0x9E37_79B9_7F4A_7C15)
+        });
+        let bits = self.entries.len().ilog2();
+        // A table has 256 entries at least.
+        (hash >> (64 - bits)) as usize
     }
 }
 
@@ -123,7 +124,7 @@ mod tests {
             tokens in prop::collection::vec(0..4i32, 0..60),
             cuts in prop::collection::vec((0..60usize, 0..60usize), 0..4),
         ) {
-            let mut lookup = Lookup::new(3, 2, 1 << 14);
+            let mut lookup = Lookup::new(3, 2, 1 << 18);
             let mut ignored = Vec::new();
             // A text that grows, and is rolled back.
             for (to, back) in cuts {

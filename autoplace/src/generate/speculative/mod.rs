@@ -48,7 +48,7 @@ pub enum Speculation {
     DraftModel {
         /// The most tokens that are guessed at once, as far as the context was planned for them.
         draft_max: u32,
-        /// It guesses on as long as it gives the likeliest token this probability at least.
+        /// It guesses on as long as it gives the likeliest token this probability at least. 0.0 to 1.0.
         p_min: f32,
     },
 }
@@ -70,6 +70,18 @@ impl Speculation {
             ngram_max: 4,
             ngram_min: 2,
             draft_max: 10,
+        }
+    }
+
+    /// The same with every number within its range.
+    fn in_range(self) -> Self {
+        match self {
+            Self::DraftModel { draft_max, p_min } => Self::DraftModel {
+                draft_max,
+                // What is no number is no bound.
+                p_min: if p_min > 0.0 { p_min.min(1.0) } else { 0.0 },
+            },
+            other => other,
         }
     }
 }
@@ -98,7 +110,7 @@ impl Generate {
     /// go back in its memory, the text is generated without, and [`Statistics::drafts_off`](super::Statistics::drafts_off) says why.
     /// Default: [`Speculation::Off`].
     pub fn speculate(mut self, speculation: Speculation) -> Self {
-        self.spec.speculation = speculation;
+        self.spec.speculation = speculation.in_range();
         self
     }
 

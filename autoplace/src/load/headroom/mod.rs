@@ -45,7 +45,7 @@ pub enum Doubt {
     /// driver and pools are known to take. Another program, or another model of this process.
     #[error("its free memory changed meanwhile by what this model did not do")]
     Disturbed,
-    /// The model encodes or embeds: no batch of it was computed.
+    /// The model does not generate, and was not loaded to embed: no batch of it was computed.
     #[error("the model does not generate, and nothing was computed")]
     NotGenerative,
     /// Nothing was computed, because nobody wanted that ([`Verify::Off`]).

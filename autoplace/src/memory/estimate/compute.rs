@@ -40,17 +40,26 @@ impl Compute {
         sizes: &ContextSizes,
         window_cells: u64,
     ) -> Self {
+        // The graphs that we know end in logits, not in a pooling.
+        if params.embeddings.is_some() {
+            return Self::fitted(profile, gpus, params, sizes, window_cells);
+        }
         let pinned = matches!(Pinned::by(gpus), Pinned::Yes { .. });
         match ComputeGraph::new(profile, gpus, params, sizes, window_cells, pinned) {
             Some(graph) => Self::Graph(graph),
-            None => Self::Fitted(FittedCompute::new(
-                profile,
-                gpus,
-                params,
-                sizes,
-                window_cells,
-            )),
+            None => Self::fitted(profile, gpus, params, sizes, window_cells),
         }
+    }
+
+    fn fitted(
+        profile: &ModelProfile,
+        gpus: &[&Gpu],
+        params: &ContextParams,
+        sizes: &ContextSizes,
+        window_cells: u64,
+    ) -> Self {
+        let fitted = FittedCompute::new(profile, gpus, params, sizes, window_cells);
+        Self::Fitted(fitted)
     }
 
     /// The same with weights where overrides put them.

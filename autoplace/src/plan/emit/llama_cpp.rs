@@ -49,6 +49,12 @@ pub(super) fn emit(plan: &Plan) -> Result<String, EmitError> {
     command.flag("-ctk", kv_type(context.type_k));
     command.flag("-ctv", kv_type(context.type_v));
     command.flag("-fa", flash_attention(context.flash_attn));
+    if let Some(pooling) = context.embeddings {
+        command.switch("--embeddings");
+        if let Some(pooling) = pooling.name() {
+            command.flag("--pooling", pooling);
+        }
+    }
     for (differs, flag) in [
         (!context.offload_kqv, "--no-kv-offload"),
         (!context.op_offload, "--no-op-offload"),
@@ -85,7 +91,7 @@ const fn flash_attention(flash_attn: FlashAttention) -> &'static str {
 mod tests {
     use std::path::PathBuf;
 
-    use crate::memory::{ContextParams, FlashAttention, KvType, Place, TensorOverride};
+    use crate::memory::{ContextParams, FlashAttention, KvType, Place, Pooling, TensorOverride};
     use crate::plan::test_plan::{host_plan, plan, two_gpus};
     use crate::plan::{Plan, Tool};
 
@@ -102,6 +108,25 @@ mod tests {
             words.windows(part.len()).any(|window| window == part),
             "no {part:?} in {words:?}"
         );
+    }
+
+    #[test]
+    fn embeddings_and_a_stated_pooling_are_said() {
+        let mut plan = plan();
+        plan.context.embeddings = Some(Pooling::Mean);
+        has(&words(&plan), &["--embeddings", "--pooling", "mean"]);
+        plan.context.embeddings = Some(Pooling::Model);
+        let words = words(&plan);
+        has(&words, &["--embeddings"]);
+        assert!(!words.iter().any(|word| word == "--pooling"));
+        for tool in [
+            Tool::Ollama,
+            Tool::LmStudio,
+            Tool::KoboldCpp,
+            Tool::LlamaCpp2,
+        ] {
+            assert!(plan.emit(tool).is_err(), "{tool}");
+        }
     }
 
     #[test]

@@ -132,6 +132,12 @@ impl Plan {
     /// [`EmitError`] where the tool cannot be told the plan: the model is of no file, or the tool has no setting for a part of the
     /// plan that decides where the model goes.
     pub fn emit(&self, tool: Tool) -> Result<String, EmitError> {
+        if self.context.embeddings.is_some() && tool != Tool::LlamaCpp {
+            return Err(EmitError::Inexpressible {
+                tool,
+                what: "a context for embeddings".to_owned(),
+            });
+        }
         match tool {
             Tool::LlamaCpp => llama_cpp::emit(self),
             Tool::Ollama => ollama::emit(self),

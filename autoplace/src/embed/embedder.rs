@@ -1,0 +1,296 @@
+//! The loop: texts are read, packed into batches, computed, and their vectors taken.
+
+use std::time::Instant;
+
+use llama_sys::{AbortHandle, Batch, Context};
+
+use super::batches::{Room, batches};
+use super::pair::Format;
+use super::text::{Limit, Text};
+use super::{Embedding, Error, Normalization, Statistics};
+use crate::load::{self, Contents, Model, Purpose};
+use crate::memory::Pooling;
+
+/// The model's one context, on which texts are embedded. Dropping it gives the context back.
+///
+/// ```no_run
+/// use autoplace::{Model, embed::cosine_similarity, memory::Pooling};
+/// let model = Model::builder("nomic-embed-text-v1.5.gguf").embeddings(Pooling::Model).load()?;
+/// let mut embedder = model.embedder()?;
+/// let vectors = embedder.embed(&["search_query: tides", "search_document: The moon pulls the sea."])?;
+/// println!("{}", cosine_similarity(&vectors[0], &vectors[1]));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug)]
+pub struct Embedder {
+    model: Model,
+    /// `None` after a re-placement that failed.
+    context: Option<Context>,
+    abort: AbortHandle,
+    batch: Batch,
+    truncate: bool,
+    normalization: Normalization,
+    statistics: Statistics,
+}
+
+impl Embedder {
+    pub(super) fn new(model: Model, context: Context) -> Self {
+        Self {
+            abort: context.abort_handle(),
+            model,
+            context: Some(context),
+            batch: Batch::default(),
+            truncate: false,
+            normalization: Normalization::default(),
+            statistics: Statistics::default(),
+        }
+    }
+
+    /// Cuts texts that are too long, instead of refusing them: what the model adds at the end stays. Of a query and a document, the
+    /// document is cut. Default: `false`.
+    #[must_use]
+    pub const fn truncate(mut self, truncate: bool) -> Self {
+        self.truncate = truncate;
+        self
+    }
+
+    /// How vectors are scaled; scores never are. Default: [`Normalization::Euclidean`].
+    #[must_use]
+    pub const fn normalize(mut self, normalization: Normalization) -> Self {
+        self.normalization = normalization;
+        self
+    }
+
+    /// The vectors of these texts, in their order. Prefixes that a model wants ("query: ") are the caller's.
+    ///
+    /// All texts are read before the first is computed. With [`Pooling::Rank`] each vector is the scores of the classification head
+    /// ([`labels`](Self::labels)).
+    ///
+    /// # Errors
+    ///
+    /// [`Error::TooLong`] and [`Error::Empty`] name the text. [`Error::Native`] where llama.cpp fails,
+    /// [`Aborted`](llama_sys::Error::Aborted) included.
+    pub fn embed<T: AsRef<str>>(&mut self, texts: &[T]) -> Result<Vec<Embedding>, Error> {
+        self.replace_if_asked();
+        let limit = self.limit()?;
+        let vocab = self.context()?.model().vocab();
+        let texts: Result<Vec<Text>, Error> = (0..)
+            .zip(texts)
+            .map(|(index, text)| Text::of(&vocab, index, text.as_ref(), limit))
+            .collect();
+        self.compute(&texts?)
+    }
+
+    /// How well each of these documents answers the query, in their order: the first score of the model's classification head, as
+    /// llama.cpp's server gives it. What it is on depends on the model: a logit for most, of Qwen3 a probability.
+    ///
+    /// Each pair is put in the model's own form: its `tokenizer.chat_template.rerank`, or `[BOS]query[EOS][SEP]document[EOS]` of the
+    /// tokens that it has.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NotReranking`] for a model that was not loaded with [`Pooling::Rank`], or whose own pooling is another; else as
+    /// [`embed`](Self::embed), the index being the document's.
+    pub fn rerank<T: AsRef<str>>(
+        &mut self,
+        query: &str,
+        documents: &[T],
+    ) -> Result<Vec<f32>, Error> {
+        let pooling = self.pooling()?;
+        if pooling != Pooling::Rank {
+            return Err(Error::NotReranking { pooling });
+        }
+        self.replace_if_asked();
+        let limit = self.limit()?;
+        let vocab = self.context()?.model().vocab();
+        let format = Format::of(&vocab);
+        let pairs: Result<Vec<Text>, Error> = (0..)
+            .zip(documents)
+            .map(|(index, document)| format.pair(index, query, document.as_ref(), limit))
+            .collect();
+        let scores = self.compute(&pairs?)?;
+        let first = |scores: &Embedding| scores.values.first().copied().unwrap_or(f32::NAN);
+        Ok(scores.iter().map(first).collect())
+    }
+
+    /// What the scores of a classification head stand for, in their order; empty where the model does not say.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Load`] after a re-placement that failed.
+    pub fn labels(&self) -> Result<Vec<String>, Error> {
+        let model = self.context()?.model();
+        let count = model.embedding_shape().n_cls_out.unwrap_or(0);
+        Ok((0..count)
+            .map_while(|index| model.cls_label(index))
+            .collect())
+    }
+
+    /// Elements of a vector; with [`Pooling::Rank`], scores.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Load`] after a re-placement that failed.
+    pub fn width(&self) -> Result<usize, Error> {
+        Ok(self.context()?.embedding_width())
+    }
+
+    /// The pooling in use: what was asked for, or the model's own; never [`Pooling::Model`].
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Load`] after a re-placement that failed.
+    pub fn pooling(&self) -> Result<Pooling, Error> {
+        Ok(Pooling::of_native(self.context()?.pooling()))
+    }
+
+    /// Tokens of the longest text, with those that the model adds: of the context, and of the positions that the model has learned.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Load`] after a re-placement that failed.
+    pub fn longest_text(&self) -> Result<usize, Error> {
+        Ok(self.limit()?.tokens)
+    }
+
+    /// Counts and time so far.
+    #[must_use]
+    pub const fn statistics(&self) -> Statistics {
+        self.statistics
+    }
+
+    /// Stops what another thread is waiting for, which then returns [`llama_sys::Error::Aborted`]; while nothing is computed, the next
+    /// computation. It stays good when the model is placed anew.
+    #[must_use]
+    pub fn abort_handle(&self) -> AbortHandle {
+        self.abort.clone()
+    }
+
+    fn context(&self) -> Result<&Context, Error> {
+        let missing = || load::Error::NotLoaded.into();
+        self.context.as_ref().ok_or_else(missing)
+    }
+
+    /// llama.cpp rounds a context up; what was asked for, and planned, is what holds.
+    fn limit(&self) -> Result<Limit, Error> {
+        let planned = self.model.placement().context.n_ctx;
+        let tokens = self.context()?.longest_text().min(planned) as usize;
+        Ok(Limit {
+            tokens,
+            truncate: self.truncate,
+        })
+    }
+
+    /// Computes the texts and takes their vectors.
+    fn compute(&mut self, texts: &[Text]) -> Result<Vec<Embedding>, Error> {
+        let Some(context) = &mut self.context else {
+            return Err(load::Error::NotLoaded.into());
+        };
+        let room = Room {
+            tokens: context
+                .n_ubatch()
+                .min(context.n_batch())
+                .min(context.n_ctx()) as usize,
+            texts: context.n_seq_max() as usize,
+        };
+        let lengths: Vec<usize> = texts.iter().map(Text::len).collect();
+        let mut embeddings = Vec::with_capacity(texts.len());
+        for range in batches(&lengths, room) {
+            let began = Instant::now();
+            let texts = &texts[range];
+            let mut turn = Turn {
+                context,
+                batch: &mut self.batch,
+                normalization: self.normalization,
+            };
+            turn.run(texts, &mut embeddings)?;
+            self.statistics.texts += texts.len();
+            self.statistics.tokens += self.batch.len();
+            self.statistics.batches += 1;
+            self.statistics.time += began.elapsed();
+        }
+        Ok(embeddings)
+    }
+
+    /// Carries out a re-placement that somebody asked for.
+    fn replace_if_asked(&mut self) {
+        let Some(replacement) = self.model.requested() else {
+            return;
+        };
+        self.give_back();
+        if let Err(error) = self.model.carry_out(&replacement) {
+            tracing::warn!("the model was not placed anew: {error}");
+        }
+        // Where nothing is loaded any more, or somebody else was faster, whatever is asked next says so.
+        if let Ok(Some((mut context, _))) = self.model.slot().take_for(Purpose::Embeddings) {
+            context.follow_abort_handle(self.abort.clone());
+            self.context = Some(context);
+        }
+    }
+
+    fn give_back(&mut self) {
+        if let Some(context) = self.context.take() {
+            self.model.slot().give_back(context, Contents::Unknown);
+        }
+    }
+}
+
+impl Drop for Embedder {
+    fn drop(&mut self) {
+        self.give_back();
+    }
+}
+
+/// One batch, with what it works on.
+struct Turn<'a> {
+    context: &'a mut Context,
+    batch: &'a mut Batch,
+    normalization: Normalization,
+}
+
+impl Turn<'_> {
+    fn run(&mut self, texts: &[Text], embeddings: &mut Vec<Embedding>) -> Result<(), Error> {
+        if self.context.has_memory() {
+            self.context.kv_clear()?;
+        }
+        self.batch.clear();
+        for (sequence, text) in (0..).zip(texts) {
+            for (position, &token) in (0..).zip(&text.tokens) {
+                self.batch.add(token, position, sequence, true);
+            }
+        }
+        self.context.decode(self.batch)?;
+        let mut index = 0;
+        for (sequence, text) in (0..).zip(texts) {
+            embeddings.push(self.take(sequence, text, &mut index)?);
+        }
+        Ok(())
+    }
+
+    /// The vectors of a text, whose first token is of this index, which becomes that of the next text's.
+    fn take(&mut self, sequence: i32, text: &Text, index: &mut i32) -> Result<Embedding, Error> {
+        let width = self.context.embedding_width();
+        let pooling = Pooling::of_native(self.context.pooling());
+        let mut values = Vec::new();
+        if pooling == Pooling::None {
+            values.reserve_exact(width.saturating_mul(text.len()));
+            for _ in &text.tokens {
+                let begin = values.len();
+                values.extend_from_slice(self.context.embeddings_ith(*index)?);
+                self.normalization.apply(&mut values[begin..]);
+                *index += 1;
+            }
+        } else {
+            values.extend_from_slice(self.context.embeddings_seq(sequence)?);
+            if pooling != Pooling::Rank {
+                self.normalization.apply(&mut values);
+            }
+        }
+        Ok(Embedding {
+            values,
+            width,
+            tokens: text.len(),
+            truncated: text.truncated,
+        })
+    }
+}

@@ -1,0 +1,236 @@
+//! The choice of the next token: the sampler chain, what the application puts in its place, and how likely it was.
+//!
+//! In: an output of the context, and which tokens are allowed there. Out: a token that the chain was told of. Nothing of it is tied to the
+//! loaded model: it goes on after the model was placed anew.
+
+use llama_sys::{Candidates, Context, Model, Sampler, Token};
+
+use super::custom::Custom;
+use super::error::Error;
+use super::logprobs::{Logprobs, TokenLogprobs};
+use super::sampling::Sampling;
+
+/// Chooses the tokens of one text.
+#[derive(Debug)]
+pub(super) struct Chooser {
+    sampler: Sampler,
+    custom: Option<Custom>,
+    logprobs: Option<Logprobs>,
+    /// Room for what the application's own sampler sees.
+    candidates: Candidates,
+}
+
+/// A token that was chosen.
+#[derive(Debug)]
+pub(super) struct Choice {
+    pub(super) token: Token,
+    /// If they were asked for.
+    pub(super) logprobs: Option<TokenLogprobs>,
+}
+
+impl Chooser {
+    /// By these parameters, with the log-probabilities of so many tokens beside the chosen one, if any are asked for, and with the
+    /// application's own sampler, if it has one.
+    pub(super) fn new(
+        sampling: &Sampling,
+        logprobs: Option<usize>,
+        custom: Option<Custom>,
+        model: &Model,
+    ) -> Result<Self, Error> {
+        Ok(Self {
+            logprobs: logprobs.map(Logprobs::new).transpose()?,
+            sampler: sampling.sampler(model)?,
+            custom,
+            candidates: Candidates::default(),
+        })
+    }
+
+    /// The seed in use; `None` where nothing is left to chance.
+    pub(super) fn seed(&self) -> Option<u32> {
+        self.sampler.seed()
+    }
+
+    /// Tells it of a token that was not its choice: the prompt's.
+    pub(super) fn accept(&mut self, token: Token) -> Result<(), Error> {
+        Ok(self.sampler.accept(token)?)
+    }
+
+    /// Brings it to where it would be had it chosen these tokens after the prompt, if that can be known without their logits: else they
+    /// are to be [chosen again](Self::choose_again), and nothing is done.
+    pub(super) fn has_chosen(&mut self, tokens: &[Token]) -> Result<bool, Error> {
+        if self.sampler.depends_on_logits() {
+            return Ok(false);
+        }
+        for &token in tokens {
+            self.sampler.accept(token)?;
+        }
+        self.sampler.skip(tokens.len())?;
+        Ok(true)
+    }
+
+    /// Chooses a token after this output of the last batch: of those that a mask allows, if there is one (bit `t % 32` of word `t / 32`
+    /// is token `t`). `so_far`: prompt and answer.
+    pub(super) fn choose_masked(
+        &mut self,
+        context: &mut Context,
+        output: i32,
+        so_far: &[Token],
+        mask: Option<&[u32]>,
+    ) -> Result<Choice, Error> {
+        let token = match (&mut self.custom, mask) {
+            (None, None) => self.sampler.sample(context, output)?,
+            (None, Some(mask)) => self.sampler.sample_masked(context, output, mask)?,
+            (Some(custom), mask) => {
+                fill(&mut self.candidates, context, output, mask)?;
+                self.sampler.apply(&mut self.candidates)?;
+                let token = custom.choose(&mut self.candidates, so_far);
+                if mask.is_some_and(|mask| !allows(mask, token)) {
+                    return Err(Error::NotAllowed { token });
+                }
+                self.sampler.accept(token)?;
+                token
+            }
+        };
+        let logprobs = match &self.logprobs {
+            Some(logprobs) => Some(logprobs.of(context.logits(output)?, token)),
+            None => None,
+        };
+        Ok(Choice { token, logprobs })
+    }
+
+    /// Goes through a choice that an earlier process has made, so that the next one is as it would have been there.
+    pub(super) fn choose_again(
+        &mut self,
+        context: &mut Context,
+        output: i32,
+        mask: Option<&[u32]>,
+        chosen: Token,
+    ) -> Result<(), Error> {
+        fill(&mut self.candidates, context, output, mask)?;
+        self.sampler.apply(&mut self.candidates)?;
+        Ok(self.sampler.accept(chosen)?)
+    }
+}
+
+fn fill(
+    candidates: &mut Candidates,
+    context: &mut Context,
+    output: i32,
+    mask: Option<&[u32]>,
+) -> Result<(), llama_sys::Error> {
+    match mask {
+        Some(mask) => candidates.fill_masked(context, output, mask),
+        None => candidates.fill(context, output),
+    }
+}
+
+fn allows(mask: &[u32], token: Token) -> bool {
+    usize::try_from(token).is_ok_and(|token| {
+        let word = mask.get(token / 32).copied().unwrap_or(0);
+        word >> (token % 32) & 1 == 1
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use llama_sys::{Batch, Candidate, ContextParams, ModelParams};
+
+    use super::*;
+    use crate::generate::Mirostat;
+
+    const DEMO: &str = concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/../examples/model/autoplace-demo-q8_0.gguf"
+    );
+
+    /// A context that has computed a token.
+    fn context() -> Context {
+        let params = ModelParams {
+            devices: Some(Vec::new()),
+            ..ModelParams::default()
+        };
+        let model = Model::load(DEMO, params).unwrap();
+        let params = ContextParams {
+            n_threads: Some(1),
+            n_threads_batch: Some(1),
+            ..ContextParams::default()
+        };
+        let mut context = Context::new(&model, params).unwrap();
+        let mut batch = Batch::default();
+        batch.add(9, 0, 0, true);
+        context.decode(&batch).unwrap();
+        context
+    }
+
+    #[test]
+    fn a_mask_allows_the_tokens_whose_bits_are_set() {
+        let mask = [1 << 31, 0, 0b10];
+        let allowed: Vec<i32> = (-1..200).filter(|token| allows(&mask, *token)).collect();
+        assert_eq!(allowed, [31, 65]);
+    }
+
+    #[test]
+    fn a_mask_binds_the_applications_own_sampler_too() {
+        let mut context = context();
+        let mask = [0b1110_0000];
+        let last = |candidates: &mut Candidates, so_far: &[Token]| {
+            assert!(candidates.iter().all(|it| (5..8).contains(&it.token())));
+            let last = candidates.iter().map(Candidate::token).max();
+            last.unwrap() + so_far.len() as Token
+        };
+        let custom = Custom::new(last);
+        let sampling = Sampling::default();
+        let model = context.model().clone();
+        let mut chooser = Chooser::new(&sampling, Some(1), Some(custom), &model).unwrap();
+        let mut choose =
+            |so_far: &[Token]| chooser.choose_masked(&mut context, -1, so_far, Some(&mask));
+        let choice = choose(&[]).unwrap();
+        assert!((5..8).contains(&choice.token));
+        assert_eq!(choice.logprobs.unwrap().token, choice.token);
+        let refused = choose(&[9, 9, 9]);
+        assert!(matches!(refused, Err(Error::NotAllowed { token: 8.. })));
+    }
+
+    #[test]
+    fn choices_of_an_earlier_process_are_skipped_or_made_again() {
+        let mut context = context();
+        let model = context.model().clone();
+        let plain = Sampling {
+            temperature: 1.5,
+            repeat_penalty: 1.3,
+            seed: Some(3),
+            ..Sampling::default()
+        };
+        let mut xtc = plain.clone();
+        (xtc.xtc_probability, xtc.xtc_threshold) = (0.5, 0.02);
+        let mut mirostat = plain.clone();
+        (mirostat.mirostat, mirostat.mirostat_tau) = (Mirostat::V2, 3.0);
+        for (sampling, is_known) in [(plain, true), (xtc, false), (mirostat, false)] {
+            let chooser = || Chooser::new(&sampling, None, None, &model).unwrap();
+            // Of every third token, one more or all.
+            let masks = [vec![0x9249_2492; 40], vec![u32::MAX; 40]];
+            let mask = |at: usize| masks.get(at % 3).map(|mask| &mask[..]);
+            let mut first = chooser();
+            let mut choose = |chooser: &mut Chooser, at: usize| {
+                let choice = chooser.choose_masked(&mut context, -1, &[], mask(at));
+                choice.unwrap().token
+            };
+            let all: Vec<Token> = (0..24).map(|at| choose(&mut first, at)).collect();
+            let mut second = chooser();
+            assert_eq!(second.has_chosen(&all[..12]).unwrap(), is_known);
+            if !is_known {
+                for (at, &token) in all[..12].iter().enumerate() {
+                    second
+                        .choose_again(&mut context, -1, mask(at), token)
+                        .unwrap();
+                }
+            }
+            let mut choose = |at: usize| {
+                let choice = second.choose_masked(&mut context, -1, &[], mask(at));
+                choice.unwrap().token
+            };
+            let rest: Vec<Token> = (12..24).map(&mut choose).collect();
+            assert_eq!(rest, all[12..], "{sampling:?}");
+        }
+    }
+}

@@ -1,0 +1,169 @@
+//! From a constraint to a parser of tokens, within bounded time, memory and stack.
+
+use std::thread;
+
+use llguidance::JsonCompileOptions;
+use llguidance::api::{ParserLimits, TopLevelGrammar};
+use serde_json::json;
+
+use super::vocabulary::Vocabulary;
+use super::{Constraint, Kind, gbnf, schema};
+use crate::generate::Error;
+
+/// Bytes of a regular expression or grammar, and of all choices together.
+const MAX_BYTES: usize = 256 << 10;
+/// Brackets in brackets of a regular expression or grammar: parsers go into them by recursion.
+const MAX_NESTING: usize = 100;
+/// Address space for the recursions of compiling, of which only what they use becomes memory.
+const STACK: usize = 256 << 20;
+/// llama.cpp's `SPACE_RULE` (common/json-schema-to-grammar.cpp).
+const WHITESPACE: &str = r"(?: |\n{1,2}[ \t]{0,20})";
+/// Escapes in JSON strings. Without `u` each text has one spelling, so that no property comes twice under two of them.
+const ESCAPES: &str = "nrbtf\\\"";
+
+/// What compiling a constraint, and one step of it, may take: llguidance's defaults, which its authors measured on large schemas,
+/// but for memory.
+pub(super) fn limits() -> ParserLimits {
+    ParserLimits {
+        // At 1 to 2 KiB each.
+        max_lexer_states: 50_000,
+        verbose_errors: false,
+        ..ParserLimits::default()
+    }
+}
+
+/// Compiles everything but GBNF.
+pub(super) fn matcher(
+    constraint: &Constraint,
+    vocabulary: &Vocabulary,
+) -> Result<llguidance::Matcher, Error> {
+    let refused = |reason| Error::Constraint {
+        constraint: constraint.name().to_owned(),
+        reason,
+    };
+    let grammar = grammar(constraint).map_err(refused)?;
+    guarded(constraint.name(), || {
+        let parser = vocabulary
+            .factory()
+            .create_parser(grammar)
+            .map_err(|error| said(&error.to_string()))?;
+        let matcher = llguidance::Matcher::new(Ok(parser));
+        match matcher.get_error() {
+            Some(error) => Err(said(&error)),
+            None => Ok(matcher),
+        }
+    })
+}
+
+/// The beginning of a text of a GBNF grammar.
+pub(super) fn gbnf(
+    constraint: &Constraint,
+    grammar: &str,
+    root: &str,
+) -> Result<gbnf::Text, Error> {
+    guarded(constraint.name(), || {
+        bounded(grammar)?;
+        gbnf::Text::new(grammar, root)
+    })
+}
+
+fn grammar(constraint: &Constraint) -> Result<TopLevelGrammar, String> {
+    Ok(match &constraint.0 {
+        Kind::JsonSchema(schema) => json_schema(schema)?,
+        Kind::JsonObject => json_schema(&json!({"type": "object"}))?,
+        Kind::Regex(regex) => self::regex(regex)?,
+        Kind::Choices(choices) => {
+            if choices.is_empty() {
+                return Err("it is empty".to_owned());
+            }
+            let escaped: Vec<String> = choices.iter().map(|it| regex_lite::escape(it)).collect();
+            regex(&format!("(?:{})", escaped.join("|")))?
+        }
+        Kind::Lark(grammar) => {
+            bounded(grammar)?;
+            TopLevelGrammar::from_lark(grammar.clone())
+        }
+        Kind::Gbnf { .. } => return Err("it is GBNF".to_owned()),
+    })
+}
+
+fn json_schema(schema: &serde_json::Value) -> Result<TopLevelGrammar, String> {
+    let mut schema = schema::prepared(schema)?;
+    let options = JsonCompileOptions {
+        whitespace_pattern: Some(WHITESPACE.to_owned()),
+        json_allowed_escapes: Some(ESCAPES.to_owned()),
+        ..JsonCompileOptions::default()
+    };
+    options.apply_to(&mut schema);
+    Ok(TopLevelGrammar::from_json_schema(schema))
+}
+
+fn regex(regex: &str) -> Result<TopLevelGrammar, String> {
+    bounded(regex)?;
+    // Two slashes would begin a comment.
+    let regex = if regex.is_empty() { "(?:)" } else { regex };
+    Ok(TopLevelGrammar::from_regex(regex))
+}
+
+/// Refuses what a parser would go into too deep.
+fn bounded(text: &str) -> Result<(), String> {
+    if text.len() > MAX_BYTES {
+        return Err(format!("it is larger than {} KiB", MAX_BYTES >> 10));
+    }
+    let mut depth = 0_usize;
+    let mut is_escaped = false;
+    for byte in text.bytes() {
+        match byte {
+            _ if is_escaped => is_escaped = false,
+            b'\\' => is_escaped = true,
+            b'(' | b'[' | b'{' => depth += 1,
+            b')' | b']' | b'}' => depth = depth.saturating_sub(1),
+            _ => {}
+        }
+        if depth > MAX_NESTING {
+            return Err(format!(
+                "it has brackets nested more than {MAX_NESTING} deep"
+            ));
+        }
+    }
+    Ok(())
+}
+
+/// Does the work on a stack that is large enough for it, and makes an error of a panic.
+pub(super) fn guarded<T: Send>(
+    constraint: &str,
+    work: impl FnOnce() -> Result<T, String> + Send,
+) -> Result<T, Error> {
+    let failed = |reason: String| Error::Constraint {
+        constraint: constraint.to_owned(),
+        reason,
+    };
+    thread::scope(|scope| {
+        thread::Builder::new()
+            .name("autoplace-constraint".to_owned())
+            .stack_size(STACK)
+            .spawn_scoped(scope, work)
+            .map_err(|error| failed(format!("no thread to compile it on: {error}")))?
+            .join()
+            .unwrap_or_else(|_| Err("llguidance panicked".to_owned()))
+            .map_err(failed)
+    })
+}
+
+/// llguidance's message in one line.
+pub(super) fn said(message: &str) -> String {
+    let message = message.split("<non-verbose/>").next().unwrap_or_default();
+    let message = message.split("<backtrace>").next().unwrap_or_default();
+    if message.contains("missing special token prefix") {
+        // TokTrie::get_special_tokens, with no control token in the tree.
+        return "it names a control token, which no constraint allows".to_owned();
+    }
+    let lines = message.lines().map(str::trim);
+    let lines: Vec<&str> = lines.filter(|line| !line.is_empty()).collect();
+    let mut line = lines.join("; ");
+    if let Some((at, _)) = line.char_indices().nth(300) {
+        line.truncate(at);
+        line.push_str("...");
+    }
+    line
+}

@@ -1,0 +1,215 @@
+//! One text that is held to a constraint, as far as it has come.
+
+use std::fmt;
+
+use llama_sys::{Token, Vocab};
+
+use super::vocabulary::Vocabulary;
+use super::{Constraint, Kind, compile, gbnf};
+use crate::generate::Error;
+
+const NOTHING_GOES_ON: &str = "no token of the vocabulary is a text that it goes on with";
+
+/// Which tokens a text can go on with. Before each token it is asked for the [mask](Self::mask), while the device computes; after it,
+/// it is told the token ([`accept`](Self::accept)). It holds nothing of the loaded model.
+#[derive(Clone)]
+pub(in crate::generate) struct Matcher {
+    rules: Rules,
+    vocabulary: Vocabulary,
+    constraint: &'static str,
+    /// The tokens that are allowed now, once they were asked for.
+    mask: Vec<u32>,
+    is_asked: bool,
+    accepted: usize,
+}
+
+#[derive(Clone)]
+enum Rules {
+    Guidance(Box<llguidance::Matcher>),
+    Gbnf(Box<gbnf::Text>),
+}
+
+impl fmt::Debug for Matcher {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Matcher")
+            .field("constraint", &self.constraint)
+            .field("accepted", &self.accepted)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Matcher {
+    /// Compiles a constraint for a model, and begins a text.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Constraint`] for one that cannot be enforced or met.
+    pub(in crate::generate) fn new(
+        constraint: &Constraint,
+        vocabulary: &Vocabulary,
+        vocab: &Vocab,
+    ) -> Result<Self, Error> {
+        vocabulary.tokenize_by(vocab);
+        let rules = match &constraint.0 {
+            Kind::Gbnf { grammar, root } => {
+                Rules::Gbnf(Box::new(compile::gbnf(constraint, grammar, root)?))
+            }
+            _ => Rules::Guidance(Box::new(compile::matcher(constraint, vocabulary)?)),
+        };
+        let mut matcher = Self {
+            rules,
+            vocabulary: vocabulary.clone(),
+            constraint: constraint.name(),
+            mask: Vec::new(),
+            is_asked: false,
+            accepted: 0,
+        };
+        // What no token can begin is said at once.
+        matcher.mask()?;
+        Ok(matcher)
+    }
+
+    /// The tokens that the text can go on with: bit t % 32 of word t / 32 for token t. Tokens that end a generation are among them where
+    /// the text may end. Asking again costs nothing.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NoTokenAllowed`] where there is none.
+    pub(in crate::generate) fn mask(&mut self) -> Result<&[u32], Error> {
+        if !self.is_asked {
+            self.ask()?;
+            self.is_asked = true;
+        }
+        Ok(&self.mask)
+    }
+
+    fn ask(&mut self) -> Result<(), Error> {
+        match &mut self.rules {
+            Rules::Gbnf(text) => {
+                let mask = text.mask(self.vocabulary.tree());
+                let mask =
+                    mask.map_err(|reason| refusal(self.constraint, self.accepted, reason))?;
+                self.mask.clear();
+                self.mask.extend_from_slice(&mask);
+                if text.may_end() {
+                    self.vocabulary.add_ends(&mut self.mask);
+                }
+            }
+            Rules::Guidance(rules) => {
+                self.mask.clear();
+                if rules.is_stopped() && rules.stop_reason().is_ok() {
+                    self.mask.extend_from_slice(self.vocabulary.ends());
+                } else {
+                    let mask = rules
+                        .compute_mask()
+                        .map_err(|error| Error::NoTokenAllowed {
+                            constraint: self.constraint.to_owned(),
+                            tokens: self.accepted,
+                            reason: reason(&error.to_string()),
+                        })?;
+                    self.mask.extend_from_slice(mask.as_slice());
+                    if !rules.is_accepting().unwrap_or(false) {
+                        // A Lark grammar can name any token by its number.
+                        self.vocabulary.drop_ends(&mut self.mask);
+                    }
+                }
+            }
+        }
+        self.mask.resize(self.vocabulary.n_tokens().div_ceil(32), 0);
+        self.vocabulary.keep_text(&mut self.mask);
+        if self.mask.iter().all(|word| *word == 0) && !self.is_complete() {
+            let reason = NOTHING_GOES_ON.to_owned();
+            return Err(refusal(self.constraint, self.accepted, reason));
+        }
+        Ok(())
+    }
+
+    /// Goes on with a token that the mask has. One that ends a generation changes nothing.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NoTokenAllowed`] for a token that is not allowed.
+    pub(in crate::generate) fn accept(&mut self, token: Token) -> Result<(), Error> {
+        if self.vocabulary.is_end(token) {
+            return Ok(());
+        }
+        self.is_asked = false;
+        let went_on = match &mut self.rules {
+            Rules::Gbnf(text) => text
+                .accept(self.vocabulary.bytes(token))
+                .then_some(())
+                .ok_or_else(|| NOTHING_GOES_ON.to_owned()),
+            Rules::Guidance(rules) => rules
+                .consume_token(u32::try_from(token).unwrap_or(u32::MAX))
+                .map_err(|error| reason(&error.to_string())),
+        };
+        went_on.map_err(|reason| refusal(self.constraint, self.accepted, reason))?;
+        self.accepted += 1;
+        Ok(())
+    }
+
+    /// Whether the text is what was asked for, and nothing may follow: it ends then by itself.
+    pub(in crate::generate) fn is_complete(&self) -> bool {
+        match &self.rules {
+            Rules::Gbnf(text) => text.is_complete(),
+            Rules::Guidance(rules) => rules.is_stopped() && rules.stop_reason().is_ok(),
+        }
+    }
+
+    /// Whether the text may end here: it is what was asked for.
+    pub(in crate::generate) fn may_end(&mut self) -> bool {
+        if self.is_complete() {
+            return true;
+        }
+        match &mut self.rules {
+            Rules::Gbnf(text) => text.may_end(),
+            Rules::Guidance(rules) => rules.is_accepting().unwrap_or(false),
+        }
+    }
+
+    /// How many of these tokens, from the first on, the text can go on with: for a draft. It stays where it is.
+    #[cfg_attr(
+        not(test),
+        expect(dead_code, reason = "for drafts, which are not checked yet")
+    )]
+    pub(in crate::generate) fn validate_tokens(&mut self, tokens: &[Token]) -> usize {
+        let text = tokens
+            .iter()
+            .take_while(|token| self.vocabulary.is_text(**token));
+        match &mut self.rules {
+            Rules::Guidance(rules) => {
+                let ids: Vec<u32> = text.map(|token| *token as u32).collect();
+                rules.validate_tokens(&ids).unwrap_or(0)
+            }
+            Rules::Gbnf(so_far) => {
+                let mut ahead = so_far.clone();
+                text.take_while(|token| ahead.accept(self.vocabulary.bytes(**token)))
+                    .count()
+            }
+        }
+    }
+
+    /// Goes on with the model as it is loaded now.
+    pub(in crate::generate) fn take_up(&mut self, vocab: &Vocab) {
+        self.vocabulary.tokenize_by(vocab);
+    }
+}
+
+fn refusal(constraint: &str, tokens: usize, reason: String) -> Error {
+    Error::NoTokenAllowed {
+        constraint: constraint.to_owned(),
+        tokens,
+        reason,
+    }
+}
+
+/// What llguidance ran into, which it says by the name of its `StopReason` where it has no more to say.
+fn reason(message: &str) -> String {
+    match compile::said(message).as_str() {
+        "NoExtension" | "NoExtensionBias" => NOTHING_GOES_ON.to_owned(),
+        "LexerTooComplex" | "ParserTooComplex" => {
+            "one step of it takes more than llguidance is allowed".to_owned()
+        }
+        message => message.to_owned(),
+    }
+}

@@ -1,0 +1,143 @@
+//! What a text must be: a JSON value of a schema, a match of a regular expression, a sentence of a grammar, one of some choices.
+//!
+//! In: a [`Constraint`] and a model's vocabulary. Out: before each token, which tokens the text can go on with, so that it is what was
+//! asked for when it ends, whatever the model would rather have written. A text that a limit cuts short is
+//! [`Error::Incomplete`](super::Error::Incomplete), never half a text that looks whole.
+
+mod compile;
+mod gbnf;
+mod matcher;
+mod schema;
+#[cfg(feature = "schemars")]
+mod typed;
+mod vocabulary;
+
+use llama_sys::Vocab;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+pub(super) use matcher::Matcher;
+use vocabulary::Vocabulary;
+
+use super::{Error, Generate};
+use crate::load::Model;
+
+/// What a text must be: given to [`Generate::constraint`](super::Generate::constraint).
+///
+/// It is a description: making one costs nothing, and whether it can be enforced is said when the generation begins. It need not be
+/// trusted: what would take too long, or too much memory, is an error. No constraint allows a control token, whatever it says.
+///
+/// ```
+/// use autoplace::generate::Constraint;
+/// use serde_json::json;
+/// let answer = Constraint::choices(["yes", "no"]);
+/// let date = Constraint::regex("[0-9]{4}-[0-9]{2}-[0-9]{2}");
+/// let person = Constraint::json_schema(json!({
+///     "type": "object",
+///     "properties": {"name": {"type": "string"}, "age": {"type": "integer", "minimum": 0}},
+///     "required": ["name", "age"],
+///     "additionalProperties": false,
+/// }));
+/// ```
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Constraint(Kind);
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum Kind {
+    JsonSchema(Value),
+    JsonObject,
+    Regex(String),
+    Choices(Vec<String>),
+    Lark(String),
+    Gbnf { grammar: String, root: String },
+}
+
+impl Constraint {
+    /// A JSON value that this schema allows (draft 4 to 2020-12).
+    ///
+    /// Strict: a keyword that cannot be enforced (`uniqueItems`, `not`, `if`, ...) is [`Error::Constraint`](super::Error::Constraint),
+    /// which names it; it is never left out. Properties come in the order in which the schema has them. Between two parts of the value is
+    /// at most one space, or one or two line ends and up to 20 spaces or tabs, as llama.cpp has it (common/json-schema-to-grammar.cpp,
+    /// `SPACE_RULE`): no model writes spaces without end.
+    ///
+    /// Numbers stay within ±9007199254740991, where a double holds each integer, and strings have no `\u` escapes: each character but
+    /// control characters stands for itself. Only `#...` references are followed: nothing is fetched.
+    pub fn json_schema(schema: impl Into<Value>) -> Self {
+        Self(Kind::JsonSchema(schema.into()))
+    }
+
+    /// Any JSON object, nested at most 8 deep.
+    pub fn json_object() -> Self {
+        Self(Kind::JsonObject)
+    }
+
+    /// A text that the regular expression matches from its beginning to its end, in the syntax of the crate `regex`; it needs no anchors,
+    /// and has none. Without look-around of the kinds that crate has not, either.
+    pub fn regex(regex: impl Into<String>) -> Self {
+        Self(Kind::Regex(regex.into()))
+    }
+
+    /// One of these texts.
+    pub fn choices<T: Into<String>>(choices: impl IntoIterator<Item = T>) -> Self {
+        Self(Kind::Choices(choices.into_iter().map(Into::into).collect()))
+    }
+
+    /// A sentence of a context-free grammar, in llguidance's variant of the syntax of Lark, from its rule `start`. Terminals take the
+    /// longest text that they match.
+    pub fn lark(grammar: impl Into<String>) -> Self {
+        Self(Kind::Lark(grammar.into()))
+    }
+
+    /// A sentence of a grammar in llama.cpp's GBNF, from its rule `root`.
+    ///
+    /// A grammar that works in llama.cpp works here, and allows the same texts; but no rule can name tokens of the vocabulary (`<...>`).
+    /// Terminals need not be told apart, as [`lark`](Self::lark) wants it: every reading of a text is followed.
+    pub fn gbnf(grammar: impl Into<String>) -> Self {
+        Self(Kind::Gbnf {
+            grammar: grammar.into(),
+            root: "root".to_owned(),
+        })
+    }
+
+    /// Begins a text that is held to it.
+    pub(super) fn begin(&self, model: &Model, vocab: &Vocab) -> Result<Matcher, Error> {
+        let vocabulary = model.kept(|| Vocabulary::new(vocab))?;
+        Matcher::new(self, &vocabulary, vocab)
+    }
+
+    /// What it is called in messages.
+    fn name(&self) -> &'static str {
+        match self.0 {
+            Kind::JsonSchema(_) => "JSON schema",
+            Kind::JsonObject => "JSON object",
+            Kind::Regex(_) => "regular expression",
+            Kind::Choices(_) => "list of choices",
+            Kind::Lark(_) => "Lark grammar",
+            Kind::Gbnf { .. } => "GBNF grammar",
+        }
+    }
+}
+
+impl Generate {
+    /// Holds the text to a JSON schema, a regular expression, a grammar or a list of choices: it ends by itself when it is that, and not
+    /// before. Where a limit ends it earlier ([`max_tokens`](Self::max_tokens), [`stop`](Self::stop), the end of the context), the last
+    /// that comes is [`Error::Incomplete`].
+    ///
+    /// ```no_run
+    /// use autoplace::generate::Constraint;
+    /// # let model = autoplace::Model::load("model.gguf")?;
+    /// let sentiment = model
+    ///     .generate("Is \"What a day!\" positive? ")
+    ///     .constraint(Constraint::choices(["yes", "no"]))
+    ///     .text()?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn constraint(mut self, constraint: Constraint) -> Self {
+        self.spec.constraint = Some(constraint);
+        self
+    }
+}
+
+#[cfg(test)]
+mod tests;

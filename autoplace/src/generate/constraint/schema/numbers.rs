@@ -1,0 +1,137 @@
+//! Numbers of a schema: bounds that hold of what is read, not only of what is written.
+
+use serde_json::{Map, Value};
+
+use super::{APPLICATORS, is_annotation};
+
+/// The largest integer up to which a double counts every one, as JavaScript's `Number.MAX_SAFE_INTEGER`.
+pub(super) const MAX_INTEGER: f64 = 9_007_199_254_740_991.0;
+
+/// The least number above an excluded 0.
+const SMALLEST: f64 = 1e-15;
+
+/// Bounds every number to what a double holds, and says the bounds so that they hold of what is read, too: 0.99999999999999999999 is
+/// below 1, but read as 1.
+pub(super) fn bound_all(members: &mut Map<String, Value>) -> Result<(), String> {
+    let allowed = match members.get("type") {
+        Some(Value::String(name)) => is_number(name),
+        Some(Value::Array(names)) => names.iter().filter_map(Value::as_str).any(is_number),
+        _ => true,
+    };
+    if !allowed {
+        return Ok(());
+    }
+    let above = bound(members, "minimum", "exclusiveMinimum", just_above, f64::max)?;
+    let below = bound(members, "maximum", "exclusiveMaximum", just_below, f64::min)?;
+    let (above, below) = (
+        above.map_or(-MAX_INTEGER, |it| it.max(-MAX_INTEGER)),
+        below.map_or(MAX_INTEGER, |it| it.min(MAX_INTEGER)),
+    );
+    members.insert("minimum".to_owned(), above.into());
+    members.insert("maximum".to_owned(), below.into());
+    if above < 0.0 && below >= 0.0 {
+        without_minus_zero(members);
+    }
+    Ok(())
+}
+
+/// Parts integers into those below 0 and the others: llguidance would write `-0`, which is read as no integer.
+fn without_minus_zero(members: &mut Map<String, Value>) {
+    let types = match members.get("type") {
+        Some(Value::String(name)) => vec![Value::from(name.as_str())],
+        Some(Value::Array(names)) => names.clone(),
+        _ => return,
+    };
+    let has = |name: &str| types.iter().any(|it| it == name);
+    let is_applied = APPLICATORS.iter().any(|it| members.contains_key(*it));
+    if !has("integer") || has("number") || is_applied {
+        return;
+    }
+    let (said, others): (Map<_, _>, Map<_, _>) = std::mem::take(members)
+        .into_iter()
+        .partition(|(keyword, _)| !is_annotation(keyword));
+    *members = others;
+    let option = |types: Vec<Value>, bound: Option<(&str, i64)>| {
+        let mut option = said.clone();
+        option.insert("type".to_owned(), types.into());
+        option.extend(bound.map(|(keyword, bound)| (keyword.to_owned(), bound.into())));
+        Value::Object(option)
+    };
+    let mut options = vec![
+        option(vec!["integer".into()], Some(("minimum", 0))),
+        option(vec!["integer".into()], Some(("maximum", -1))),
+    ];
+    let rest: Vec<_> = types
+        .iter()
+        .filter(|it| *it != "integer")
+        .cloned()
+        .collect();
+    if !rest.is_empty() {
+        options.push(option(rest, None));
+    }
+    members.insert("anyOf".to_owned(), options.into());
+}
+
+fn is_number(name: &str) -> bool {
+    matches!(name, "number" | "integer")
+}
+
+/// The next number, but none so near to 0 that its digits are hundreds.
+fn just_above(bound: f64) -> f64 {
+    let next = bound.next_up();
+    if next > 0.0 { next.max(SMALLEST) } else { next }
+}
+
+fn just_below(bound: f64) -> f64 {
+    -just_above(-bound)
+}
+
+/// The one bound that two keywords come to, which are taken away.
+fn bound(
+    members: &mut Map<String, Value>,
+    inclusive: &str,
+    exclusive: &str,
+    inside: fn(f64) -> f64,
+    tighter: fn(f64, f64) -> f64,
+) -> Result<Option<f64>, String> {
+    let number = |keyword: &str, value: Value| {
+        value
+            .as_f64()
+            .ok_or_else(|| format!("`{keyword}` is not a number"))
+    };
+    let bound = members
+        .remove(inclusive)
+        .map(|value| number(inclusive, value))
+        .transpose()?;
+    let excluded = match members.remove(exclusive) {
+        // As in draft 4.
+        Some(Value::Bool(excluded)) => bound.filter(|_| excluded),
+        Some(value) => Some(number(exclusive, value)?),
+        None => None,
+    };
+    let excluded = excluded.map(inside);
+    Ok(match (bound, excluded) {
+        (Some(one), Some(other)) => Some(tighter(one, other)),
+        (one, other) => one.or(other),
+    })
+}
+
+/// Refuses numbers that llguidance would write as others.
+pub(super) fn exact(value: &Value) -> Result<(), String> {
+    match value {
+        Value::Number(number) => {
+            let fits = number
+                .as_f64()
+                .is_some_and(|it| it.is_finite() && it.abs() <= MAX_INTEGER);
+            if fits {
+                return Ok(());
+            }
+            Err(format!(
+                "the number {number} is beyond {MAX_INTEGER}, up to which all are exact"
+            ))
+        }
+        Value::Array(items) => items.iter().try_for_each(exact),
+        Value::Object(members) => members.values().try_for_each(exact),
+        Value::Null | Value::Bool(_) | Value::String(_) => Ok(()),
+    }
+}

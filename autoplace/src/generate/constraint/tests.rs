@@ -1,0 +1,77 @@
+use llama_sys::{Model, ModelParams, Vocab};
+
+use super::{Constraint, Matcher, Vocabulary};
+
+fn vocab() -> Vocab {
+    let path = concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/../examples/model/autoplace-demo-q8_0.gguf"
+    );
+    Model::load(path, ModelParams::default()).unwrap().vocab()
+}
+
+fn matcher(constraint: &Constraint, vocab: &Vocab) -> Matcher {
+    let vocabulary = Vocabulary::new(vocab).unwrap();
+    Matcher::new(constraint, &vocabulary, vocab).unwrap()
+}
+
+fn kinds() -> [Constraint; 2] {
+    [
+        Constraint::regex("the king( said)*"),
+        Constraint::gbnf("root ::= \"the king\" (\" said\")*"),
+    ]
+}
+
+#[test]
+fn as_much_of_a_draft_is_valid_as_the_text_can_go_on_with() {
+    let vocab = vocab();
+    let right = vocab.tokenize("the king said said", false, false).unwrap();
+    let wrong = vocab.tokenize("the king spoke", false, false).unwrap();
+    for constraint in kinds() {
+        let mut matcher = matcher(&constraint, &vocab);
+        assert_eq!(matcher.validate_tokens(&right), right.len());
+        let valid = matcher.validate_tokens(&wrong);
+        assert!((1..wrong.len()).contains(&valid), "{valid}");
+        let eog = vocab.eos().unwrap();
+        assert_eq!(matcher.validate_tokens(&[right[0], eog, right[1]]), 1);
+        // It is where it was.
+        for &token in &right {
+            matcher.accept(token).unwrap();
+        }
+        assert!(matcher.may_end());
+    }
+}
+
+#[test]
+fn copies_go_on_apart() {
+    let vocab = vocab();
+    let tokens = vocab.tokenize("the king said", false, false).unwrap();
+    for constraint in kinds() {
+        let mut one = matcher(&constraint, &vocab);
+        let mut other = one.clone();
+        for &token in &tokens {
+            one.accept(token).unwrap();
+        }
+        assert!(one.may_end() && !other.may_end());
+        other.accept(tokens[0]).unwrap();
+        assert_eq!(other.validate_tokens(&tokens[1..]), tokens.len() - 1);
+    }
+}
+
+#[test]
+fn a_token_that_is_not_allowed_is_refused() {
+    let vocab = vocab();
+    let wrong = vocab.tokenize("zebra", false, false).unwrap();
+    for constraint in kinds() {
+        assert!(matcher(&constraint, &vocab).accept(wrong[0]).is_err());
+    }
+}
+
+#[test]
+fn a_vocabulary_holds_nothing_of_the_model() {
+    let vocab = vocab();
+    let vocabulary = Vocabulary::new(&vocab).unwrap();
+    let held = Matcher::new(&kinds()[0], &vocabulary, &vocab).unwrap();
+    assert_eq!(vocab.model().holders(), 1);
+    drop((vocab, held));
+}

@@ -1,0 +1,176 @@
+//! The chain that sampling parameters make.
+
+use std::hash::{BuildHasher, Hasher, RandomState};
+
+use llama_sys::{Model, Sampler, SamplerChain, Token};
+
+use super::{Mirostat, SamplerKind, Sampling};
+use crate::generate::Error;
+
+/// Tokens that go into Mirostat's estimate (common/sampling.cpp, common_sampler_init).
+const MIROSTAT_M: u32 = 100;
+
+impl Sampling {
+    /// Builds the chain as llama.cpp's programs do (common/sampling.cpp, common_sampler_init): biases, the samplers in the order that
+    /// was asked for, and the one that chooses. [`Sampler::seed`] tells the seed in use.
+    pub(in crate::generate) fn sampler(&self, model: &Model) -> Result<Sampler, Error> {
+        self.check_ranges(model)?;
+        let mut chain = Sampler::chain(model)?;
+        let biases = self.biases(model)?;
+        if !biases.is_empty() {
+            chain = chain.logit_bias(&biases)?;
+        }
+        let seed = self.seed.unwrap_or_else(random_seed);
+        let is_greedy = self.temperature == 0.0;
+        match self.mirostat {
+            Mirostat::V1 | Mirostat::V2 if !is_greedy => {
+                let chain = chain.temperature(self.temperature)?;
+                let (tau, eta) = (self.mirostat_tau, self.mirostat_eta);
+                return Ok(match self.mirostat {
+                    Mirostat::V1 => chain.mirostat(tau, eta, MIROSTAT_M, seed)?,
+                    _ => chain.mirostat_v2(tau, eta, seed)?,
+                });
+            }
+            _ => {}
+        }
+        chain = chain.min_keep(self.min_keep);
+        for &kind in &self.samplers {
+            if is_greedy && kind == SamplerKind::Temperature {
+                break;
+            }
+            if self.is_on(kind) && !(is_greedy && self.keeps_the_likeliest(kind)) {
+                chain = self.add(chain, kind, seed)?;
+            }
+        }
+        Ok(if is_greedy {
+            chain.greedy()?
+        } else if self.samplers.contains(&SamplerKind::AdaptiveP) {
+            chain.adaptive_p(self.adaptive_target, self.adaptive_decay, seed)?
+        } else {
+            chain.dist(seed)?
+        })
+    }
+
+    /// Whether a sampler does anything.
+    fn is_on(&self, kind: SamplerKind) -> bool {
+        let penalises = self.repeat_penalty != 1.0
+            || self.frequency_penalty != 0.0
+            || self.presence_penalty != 0.0;
+        match kind {
+            SamplerKind::Penalties => self.repeat_last_n > 0 && penalises,
+            SamplerKind::Dry => self.dry_penalty_last_n > 0 && self.dry_multiplier > 0.0,
+            SamplerKind::TopNSigma => self.top_n_sigma > 0.0,
+            SamplerKind::TopK => self.top_k > 0,
+            SamplerKind::TypicalP => self.typical_p < 1.0,
+            SamplerKind::TopP => self.top_p < 1.0,
+            SamplerKind::MinP => self.min_p > 0.0,
+            SamplerKind::Xtc => self.xtc_probability > 0.0 && self.xtc_threshold <= 0.5,
+            SamplerKind::Temperature => self.temperature != 1.0 || self.dynatemp_range > 0.0,
+            // Completes the chain.
+            SamplerKind::AdaptiveP => false,
+        }
+    }
+
+    /// Whether a sampler can be left out where the likeliest token is taken anyway, and no other makes more of what it drops.
+    fn keeps_the_likeliest(&self, kind: SamplerKind) -> bool {
+        let others = [SamplerKind::TypicalP, SamplerKind::Xtc];
+        let is_alone = others
+            .into_iter()
+            .all(|other| !self.is_on(other) || !self.samplers.contains(&other));
+        let drops_the_less_likely = matches!(
+            kind,
+            SamplerKind::TopNSigma | SamplerKind::TopK | SamplerKind::TopP | SamplerKind::MinP
+        );
+        is_alone && drops_the_less_likely
+    }
+
+    fn add(
+        &self,
+        chain: SamplerChain,
+        kind: SamplerKind,
+        seed: u32,
+    ) -> Result<SamplerChain, llama_sys::Error> {
+        match kind {
+            SamplerKind::Penalties => chain.penalties(
+                self.repeat_last_n,
+                self.repeat_penalty,
+                self.frequency_penalty,
+                self.presence_penalty,
+            ),
+            SamplerKind::Dry => self.add_dry(chain, &self.dry_sequence_breakers),
+            SamplerKind::TopNSigma => chain.top_n_sigma(self.top_n_sigma),
+            SamplerKind::TopK => chain.top_k(self.top_k),
+            SamplerKind::TypicalP => chain.typical(self.typical_p),
+            SamplerKind::TopP => chain.top_p(self.top_p),
+            SamplerKind::MinP => chain.min_p(self.min_p),
+            SamplerKind::Xtc => chain.xtc(self.xtc_probability, self.xtc_threshold, seed),
+            SamplerKind::Temperature => chain.dynamic_temperature(
+                self.temperature,
+                self.dynatemp_range,
+                self.dynatemp_exponent,
+            ),
+            SamplerKind::AdaptiveP => Ok(chain),
+        }
+    }
+
+    fn add_dry(
+        &self,
+        chain: SamplerChain,
+        breakers: &[String],
+    ) -> Result<SamplerChain, llama_sys::Error> {
+        chain.dry(
+            self.dry_multiplier,
+            self.dry_base,
+            self.dry_allowed_length,
+            self.dry_penalty_last_n,
+            breakers,
+        )
+    }
+
+    /// Refuses what is out of range even where it would have no effect.
+    fn check_ranges(&self, model: &Model) -> Result<(), llama_sys::Error> {
+        let chain = || Sampler::chain(model);
+        let mut all = chain()?;
+        for kind in SamplerKind::DEFAULT {
+            all = match kind {
+                // Breakers are compared with the whole vocabulary, which takes its time.
+                SamplerKind::Dry => self.add_dry(all, &[])?,
+                kind => self.add(all, kind, 0)?,
+            };
+        }
+        all.adaptive_p(
+            self.adaptive_target,
+            self.adaptive_decay,
+            self.seed.unwrap_or(0),
+        )?;
+        chain()?.mirostat_v2(self.mirostat_tau, self.mirostat_eta, 0)?;
+        Ok(())
+    }
+
+    /// What is added to single logits, the tokens among them that the model's makers want never to be chosen.
+    fn biases(&self, model: &Model) -> Result<Vec<(Token, f32)>, Error> {
+        let vocab = model.vocab();
+        let mut biases = self.logit_bias.clone();
+        for (text, bias) in &self.logit_bias_text {
+            match vocab.tokenize(text, false, true)?[..] {
+                [token] => biases.push((token, *bias)),
+                ref tokens => {
+                    return Err(Error::NotOneToken {
+                        text: text.clone(),
+                        tokens: tokens.len(),
+                    });
+                }
+            }
+        }
+        let suppressed = vocab.suppressed().iter().copied();
+        let suppressed = suppressed.filter(|token| vocab.contains(*token));
+        biases.extend(suppressed.map(|token| (token, f32::NEG_INFINITY)));
+        Ok(biases)
+    }
+}
+
+/// A different number every time, from the source of randomness that std keeps for its hash maps.
+fn random_seed() -> u32 {
+    // LLAMA_DEFAULT_SEED (u32::MAX) would make llama.cpp draw one that nobody can read back.
+    (RandomState::new().build_hasher().finish() >> 33) as u32
+}

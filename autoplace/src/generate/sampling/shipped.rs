@@ -1,0 +1,192 @@
+//! What a model's makers want its sampling to be: `general.sampling.*` of the file.
+
+use super::{Mirostat, SamplerKind, Sampling};
+use crate::gguf::{Header, Value};
+use crate::load::Model;
+
+impl Model {
+    /// The sampling parameters that the model's makers put into the file, those of llama.cpp where there are none: what a generation
+    /// starts with.
+    pub fn sampling(&self) -> Sampling {
+        match self.header() {
+            Ok(header) => Sampling::shipped_with(header),
+            Err(error) => {
+                tracing::warn!("sampling as llama.cpp does by default: {error}");
+                Sampling::default()
+            }
+        }
+    }
+}
+
+impl Sampling {
+    /// The sampling parameters of a file, `general.sampling.temp` and so on, and llama.cpp's own where it has none (common/common.cpp,
+    /// common_init_sampler_from_model). What no sampler would take is left out, with a warning.
+    pub fn shipped_with(header: &Header) -> Self {
+        let file = Shipped { header };
+        let mut it = Self::default();
+        let probability = |p: f64| (0.0..=1.0).contains(&p);
+        let not_negative = |number: f64| (0.0..=1e6).contains(&number);
+        if let Some(samplers) = file.sequence() {
+            it.samplers = samplers;
+        }
+        // 0 and less keeps all.
+        it.top_k = file.count("top_k", it.top_k);
+        it.top_p = file.number("top_p", it.top_p, probability);
+        it.min_p = file.number("min_p", it.min_p, probability);
+        it.xtc_probability = file.number("xtc_probability", it.xtc_probability, probability);
+        it.xtc_threshold = file.number("xtc_threshold", it.xtc_threshold, probability);
+        let temperature = |number| number == 0.0 || (1e-6..=1e6).contains(&number);
+        it.temperature = file.number("temp", it.temperature, temperature);
+        it.repeat_last_n = file.count("penalty_last_n", it.repeat_last_n);
+        let penalty = |number| (1e-6..=1e6).contains(&number);
+        it.repeat_penalty = file.number("penalty_repeat", it.repeat_penalty, penalty);
+        it.mirostat = match file.number("mirostat", 0.0, |it| [0.0, 1.0, 2.0].contains(&it)) {
+            1.0 => Mirostat::V1,
+            2.0 => Mirostat::V2,
+            _ => Mirostat::Off,
+        };
+        it.mirostat_tau = file.number("mirostat_tau", it.mirostat_tau, not_negative);
+        it.mirostat_eta = file.number("mirostat_eta", it.mirostat_eta, not_negative);
+        it
+    }
+}
+
+struct Shipped<'a> {
+    header: &'a Header,
+}
+
+impl Shipped<'_> {
+    /// A number of any type, or a text that is one: llama.cpp makes a text of it, and a number of that.
+    fn read(&self, name: &str) -> Option<f64> {
+        let key = format!("general.sampling.{name}");
+        let value = self.header.get(&key)?;
+        let number = match value {
+            Value::F32(number) => Some(number.into()),
+            Value::F64(number) => Some(number),
+            Value::I8(number) => Some(number.into()),
+            Value::I16(number) => Some(number.into()),
+            Value::I32(number) => Some(number.into()),
+            Value::I64(number) => Some(number as f64),
+            Value::Str(text) => text.trim().parse().ok(),
+            value => value.as_uint().map(|number| number as f64),
+        };
+        if number.is_none() {
+            tracing::warn!("{key} is no number: {value:?}");
+        }
+        number
+    }
+
+    fn number(&self, name: &str, otherwise: f32, is_taken: impl Fn(f64) -> bool) -> f32 {
+        match self.read(name) {
+            Some(number) if is_taken(number) => number as f32,
+            Some(number) => {
+                tracing::warn!("general.sampling.{name} is {number}, which no sampler takes");
+                otherwise
+            }
+            None => otherwise,
+        }
+    }
+
+    /// A number of tokens; less than none is none.
+    fn count(&self, name: &str, otherwise: u32) -> u32 {
+        let most = f64::from(1 << 24);
+        match self.read(name) {
+            Some(number) if number <= most => number.max(0.0) as u32,
+            Some(number) => {
+                tracing::warn!("general.sampling.{name} is {number}, which no sampler takes");
+                otherwise
+            }
+            None => otherwise,
+        }
+    }
+
+    /// The samplers by their names, with semicolons between them.
+    fn sequence(&self) -> Option<Vec<SamplerKind>> {
+        let key = "general.sampling.sequence";
+        let names = self.header.get(key)?.as_str()?.split(';');
+        let mut samplers = Vec::new();
+        for name in names.filter(|name| !name.trim().is_empty()) {
+            match SamplerKind::from_name(name) {
+                Some(kind) if samplers.contains(&kind) => {}
+                Some(kind) => samplers.push(kind),
+                None => tracing::warn!("{key} names a sampler that is not known here: {name}"),
+            }
+        }
+        Some(samplers).filter(|samplers| !samplers.is_empty())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::gguf::Builder;
+
+    fn shipped_with(change: impl FnOnce(Builder) -> Builder) -> Sampling {
+        let header = change(Builder::new("llama")).header().unwrap();
+        Sampling::shipped_with(&header)
+    }
+
+    #[test]
+    fn a_file_without_a_word_of_it_is_sampled_as_llama_cpp_does() {
+        assert_eq!(shipped_with(|file| file), Sampling::default());
+    }
+
+    #[test]
+    fn every_key_is_read() {
+        let key = |name| format!("general.sampling.{name}");
+        let shipped = shipped_with(|file| {
+            file.str(&key("sequence"), "top_k;temperature; min-p;nonsense;topk")
+                .i32(&key("top_k"), 20)
+                .f32(&key("top_p"), 0.5)
+                .f32(&key("min_p"), 0.25)
+                .f32(&key("xtc_probability"), 0.125)
+                .f32(&key("xtc_threshold"), 0.75)
+                .f32(&key("temp"), 0.625)
+                .i32(&key("penalty_last_n"), 128)
+                .f32(&key("penalty_repeat"), 1.125)
+                .i32(&key("mirostat"), 2)
+                .f32(&key("mirostat_tau"), 4.0)
+                .f32(&key("mirostat_eta"), 0.25)
+        });
+        let expected = Sampling {
+            samplers: vec![
+                SamplerKind::TopK,
+                SamplerKind::Temperature,
+                SamplerKind::MinP,
+            ],
+            top_k: 20,
+            top_p: 0.5,
+            min_p: 0.25,
+            xtc_probability: 0.125,
+            xtc_threshold: 0.75,
+            temperature: 0.625,
+            repeat_last_n: 128,
+            repeat_penalty: 1.125,
+            mirostat: Mirostat::V2,
+            mirostat_tau: 4.0,
+            mirostat_eta: 0.25,
+            ..Sampling::default()
+        };
+        assert_eq!(shipped, expected);
+    }
+
+    #[test]
+    fn what_no_sampler_takes_is_left_out() {
+        let key = |name| format!("general.sampling.{name}");
+        let shipped = shipped_with(|file| {
+            file.str(&key("sequence"), "nonsense")
+                .i32(&key("top_k"), -1)
+                .f32(&key("top_p"), 1.5)
+                .f32(&key("temp"), f32::NAN)
+                .f32(&key("penalty_repeat"), 0.0)
+                .u64(&key("penalty_last_n"), u64::MAX)
+                .u32(&key("mirostat"), 3)
+                .str(&key("min_p"), "much")
+        });
+        let expected = Sampling {
+            top_k: 0,
+            ..Sampling::default()
+        };
+        assert_eq!(shipped, expected);
+    }
+}

@@ -1,0 +1,41 @@
+//! Without the feature `constraints`: no text is held to anything, and there is no value of these types.
+
+use llama_sys::{Token, Vocab};
+use serde::{Deserialize, Serialize};
+
+use super::Error;
+use crate::load::Model;
+
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) enum Constraint {}
+
+#[derive(Debug)]
+pub(super) enum Matcher {}
+
+impl Constraint {
+    pub(super) fn begin(&self, _: &Model, _: &Vocab) -> Result<Matcher, Error> {
+        match *self {}
+    }
+}
+
+impl Matcher {
+    pub(super) fn mask(&mut self) -> Result<&[u32], Error> {
+        match *self {}
+    }
+
+    pub(super) fn accept(&mut self, _: Token) -> Result<(), Error> {
+        match *self {}
+    }
+
+    pub(super) fn is_complete(&self) -> bool {
+        match *self {}
+    }
+
+    pub(super) fn may_end(&mut self) -> bool {
+        match *self {}
+    }
+
+    pub(super) fn take_up(&mut self, _: &Vocab) {
+        match *self {}
+    }
+}

@@ -1,0 +1,141 @@
+//! Embeds lines of text: prints how near each is to a query, or the vectors as JSON.
+//!
+//!     cargo run --release --example embed -- -m model.gguf -q "who pulls the sea?" -f lines.txt
+
+use std::io::{BufWriter, Write, stdout};
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::{Context as _, ensure};
+use autoplace::embed::{Normalization, cosine_similarity};
+use autoplace::memory::Pooling;
+use autoplace::plan::Context;
+use autoplace::{Embedder, Model};
+use clap::{Parser, ValueEnum};
+
+const DEMO_MODEL: &str = concat!(
+    env!("CARGO_MANIFEST_DIR"),
+    "/model/autoplace-demo-q8_0.gguf"
+);
+
+/// Embeds texts with a local model, placed so that it fits.
+#[derive(Parser)]
+#[command(version)]
+struct Args {
+    /// GGUF file; of a split model, the first part
+    #[arg(short, long, value_name = "FILE", default_value = DEMO_MODEL, hide_default_value = true)]
+    model: PathBuf,
+    /// Texts
+    texts: Vec<String>,
+    /// A file of texts, one per line
+    #[arg(short, long, value_name = "FILE")]
+    file: Option<PathBuf>,
+    /// Puts the texts in the order of how near they are to this one
+    #[arg(short, long, value_name = "TEXT")]
+    query: Option<String>,
+    /// How the vectors of a text's tokens become one; `model` is as the model says
+    #[arg(long, value_enum, default_value_t = Kind::Model)]
+    pooling: Kind,
+    /// Scores the texts as a reranker does, instead of comparing vectors
+    #[arg(long, requires = "query", conflicts_with_all = ["pooling", "json"])]
+    rerank: bool,
+    /// Tokens of the longest text [default: 2048, or what the model was trained on]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    ctx: Option<u32>,
+    /// Cuts longer texts, instead of refusing them
+    #[arg(long)]
+    truncate: bool,
+    /// Prints a JSON array of vectors, the query's first
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum Kind {
+    Model,
+    Mean,
+    Cls,
+    Last,
+}
+
+fn main() -> ExitCode {
+    let args = match Args::try_parse() {
+        Ok(args) => args,
+        Err(error) if !error.use_stderr() => error.exit(),
+        Err(error) => {
+            eprintln!("{}", error.to_string().lines().next().unwrap_or_default());
+            return ExitCode::from(2);
+        }
+    };
+    match run(&args) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(args: &Args) -> anyhow::Result<()> {
+    let mut texts = args.texts.clone();
+    if let Some(file) = &args.file {
+        let lines = std::fs::read_to_string(file);
+        let lines = lines.with_context(|| format!("cannot read {}", file.display()))?;
+        texts.extend(lines.lines().map(str::to_owned));
+    }
+    ensure!(!texts.is_empty(), "no texts: name some, or a file with -f");
+    let pooling = match args.pooling {
+        _ if args.rerank => Pooling::Rank,
+        Kind::Model => Pooling::Model,
+        Kind::Mean => Pooling::Mean,
+        Kind::Cls => Pooling::Cls,
+        Kind::Last => Pooling::Last,
+    };
+    let context = args.ctx.map_or(Context::Default, Context::Tokens);
+    let builder = Model::builder(&args.model).embeddings(pooling);
+    let model = builder.context(context).load()?;
+    let mut embedder = model.embedder()?.truncate(args.truncate);
+    match &args.query {
+        Some(query) if !args.json => print_ranked(&mut embedder, query, &texts, args.rerank),
+        query => {
+            texts.splice(0..0, query.clone());
+            print_json(embedder, &texts)
+        }
+    }
+}
+
+/// The nearest first.
+fn print_ranked(
+    embedder: &mut Embedder,
+    query: &str,
+    texts: &[String],
+    rerank: bool,
+) -> anyhow::Result<()> {
+    let scores = if rerank {
+        embedder.rerank(query, texts)?
+    } else {
+        ensure!(
+            embedder.pooling()? != Pooling::None,
+            "the model names no pooling: choose one with --pooling"
+        );
+        let query = embedder.embed(&[query])?.remove(0);
+        let vectors = embedder.embed(texts)?;
+        let cosine = |vector| cosine_similarity(&query, vector);
+        vectors.iter().map(cosine).collect()
+    };
+    let mut ranked: Vec<(f32, &String)> = scores.into_iter().zip(texts).collect();
+    ranked.sort_by(|(one, _), (other, _)| other.total_cmp(one));
+    let mut out = BufWriter::new(stdout().lock());
+    for (score, text) in ranked {
+        writeln!(out, "{score:.4}  {text}")?;
+    }
+    Ok(out.flush()?)
+}
+
+fn print_json(embedder: Embedder, texts: &[String]) -> anyhow::Result<()> {
+    let embeddings = embedder.normalize(Normalization::Euclidean).embed(texts)?;
+    let vectors: Vec<&[f32]> = embeddings.iter().map(AsRef::as_ref).collect();
+    // Numbers and brackets: in Rust's words for lists they are JSON.
+    println!("{vectors:?}");
+    Ok(())
+}

@@ -1,0 +1,269 @@
+//! Embeddings: what a model says of its own, and the vectors of the last batch.
+//!
+//! A context made with [`ContextParams::embeddings`] yields vectors instead of logits. With a pooling there is one for each sequence of a
+//! batch, without one for each token. What is pooled is computed as one graph, since llama.cpp pools what one graph holds of a sequence.
+
+use std::ffi::CStr;
+
+use crate::batch::Batch;
+use crate::context::Context;
+use crate::context_params::{ContextParams, Pooling};
+use crate::error::Error;
+use crate::model::Model;
+use crate::vocab::{Token, Vocab};
+use crate::{SeqId, raw, shim};
+
+/// What decides how a model embeds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct EmbeddingShape {
+    /// Elements of an embedding.
+    pub n_embd_out: u32,
+    /// Scores that the model's classification head gives, if it has one that llama.cpp can read ([`Pooling::Rank`]).
+    pub n_cls_out: Option<u32>,
+    /// Rows of the table of learned positions, if there is one: no position may be beyond (BERT, GPT-2).
+    pub n_positions: Option<u32>,
+    /// The model's own pooling; `None` where the header states none, or one that llama.cpp does not know.
+    pub pooling: Option<Pooling>,
+}
+
+/// The tokens that a vocabulary puts around a text by itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub struct AddedTokens {
+    /// Before it: `[CLS]` of BERT.
+    pub bos: Option<Token>,
+    /// After it. Where it is to be added and there is none, the separator stands for it, as in llama.cpp's server.
+    pub eos: Option<Token>,
+    /// After it, and between two texts: `[SEP]` of BERT.
+    pub sep: Option<Token>,
+}
+
+impl Pooling {
+    /// include/llama.h, `llama_pooling_type`.
+    fn of(native: i32) -> Option<Self> {
+        match native {
+            raw::LLAMA_POOLING_TYPE_NONE => Some(Self::None),
+            raw::LLAMA_POOLING_TYPE_MEAN => Some(Self::Mean),
+            raw::LLAMA_POOLING_TYPE_CLS => Some(Self::Cls),
+            raw::LLAMA_POOLING_TYPE_LAST => Some(Self::Last),
+            raw::LLAMA_POOLING_TYPE_RANK => Some(Self::Rank),
+            _ => None,
+        }
+    }
+}
+
+impl Model {
+    /// What decides how the model embeds.
+    pub fn embedding_shape(&self) -> EmbeddingShape {
+        // SAFETY: the shim fills every field of the struct, whose all-zero state is valid.
+        let shape = unsafe {
+            let mut shape: raw::shim_embedding_shape = std::mem::zeroed();
+            raw::shim_model_embedding_shape(self.as_ptr(), &raw mut shape);
+            shape
+        };
+        let positive = |n: u32| Some(n).filter(|&n| n > 0);
+        EmbeddingShape {
+            n_embd_out: shape.n_embd_out,
+            // llama-context.cpp reads as many scores as the header says from what the head computes.
+            n_cls_out: positive(shape.n_cls_out).filter(|&n| n == shape.n_head_out),
+            n_positions: positive(shape.n_positions),
+            pooling: Pooling::of(shape.pooling),
+        }
+    }
+
+    /// What a score of the classification head stands for, if the model says so.
+    pub fn cls_label(&self, index: u32) -> Option<String> {
+        // SAFETY: the model is loaded; llama.cpp checks the index, and the text lives as long as the model.
+        let label = unsafe { raw::llama_model_cls_label(self.as_ptr(), index) };
+        if label.is_null() {
+            return None;
+        }
+        // SAFETY: a NUL-terminated string of the model (std::string::c_str).
+        let label = unsafe { CStr::from_ptr(label) };
+        Some(label.to_string_lossy().into_owned())
+    }
+}
+
+impl Vocab {
+    /// The tokens that [`tokenize`](Self::tokenize) puts around a text where it is asked to.
+    pub fn added_tokens(&self) -> AddedTokens {
+        if !self.has_tokenizer() {
+            return AddedTokens::default();
+        }
+        // SAFETY: the vocabulary lives; absent tokens are -1.
+        let (bos, eos, sep) = unsafe {
+            (
+                raw::llama_vocab_get_add_bos(self.as_ptr()),
+                raw::llama_vocab_get_add_eos(self.as_ptr()),
+                raw::llama_vocab_get_add_sep(self.as_ptr()),
+            )
+        };
+        // SAFETY: as above.
+        let separator = Some(unsafe { raw::llama_vocab_sep(self.as_ptr()) })
+            .filter(|token| self.contains(*token));
+        AddedTokens {
+            bos: self.bos().filter(|_| bos),
+            eos: self.eos().or(separator).filter(|_| eos),
+            sep: separator.filter(|_| sep),
+        }
+    }
+}
+
+impl ContextParams {
+    /// Refuses a pooling that ends the process, or that would read past what the model computes. `n_ctx` and `n_ubatch` are resolved.
+    pub(crate) fn check_pooling(
+        &self,
+        model: &Model,
+        n_ctx: u32,
+        n_ubatch: u32,
+    ) -> Result<(), Error> {
+        let shape = model.embedding_shape();
+        let pooling = match self.pooling {
+            Pooling::Unspecified => shape.pooling.unwrap_or(Pooling::None),
+            stated => stated,
+        };
+        if pooling == Pooling::Rank && shape.n_cls_out.is_none() {
+            return Err(Error::parameter(
+                "pooling_type",
+                "rank",
+                "the model has no classification head that gives the scores",
+            ));
+        }
+        // llama-context.cpp:2531 reserves for a multiple of the sequences, and for as many outputs as there were tokens before.
+        let n_tokens = n_ubatch.min(n_ctx.next_multiple_of(256));
+        if pooling == Pooling::Mean && !n_tokens.is_multiple_of(self.n_seq_max) {
+            return Err(Error::parameter(
+                "n_seq_max",
+                self.n_seq_max,
+                format!("for a mean it must divide the {n_tokens} tokens of a graph"),
+            ));
+        }
+        Ok(())
+    }
+}
+
+impl Context {
+    /// Whether it yields embeddings instead of logits.
+    pub fn embeds(&self) -> bool {
+        self.embeddings
+    }
+
+    /// How the embeddings of a sequence are combined: as was asked for, else as the model says, else not at all. Never
+    /// [`Pooling::Unspecified`].
+    pub fn pooling(&self) -> Pooling {
+        self.pooling
+    }
+
+    /// Whether there is one vector for each sequence.
+    pub(crate) fn pools(&self) -> bool {
+        self.embeddings && self.pooling != Pooling::None
+    }
+
+    /// Elements of each vector: of an embedding, or with [`Pooling::Rank`] the scores.
+    pub fn embedding_width(&self) -> usize {
+        let shape = self.model().embedding_shape();
+        let width = match self.pooling {
+            Pooling::Rank => shape.n_cls_out.unwrap_or(0),
+            _ => shape.n_embd_out,
+        };
+        width as usize
+    }
+
+    /// Tokens of the longest text that can be embedded: those of one graph, of a sequence, and of the positions that the model has
+    /// learned.
+    pub fn longest_text(&self) -> u32 {
+        let positions = self.model().embedding_shape().n_positions;
+        let graph = self.n_ubatch().min(self.n_batch());
+        graph
+            .min(self.n_ctx_seq())
+            .min(positions.unwrap_or(u32::MAX))
+            .max(1)
+    }
+
+    /// Refuses a batch of which llama.cpp would pool parts, or mask some sequences wrongly.
+    pub(crate) fn check_embedded(&self, batch: &Batch) -> Result<(), Error> {
+        if !self.embeddings {
+            return Ok(());
+        }
+        // llama-graph.cpp, llm_graph_input_attn_no_cache: the first sequence of a token is the only one that counts.
+        if let Some(count) = batch.seq_counts.iter().find(|count| **count > 1) {
+            return Err(Error::parameter(
+                "n_seq_id",
+                count,
+                "a token that is embedded belongs to one sequence",
+            ));
+        }
+        // llama-kv-cache.cpp, init_batch: with a cache of their own, sequences of different lengths are computed as several graphs;
+        // recurrent memory has one graph for each whole sequence.
+        let model = self.model();
+        let shares = self.kv_unified() || model.is_recurrent() || model.is_hybrid();
+        let splits = self.has_memory() && !shares && self.n_seq_max() > 1;
+        let first = batch.seqs.first();
+        if self.pools() && splits && batch.seqs.iter().any(|seq| Some(seq) != first) {
+            return Err(Error::parameter(
+                "kv_unified",
+                false,
+                "several sequences can be pooled at once in a unified cache only",
+            ));
+        }
+        Ok(())
+    }
+
+    /// The embedding of a sequence of the last batch, of [`embedding_width`](Self::embedding_width) elements. Not normalised.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::InvalidParameter`] where the last batch did not hold the sequence, or nothing is pooled; [`Error::Poisoned`];
+    /// [`Error::Call`] when a device fails.
+    pub fn embeddings_seq(&mut self, seq: SeqId) -> Result<&[f32], Error> {
+        self.check_usable()?;
+        self.check_seq(seq)?;
+        let none = || Error::parameter("seq_id", seq, "the last batch pooled no such sequence");
+        if !self.pools() || !self.has_outputs() {
+            return Err(none());
+        }
+        let width = self.embedding_width();
+        // SAFETY: the context lives and is borrowed mutably.
+        let row =
+            shim::quick(|error| unsafe { raw::shim_embeddings_seq(self.as_ptr(), seq, error) })
+                .map_err(|failure| self.failed_to_embed(failure))?;
+        if row.is_null() {
+            return Err(none());
+        }
+        // SAFETY: llama-context.cpp keeps a vector of so many elements for each sequence of the last batch; it stays until the next one,
+        // which the mutable borrow rules out.
+        Ok(unsafe { std::slice::from_raw_parts(row, width) })
+    }
+
+    /// The embedding of token `index` of the last batch; -1 is the last. Not normalised.
+    ///
+    /// # Errors
+    ///
+    /// As [`embeddings_seq`](Self::embeddings_seq), and where sequences are pooled.
+    pub fn embeddings_ith(&mut self, index: i32) -> Result<&[f32], Error> {
+        self.check_usable()?;
+        let none = || Error::parameter("index", index, "the last batch has no such embedding");
+        if !self.embeddings || self.pools() || !self.is_output(index) {
+            return Err(none());
+        }
+        let width = self.embedding_width();
+        // SAFETY: the context lives and is borrowed mutably; `index` is an output of the last batch.
+        let row =
+            shim::quick(|error| unsafe { raw::shim_embeddings_ith(self.as_ptr(), index, error) })
+                .map_err(|failure| self.failed_to_embed(failure))?;
+        if row.is_null() {
+            return Err(none());
+        }
+        // SAFETY: a row of the output buffer (llama-context.cpp, output_reserve), as above.
+        Ok(unsafe { std::slice::from_raw_parts(row, width) })
+    }
+
+    fn failed_to_embed(&mut self, failure: crate::error::Failure) -> Error {
+        self.poison(&failure);
+        Error::Call {
+            what: "reading embeddings",
+            failure,
+        }
+    }
+}

@@ -1,0 +1,232 @@
+//! The tokens that may come next, with their logits.
+
+use std::fmt;
+
+use crate::context::Context;
+use crate::error::{Error, Failure};
+use crate::raw;
+use crate::vocab::Token;
+
+/// A token that may come next.
+#[derive(Clone, Copy)]
+#[repr(transparent)]
+pub struct Candidate(raw::llama_token_data);
+
+impl Candidate {
+    /// The token.
+    pub fn token(&self) -> Token {
+        self.0.id
+    }
+
+    /// Its logit, as the samplers so far have left it.
+    pub fn logit(&self) -> f32 {
+        self.0.logit
+    }
+
+    /// Its probability among the candidates, as the sampler that computed it last has left it: 0 before any did.
+    /// [`Candidates::softmax`] computes it.
+    pub fn probability(&self) -> f32 {
+        self.0.p
+    }
+}
+
+impl fmt::Debug for Candidate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Candidate")
+            .field("token", &self.token())
+            .field("logit", &self.logit())
+            .field("probability", &self.probability())
+            .finish()
+    }
+}
+
+/// The tokens of one output that may come next, with logits and probabilities. One is enough for a generation: filled for each token,
+/// it allocates for the first alone.
+#[doc(alias = "llama_token_data_array")]
+#[derive(Debug, Default, Clone)]
+pub struct Candidates {
+    list: Vec<Candidate>,
+    /// Where in the list those begin that are left, and where they end: samplers drop some at either end.
+    start: usize,
+    end: usize,
+    /// Of the vocabulary.
+    n_tokens: u32,
+    sorted: bool,
+    /// Counted from `start`.
+    selected: Option<usize>,
+}
+
+impl Candidates {
+    /// All tokens, with the logits of token `index` of the last batch (-1: the last output).
+    ///
+    /// # Errors
+    ///
+    /// As [`Context::logits`].
+    pub fn fill(&mut self, context: &mut Context, index: i32) -> Result<(), Error> {
+        self.set(context.logits(index)?, None);
+        Ok(())
+    }
+
+    /// The same for the tokens that `mask` allows, as in [`Sampler::sample_masked`](crate::Sampler::sample_masked).
+    ///
+    /// # Errors
+    ///
+    /// As [`Context::logits`]; [`Error::NoCandidates`] for a mask that allows no token.
+    pub fn fill_masked(
+        &mut self,
+        context: &mut Context,
+        index: i32,
+        mask: &[u32],
+    ) -> Result<(), Error> {
+        self.set(context.logits(index)?, Some(mask));
+        if self.is_empty() {
+            return Err(Error::NoCandidates {
+                n_tokens: self.n_tokens,
+            });
+        }
+        Ok(())
+    }
+
+    /// All tokens or those that a mask allows, with these logits: one for each token of a vocabulary.
+    pub fn set(&mut self, logits: &[f32], mask: Option<&[u32]>) {
+        self.list.clear();
+        // Once: what a mask allows of the next token may be more than of this one.
+        self.list.reserve(logits.len());
+        let candidate = |token: usize| {
+            Candidate(raw::llama_token_data {
+                id: token as Token,
+                logit: logits[token],
+                p: 0.0,
+            })
+        };
+        match mask {
+            None => self.list.extend((0..logits.len()).map(candidate)),
+            Some(mask) => {
+                for (word, first) in mask.iter().zip((0..logits.len()).step_by(32)) {
+                    let mut left = *word;
+                    while left != 0 {
+                        let token = first + left.trailing_zeros() as usize;
+                        if token >= logits.len() {
+                            break;
+                        }
+                        self.list.push(candidate(token));
+                        left &= left - 1;
+                    }
+                }
+            }
+        }
+        self.start = 0;
+        self.end = self.list.len();
+        self.n_tokens = u32::try_from(logits.len()).unwrap_or(u32::MAX);
+        self.sorted = false;
+        self.selected = None;
+    }
+
+    /// Those that are left, in no certain order.
+    pub fn as_slice(&self) -> &[Candidate] {
+        &self.list[self.start..self.end]
+    }
+
+    /// Those that are left, in no certain order.
+    pub fn iter(&self) -> std::slice::Iter<'_, Candidate> {
+        self.as_slice().iter()
+    }
+
+    /// How many are left.
+    pub fn len(&self) -> usize {
+        self.end - self.start
+    }
+
+    /// Whether none is left.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Tokens of the vocabulary.
+    pub fn n_tokens(&self) -> u32 {
+        self.n_tokens
+    }
+
+    /// The candidate that a sampler has chosen; `None` before that, and where it was dropped since.
+    pub fn selected(&self) -> Option<&Candidate> {
+        self.as_slice().get(self.selected?)
+    }
+
+    /// Whether this token is left.
+    pub fn contains(&self, token: Token) -> bool {
+        self.iter().any(|candidate| candidate.token() == token)
+    }
+
+    /// Keeps those for which `keep` returns true. Probabilities stay as they are.
+    pub fn retain(&mut self, mut keep: impl FnMut(&Candidate) -> bool) {
+        let mut end = self.start;
+        let selected = self.selected.take().map(|selected| self.start + selected);
+        for at in self.start..self.end {
+            let candidate = self.list[at];
+            if keep(&candidate) {
+                if selected == Some(at) {
+                    self.selected = Some(end - self.start);
+                }
+                self.list[end] = candidate;
+                end += 1;
+            }
+        }
+        self.end = end;
+    }
+
+    /// Gives each candidate the logit that `change` makes of its token and logit. None is chosen any more. What is no number becomes
+    /// negative infinity: such a token is never chosen while there is another.
+    pub fn map_logits(&mut self, mut change: impl FnMut(Token, f32) -> f32) {
+        for Candidate(data) in &mut self.list[self.start..self.end] {
+            let logit = change(data.id, data.logit);
+            // More than this would be infinite in the softmax, and no number after it.
+            data.logit = if logit.is_nan() {
+                f32::NEG_INFINITY
+            } else {
+                logit.min(f32::MAX)
+            };
+        }
+        self.sorted = false;
+        self.selected = None;
+    }
+
+    /// Computes the probabilities of those that are left, from their logits: together they are 1.
+    pub fn softmax(&mut self) {
+        let left = &mut self.list[self.start..self.end];
+        // Finite, so that nothing but negative infinities are no probability rather than no number.
+        let highest = left.iter().map(Candidate::logit).fold(f32::MIN, f32::max);
+        let mut sum = 0.0;
+        for Candidate(data) in left.iter_mut() {
+            data.p = (data.logit - highest).exp();
+            sum += f64::from(data.p);
+        }
+        for Candidate(data) in left {
+            data.p = (f64::from(data.p) / sum.max(f64::MIN_POSITIVE)) as f32;
+        }
+    }
+
+    /// Lends them to llama.cpp, which filters, sorts and selects in place, and takes note of what it made of them.
+    pub(super) fn lend(
+        &mut self,
+        call: impl FnOnce(*mut raw::llama_token_data_array) -> Result<bool, Failure>,
+    ) -> Result<bool, Failure> {
+        let all = self.list.as_mut_ptr().cast::<raw::llama_token_data>();
+        let mut array = raw::llama_token_data_array {
+            // SAFETY: `start` is within the list, of whose entries a candidate has the layout.
+            data: unsafe { all.add(self.start) },
+            size: self.len(),
+            selected: -1,
+            sorted: self.sorted,
+        };
+        let outcome = call(&raw mut array);
+        // SAFETY: samplers move `data` on within the array at most (llama-sampler.cpp, llama_sample_xtc_apply).
+        let moved = unsafe { array.data.offset_from(all) };
+        self.start = usize::try_from(moved).unwrap_or(0).min(self.list.len());
+        self.end = (self.start + array.size).min(self.list.len());
+        self.sorted = array.sorted;
+        self.selected = usize::try_from(array.selected)
+            .ok()
+            .filter(|selected| *selected < self.len());
+        outcome
+    }
+}

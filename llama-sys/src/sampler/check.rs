@@ -1,0 +1,95 @@
+//! What llama.cpp would misbehave with is refused before the call.
+
+use std::ffi::CString;
+
+use crate::error::Error;
+
+/// More tokens than any context holds today.
+const MAX_LAST_N: u32 = 1 << 24;
+
+/// What may be added to a logit. llama.cpp sorts by whole numbers of 6.4 times the logit (llama-sampler.cpp,
+/// llama_token_data_array_partial_sort), which have to be far from the end of an `int`.
+const MAX_BIAS: f32 = 1e6;
+
+/// Logits divided by less have the same trouble, or are infinite.
+pub(super) const MIN_TEMPERATURE: f32 = 1e-6;
+
+/// Bytes of a sequence breaker, of which llama.cpp silently drops what is beyond (llama_sampler_init_dry).
+const MAX_BREAKER: usize = 40;
+
+pub(super) fn text(name: &'static str, text: &str) -> Result<CString, Error> {
+    CString::new(text).map_err(|_| Error::parameter(name, text, "a text without NUL"))
+}
+
+pub(super) fn int(name: &'static str, value: u32) -> Result<i32, Error> {
+    i32::try_from(value).map_err(|_| Error::parameter(name, value, "at most 2147483647"))
+}
+
+/// llama.cpp sets aside room for all of them at once.
+pub(super) fn last_n(name: &'static str, last_n: u32) -> Result<i32, Error> {
+    match i32::try_from(last_n) {
+        Ok(tokens) if last_n <= MAX_LAST_N => Ok(tokens),
+        _ => Err(Error::parameter(
+            name,
+            last_n,
+            format!("at most {MAX_LAST_N} tokens"),
+        )),
+    }
+}
+
+pub(super) fn sequence_breaker(breaker: &str) -> Result<CString, Error> {
+    if breaker.is_empty() || breaker.len() > MAX_BREAKER {
+        return Err(Error::parameter(
+            "dry_sequence_breaker",
+            format!("{breaker:?}"),
+            format!("1 to {MAX_BREAKER} bytes"),
+        ));
+    }
+    text("dry_sequence_breaker", breaker)
+}
+
+pub(super) fn temperature(temperature: f32) -> Result<(), Error> {
+    // NaN is in no range.
+    if temperature == 0.0 || (MIN_TEMPERATURE..=f32::MAX).contains(&temperature) {
+        return Ok(());
+    }
+    Err(Error::parameter(
+        "temp",
+        temperature,
+        "finite, and 0 or at least 0.000001",
+    ))
+}
+
+pub(super) fn probability(name: &'static str, p: f32) -> Result<(), Error> {
+    // NaN is in no range.
+    if (0.0..=1.0).contains(&p) {
+        Ok(())
+    } else {
+        Err(Error::parameter(name, p, "0.0 to 1.0"))
+    }
+}
+
+pub(super) fn finite(name: &'static str, value: f32) -> Result<(), Error> {
+    if value.is_finite() {
+        Ok(())
+    } else {
+        Err(Error::parameter(name, value, "a finite number"))
+    }
+}
+
+pub(super) fn not_negative(name: &'static str, value: f32) -> Result<(), Error> {
+    if value.is_finite() && value >= 0.0 {
+        Ok(())
+    } else {
+        Err(Error::parameter(name, value, "finite and not negative"))
+    }
+}
+
+pub(super) fn bias(name: &'static str, value: f32) -> Result<(), Error> {
+    // NaN is in no range.
+    if (-MAX_BIAS..=MAX_BIAS).contains(&value) {
+        Ok(())
+    } else {
+        Err(Error::parameter(name, value, "-1000000 to 1000000"))
+    }
+}

@@ -1,0 +1,239 @@
+//! From logits to a token: llama.cpp's sampler chain.
+
+mod candidates;
+mod chain;
+mod check;
+mod last;
+
+pub use candidates::{Candidate, Candidates};
+pub use chain::SamplerChain;
+
+use std::fmt;
+use std::ptr::NonNull;
+
+use crate::context::Context;
+use crate::error::Error;
+use crate::model::Model;
+use crate::vocab::{Token, Vocab, check_token};
+use crate::{raw, shim};
+
+/// A chain that is complete: its last sampler chooses a token.
+///
+/// It keeps of the model what it needs, and not the model itself: with the same vocabulary loaded anew it goes on as if nothing had
+/// happened. Only a [grammar](SamplerChain::grammar) holds the model.
+pub struct Sampler {
+    chain: Chain,
+    n_tokens: u32,
+    seed: Option<u32>,
+    depends_on_logits: bool,
+    /// A grammar reads the tokens' texts from it.
+    _vocab: Option<Vocab>,
+    /// Room for the tokens that a mask allows.
+    allowed: Candidates,
+}
+
+struct Chain(NonNull<raw::llama_sampler>);
+
+// SAFETY: a sampler is plain data with no tie to a thread; it is used through `&mut`.
+unsafe impl Send for Chain {}
+
+impl Drop for Chain {
+    fn drop(&mut self) {
+        // SAFETY: created by llama_sampler_chain_init and freed once, with the samplers added to it.
+        unsafe { raw::llama_sampler_free(self.0.as_ptr()) };
+    }
+}
+
+impl fmt::Debug for Sampler {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(self.chain.names()).finish()
+    }
+}
+
+impl Chain {
+    fn names(&self) -> Vec<String> {
+        // SAFETY: the chain lives; indices below the count.
+        unsafe {
+            (0..raw::llama_sampler_chain_n(self.0.as_ptr()))
+                .map(|index| {
+                    let sampler = raw::llama_sampler_chain_get(self.0.as_ptr(), index);
+                    crate::device::owned(raw::llama_sampler_name(sampler))
+                })
+                .collect()
+        }
+    }
+}
+
+impl Sampler {
+    /// Starts an empty chain for the vocabulary of `model`.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NoVocabulary`] for a model without tokens.
+    pub fn chain(model: &Model) -> Result<SamplerChain, Error> {
+        SamplerChain::new(model)
+    }
+
+    /// Chooses a token from the logits of token `index` of the last batch (-1: the last output) and tells the chain.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::InvalidParameter`] for an index without logits or a context of another vocabulary; [`Error::Poisoned`];
+    /// [`Error::Call`].
+    pub fn sample(&mut self, context: &mut Context, index: i32) -> Result<Token, Error> {
+        context.check_output(index)?;
+        self.check_vocabulary("context", context.vocab().n_tokens())?;
+        shim::quick(|error| {
+            // SAFETY: chain and context live and are borrowed mutably; `index` has logits; the chain ends in a sampler that
+            // selects, as llama_sampler_sample asserts.
+            unsafe {
+                raw::shim_sampler_sample(self.chain.0.as_ptr(), context.as_ptr(), index, error)
+            }
+        })
+        .map_err(|failure| Error::Call {
+            what: "sampling",
+            failure,
+        })
+    }
+
+    /// The same among the tokens that `mask` allows: bit `t % 32` of word `t / 32` is set for a token `t` that may be chosen. Words
+    /// that are missing allow nothing, bits beyond the vocabulary mean nothing.
+    ///
+    /// # Errors
+    ///
+    /// As [`sample`](Self::sample); [`Error::NoCandidates`] for a mask that allows no token.
+    pub fn sample_masked(
+        &mut self,
+        context: &mut Context,
+        index: i32,
+        mask: &[u32],
+    ) -> Result<Token, Error> {
+        let mut allowed = std::mem::take(&mut self.allowed);
+        let chosen = allowed
+            .fill_masked(context, index, mask)
+            .and_then(|()| self.apply(&mut allowed));
+        self.allowed = allowed;
+        let token = chosen?;
+        self.accept(token)?;
+        Ok(token)
+    }
+
+    /// Filters and sorts the candidates, chooses one of them, and tells the chain of none: say which it was with
+    /// [`accept`](Self::accept). With [`Candidates::fill`] before and the choice accepted, it is [`sample`](Self::sample).
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NoCandidates`] without candidates; [`Error::InvalidParameter`] for those of another vocabulary; [`Error::Call`].
+    pub fn apply(&mut self, candidates: &mut Candidates) -> Result<Token, Error> {
+        self.check_vocabulary("candidates", candidates.n_tokens())?;
+        if candidates.is_empty() {
+            return Err(Error::NoCandidates {
+                n_tokens: candidates.n_tokens(),
+            });
+        }
+        let chain = self.chain.0.as_ptr();
+        let applied = candidates.lend(|array| {
+            // SAFETY: the chain lives and is borrowed mutably; the array is valid for the call, is not empty and holds tokens of the
+            // vocabulary that the chain was made for.
+            shim::quick(|error| unsafe { raw::shim_sampler_apply(chain, array, error) })
+        });
+        applied
+            .map_err(|failure| Error::Call {
+                what: "sampling",
+                failure,
+            })
+            .and_then(|_| {
+                let selected = candidates.selected().map(Candidate::token);
+                // Cannot be: the last sampler selects.
+                selected.ok_or(Error::NoCandidates {
+                    n_tokens: self.n_tokens,
+                })
+            })
+    }
+
+    /// Tells the chain of a token that it did not choose: the prompt's, for penalties.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::InvalidParameter`] for a token outside the vocabulary; [`Error::Call`].
+    pub fn accept(&mut self, token: Token) -> Result<(), Error> {
+        check_token(token, self.n_tokens)?;
+        shim::quick(|error| {
+            // SAFETY: the chain lives and is borrowed mutably.
+            unsafe { raw::shim_sampler_accept(self.chain.0.as_ptr(), token, error) }
+        })
+        .map(drop)
+        .map_err(|failure| Error::Call {
+            what: "telling the sampler of a token",
+            failure,
+        })
+    }
+
+    /// Whether a choice leaves something behind that depends on the logits: mirostat's and adaptive-p's running means, and how many
+    /// random numbers mirostat and XTC have drawn. [`skip`](Self::skip) cannot make up for choices of such a chain. They have to be
+    /// made again: [`apply`](Self::apply) to the same candidates, and [`accept`](Self::accept).
+    pub fn depends_on_logits(&self) -> bool {
+        self.depends_on_logits
+    }
+
+    /// Draws the random numbers that `n` choices draw, and chooses nothing: a generation that goes on in another process then
+    /// chooses as the first would have. What the chosen tokens were is told with [`accept`](Self::accept).
+    ///
+    /// The samplers of a chain that does not [depend on the logits](Self::depends_on_logits) draw at most one number per choice,
+    /// however many candidates there are (llama-sampler.cpp, `llama_sampler_dist_apply`).
+    ///
+    /// # Errors
+    ///
+    /// [`Error::InvalidParameter`] for a chain that depends on the logits, if there is anything to skip; [`Error::Call`].
+    pub fn skip(&mut self, n: usize) -> Result<(), Error> {
+        if self.depends_on_logits && n > 0 {
+            return Err(Error::parameter(
+                "skip",
+                n,
+                "what this chain draws depends on the logits: make the choices again",
+            ));
+        }
+        shim::quick(|error| {
+            // SAFETY: the chain lives and is borrowed mutably.
+            unsafe { raw::shim_sampler_skip(self.chain.0.as_ptr(), n, error) }
+        })
+        .map(drop)
+        .map_err(|failure| Error::Call {
+            what: "skipping choices of the sampler",
+            failure,
+        })
+    }
+
+    /// Forgets every token it was told of, and starts its random numbers again.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Call`].
+    pub fn reset(&mut self) -> Result<(), Error> {
+        shim::checked(|error| {
+            // SAFETY: the chain lives and is borrowed mutably.
+            unsafe { raw::shim_sampler_reset(self.chain.0.as_ptr(), error) }
+        })
+        .map(drop)
+        .map_err(|failure| Error::Call {
+            what: "resetting the sampler",
+            failure,
+        })
+    }
+
+    /// The seed in use; `None` for a chain that leaves nothing to chance.
+    pub fn seed(&self) -> Option<u32> {
+        self.seed
+    }
+
+    fn check_vocabulary(&self, name: &'static str, n_tokens: u32) -> Result<(), Error> {
+        if n_tokens == self.n_tokens {
+            return Ok(());
+        }
+        Err(Error::parameter(
+            name,
+            format!("{n_tokens} tokens"),
+            format!("the sampler was made for a vocabulary of {}", self.n_tokens),
+        ))
+    }
+}
