@@ -1,5 +1,6 @@
 //! A program whose `main` begins with `worker_main` is its own worker; one whose `main` does not is told so, and starts no others.
 
+mod lora_support;
 mod native_support;
 
 use std::fmt;
@@ -8,11 +9,13 @@ use std::process;
 use std::sync::Arc;
 
 use autoplace::generate::{self, Generate};
+use autoplace::gguf::{Header, TensorType};
 use autoplace::llama_sys::sim::SimGpu;
 use autoplace::machine::mib;
 use autoplace::memory::Headroom;
 use autoplace::{Isolation, Model, ModelBuilder, OnDeath, WorkerProcess, load, worker};
 use libtest_mimic::{Arguments, Failed, Trial};
+use lora_support::Adapter;
 use native_support::demo_path;
 use tracing::field::Field;
 use tracing::{Event, Metadata, Subscriber, span};
@@ -41,6 +44,7 @@ fn main() {
     }
     let tests = vec![
         Trial::test("the_application_is_its_own_worker", own),
+        Trial::test("adapters_travel_to_the_worker", adapters),
         Trial::test("without_the_guard_nothing_is_started_twice", without_guard),
         Trial::test("an_abort_at_any_computation_loses_no_token", aborts),
         Trial::test(
@@ -146,6 +150,30 @@ fn own() -> Result<(), Failed> {
         here.placement().n_gpu_layers
     );
     assert_eq!(describe(&there).text()?, describe(&here).text()?);
+    Ok(())
+}
+
+fn adapters() -> Result<(), Failed> {
+    let folder = tempfile::tempdir()?;
+    let header = Header::open(demo_path())?;
+    let adapter = Adapter::of("llama");
+    let adapter = adapter.of_weights(&header, 8, TensorType::F32, |name| name.contains("attn_q"));
+    let adapter = adapter.write_random(folder.path(), "style", 1, 0.2);
+    let builder = || builder(WorkerProcess::own_executable()).lora(&adapter, 1.0);
+    let here = builder().isolation(Isolation::None).load()?;
+    let there = builder().load()?;
+    assert_eq!(there.adapters(), here.adapters());
+    let styled = describe(&there).text()?;
+    assert_eq!(styled, describe(&here).text()?);
+    let plain = describe(&there).lora::<&str>([]).text()?;
+    assert_eq!(plain, describe(&here).lora([("style", 0.0)]).text()?);
+    assert_ne!(plain, styled);
+    let unknown = describe(&there).lora([("other", 1.0)]).text();
+    let unknown = unknown.expect_err("there is none").to_string();
+    assert!(
+        unknown.contains("without an adapter called other"),
+        "{unknown}"
+    );
     Ok(())
 }
 

@@ -19,5 +19,6 @@ pub(crate) fn compile(source: &Path) {
         .include("native")
         .file("native/shim.cpp")
         .file("native/no_alloc.cpp")
+        .file("native/lora.cpp")
         .compile("llama_shim");
 }

@@ -1,4 +1,5 @@
 #include "shim.h"
+#include "lora.h"
 #include "no_alloc.h"
 
 #include "llama-context.h"
@@ -485,5 +486,59 @@ ggml_backend_reg_t shim_rpc_add_server(const char * endpoint, shim_error * error
             ggml_backend_register(server);
         }
         return server;
+    });
+}
+
+// ---- adapters ----
+
+llama_adapter_lora * shim_lora_load(llama_model * model, const char * path, shim_error * error) {
+    llama_adapter_lora * adapter = guarded(error, (llama_adapter_lora *) nullptr, [&] {
+        return model->hparams.no_alloc ? lora_without_data(*model, path) : llama_adapter_lora_init(model, path);
+    });
+    if (error->status != SHIM_STATUS_OK && adapter) {
+        llama_adapter_lora_free(adapter);
+        adapter = nullptr;
+    }
+    return adapter;
+}
+
+bool shim_context_set_lora(llama_context * ctx, llama_adapter_lora ** adapters, float * scales, size_t n, shim_error * error) {
+    // What is still computing must not be unwound: it is waited for outside the guard.
+    return checked(error, false, [&] { llama_synchronize(ctx); return true; }) && guarded(error, false, [&] {
+        if (llama_set_adapters_lora(ctx, adapters, n, scales) != 0) {
+            return false;
+        }
+        ctx->sched_reserve();
+        return true;
+    });
+}
+
+bool shim_context_set_control_vector(llama_context * ctx, const float * data, size_t len, int32_t n_embd, int32_t il_start,
+                                     int32_t il_end, shim_error * error) {
+    return checked(error, false, [&] { llama_synchronize(ctx); return true; }) && guarded(error, false, [&] {
+        if (llama_set_adapter_cvec(ctx, data, len, n_embd, il_start, il_end) != 0) {
+            return false;
+        }
+        ctx->sched_reserve();
+        return true;
+    });
+}
+
+int32_t shim_adapter_bytes(const llama_model * model, bool control_vector, shim_buffer_bytes * rows, int32_t n_max, shim_error * error) {
+    return guarded(error, (int32_t) 0, [&] {
+        buffer_bytes bytes = lora_bytes(*model);
+        if (control_vector) {
+            for (const auto & [buft, size] : control_vector_bytes(*model)) {
+                bytes[buft] += size;
+            }
+        }
+        int32_t n = 0;
+        for (const auto & [buft, size] : bytes) {
+            if (n < n_max) {
+                rows[n] = { buft, ggml_backend_buft_get_device(buft), ggml_backend_buft_is_host(buft), size };
+            }
+            ++n;
+        }
+        return n;
     });
 }

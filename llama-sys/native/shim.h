@@ -172,6 +172,31 @@ void               shim_backend_load_all_from(const char * dir, struct shim_erro
 // Connects to an rpc-server and registers its devices. NULL without an error when this build has no RPC backend.
 ggml_backend_reg_t shim_rpc_add_server(const char * endpoint, struct shim_error * error);
 
+// ---- adapters ----
+
+// What adapters hold in one buffer type: in no account of llama.cpp's.
+struct shim_buffer_bytes {
+    ggml_backend_buffer_type_t buft;
+    ggml_backend_dev_t         device; // NULL for buffer types without one
+    bool                       is_host;
+    uint64_t                   bytes;
+};
+
+// A LoRA adapter of this model, which has to be freed (llama_adapter_lora_free) before it; without data if the model has none. Changes
+// the model's list of adapters, which contexts read while they reserve their graphs.
+struct llama_adapter_lora * shim_lora_load(struct llama_model * model, const char * path, struct shim_error * error);
+// From now on the context computes with these adapters alone. Its graphs are reserved anew at once, where anything changed: their
+// buffers are freed first, and grow back to what a prompt and a token of each sequence take.
+bool shim_context_set_lora(struct llama_context * ctx, struct llama_adapter_lora ** adapters, float * scales, size_t n,
+                           struct shim_error * error);
+// Adds a vector of `n_embd` numbers to what leaves each of the layers `il_start` to `il_end`, the first of `data` for layer 1; none
+// where `data` is NULL. Reserves as shim_context_set_lora does.
+bool shim_context_set_control_vector(struct llama_context * ctx, const float * data, size_t len, int32_t n_embd, int32_t il_start,
+                                     int32_t il_end, struct shim_error * error);
+// Writes up to `n_max` rows and returns how many there are: all adapters of the model, and a control vector if there is one.
+int32_t shim_adapter_bytes(const struct llama_model * model, bool control_vector, struct shim_buffer_bytes * rows, int32_t n_max,
+                           struct shim_error * error);
+
 #ifdef __cplusplus
 }
 #endif

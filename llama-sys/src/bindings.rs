@@ -2148,6 +2148,27 @@ const _: () = {
     ["Offset of field: shim_sampler_params::values"]
         [::core::mem::offset_of!(shim_sampler_params, values) - 24usize];
 };
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct shim_buffer_bytes {
+    pub buft: ggml_backend_buffer_type_t,
+    pub device: ggml_backend_dev_t,
+    pub is_host: bool,
+    pub bytes: u64,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of shim_buffer_bytes"][::core::mem::size_of::<shim_buffer_bytes>() - 32usize];
+    ["Alignment of shim_buffer_bytes"][::core::mem::align_of::<shim_buffer_bytes>() - 8usize];
+    ["Offset of field: shim_buffer_bytes::buft"]
+        [::core::mem::offset_of!(shim_buffer_bytes, buft) - 0usize];
+    ["Offset of field: shim_buffer_bytes::device"]
+        [::core::mem::offset_of!(shim_buffer_bytes, device) - 8usize];
+    ["Offset of field: shim_buffer_bytes::is_host"]
+        [::core::mem::offset_of!(shim_buffer_bytes, is_host) - 16usize];
+    ["Offset of field: shim_buffer_bytes::bytes"]
+        [::core::mem::offset_of!(shim_buffer_bytes, bytes) - 24usize];
+};
 unsafe extern "C" {
     pub fn ggml_set_abort_callback(callback: ggml_abort_callback_t) -> ggml_abort_callback_t;
     pub fn ggml_guid_matches(guid_a: ggml_guid_t, guid_b: ggml_guid_t) -> bool;
@@ -3407,4 +3428,32 @@ unsafe extern "C" {
         endpoint: *const ::core::ffi::c_char,
         error: *mut shim_error,
     ) -> ggml_backend_reg_t;
+    pub fn shim_lora_load(
+        model: *mut llama_model,
+        path: *const ::core::ffi::c_char,
+        error: *mut shim_error,
+    ) -> *mut llama_adapter_lora;
+    pub fn shim_context_set_lora(
+        ctx: *mut llama_context,
+        adapters: *mut *mut llama_adapter_lora,
+        scales: *mut f32,
+        n: usize,
+        error: *mut shim_error,
+    ) -> bool;
+    pub fn shim_context_set_control_vector(
+        ctx: *mut llama_context,
+        data: *const f32,
+        len: usize,
+        n_embd: i32,
+        il_start: i32,
+        il_end: i32,
+        error: *mut shim_error,
+    ) -> bool;
+    pub fn shim_adapter_bytes(
+        model: *const llama_model,
+        control_vector: bool,
+        rows: *mut shim_buffer_bytes,
+        n_max: i32,
+        error: *mut shim_error,
+    ) -> i32;
 }

@@ -12,7 +12,7 @@ use crate::error::{Cause, Error, Failure};
 use crate::log::Captured;
 use crate::model::Model;
 use crate::vocab::Vocab;
-use crate::{Position, SeqId, raw, shim};
+use crate::{LoraAdapter, Position, SeqId, raw, shim};
 
 /// A context of a model. It can move between threads; one thread uses it at a time.
 pub struct Context {
@@ -36,6 +36,10 @@ pub struct Context {
     /// Decoding needs an encoder's output first.
     needs_encoder: bool,
     pub(crate) embeddings: bool,
+    /// The adapters that it computes with, which it keeps.
+    pub(crate) lora: Vec<(LoraAdapter, f32)>,
+    /// Whether there is, or was, a control vector: its memory stays.
+    pub(crate) control_vector: bool,
     abort: Arc<AtomicBool>,
     /// Why it must not be used any more.
     poisoned: Option<String>,
@@ -85,6 +89,7 @@ impl Context {
 
         // llama.cpp looks for accelerators in ggml's registry.
         let _unchanged = crate::sim::registry::reading();
+        let _listed = model.adapters();
         let context = shim::accepted(
             // SAFETY: the model is loaded; the parameters point to the flag, which the context keeps alive.
             |error| unsafe { raw::shim_context_init(model.as_ptr(), &raw const native, error) },
@@ -132,6 +137,8 @@ impl Context {
             // llama-context.cpp: what nobody states is none.
             .unwrap_or(Pooling::None),
             embeddings: params.embeddings,
+            lora: Vec::new(),
+            control_vector: false,
             abort,
             poisoned: None,
             outputs: Vec::new(),
@@ -262,6 +269,7 @@ impl Context {
             seq_id: self.seq_pointers.as_mut_ptr(),
             logits: batch.outputs.as_ptr().cast_mut(),
         };
+        let listed = self.vocab.model().adapters();
         // SAFETY: the context lives and is borrowed mutably. Every array has `n_tokens` entries, and llama_decode only reads
         // them (it copies into a llama_batch_ext, llama-context.cpp). The counts were checked against what it asserts.
         let code = shim::quick(|error| unsafe {
@@ -271,6 +279,7 @@ impl Context {
                 raw::shim_decode(self.as_ptr(), &raw const native, error)
             }
         });
+        drop(listed);
         // include/llama.h, llama_decode: 0 success, 1 no slot, 2 aborted, -1 bad batch, below -1 fatal.
         match code {
             Ok(0) => {

@@ -46,6 +46,14 @@ pub enum Error {
         /// Why.
         failure: Failure,
     },
+    /// llama.cpp did not load the LoRA adapter.
+    #[error("cannot load the LoRA adapter {}: {failure}", .path.display())]
+    AdapterLoad {
+        /// The adapter's file.
+        path: PathBuf,
+        /// Why.
+        failure: Box<Failure>,
+    },
     /// The progress callback returned `false`.
     #[error("loading {} was cancelled", .path.display())]
     LoadCancelled {
@@ -114,6 +122,7 @@ impl Error {
     /// The allocation that failed, when memory was the cause.
     pub fn out_of_memory(&self) -> Option<&OutOfMemory> {
         match self {
+            Self::AdapterLoad { failure, .. } => failure.out_of_memory.as_ref(),
             Self::ModelLoad { failure, .. }
             | Self::ContextInit { failure, .. }
             | Self::Decode { failure, .. }

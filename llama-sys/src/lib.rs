@@ -29,6 +29,7 @@
 pub mod raw;
 pub mod sim;
 
+mod adapter;
 mod backend;
 mod batch;
 mod blueprint;
@@ -52,6 +53,7 @@ mod tensor_type;
 mod video_memory;
 mod vocab;
 
+pub use adapter::LoraAdapter;
 pub use backend::Backend;
 pub use batch::Batch;
 pub use blueprint::{ModelTensor, architectures};

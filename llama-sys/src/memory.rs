@@ -24,6 +24,9 @@ pub struct BufferUse {
     pub context: u64,
     /// Compute buffers.
     pub compute: u64,
+    /// LoRA adapters of the model, and the context's control vector. They are in no account of llama.cpp's, so
+    /// [`total`](Self::total) leaves them out.
+    pub adapters: u64,
     /// The buffer that logits and embeddings are returned in, as large as it grows when as many outputs as allowed are asked for.
     /// It is in no account of llama.cpp's, so [`total`](Self::total) leaves it out.
     pub output: u64,
@@ -33,6 +36,28 @@ impl BufferUse {
     /// Weights, context and compute together: what llama.cpp's own account says.
     pub fn total(&self) -> u64 {
         self.model + self.context + self.compute
+    }
+
+    /// A row of adapters alone.
+    pub(crate) fn of_adapters(
+        buft: raw::ggml_backend_buffer_type_t,
+        device: Option<Device>,
+        is_host: bool,
+        bytes: u64,
+    ) -> Self {
+        let row = raw::shim_memory_row {
+            buft,
+            device: std::ptr::null_mut(),
+            is_host,
+            model: 0,
+            context: 0,
+            compute: 0,
+            output: 0,
+        };
+        Self {
+            adapters: bytes,
+            ..read(&row, device)
+        }
     }
 }
 
@@ -80,14 +105,21 @@ impl Context {
             what: "reading the memory breakdown",
             failure,
         })?;
+        let read = |row: &raw::shim_memory_row| read(row, Device::from_raw(row.device));
         let mut rows: Vec<BufferUse> = rows.iter().map(read).collect();
+        for row in self.adapter_rows()? {
+            let same = |known: &&mut BufferUse| known.buffer_type == row.buffer_type;
+            match rows.iter_mut().find(same) {
+                Some(known) => known.adapters = row.adapters,
+                None => rows.push(row),
+            }
+        }
         rows.sort_by(|a, b| a.buffer_type.cmp(&b.buffer_type));
         Ok(MemoryBreakdown { rows })
     }
 }
 
-fn read(row: &raw::shim_memory_row) -> BufferUse {
-    let device = Device::from_raw(row.device);
+fn read(row: &raw::shim_memory_row, device: Option<Device>) -> BufferUse {
     // CPU_REPACK calls itself no host buffer but lies in host memory: llama.cpp's own fit forgets it.
     let on_host = row.is_host
         || device
@@ -102,6 +134,7 @@ fn read(row: &raw::shim_memory_row) -> BufferUse {
         model: row.model,
         context: row.context,
         compute: row.compute,
+        adapters: 0,
         output: row.output,
     }
 }

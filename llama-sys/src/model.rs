@@ -5,7 +5,7 @@ use std::fmt;
 use std::panic::{self, AssertUnwindSafe};
 use std::path::{Path, PathBuf};
 use std::ptr::{self, NonNull};
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, Weak};
 
 use crate::backend::{Backend, path_to_c};
 use crate::device::Device;
@@ -60,6 +60,9 @@ struct Inner {
     /// Without data: nothing may be computed.
     no_alloc: bool,
     devices: Vec<Device>,
+    /// Guards the model's list of adapters, which contexts read while they reserve their graphs (llama-context.cpp,
+    /// `graph_max_nodes`).
+    adapters: RwLock<()>,
     /// llama.cpp keeps the pointers of its parameters.
     _storage: Storage,
 }
@@ -163,6 +166,7 @@ impl Model {
                 path: path.to_owned(),
                 no_alloc,
                 devices,
+                adapters: RwLock::new(()),
                 _storage: storage,
             }),
         }
@@ -172,8 +176,25 @@ impl Model {
         self.inner.raw.as_ptr()
     }
 
-    /// How many hold the model, this handle included: clones, and the contexts, vocabularies and samplers with a grammar made of
-    /// them. It is freed when the last of them is dropped.
+    /// While this is held, no adapter of the model is loaded or freed.
+    pub(crate) fn adapters(&self) -> RwLockReadGuard<'_, ()> {
+        let adapters = self.inner.adapters.read();
+        adapters.unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// While this is held, nobody reads the model's list of adapters.
+    pub(crate) fn change_adapters(&self) -> RwLockWriteGuard<'_, ()> {
+        let adapters = self.inner.adapters.write();
+        adapters.unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether both are handles of one load.
+    pub(crate) fn is(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.inner, &other.inner)
+    }
+
+    /// How many hold the model, this handle included: clones, and the contexts, vocabularies, samplers with a grammar and adapters made
+    /// of them. It is freed when the last of them is dropped.
     pub fn holders(&self) -> usize {
         Arc::strong_count(&self.inner)
     }
@@ -225,6 +246,14 @@ impl Model {
     pub fn n_ctx_train(&self) -> u32 {
         // SAFETY: the model is loaded.
         unsafe { raw::llama_model_n_ctx_train(self.as_ptr()) }
+            .try_into()
+            .unwrap_or(0)
+    }
+
+    /// Blocks, without those that only predict further tokens: llama.cpp's `n_layer`.
+    pub fn n_layer(&self) -> u32 {
+        // SAFETY: the model is loaded.
+        unsafe { raw::llama_model_n_layer(self.as_ptr()) }
             .try_into()
             .unwrap_or(0)
     }

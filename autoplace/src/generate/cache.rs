@@ -4,7 +4,7 @@ use llama_sys::{Context, Position, SeqId, Token};
 
 use super::error::Error;
 use super::session::Room;
-use crate::load::{Contents, Remembered};
+use crate::load::{Contents, Remembered, Scales};
 
 /// Tokens from which on a prefix is worth a copy: where sequences have caches of their own, llama.cpp copies all of one.
 const WORTH_A_COPY: usize = 64;
@@ -67,24 +67,36 @@ impl Cache {
         self.stale = false;
     }
 
-    /// Keeps what a sequence holds when its text has ended.
-    pub(super) fn remember(&mut self, seq: SeqId, mut tokens: Vec<Token>, computed: usize) {
+    /// Keeps what a sequence holds when its text, computed with these adapters, has ended.
+    pub(super) fn remember(
+        &mut self,
+        seq: SeqId,
+        scales: Scales,
+        mut tokens: Vec<Token>,
+        computed: usize,
+    ) {
         tokens.truncate(computed);
         if !tokens.is_empty() {
-            self.idle.push(Remembered { seq, tokens });
+            let remembered = Remembered {
+                seq,
+                scales,
+                tokens,
+            };
+            self.idle.push(remembered);
         }
     }
 
     /// Finds a sequence for a prompt, and leaves it holding the beginning of the prompt or nothing. `running`: the sequences that texts
     /// run on, with the tokens that they hold. `None` where all run.
     ///
-    /// Without `reuse` the sequence is empty, and the text is computed as if it were the first.
+    /// What was computed with other adapters than these is not reused; of running texts, the caller leaves it out. Without `reuse` the
+    /// sequence is empty, and the text is computed as if it were the first.
     pub(super) fn place(
         &mut self,
         context: &mut Context,
         room: Room,
         running: &[(SeqId, &[Token])],
-        prompt: &[Token],
+        (prompt, scales): (&[Token], &Scales),
         reuse: bool,
     ) -> Result<Option<Place>, Error> {
         if self.stale {
@@ -105,7 +117,7 @@ impl Cache {
                 cached: 0,
             }));
         }
-        let Some(donor) = self.donor(context, running, prompt)? else {
+        let Some(donor) = self.donor(context, running, prompt, scales)? else {
             self.forget(context, free)?;
             return Ok(Some(Place {
                 seq: free,
@@ -144,8 +156,10 @@ impl Cache {
         context: &Context,
         running: &[(SeqId, &[Token])],
         prompt: &[Token],
+        scales: &Scales,
     ) -> Result<Option<Donor>, Error> {
-        let idle = self.idle.iter().map(|it| (it.seq, &*it.tokens, true));
+        let idle = self.idle.iter().filter(|it| it.scales == *scales);
+        let idle = idle.map(|it| (it.seq, &*it.tokens, true));
         let others = running.iter().map(|&(seq, tokens)| (seq, tokens, false));
         let mut best: Option<Donor> = None;
         for (seq, held, is_idle) in idle.chain(others) {

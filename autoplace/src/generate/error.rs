@@ -125,6 +125,25 @@ pub enum Error {
         /// The text.
         text: String,
     },
+    /// As many texts as an engine takes are running and waiting.
+    #[error("the engine's queue is full: {queue} texts are waiting")]
+    QueueFull {
+        /// Texts that may wait ([`EngineBuilder::queue`](super::EngineBuilder::queue)).
+        queue: usize,
+    },
+    /// The engine was shut down or dropped, or its thread has panicked.
+    #[error(
+        "the engine has ended: it takes no texts any more, and what it had not finished is lost"
+    )]
+    EngineEnded,
+    /// A thread could not be started, or has panicked.
+    #[error("the thread {name} failed: {reason}")]
+    Thread {
+        /// What it is called.
+        name: &'static str,
+        /// What the system says, or that it panicked.
+        reason: String,
+    },
     /// llama.cpp refused or failed.
     #[error(transparent)]
     Native(#[from] llama_sys::Error),

@@ -5,28 +5,41 @@
 //! can be placed anew.
 
 mod cache;
+mod channel;
 mod choose;
 #[cfg_attr(not(feature = "constraints"), path = "unconstrained.rs")]
 mod constraint;
 mod custom;
+mod engine;
 mod error;
+mod join;
 mod logprobs;
+mod pieces;
 mod prompt;
 pub(crate) mod remote;
 mod replace;
 mod sampling;
 mod sequence;
 mod session;
+mod share;
 mod speculative;
 mod stats;
 mod stream;
+#[cfg(feature = "async")]
+mod stream_async;
 mod text;
 mod token_stream;
+mod turns;
+mod wait;
 
 #[cfg(feature = "constraints")]
 pub use constraint::Constraint;
+#[cfg(feature = "async")]
+pub use engine::AsyncAnswer;
+pub use engine::{Answer, Engine, EngineBuilder, Metrics, Shutdown, Submission};
 pub use error::Error;
 pub use logprobs::TokenLogprobs;
+pub use pieces::Pieces;
 pub use prompt::Prompt;
 pub use replace::{Replaced, Resumed};
 pub use sampling::{Mirostat, SamplerKind, Sampling};
@@ -34,12 +47,15 @@ pub use session::{End, FinishReason, Piece, SequenceId, Session};
 pub use speculative::{DraftsOff, Speculation};
 pub use stats::Statistics;
 pub(crate) use stream::LocalStream;
+#[cfg(feature = "async")]
+pub use stream_async::AsyncTokenStream;
 pub use token_stream::{AbortHandle, TokenStream};
 
 #[cfg(not(feature = "constraints"))]
 use constraint::Constraint;
+use constraint::Matcher;
 use custom::Custom;
-use llama_sys::Token;
+use llama_sys::{Token, Vocab};
 use serde::{Deserialize, Serialize};
 use speculative::CustomDrafter;
 
@@ -58,9 +74,11 @@ pub struct Generate {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Spec {
     prompt: Prompt,
-    /// What of the prompt the context holds already is not computed again.
-    cache_prompt: bool,
+    /// What of the prompt the context holds already is not computed again. `None`: as whoever generates does it.
+    cache_prompt: Option<bool>,
     sampling: Sampling,
+    /// Adapters with their scales, instead of all as they were loaded.
+    lora: Option<Vec<(String, f32)>>,
     /// How many of the likeliest tokens are told beside the chosen one.
     #[serde(default)]
     logprobs: Option<usize>,
@@ -86,6 +104,14 @@ struct Limits {
     special: bool,
 }
 
+impl Spec {
+    /// What the text is held to, from its beginning.
+    fn matcher(&self, model: &Model, vocab: &Vocab) -> Result<Option<Matcher>, Error> {
+        let constraint = self.constraint.as_ref();
+        constraint.map(|it| it.begin(model, vocab)).transpose()
+    }
+}
+
 impl Model {
     /// Describes a generation that continues `prompt`.
     ///
@@ -95,8 +121,9 @@ impl Model {
             model: self.clone(),
             spec: Spec {
                 prompt: prompt.into(),
-                cache_prompt: false,
+                cache_prompt: None,
                 sampling: self.sampling(),
+                lora: None,
                 logprobs: None,
                 custom: None,
                 constraint: None,
@@ -120,12 +147,24 @@ impl Generate {
     }
 
     /// Computes only what of the prompt the context does not hold from earlier texts, which may have another rounding: then the same
-    /// seed can give another text. [`Statistics::cached_tokens`] says how much was there. Default: off.
+    /// seed can give another text. [`Statistics::cached_tokens`] says how much was there. Default: off, and on in an [`Engine`].
     ///
     /// What a text leaves in the context is kept until another needs the place. Recurrent models can only go on where a text ended, and
     /// with sliding windows what has left the window is computed again.
     pub fn cache_prompt(mut self, cache: bool) -> Self {
-        self.spec.cache_prompt = cache;
+        self.spec.cache_prompt = Some(cache);
+        self
+    }
+
+    /// Computes with these of the model's [adapters](Model::adapters), at these scales, and with no others; none at all where the list is
+    /// empty. Default: all of them, as they were [loaded](crate::ModelBuilder::lora).
+    ///
+    /// Nothing is loaded for it, but the compute buffers are reserved anew where the adapters are others than those of the text before.
+    /// In a [`Session`], texts with other adapters take turns.
+    pub fn lora<N: Into<String>>(mut self, adapters: impl IntoIterator<Item = (N, f32)>) -> Self {
+        let adapters = adapters.into_iter();
+        let named = adapters.map(|(name, scale)| (name.into(), scale));
+        self.spec.lora = Some(named.collect());
         self
     }
 

@@ -5,6 +5,7 @@
 //! where they were after the last of them, and goes on. A token whose text had not arrived is chosen again by the same numbers, and
 //! so is the same.
 
+use std::collections::VecDeque;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -13,7 +14,7 @@ use llama_sys::Token;
 use serde::{Deserialize, Serialize};
 
 use super::error::Error;
-use super::session::FinishReason;
+use super::session::{self, End, FinishReason, SequenceId};
 use super::stats::Statistics;
 use super::{Sampling, Spec};
 use crate::load::{self, Model};
@@ -228,6 +229,8 @@ pub(crate) struct RemoteStream {
     /// Tokens that may be generated, of all.
     allowed: usize,
     statistics: Statistics,
+    /// What has arrived and was not asked for yet.
+    pending: VecDeque<session::Piece>,
     /// What earlier workers took to generate.
     earlier: u64,
     finished: Option<FinishReason>,
@@ -285,6 +288,7 @@ impl RemoteStream {
                 seed,
                 ..Statistics::default()
             },
+            pending: VecDeque::new(),
             earlier: 0,
             is_over: false,
         })
@@ -342,8 +346,8 @@ impl RemoteStream {
         }
     }
 
-    /// Takes note of a piece, and returns its text.
-    fn take(&mut self, piece: Piece) -> String {
+    /// Takes note of what arrived: a piece for each token, the last with the text, since a worker tells of text that is whole.
+    fn take(&mut self, piece: Piece, end: Option<FinishReason>) {
         self.tokens.extend(&piece.tokens);
         let statistics = &mut self.statistics;
         if let (Some(first), None) = (piece.prompt, statistics.first_token_latency) {
@@ -357,23 +361,47 @@ impl RemoteStream {
         if let Some(text) = &mut self.text {
             text.push_str(&piece.text);
         }
-        piece.text
+        let statistics = *statistics;
+        let of = |token, text| session::Piece {
+            sequence: SequenceId(0),
+            token,
+            text,
+            logprobs: None,
+            end: None,
+        };
+        let (last, others) = match piece.tokens.split_last() {
+            Some((last, others)) => (Some(*last), others),
+            None => (None, [].as_slice()),
+        };
+        let others = others.iter().map(|token| of(Some(*token), String::new()));
+        self.pending.extend(others);
+        let end = end.map(|reason| End {
+            reason,
+            statistics,
+            meets_constraint: true,
+        });
+        let last = session::Piece {
+            end,
+            ..of(last, piece.text)
+        };
+        self.pending.push_back(last);
     }
 
-    pub(super) fn next(&mut self) -> Option<Result<String, Error>> {
-        while self.finished.is_none() {
+    /// The next piece, which may be without text; `None` after the end.
+    pub(super) fn next_piece(&mut self) -> Option<Result<session::Piece, Error>> {
+        loop {
+            if let Some(piece) = self.pending.pop_front() {
+                self.finished = piece.end.map(|end| end.reason);
+                return Some(Ok(piece));
+            }
+            if self.finished.is_some() {
+                return None;
+            }
             match self.reply() {
-                Ok(Reply::Piece(piece)) => {
-                    let text = self.take(piece);
-                    if !text.is_empty() {
-                        return Some(Ok(text));
-                    }
-                }
+                Ok(Reply::Piece(piece)) => self.take(piece, None),
                 Ok(Reply::Done { last, reason }) => {
-                    self.finished = Some(reason);
                     self.is_over = true;
-                    let text = self.take(last);
-                    return (!text.is_empty()).then_some(Ok(text));
+                    self.take(last, Some(reason));
                 }
                 Ok(Reply::Failed(failure)) => {
                     self.is_over = true;
@@ -395,7 +423,16 @@ impl RemoteStream {
                 }
             }
         }
-        None
+    }
+
+    /// The next piece with text; `None` after the end.
+    pub(super) fn next(&mut self) -> Option<Result<String, Error>> {
+        loop {
+            match self.next_piece()? {
+                Ok(piece) if piece.text.is_empty() => {}
+                piece => return Some(piece.map(|piece| piece.text)),
+            }
+        }
     }
 }
 

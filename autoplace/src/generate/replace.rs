@@ -163,8 +163,9 @@ impl Session {
         let Some(lent) = &mut self.lent else {
             return self.release_others();
         };
-        // The slot, the context's vocabulary, and ours.
-        let holders = lent.context.model().holders().saturating_sub(3);
+        // The slot with its adapters, the context's vocabulary, and ours.
+        let ours = self.model.slot().holders() + 2;
+        let holders = lent.context.model().holders().saturating_sub(ours);
         if holders > 0 {
             return Err(Error::NativeHeld { holders });
         }

@@ -13,6 +13,7 @@ use super::speculative::{DraftModel, DraftsOff, Speculator};
 use super::stats::Statistics;
 use super::text::{Released, TextAssembler};
 use super::{Limits, Spec};
+use crate::load::Scales;
 
 /// A sequence of a session. What of it is tied to the loaded model can be let go of, and made anew.
 #[derive(Debug)]
@@ -30,8 +31,16 @@ pub(super) struct Sequence {
     computed: usize,
     /// Tokens after those that the batch holds.
     queued: usize,
+    /// Nothing of it is computed while it waits for its reader.
+    is_paused: bool,
+    /// The step that gave it a token more than other prompts.
+    pub(super) favoured: u64,
     /// Where in the batch the token is that the next one is chosen after.
     output: Option<i32>,
+    /// The adapters that it is computed with.
+    scales: Scales,
+    /// Turns of other adapters since its own.
+    turns_waited: u32,
     chooser: Chooser,
     /// Tokens that the chooser knows of; those after them have been chosen by an earlier process.
     chosen: usize,
@@ -54,6 +63,7 @@ impl Sequence {
         id: SequenceId,
         spec: Spec,
         mut tokens: Vec<Token>,
+        scales: Scales,
         model: &Model,
         capacity: usize,
     ) -> Result<Self, Error> {
@@ -75,7 +85,11 @@ impl Sequence {
             in_batches: prompt,
             computed: 0,
             queued: 0,
+            is_paused: false,
+            favoured: 0,
             output: None,
+            scales,
+            turns_waited: 0,
             chooser,
             chosen: prompt,
             matcher: None,
@@ -121,14 +135,58 @@ impl Sequence {
         self.statistics.cached_tokens = place.cached;
     }
 
-    /// Its number in the context, and what the context holds of it.
-    pub(super) fn held(&self) -> (SeqId, &[Token]) {
-        (self.seq, &self.tokens[..self.computed])
+    /// Its number in the context, and what the context holds of it for others with these adapters.
+    pub(super) fn held(&self, scales: &Scales) -> (SeqId, &[Token]) {
+        let shared = if self.scales == *scales {
+            self.computed
+        } else {
+            0
+        };
+        (self.seq, &self.tokens[..shared])
+    }
+
+    /// The adapters that it is computed with.
+    pub(super) fn scales(&self) -> &Scales {
+        &self.scales
+    }
+
+    /// Turns of other adapters since its own.
+    pub(super) fn turns_waited(&self) -> u32 {
+        self.turns_waited
+    }
+
+    /// Takes note that it is the turn of these adapters.
+    pub(super) fn told_whose_turn(&mut self, scales: &Scales) {
+        self.turns_waited = if self.scales == *scales {
+            0
+        } else {
+            self.turns_waited.saturating_add(1)
+        };
+    }
+
+    /// Whether a part of the batch is its own.
+    pub(super) fn is_queued(&self) -> bool {
+        self.queued > 0
+    }
+
+    /// Runs it again, where the context holds this much of its beginning.
+    pub(super) fn put_again(&mut self, place: Place) {
+        self.seq = place.seq;
+        self.computed = place.cached;
+        self.in_batches = self.tokens.len();
+    }
+
+    /// Takes it out of the context, which keeps what it holds of it as long as nobody needs the place. It is
+    /// [put](Self::put_again) somewhere again.
+    pub(super) fn suspend(&mut self, cache: &mut Cache) {
+        let tokens = self.tokens.clone();
+        cache.remember(self.seq, self.scales.clone(), tokens, self.computed);
+        self.computed = 0;
     }
 
     /// Ends it, and leaves in the cache what the context holds of it.
     pub(super) fn leave(self, cache: &mut Cache) {
-        cache.remember(self.seq, self.tokens, self.computed);
+        cache.remember(self.seq, self.scales, self.tokens, self.computed);
     }
 
     /// The prompt, and what was generated.
@@ -143,6 +201,16 @@ impl Sequence {
 
     pub(super) fn statistics(&self) -> Statistics {
         self.statistics
+    }
+
+    /// Adds time in which it waited for its turn.
+    pub(super) fn waited(&mut self, time: Duration) {
+        self.statistics.queue_time += time;
+    }
+
+    /// Whether nothing of it is computed.
+    pub(super) fn pause(&mut self, pause: bool) {
+        self.is_paused = pause;
     }
 
     /// Tokens that the context must hold for it to go on.
@@ -209,10 +277,17 @@ impl Sequence {
         })
     }
 
-    /// Adds its next tokens to a batch, `room` of them at most. Returns how many.
-    pub(super) fn queue(&mut self, batch: &mut Batch, room: usize) -> usize {
-        let together = self.in_batches.saturating_sub(self.computed).max(1);
-        self.queued = together.min(room);
+    /// Tokens that can be computed together next: what is left of a prompt, or the one that was chosen. None while it is paused.
+    pub(super) fn wanted(&self) -> usize {
+        if self.is_paused {
+            return 0;
+        }
+        self.in_batches.saturating_sub(self.computed).max(1)
+    }
+
+    /// Adds its next tokens to a batch, as many as [wanted](Self::wanted) at most.
+    pub(super) fn queue(&mut self, batch: &mut Batch, tokens: usize) {
+        self.queued = tokens;
         self.output = None;
         let end = self.computed + self.queued;
         for position in self.computed..end {
@@ -222,7 +297,6 @@ impl Sequence {
             }
             batch.add(self.tokens[position], position as i32, self.seq, last);
         }
-        self.queued
     }
 
     /// Whether its next tokens are guessed.
@@ -274,6 +348,9 @@ impl Sequence {
 
     /// Says that its tokens in the batch are computed, and how long that took.
     pub(super) fn computed(&mut self, took: Duration) {
+        if self.is_paused {
+            return;
+        }
         self.computed += self.queued;
         self.queued = 0;
         if self.statistics.first_token_latency.is_none() {

@@ -11,9 +11,11 @@ use super::error::Error;
 use super::logprobs::TokenLogprobs;
 use super::replace::Replaced;
 use super::sequence::Sequence;
+use super::share::{Asking, share};
 use super::speculative::{self, DraftModel};
 use super::stats::Statistics;
-use crate::load::{Model, Pulse};
+use super::turns::Turns;
+use crate::load::{ContextSlot, Model, Pulse};
 use crate::memory::ContextParams;
 
 /// Why a text ended.
@@ -35,7 +37,7 @@ pub enum FinishReason {
 
 /// One of the texts of a [`Session`]. No two of a session are the same.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct SequenceId(u64);
+pub struct SequenceId(pub(super) u64);
 
 /// What a [step](Session::step) adds to one text.
 #[derive(Debug, Clone, PartialEq)]
@@ -69,6 +71,8 @@ pub struct End {
 /// The model's one context, on which as many texts are generated at once as the plan has sequences
 /// ([`Request::n_seq_max`](crate::plan::Request::n_seq_max)). Dropping it gives the context back.
 ///
+/// Texts with [other adapters](Generate::lora) take turns: a step computes those of one set, for some tokens, while the others wait.
+///
 /// ```no_run
 /// use autoplace::{Model, plan::Request};
 /// let model = Model::builder("model.gguf").request(Request::new().n_seq_max(2)).load()?;
@@ -88,7 +92,7 @@ pub struct Session {
     pub(super) model: Model,
     /// `None` after a re-placement that failed.
     pub(super) lent: Option<Lent>,
-    /// Those that run, in the order in which they were begun.
+    /// Those that run, in the order of their numbers in the context.
     pub(super) sequences: Vec<Sequence>,
     /// What the context holds besides.
     pub(super) cache: Cache,
@@ -96,9 +100,38 @@ pub struct Session {
     pub(super) draft: Option<DraftModel>,
     pub(super) abort: AbortHandle,
     pub(super) last_replaced: Option<Result<Replaced, Error>>,
+    /// How much of prompts a step computes.
+    pub(super) prompt_chunk: PromptChunk,
     batch: Batch,
+    asking: Vec<Asking>,
     pieces: Vec<Piece>,
+    turns: Turns,
     begun: u64,
+    pub(super) steps: u64,
+}
+
+/// Tokens of prompts that a step computes at most, over all texts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum PromptChunk {
+    /// What the other texts leave of a batch.
+    Batch,
+    /// What the other texts leave of a graph.
+    Graph,
+    /// So many.
+    Tokens(usize),
+}
+
+impl PromptChunk {
+    /// Tokens of prompts beside the tokens of `others`: one at least, where the batch has room.
+    fn tokens(self, context: &Context, others: usize) -> usize {
+        let left = (context.n_batch() as usize).saturating_sub(others);
+        let wanted = match self {
+            Self::Batch => left,
+            Self::Graph => (context.n_ubatch() as usize).saturating_sub(others),
+            Self::Tokens(tokens) => tokens,
+        };
+        wanted.max(1).min(left)
+    }
 }
 
 /// The context while the session has it.
@@ -183,9 +216,13 @@ impl Model {
             sequences: Vec::new(),
             cache: Cache::of(contents),
             last_replaced: None,
+            prompt_chunk: PromptChunk::Batch,
             batch: Batch::default(),
+            asking: Vec::new(),
             pieces: Vec::new(),
+            turns: Turns::default(),
             begun: 0,
+            steps: 0,
         })
     }
 }
@@ -196,7 +233,8 @@ impl Session {
     /// # Errors
     ///
     /// [`Error::OtherModel`], [`Error::SequencesBusy`], [`Error::PromptTooLong`], [`Error::EmptyPrompt`], [`Error::EmptyStop`];
-    /// [`Error::Constraint`] and [`Error::NoTokenAllowed`]; [`Error::Native`] for a sampling parameter out of range; [`Error::Load`] after a re-placement that failed.
+    /// [`Error::Constraint`] and [`Error::NoTokenAllowed`]; [`Error::Native`] for a sampling parameter out of range; [`Error::Load`]
+    /// after a re-placement that failed, and for an adapter that the model was not loaded with.
     pub fn begin(&mut self, generate: Generate) -> Result<SequenceId, Error> {
         self.begin_after(generate, Vec::new())
     }
@@ -220,46 +258,20 @@ impl Session {
                 n_seq_max: room.sequences,
             });
         }
-        if spec.stops.iter().any(String::is_empty) {
-            return Err(Error::EmptyStop);
-        }
-        let prompt = spec.prompt.tokenize(&lent.vocab)?;
         let capacity = room.each.min(room.all.saturating_sub(used));
-        let taken = prompt.len() + so_far.len();
-        // The last token of an answer needs no place.
-        if taken >= capacity + usize::from(!so_far.is_empty()) {
-            return Err(Error::PromptTooLong {
-                tokens: taken,
-                context: capacity,
-            });
-        }
         let id = SequenceId(self.begun);
-        let reuse = spec.cache_prompt && so_far.is_empty();
-        let model = lent.context.model();
-        let matcher = match &spec.constraint {
-            Some(constraint) => Some(constraint.begin(&self.model, &lent.vocab)?),
-            None => None,
-        };
-        let mut sequence = Sequence::new(id, spec, prompt, model, capacity)?;
-        if let Some(matcher) = matcher {
-            sequence.hold_to(matcher);
-        }
-        sequence.go_on_after(so_far, &lent.vocab)?;
-        let running: Vec<_> = self.sequences.iter().map(Sequence::held).collect();
-        let place =
-            self.cache
-                .place(&mut lent.context, room, &running, sequence.tokens(), reuse)?;
-        sequence.put(place.ok_or(Error::SequencesBusy {
-            n_seq_max: room.sequences,
-        })?);
+        let scales = self.model.scales(spec.lora.as_deref())?;
+        let reuse = spec.cache_prompt.unwrap_or(false) && so_far.is_empty();
+        let matcher = spec.matcher(&self.model, &lent.vocab)?;
+        let sequence = Sequence::checked(id, spec, so_far, scales, matcher, &lent.vocab, capacity)?;
+        self.join(sequence, reuse)?;
         self.begun += 1;
-        self.sequences.push(sequence);
         Ok(id)
     }
 
     /// Computes one batch and returns what it adds to the texts: a piece for each that runs, but for those whose prompt is not done, and one
-    /// more for each [guess](Generate::speculate) that came true. Of a long prompt, a batch holds as many tokens as the other texts leave
-    /// of `n_batch`.
+    /// more for each [guess](Generate::speculate) that came true. Of long prompts, a batch holds as many tokens as the other texts leave
+    /// of `n_batch`, shared out evenly.
     ///
     /// Texts end by themselves: the last piece says so, and the text is no longer in the session.
     ///
@@ -268,10 +280,16 @@ impl Session {
     /// Whatever llama.cpp fails on, [`llama_sys::Error::Aborted`] included: all texts have ended then. After a re-placement that failed,
     /// [`Error::Load`]: no text has ended, and after one that succeeds they go on.
     pub fn step(&mut self) -> Result<std::vec::Drain<'_, Piece>, Error> {
-        self.pieces.clear();
         if let Some(replacement) = self.model.requested() {
             self.carry_out(replacement)?;
         }
+        self.step_here()
+    }
+
+    /// The same, with the model where it is.
+    pub(super) fn step_here(&mut self) -> Result<std::vec::Drain<'_, Piece>, Error> {
+        self.pieces.clear();
+        self.steps = self.steps.wrapping_add(1);
         if !self.sequences.is_empty() {
             let lent = self.lent.as_mut().ok_or_else(Error::not_loaded)?;
             let turn = Turn {
@@ -279,13 +297,17 @@ impl Session {
                 sequences: &mut self.sequences,
                 cache: &mut self.cache,
                 draft: self.draft.as_mut(),
+                prompt_chunk: self.prompt_chunk,
                 batch: &mut self.batch,
+                asking: &mut self.asking,
                 pieces: &mut self.pieces,
+                turns: &mut self.turns,
+                slot: self.model.slot(),
                 pulse: self.model.pulse(),
+                step: self.steps,
             };
             if let Err(error) = turn.run() {
-                self.sequences.clear();
-                self.cache.spoil();
+                self.spoil();
                 return Err(error);
             }
         }
@@ -322,10 +344,7 @@ impl Session {
 
     /// Texts that can run at once.
     pub fn n_seq_max(&self) -> usize {
-        match &self.lent {
-            Some(lent) => lent.room.sequences,
-            None => Room::of(&self.model.placement().context).sequences,
-        }
+        self.room().sequences
     }
 
     /// Stops a step that another thread is waiting for, which then returns an error. It stays good when the model is placed anew.
@@ -362,9 +381,14 @@ struct Turn<'a> {
     sequences: &'a mut Vec<Sequence>,
     cache: &'a mut Cache,
     draft: Option<&'a mut DraftModel>,
+    prompt_chunk: PromptChunk,
     batch: &'a mut Batch,
+    asking: &'a mut Vec<Asking>,
     pieces: &'a mut Vec<Piece>,
+    turns: &'a mut Turns,
+    slot: &'a ContextSlot,
     pulse: &'a Pulse,
+    step: u64,
 }
 
 impl Turn<'_> {
@@ -403,16 +427,48 @@ impl Turn<'_> {
         }
     }
 
-    /// Computes the next tokens of every text. Returns whether guesses are to be judged by the time that it takes.
-    fn compute(&mut self) -> Result<bool, Error> {
-        let context = &mut self.lent.context;
+    /// Puts the next tokens of every text whose adapters' turn it is into the batch: one of each that is being generated, and what there
+    /// is room for of prompts.
+    fn fill(&mut self) -> Result<(), Error> {
+        let scales = self.turns.next(self.sequences);
+        self.slot.adapt(&mut self.lent.context, scales)?;
         self.batch.clear();
+        self.asking.clear();
+        let wanted = |sequence: &Sequence| match sequence.scales() == scales {
+            true => sequence.wanted(),
+            false => 0,
+        };
+        let mut others = 0;
+        for sequence in self.sequences.iter() {
+            match wanted(sequence) {
+                wanted @ 0..=1 => others += wanted,
+                wanted => self.asking.push(Asking::new(wanted, sequence.favoured)),
+            }
+        }
+        let context = &self.lent.context;
+        let tokens = self.prompt_chunk.tokens(context, others);
+        share(self.asking, tokens, self.step);
+        let mut shares = self.asking.iter();
         let mut free = context.n_batch() as usize;
-        let mut after = self.sequences.len();
         for sequence in self.sequences.iter_mut() {
-            // The others need one token each.
-            after -= 1;
-            free -= sequence.queue(self.batch, free - after);
+            let tokens = match wanted(sequence) {
+                wanted @ 0..=1 => wanted.min(free),
+                _ => shares.next().map_or(0, |share| {
+                    sequence.favoured = share.favoured;
+                    share.given
+                }),
+            };
+            free = free.saturating_sub(tokens);
+            sequence.queue(self.batch, tokens);
+        }
+        Ok(())
+    }
+
+    /// Computes the next tokens of every text whose turn it is. Returns whether guesses are to be judged by the time that it takes.
+    fn compute(&mut self) -> Result<bool, Error> {
+        self.fill()?;
+        if self.batch.is_empty() {
+            return Ok(false);
         }
         let queued = self.batch.len();
         let model = self.draft.as_deref_mut();
@@ -448,7 +504,7 @@ impl Turn<'_> {
             room,
         } = &mut *self.lent;
         let mut used: usize = self.sequences.iter().map(Sequence::len).sum();
-        for sequence in self.sequences.iter_mut() {
+        for sequence in self.sequences.iter_mut().filter(|it| it.is_queued()) {
             sequence.computed(computed);
             let mut told = computed;
             while let Some(choice) = sequence.choose(context)? {
@@ -475,7 +531,10 @@ impl Turn<'_> {
         for sequence in self.sequences.iter_mut() {
             let of_it = |piece: &&Piece| piece.sequence == sequence.id;
             let tokens = self.pieces.iter().filter(of_it).count();
-            sequence.step_took(took, tokens);
+            // None where it was not its turn.
+            if tokens > 0 {
+                sequence.step_took(took, tokens);
+            }
         }
     }
 

@@ -25,6 +25,10 @@ pub struct Statistics {
     pub generation_time: Duration,
     /// From the start of the prompt to the first token.
     pub first_token_latency: Option<Duration>,
+    /// Time that it waited for its turn in an [`Engine`](super::Engine): before the prompt was begun, and where it had to make room
+    /// for others.
+    #[serde(default)]
+    pub queue_time: Duration,
     /// The seed in use; `None` when nothing is left to chance.
     pub seed: Option<u32>,
     /// Tokens that were [guessed](super::Generate::speculate), and computed with those that were known.

@@ -87,7 +87,7 @@ impl LocalStream {
     }
 
     /// The next piece, which may be without text; `None` after the end.
-    fn next_piece(&mut self) -> Option<Result<Piece, Error>> {
+    pub(super) fn next_piece(&mut self) -> Option<Result<Piece, Error>> {
         while self.finished.is_none() {
             if let Some(piece) = self.pending.pop_front() {
                 self.take(&piece);

@@ -4,9 +4,10 @@ use std::fmt;
 use std::sync::Arc;
 
 use super::error::Error;
+use super::pieces::Pieces;
 use super::remote::{self, RemoteStream};
 use super::replace::Replaced;
-use super::session::FinishReason;
+use super::session::{FinishReason, Piece};
 use super::stats::Statistics;
 use super::stream::LocalStream;
 use crate::plan::Plan;
@@ -129,6 +130,11 @@ impl TokenStream {
         }
     }
 
+    /// The text token by token, instead of as text alone. Of a model in a worker, the token that ends a generation is not told.
+    pub fn pieces(&mut self) -> Pieces<'_, Self> {
+        Pieces(self)
+    }
+
     /// Runs to the end and returns the whole text.
     ///
     /// # Errors
@@ -155,3 +161,14 @@ impl Iterator for TokenStream {
 }
 
 impl std::iter::FusedIterator for TokenStream {}
+
+impl Iterator for Pieces<'_, TokenStream> {
+    type Item = Result<Piece, Error>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        match &mut self.0.0 {
+            Inner::Local(stream) => stream.next_piece(),
+            Inner::Remote(stream) => stream.next_piece(),
+        }
+    }
+}

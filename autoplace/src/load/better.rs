@@ -36,7 +36,9 @@ impl Model {
     pub fn plan_anew(&self) -> Result<Plan, Error> {
         let recipe = self.recipe();
         let header = Header::open(&recipe.path)?;
-        let profile = ModelProfile::from_header(&header)?;
+        let profile = recipe
+            .adapters
+            .beside(ModelProfile::from_header(&header)?)?;
         let mut machine = self.once_released(recipe.machine(true)?);
         if let Some(stated) = &recipe.machine {
             machine.host.available = stated.host.available;

@@ -2,8 +2,10 @@
 
 use std::fmt;
 use std::num::NonZeroU32;
+use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 
+use super::adapters::AdapterFiles;
 use super::contract::{Contract, First};
 use super::lease::Leases;
 use super::progress::Progress;
@@ -36,6 +38,7 @@ impl ModelBuilder {
                 path: path.to_owned(),
                 draft: None,
                 request: Request::new(),
+                adapters: AdapterFiles::default(),
                 machine: None,
                 threads: None,
                 leases: Leases::user(),
@@ -108,6 +111,39 @@ impl ModelBuilder {
     /// Threads for what the CPU computes. Default: one per physical core that this process may use.
     pub fn threads(mut self, threads: u32) -> Self {
         self.recipe.threads = Some(threads);
+        self
+    }
+
+    /// Adds a LoRA adapter, called as its file is without the ending. It is planned with the model, loaded beside it, and all that the
+    /// model computes is computed with it, at this scale; at 0, only what [asks for it](crate::generate::Generate::lora). More than one
+    /// may be added.
+    pub fn lora(mut self, path: impl AsRef<Path>, scale: f32) -> Self {
+        self.recipe.adapters.push(None, path.as_ref(), scale);
+        self
+    }
+
+    /// The same with a name of its own.
+    pub fn lora_named(
+        mut self,
+        name: impl Into<String>,
+        path: impl AsRef<Path>,
+        scale: f32,
+    ) -> Self {
+        let name = Some(name.into());
+        self.recipe.adapters.push(name, path.as_ref(), scale);
+        self
+    }
+
+    /// Adds a control vector, times `scale`, to what leaves the model's layers, for all that it computes. The sum of several counts.
+    pub fn control_vector(mut self, path: impl Into<PathBuf>, scale: f32) -> Self {
+        let vectors = &mut self.recipe.adapters.control_vectors;
+        vectors.push((path.into(), scale));
+        self
+    }
+
+    /// The first and the last layer that control vectors are added to, counted from 0; layer 0 never has one. Default: all others.
+    pub fn control_vector_layers(mut self, layers: RangeInclusive<u32>) -> Self {
+        self.recipe.adapters.limit_control_vectors(&layers);
         self
     }
 
@@ -247,7 +283,8 @@ impl ModelBuilder {
     fn load_in_worker(self, process: WorkerProcess) -> Result<Model, Error> {
         // What can be refused without a worker is, with its own type.
         let header = Header::open(&self.recipe.path)?;
-        ModelProfile::from_header(&header)?;
+        let profile = ModelProfile::from_header(&header)?;
+        self.recipe.adapters.beside(profile)?;
         drop(header);
         let saved = self.saved.as_ref().map(Source::read).transpose()?;
         let load = Load {

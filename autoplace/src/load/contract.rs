@@ -9,7 +9,7 @@ use super::lease::{Lease, Section};
 use super::progress::Progress;
 use super::recipe::{Failure, Loaded, Prepared, Recipe};
 use super::taught::{Place, Taught};
-use super::{Error, GpuReport, NativeProbe, OnDifference, replay};
+use super::{Error, GpuReport, OnDifference, replay};
 use crate::gguf::Header;
 use crate::machine::{Gpu, Machine};
 use crate::memory::{Footprints, Headroom, Pooling};
@@ -47,7 +47,9 @@ impl<'a> Contract<'a> {
     /// Reads the model's header.
     pub(super) fn new(recipe: &'a Recipe, first: First, progress: Progress) -> Result<Self, Error> {
         let header = Header::open(&recipe.path)?;
-        let profile = ModelProfile::from_header(&header)?;
+        let profile = recipe
+            .adapters
+            .beside(ModelProfile::from_header(&header)?)?;
         let ranks = recipe.request.params.embeddings == Some(Pooling::Rank);
         // llama-arch.cpp: the head's matrices, of which a model has the last at least.
         let head = ["cls.weight", "cls.output.weight"];
@@ -77,7 +79,9 @@ impl<'a> Contract<'a> {
                 Ok(prepared) => prepared,
                 Err(error) => return Err(self.no_plan(error)),
             };
-            let carried_out = self.recipe.carry_out(&prepared, &self.progress);
+            let carried_out = self
+                .recipe
+                .carry_out(&prepared, &self.profile, &self.progress);
             let judged = carried_out.and_then(|loaded| self.judged(loaded, &prepared));
             match judged.and_then(|loaded| self.beside(loaded, &prepared)) {
                 Ok(loaded) => return Ok(self.told(loaded)),
@@ -105,8 +109,14 @@ impl<'a> Contract<'a> {
             First::Saved(saved, replay) => {
                 let machine = self.recipe.machine.as_ref();
                 let (header, profile) = (&self.header, &self.profile);
+                let probe = self.recipe.adapters.probe(header)?;
+                let model = replay::Known {
+                    header,
+                    profile,
+                    probe: &probe,
+                };
                 let (plan, machine, lease) =
-                    replay::prepare(saved, *replay, header, profile, machine, leases)?;
+                    replay::prepare(saved, *replay, model, machine, leases)?;
                 Ok((self.prepared(plan, machine)?, lease))
             }
         }
@@ -158,7 +168,7 @@ impl<'a> Contract<'a> {
         });
         let gpus: Vec<Gpu> = gpus.collect();
         let gpus: Vec<&Gpu> = gpus.iter().collect();
-        let probe = NativeProbe::new(&self.header)?;
+        let probe = self.recipe.adapters.probe(&self.header)?;
         let probed = probe.footprints(&gpus, &plan.context, &plan.split());
         Ok(probed.map_err(|source| plan::Error::Probe {
             n_gpu_layers: plan.n_gpu_layers,

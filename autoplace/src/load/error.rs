@@ -14,6 +14,9 @@ pub enum Error {
     /// The file's hyper-parameters are missing, contradictory, or beyond what llama.cpp takes.
     #[error(transparent)]
     Profile(#[from] profile::Error),
+    /// An adapter or a control vector is none, or not for this model.
+    #[error(transparent)]
+    Adapter(Box<profile::AdapterError>),
     /// There is no safe placement; the error says how many bytes are missing where.
     #[error(transparent)]
     Plan(#[from] plan::Error),
@@ -110,6 +113,12 @@ pub enum Error {
     /// The worker process that the model was to run in cannot be started, died, or has what was asked for.
     #[error(transparent)]
     Worker(#[from] worker::Error),
+}
+
+impl From<profile::AdapterError> for Error {
+    fn from(error: profile::AdapterError) -> Self {
+        Self::Adapter(Box::new(error))
+    }
 }
 
 fn list(present: &[String]) -> String {

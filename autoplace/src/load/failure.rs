@@ -133,6 +133,7 @@ impl From<&Error> for Failure {
             Error::Native(error) => error.into(),
             Error::Gguf(error) => Self::other("Gguf", error),
             Error::Profile(error) => Self::other("Profile", error),
+            Error::Adapter(error) => Self::other("Adapter", error),
             Error::SavedPlan(error) => Self::other("SavedPlan", error),
             Error::Worker(error) => Self::other("Worker", error),
         }

@@ -3,6 +3,7 @@
 //! In: a path and a [`Request`](crate::plan::Request). Out: a [`Model`]. In between, as often as it takes (`contract.rs`): ask the
 //! machine, plan, let llama.cpp confirm the plan without allocating, load, warm up, and hold what was taken against the plan.
 
+mod adapters;
 mod attempt;
 mod better;
 mod builder;
@@ -29,6 +30,8 @@ mod taught;
 mod terms;
 mod warm_up;
 
+pub use adapters::Adapter;
+pub(crate) use adapters::Scales;
 pub use attempt::{Attempt, AttemptFailure, AttemptedGpu, Stage};
 pub use better::BetterPlan;
 pub use builder::ModelBuilder;

@@ -12,9 +12,12 @@ use super::progress::Progress;
 use super::recipe::{Loaded, Prepared, Recipe};
 use super::remote::{self, Remote};
 use super::requested::Requested;
+use super::slot::Native;
 use super::terms::Terms;
 use super::warm_up::WarmedUp;
-use super::{Contents, ContextSlot, Error, LoadReport, ModelBuilder, Pulse, measure};
+use super::{
+    Adapter, Contents, ContextSlot, Error, LoadReport, ModelBuilder, Pulse, Scales, measure,
+};
 use crate::gguf::Header;
 use crate::machine::Machine;
 use crate::memory::Footprints;
@@ -109,16 +112,22 @@ impl Model {
 
     pub(super) fn new(recipe: Recipe, loaded: Loaded) -> Self {
         let Loaded {
-            native,
+            native: model,
             context,
             draft,
             params,
+            attached,
             placed,
         } = loaded;
+        let native = Native {
+            model,
+            params,
+            attached,
+        };
         Self {
             inner: Arc::new(Inner {
                 recipe,
-                slot: ContextSlot::new(native, context, params, draft),
+                slot: ContextSlot::new(native, context, draft),
                 remote: None,
                 placed: RwLock::new(Arc::new(placed)),
                 requested: Requested::default(),
@@ -183,6 +192,16 @@ impl Model {
     /// ([`GpuReport::grown`](super::GpuReport::grown)).
     pub fn allocated(&self) -> Footprints {
         self.placed().allocated.clone()
+    }
+
+    /// The LoRA adapters beside it, in the order in which they were added.
+    pub fn adapters(&self) -> &[Adapter] {
+        &self.inner.recipe.adapters.lora
+    }
+
+    /// What each adapter is multiplied by: as loaded, or where this is asked for, only those.
+    pub(crate) fn scales(&self, asked: Option<&[(String, f32)]>) -> Result<Scales, Error> {
+        Ok(self.inner.recipe.adapters.scales(asked)?)
     }
 
     /// The model underneath, for what this crate does not cover. Contexts made of it take memory that the plan did not count, and
@@ -289,8 +308,9 @@ impl Model {
         let slot = self.slot();
         match slot.take_any() {
             Ok(Some((context, contents))) => {
-                // The slot and the context's vocabulary.
-                let holders = context.model().holders().saturating_sub(2);
+                // The slot with its adapters, and the context's vocabulary.
+                let own = slot.holders().saturating_add(1);
+                let holders = context.model().holders().saturating_sub(own);
                 if holders > 0 {
                     slot.give_back(context, contents);
                     return Err(Error::NativeHeld { holders });
@@ -318,13 +338,19 @@ impl Model {
         let contract = Contract::new(&self.inner.recipe, first, Progress::default())?;
         let loaded = contract.load()?;
         let Loaded {
-            native,
+            native: model,
             context,
             draft,
             params,
+            attached,
             placed,
         } = loaded;
-        slot.refill(native, params, draft);
+        let native = Native {
+            model,
+            params,
+            attached,
+        };
+        slot.refill(native, draft);
         *self.placed_mut() = Arc::new(placed);
         self.pulse().placed_anew();
         Ok(context)

@@ -39,6 +39,21 @@ impl NativeProbe {
         })
     }
 
+    /// The same with a LoRA adapter beside the model: its bytes count with the weights, and the buffers are as large as with any or none
+    /// of the adapters. The file is read when the skeleton is placed.
+    #[must_use]
+    pub fn lora(mut self, path: impl Into<std::path::PathBuf>) -> Self {
+        self.skeleton = self.skeleton.lora(path.into());
+        self
+    }
+
+    /// The same with a control vector in each context, which is really allocated while a question is answered: `n_embd` floats per layer.
+    #[must_use]
+    pub fn control_vector(mut self) -> Self {
+        self.skeleton = self.skeleton.control_vector();
+        self
+    }
+
     /// What a load split so over these GPUs, or on the host alone where there are none, would hold in each of ggml's buffer types.
     ///
     /// # Errors

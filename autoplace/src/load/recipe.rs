@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use llama_sys::{Backend, Cause, Context, Device, ModelParams};
 use serde::{Deserialize, Serialize};
 
+use super::adapters::{AdapterFiles, Attached};
 use super::attempt::Stage;
 use super::devices::{by_name, detect};
 use super::draft::Draft;
@@ -15,7 +16,7 @@ use super::model::Placed;
 use super::progress::Progress;
 use super::terms::Terms;
 use super::warm_up::warm_up;
-use super::{Error, NativeProbe, room};
+use super::{Error, room};
 use crate::gguf::Header;
 use crate::machine::{Host, Machine};
 use crate::memory::Footprints;
@@ -33,6 +34,8 @@ pub(crate) struct Recipe {
     #[serde(default)]
     pub(super) draft: Option<PathBuf>,
     pub(super) request: Request,
+    /// What is added to the model.
+    pub(super) adapters: AdapterFiles,
     /// The machine to believe in, instead of what is detected.
     pub(super) machine: Option<Machine>,
     pub(super) threads: Option<u32>,
@@ -80,6 +83,7 @@ pub(super) struct Loaded {
     pub(super) context: Context,
     pub(super) draft: Option<Draft>,
     pub(super) params: llama_sys::ContextParams,
+    pub(super) attached: Attached,
     pub(super) placed: Placed,
 }
 
@@ -125,7 +129,7 @@ impl Recipe {
         if let Some(companion) = companion {
             planner = planner.beside(companion);
         }
-        Ok(planner.plan_probed(&NativeProbe::new(header)?)?)
+        Ok(planner.plan_probed(&self.adapters.probe(header)?)?)
     }
 
     /// Threads for what the CPU of this machine computes.
@@ -137,6 +141,7 @@ impl Recipe {
     pub(super) fn carry_out(
         &self,
         prepared: &Prepared,
+        profile: &ModelProfile,
         progress: &Progress,
     ) -> Result<Loaded, Box<Failure>> {
         let Prepared { plan, machine, .. } = prepared;
@@ -172,17 +177,31 @@ impl Recipe {
             let free = free(&devices);
             Failure::of(Stage::Weights, error, free, plan, &devices)
         })?;
+        // Before the context, whose graphs leave room for the nodes of all adapters.
+        let attached = match self.adapters.load(&native, profile) {
+            Ok(attached) => attached,
+            Err(Error::Native(error)) => {
+                let free = free(&devices);
+                drop(native);
+                return Err(Failure::of(Stage::Weights, error, free, plan, &devices));
+            }
+            Err(error) => return Err(Failure::other(Stage::Weights, error)),
+        };
         let threads = self.threads_on(machine);
         let params = llama_sys::ContextParams {
             n_threads: Some(threads),
             n_threads_batch: Some(threads),
             ..plan.context.to_native()
         };
-        let mut context = match Context::new(&native, params.clone()) {
+        let made = Context::new(&native, params.clone()).and_then(|mut context| {
+            attached.attach(&mut context)?;
+            Ok(context)
+        });
+        let mut context = match made {
             Ok(context) => context,
             Err(error) => {
                 let free = free(&devices);
-                drop(native);
+                drop((attached, native));
                 return Err(Failure::of(Stage::Context, error, free, plan, &devices));
             }
         };
@@ -191,7 +210,7 @@ impl Recipe {
             Ok(run) => run,
             Err(error) => {
                 let free = free(&devices);
-                drop((context, native));
+                drop((context, attached, native));
                 return Err(Failure::of(Stage::WarmUp, error, free, plan, &devices));
             }
         };
@@ -201,6 +220,7 @@ impl Recipe {
             context,
             draft: None,
             params,
+            attached,
             placed,
         })
     }
@@ -247,6 +267,7 @@ impl Failure {
 fn lacks_memory(stage: Stage, error: &llama_sys::Error, devices: &[Device]) -> bool {
     use llama_sys::Error as Native;
     let cause = match error {
+        Native::AdapterLoad { failure, .. } => failure.cause,
         Native::ModelLoad { failure, .. }
         | Native::ContextInit { failure, .. }
         | Native::Decode { failure, .. }

@@ -31,16 +31,27 @@ impl Source {
     }
 }
 
+/// The model that a plan is held against, with what is added to it.
+pub(super) struct Known<'a> {
+    pub(super) header: &'a Header,
+    pub(super) profile: &'a ModelProfile,
+    pub(super) probe: &'a NativeProbe,
+}
+
 /// The plan to load by, the machine that it is for, and the lease on what it takes there. `machine` is the one to believe
 /// instead of what is detected.
 pub(super) fn prepare(
     saved: &SavedPlan,
     replay: Replay,
-    header: &Header,
-    profile: &ModelProfile,
+    model: Known<'_>,
     machine: Option<&Machine>,
     leases: &Leases,
 ) -> Result<(Plan, Machine, Lease), Error> {
+    let Known {
+        header,
+        profile,
+        probe,
+    } = model;
     saved.check_model(header)?;
     // The model is the one; its layers then are those of the plan unless somebody has changed them.
     let (blocks, has) = (saved.plan.model.blocks, profile.n_layer());
@@ -57,8 +68,7 @@ pub(super) fn prepare(
         None if saved.plan.gpus().next().is_none() => Ok(Machine::new(Host::detect().0)),
         None => detect(),
     })?;
-    let probe = NativeProbe::new(header)?;
-    let changes = changes(saved, profile, &machine, &probe)?;
+    let changes = changes(saved, profile, &machine, probe)?;
     if changes.is_empty() {
         let mut plan = saved.plan.clone();
         // Where the model is now.
@@ -84,7 +94,7 @@ pub(super) fn prepare(
     }
     let mut plan = Planner::new(profile, &machine)
         .request(saved.request.clone())
-        .plan_probed(&probe)?;
+        .plan_probed(probe)?;
     let changes = MachineChange::list(&changes);
     plan.notes.push(format!(
         "planned anew, as the saved plan cannot be followed: {changes}"

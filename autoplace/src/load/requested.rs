@@ -2,6 +2,7 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::task::Waker;
 
 use super::{Error, Model};
 use crate::plan::Plan;
@@ -26,6 +27,8 @@ pub enum Replacement {
 pub(super) struct Requested {
     waiting: AtomicBool,
     replacement: Mutex<Option<Replacement>>,
+    /// Whoever carries it out even while nothing is generated.
+    listener: Mutex<Option<Waker>>,
 }
 
 impl Requested {
@@ -34,12 +37,16 @@ impl Requested {
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
     }
+
+    fn listener(&self) -> MutexGuard<'_, Option<Waker>> {
+        self.listener.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 impl Model {
     /// Asks whoever generates with this model to place it anew before the next token: the streams and sessions in this process look
-    /// after each; those of a model in a worker, when they begin. A later request takes the place of an earlier one; while nobody generates
-    /// it waits.
+    /// after each; those of a model in a worker, when they begin; an [`Engine`](crate::generate::Engine) looks while it has nothing to do as
+    /// well. A later request takes the place of an earlier one; while nobody generates it waits.
     ///
     /// Where it is refused, the generation goes on as it was, and
     /// [`Session::last_replaced`](crate::generate::Session::last_replaced) tells why.
@@ -48,6 +55,19 @@ impl Model {
         let mut held = requested.held();
         *held = Some(replacement);
         requested.waiting.store(true, Ordering::Release);
+        drop(held);
+        let listener = requested.listener().clone();
+        if let Some(listener) = listener {
+            listener.wake();
+        }
+    }
+
+    /// Has whoever holds the context be woken when something is asked for.
+    pub(crate) fn listen_to_requests(&self, listener: Option<Waker>) {
+        let mut held = self.requests().listener();
+        let before = std::mem::replace(&mut *held, listener);
+        drop(held);
+        drop(before);
     }
 
     /// Places the model anew at once if nobody generates, and else asks whoever does to do it before the next token.

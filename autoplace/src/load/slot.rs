@@ -4,6 +4,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use llama_sys::{Context, ContextParams, Model, SeqId, Token};
 
+use super::adapters::{Attached, Scales};
 use super::draft::Draft;
 use super::{Error, warm_up};
 
@@ -23,10 +24,18 @@ pub(crate) enum Purpose {
 #[derive(Debug)]
 struct Held {
     /// The model, and what its context is made with; `None` after a re-placement that failed.
-    native: Option<(Model, ContextParams)>,
+    native: Option<Native>,
     context: State,
     /// The draft while nobody uses it.
     draft: Option<Draft>,
+}
+
+/// A model, and what its context is made with.
+#[derive(Debug)]
+pub(super) struct Native {
+    pub(super) model: Model,
+    pub(super) params: ContextParams,
+    pub(super) attached: Attached,
 }
 
 #[derive(Debug)]
@@ -48,22 +57,19 @@ pub(crate) enum Contents {
 }
 
 /// The tokens of a sequence that a context's memory holds.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Remembered {
     pub(crate) seq: SeqId,
+    /// The adapters that they were computed with.
+    pub(crate) scales: Scales,
     pub(crate) tokens: Vec<Token>,
 }
 
 impl ContextSlot {
-    pub(super) fn new(
-        native: Model,
-        context: Context,
-        params: ContextParams,
-        draft: Option<Draft>,
-    ) -> Self {
+    pub(super) fn new(native: Native, context: Context, draft: Option<Draft>) -> Self {
         Self {
             held: Mutex::new(Held {
-                native: Some((native, params)),
+                native: Some(native),
                 context: State::Ready(context, Contents::Unknown),
                 draft,
             }),
@@ -90,7 +96,14 @@ impl ContextSlot {
         self.held()
             .native
             .as_ref()
-            .map(|(native, _)| native.clone())
+            .map(|native| native.model.clone())
+    }
+
+    /// How many of those that hold the model are the slot and its adapters.
+    pub(crate) fn holders(&self) -> usize {
+        let held = self.held();
+        let native = held.native.as_ref();
+        native.map_or(0, |native| 1 + native.attached.holders())
     }
 
     /// Lends the context to generate with, and what it holds; `None` while it is lent already. One that failed is made anew.
@@ -101,7 +114,7 @@ impl ContextSlot {
     /// The same, for this use.
     pub(crate) fn take_for(&self, purpose: Purpose) -> Result<Option<(Context, Contents)>, Error> {
         let embeds = match &self.held().native {
-            Some((_, params)) => params.embeddings,
+            Some(native) => native.params.embeddings,
             None => return Err(Error::NotLoaded),
         };
         match (purpose, embeds) {
@@ -128,13 +141,27 @@ impl ContextSlot {
             unusable => {
                 // Its memory first: there may be no room for two.
                 drop(unusable);
-                let (native, params) = held.native.as_ref().ok_or(Error::NotLoaded)?;
-                let mut context = Context::new(native, params.clone())?;
-                warm_up::reserve(&mut context, params.op_offload)?;
+                let native = held.native.as_ref().ok_or(Error::NotLoaded)?;
+                let mut context = Context::new(&native.model, native.params.clone())?;
+                native.attached.attach(&mut context)?;
+                warm_up::reserve(&mut context, native.params.op_offload)?;
                 held.context = State::Lent;
                 Ok(Some((context, Contents::Unknown)))
             }
         }
+    }
+
+    /// Has a context that was lent compute with these adapters, if it does not yet. Its compute buffers are reserved anew then, for all
+    /// numbers of tokens that need it.
+    pub(crate) fn adapt(&self, context: &mut Context, scales: &Scales) -> Result<(), Error> {
+        if scales.are_set(context) {
+            return Ok(());
+        }
+        let held = self.held();
+        let native = held.native.as_ref().ok_or(Error::NotLoaded)?;
+        context.set_lora(&native.attached.at(scales))?;
+        warm_up::reserve(context, native.params.op_offload)?;
+        Ok(())
     }
 
     /// Takes the context back, with what it holds.
@@ -162,10 +189,10 @@ impl ContextSlot {
     }
 
     /// Takes another model; its context is lent.
-    pub(super) fn refill(&self, native: Model, params: ContextParams, draft: Option<Draft>) {
+    pub(super) fn refill(&self, native: Native, draft: Option<Draft>) {
         let mut held = self.held();
         held.draft = draft;
-        held.native = Some((native, params));
+        held.native = Some(native);
         held.context = State::Lent;
     }
 }

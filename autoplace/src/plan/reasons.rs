@@ -43,6 +43,22 @@ pub(super) fn changed(profile: &ModelProfile, request: &Request) -> Option<Strin
     }
 }
 
+/// What is computed with beside the model's own weights.
+fn adapters(profile: &ModelProfile) -> Option<String> {
+    let adapters = &profile.adapters;
+    let mut parts: Vec<String> = adapters.lora.clone();
+    if adapters.control_vector {
+        parts.push("a control vector".to_owned());
+    }
+    let bytes = Bytes(adapters.bytes());
+    (!parts.is_empty()).then(|| {
+        format!(
+            "with {} beside the weights that they change: {bytes} of adapters in all",
+            parts.join(", ")
+        )
+    })
+}
+
 /// What to know of the model and of the numbers.
 pub(super) fn notes(
     profile: &ModelProfile,
@@ -76,6 +92,7 @@ pub(super) fn notes(
             Bytes(Weight::sum(skipped))
         ));
     }
+    notes.extend(adapters(profile));
     if confidence == Confidence::Modelled {
         notes.push(format!(
             "compute is an estimate for `{}`; as much again is kept free on top",

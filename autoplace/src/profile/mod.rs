@@ -3,7 +3,10 @@
 //!
 //! Nothing here knows a device. What llama.cpp would refuse by ending the process is refused here with a typed [`Error`].
 
+mod adapter;
+mod adapter_error;
 mod arch;
+mod control_vector;
 mod error;
 mod file_type;
 mod hparams;
@@ -25,6 +28,10 @@ use std::path::PathBuf;
 
 use crate::gguf::{Header, TensorType};
 
+pub(crate) use adapter::{Adapted, Layer};
+pub use adapter::{Adapters, Factor, Lora, LoraPair};
+pub use adapter_error::AdapterError;
+pub use control_vector::ControlVector;
 pub use error::Error;
 pub use hparams::{Experts, Hyperparameters};
 pub use quantisation::{Quantisation, QuantisationError};
@@ -68,6 +75,8 @@ pub struct ModelProfile {
     pub weights: WeightBytes,
     /// The law by which context takes memory.
     pub state: StateLaw,
+    /// What is added to its computation; nothing, until [`with_lora`](Self::with_lora).
+    pub adapters: Adapters,
 }
 
 impl ModelProfile {
@@ -100,6 +109,7 @@ impl ModelProfile {
             hparams,
             weights,
             state,
+            adapters: Adapters::default(),
         })
     }
 

@@ -1,5 +1,7 @@
 //! What the tests of compute buffers ask llama.cpp: loads that allocate nothing, on any simulated cards, in any placement.
 
+#![allow(dead_code, reason = "each test file uses its part")]
+
 use std::path::Path;
 
 use autoplace::llama_sys::sim::{Rules, SimGpu};
@@ -101,7 +103,11 @@ impl Card {
             .asynchronous(true)
             .register()
             .unwrap();
-        let gpu = Gpu::new(backend).total(gib(400)).backend(backend);
+        let device = sim.device().name();
+        let gpu = Gpu::new(backend)
+            .device(device)
+            .total(gib(400))
+            .backend(backend);
         let gpu = match rules {
             Rules::Vulkan { alignment, .. } => gpu.alignment(alignment),
             _ => gpu,

@@ -27,7 +27,7 @@ pub(crate) struct Args {
 #[derive(Debug, Subcommand)]
 pub(crate) enum Verb {
     /// Shows where a model would go on this machine, or on GPUs that it does not have, without loading it
-    Plan(PlanArgs),
+    Plan(Box<PlanArgs>),
     /// Lists what this machine has to place a model on, and who holds its memory
     Devices(DevicesArgs),
     /// Prints a script that makes a shell complete these arguments
@@ -114,6 +114,12 @@ pub(crate) struct PlanArgs {
     /// Tokens of an image at most, where the mmproj takes images of any size; 0 is no limit
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub(crate) image_max_tokens: u32,
+    /// A LoRA adapter that is computed with; several times for several
+    #[arg(long, value_name = "FILE")]
+    pub(crate) lora: Vec<PathBuf>,
+    /// A control vector that is computed with; several times for several
+    #[arg(long, value_name = "FILE")]
+    pub(crate) control_vector: Vec<PathBuf>,
     /// What stays free on a GPU: `tight`, `default`, `cautious` (15 % of its total), `600MiB`, or a share of its total, `5%`
     #[arg(long, value_name = "tight|default|cautious|SIZE|PERCENT", allow_hyphen_values = true, value_parser = sizes::headroom)]
     pub(crate) headroom: Option<Headroom>,

@@ -10,7 +10,7 @@ use autoplace::machine::{Gpu, Machine};
 use autoplace::memory::companion::{self, Role};
 use autoplace::memory::{Companion, ContextParams, Estimate, Footprints, Split};
 use autoplace::plan::{self, Advice, Placement, Plan, Planner, Probe};
-use autoplace::profile::ModelProfile;
+use autoplace::profile::{ControlVector, Lora, ModelProfile};
 
 use crate::args::{Beside, PlanArgs};
 use crate::{gpu, json};
@@ -92,7 +92,7 @@ fn answer(args: &PlanArgs, begin: Instant) -> Result<Answer, Box<dyn Error>> {
 
     let reading = Instant::now();
     let header = Header::open(&args.model)?;
-    let profile = ModelProfile::from_header(&header)?;
+    let profile = adapted(args, ModelProfile::from_header(&header)?)?;
     let header_took = reading.elapsed();
 
     let described = match &args.machine {
@@ -114,7 +114,7 @@ fn answer(args: &PlanArgs, begin: Instant) -> Result<Answer, Box<dyn Error>> {
     }
     let advised = |error| advised(&planner, error);
     let (plan, asked) = if probing {
-        let probe = Timed::new(&header)?;
+        let probe = Timed::new(&header, args)?;
         let plan = planner.plan_probed(&probe).map_err(advised)?;
         (plan, Some(probe.spent.get()))
     } else {
@@ -202,6 +202,18 @@ fn estimate(
     Ok(estimate.footprints(plan.n_gpu_layers))
 }
 
+/// The model with the adapters that were named beside it.
+fn adapted(args: &PlanArgs, mut profile: ModelProfile) -> Result<ModelProfile, Box<dyn Error>> {
+    for file in &args.lora {
+        profile = profile.with_lora(&Lora::from_header(&Header::open(file)?)?)?;
+    }
+    for file in &args.control_vector {
+        ControlVector::from_header(&Header::open(file)?, &profile)?;
+        profile = profile.with_control_vector();
+    }
+    Ok(profile)
+}
+
 /// llama.cpp as a probe, and the time that it was busy with that.
 struct Timed {
     probe: NativeProbe,
@@ -210,9 +222,15 @@ struct Timed {
 
 impl Timed {
     /// Writes the model's skeleton, which counts.
-    fn new(header: &Header) -> Result<Self, load::Error> {
+    fn new(header: &Header, args: &PlanArgs) -> Result<Self, load::Error> {
         let begin = Instant::now();
-        let probe = NativeProbe::new(header)?;
+        let mut probe = NativeProbe::new(header)?;
+        for file in &args.lora {
+            probe = probe.lora(file);
+        }
+        if !args.control_vector.is_empty() {
+            probe = probe.control_vector();
+        }
         Ok(Self {
             probe,
             spent: Cell::new(begin.elapsed()),

@@ -77,6 +77,10 @@ impl FittedCompute {
         // cache that stays on the host that is so in some graphs.
         let flash = match params.flash_attn {
             FlashAttention::Auto if !params.offload_kqv && !gpus.is_empty() => FlashAttention::Off,
+            // What adapters add to queries may be computed on another device, and attention with it.
+            FlashAttention::Auto if !profile.adapters.is_empty() && !gpus.is_empty() => {
+                FlashAttention::Off
+            }
             other => other,
         };
         let attention = |gpu: &&Gpu| Attention {

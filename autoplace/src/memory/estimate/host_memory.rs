@@ -6,7 +6,7 @@ use crate::machine::Gpu;
 use crate::memory::backend::Family;
 use crate::memory::context::ContextParams;
 
-use super::stored::{Group, StoredWeight};
+use super::stored::{Group, Kind, StoredWeight};
 
 /// Whether the host's weights lie in memory that a GPU has pinned. If so, the GPU computes with them for large batches; if not,
 /// the CPU may repack them, and then computes with them itself (ggml-backend.cpp:1110, llama-model.cpp:1080-1130).
@@ -106,7 +106,7 @@ impl HostMemory {
 
     /// Whether the host maps this weight. What the CPU arranges anew is read instead.
     pub(super) fn maps(&self, weight: &StoredWeight) -> bool {
-        self.mmap && !self.repacks(weight)
+        self.mmap && weight.kind == Kind::Model && !self.repacks(weight)
     }
 
     /// Whether the host keeps a tied embedding twice: where the lookup and the product choose different buffer types.

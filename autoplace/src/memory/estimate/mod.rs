@@ -58,6 +58,9 @@ pub struct Estimate {
     sizes: ContextSizes,
     known: bool,
     exact: bool,
+    /// Whether there are adapters, and a cache that stays on the host: which of its parts go to a GPU along with them hangs on the order
+    /// of the graph.
+    torn: bool,
 }
 
 impl Estimate {
@@ -101,6 +104,7 @@ impl Estimate {
             mmap: params.mmap,
             sizes,
             known,
+            torn: !profile.adapters.is_empty() && !params.offload_kqv,
             exact: known && known_rules && pinned != Pinned::Perhaps,
         })
     }
@@ -224,7 +228,7 @@ impl Estimate {
     /// [`uncertainty`](Self::uncertainty).
     #[must_use]
     pub const fn compute_is_simulated(&self) -> bool {
-        matches!(self.compute, Compute::Graph(_))
+        self.compute.is_simulated()
     }
 
     /// Whether the compute buffers with so many layers on the GPUs are llama.cpp's to the byte.
@@ -256,7 +260,7 @@ impl Estimate {
     /// Bytes by which the estimate of a device's compute buffer may be too low with so many layers on the GPUs: as much
     /// again, and 64 MiB at least, on an architecture whose graph we do not know; else an eighth where something is not certain (whether a GPU fuses attention,
     /// whether the CPU rearranges matrices), and a sixty-fourth where the bytes are llama.cpp's own, for what a backend does to
-    /// the order of a graph.
+    /// the order of a graph. With adapters they are never certain, and as much again where caches stay on the host.
     #[must_use]
     pub fn uncertainty(&self, n_gpu_layers: u32, footprint: &Footprint) -> u64 {
         self.uncertainty_of(self.compute_is_exact(n_gpu_layers), footprint)
@@ -266,6 +270,9 @@ impl Estimate {
     pub(crate) fn uncertainty_of(&self, exact: bool, footprint: &Footprint) -> u64 {
         if !self.compute_is_simulated() {
             return footprint.compute.max(UNREAD_GRAPH);
+        }
+        if self.torn {
+            return footprint.compute;
         }
         footprint.compute / if exact { 64 } else { 8 }
     }

@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use crate::gguf::TensorType;
 use crate::memory::backend::BackendRules;
-use crate::profile::{ModelProfile, Weight};
+use crate::profile::{Adapted, Factor, Layer, ModelProfile, Weight};
 
 /// Of what an architecture marks (models/gemma4.cpp:59, models/qwen4exp.cpp:215) only tensors above so many bytes are read lazily
 /// (llama-model-loader.cpp:1091).
@@ -39,7 +39,20 @@ pub(super) struct StoredWeight {
     pub(super) shard: usize,
     /// Whether its rows are read from the file as they are needed: it is on the host whatever an override says.
     pub(super) lazy: bool,
+    /// What it is beside the model's own.
+    pub(super) kind: Kind,
     name: Range<usize>,
+}
+
+/// What a weight is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// The model's.
+    Model,
+    /// A factor of an adapter, where the weight is whose name it has; neither mapped nor rearranged.
+    Lora,
+    /// A layer's part of a control vector, on the layer's device whatever overrides say.
+    ControlVector,
 }
 
 impl StoredWeight {
@@ -60,13 +73,14 @@ impl StoredWeight {
             offset: 0,
             shard: 0,
             lazy: false,
+            kind: Kind::Model,
             name: 0..0,
         }
     }
 
-    /// As [`Weight::is_matrix`].
+    /// As [`Weight::is_matrix`]. What is beside the model is none that a GPU borrows or the CPU rearranges.
     pub(super) const fn is_matrix(&self) -> bool {
-        self.ne1 > 1
+        self.ne1 > 1 && matches!(self.kind, Kind::Model)
     }
 }
 
@@ -100,6 +114,7 @@ impl Stored {
         stored.extend(Group::Output, &weights.output);
         stored.extend(Group::Output, &weights.unplaced);
         stored.extend(Group::Rope, &weights.rope);
+        stored.extend_by_adapters(profile);
         let tied = weights.tied_output.then(|| weights.output_matrix());
         stored.extend(Group::Tied, tied.flatten());
         if matches!(profile.architecture.as_str(), "gemma4" | "qwen4exp") {
@@ -125,9 +140,56 @@ impl Stored {
                 offset: weight.offset,
                 shard: weight.shard,
                 lazy: false,
+                kind: Kind::Model,
                 name: begin..self.names.len(),
             });
         }
+    }
+
+    /// What is added to the model: it follows the weights that it changes.
+    fn extend_by_adapters(&mut self, profile: &ModelProfile) {
+        for Adapted {
+            weight,
+            layer,
+            a,
+            b,
+            ..
+        } in &profile.adapters.adapted
+        {
+            let group = match *layer {
+                Layer::Input => Group::Input,
+                Layer::Block(block) => Group::Block(block),
+                Layer::Output => Group::Output,
+            };
+            let begin = self.names.len();
+            self.names.push_str(weight);
+            for factor in [a, b] {
+                self.push(group, Kind::Lora, *factor, begin..self.names.len());
+            }
+        }
+        if profile.adapters.control_vector {
+            let width = u64::from(profile.hparams.n_embd);
+            let part = Factor::of_floats(width);
+            // llama-adapter.cpp, `llama_adapter_cvec::init`: for all layers but the first, whichever have a direction.
+            for block in 1..profile.hparams.n_layer_trunk() as usize {
+                self.push(Group::Block(block), Kind::ControlVector, part, 0..0);
+            }
+        }
+    }
+
+    fn push(&mut self, group: Group, kind: Kind, factor: Factor, name: Range<usize>) {
+        self.weights.push(StoredWeight {
+            group,
+            ty: factor.ty,
+            ne0: factor.shape[0],
+            ne1: factor.shape[1],
+            bytes: factor.bytes,
+            offset: 0,
+            shard: 0,
+            lazy: false,
+            kind,
+            name,
+        });
     }
 
     /// The name of one of these weights.

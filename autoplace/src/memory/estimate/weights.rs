@@ -6,7 +6,7 @@ use crate::memory::context::ContextParams;
 use crate::profile::{ModelProfile, Weight};
 
 use super::host_memory::{HostMemory, Pinned};
-use super::stored::{Group, Stored, StoredWeight};
+use super::stored::{Group, Kind, Stored, StoredWeight};
 use super::{Assignment, Place};
 
 /// Where a group of weights lies in a file: (shard, begin, end).
@@ -146,7 +146,10 @@ impl WeightTable {
     pub(super) fn overridden(mut self, place: impl Fn(&str) -> Option<Place>) -> Self {
         let weights = self.stored.weights.iter();
         self.overrides = weights
-            .map(|weight| place(self.stored.name(weight)).filter(|_| !weight.lazy))
+            .map(|weight| {
+                let stays = weight.lazy || weight.kind == Kind::ControlVector;
+                place(self.stored.name(weight)).filter(|_| !stays)
+            })
             .collect();
         self.summed()
     }

@@ -42,9 +42,10 @@
 mod file;
 mod mapped;
 
+use std::path::PathBuf;
 use std::sync::{Mutex, PoisonError};
 
-use llama_sys::{Context, Device, LoadMode, MemoryBreakdown, Model, ModelParams};
+use llama_sys::{Context, Device, LoadMode, LoraAdapter, MemoryBreakdown, Model, ModelParams};
 
 use super::breakdown::MAPPED;
 use super::{Breakdown, BufferBytes, ContextParams, Footprint, Footprints, Place, Split};
@@ -58,6 +59,10 @@ pub(crate) struct Skeleton {
     file: SkeletonFile,
     /// The model's own header: where its tensors lie in its files.
     header: Header,
+    /// LoRA adapters beside the model.
+    lora: Vec<PathBuf>,
+    /// Whether its contexts have a control vector.
+    control_vector: bool,
 }
 
 /// A skeleton loaded for one split: contexts of any parameters can be asked about.
@@ -66,6 +71,8 @@ pub(crate) struct Placed {
     model: Model,
     devices: Vec<Device>,
     mapped: Option<Mapped>,
+    lora: Vec<LoraAdapter>,
+    control_vector: bool,
 }
 
 /// Why a probe gave no answer.
@@ -88,7 +95,21 @@ impl Skeleton {
         Ok(Self {
             file: SkeletonFile::write(&header.skeleton()?, header.path())?,
             header: header.clone(),
+            lora: Vec::new(),
+            control_vector: false,
         })
+    }
+
+    /// The same with an adapter beside the model, any or none of which may be computed with.
+    pub(crate) fn lora(mut self, path: PathBuf) -> Self {
+        self.lora.push(path);
+        self
+    }
+
+    /// The same with a control vector.
+    pub(crate) fn control_vector(mut self) -> Self {
+        self.control_vector = true;
+        self
     }
 
     /// Loads it, split so over `devices`. Of the parameters, those of the load count: `mmap` and `repack`.
@@ -117,7 +138,14 @@ impl Skeleton {
         let mapped = params
             .maps(devices)
             .then(|| Mapped::of(&self.header, &model.tensor_places()));
+        let lora = self.lora.iter();
+        let lora = llama_sys::quietly(|| {
+            let loaded = lora.map(|path| LoraAdapter::load(&model, path));
+            loaded.collect::<Result<_, _>>()
+        })?;
         Ok(Placed {
+            lora,
+            control_vector: self.control_vector,
             model,
             devices: devices.to_vec(),
             mapped,
@@ -130,15 +158,16 @@ impl Placed {
     pub(crate) fn breakdown(&self, params: &ContextParams) -> Result<Breakdown, ProbeError> {
         let _one = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
         let (breakdown, copies) = llama_sys::quietly(|| {
-            let context = Context::new(&self.model, params.to_native())?;
-            Ok::<_, llama_sys::Error>((context.memory_breakdown()?, context.copies()))
+            let mut context = Context::new(&self.model, params.to_native())?;
+            let breakdown = self.most(&mut context)?;
+            Ok::<_, llama_sys::Error>((breakdown, context.copies()))
         })?;
         let mut rows = rows(&breakdown, &self.devices);
         if let Some(mapped) = self.mapped {
             for (row, native) in rows.iter_mut().zip(&breakdown.rows) {
-                // Plain and pinned memory, but not the CPU's own arrangement, which stays beside the file.
+                // Plain and pinned memory, but not the CPU's own arrangement, which stays beside the file, as adapters do.
                 if native.is_host_buffer {
-                    row.model = 0;
+                    row.model = native.adapters;
                 }
             }
             rows.push(BufferBytes {
@@ -156,6 +185,30 @@ impl Placed {
             self.devices.len(),
             self.mapped.map(|mapped| mapped.resident),
         ))
+    }
+
+    /// What a context holds whichever adapters it computes with: none, each alone, all.
+    fn most(&self, context: &mut Context) -> Result<MemoryBreakdown, llama_sys::Error> {
+        if self.control_vector {
+            let layers = self.model.n_layer().saturating_sub(1);
+            let numbers = u64::from(layers).saturating_mul(self.model.n_embd().into());
+            let numbers = usize::try_from(numbers).unwrap_or(usize::MAX);
+            context.set_control_vector(&vec![0.0; numbers], 1..=layers.max(1))?;
+        }
+        let mut most = context.memory_breakdown()?;
+        let all: Vec<(LoraAdapter, f32)> = self.lora.iter().map(|one| (one.clone(), 1.0)).collect();
+        let alone = all.chunks(1).filter(|_| all.len() > 1);
+        for set in alone.chain((!all.is_empty()).then_some(&all[..])) {
+            context.set_lora(set)?;
+            for row in context.memory_breakdown()?.rows {
+                let same = |known: &&mut llama_sys::BufferUse| known.buffer_type == row.buffer_type;
+                match most.rows.iter_mut().find(same) {
+                    Some(known) => known.compute = known.compute.max(row.compute),
+                    None => most.rows.push(row),
+                }
+            }
+        }
+        Ok(most)
     }
 }
 
@@ -176,7 +229,7 @@ fn rows(breakdown: &MemoryBreakdown, devices: &[Device]) -> Vec<BufferBytes> {
         BufferBytes {
             buffer_type: native.buffer_type.clone(),
             place: gpu.map_or(Place::Host, Place::Gpu),
-            model: native.model,
+            model: native.model.saturating_add(native.adapters),
             context: native.context,
             compute: native.compute,
             output: native.output,

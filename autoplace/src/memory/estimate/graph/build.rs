@@ -5,7 +5,7 @@ use super::network::Network;
 use super::ops::Graph;
 use super::style::{Embedding, Logits, Norm, PostNorms, Residual};
 use super::tensor::{Backend, Home, Id, Memory};
-use super::weights::{Part, Stored};
+use super::weights::{Pair, Part, Stored};
 use crate::gguf::TensorType;
 use crate::memory::estimate::Place;
 
@@ -140,6 +140,7 @@ impl<'a, H: Homes> Build<'a, H> {
             });
             let last = i + 1 == blocks.len() && !late;
             stream = self.one_block(stream, &inputs, last.then_some(outputs));
+            stream = self.directed(stream);
             if self.network.adds_embeddings(block) {
                 let row = self.graph[embedded].nb[1];
                 let ne = [self.network.n_embd, self.batch.tokens];
@@ -178,13 +179,17 @@ impl<'a, H: Homes> Build<'a, H> {
             }
         };
         let given = g.input(TensorType::F32, [width, tokens, 1, 1]);
+        let pairs = &self.network.weights.adapted_embedding;
+        let memory = self.homes.embedding();
         let rows = g.get_rows(table, ids);
+        let rows = adapted_rows(g, pairs, memory, rows, ids);
         let by_token = padded(g, rows);
         let mixed_ids = g.input(TensorType::I32, [tokens, 1, 1, 1]);
         let mixed_places = g.input(TensorType::I64, [tokens, 1, 1, 1]);
         let mixed_given = g.input(TensorType::F32, [width, tokens, 1, 1]);
         let copied = g.copied(mixed_given);
         let mixed_rows = g.get_rows(table, mixed_ids);
+        let mixed_rows = adapted_rows(g, pairs, memory, mixed_rows, mixed_ids);
         let mixed_rows = padded(g, mixed_rows);
         let mixed = g.set_rows(copied, mixed_rows, mixed_places);
         for choice in [by_token, given, mixed] {
@@ -298,6 +303,9 @@ impl<'a, H: Homes> Build<'a, H> {
         let output = Home::Weights(self.homes.output());
         let matrix = self.graph.stored(matrix.ty, matrix.ne, output);
         let mut logits = self.graph.mul_mat(matrix, normed);
+        for pair in weights.adapted_output.iter().rev() {
+            logits = add_product(self.graph, *pair, self.homes.output(), logits, normed, None);
+        }
         if let Some(bias) = weights.output_bias {
             let bias = self.graph.stored(bias.ty, bias.ne, home);
             logits = self.graph.binary(logits, bias);
@@ -338,7 +346,46 @@ impl<'a, H: Homes> Build<'a, H> {
     /// A product with a weight, if there is one (`build_lora_mm`).
     pub(super) fn product(&mut self, part: Part, of: Id) -> Option<Id> {
         let weight = self.weight(part)?;
-        Some(self.graph.mul_mat(weight, of))
+        let product = self.graph.mul_mat(weight, of);
+        Some(self.adapted(part, product, of, None))
+    }
+
+    /// A product with the experts `chosen`, if there is such a weight (`build_lora_mm_id`).
+    pub(super) fn product_of_chosen(&mut self, part: Part, of: Id, chosen: Id) -> Option<Id> {
+        let weight = self.weight(part)?;
+        let product = self.graph.mul_mat_id(weight, of, chosen);
+        Some(self.adapted(part, product, of, Some(chosen)))
+    }
+
+    /// The product with a weight, and what adapters add to it.
+    fn adapted(&mut self, part: Part, mut product: Id, of: Id, chosen: Option<Id>) -> Id {
+        let weights = &self.network.weights.blocks[self.block];
+        if weights.adapted.is_empty() {
+            return product;
+        }
+        let Some(index) = weights.find(part) else {
+            return product;
+        };
+        let memory = self.homes.weight(self.block, index);
+        for (_, pair) in weights.adapted.iter().rev().filter(|(of, _)| *of == index) {
+            product = add_product(self.graph, *pair, memory, product, of, chosen);
+        }
+        product
+    }
+
+    /// `build_cvec`: what leaves a block, and the control vector's part for it.
+    fn directed(&mut self, stream: Id) -> Id {
+        if !self.network.adds_direction(self.block) {
+            return stream;
+        }
+        let memory = match self.homes.block(self.block) {
+            Place::Gpu(gpu) => Memory::gpu(gpu),
+            Place::Host => Memory::Host,
+        };
+        let width = [self.network.n_embd, 1, 1, 1];
+        let home = Home::Cache(memory);
+        let direction = self.graph.stored(TensorType::F32, width, home);
+        self.graph.binary(stream, direction)
     }
 
     /// A sum with a bias, if there is one.
@@ -385,4 +432,51 @@ impl<'a, H: Homes> Build<'a, H> {
             Place::Host => self.cpu,
         }
     }
+}
+
+/// Where an adapter's factors lie: beside their weight, but never rearranged. Their buffers are not marked as weights', so that to the
+/// scheduler they are like caches.
+const fn beside(memory: Memory) -> Home {
+    Home::Cache(match memory {
+        Memory::Repacked => Memory::Host,
+        memory => memory,
+    })
+}
+
+/// `product + scale * b * (a * of)`.
+fn add_product(
+    g: &mut Graph,
+    pair: Pair,
+    memory: Memory,
+    product: Id,
+    of: Id,
+    chosen: Option<Id>,
+) -> Id {
+    let b = g.stored(pair.b.ty, pair.b.ne, beside(memory));
+    let a = g.stored(pair.a.ty, pair.a.ne, beside(memory));
+    let added = match chosen {
+        None => {
+            let inner = g.mul_mat(a, of);
+            g.mul_mat(b, inner)
+        }
+        Some(chosen) => {
+            let inner = g.mul_mat_id(a, of, chosen);
+            g.mul_mat_id(b, inner, chosen)
+        }
+    };
+    let scaled = g.unary(added);
+    g.binary(product, scaled)
+}
+
+/// Rows of the token embedding, and what adapters add to them (`build_inp_embd`).
+fn adapted_rows(g: &mut Graph, pairs: &[Pair], memory: Memory, mut rows: Id, ids: Id) -> Id {
+    for pair in pairs.iter().rev() {
+        let b = g.stored(pair.b.ty, pair.b.ne, beside(memory));
+        let a = g.stored(pair.a.ty, pair.a.ne, beside(memory));
+        let looked_up = g.get_rows(a, ids);
+        let added = g.mul_mat(b, looked_up);
+        let scaled = g.unary(added);
+        rows = g.binary(rows, scaled);
+    }
+    rows
 }

@@ -74,8 +74,7 @@ impl<H: Homes> Build<'_, H> {
         let (weights, chosen) = self.choose(stream, tokens, used);
         self.graph.expand(weights);
         let each = self.graph.reshape(stream, [n_embd, 1, tokens, 1]);
-        let hidden = if let Some(both) = self.weight(Part::GateUpExps) {
-            let both = self.graph.mul_mat_id(both, each, chosen);
+        let hidden = if let Some(both) = self.product_of_chosen(Part::GateUpExps, each, chosen) {
             let [width, n, tokens, _] = self.graph[both].ne;
             let [_, nb1, nb2, _] = self.graph[both].nb;
             let half = [width / 2, n, tokens];
@@ -95,10 +94,9 @@ impl<H: Homes> Build<'_, H> {
 
     /// A product with the experts that were chosen, and their bias.
     fn of_chosen(&mut self, of: Id, chosen: Id, weight: Part, bias: Part) -> Id {
-        let Some(weight) = self.weight(weight) else {
+        let Some(product) = self.product_of_chosen(weight, of, chosen) else {
             return of;
         };
-        let product = self.graph.mul_mat_id(weight, of, chosen);
         match self.weight(bias) {
             Some(bias) => self.graph.add_id(product, bias, chosen),
             None => product,

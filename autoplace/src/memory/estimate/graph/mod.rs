@@ -156,6 +156,15 @@ impl ComputeGraph {
         graph.uses_all_weights().then_some(graph)
     }
 
+    /// The same model with nothing added to it: adapters may be left out of a computation.
+    pub(super) fn without_adapters(&self) -> Self {
+        Self {
+            network: self.network.clone().without_adapters(),
+            memo: Memo::default(),
+            ..self.clone()
+        }
+    }
+
     /// The same with weights where overrides put them. With an override list, even one that moves nothing, llama.cpp keeps no
     /// copies of a graph in flight (llama-context.cpp:437).
     pub(super) fn overridden(mut self, place: impl Fn(&str) -> Option<Place>) -> Self {

@@ -111,12 +111,24 @@ impl Network {
         if profile.architecture == "deepseek2" {
             network.latent = Some(network.latent()?);
         }
-        network.shape_class = network.classes(|a, b| network.same_shapes(a, b));
-        network.type_class = network.classes(|a, b| {
-            network.same_shapes(a, b)
-                && network.weights.blocks[a].weights == network.weights.blocks[b].weights
-        });
+        network.classify();
         Some(network)
+    }
+
+    /// The same without what is added to the model.
+    pub(super) fn without_adapters(mut self) -> Self {
+        self.weights.forget_adapters();
+        self.classify();
+        self
+    }
+
+    /// Finds out which blocks are alike.
+    fn classify(&mut self) {
+        self.shape_class = self.classes(|a, b| self.same_shapes(a, b));
+        self.type_class = self.classes(|a, b| {
+            self.same_shapes(a, b)
+                && self.weights.blocks[a].weights == self.weights.blocks[b].weights
+        });
     }
 
     /// Elements of a key and of a value as attention sees them, and the fewest queries that share a key.
@@ -191,11 +203,17 @@ impl Network {
         block < self.switches.deepstack_layers as usize
     }
 
+    /// Whether a control vector has a part for this block.
+    pub(super) fn adds_direction(&self, block: usize) -> bool {
+        self.weights.control_vector && block > 0
+    }
+
     fn same_shapes(&self, a: usize, b: usize) -> bool {
         self.states[a] == self.states[b]
             && self.heads[a] == self.heads[b]
             && self.rotates(a) == self.rotates(b)
             && self.adds_embeddings(a) == self.adds_embeddings(b)
+            && self.adds_direction(a) == self.adds_direction(b)
             && self.weights.blocks[a].same_shapes(&self.weights.blocks[b])
     }
 

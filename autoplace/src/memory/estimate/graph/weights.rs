@@ -1,7 +1,7 @@
 //! The weights of a model by what llama.cpp's graphs do with them.
 
 use crate::gguf::TensorType;
-use crate::profile::{ModelProfile, Weight};
+use crate::profile::{Adapted, Factor, Layer, ModelProfile, Weight};
 
 macro_rules! parts {
     ($($part:ident = $name:literal,)*) => {
@@ -83,6 +83,26 @@ impl Stored {
     }
 }
 
+/// What an adapter adds to a weight: the products with both, one after the other.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Pair {
+    pub(super) a: Stored,
+    pub(super) b: Stored,
+}
+
+impl Pair {
+    fn of(adapted: &Adapted) -> Self {
+        let stored = |factor: Factor| Stored {
+            ty: factor.ty,
+            ne: factor.shape,
+        };
+        Self {
+            a: stored(adapted.a),
+            b: stored(adapted.b),
+        }
+    }
+}
+
 /// The weights of one block.
 #[derive(Debug, Clone)]
 pub(super) struct BlockWeights {
@@ -90,6 +110,8 @@ pub(super) struct BlockWeights {
     index: [u8; Part::ALL.len()],
     /// In the order of [`Block::weights`](crate::profile::Block::weights).
     pub(super) weights: Vec<Stored>,
+    /// What adapters add, each with the index of its weight.
+    pub(super) adapted: Vec<(usize, Pair)>,
     /// The parts of `weights`; `None` for a name that no part has.
     parts: Vec<Option<Part>>,
     /// The full names of `weights`.
@@ -103,6 +125,7 @@ impl BlockWeights {
         let mut block = Self {
             index: [ABSENT; Part::ALL.len()],
             weights: weights.iter().map(Stored::of).collect(),
+            adapted: Vec::new(),
             parts: Vec::with_capacity(weights.len()),
             names: weights.iter().map(|weight| weight.name.clone()).collect(),
         };
@@ -132,7 +155,7 @@ impl BlockWeights {
             let shapes = block.weights.iter().map(|weight| weight.ne);
             shapes.collect::<Vec<_>>()
         };
-        self.parts == other.parts && shapes(self) == shapes(other)
+        self.parts == other.parts && shapes(self) == shapes(other) && self.adapted == other.adapted
     }
 }
 
@@ -150,6 +173,11 @@ pub(super) struct Weights {
     /// `rope_freqs`, or the long or short factors, which are alike.
     pub(super) rope: Option<Stored>,
     pub(super) rope_name: Option<String>,
+    /// What adapters add to the token embedding and to the output matrix.
+    pub(super) adapted_embedding: Vec<Pair>,
+    pub(super) adapted_output: Vec<Pair>,
+    /// Whether a vector is added to what leaves each block but the first.
+    pub(super) control_vector: bool,
     /// Whether some weight is none of these: then we do not know the graph.
     pub(super) others: bool,
 }
@@ -167,7 +195,7 @@ impl Weights {
                 "output.weight" | "output_norm.weight" | "output_norm.bias" | "output.bias"
             )
         };
-        Self {
+        let mut all = Self {
             blocks: weights
                 .blocks
                 .iter()
@@ -181,9 +209,41 @@ impl Weights {
             tied: weights.tied_output,
             rope: weights.rope.first().map(Stored::of),
             rope_name: weights.rope.first().map(|weight| weight.name.clone()),
+            adapted_embedding: Vec::new(),
+            adapted_output: Vec::new(),
+            control_vector: profile.adapters.control_vector,
             others: weights.input.len() != 1
                 || !weights.unplaced.is_empty()
                 || !weights.output.iter().all(known),
+        };
+        all.adapt(&profile.adapters.adapted);
+        all
+    }
+
+    /// Leaves the model's own weights alone.
+    pub(super) fn forget_adapters(&mut self) {
+        for block in &mut self.blocks {
+            block.adapted.clear();
+        }
+        self.adapted_embedding.clear();
+        self.adapted_output.clear();
+        self.control_vector = false;
+    }
+
+    fn adapt(&mut self, adapted: &[Adapted]) {
+        for one in adapted {
+            let pair = Pair::of(one);
+            match one.layer {
+                Layer::Input => self.adapted_embedding.push(pair),
+                Layer::Output => self.adapted_output.push(pair),
+                Layer::Block(block) => {
+                    let Some(block) = self.blocks.get_mut(block) else {
+                        continue;
+                    };
+                    let index = block.names.iter().position(|name| *name == one.weight);
+                    block.adapted.extend(index.map(|index| (index, pair)));
+                }
+            }
         }
     }
 }

@@ -1,0 +1,308 @@
+//! The engine's thread: between two steps it looks who has gone, who comes, and who has to make room.
+
+use std::sync::{Arc, PoisonError};
+use std::thread;
+use std::time::Instant;
+
+use super::Shutdown;
+use super::metrics::add;
+use super::order::{Admission, Stand, admit, too_many};
+use super::queue::{Shared, Text, Waiting};
+use crate::generate::error::Error;
+use crate::generate::session::{Piece, PromptChunk, Session};
+use crate::load::{Model, Replacement};
+
+/// The engine's thread, with the session that it alone uses.
+#[derive(Debug)]
+pub(super) struct Driver {
+    shared: Arc<Shared>,
+    model: Model,
+    prompt_chunk: PromptChunk,
+    /// `None` while there is no context that works.
+    session: Option<Session>,
+    /// The texts of the session.
+    running: Vec<Text>,
+    /// Used in each turn, and kept so that it costs no allocation.
+    stands: Vec<Stand>,
+    pieces: Vec<Piece>,
+}
+
+impl Driver {
+    pub(super) fn new(shared: Arc<Shared>, session: Session, prompt_chunk: PromptChunk) -> Self {
+        Self {
+            model: session.model.clone(),
+            shared,
+            prompt_chunk,
+            session: Some(session),
+            running: Vec::new(),
+            stands: Vec::new(),
+            pieces: Vec::new(),
+        }
+    }
+
+    /// Until the engine is shut down, and what is to be finished is.
+    pub(super) fn run(mut self) {
+        let bell = Arc::clone(&self.shared.bell);
+        self.model.listen_to_requests(Some(bell.into()));
+        while self.turn() {}
+    }
+
+    /// One step, or a sleep until there is something to do. `false`: it is over.
+    fn turn(&mut self) -> bool {
+        let closing = self.shared.closing();
+        if closing == Some(Shutdown::Cancel) {
+            return false;
+        }
+        if let Some(replacement) = self.model.requested() {
+            self.place_anew(replacement);
+        }
+        self.let_abandoned_go();
+        self.pause_and_go_on();
+        self.let_waiting_in();
+        self.make_room();
+        if self.running.iter().any(|text| !text.is_paused) {
+            self.step();
+            return true;
+        }
+        if closing.is_some() && self.running.is_empty() && !self.shared.has_waiting() {
+            return false;
+        }
+        self.shared.bell.wait();
+        true
+    }
+
+    /// Places the model anew. Where that fails there is nothing to compute with until somebody else loads it.
+    fn place_anew(&mut self, replacement: Replacement) {
+        let shared = Arc::clone(&self.shared);
+        // Nobody else holds it meanwhile.
+        let _held = shared.held.write().unwrap_or_else(PoisonError::into_inner);
+        let Some(session) = &mut self.session else {
+            if let Err(error) = self.model.carry_out(&replacement) {
+                tracing::warn!("the model is not placed anew: {error}");
+            }
+            return;
+        };
+        let outcome = session.carry_out(replacement);
+        let last = session.last_replaced().cloned();
+        match outcome {
+            Ok(()) => shared.replaced(Some(session.room()), last),
+            Err(error) => {
+                shared.replaced(None, last);
+                self.fail(&error);
+                self.session = None;
+            }
+        }
+    }
+
+    /// Ends the texts whose readers have gone. What is computed of them stays in the context.
+    fn let_abandoned_go(&mut self) {
+        for text in self
+            .running
+            .extract_if(.., |text| text.answer.is_abandoned())
+        {
+            if let Some(session) = &mut self.session {
+                session.end(text.id());
+            }
+        }
+    }
+
+    fn pause_and_go_on(&mut self) {
+        for text in &mut self.running {
+            let pause = text.must_pause();
+            if pause != text.is_paused
+                && let Some(session) = &mut self.session
+            {
+                text.is_paused = pause;
+                session.pause(text.id(), pause);
+            }
+        }
+    }
+
+    /// Lets texts in, in the order in which they came.
+    fn let_waiting_in(&mut self) {
+        loop {
+            self.take_stands();
+            let Some(room) = self.session.as_ref().map(Session::room) else {
+                // Everyone is told why there is none, and the next may find one.
+                match self.shared.take_if(|_| true) {
+                    Some(next) => self.open_for(next),
+                    None => return,
+                }
+                continue;
+            };
+            let mut admission = Admission::Wait;
+            let next = self.shared.take_if(|next| {
+                admission = admit(room, &self.stands, &next.stand());
+                admission == Admission::Join
+            });
+            match (admission, next) {
+                (Admission::Join, Some(next)) => self.begin(next),
+                (Admission::Suspend(at), _) => self.suspend(at),
+                _ => return,
+            }
+        }
+    }
+
+    /// Takes the model's context again after it was lost, for a text that waits.
+    fn open_for(&mut self, next: Waiting) {
+        match self.model.session() {
+            Ok(mut session) => {
+                session.prompt_chunk = self.prompt_chunk;
+                self.shared.replaced(Some(session.room()), None);
+                self.session = Some(session);
+                self.begin(next);
+            }
+            Err(error) => next.text.end(Err(error)),
+        }
+    }
+
+    fn begin(&mut self, waiting: Waiting) {
+        let Some(session) = &mut self.session else {
+            return;
+        };
+        let Waiting {
+            mut text,
+            mut sequence,
+            since,
+            has_begun,
+        } = waiting;
+        text.is_paused = false;
+        sequence.waited(since.elapsed());
+        sequence.pause(false);
+        let prompt = sequence.len();
+        let joined = if has_begun {
+            session.rejoin(sequence)
+        } else if prompt >= session.room().each {
+            // The model was placed anew since it was checked.
+            Err(Error::PromptTooLong {
+                tokens: prompt,
+                context: session.room().each,
+            })
+        } else {
+            session.join(sequence, text.reuse)
+        };
+        if let Err(error) = joined {
+            text.end(Err(error));
+            self.renew();
+            return;
+        }
+        if !has_begun {
+            let statistics = session.statistics(text.id()).unwrap_or_default();
+            add(&self.shared.totals.prompt_tokens, prompt);
+            add(&self.shared.totals.cached_tokens, statistics.cached_tokens);
+        }
+        self.running.push(text);
+    }
+
+    /// Has a text wait again, for the room that it takes.
+    fn suspend(&mut self, at: usize) {
+        let text = self.running.remove(at);
+        let Some(session) = &mut self.session else {
+            return;
+        };
+        let Some(sequence) = session.suspend(text.id()) else {
+            return;
+        };
+        add(&self.shared.totals.suspended, 1);
+        self.shared.put_back(Waiting {
+            text,
+            sequence,
+            since: Instant::now(),
+            has_begun: true,
+        });
+    }
+
+    /// Has texts wait again until there is room for the next step.
+    fn make_room(&mut self) {
+        while let Some(room) = self.session.as_ref().map(Session::room) {
+            self.take_stands();
+            match too_many(room, &self.stands) {
+                Some(at) => self.suspend(at),
+                None => return,
+            }
+        }
+    }
+
+    fn take_stands(&mut self) {
+        self.stands.clear();
+        let Some(session) = &self.session else {
+            return;
+        };
+        let stands = self.running.iter().map(|text| Stand {
+            arrival: text.arrival,
+            len: session.tokens(text.id()),
+            limit: text.limit,
+            is_paused: text.is_paused,
+        });
+        self.stands.extend(stands);
+    }
+
+    /// Computes the next tokens of all, and tells the readers.
+    fn step(&mut self) {
+        let Some(session) = &mut self.session else {
+            return;
+        };
+        let outcome = session.step_here().map(|pieces| self.pieces.extend(pieces));
+        if let Err(error) = outcome {
+            self.fail(&error);
+            self.renew();
+            return;
+        }
+        for piece in self.pieces.drain(..) {
+            let mut running = self.running.iter();
+            let Some(at) = running.position(|text| text.id() == piece.sequence) else {
+                continue;
+            };
+            let end = piece.end.map(|end| end.statistics);
+            let statistics = end.or_else(|| session.statistics(piece.sequence));
+            let statistics = statistics.unwrap_or_default();
+            let text = &mut self.running[at];
+            let generated = statistics.generated_tokens;
+            add(
+                &self.shared.totals.generated_tokens,
+                generated.saturating_sub(text.generated),
+            );
+            text.generated = generated;
+            let message = Ok((piece, statistics));
+            if end.is_some() {
+                self.running.remove(at).end(message);
+            } else {
+                text.answer.send(message);
+            }
+        }
+    }
+
+    /// Ends all texts that run with an error.
+    fn fail(&mut self, error: &Error) {
+        for text in self.running.drain(..) {
+            if let Some(session) = &mut self.session {
+                session.end(text.id());
+            }
+            text.end(Err(error.clone()));
+        }
+    }
+
+    /// Lets go of a context that works no more: another is made for the next text.
+    fn renew(&mut self) {
+        if self
+            .session
+            .as_ref()
+            .is_some_and(|session| !session.is_usable())
+        {
+            self.session = None;
+        }
+    }
+}
+
+impl Drop for Driver {
+    fn drop(&mut self) {
+        self.model.listen_to_requests(None);
+        if thread::panicking()
+            && let Some(session) = &mut self.session
+        {
+            session.spoil();
+        }
+        // Those that wait are told, and so are those that run when they are dropped.
+        self.shared.close(Shutdown::Cancel);
+    }
+}

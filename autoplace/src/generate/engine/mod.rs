@@ -1,0 +1,169 @@
+//! Many requests on one model: a thread of its own computes them together, as many at once as the context has sequences.
+//!
+//! In: [`Generate`]s, of any thread or task. Out: an [`Answer`] for each. Requests wait in a bounded queue (`queue`), come and go between
+//! two tokens (`driver`), and are admitted in the order in which they came (`order`).
+
+mod answer;
+#[cfg(feature = "async")]
+mod answer_async;
+mod builder;
+mod driver;
+mod metrics;
+mod order;
+mod queue;
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::{self, JoinHandle};
+
+pub use answer::Answer;
+#[cfg(feature = "async")]
+pub use answer_async::AsyncAnswer;
+pub use builder::EngineBuilder;
+pub use metrics::Metrics;
+pub use queue::Submission;
+
+use super::error::Error;
+use super::{Generate, Replaced};
+use crate::load::Model;
+use queue::Shared;
+
+/// A loaded model that generates for many at once (continuous batching). Clones are handles of the same engine.
+///
+/// It has the model's context to itself until the last handle is dropped, which cancels what is not finished.
+///
+/// ```no_run
+/// use autoplace::{Model, generate::Engine, plan::Request};
+/// let model = Model::builder("model.gguf").request(Request::new().n_seq_max(8)).load()?;
+/// let engine = Engine::new(&model)?;
+/// std::thread::scope(|scope| {
+///     for prompt in ["Once upon a time", "In the beginning"] {
+///         let engine = engine.clone();
+///         let generate = model.generate(prompt).max_tokens(64);
+///         scope.spawn(move || {
+///             for text in engine.submit(generate)? {
+///                 print!("{}", text?);
+///             }
+///             Ok::<(), autoplace::generate::Error>(())
+///         });
+///     }
+/// });
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// - **Order.** First come, first served; texts join and leave between two tokens. A step computes the next token of every text and a
+///   [chunk](EngineBuilder::prompt_chunk) of the prompts, shared out evenly.
+/// - **Prefixes.** What a prompt shares with what the context holds is not computed again, unless
+///   [`Generate::cache_prompt`] is turned off.
+/// - **Readers.** A text whose reader is [far behind](EngineBuilder::ahead) pauses, and makes room for those that wait. Nobody else
+///   waits for it.
+/// - **One cache for all** (`kv_unified`): a text is admitted when there is room for what it is likely to need. Where that runs out, the
+///   one that came last goes back to the queue and is computed again later, so that it may differ in rounding. No text ends for lack
+///   of room unless it fills the whole context.
+/// - **Errors.** A computation that fails ends the texts that run, with the error, and no others.
+#[derive(Debug, Clone)]
+pub struct Engine {
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    shared: Arc<Shared>,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+/// What becomes of the texts of an engine that is shut down.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Shutdown {
+    /// All that were accepted are finished.
+    Finish,
+    /// Those that have begun are finished; those that wait end with [`Error::EngineEnded`].
+    FinishBegun,
+    /// All end with [`Error::EngineEnded`].
+    Cancel,
+}
+
+impl Engine {
+    /// Starts an engine with the defaults of its [builder](Self::builder).
+    ///
+    /// # Errors
+    ///
+    /// As [`EngineBuilder::start`].
+    pub fn new(model: &Model) -> Result<Self, Error> {
+        Self::builder(model).start()
+    }
+
+    /// Describes an engine: how many requests wait, how far ahead of its reader a text runs, how prompts are cut.
+    pub fn builder(model: &Model) -> EngineBuilder {
+        EngineBuilder::new(model)
+    }
+
+    /// Queues a request, and waits while the queue is full. Everything that can be checked is checked before, on this thread.
+    ///
+    /// # Errors
+    ///
+    /// As [`Generate::stream`], but for [`Error::Busy`]; [`Error::OtherModel`], [`Error::EngineEnded`].
+    pub fn submit(&self, generate: Generate) -> Result<Answer, Error> {
+        self.submit_async(generate).wait()
+    }
+
+    /// Queues a request, if the queue has room.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::QueueFull`], and as [`submit`](Self::submit).
+    pub fn try_submit(&self, generate: Generate) -> Result<Answer, Error> {
+        self.submit_async(generate).now()
+    }
+
+    /// Queues a request: a future that waits while the queue is full, in any runtime. Those who wait are served in their order. The
+    /// prompt is made tokens of before this returns.
+    ///
+    /// # Errors
+    ///
+    /// The future's: as [`submit`](Self::submit).
+    pub fn submit_async(&self, generate: Generate) -> Submission {
+        Submission::new(&self.inner.shared, generate)
+    }
+
+    /// Takes no more requests, and returns at once. A second call can only make it end sooner.
+    pub fn close(&self, how: Shutdown) {
+        self.inner.shared.close(how);
+    }
+
+    /// Takes no more requests, and waits until the last one has ended: where texts are to be finished, until they are read as well. The
+    /// context is free then.
+    pub fn shutdown(&self, how: Shutdown) {
+        self.inner.shared.close(how);
+        self.inner.join();
+    }
+
+    /// How many requests wait and run, and what was generated so far.
+    pub fn metrics(&self) -> Metrics {
+        self.inner.shared.metrics()
+    }
+
+    /// The outcome of the last re-placement that somebody asked for ([`Model::request_replace`]). One that leaves the model
+    /// unloaded ends the texts that run; requests are refused then until it is loaded again.
+    pub fn last_replaced(&self) -> Option<Result<Replaced, Error>> {
+        self.inner.shared.last_replaced()
+    }
+}
+
+impl Inner {
+    fn join(&self) {
+        let mut thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner);
+        // A waker of the application's can hold the last handle, and be dropped by the engine's own thread.
+        let is_other = |thread: &mut JoinHandle<()>| thread.thread().id() != thread::current().id();
+        if let Some(thread) = thread.take_if(is_other) {
+            // A panic has been told to those who wait.
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        self.shared.close(Shutdown::Cancel);
+        self.join();
+    }
+}

@@ -1,0 +1,432 @@
+//! What waits for the engine's thread, and who waits for a place in it.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::task::{Context, Poll, Waker};
+use std::time::Instant;
+
+use super::Shutdown;
+use super::answer::{Answer, Message};
+use super::metrics::{Metrics, Totals};
+use super::order::Stand;
+use crate::generate::channel::{Sender, channel};
+use crate::generate::error::Error;
+use crate::generate::sequence::Sequence;
+use crate::generate::session::{Room, SequenceId, Session};
+use crate::generate::wait::{Bell, block_on};
+use crate::generate::{Generate, Replaced};
+use crate::load::Model;
+
+/// What the engine's thread and everybody else share.
+#[derive(Debug)]
+pub(super) struct Shared {
+    pub(super) model: Model,
+    /// Rings when there is something to do for the engine's thread.
+    pub(super) bell: Arc<Bell>,
+    pub(super) totals: Totals,
+    /// Read while somebody holds the model underneath to check a request, written while the model is placed anew, which it could not be
+    /// meanwhile.
+    pub(super) held: RwLock<()>,
+    queue: usize,
+    ahead: usize,
+    state: Mutex<State>,
+}
+
+#[derive(Debug)]
+struct State {
+    /// In the order of their arrivals.
+    waiting: VecDeque<Waiting>,
+    /// Texts that were accepted and have not ended.
+    accepted: usize,
+    arrivals: u64,
+    /// Who waits for a place, the first first.
+    submitters: VecDeque<(u64, Waker)>,
+    submissions: u64,
+    room: Room,
+    closing: Option<Shutdown>,
+    last_replaced: Option<Result<Replaced, Error>>,
+}
+
+/// A text, but for what it is made of.
+#[derive(Debug)]
+pub(super) struct Text {
+    pub(super) arrival: u64,
+    pub(super) answer: Sender<Message>,
+    /// Tokens that it can come to, prompt and answer.
+    pub(super) limit: usize,
+    /// What the context holds of its beginning is not computed again.
+    pub(super) reuse: bool,
+    /// Its reader is far behind.
+    pub(super) is_paused: bool,
+    /// Tokens that were generated and told.
+    pub(super) generated: usize,
+    place: Place,
+}
+
+impl Text {
+    /// What it is called in the session.
+    pub(super) fn id(&self) -> SequenceId {
+        SequenceId(self.arrival)
+    }
+
+    /// Tells the reader the last of it. Its place is free before that is heard.
+    pub(super) fn end(self, last: Message) {
+        drop(self.place);
+        self.answer.send(last);
+    }
+
+    /// Whether its reader is as far behind as to stop it, or not far enough on to go on with it.
+    pub(super) fn must_pause(&self) -> bool {
+        if self.is_paused {
+            !self.answer.is_drained()
+        } else {
+            self.answer.is_full()
+        }
+    }
+}
+
+/// A text that waits for a sequence.
+#[derive(Debug)]
+pub(super) struct Waiting {
+    pub(super) text: Text,
+    pub(super) sequence: Sequence,
+    pub(super) since: Instant,
+    /// It has run before, and had to make room.
+    pub(super) has_begun: bool,
+}
+
+impl Waiting {
+    /// Whether its reader would have it go on.
+    pub(super) fn is_ready(&self) -> bool {
+        !self.text.is_paused || !self.text.must_pause()
+    }
+
+    pub(super) fn stand(&self) -> Stand {
+        Stand {
+            arrival: self.text.arrival,
+            len: self.sequence.len(),
+            limit: self.text.limit,
+            is_paused: self.text.is_paused,
+        }
+    }
+}
+
+/// One of the texts that an engine has accepted; dropping it makes room for another. Not to be dropped while the state is locked.
+#[derive(Debug)]
+struct Place(Arc<Shared>);
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let mut state = self.0.state();
+        state.accepted = state.accepted.saturating_sub(1);
+        call(state);
+    }
+}
+
+/// Unlocks the state, and wakes whoever waits for a place the longest: if there is none after all, it goes on waiting.
+fn call(state: MutexGuard<'_, State>) {
+    let waker = state.submitters.front().map(|(_, waker)| waker.clone());
+    // What a waker does is not known.
+    drop(state);
+    if let Some(waker) = waker {
+        waker.wake();
+    }
+}
+
+impl Shared {
+    pub(super) fn new(session: &Session, queue: usize, ahead: usize) -> Self {
+        Self {
+            model: session.model.clone(),
+            bell: Arc::default(),
+            totals: Totals::default(),
+            held: RwLock::default(),
+            queue,
+            ahead,
+            state: Mutex::new(State {
+                waiting: VecDeque::new(),
+                accepted: 0,
+                arrivals: 0,
+                submitters: VecDeque::new(),
+                submissions: 0,
+                room: session.room(),
+                closing: None,
+                last_replaced: None,
+            }),
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn metrics(&self) -> Metrics {
+        let state = self.state();
+        let queued = state.waiting.len();
+        let running = state.accepted.saturating_sub(queued);
+        drop(state);
+        self.totals.metrics(queued, running)
+    }
+
+    pub(super) fn last_replaced(&self) -> Option<Result<Replaced, Error>> {
+        self.state().last_replaced.clone()
+    }
+
+    /// What the context has room for, after the model was placed anew.
+    pub(super) fn replaced(&self, room: Option<Room>, outcome: Option<Result<Replaced, Error>>) {
+        let mut state = self.state();
+        state.room = room.unwrap_or(state.room);
+        let before = std::mem::replace(&mut state.last_replaced, outcome);
+        drop(state);
+        drop(before);
+    }
+
+    /// Takes no more requests.
+    pub(super) fn close(&self, how: Shutdown) {
+        let mut state = self.state();
+        let how = state.closing.map_or(how, |before| before.max(how));
+        state.closing = Some(how);
+        let refused = match how {
+            Shutdown::Finish => VecDeque::new(),
+            Shutdown::FinishBegun => {
+                let (begun, refused) = state.waiting.drain(..).partition(|it| it.has_begun);
+                state.waiting = begun;
+                refused
+            }
+            Shutdown::Cancel => std::mem::take(&mut state.waiting),
+        };
+        let submitters = std::mem::take(&mut state.submitters);
+        drop(state);
+        drop(refused);
+        for (_, waker) in submitters {
+            waker.wake();
+        }
+        self.bell.ring();
+    }
+
+    pub(super) fn closing(&self) -> Option<Shutdown> {
+        self.state().closing
+    }
+
+    /// Takes a text whose reader has gone out of the queue, or has the engine's thread look for it.
+    pub(super) fn forget(&self, arrival: u64) {
+        let mut state = self.state();
+        let at = state
+            .waiting
+            .iter()
+            .position(|it| it.text.arrival == arrival);
+        let forgotten = at.and_then(|at| state.waiting.remove(at));
+        drop(state);
+        drop(forgotten);
+        self.bell.ring();
+    }
+
+    /// Whether texts wait, those included whose readers are far behind.
+    pub(super) fn has_waiting(&self) -> bool {
+        !self.state().waiting.is_empty()
+    }
+
+    /// Takes the first text that can go on, if it may.
+    pub(super) fn take_if(&self, may: impl FnOnce(&Waiting) -> bool) -> Option<Waiting> {
+        let mut state = self.state();
+        let at = state.waiting.iter().position(Waiting::is_ready)?;
+        if !may(&state.waiting[at]) {
+            return None;
+        }
+        state.waiting.remove(at)
+    }
+
+    /// Puts a text back that had to make room.
+    pub(super) fn put_back(&self, waiting: Waiting) {
+        let mut state = self.state();
+        if state.closing == Some(Shutdown::Cancel) || waiting.text.answer.is_abandoned() {
+            // A reader that has gone did not find it here.
+            drop(state);
+            return;
+        }
+        let arrival = waiting.text.arrival;
+        let at = state
+            .waiting
+            .partition_point(|it| it.text.arrival < arrival);
+        state.waiting.insert(at, waiting);
+    }
+
+    /// Puts a request into the queue.
+    fn accept(self: &Arc<Self>, mut state: MutexGuard<'_, State>, checked: Checked) -> Answer {
+        let Checked {
+            mut sequence,
+            limit,
+            reuse,
+        } = checked;
+        let arrival = state.arrivals;
+        state.arrivals += 1;
+        state.accepted += 1;
+        // As `Text::id`.
+        sequence.id = SequenceId(arrival);
+        let statistics = sequence.statistics();
+        let writer = Waker::from(Arc::clone(&self.bell));
+        let (answer, receiver) = channel(self.ahead, writer);
+        state.waiting.push_back(Waiting {
+            text: Text {
+                arrival,
+                answer,
+                limit,
+                reuse,
+                is_paused: false,
+                generated: 0,
+                place: Place(Arc::clone(self)),
+            },
+            sequence,
+            since: Instant::now(),
+            has_begun: false,
+        });
+        // There may be more than one place.
+        call(state);
+        self.bell.ring();
+        Answer::new(receiver, Arc::clone(self), arrival, statistics)
+    }
+
+    /// Checks a request, and makes a text of it that holds nothing of the model.
+    fn check(&self, generate: Generate) -> Result<Checked, Error> {
+        let (model, spec) = generate.into_parts();
+        if !model.is(&self.model) {
+            return Err(Error::OtherModel);
+        }
+        let _held = self.held.read().unwrap_or_else(PoisonError::into_inner);
+        let vocab = model.native()?.vocab();
+        let capacity = self.state().room.each;
+        let reuse = spec.cache_prompt.unwrap_or(true);
+        let max_tokens = spec.limits.max_tokens;
+        let id = SequenceId(0);
+        let scales = model.scales(spec.lora.as_deref())?;
+        let matcher = spec.matcher(&model, &vocab)?;
+        let none = Vec::new();
+        let sequence = Sequence::checked(id, spec, none, scales, matcher, &vocab, capacity)?;
+        Ok(Checked {
+            limit: sequence.len().saturating_add(max_tokens),
+            sequence,
+            reuse,
+        })
+    }
+}
+
+/// A request that was found good.
+#[derive(Debug)]
+struct Checked {
+    sequence: Sequence,
+    limit: usize,
+    reuse: bool,
+}
+
+/// A request on its way into the queue of an [`Engine`](super::Engine): a future of its [`Answer`], for any runtime. Dropping it takes
+/// the request back.
+#[must_use = "nothing is queued unless it is awaited"]
+pub struct Submission {
+    shared: Arc<Shared>,
+    /// `None` once it is answered.
+    checked: Option<Result<Checked, Error>>,
+    /// Its number among those who wait for a place.
+    waits: Option<u64>,
+}
+
+impl Submission {
+    pub(super) fn new(shared: &Arc<Shared>, generate: Generate) -> Self {
+        Self {
+            checked: Some(shared.check(generate)),
+            shared: Arc::clone(shared),
+            waits: None,
+        }
+    }
+
+    /// Waits on this thread.
+    pub(super) fn wait(mut self) -> Result<Answer, Error> {
+        block_on(|context| Pin::new(&mut self).poll(context))
+    }
+
+    /// Does not wait.
+    pub(super) fn now(mut self) -> Result<Answer, Error> {
+        let mut context = Context::from_waker(Waker::noop());
+        match Pin::new(&mut self).poll(&mut context) {
+            Poll::Ready(answer) => answer,
+            Poll::Pending => Err(Error::QueueFull {
+                queue: self.shared.queue,
+            }),
+        }
+    }
+
+    /// Whether it may join the queue now. Otherwise it waits for its turn, and `waker` is woken then; the one before it is returned.
+    fn may_join(&mut self, state: &mut State, waker: &Waker) -> Result<(), Option<Waker>> {
+        let places = self.shared.queue.saturating_add(state.room.sequences);
+        let first = state.submitters.front().map(|(number, _)| *number);
+        // Those who have waited go first.
+        if state.accepted < places && first == self.waits {
+            self.leave_line(state);
+            return Ok(());
+        }
+        let Some(number) = self.waits else {
+            state.submissions += 1;
+            self.waits = Some(state.submissions);
+            let last = (state.submissions, waker.clone());
+            state.submitters.push_back(last);
+            return Err(None);
+        };
+        let mut submitters = state.submitters.iter_mut();
+        let found = submitters.find(|(waiting, _)| *waiting == number);
+        Err(found.map(|(_, before)| std::mem::replace(before, waker.clone())))
+    }
+
+    /// Waits no longer. What woke it is returned.
+    fn leave_line(&mut self, state: &mut State) -> Option<Waker> {
+        let number = self.waits.take()?;
+        let mut submitters = state.submitters.iter();
+        let at = submitters.position(|(waiting, _)| *waiting == number)?;
+        state.submitters.remove(at).map(|(_, waker)| waker)
+    }
+}
+
+impl Future for Submission {
+    type Output = Result<Answer, Error>;
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let this = self.get_mut();
+        let checked = match this.checked.take() {
+            Some(Ok(checked)) => checked,
+            Some(Err(error)) => return Poll::Ready(Err(error)),
+            None => return Poll::Ready(Err(Error::EngineEnded)),
+        };
+        let shared = Arc::clone(&this.shared);
+        let mut state = shared.state();
+        if state.closing.is_some() {
+            return Poll::Ready(Err(Error::EngineEnded));
+        }
+        match this.may_join(&mut state, context.waker()) {
+            Ok(()) => Poll::Ready(Ok(shared.accept(state, checked))),
+            Err(before) => {
+                drop(state);
+                drop(before);
+                this.checked = Some(Ok(checked));
+                Poll::Pending
+            }
+        }
+    }
+}
+
+impl Drop for Submission {
+    fn drop(&mut self) {
+        if self.waits.is_none() {
+            return;
+        }
+        let shared = Arc::clone(&self.shared);
+        let mut state = shared.state();
+        let waker = self.leave_line(&mut state);
+        call(state);
+        drop(waker);
+    }
+}
+
+impl fmt::Debug for Submission {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Submission").finish_non_exhaustive()
+    }
+}

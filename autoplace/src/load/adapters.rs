@@ -1,0 +1,210 @@
+//! What is added to a model when it is loaded: LoRA adapters and control vectors, from their files to the context that computes with
+//! them.
+
+use std::ops::RangeInclusive;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use llama_sys::{Context, LoraAdapter};
+use serde::{Deserialize, Serialize};
+
+use super::{Error, NativeProbe};
+use crate::gguf::Header;
+use crate::profile::{AdapterError, ControlVector, Lora, ModelProfile};
+
+/// A LoRA adapter of a model.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct Adapter {
+    /// What it is called when it is asked for.
+    pub name: String,
+    /// Its file.
+    pub path: PathBuf,
+    /// What it is multiplied by where nothing else is asked for.
+    pub scale: f32,
+}
+
+/// The files of all that is added to a model.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub(crate) struct AdapterFiles {
+    pub(super) lora: Vec<Adapter>,
+    /// Control vectors with what they are multiplied by; their sum counts.
+    pub(super) control_vectors: Vec<(PathBuf, f32)>,
+    /// The first and the last layer that they are added to.
+    pub(super) control_layers: Option<(u32, u32)>,
+}
+
+impl AdapterFiles {
+    /// Adds an adapter, which without a name is called as its file is.
+    pub(super) fn push(&mut self, name: Option<String>, path: &Path, scale: f32) {
+        let stem = || {
+            path.file_stem()
+                .map(|stem| stem.to_string_lossy().into_owned())
+        };
+        self.lora.push(Adapter {
+            name: name.or_else(stem).unwrap_or_default(),
+            path: path.to_owned(),
+            scale,
+        });
+    }
+
+    pub(super) fn limit_control_vectors(&mut self, layers: &RangeInclusive<u32>) {
+        self.control_layers = Some((*layers.start(), *layers.end()));
+    }
+
+    /// The profile of the model with all of them beside it. Reads every header, and touches nothing of llama.cpp's.
+    pub(super) fn beside(&self, mut profile: ModelProfile) -> Result<ModelProfile, AdapterError> {
+        for (index, adapter) in self.lora.iter().enumerate() {
+            if !adapter.scale.is_finite() {
+                return Err(AdapterError::Scale {
+                    name: adapter.name.clone(),
+                    scale: adapter.scale,
+                });
+            }
+            if self.lora[..index]
+                .iter()
+                .any(|other| other.name == adapter.name)
+            {
+                return Err(AdapterError::Twice {
+                    name: adapter.name.clone(),
+                });
+            }
+            let lora = Lora::from_header(&open(&adapter.path)?)?;
+            profile = profile.with_lora(&lora)?;
+        }
+        for (path, scale) in &self.control_vectors {
+            let name = || path.display().to_string();
+            if !scale.is_finite() {
+                return Err(AdapterError::Scale {
+                    name: name(),
+                    scale: *scale,
+                });
+            }
+            ControlVector::from_header(&open(path)?, &profile)?;
+            profile = profile.with_control_vector();
+        }
+        if let Some((first, last)) = self.control_layers
+            && (first == 0 || first > last)
+        {
+            return Err(AdapterError::Layers { first, last });
+        }
+        Ok(profile)
+    }
+
+    /// A probe of the model with all of them beside it.
+    pub(super) fn probe(&self, header: &Header) -> Result<NativeProbe, Error> {
+        let mut probe = NativeProbe::new(header)?;
+        for adapter in &self.lora {
+            probe = probe.lora(&adapter.path);
+        }
+        if !self.control_vectors.is_empty() {
+            probe = probe.control_vector();
+        }
+        Ok(probe)
+    }
+
+    /// Loads the adapters beside the model, and reads the control vectors.
+    pub(super) fn load(
+        &self,
+        native: &llama_sys::Model,
+        profile: &ModelProfile,
+    ) -> Result<Attached, Error> {
+        let mut direction = Vec::new();
+        for (path, scale) in &self.control_vectors {
+            ControlVector::from_header(&open(path)?, profile)?.add_to(&mut direction, *scale)?;
+        }
+        let lora = self.lora.iter().map(|adapter| {
+            let loaded = LoraAdapter::load(native, &adapter.path)?;
+            Ok((loaded, adapter.scale))
+        });
+        let (first, last) = self.control_layers.unwrap_or((1, u32::MAX));
+        Ok(Attached {
+            lora: lora.collect::<Result<_, llama_sys::Error>>()?,
+            direction,
+            layers: (first, last),
+        })
+    }
+}
+
+/// What each adapter of a model is multiplied by, in the order of [`Model::adapters`](super::Model::adapters). Cloning is cheap.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Scales(Arc<[f32]>);
+
+impl Default for Scales {
+    fn default() -> Self {
+        Self(Arc::new([]))
+    }
+}
+
+impl Scales {
+    /// Whether a context computes so.
+    pub(super) fn are_set(&self, context: &Context) -> bool {
+        let set = context.lora().iter().map(|(_, scale)| scale);
+        set.eq(self.0.iter())
+    }
+}
+
+impl AdapterFiles {
+    /// What each is multiplied by: as loaded, or where this is asked for, only those, of which the last counts.
+    pub(super) fn scales(&self, asked: Option<&[(String, f32)]>) -> Result<Scales, AdapterError> {
+        let Some(asked) = asked else {
+            return Ok(Scales(self.lora.iter().map(|one| one.scale).collect()));
+        };
+        let mut scales = vec![0.0; self.lora.len()];
+        for (name, scale) in asked {
+            let Some(index) = self.lora.iter().position(|one| one.name == *name) else {
+                return Err(AdapterError::NoSuchAdapter {
+                    name: name.clone(),
+                    present: self.lora.iter().map(|one| one.name.clone()).collect(),
+                });
+            };
+            if !scale.is_finite() {
+                return Err(AdapterError::Scale {
+                    name: name.clone(),
+                    scale: *scale,
+                });
+            }
+            scales[index] = *scale;
+        }
+        Ok(Scales(scales.into()))
+    }
+}
+
+/// The header of an adapter's file.
+fn open(path: &Path) -> Result<Header, AdapterError> {
+    Ok(Header::open(path)?)
+}
+
+/// What was added to a loaded model.
+#[derive(Debug, Clone)]
+pub(crate) struct Attached {
+    /// With what each is multiplied by where nothing else is asked for.
+    lora: Vec<(LoraAdapter, f32)>,
+    /// The sum of the control vectors, from layer 1 on.
+    direction: Vec<f32>,
+    layers: (u32, u32),
+}
+
+impl Attached {
+    /// The adapters at these scales.
+    pub(super) fn at(&self, scales: &Scales) -> Vec<(LoraAdapter, f32)> {
+        let adapters = self.lora.iter().zip(scales.0.iter());
+        adapters
+            .map(|((one, _), &scale)| (one.clone(), scale))
+            .collect()
+    }
+
+    /// How many adapters hold the model.
+    pub(super) const fn holders(&self) -> usize {
+        self.lora.len()
+    }
+
+    /// Makes a fresh context compute with all of them.
+    pub(super) fn attach(&self, context: &mut Context) -> Result<(), llama_sys::Error> {
+        if !self.direction.is_empty() {
+            let (first, last) = self.layers;
+            context.set_control_vector(&self.direction, first..=last)?;
+        }
+        context.set_lora(&self.lora)
+    }
+}

@@ -1,0 +1,159 @@
+//! An engine whose model is placed anew, or whose card fails, while texts run: on simulated cards.
+
+#![cfg(feature = "llama")]
+
+mod native_support;
+mod replace_support;
+mod sim_support;
+
+use std::thread;
+use std::time::{Duration, Instant};
+
+use autoplace::generate::{Answer, Engine, Error, Generate, Resumed};
+use autoplace::load::Replacement;
+use autoplace::machine::mib;
+use autoplace::plan::{Context, Request};
+use autoplace::{Model, llama_sys};
+use native_support::demo_path;
+use replace_support::{PROMPT, generations, load, plan, request};
+use sim_support::{alone, card};
+
+/// Long enough for the busiest machine.
+const LONG: Duration = Duration::from_secs(60);
+
+fn shared() -> Request {
+    request().n_seq_max(3).context(Context::Tokens(1536))
+}
+
+fn all(model: &Model) -> Vec<Generate> {
+    let prompts = [PROMPT, "In the beginning", "And it came to pass"];
+    let of = |(index, prompt): (usize, &&str)| generations(model, prompt, 120)[index % 2].clone();
+    prompts.iter().enumerate().map(of).collect()
+}
+
+#[track_caller]
+fn until(what: &str, mut holds: impl FnMut() -> bool) {
+    let begun = Instant::now();
+    while !holds() {
+        assert!(begun.elapsed() < LONG, "never {what}");
+        thread::yield_now();
+    }
+}
+
+#[test]
+fn texts_go_on_where_the_model_is_placed_anew() {
+    let _alone = alone();
+    let path = demo_path();
+    let _card = card(mib(64));
+    let plans = [0, 7, 3].map(|layers| plan(&path, &shared(), layers));
+    let model = load(&path, &shared(), 7);
+    let expected: Vec<String> = all(&model)
+        .into_iter()
+        .map(|it| it.text().unwrap())
+        .collect();
+    let engine = Engine::new(&model).unwrap();
+    let mut answers: Vec<Answer> = all(&model)
+        .into_iter()
+        .map(|it| engine.submit(it).unwrap())
+        .collect();
+    let mut texts = vec![String::new(); answers.len()];
+    for plan in plans {
+        let layers = plan.n_gpu_layers;
+        for (text, answer) in texts.iter_mut().zip(&mut answers) {
+            text.extend(answer.next().map(Result::unwrap));
+        }
+        model.request_replace(Replacement::By(Box::new(plan)));
+        until("placed anew", || {
+            let last = engine.last_replaced();
+            last.is_some_and(|last| last.unwrap().after.n_gpu_layers == layers)
+        });
+    }
+    for (text, answer) in texts.iter_mut().zip(answers) {
+        text.push_str(&answer.into_text().unwrap().0);
+    }
+    assert_eq!(texts, expected);
+    let last = engine.last_replaced().unwrap().unwrap();
+    assert_eq!(last.resumed, Resumed::Restored);
+    // It is as well while nobody generates.
+    let host = plan(&path, &shared(), 0);
+    model.request_replace(Replacement::By(Box::new(host)));
+    until("placed on the host", || model.placement().n_gpu_layers == 0);
+    let again = engine.submit(all(&model).remove(0)).unwrap();
+    assert_eq!(again.into_text().unwrap().0, expected[0]);
+}
+
+#[test]
+fn a_re_placement_that_is_refused_harms_nobody() {
+    let _alone = alone();
+    let path = demo_path();
+    let model = load(&path, &shared(), 0);
+    let expected = all(&model).remove(0).text().unwrap();
+    let engine = Engine::new(&model).unwrap();
+    let mut answer = engine.submit(all(&model).remove(0)).unwrap();
+    let mut text = answer.next().unwrap().unwrap();
+    let held = model.native().unwrap();
+    model.request_replace(Replacement::Anew);
+    until("refused", || engine.last_replaced().is_some());
+    let refused = engine.last_replaced().unwrap();
+    assert!(
+        matches!(refused, Err(Error::NativeHeld { .. })),
+        "{refused:?}"
+    );
+    drop(held);
+    text.push_str(&answer.into_text().unwrap().0);
+    assert_eq!(text, expected);
+}
+
+#[test]
+fn a_computation_that_fails_ends_the_texts_that_run_and_no_others() {
+    let _alone = alone();
+    let path = demo_path();
+    let card = card(mib(64));
+    let model = load(&path, &shared(), 7);
+    let expected = all(&model).remove(1).text().unwrap();
+    let engine = Engine::new(&model).unwrap();
+    let mut running: Vec<Answer> = all(&model)
+        .into_iter()
+        .map(|it| engine.submit(it.max_tokens(400)).unwrap())
+        .collect();
+    for answer in &mut running {
+        answer.next().unwrap().unwrap();
+    }
+    let waiting = engine.submit(all(&model).remove(1)).unwrap();
+    card.fail_graph(1);
+    for answer in running {
+        let failed = answer.into_text().map(drop);
+        let is_native = matches!(
+            failed,
+            Err(Error::Native(
+                llama_sys::Error::Decode { .. } | llama_sys::Error::Call { .. }
+            ))
+        );
+        assert!(is_native, "{failed:?}");
+    }
+    assert_eq!(waiting.into_text().unwrap().0, expected);
+}
+
+#[test]
+fn without_room_for_the_model_texts_end_and_requests_are_refused_until_it_is_loaded() {
+    let _alone = alone();
+    let path = demo_path();
+    let card = card(mib(64));
+    let onto_card = plan(&path, &shared(), 7);
+    let model = load(&path, &shared(), 0);
+    let expected = all(&model).remove(0).text().unwrap();
+    let engine = Engine::new(&model).unwrap();
+    let mut running = engine.submit(all(&model).remove(0)).unwrap();
+    running.next().unwrap().unwrap();
+    // The plan was made before somebody else took it all.
+    card.set_taken(mib(64));
+    model.request_replace(Replacement::By(Box::new(onto_card)));
+    let failed = running.into_text().map(drop);
+    assert!(failed.is_err(), "{failed:?}");
+    let refused = engine.submit(all(&model).remove(0)).map(drop);
+    assert!(matches!(refused, Err(Error::Load(_))), "{refused:?}");
+    card.set_taken(0);
+    model.replace(None).unwrap();
+    let answer = engine.submit(all(&model).remove(0)).unwrap();
+    assert_eq!(answer.into_text().unwrap().0, expected);
+}

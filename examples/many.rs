@@ -1,0 +1,151 @@
+//! Continues several prompts at once on one model, with a line of progress for each.
+//!
+//!     cargo run --release --example many -- -m model.gguf -n 64 "Once upon a time" "In the beginning"
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::{Arc, OnceLock};
+use std::thread;
+
+use anyhow::Context as _;
+use autoplace::Model;
+use autoplace::generate::{Answer, Engine, Shutdown, Statistics};
+use autoplace::plan::{Context, Request};
+use clap::Parser;
+use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
+
+const DEMO_MODEL: &str = concat!(
+    env!("CARGO_MANIFEST_DIR"),
+    "/model/autoplace-demo-q8_0.gguf"
+);
+
+const PROMPTS: [&str; 8] = [
+    "And the king said unto his servants,",
+    "In the beginning God created",
+    "And it came to pass in those days that",
+    "The first song of David, when he",
+    "Blessed is the man that",
+    "And Moses went up from the plains of Moab unto",
+    "Now these are the names of the children of",
+    "Praise ye the LORD,",
+];
+
+/// Continues several prompts at once with a local model, placed so that it fits.
+#[derive(Parser)]
+#[command(version, allow_negative_numbers = true)]
+struct Args {
+    /// GGUF file; of a split model, the first part
+    #[arg(short, long, value_name = "FILE", default_value = DEMO_MODEL, hide_default_value = true)]
+    model: PathBuf,
+    /// Texts to continue [default: eight of the demo's]
+    prompts: Vec<String>,
+    /// Tokens to generate at most, of each
+    #[arg(short, default_value_t = 48)]
+    n: usize,
+    /// Texts that run at once; the others wait
+    #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=64))]
+    at_once: u32,
+    /// Tokens of context of each text that runs
+    #[arg(long, value_name = "N", default_value_t = 512, value_parser = clap::value_parser!(u32).range(1..=1 << 20))]
+    ctx: u32,
+    /// Sampling temperature; 0 always takes the likeliest token
+    #[arg(long, default_value_t = 0.8)]
+    temp: f32,
+    /// Seed of the random choice [default: another one every time]
+    #[arg(long)]
+    seed: Option<u32>,
+}
+
+fn main() -> ExitCode {
+    let args = match Args::try_parse() {
+        Ok(args) => args,
+        Err(error) if !error.use_stderr() => error.exit(),
+        Err(error) => {
+            eprintln!("{}", error.to_string().lines().next().unwrap_or_default());
+            return ExitCode::from(2);
+        }
+    };
+    let interrupted = Arc::new(AtomicBool::new(false));
+    match run(args, &interrupted) {
+        _ if interrupted.load(Relaxed) => ExitCode::from(130),
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(mut args: Args, interrupted: &Arc<AtomicBool>) -> anyhow::Result<()> {
+    let flag = Arc::clone(interrupted);
+    let running: Arc<OnceLock<Engine>> = Arc::default();
+    let engine = Arc::clone(&running);
+    // The first one ends all texts, the second one everything.
+    let on_signal = move || match (flag.swap(true, Relaxed), engine.get()) {
+        (false, Some(engine)) => engine.close(Shutdown::Cancel),
+        (false, None) => {}
+        (true, _) => std::process::exit(130),
+    };
+    ctrlc::set_handler(on_signal).context("cannot listen for Ctrl-C")?;
+
+    let request = Request::new()
+        .n_seq_max(args.at_once)
+        .context(Context::Tokens(args.ctx * args.at_once));
+    let model = Model::builder(&args.model).request(request).load()?;
+    let engine = Engine::new(&model)?;
+    let engine = running.get_or_init(|| engine);
+
+    if args.prompts.is_empty() {
+        args.prompts = PROMPTS.map(String::from).to_vec();
+    }
+    // Nothing is drawn where nobody looks.
+    let bars = MultiProgress::new();
+    let style = ProgressStyle::with_template("{bar:24} {pos:>4} of {len}  {wide_msg}")?;
+    let outcomes = thread::scope(|scope| {
+        let mut readers = Vec::new();
+        for prompt in &args.prompts {
+            let mut generate = model.generate(prompt).max_tokens(args.n);
+            generate = generate.temperature(args.temp);
+            if let Some(seed) = args.seed {
+                generate = generate.seed(seed);
+            }
+            // Waits while the queue is full.
+            let answer = engine.submit(generate)?;
+            let bar = bars.add(ProgressBar::new(args.n as u64).with_style(style.clone()));
+            readers.push(scope.spawn(move || read(prompt, answer, &bar)));
+        }
+        let join = |reader: thread::ScopedJoinHandle<'_, _>| {
+            let outcome = reader
+                .join()
+                .map_err(|_| anyhow::anyhow!("a reader panicked"));
+            outcome?
+        };
+        readers
+            .into_iter()
+            .map(join)
+            .collect::<anyhow::Result<Vec<_>>>()
+    })?;
+    bars.clear()?;
+    for (prompt, (text, statistics)) in args.prompts.iter().zip(outcomes) {
+        println!("{prompt}{text}\n  [{statistics}]\n");
+    }
+    println!("{:?}", engine.metrics());
+    Ok(())
+}
+
+/// Reads an answer to its end, and shows how far it is.
+fn read(
+    prompt: &str,
+    mut answer: Answer,
+    bar: &ProgressBar,
+) -> anyhow::Result<(String, Statistics)> {
+    let mut text = String::new();
+    bar.set_message(prompt.to_owned());
+    while let Some(piece) = answer.next() {
+        text.push_str(&piece?);
+        bar.set_position(answer.statistics().generated_tokens as u64);
+    }
+    bar.finish();
+    Ok((text, answer.statistics()))
+}

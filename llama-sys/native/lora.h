@@ -1,0 +1,20 @@
+// LoRA adapters and control vectors as far as memory is concerned: what llama.cpp's account leaves out, and adapters of models
+// without data.
+#pragma once
+
+#include "ggml-backend.h"
+#include "llama.h"
+
+#include <map>
+
+// Bytes by buffer type.
+using buffer_bytes = std::map<ggml_backend_buffer_type_t, size_t>;
+
+// An adapter with sizes and no data, for a model without data: each pair lies where the real load would put it. Throws.
+llama_adapter_lora * lora_without_data(llama_model & model, const char * path);
+
+// What all adapters of the model hold, or without data would hold.
+buffer_bytes lora_bytes(const llama_model & model);
+
+// What a control vector takes in a context of this model (llama-adapter.cpp, `llama_adapter_cvec::init`).
+buffer_bytes control_vector_bytes(const llama_model & model);

@@ -1,0 +1,329 @@
+//! LoRA adapters and control vectors: what is added to a model's computation without a change of its weights.
+//!
+//! An adapter lies beside the weights that it changes, and belongs to one model. A context computes with a set of adapters at a time,
+//! for all of its sequences. What a cache holds was computed under the set of that time: llama.cpp neither knows nor forgets it.
+
+use std::ffi::CString;
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::ptr::{self, NonNull};
+use std::sync::Arc;
+
+use crate::backend::path_to_c;
+use crate::context::Context;
+use crate::device::Device;
+use crate::error::Error;
+use crate::memory::BufferUse;
+use crate::model::{Model, readable};
+use crate::{Token, raw, shim};
+
+/// A LoRA adapter of one model. Cloning is cheap; it is freed when the last clone and the last context that computes with it are
+/// dropped, and keeps its model until then.
+#[derive(Clone)]
+pub struct LoraAdapter {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    raw: NonNull<raw::llama_adapter_lora>,
+    path: PathBuf,
+    model: Model,
+}
+
+// SAFETY: after loading, llama.cpp only reads an adapter (llama-graph.cpp, `build_lora_mm`); the model's list of adapters is changed
+// under a lock that all who read it hold too (`Model::adapters`).
+unsafe impl Send for Inner {}
+// SAFETY: as above.
+unsafe impl Sync for Inner {}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        let _alone = self.model.change_adapters();
+        // SAFETY: made by shim_lora_load and freed once, before the model that the last field holds. Contexts that compute with it
+        // hold an Arc of this.
+        unsafe { raw::llama_adapter_lora_free(self.raw.as_ptr()) };
+    }
+}
+
+impl LoraAdapter {
+    /// Loads the adapter in a GGUF file, each of its tensors beside the weight that it changes; of a model without data
+    /// ([`Model::is_no_alloc`]) its sizes alone.
+    ///
+    /// Waits while contexts of this model compute. Contexts may be made before or after.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Unreadable`] for a path without a readable file; [`Error::AdapterLoad`] for one that is no LoRA adapter, or of another
+    /// model; [`Error::out_of_memory`] tells which allocation failed.
+    pub fn load(model: &Model, path: impl AsRef<Path>) -> Result<Self, Error> {
+        let path = path.as_ref();
+        readable(path)?;
+        let text = path_to_c(path)?;
+        // llama.cpp looks for the CPU's buffer types in ggml's registry.
+        let _unchanged = crate::sim::registry::reading();
+        let _alone = model.change_adapters();
+        let adapter = shim::accepted(
+            // SAFETY: the model is loaded, and nobody else reads its list of adapters; the path is NUL-terminated.
+            |error| unsafe { raw::shim_lora_load(model.as_ptr(), text.as_ptr(), error) },
+            |adapter| !adapter.is_null(),
+        );
+        let adapter = adapter.map_err(|failure| Error::AdapterLoad {
+            path: path.to_owned(),
+            failure: Box::new(failure),
+        })?;
+        let raw = NonNull::new(adapter).expect("accepted above");
+        Ok(Self {
+            inner: Arc::new(Inner {
+                raw,
+                path: path.to_owned(),
+                model: model.clone(),
+            }),
+        })
+    }
+
+    /// The file it was loaded from.
+    pub fn path(&self) -> &Path {
+        &self.inner.path
+    }
+
+    /// The model that it changes.
+    pub fn model(&self) -> &Model {
+        &self.inner.model
+    }
+
+    /// A value of the file's metadata, as text; `None` without that key, for a list, and for an adapter without data.
+    pub fn metadata(&self, key: &str) -> Option<String> {
+        let key = CString::new(key).ok()?;
+        let read = |buffer: *mut std::ffi::c_char, size| {
+            // SAFETY: the adapter lives, the key is NUL-terminated, and at most `size` bytes are written.
+            unsafe { raw::llama_adapter_meta_val_str(self.as_ptr(), key.as_ptr(), buffer, size) }
+        };
+        let length = usize::try_from(read(ptr::null_mut(), 0)).ok()?;
+        let mut buffer = vec![0_u8; length + 1];
+        read(buffer.as_mut_ptr().cast(), buffer.len());
+        buffer.truncate(length);
+        Some(String::from_utf8_lossy(&buffer).into_owned())
+    }
+
+    /// The tokens after which an activated adapter (aLoRA) takes effect; none for a plain one. llama.cpp computes with the adapter
+    /// wherever it is [set](Context::set_lora): whoever uses it looks for the tokens.
+    pub fn invocation_tokens(&self) -> Vec<Token> {
+        // SAFETY: the adapter lives; as many tokens lie there as it says.
+        unsafe {
+            let count = raw::llama_adapter_get_alora_n_invocation_tokens(self.as_ptr());
+            let tokens = raw::llama_adapter_get_alora_invocation_tokens(self.as_ptr());
+            match usize::try_from(count) {
+                Ok(count) if count > 0 && !tokens.is_null() => {
+                    std::slice::from_raw_parts(tokens, count).to_vec()
+                }
+                _ => Vec::new(),
+            }
+        }
+    }
+
+    fn as_ptr(&self) -> *mut raw::llama_adapter_lora {
+        self.inner.raw.as_ptr()
+    }
+}
+
+impl PartialEq for LoraAdapter {
+    /// Whether both are handles of one load.
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.inner, &other.inner)
+    }
+}
+
+impl Eq for LoraAdapter {}
+
+impl fmt::Debug for LoraAdapter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LoraAdapter")
+            .field("path", &self.inner.path)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Context {
+    /// Computes with these adapters from now on, each at its scale, and with no others. At scale 0 an adapter is left out.
+    ///
+    /// What is in the cache stays as it was computed. Where the set or a scale changes, llama.cpp frees its compute buffers and reserves
+    /// them anew, for a prompt of [`n_ubatch`](Self::n_ubatch) tokens and a token of each sequence
+    /// (llama-context.cpp, `sched_reserve`): what [`reserve`](Self::reserve) grew them to is gone.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::InvalidParameter`] for an adapter of another model, one that is there twice, and a scale that is no finite number;
+    /// nothing has changed then. [`Error::Call`] where the graph cannot be built with them or a buffer finds no room
+    /// ([`Error::out_of_memory`] says which); the context is unusable from then on.
+    pub fn set_lora(&mut self, adapters: &[(LoraAdapter, f32)]) -> Result<(), Error> {
+        self.check_usable()?;
+        for (index, (adapter, scale)) in adapters.iter().enumerate() {
+            let file = adapter.path().display();
+            if !adapter.model().is(self.model()) {
+                return Err(Error::parameter("adapters", file, "it is of another model"));
+            }
+            if adapters[..index].iter().any(|(other, _)| other == adapter) {
+                return Err(Error::parameter("adapters", file, "once per set"));
+            }
+            if !scale.is_finite() {
+                return Err(Error::parameter("scales", scale, "a finite number"));
+            }
+        }
+        let mut handles: Vec<_> = adapters.iter().map(|(one, _)| one.as_ptr()).collect();
+        let mut scales: Vec<f32> = adapters.iter().map(|&(_, scale)| scale).collect();
+        let model = self.model().clone();
+        let _unchanged = crate::sim::registry::reading();
+        let listed = model.adapters();
+        let set = shim::accepted(
+            // SAFETY: the context lives and is borrowed mutably; the adapters are of its model and kept below; both lists have the
+            // same length, and llama.cpp copies them.
+            |error| unsafe {
+                raw::shim_context_set_lora(
+                    self.as_ptr(),
+                    handles.as_mut_ptr(),
+                    scales.as_mut_ptr(),
+                    handles.len(),
+                    error,
+                )
+            },
+            |set| *set,
+        );
+        // Those before are let go of once llama.cpp has; where it may not have, they are kept beside.
+        let before = std::mem::replace(&mut self.lora, adapters.to_vec());
+        match set {
+            Ok(_) => {
+                // Freeing one changes the list.
+                drop(listed);
+                drop(before);
+                Ok(())
+            }
+            Err(failure) => {
+                self.lora.extend(before);
+                self.poison(&failure);
+                Err(Error::Call {
+                    what: "setting LoRA adapters",
+                    failure,
+                })
+            }
+        }
+    }
+
+    /// The adapters that it computes with, and their scales.
+    pub fn lora(&self) -> &[(LoraAdapter, f32)] {
+        &self.lora
+    }
+
+    /// Adds a vector to what leaves each of these layers, from now on and for all sequences; an empty one ends that.
+    ///
+    /// `data` has [`n_embd`](Model::n_embd) numbers for each layer from layer 1 on (layer 0 never has any); layers beyond it are left
+    /// alone, and so are those outside of `layers`. What is in the cache stays as it was computed. Takes memory of the context's own, for
+    /// all layers, when it is first set; compute buffers are reserved anew as by [`set_lora`](Self::set_lora).
+    ///
+    /// # Errors
+    ///
+    /// [`Error::InvalidParameter`] for data that is not so many whole layers, is no number somewhere, or a range without layers; nothing
+    /// has changed then. [`Error::Call`] where a buffer finds no room; the context is unusable from then on.
+    pub fn set_control_vector(
+        &mut self,
+        data: &[f32],
+        layers: std::ops::RangeInclusive<u32>,
+    ) -> Result<(), Error> {
+        self.check_usable()?;
+        if data.is_empty() && !self.control_vector {
+            return Ok(());
+        }
+        let model = self.model().clone();
+        let n_embd = model.n_embd().max(1) as usize;
+        let most = model.n_layer().saturating_sub(1) as usize;
+        if !data.len().is_multiple_of(n_embd) || data.len() / n_embd > most {
+            return Err(Error::parameter(
+                "len",
+                data.len(),
+                format!("{n_embd} numbers for each of at most {most} layers"),
+            ));
+        }
+        if let Some(number) = data.iter().find(|number| !number.is_finite()) {
+            return Err(Error::parameter("data", number, "finite numbers"));
+        }
+        let (first, last) = (*layers.start(), *layers.end());
+        if !data.is_empty() && (first == 0 || first > last) {
+            return Err(Error::parameter(
+                "layers",
+                format!("{first} to {last}"),
+                "from layer 1 on, the first not after the last",
+            ));
+        }
+        // Layers without data of their own keep what an earlier vector left there (llama-adapter.cpp, `apply`).
+        let mut whole = Vec::new();
+        if !data.is_empty() {
+            whole = data.to_vec();
+            whole.resize(most.saturating_mul(n_embd), 0.0);
+        }
+        let native = if whole.is_empty() {
+            ptr::null()
+        } else {
+            whole.as_ptr()
+        };
+        let signed = |n: u32| i32::try_from(n).unwrap_or(i32::MAX);
+        let _unchanged = crate::sim::registry::reading();
+        let _listed = model.adapters();
+        let set = shim::accepted(
+            // SAFETY: the context lives and is borrowed mutably; `whole` has `n_embd` numbers for each layer but the first, which
+            // llama.cpp copies; NULL ends the vector.
+            |error| unsafe {
+                raw::shim_context_set_control_vector(
+                    self.as_ptr(),
+                    native,
+                    whole.len(),
+                    signed(model.n_embd()),
+                    signed(first),
+                    signed(last),
+                    error,
+                )
+            },
+            |set| *set,
+        );
+        self.control_vector |= !data.is_empty();
+        set.map(drop).map_err(|failure| {
+            // Half made, it must not be set again (llama-adapter.cpp:32 asserts it).
+            self.poison(&failure);
+            Error::Call {
+                what: "setting a control vector",
+                failure,
+            }
+        })
+    }
+
+    /// What adapters of the model and a control vector hold: a row for each buffer type, in `adapters` alone.
+    pub(crate) fn adapter_rows(&self) -> Result<Vec<BufferUse>, Error> {
+        let _listed = self.model().adapters();
+        let rows = shim::checked(|error| {
+            // SAFETY: the model is loaded and its list of adapters stays as it is; the shim writes as many rows as there is room for,
+            // and returns 0 where it fails.
+            unsafe {
+                shim::list(|rows, room| {
+                    raw::shim_adapter_bytes(
+                        self.model().as_ptr(),
+                        self.control_vector,
+                        rows,
+                        room,
+                        error,
+                    )
+                })
+            }
+        })
+        .map_err(|failure| Error::Call {
+            what: "reading the memory of adapters",
+            failure,
+        })?;
+        let row = |row: &raw::shim_buffer_bytes| {
+            BufferUse::of_adapters(
+                row.buft,
+                Device::from_raw(row.device),
+                row.is_host,
+                row.bytes,
+            )
+        };
+        Ok(rows.iter().map(row).collect())
+    }
+}
