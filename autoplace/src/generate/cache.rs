@@ -238,6 +238,6 @@ pub(super) fn can_go_back(
     Ok(first == 0 || first.saturating_add(model.n_swa() as usize) <= keep)
 }
 
-fn common_prefix(a: &[Token], b: &[Token]) -> usize {
+pub(super) fn common_prefix(a: &[Token], b: &[Token]) -> usize {
     a.iter().zip(b).take_while(|(a, b)| a == b).count()
 }

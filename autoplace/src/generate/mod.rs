@@ -22,6 +22,7 @@ mod sampling;
 mod sequence;
 mod session;
 mod share;
+mod speculative;
 mod stats;
 mod stream;
 #[cfg(feature = "async")]
@@ -43,6 +44,7 @@ pub use prompt::Prompt;
 pub use replace::{Replaced, Resumed};
 pub use sampling::{Mirostat, SamplerKind, Sampling};
 pub use session::{End, FinishReason, Piece, SequenceId, Session};
+pub use speculative::{DraftsOff, Speculation};
 pub use stats::Statistics;
 pub(crate) use stream::LocalStream;
 #[cfg(feature = "async")]
@@ -55,6 +57,7 @@ use constraint::Matcher;
 use custom::Custom;
 use llama_sys::{Token, Vocab};
 use serde::{Deserialize, Serialize};
+use speculative::CustomDrafter;
 
 use crate::load::Model;
 use crate::worker;
@@ -86,6 +89,11 @@ pub(crate) struct Spec {
     constraint: Option<Constraint>,
     stops: Vec<String>,
     limits: Limits,
+    #[serde(default)]
+    speculation: Speculation,
+    /// Not for a worker.
+    #[serde(skip)]
+    drafter: Option<CustomDrafter>,
 }
 
 /// How far a text goes, and what of it is shown.
@@ -124,6 +132,8 @@ impl Model {
                     max_tokens: usize::MAX,
                     special: false,
                 },
+                speculation: Speculation::Off,
+                drafter: None,
             },
         }
     }
@@ -180,8 +190,12 @@ impl Generate {
     /// the model's worker process has died or cannot be started again.
     pub fn stream(self) -> Result<TokenStream, Error> {
         if self.model.is_elsewhere() {
-            if self.spec.custom.is_some() {
-                let what = "the choice of its tokens";
+            let own = match (&self.spec.custom, &self.spec.drafter) {
+                (Some(_), _) => Some("the choice of its tokens"),
+                (None, Some(_)) => Some("the guessing of its tokens"),
+                (None, None) => None,
+            };
+            if let Some(what) = own {
                 return Err(worker::Error::Elsewhere { what }.into());
             }
             return remote::RemoteStream::new(self.model, self.spec).map(TokenStream::from);

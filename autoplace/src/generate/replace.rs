@@ -12,6 +12,7 @@ use llama_sys::Context;
 use super::error::Error;
 use super::sequence::Sequence;
 use super::session::{Lent, Room, Session};
+use super::speculative::DraftModel;
 use crate::load::{Contents, Replacement};
 use crate::plan::Plan;
 
@@ -179,6 +180,7 @@ impl Session {
             }
         };
         let save_time = begun.elapsed();
+        self.draft = None;
         self.lent = None;
         Ok((saved, save_time))
     }
@@ -202,6 +204,8 @@ impl Session {
             Ok(resumed) => {
                 self.drop_saved();
                 self.cache.emptied();
+                let draft = self.model.slot().take_draft()?;
+                self.draft = draft.map(|it| DraftModel::new(it, self.abort.clone()));
                 self.lent = Some(Lent::new(context, &self.model.placement().context));
                 Ok(resumed)
             }

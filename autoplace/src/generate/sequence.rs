@@ -4,11 +4,12 @@ use std::time::Duration;
 
 use llama_sys::{Batch, Context, Model, SeqId, State, Token, Vocab};
 
-use super::cache::{Cache, Place};
+use super::cache::{Cache, Place, can_go_back};
 use super::choose::{Choice, Chooser};
 use super::constraint::Matcher;
 use super::error::Error;
 use super::session::{End, FinishReason, Piece, SequenceId};
+use super::speculative::{DraftModel, DraftsOff, Speculator};
 use super::stats::Statistics;
 use super::text::{Released, TextAssembler};
 use super::{Limits, Spec};
@@ -49,6 +50,10 @@ pub(super) struct Sequence {
     saved: Option<State>,
     text: TextAssembler,
     limits: Limits,
+    /// Guesses the tokens after the last one, if that was asked for.
+    speculator: Option<Speculator>,
+    /// Where in the batch its guess begins.
+    draft_at: i32,
     statistics: Statistics,
 }
 
@@ -91,6 +96,8 @@ impl Sequence {
             saved: None,
             text: TextAssembler::new(spec.stops),
             limits: spec.limits,
+            speculator: Speculator::new(spec.speculation, spec.drafter, capacity),
+            draft_at: 0,
             statistics,
         })
     }
@@ -297,6 +304,48 @@ impl Sequence {
         }
     }
 
+    /// Whether its next tokens are guessed.
+    pub(super) fn speculates(&self) -> bool {
+        self.speculator.is_some()
+    }
+
+    /// Whether the batch computes no more of it than the last token of an answer.
+    pub(super) fn is_steady(&self) -> bool {
+        self.queued <= 1 && !self.ends_prompt()
+    }
+
+    /// Adds a guess of the tokens after its last one to the batch, of `most` tokens at most. `off`: why there can be none.
+    pub(super) fn queue_draft(
+        &mut self,
+        batch: &mut Batch,
+        most: usize,
+        off: Option<DraftsOff>,
+        n_vocab: u32,
+        model: Option<&mut DraftModel>,
+    ) -> Result<usize, Error> {
+        let Some(speculator) = &mut self.speculator else {
+            return Ok(0);
+        };
+        self.statistics.drafts_off = off.or(speculator.off(model.is_some()));
+        // The last token of an answer is not computed, and each guess is followed by a token that is no guess.
+        let generated = self.statistics.generated_tokens;
+        let left = self.limits.max_tokens.saturating_sub(generated);
+        let most = most.min(left.saturating_sub(1));
+        // Those that an earlier process has chosen are no guesses.
+        let is_ahead = self.chosen == self.tokens.len();
+        if off.is_some() || self.output.is_none() || !is_ahead {
+            speculator.forget();
+            return Ok(0);
+        }
+        let draft = speculator.guess(self.seq, &self.tokens, most, n_vocab, model)?;
+        self.draft_at = batch.len() as i32;
+        self.statistics.drafted_tokens += draft.len();
+        for (position, &token) in (self.tokens.len()..).zip(draft) {
+            batch.add(token, position as i32, self.seq, true);
+        }
+        Ok(draft.len())
+    }
+
     /// Whether the batch computes the last token of the prompt.
     pub(super) fn ends_prompt(&self) -> bool {
         self.output.is_some() && self.statistics.first_token_latency.is_none()
@@ -337,6 +386,48 @@ impl Sequence {
             .chooser
             .choose_masked(context, output, &self.tokens, mask)?;
         Ok(Some(choice))
+    }
+
+    /// Whether the token that was chosen is the one that was guessed: then the next one can be chosen from what the batch has computed.
+    pub(super) fn accepts(&mut self, token: Token) -> bool {
+        let Some(speculator) = &mut self.speculator else {
+            return false;
+        };
+        let is_guessed = speculator.accepts(token);
+        if is_guessed {
+            self.computed += 1;
+            // What the guessed token gives.
+            self.output = Some(self.draft_at + speculator.accepted() as i32 - 1);
+            self.statistics.accepted_tokens += 1;
+        }
+        is_guessed
+    }
+
+    /// Has the context forget what was guessed wrongly.
+    pub(super) fn forget_draft(&mut self, context: &mut Context) -> Result<(), Error> {
+        let Some(speculator) = &self.speculator else {
+            return Ok(());
+        };
+        let (drafted, accepted) = (speculator.drafted(), speculator.accepted());
+        if drafted == accepted {
+            return Ok(());
+        }
+        let held = self.computed + drafted - accepted;
+        let keep = self.computed as i32;
+        let went_back = can_go_back(context, self.seq, held, self.computed)?
+            && context.kv_seq_remove(self.seq, keep..i32::MAX)?;
+        if !went_back {
+            context.kv_seq_remove(self.seq, 0..i32::MAX)?;
+            self.compute_again();
+        }
+        Ok(())
+    }
+
+    /// Takes note of the time of a step in which only generated tokens were computed, this many of its own.
+    pub(super) fn step_took(&mut self, took: Duration, tokens: usize) {
+        if let Some(speculator) = &mut self.speculator {
+            speculator.took(took, tokens);
+        }
     }
 
     /// Takes the token that was chosen, so long after its batch was computed, and makes text of it. `full`: there is no place for the

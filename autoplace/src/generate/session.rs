@@ -12,6 +12,7 @@ use super::logprobs::TokenLogprobs;
 use super::replace::Replaced;
 use super::sequence::Sequence;
 use super::share::{Asking, share};
+use super::speculative::{self, DraftModel};
 use super::stats::Statistics;
 use super::turns::Turns;
 use crate::load::{ContextSlot, Model, Pulse};
@@ -95,6 +96,8 @@ pub struct Session {
     pub(super) sequences: Vec<Sequence>,
     /// What the context holds besides.
     pub(super) cache: Cache,
+    /// What drafts for the model, if it is loaded.
+    pub(super) draft: Option<DraftModel>,
     pub(super) abort: AbortHandle,
     pub(super) last_replaced: Option<Result<Replaced, Error>>,
     /// How much of prompts a step computes.
@@ -204,6 +207,10 @@ impl Model {
         }
         Ok(Session {
             model: self.clone(),
+            draft: self
+                .slot()
+                .take_draft()?
+                .map(|it| DraftModel::new(it, context.abort_handle())),
             abort: context.abort_handle(),
             lent: Some(Lent::new(context, &self.placement().context)),
             sequences: Vec::new(),
@@ -262,8 +269,9 @@ impl Session {
         Ok(id)
     }
 
-    /// Computes one batch and returns what it adds to the texts: a piece for each that runs, but for those whose prompt is not done. Of
-    /// long prompts, a batch holds as many tokens as the other texts leave of `n_batch`, shared out evenly.
+    /// Computes one batch and returns what it adds to the texts: a piece for each that runs, but for those whose prompt is not done, and one
+    /// more for each [guess](Generate::speculate) that came true. Of long prompts, a batch holds as many tokens as the other texts leave
+    /// of `n_batch`, shared out evenly.
     ///
     /// Texts end by themselves: the last piece says so, and the text is no longer in the session.
     ///
@@ -288,6 +296,7 @@ impl Session {
                 lent,
                 sequences: &mut self.sequences,
                 cache: &mut self.cache,
+                draft: self.draft.as_mut(),
                 prompt_chunk: self.prompt_chunk,
                 batch: &mut self.batch,
                 asking: &mut self.asking,
@@ -359,6 +368,9 @@ impl Drop for Session {
             sequence.leave(&mut cache);
         }
         let slot = self.model.slot();
+        if let Some(draft) = self.draft.take() {
+            slot.give_back_draft(draft.into_inner());
+        }
         slot.give_back(lent.context, cache.into_contents());
     }
 }
@@ -368,6 +380,7 @@ struct Turn<'a> {
     lent: &'a mut Lent,
     sequences: &'a mut Vec<Sequence>,
     cache: &'a mut Cache,
+    draft: Option<&'a mut DraftModel>,
     prompt_chunk: PromptChunk,
     batch: &'a mut Batch,
     asking: &'a mut Vec<Asking>,
@@ -388,10 +401,13 @@ impl Turn<'_> {
             return Ok(());
         }
         let begun = Instant::now();
-        self.compute()?;
+        let is_steady = self.compute()?;
         let computed = begun.elapsed();
         let alone = self.alone();
         self.choose(begun, computed)?;
+        if is_steady {
+            self.learn(begun.elapsed());
+        }
         if let (Some((depth, before)), [only]) = (alone, &**self.sequences) {
             let took = only.statistics().generation_time.saturating_sub(before);
             self.pulse.token(took, depth);
@@ -448,16 +464,20 @@ impl Turn<'_> {
         Ok(())
     }
 
-    /// Computes the next tokens of every text whose turn it is.
-    fn compute(&mut self) -> Result<(), Error> {
+    /// Computes the next tokens of every text whose turn it is. Returns whether guesses are to be judged by the time that it takes.
+    fn compute(&mut self) -> Result<bool, Error> {
         self.fill()?;
         if self.batch.is_empty() {
-            return Ok(());
+            return Ok(false);
         }
+        let queued = self.batch.len();
+        let model = self.draft.as_deref_mut();
+        let is_steady = speculative::draft(self.lent, model, self.sequences, self.batch)?;
         let context = &mut self.lent.context;
         if context.kv_unified() {
             // What idle texts have left lies in the same cells.
-            let wanted: usize = self.sequences.iter().map(Sequence::len).sum();
+            let drafted = self.batch.len() - queued;
+            let wanted: usize = self.sequences.iter().map(Sequence::len).sum::<usize>() + drafted;
             let all = self.lent.room.all;
             self.cache.make_room(context, all.saturating_sub(wanted))?;
         }
@@ -472,10 +492,11 @@ impl Turn<'_> {
         if self.sequences.iter().any(Sequence::ends_prompt) {
             context.synchronize()?;
         }
-        Ok(())
+        Ok(is_steady)
     }
 
-    /// Chooses the next token of every text of which all is computed. `computed`: how long that took from `begun` on.
+    /// Chooses the next token of every text of which all is computed, and those after it as long as they were guessed. `computed`: how long
+    /// that took from `begun` on.
     fn choose(&mut self, begun: Instant, computed: Duration) -> Result<(), Error> {
         let Lent {
             context,
@@ -485,16 +506,36 @@ impl Turn<'_> {
         let mut used: usize = self.sequences.iter().map(Sequence::len).sum();
         for sequence in self.sequences.iter_mut().filter(|it| it.is_queued()) {
             sequence.computed(computed);
-            let Some(choice) = sequence.choose(context)? else {
-                continue;
-            };
-            let took = begun.elapsed().saturating_sub(computed);
-            let full = sequence.len() >= room.each || used >= room.all;
-            let piece = sequence.take(choice, took, vocab, full)?;
-            used += usize::from(piece.end.is_none());
-            self.pieces.push(piece);
+            let mut told = computed;
+            while let Some(choice) = sequence.choose(context)? {
+                let token = choice.token;
+                let now = begun.elapsed();
+                let took = now.saturating_sub(told);
+                told = now;
+                let full = sequence.len() >= room.each || used >= room.all;
+                let piece = sequence.take(choice, took, vocab, full)?;
+                let goes_on = piece.end.is_none();
+                used += usize::from(goes_on);
+                self.pieces.push(piece);
+                if !goes_on || !sequence.accepts(token) {
+                    break;
+                }
+            }
+            sequence.forget_draft(context)?;
         }
         Ok(())
+    }
+
+    /// Tells every text what the step took, and how many tokens it gave to it.
+    fn learn(&mut self, took: Duration) {
+        for sequence in self.sequences.iter_mut() {
+            let of_it = |piece: &&Piece| piece.sequence == sequence.id;
+            let tokens = self.pieces.iter().filter(of_it).count();
+            // None where it was not its turn.
+            if tokens > 0 {
+                sequence.step_took(took, tokens);
+            }
+        }
     }
 
     /// Takes the texts that have ended out of the session. What the context holds of them stays.

@@ -5,6 +5,8 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use super::DraftsOff;
+
 /// Times and counts of one generation, in llama-bench's terms: pp is prompt processing, tg text generation.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 #[non_exhaustive]
@@ -29,6 +31,15 @@ pub struct Statistics {
     pub queue_time: Duration,
     /// The seed in use; `None` when nothing is left to chance.
     pub seed: Option<u32>,
+    /// Tokens that were [guessed](super::Generate::speculate), and computed with those that were known.
+    #[serde(default)]
+    pub drafted_tokens: usize,
+    /// How many of them were then chosen.
+    #[serde(default)]
+    pub accepted_tokens: usize,
+    /// Why none are guessed at the moment, though that was asked for.
+    #[serde(default)]
+    pub drafts_off: Option<DraftsOff>,
 }
 
 impl Statistics {
@@ -38,6 +49,14 @@ impl Statistics {
             self.prompt_tokens.saturating_sub(self.cached_tokens),
             self.prompt_time,
         )
+    }
+
+    /// The share of the guessed tokens that were chosen; 0.0 before the first guess.
+    pub fn acceptance_rate(&self) -> f64 {
+        match self.drafted_tokens {
+            0 => 0.0,
+            drafted => self.accepted_tokens as f64 / drafted as f64,
+        }
     }
 
     /// Text generation, in tokens per second; 0.0 before the second token, since the first one's logits come with the prompt.
@@ -68,6 +87,13 @@ impl fmt::Display for Statistics {
                 f,
                 "; first token after {:.0} ms",
                 latency.as_secs_f64() * 1e3
+            )?;
+        }
+        if self.drafted_tokens > 0 {
+            write!(
+                f,
+                "; {} of {} guessed tokens accepted",
+                self.accepted_tokens, self.drafted_tokens
             )?;
         }
         Ok(())

@@ -114,15 +114,17 @@ impl LocalStream {
                 self.limit = (!end.meets_constraint).then_some(end.reason);
                 end.statistics
             }
-            None => self.session.statistics(piece.sequence).unwrap_or_default(),
+            // It has ended already where that is in a piece that was not asked for yet.
+            None => (self.session.statistics(piece.sequence)).unwrap_or(self.statistics),
         };
         if let Some(text) = &mut self.text {
             text.push_str(&piece.text);
         }
         // A token that ends the generation is not one of the text.
-        if self.statistics.generated_tokens > self.tokens.len() {
+        if self.finished != Some(FinishReason::EndOfGeneration) {
             self.tokens.extend(piece.token);
         }
+        self.statistics.generated_tokens = self.tokens.len();
     }
 }
 

@@ -3,7 +3,8 @@
 use super::{Error, Model};
 use crate::gguf::Header;
 use crate::machine::Machine;
-use crate::memory::Footprint;
+use crate::memory::companion::Role;
+use crate::memory::{CompanionBytes, Footprint};
 use crate::plan::Plan;
 use crate::profile::ModelProfile;
 
@@ -65,24 +66,43 @@ impl Model {
             return machine;
         }
         let (plan, allocated) = (self.placement(), self.allocated());
+        let draft = self.draft_bytes(&plan);
         for (placement, held) in plan.gpus().zip(&allocated.gpus) {
+            let beside = if placement.companions > 0 {
+                draft.gpu.total()
+            } else {
+                0
+            };
             let gpu = machine
                 .gpus
                 .iter_mut()
                 .find(|gpu| gpu.device == placement.device);
             if let Some(gpu) = gpu {
-                gpu.free = with(gpu.free, held.total(), gpu.total);
+                let held = held.total().saturating_add(beside);
+                gpu.free = with(gpu.free, held, gpu.total);
             }
         }
         // A mapped file is in the page cache, which counts as available already.
         let mapped = plan.context.mmap;
-        let held = Footprint {
-            weights: if mapped { 0 } else { allocated.host.weights },
-            ..allocated.host
+        let unmapped = |held: Footprint| Footprint {
+            weights: if mapped { 0 } else { held.weights },
+            ..held
         };
+        let held = unmapped(allocated.host);
         let host = &mut machine.host;
-        host.available = with(host.available, held.total(), host.total);
+        let held = held.total().saturating_add(unmapped(draft.host).total());
+        host.available = with(host.available, held, host.total);
         machine
+    }
+
+    /// What the draft takes that is loaded beside this model, by its plan.
+    fn draft_bytes(&self, plan: &Plan) -> CompanionBytes {
+        let is_loaded = self.recipe().draft.is_some();
+        let drafts = plan
+            .companions
+            .iter()
+            .filter(|one| is_loaded && one.role == Role::Draft);
+        drafts.map(|draft| draft.bytes).next().unwrap_or_default()
     }
 }
 

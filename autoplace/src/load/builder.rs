@@ -36,6 +36,7 @@ impl ModelBuilder {
         Self {
             recipe: Recipe {
                 path: path.to_owned(),
+                draft: None,
                 request: Request::new(),
                 adapters: AdapterFiles::default(),
                 machine: None,
@@ -78,6 +79,20 @@ impl ModelBuilder {
     pub fn batch(mut self, n_ubatch: u32) -> Self {
         let n_batch = self.recipe.request.params.n_batch.max(n_ubatch);
         self.recipe.request = self.recipe.request.n_ubatch(n_ubatch).n_batch(n_batch);
+        self
+    }
+
+    /// Loads a small model beside this one that [drafts](crate::generate::Speculation::DraftModel) for it. The plan leaves room for it, on a
+    /// GPU where it can; it is released and loaded anew with the model. It must have the same vocabulary. Where no
+    /// [`draft_max`](Self::draft_max) is stated, it is 8.
+    pub fn draft(mut self, path: impl Into<PathBuf>) -> Self {
+        self.recipe.draft = Some(path.into());
+        self
+    }
+
+    /// Tokens of each sequence that may be [guessed](crate::generate::Generate::speculate) at once. Default: none.
+    pub fn draft_max(mut self, tokens: u32) -> Self {
+        self.recipe.request.draft_max = tokens;
         self
     }
 

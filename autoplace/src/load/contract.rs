@@ -82,7 +82,8 @@ impl<'a> Contract<'a> {
             let carried_out = self
                 .recipe
                 .carry_out(&prepared, &self.profile, &self.progress);
-            match carried_out.and_then(|loaded| self.judged(loaded, &prepared)) {
+            let judged = carried_out.and_then(|loaded| self.judged(loaded, &prepared));
+            match judged.and_then(|loaded| self.beside(loaded, &prepared)) {
                 Ok(loaded) => return Ok(self.told(loaded)),
                 Err(failure) => self.back_off(&prepared, *failure)?,
             }
@@ -216,6 +217,19 @@ impl<'a> Contract<'a> {
         let mut failure = Failure::other(Stage::Verify, error);
         failure.lacks_memory = lacks_memory;
         Err(failure)
+    }
+
+    /// Loads what belongs beside the model.
+    fn beside(&mut self, loaded: Loaded, prepared: &Prepared) -> Result<Loaded, Box<Failure>> {
+        let added = self.recipe.add_draft(loaded, prepared, &self.progress);
+        added.inspect_err(|failure| {
+            if let Error::Difference {
+                device, difference, ..
+            } = &failure.error
+            {
+                (self.taught).took_more(&prepared.plan, device, *difference);
+            }
+        })
     }
 
     /// Notes a failure down, and what it taught. An error where it ends the load.

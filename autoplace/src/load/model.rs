@@ -114,6 +114,7 @@ impl Model {
         let Loaded {
             native: model,
             context,
+            draft,
             params,
             attached,
             placed,
@@ -126,7 +127,7 @@ impl Model {
         Self {
             inner: Arc::new(Inner {
                 recipe,
-                slot: ContextSlot::new(native, context),
+                slot: ContextSlot::new(native, context, draft),
                 remote: None,
                 placed: RwLock::new(Arc::new(placed)),
                 requested: Requested::default(),
@@ -339,15 +340,17 @@ impl Model {
         let Loaded {
             native: model,
             context,
+            draft,
             params,
             attached,
             placed,
         } = loaded;
-        slot.refill(Native {
+        let native = Native {
             model,
             params,
             attached,
-        });
+        };
+        slot.refill(native, draft);
         *self.placed_mut() = Arc::new(placed);
         self.pulse().placed_anew();
         Ok(context)

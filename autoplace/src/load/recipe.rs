@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use super::adapters::{AdapterFiles, Attached};
 use super::attempt::Stage;
 use super::devices::{by_name, detect};
+use super::draft::Draft;
 use super::headroom::{LoadReadings, Work, free};
 use super::lease::Leases;
 use super::model::Placed;
@@ -22,10 +23,16 @@ use crate::memory::Footprints;
 use crate::plan::{GpuLayers, Plan, Planner, Request};
 use crate::profile::ModelProfile;
 
+/// Tokens that a draft may draft at once, where nobody says how many.
+const DRAFT_MAX: u32 = 8;
+
 /// How a model is loaded.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Recipe {
     pub(super) path: PathBuf,
+    /// A model that drafts for it.
+    #[serde(default)]
+    pub(super) draft: Option<PathBuf>,
     pub(super) request: Request,
     /// What is added to the model.
     pub(super) adapters: AdapterFiles,
@@ -74,6 +81,7 @@ impl Prepared {
 pub(super) struct Loaded {
     pub(super) native: llama_sys::Model,
     pub(super) context: Context,
+    pub(super) draft: Option<Draft>,
     pub(super) params: llama_sys::ContextParams,
     pub(super) attached: Attached,
     pub(super) placed: Placed,
@@ -112,9 +120,21 @@ impl Recipe {
         profile: &ModelProfile,
         machine: &Machine,
     ) -> Result<Plan, Error> {
-        Ok(Planner::new(profile, machine)
-            .request(self.request.clone())
-            .plan_probed(&self.adapters.probe(header)?)?)
+        let mut request = self.request.clone();
+        let companion = self.companion(header)?;
+        if companion.is_some() && request.draft_max == 0 {
+            request.draft_max = DRAFT_MAX;
+        }
+        let mut planner = Planner::new(profile, machine).request(request);
+        if let Some(companion) = companion {
+            planner = planner.beside(companion);
+        }
+        Ok(planner.plan_probed(&self.adapters.probe(header)?)?)
+    }
+
+    /// Threads for what the CPU of this machine computes.
+    pub(super) fn threads_on(&self, machine: &Machine) -> u32 {
+        self.threads.unwrap_or_else(|| default_threads(machine))
     }
 
     /// Carries a plan out: looks whether it still fits, loads, makes the context, warms up. What was taken is yet to be judged.
@@ -167,7 +187,7 @@ impl Recipe {
             }
             Err(error) => return Err(Failure::other(Stage::Weights, error)),
         };
-        let threads = self.threads.unwrap_or_else(|| default_threads(machine));
+        let threads = self.threads_on(machine);
         let params = llama_sys::ContextParams {
             n_threads: Some(threads),
             n_threads_batch: Some(threads),
@@ -198,6 +218,7 @@ impl Recipe {
         Ok(Loaded {
             native,
             context,
+            draft: None,
             params,
             attached,
             placed,
@@ -218,7 +239,7 @@ impl Failure {
     }
 
     /// One of llama.cpp's, all of whose load has been freed. `free` was before that.
-    fn of(
+    pub(super) fn of(
         stage: Stage,
         error: llama_sys::Error,
         free: Vec<Option<u64>>,

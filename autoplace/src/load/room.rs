@@ -40,7 +40,7 @@ pub(super) fn explain(error: llama_sys::Error, plan: &Plan, devices: &[Device]) 
 fn lack(gpu: &Placement, device: &Device) -> Option<Error> {
     // A total of 0 is how ggml says "unknown".
     let DeviceMemory { free, .. } = device.memory().ok().filter(|memory| memory.total > 0)?;
-    let needed = gpu.footprint.total();
+    let needed = gpu.footprint.total().saturating_add(gpu.companions);
     (needed > free).then(|| Error::OutOfMemory {
         device: device.name(),
         name: gpu.name.clone(),

@@ -5,6 +5,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use llama_sys::{Context, ContextParams, Model, SeqId, Token};
 
 use super::adapters::{Attached, Scales};
+use super::draft::Draft;
 use super::{Error, warm_up};
 
 /// Holds the model underneath, and its context while nobody uses it.
@@ -25,6 +26,8 @@ struct Held {
     /// The model, and what its context is made with; `None` after a re-placement that failed.
     native: Option<Native>,
     context: State,
+    /// The draft while nobody uses it.
+    draft: Option<Draft>,
 }
 
 /// A model, and what its context is made with.
@@ -63,11 +66,12 @@ pub(crate) struct Remembered {
 }
 
 impl ContextSlot {
-    pub(super) fn new(native: Native, context: Context) -> Self {
+    pub(super) fn new(native: Native, context: Context, draft: Option<Draft>) -> Self {
         Self {
             held: Mutex::new(Held {
                 native: Some(native),
                 context: State::Ready(context, Contents::Unknown),
+                draft,
             }),
         }
     }
@@ -78,6 +82,7 @@ impl ContextSlot {
             held: Mutex::new(Held {
                 native: None,
                 context: State::Missing,
+                draft: None,
             }),
         }
     }
@@ -164,16 +169,29 @@ impl ContextSlot {
         self.held().context = State::Ready(context, contents);
     }
 
+    /// Lends the draft, if there is one, to whoever has the context.
+    pub(crate) fn take_draft(&self) -> Result<Option<Draft>, Error> {
+        let draft = self.held().draft.take();
+        draft.map(Draft::usable).transpose()
+    }
+
+    /// Takes the draft back.
+    pub(crate) fn give_back_draft(&self, draft: Draft) {
+        self.held().draft = Some(draft);
+    }
+
     /// Lets go of the model underneath, whose context was lent and is no more. Nothing can be lent until it is refilled.
     pub(super) fn release(&self) {
         let mut held = self.held();
         held.native = None;
+        held.draft = None;
         held.context = State::Missing;
     }
 
     /// Takes another model; its context is lent.
-    pub(super) fn refill(&self, native: Native) {
+    pub(super) fn refill(&self, native: Native, draft: Option<Draft>) {
         let mut held = self.held();
+        held.draft = draft;
         held.native = Some(native);
         held.context = State::Lent;
     }

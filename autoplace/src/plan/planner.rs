@@ -149,7 +149,9 @@ impl<'a> Planner<'a> {
         }
         if params.n_outputs_max > 0 {
             // A token of every sequence may ask for its logits in one batch; one more than stated ends the process.
-            params.n_outputs_max = params.n_outputs_max.max(params.n_seq_max);
+            let each = self.request.draft_max.saturating_add(1);
+            let all = params.n_seq_max.saturating_mul(each).min(params.n_batch);
+            params.n_outputs_max = params.n_outputs_max.max(params.n_seq_max).max(all);
         }
         params
     }

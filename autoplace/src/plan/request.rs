@@ -145,6 +145,10 @@ pub struct Request {
     pub min_ubatch: Option<u32>,
     /// The tokens before the one whose generation is to be fast. `None` is half the context, the mean of a session that fills it.
     pub depth: Option<u32>,
+    /// Tokens of each sequence that may be guessed and computed together with its last one: speculative decoding. The context has an output
+    /// for each, whose logits take memory.
+    #[serde(default)]
+    pub draft_max: u32,
     /// Everything else, under llama.cpp's names and with its defaults. Its `n_ctx` is set by `context`.
     pub params: ContextParams,
 }
@@ -169,6 +173,7 @@ impl Request {
             host_parts: HostParts::Experts,
             min_ubatch: None,
             depth: None,
+            draft_max: 0,
             params: ContextParams::default(),
         }
     }
@@ -283,6 +288,13 @@ impl Request {
     #[must_use]
     pub const fn n_outputs_max(mut self, rows: u32) -> Self {
         self.params.n_outputs_max = rows;
+        self
+    }
+
+    /// Sets the tokens of each sequence that may be guessed at once (0).
+    #[must_use]
+    pub const fn draft_max(mut self, tokens: u32) -> Self {
+        self.draft_max = tokens;
         self
     }
 

@@ -1,0 +1,135 @@
+//! What a text knows of its guesses: where they come from, what was guessed for this step, how much of it has come true.
+
+use std::time::Duration;
+
+use llama_sys::{SeqId, Token};
+
+use super::gate::Gate;
+use super::lookup::Lookup;
+use super::{CustomDrafter, DraftModel, DraftsOff, Speculation};
+use crate::generate::error::Error;
+
+/// The guesses of one text.
+#[derive(Debug, Clone)]
+pub(in crate::generate) struct Speculator {
+    drafter: Drafter,
+    gate: Gate,
+    /// Tokens that are guessed at once at most.
+    draft_max: usize,
+    /// The guess of this step.
+    draft: Vec<Token>,
+    /// Tokens at its beginning that were chosen.
+    accepted: usize,
+}
+
+#[derive(Debug, Clone)]
+enum Drafter {
+    Lookup(Lookup),
+    Custom(CustomDrafter),
+    Model { p_min: f32 },
+}
+
+impl Speculator {
+    /// As a generation asks for it, of a text that has room for `capacity` tokens; `None` for nothing.
+    pub(in crate::generate) fn new(
+        speculation: Speculation,
+        custom: Option<CustomDrafter>,
+        capacity: usize,
+    ) -> Option<Self> {
+        let (drafter, draft_max) = match (custom, speculation) {
+            // As many as the context was planned for.
+            (Some(custom), _) => (Drafter::Custom(custom), capacity),
+            (None, Speculation::Off) => return None,
+            (
+                None,
+                Speculation::PromptLookup {
+                    ngram_max,
+                    ngram_min,
+                    draft_max,
+                },
+            ) => {
+                let lookup = Lookup::new(ngram_max, ngram_min, capacity);
+                (Drafter::Lookup(lookup), draft_max as usize)
+            }
+            (None, Speculation::DraftModel { draft_max, p_min }) => {
+                (Drafter::Model { p_min }, draft_max as usize)
+            }
+        };
+        Some(Self {
+            drafter,
+            gate: Gate::new(),
+            draft_max,
+            draft: Vec::with_capacity(draft_max.min(64)),
+            accepted: 0,
+        })
+    }
+
+    /// Guesses up to `most` tokens of a vocabulary of `n_vocab` that follow `tokens` in a sequence, if that pays. Returns them.
+    pub(in crate::generate) fn guess(
+        &mut self,
+        seq: SeqId,
+        tokens: &[Token],
+        most: usize,
+        n_vocab: u32,
+        model: Option<&mut DraftModel>,
+    ) -> Result<&[Token], Error> {
+        self.forget();
+        let most = most.min(self.draft_max);
+        if most > 0 && self.gate.is_open() {
+            match &mut self.drafter {
+                Drafter::Lookup(lookup) => lookup.draft(tokens, most, &mut self.draft),
+                Drafter::Custom(custom) => custom.draft(tokens, &mut self.draft),
+                Drafter::Model { p_min } => {
+                    if let Some(model) = model {
+                        model.draft(seq, tokens, most, *p_min, &mut self.draft)?;
+                    }
+                }
+            }
+            let is_known = |token: &Token| u32::try_from(*token).is_ok_and(|it| it < n_vocab);
+            let known = self.draft.iter().take(most).take_while(|it| is_known(it));
+            let known = known.count();
+            self.draft.truncate(known);
+        }
+        Ok(&self.draft)
+    }
+
+    /// Has no guess for the step that comes.
+    pub(in crate::generate) fn forget(&mut self) {
+        self.draft.clear();
+        self.accepted = 0;
+    }
+
+    /// Tokens that were guessed for this step.
+    pub(in crate::generate) fn drafted(&self) -> usize {
+        self.draft.len()
+    }
+
+    /// Whether the token that was chosen is the next of the guess.
+    pub(in crate::generate) fn accepts(&mut self, token: Token) -> bool {
+        let is_next = self.draft.get(self.accepted) == Some(&token);
+        self.accepted += usize::from(is_next);
+        is_next
+    }
+
+    /// Tokens of the guess that were chosen.
+    pub(in crate::generate) fn accepted(&self) -> usize {
+        self.accepted
+    }
+
+    /// Takes note of the time of a step in which only generated tokens were computed, and of how many tokens it gave.
+    pub(in crate::generate) fn took(&mut self, took: Duration, tokens: usize) {
+        if self.draft.is_empty() {
+            self.gate.plain(took);
+        } else {
+            self.gate.guessed(took, tokens);
+        }
+    }
+
+    /// Why there are no guesses for now, if there are none. `has_model`: whether a draft model is loaded.
+    pub(in crate::generate) fn off(&self, has_model: bool) -> Option<DraftsOff> {
+        if !has_model && matches!(self.drafter, Drafter::Model { .. }) {
+            return Some(DraftsOff::NoModel);
+        }
+        self.gate.is_losing().then_some(DraftsOff::Losing)
+    }
+}

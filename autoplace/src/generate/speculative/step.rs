@@ -1,0 +1,56 @@
+//! The guesses of one step, over all texts: how many tokens of them there is room for.
+
+use llama_sys::{Batch, Context};
+
+use super::{DraftModel, DraftsOff};
+use crate::generate::error::Error;
+use crate::generate::sequence::Sequence;
+use crate::generate::session::Lent;
+
+/// Adds guesses to a batch that holds the next tokens of every text. Returns whether it is a step to learn from: one that computes no prompt,
+/// beside which a guess would say little of what guesses take. Others have no guesses.
+pub(in crate::generate) fn draft(
+    lent: &Lent,
+    mut model: Option<&mut DraftModel>,
+    sequences: &mut [Sequence],
+    batch: &mut Batch,
+) -> Result<bool, Error> {
+    let Lent {
+        context,
+        vocab,
+        room,
+    } = lent;
+    if sequences.iter().all(|sequence| !sequence.speculates()) {
+        return Ok(false);
+    }
+    let is_steady = sequences.iter().all(Sequence::is_steady);
+    let off = off(context);
+    let used: usize = sequences.iter().map(Sequence::len).sum();
+    // Within one graph, so that a sliding window loses nothing that is needed after a wrong guess.
+    let of_graph = context.n_ubatch().min(context.n_batch()) as usize;
+    let outputs = (context.n_outputs_max() as usize).saturating_sub(sequences.len());
+    let mut left = of_graph
+        .saturating_sub(batch.len())
+        .min(outputs)
+        .min(room.all.saturating_sub(used));
+    let mut sharing = sequences.iter().filter(|it| it.speculates()).count();
+    for sequence in sequences.iter_mut().filter(|it| it.speculates()) {
+        let share = if is_steady { left / sharing } else { 0 };
+        sharing -= 1;
+        let most = share.min(room.each.saturating_sub(sequence.len()));
+        left -= sequence.queue_draft(batch, most, off, vocab.n_tokens(), model.as_deref_mut())?;
+    }
+    Ok(is_steady)
+}
+
+/// Why nothing can be guessed with this context, if nothing can.
+fn off(context: &Context) -> Option<DraftsOff> {
+    let model = context.model();
+    if model.is_recurrent() || model.is_hybrid() {
+        Some(DraftsOff::Memory)
+    } else if context.n_outputs_max() <= context.n_seq_max() {
+        Some(DraftsOff::NoRoom)
+    } else {
+        None
+    }
+}

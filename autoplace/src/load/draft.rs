@@ -1,0 +1,208 @@
+//! A small model that drafts for the main one: loaded beside it, where the plan has left room for it.
+//!
+//! In: a main model that is loaded and judged, and its plan. Out: the same with a [`Draft`], a context that is warmed up, and whose bytes
+//! are held against what the plan left for it. It is as much a part of a load as the model itself: where it lacks memory, all is
+//! released and planned anew.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use llama_sys::{Context, Device, ModelParams, Token};
+
+use super::attempt::Stage;
+use super::devices::by_name;
+use super::headroom::free;
+use super::progress::Progress;
+use super::recipe::{Failure, Loaded, Prepared, Recipe};
+use super::terms::OnDifference;
+use super::warm_up::{WarmedUp, warm_up};
+use super::{Error, Verify};
+use crate::gguf::Header;
+use crate::machine::Bytes;
+use crate::memory::Companion;
+use crate::memory::companion::Role;
+use crate::plan::{self, Placement, Plan};
+
+/// A draft model with its one context.
+#[derive(Debug)]
+pub(crate) struct Draft {
+    pub(crate) context: Context,
+    /// What the context holds of each sequence.
+    pub(crate) held: Vec<Vec<Token>>,
+    params: llama_sys::ContextParams,
+}
+
+/// Why there is no draft. Nothing of it is allocated any more, but the main model still is.
+enum Unmade {
+    /// llama.cpp failed. Free on each GPU of the plan at that moment.
+    Native(Stage, Box<llama_sys::Error>, Vec<Option<u64>>),
+    Other(Box<Failure>),
+}
+
+impl Draft {
+    /// With a context that works: one that has failed is made anew.
+    pub(super) fn usable(self) -> Result<Self, Error> {
+        if self.context.is_usable() {
+            return Ok(self);
+        }
+        let Self {
+            context, params, ..
+        } = self;
+        let native = context.model().clone();
+        // Its memory first: there may be no room for two.
+        drop(context);
+        Ok(Self::new(Context::new(&native, params.clone())?, params))
+    }
+
+    fn new(context: Context, params: llama_sys::ContextParams) -> Self {
+        let sequences = context.n_seq_max() as usize;
+        Self {
+            context,
+            held: vec![Vec::new(); sequences],
+            params,
+        }
+    }
+}
+
+impl Recipe {
+    /// What is to be loaded beside the model, if anything is: checked to have the vocabulary of the main one.
+    pub(super) fn companion(&self, main: &Header) -> Result<Option<Companion>, Error> {
+        let Some(path) = &self.draft else {
+            return Ok(None);
+        };
+        let companion = Companion::draft(&Header::open(path)?).map_err(plan::Error::from)?;
+        companion.compatible_with(main).map_err(plan::Error::from)?;
+        Ok(Some(companion))
+    }
+
+    /// Loads the draft, if one was asked for. A plan that knows of none has left no room: then there is none.
+    pub(super) fn add_draft(
+        &self,
+        mut loaded: Loaded,
+        prepared: &Prepared,
+        progress: &Progress,
+    ) -> Result<Loaded, Box<Failure>> {
+        let Some(path) = &self.draft else {
+            return Ok(loaded);
+        };
+        let plan = &prepared.plan;
+        if !plan.companions.iter().any(|one| one.role == Role::Draft) {
+            tracing::warn!("the plan leaves no room for the draft, which is not loaded");
+            return Ok(loaded);
+        }
+        let gpus = plan.gpus();
+        let gpus = by_name(gpus.map(|gpu| (gpu.device.as_deref(), gpu.name.as_str())))
+            .map_err(|error| Failure::other(Stage::Check, error))?;
+        let threads = self.threads_on(&prepared.machine);
+        match self.make_draft(path, plan, &gpus, threads, progress) {
+            Ok((draft, note)) => {
+                Arc::make_mut(&mut loaded.placed.report).notes.push(note);
+                loaded.draft = Some(draft);
+                Ok(loaded)
+            }
+            Err(unmade) => {
+                // What is free then is what was free for both.
+                drop(loaded);
+                Err(match unmade {
+                    Unmade::Native(stage, error, free) => {
+                        Failure::of(stage, *error, free, plan, &gpus)
+                    }
+                    Unmade::Other(failure) => failure,
+                })
+            }
+        }
+    }
+
+    fn make_draft(
+        &self,
+        path: &Path,
+        plan: &Plan,
+        gpus: &[Device],
+        threads: u32,
+        progress: &Progress,
+    ) -> Result<(Draft, String), Unmade> {
+        let refused = |error: Error| Unmade::Other(Failure::other(Stage::Check, error));
+        let failed = |stage| move |error| Unmade::Native(stage, Box::new(error), free(gpus));
+        let header = Header::open(path).map_err(|error| refused(error.into()))?;
+        let of_plan = |error| refused(plan::Error::from(error).into());
+        let companion = Companion::draft(&header).map_err(of_plan)?;
+        let context = companion.draft_context(&plan.context).map_err(of_plan)?;
+        let context = context.unwrap_or_else(|| plan.context.clone());
+        // A draft goes to one GPU as a whole.
+        let gpu = plan.gpus().find(|gpu| gpu.companions > 0);
+        let names = gpu.iter();
+        let names = names.map(|gpu| (gpu.device.as_deref(), gpu.name.as_str()));
+        let devices = by_name(names).map_err(refused)?;
+        let before = free(&devices);
+        let native = llama_sys::Model::load(
+            path,
+            ModelParams {
+                n_gpu_layers: if devices.is_empty() { 0 } else { i32::MAX },
+                devices: Some(devices.clone()),
+                load_mode: context.load_mode(gpu.iter().map(|gpu| gpu.backend.as_str())),
+                use_extra_bufts: context.repack,
+                ..ModelParams::default()
+            },
+        )
+        .map_err(failed(Stage::Weights))?;
+        let params = llama_sys::ContextParams {
+            n_threads: Some(threads),
+            n_threads_batch: Some(threads),
+            ..context.to_native()
+        };
+        let mut made = Context::new(&native, params.clone()).map_err(failed(Stage::Context))?;
+        let verify = self.terms.verify;
+        let run = warm_up(&mut made, &devices, context.op_offload, verify, progress)
+            .map_err(failed(Stage::WarmUp))?;
+        let taken = taken(&run, &before, verify);
+        let note = self.judge_draft(&companion, gpu, taken);
+        let note = note.map_err(Unmade::Other)?;
+        Ok((Draft::new(made, params), note))
+    }
+
+    /// Holds what a draft took of its GPU against what the plan left for it. Returns what to say of it.
+    fn judge_draft(
+        &self,
+        companion: &Companion,
+        gpu: Option<&Placement>,
+        taken: u64,
+    ) -> Result<String, Box<Failure>> {
+        let Some(gpu) = gpu else {
+            return Ok(format!("{companion} is on the host"));
+        };
+        let headroom = gpu.headroom.total();
+        let difference = taken.saturating_sub(gpu.companions.saturating_add(headroom));
+        if difference == 0 || self.terms.on_difference == OnDifference::Accept {
+            let (name, taken, left) = (&gpu.name, Bytes(taken), Bytes(gpu.companions));
+            return Ok(format!(
+                "{companion} is on {name}: it took {taken}, and {left} were left for it"
+            ));
+        }
+        let mut failure = Failure::other(
+            Stage::Verify,
+            Error::Difference {
+                device: gpu.device.clone().unwrap_or_default(),
+                name: gpu.name.clone(),
+                planned: gpu.companions,
+                headroom,
+                taken,
+                difference,
+            },
+        );
+        failure.lacks_memory = self.terms.on_difference == OnDifference::BackOff;
+        Err(failure)
+    }
+}
+
+/// What a draft took of its GPU: by llama.cpp's own account, or by the device's where that is more and something was computed.
+fn taken(run: &WarmedUp, before: &[Option<u64>], verify: Verify) -> u64 {
+    let told = run.allocated.gpus.first();
+    let told = told.map_or(0, crate::memory::Footprint::total);
+    let shrunk = match (before.first(), run.used.first()) {
+        (Some(Some(before)), Some(Some(used))) if verify != Verify::Off => {
+            before.saturating_sub(*used)
+        }
+        _ => 0,
+    };
+    told.max(shrunk)
+}

@@ -1,0 +1,112 @@
+//! Models with room for guesses, texts, and drafters that know the answer more or less: what the tests of speculative decoding share.
+
+#![allow(dead_code, reason = "each test file uses its part")]
+
+pub(crate) mod exact;
+
+use std::path::Path;
+use std::sync::Arc;
+
+use autoplace::generate::{FinishReason, Generate, Session, Statistics};
+use autoplace::llama_sys::Token;
+use autoplace::memory::{FlashAttention, KvType};
+use autoplace::plan::{Context, Request};
+use autoplace::{Model, ModelBuilder};
+
+pub(crate) const PROMPT: &str = "Go, come, go,";
+
+/// Room for `draft_max` guesses, and nothing that is rounded otherwise for many tokens than for one: the CPU's fused attention does it, and
+/// values of 16 bits.
+pub(crate) fn request(n_ctx: u32, n_seq_max: u32, draft_max: u32) -> Request {
+    let mut request = Request::new()
+        .context(Context::Tokens(n_ctx))
+        .n_seq_max(n_seq_max)
+        .draft_max(draft_max);
+    request.params.flash_attn = FlashAttention::Off;
+    request.params.type_k = KvType::F32;
+    request.params.type_v = KvType::F32;
+    request
+}
+
+pub(crate) fn builder(path: &Path, request: Request) -> ModelBuilder {
+    Model::builder(path)
+        .request(request)
+        .threads(1)
+        .without_learning()
+}
+
+pub(crate) fn load(path: &Path, request: Request) -> Model {
+    builder(path, request).load().unwrap()
+}
+
+/// A text to its end.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(crate) struct Told {
+    pub(crate) text: String,
+    pub(crate) tokens: Vec<Token>,
+    pub(crate) reason: Option<FinishReason>,
+}
+
+pub(crate) fn told(generate: Generate) -> (Told, Statistics) {
+    let mut stream = generate.stream().unwrap();
+    let text = stream.by_ref().map(Result::unwrap).collect();
+    let told = Told {
+        text,
+        tokens: Vec::new(),
+        reason: stream.finish_reason(),
+    };
+    (told, stream.statistics())
+}
+
+/// Runs a session to its end: texts and statistics in the order of their beginnings.
+pub(crate) fn run(session: &mut Session) -> Vec<(Told, Statistics)> {
+    let mut texts = std::collections::BTreeMap::<_, (Told, Statistics)>::new();
+    while !session.is_empty() {
+        for piece in session.step().unwrap() {
+            let (told, statistics) = texts.entry(piece.sequence).or_default();
+            assert_eq!(told.reason, None, "nothing comes after the end");
+            told.text.push_str(&piece.text);
+            told.tokens.extend(piece.token);
+            if let Some(end) = piece.end {
+                told.reason = Some(end.reason);
+                *statistics = end.statistics;
+            }
+        }
+    }
+    texts.into_values().collect()
+}
+
+/// A text of a session of its own, with its tokens.
+pub(crate) fn alone(model: &Model, generate: Generate) -> (Told, Statistics) {
+    let mut session = model.session().unwrap();
+    session.begin(generate).unwrap();
+    run(&mut session).remove(0)
+}
+
+/// Tokens of a prompt, as a generation begins with them.
+pub(crate) fn tokens(model: &Model, prompt: &str) -> Vec<Token> {
+    let vocab = model.native().unwrap().vocab();
+    vocab.tokenize(prompt, true, false).unwrap()
+}
+
+/// Guesses what comes after `prompt`, which is `answer`: up to 8 tokens, of which as many are wrong as `noise` has it, tokens that there are
+/// not among them.
+pub(crate) fn oracle(
+    prompt: &[Token],
+    answer: &[Token],
+    noise: u32,
+) -> impl FnMut(&[Token], &mut Vec<Token>) + Clone + Send + 'static {
+    let whole: Arc<[Token]> = [prompt, answer].concat().into();
+    let mut state = noise;
+    move |so_far, draft| {
+        for &token in whole.iter().skip(so_far.len()) {
+            state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            let is_wrong = noise > 0 && state >> 30 == 0;
+            draft.push(if is_wrong {
+                (state >> 8) as Token % 600 - 20
+            } else {
+                token
+            });
+        }
+    }
+}
