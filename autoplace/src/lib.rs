@@ -7,6 +7,7 @@
 #[cfg(test)]
 extern crate self as autoplace;
 
+#[cfg(feature = "chat")]
 pub mod chat;
 #[cfg(feature = "llama")]
 pub mod embed;

@@ -1,5 +1,7 @@
 //! What a model's answer means: its reasoning, its content and the tools that it calls.
 
+#![cfg(feature = "chat")]
+
 mod chat_reply_support;
 
 use autoplace::chat::{

@@ -1,5 +1,7 @@
 //! However the text of an answer is cut into pieces, it means the same; and whatever a model writes, nothing of it is lost.
 
+#![cfg(feature = "chat")]
+
 mod chat_reply_support;
 
 use autoplace::chat::{ReasoningMarks, Reply, ReplyFormat, ReplyParser, ReplyPart, ToolCallFormat};

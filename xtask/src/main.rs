@@ -13,6 +13,7 @@ mod sanitize;
 mod setup;
 mod soak;
 mod source;
+mod templates;
 mod test;
 mod tree;
 mod workspace;
@@ -60,6 +61,7 @@ fn run(arguments: &[String]) -> Result<()> {
         "sanitize" if rest.is_empty() => sanitize::sanitize(&workspace),
         "sanitize" => bail!("usage: cargo xtask sanitize"),
         "soak" => soak::soak(&workspace, rest),
+        "templates" => templates::templates(&workspace, rest),
         "help" | "--help" | "-h" => {
             print!("{}", help());
             Ok(())
@@ -79,6 +81,8 @@ cargo xtask interop                 checks, tests and runs the planner beside ll
 cargo xtask package                 packages both published crates and builds what was packaged
 cargo xtask sanitize                runs the native layer and the probe under AddressSanitizer (Linux; compiles llama.cpp once more)
 cargo xtask soak [TOKENS]           a million tokens, and whether memory, open files or threads grow (Linux)
+cargo xtask templates DIR           renders the chat templates of a folder here and in Hugging Face's transformers, and compares
+cargo xtask templates --fixtures    writes what transformers makes of the tests' own templates
 cargo xtask help                    this text
 
 steps of test:

@@ -2,12 +2,30 @@
 //!
 //! In: messages. Out: the prompt that the model's own template makes of them; and of the text that a model answers, its parts. Nothing
 //! here computes anything, so it needs no native library.
+//!
+//! [`Conversation`] holds the messages, [`ChatTemplate`] makes a [`Rendered`] prompt of them, and [`ReplyParser`] reads the answer.
 
+mod continuing;
+mod control;
+mod conversation;
+mod error;
+mod family;
+mod jinja;
 mod message;
+mod rendered;
 mod reply;
+mod special;
+mod template;
 
+pub use conversation::Conversation;
+pub use error::Error;
+pub use family::FAMILIES;
+pub use jinja::{Limit, Limits, LocalTime};
 pub use message::{Message, Role, Tool, ToolCall};
+pub use rendered::{Part, Rendered};
 pub use reply::{
     CallError, MalformedCall, ReasoningMarks, Reply, ReplyFormat, ReplyParser, ReplyPart,
     ToolCallFormat, UnknownFormat,
 };
+pub use special::SpecialTokens;
+pub use template::ChatTemplate;

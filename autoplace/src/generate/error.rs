@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::session::FinishReason;
-use crate::{load, worker};
+use crate::{chat, load, worker};
 
 /// An error of a generation.
 #[derive(Debug, Clone, thiserror::Error)]
@@ -144,6 +144,9 @@ pub enum Error {
         /// What the system says, or that it panicked.
         reason: String,
     },
+    /// The chat template cannot be had, or yields no prompt.
+    #[error(transparent)]
+    Template(Arc<chat::Error>),
     /// llama.cpp refused or failed.
     #[error(transparent)]
     Native(#[from] llama_sys::Error),
@@ -168,6 +171,12 @@ fn limit_of(reason: FinishReason) -> &'static str {
         FinishReason::MaxTokens => "max_tokens",
         FinishReason::ContextFull => "the end of the context",
         FinishReason::Error => "an error",
+    }
+}
+
+impl From<chat::Error> for Error {
+    fn from(error: chat::Error) -> Self {
+        Self::Template(Arc::new(error))
     }
 }
 

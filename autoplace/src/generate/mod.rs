@@ -6,6 +6,7 @@
 
 mod cache;
 mod channel;
+mod chat;
 mod choose;
 #[cfg_attr(not(feature = "constraints"), path = "unconstrained.rs")]
 mod constraint;
@@ -32,6 +33,7 @@ mod token_stream;
 mod turns;
 mod wait;
 
+pub use chat::{Chat, ChatStream};
 #[cfg(feature = "constraints")]
 pub use constraint::Constraint;
 #[cfg(feature = "async")]
@@ -140,6 +142,12 @@ impl Model {
 }
 
 impl Generate {
+    /// Another prompt.
+    pub fn prompt(mut self, prompt: impl Into<Prompt>) -> Self {
+        self.spec.prompt = prompt.into();
+        self
+    }
+
     /// Ends after `n` tokens. Default: at the end of the text or of the context.
     pub fn max_tokens(mut self, n: usize) -> Self {
         self.spec.limits.max_tokens = n;

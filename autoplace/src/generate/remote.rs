@@ -298,6 +298,10 @@ impl RemoteStream {
         self.statistics
     }
 
+    pub(super) fn tokens(&self) -> &[Token] {
+        &self.tokens
+    }
+
     pub(super) fn finish_reason(&self) -> Option<FinishReason> {
         self.finished
     }

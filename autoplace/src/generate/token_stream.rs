@@ -3,6 +3,8 @@
 use std::fmt;
 use std::sync::Arc;
 
+use llama_sys::Token;
+
 use super::error::Error;
 use super::pieces::Pieces;
 use super::remote::{self, RemoteStream};
@@ -73,6 +75,14 @@ impl TokenStream {
         match &self.0 {
             Inner::Local(stream) => stream.statistics(),
             Inner::Remote(stream) => stream.statistics(),
+        }
+    }
+
+    /// The tokens of the text so far. Text of the last ones may still be held back.
+    pub(super) fn tokens(&self) -> &[Token] {
+        match &self.0 {
+            Inner::Local(stream) => stream.tokens(),
+            Inner::Remote(stream) => stream.tokens(),
         }
     }
 

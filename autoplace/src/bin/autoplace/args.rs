@@ -7,6 +7,7 @@ use autoplace::memory::companion::Role;
 use autoplace::memory::{FlashAttention, Headroom, KvType, Pooling};
 use autoplace::plan::{Context, GpuLayers, HostParts, KvCache, KvPlace, Policy, Request};
 use clap::{Parser, Subcommand, ValueEnum, value_parser};
+use serde_json::Value;
 
 use crate::gpu::SimulatedGpu;
 use crate::outputs::OutputArgs;
@@ -30,6 +31,8 @@ pub(crate) enum Verb {
     Plan(Box<PlanArgs>),
     /// Lists what this machine has to place a model on, and who holds its memory
     Devices(DevicesArgs),
+    /// Prints what a model would see of a conversation: the prompt that its chat template makes
+    Template(TemplateArgs),
     /// Prints a script that makes a shell complete these arguments
     Completions {
         /// The shell: bash, elvish, fish, powershell, zsh
@@ -55,6 +58,32 @@ pub(crate) struct DevicesArgs {
     /// Describes the machine in a file instead of this one
     #[arg(long, value_name = "FILE")]
     pub(crate) machine: Option<PathBuf>,
+}
+
+/// The arguments of `template`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct TemplateArgs {
+    /// GGUF file, or a template's source in a file of any other name
+    #[arg(required_unless_present = "batch")]
+    pub(crate) model: Option<PathBuf>,
+    /// Messages as JSON, in the shape that OpenAI's and Hugging Face's interfaces take [default: a short conversation]
+    #[arg(long, value_name = "FILE")]
+    pub(crate) messages: Option<PathBuf>,
+    /// Tools as JSON, in the same shape
+    #[arg(long, value_name = "FILE")]
+    pub(crate) tools: Option<PathBuf>,
+    /// The variant of the template, where the model ships several [default: tool_use with tools, else default]
+    #[arg(long, value_name = "VARIANT")]
+    pub(crate) name: Option<String>,
+    /// Sets a variable of the template: `enable_thinking=false`; what is no JSON is text; several times for several
+    #[arg(long, value_name = "NAME=VALUE", value_parser = variable)]
+    pub(crate) set: Vec<(String, Value)>,
+    /// Leaves out what begins an answer
+    #[arg(long)]
+    pub(crate) no_generation_prompt: bool,
+    /// Answers requests on stdin, one JSON object a line, with one JSON object a line
+    #[arg(long, conflicts_with_all = ["messages", "tools", "set", "no_generation_prompt"])]
+    pub(crate) batch: bool,
 }
 
 /// The arguments of `plan`.
@@ -332,6 +361,17 @@ fn kv(text: &str) -> Result<Kv, String> {
             None => Err("behind `auto` comes `:TYPE` or nothing".to_owned()),
         },
         None => ty(text).map(Kv::One),
+    }
+}
+
+/// A name and a value, which is JSON or else a text.
+fn variable(text: &str) -> Result<(String, Value), String> {
+    match text.split_once('=') {
+        Some((name, value)) if !name.is_empty() => {
+            let value = serde_json::from_str(value).unwrap_or_else(|_| value.into());
+            Ok((name.to_owned(), value))
+        }
+        _ => Err("a variable is set by `NAME=VALUE`".to_owned()),
     }
 }
 

@@ -1,7 +1,7 @@
 //! `autoplace`: the library's answers on the command line. `docs/cli.md` describes what it takes and what it prints.
 //!
 //! Arguments flow in ([`args`], with [`sizes`] and [`gpu`] for what they are made of), a verb does its work ([`plan`] with its
-//! [`outputs`], [`devices`], [`shell`]), and text or JSON ([`json`]) flows out. Exit code 1 is an answer that could not be given, 2 a
+//! [`outputs`], [`devices`], [`template`], [`shell`]), and text or JSON ([`json`]) flows out. Exit code 1 is an answer that could not be given, 2 a
 //! question that could not be understood; either is one line on stderr.
 
 mod args;
@@ -12,6 +12,7 @@ mod outputs;
 mod plan;
 mod shell;
 mod sizes;
+mod template;
 
 use std::fmt::Display;
 use std::io::{ErrorKind, Write, stdout};
@@ -39,10 +40,13 @@ fn main() -> ExitCode {
             plan::run(args, begin)
         }
         Verb::Devices(args) => devices::run(args),
+        Verb::Template(args) => template::run(args),
         Verb::Completions { shell } => Ok(text(shell::completions(*shell))),
         Verb::Man => shell::manual().map(text).map_err(Into::into),
     };
     match answer {
+        // What had more than one answer has given them.
+        Ok(text) if text.is_empty() => ExitCode::SUCCESS,
         Ok(text) => print(&text),
         Err(error) => fail(1, "error: ", &error),
     }

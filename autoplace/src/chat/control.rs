@@ -1,0 +1,191 @@
+//! Texts of users that look like control tokens: found before a template sees them, and told apart in what it makes.
+//!
+//! The first character of each such place is exchanged for a character of Unicode's private planes that occurs nowhere else, one for
+//! each different first character. A template treats that as it treats `<`: no letter, no space, one character. So what it cuts, pads, counts or
+//! indents stays as it would be, and what remains in the prompt is found again.
+
+use std::collections::{BTreeSet, HashSet};
+
+use serde_json::Value;
+
+use super::rendered::Rendered;
+
+/// The texts of a vocabulary's control tokens.
+#[derive(Debug, Clone, Default)]
+pub(super) struct ControlTokens {
+    texts: HashSet<Box<str>>,
+    /// The lengths of the texts, longest first.
+    lengths: Vec<usize>,
+    first_bytes: BTreeSet<u8>,
+}
+
+/// The characters that stand in, from the last private plane.
+const FIRST_STAND_IN: u32 = 0x10_0000;
+const LAST_STAND_IN: u32 = 0x10_fffd;
+
+impl FromIterator<String> for ControlTokens {
+    fn from_iter<T: IntoIterator<Item = String>>(texts: T) -> Self {
+        let texts: HashSet<Box<str>> = texts
+            .into_iter()
+            .filter(|text| !text.is_empty())
+            .map(String::into_boxed_str)
+            .collect();
+        let lengths: BTreeSet<usize> = texts.iter().map(|text| text.len()).collect();
+        Self {
+            lengths: lengths.into_iter().rev().collect(),
+            first_bytes: texts.iter().map(|text| text.as_bytes()[0]).collect(),
+            texts,
+        }
+    }
+}
+
+impl ControlTokens {
+    /// The length of the longest control token that a text begins with.
+    fn at(&self, text: &str) -> Option<usize> {
+        let first = text.as_bytes().first()?;
+        if !self.first_bytes.contains(first) {
+            return None;
+        }
+        let is_token = |length: &usize| {
+            text.get(..*length)
+                .is_some_and(|start| self.texts.contains(start))
+        };
+        self.lengths.iter().copied().find(is_token)
+    }
+
+    /// The bytes at which control tokens begin, also within each other.
+    fn places<'a>(&'a self, text: &'a str) -> impl Iterator<Item = usize> + 'a {
+        let begins = |(at, byte): &(usize, u8)| {
+            self.first_bytes.contains(byte)
+                && self.at(text.get(*at..).unwrap_or_default()).is_some()
+        };
+        text.bytes().enumerate().filter(begins).map(|(at, _)| at)
+    }
+
+    fn occur_in(&self, value: &Value) -> bool {
+        match value {
+            Value::String(text) => self.places(text).next().is_some(),
+            Value::Array(items) => items.iter().any(|item| self.occur_in(item)),
+            Value::Object(map) => map
+                .iter()
+                .any(|(key, value)| self.places(key).next().is_some() || self.occur_in(value)),
+            _ => false,
+        }
+    }
+
+    /// What stands in for what, in a rendering of these values; nothing where no control token occurs in them.
+    pub(super) fn stand_ins<'a>(
+        &self,
+        values: impl Iterator<Item = &'a Value> + Clone,
+        source: &str,
+    ) -> Option<StandIns> {
+        if self.texts.is_empty() || !values.clone().any(|value| self.occur_in(value)) {
+            return None;
+        }
+        let firsts: BTreeSet<char> = self
+            .texts
+            .iter()
+            .filter_map(|text| text.chars().next())
+            .collect();
+        let mut used = HashSet::new();
+        let private = |c: &char| u32::from(*c) >= FIRST_STAND_IN;
+        used.extend(source.chars().filter(private));
+        for value in values {
+            each_text(value, &mut |text| used.extend(text.chars().filter(private)));
+        }
+        let free = (FIRST_STAND_IN..=LAST_STAND_IN)
+            .filter_map(char::from_u32)
+            .filter(|c| !used.contains(c));
+        // A text would have to hold nearly all 65,534 of them for one to be missing.
+        Some(StandIns(firsts.into_iter().zip(free).collect()))
+    }
+
+    /// The value with what stands in for control tokens.
+    pub(super) fn protect(&self, value: &Value, stand_ins: &StandIns) -> Value {
+        match value {
+            Value::String(text) => self.protect_text(text, stand_ins).into(),
+            Value::Array(items) => items
+                .iter()
+                .map(|item| self.protect(item, stand_ins))
+                .collect(),
+            Value::Object(map) => map
+                .iter()
+                .map(|(key, value)| {
+                    let key = self.protect_text(key, stand_ins);
+                    (key, self.protect(value, stand_ins))
+                })
+                .collect(),
+            value => value.clone(),
+        }
+    }
+
+    fn protect_text(&self, text: &str, stand_ins: &StandIns) -> String {
+        let mut out = String::with_capacity(text.len());
+        let mut from = 0;
+        for at in self.places(text) {
+            let Some(first) = text[at..].chars().next() else {
+                break;
+            };
+            out.push_str(&text[from..at]);
+            out.push(stand_ins.stand_in(first));
+            from = at + first.len_utf8();
+        }
+        out.push_str(&text[from..]);
+        out
+    }
+
+    /// The prompt with the characters back, and where they were.
+    pub(super) fn restore(&self, text: &str, stand_ins: &StandIns) -> Rendered {
+        let mut rendered = Rendered::default();
+        // Where the control token at hand ends: others may begin within it.
+        let mut end = 0;
+        let original: String = text
+            .chars()
+            .map(|c| stand_ins.original(c).unwrap_or(c))
+            .collect();
+        let mut at = 0;
+        for c in text.chars() {
+            if let Some(first) = stand_ins.original(c) {
+                let rest = &original[at..];
+                let length = self.at(rest).unwrap_or(first.len_utf8());
+                end = end.max(at + length);
+                at += first.len_utf8();
+                rendered.push(first, true);
+            } else {
+                rendered.push(c, at < end);
+                at += c.len_utf8();
+            }
+        }
+        rendered
+    }
+}
+
+fn each_text(value: &Value, see: &mut impl FnMut(&str)) {
+    match value {
+        Value::String(text) => see(text),
+        Value::Array(items) => items.iter().for_each(|item| each_text(item, see)),
+        Value::Object(map) => map.iter().for_each(|(key, value)| {
+            see(key);
+            each_text(value, see);
+        }),
+        _ => {}
+    }
+}
+
+/// Which character stands in for which, in one rendering.
+pub(super) struct StandIns(Vec<(char, char)>);
+
+impl StandIns {
+    fn stand_in(&self, original: char) -> char {
+        let found = self.0.iter().find(|(first, _)| *first == original);
+        found.map_or(original, |(_, stand_in)| *stand_in)
+    }
+
+    fn original(&self, stand_in: char) -> Option<char> {
+        if u32::from(stand_in) < FIRST_STAND_IN {
+            return None;
+        }
+        let found = self.0.iter().find(|(_, other)| *other == stand_in);
+        found.map(|(original, _)| *original)
+    }
+}

@@ -1,0 +1,142 @@
+//! What a template is given: messages, tools, documents, and whatever else it asks for.
+
+use serde_json::{Map, Value, json};
+
+use super::jinja::LocalTime;
+use super::message::{Message, Tool, ToolCall};
+
+/// A conversation, as a [`ChatTemplate`](super::ChatTemplate) renders it.
+///
+/// ```
+/// use autoplace::chat::{Conversation, Message};
+///
+/// let conversation = Conversation::new(&[Message::system("Be brief."), Message::user("Hello!")])
+///     .variable("enable_thinking", false);
+/// ```
+#[derive(Debug, Clone, PartialEq)]
+pub struct Conversation {
+    pub(super) messages: Vec<Value>,
+    /// Whether the messages are ours to shape, or the application's own.
+    pub(super) typed: bool,
+    pub(super) tools: Option<Vec<Value>>,
+    pub(super) documents: Option<Vec<Value>>,
+    pub(super) add_generation_prompt: bool,
+    pub(super) continue_final_message: bool,
+    pub(super) variables: Map<String, Value>,
+    pub(super) now: Option<LocalTime>,
+}
+
+impl Conversation {
+    /// These messages, for the model to answer.
+    pub fn new(messages: &[Message]) -> Self {
+        let messages = messages.iter().map(message).collect();
+        Self {
+            typed: true,
+            ..Self::from_json(messages)
+        }
+    }
+
+    /// Messages as transformers takes them, for what [`Message`] has no field for: objects with `role`, `content` (a text, or a list of parts
+    /// such as `{"type": "text", "text": "..."}`) and whatever else the template knows. Nothing of them is changed.
+    pub fn from_json(messages: Vec<Value>) -> Self {
+        Self {
+            messages,
+            typed: false,
+            tools: None,
+            documents: None,
+            add_generation_prompt: true,
+            continue_final_message: false,
+            variables: Map::new(),
+            now: None,
+        }
+    }
+
+    /// Tools that the model may call.
+    pub fn tools(mut self, tools: &[Tool]) -> Self {
+        let tool = |tool: &Tool| {
+            json!({"type": "function", "function": {
+                "name": tool.name, "description": tool.description, "parameters": tool.parameters,
+            }})
+        };
+        self.tools = (!tools.is_empty()).then(|| tools.iter().map(tool).collect());
+        self
+    }
+
+    /// Tools as transformers takes them: `{"type": "function", "function": {"name": ..., "description": ..., "parameters": ...}}`.
+    pub fn tools_json(mut self, tools: Vec<Value>) -> Self {
+        self.tools = Some(tools);
+        self
+    }
+
+    /// Texts that the answer is to be drawn from: objects with `title` and `text`.
+    pub fn documents(mut self, documents: Vec<Value>) -> Self {
+        self.documents = Some(documents);
+        self
+    }
+
+    /// Whether the prompt ends with what begins an answer. It does, unless this says otherwise.
+    pub fn add_generation_prompt(mut self, add: bool) -> Self {
+        self.add_generation_prompt = add;
+        self
+    }
+
+    /// The model goes on with the last message instead of answering it: the prompt ends with its content.
+    pub fn continue_final_message(mut self) -> Self {
+        self.continue_final_message = true;
+        self.add_generation_prompt = false;
+        self
+    }
+
+    /// Another variable of the template: `enable_thinking`, `reasoning_effort`. One of the names that this type has methods for, or that
+    /// of a special token, replaces what the template would see else.
+    pub fn variable(mut self, name: impl Into<String>, value: impl Into<Value>) -> Self {
+        self.variables.insert(name.into(), value.into());
+        self
+    }
+
+    /// The time that the template sees. Without it, that of the rendering.
+    pub fn at(mut self, now: LocalTime) -> Self {
+        self.now = Some(now);
+        self
+    }
+
+    /// The same conversation with the content of its messages in parts: `[{"type": "text", "text": ...}]`.
+    pub(super) fn in_parts(&self) -> Self {
+        let mut parts = self.clone();
+        for message in &mut parts.messages {
+            if let Some(content @ Value::String(_)) = message.get_mut("content") {
+                *content = json!([{"type": "text", "text": content.take()}]);
+            }
+        }
+        parts
+    }
+}
+
+/// A message in the shape that templates know. What it has not is not there.
+fn message(message: &Message) -> Value {
+    let mut object = Map::new();
+    let mut put = |name: &str, value: Value| object.insert(name.to_owned(), value);
+    put("role", message.role.as_str().into());
+    put("content", message.content.as_str().into());
+    if let Some(reasoning) = &message.reasoning_content {
+        put("reasoning_content", reasoning.as_str().into());
+    }
+    if !message.tool_calls.is_empty() {
+        put("tool_calls", message.tool_calls.iter().map(call).collect());
+    }
+    if let Some(id) = &message.tool_call_id {
+        put("tool_call_id", id.as_str().into());
+    }
+    if let Some(name) = &message.name {
+        put("name", name.as_str().into());
+    }
+    Value::Object(object)
+}
+
+fn call(call: &ToolCall) -> Value {
+    let function = json!({"name": call.name, "arguments": call.arguments});
+    match &call.id {
+        Some(id) => json!({"type": "function", "id": id, "function": function}),
+        None => json!({"type": "function", "function": function}),
+    }
+}

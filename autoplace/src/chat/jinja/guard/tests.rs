@@ -1,0 +1,239 @@
+use super::super::fault::FaultKind;
+use super::super::meter::Limits;
+use super::super::{LocalTime, Template};
+use serde_json::json;
+
+fn render(source: &str) -> Result<String, (String, u32)> {
+    let limits = Limits::default();
+    let (list, dict) = (json!([1, 2, 3]), json!({"a": {"b": 1}, "k": [1]}));
+    let variables = [("l", &list), ("d", &dict)];
+    let template = Template::parse(source, &limits);
+    let rendered =
+        template.and_then(|it| it.render(variables, LocalTime::new(2025, 1, 1, 0, 0, 0), limits));
+    rendered.map_err(|fault| match fault.kind {
+        FaultKind::Syntax(reason) | FaultKind::Raised(reason) | FaultKind::Failed(reason) => {
+            (reason, fault.line)
+        }
+        FaultKind::Limit(limit) => (limit.to_string(), fault.line),
+    })
+}
+
+/// What jinja2 makes of each construct.
+const CONSTRUCTS: &[(&str, &str)] = &[
+    // Text, and what could be taken for a tag.
+    ("a } }} %} #} b\n\n", "a } }} %} #} b\n"),
+    ("{ { {\n", "{ { {"),
+    ("{{ '{{' }}{{ '{%' ~ '{#' }}{", "{{{%{#{"),
+    (
+        "{% raw %}{{ x }} {% y %} {# z #}{% endraw %}",
+        "{{ x }} {% y %} {# z #}",
+    ),
+    ("{% raw %}{{{% endraw %}{{ 1 }}}", "{{1}"),
+    ("a {# {{ x }} #} b{#- c -#} d", "a  bd"),
+    ("  {% if true %}\n  a\n  {% endif %}\nb", "  a\nb"),
+    ("  {%+ if true %}x{% endif +%}\nb", "  x\nb"),
+    ("a  {{- 1 -}}  b {%- if 1 -%} c {%- endif -%} d", "a1bcd"),
+    ("a\r\nb\rc{{ '\r\n' | length }}", "a\nb\nc1"),
+    // Literals.
+    (r#"{{ 'a\'b"\n\\\t' }}|{{ "a'b\"" }}"#, "a'b\"\n\\\t|a'b\""),
+    (
+        "{{ 'a\nb' }}{{ '\t\u{1}é\u{2028}😀{{}}' }}",
+        "a\nb\t\u{1}é\u{2028}😀{{}}",
+    ),
+    (
+        "{{ 'a' 'b' }}{{ 1_000 }} {{ 0x1f }} {{ 1.50 }} {{ 1e3 }} {{ 12345678901234567890 }}",
+        "ab1000 31 1.5 1000.0 12345678901234567890",
+    ),
+    (
+        "{{ [1, 'a', none, true, 2.0,] }} {{ [] }} {{ (1,) }} {{ () }} {{ (1, 2) }}",
+        "[1, 'a', None, True, 2.0] [] (1,) () (1, 2)",
+    ),
+    (
+        "{{ {'a': 1, 2: [3]} }} {{ {} }} {{ {'a': {'b': {}}} }}",
+        "{'a': 1, 2: [3]} {} {'a': {'b': {}}}",
+    ),
+    // Operators and how strongly they bind.
+    (
+        "{{ 1 + 2 * 3 - 4 }} {{ (1 + 2) * 3 }} {{ 2 - (3 - 4) }} {{ 10 - 3 - 2 }} {{ 2 * 3 % 4 }}",
+        "3 9 3 5 2",
+    ),
+    (
+        "{{ 8 / 2 / 2 }} {{ 7 // 2 }} {{ 7 // (4 // 2) }} {{ 2 ** 3 }} {{ -2 ** 2 }} {{ -7 % 3 }}",
+        "2.0 3 3 8 4 2",
+    ),
+    (
+        "{{ 1 ~ 2 ~ 3 + 4 }} {{ 'a' ~ 1 + 2 }} {{ 'a' + 'b' ~ 'c' }}",
+        "error",
+    ),
+    (
+        "{{ 1 ~ 2 * 3 ~ none ~ x }}|{{ 'a' ~ ('b' ~ 'c') }}",
+        "16None|abc",
+    ),
+    (
+        "{{ 'a' + 'b' + 'c' }} {{ [1] + [2] + [3] }} {{ (1,) + (2,) }} {{ 'ab' * 2 }} {{ 2 * [0] }}",
+        "abc [1, 2, 3] (1, 2) abab [0, 0]",
+    ),
+    (
+        "{{ '%s-%s' % (1, 'a') }} {{ '%s' % 'b' ~ 'c' }} {{ 7 % 4 }}",
+        "1-a bc 3",
+    ),
+    (
+        "{{ not 1 == 2 }} {{ not (1 and 0) }} {{ not not 1 }} {{ not 1 in [1] }} {{ 1 not in [1] }}",
+        "True True True False False",
+    ),
+    (
+        "{{ 1 and 2 or 3 }} {{ 0 and 1 or 3 }} {{ 1 or 0 and 0 }} {{ (1 or 0) and 0 }} {{ 0 or '' or 'z' }}",
+        "2 3 1 0 z",
+    ),
+    (
+        "{{ 1 < 2 }} {{ 2 >= 2 }} {{ 1 < 2 < 3 }} {{ 3 > 2 > 2 }} {{ 1 == 1 in [1] }} {{ 'a' != 'b' }}",
+        "True True True False True True",
+    ),
+    (
+        "{{ -1 }} {{ - 1 }} {{ -l[0] }} {{ -3 | abs }} {{ 2 - -1 }} {{ 1 --1 }}",
+        "-1 -1 -1 3 3 2",
+    ),
+    (
+        "{{ 'a' if 1 else 'b' }} {{ 'a' if 0 else 'b' if 0 else 'c' }} {{ ('a' if 0) ~ 'n' }} {{ 1 + (2 if 0 else 3) }}",
+        "a c n 4",
+    ),
+    (
+        "{{ ('a' if 1 else 'b') if 0 else 'c' }} {{ [1 if 1 else 2, 3] }} {{ 'x' if 1 or 0 else 'y' }}",
+        "c [1, 3] x",
+    ),
+    // Names, items, slices, calls.
+    (
+        "{{ d.a.b }} {{ d['a']['b'] }} {{ d.k[0] }} {{ d['k'][0] + 1 }} {{ l[-1] }} {{ l[l[0]] }} {{ 'abc'[1] }}",
+        "1 1 1 2 3 2 b",
+    ),
+    (
+        "{{ l[1:] }} {{ l[:-1] }} {{ l[::2] }} {{ l[::-1] }} {{ 'abc'[1:][0] }} {{ (l + [4])[2:] }} {{ (1, 2)[:1] }}",
+        "[2, 3] [1, 2] [1, 3] [3, 2, 1] b [3, 4] (1,)",
+    ),
+    (
+        "{{ 'a b'.split() }} {{ 'x'.upper() + 'y' }} {{ ('a' ~ 'b').upper() }} {{ d.items() | list | length }} {{ d.get('z', 5) }}",
+        "['a', 'b'] Xy AB 2 5",
+    ),
+    (
+        "{{ dict(a=1, **{'b': 2}) }} {{ 'ab'.replace(*['a', 'b']) }} {{ range(*[1, 3]) | list }}",
+        "{'a': 1, 'b': 2} bb [1, 2]",
+    ),
+    // Filters and tests.
+    (
+        "{{ ' a ' | trim | upper ~ 'b' }} {{ 'a' ~ 'b' | upper }} {{ l | join('-') | length }} {{ (1, 2) | join }}",
+        "Ab aB 5 12",
+    ),
+    (
+        "{{ [3, 1] | sort | first }} {{ l | map('string') | join }} {{ l | select('gt', 1) | list }} {{ x | default('d') }}",
+        "1 123 [2, 3] d",
+    ),
+    (
+        "{{ 1 is odd }} {{ 2 is not odd }} {{ 4 is divisibleby(2) }} {{ 4 is divisibleby 2 and 1 }} {{ x is defined }} {{ not x is defined }}",
+        "True True True 1 False True",
+    ),
+    (
+        "{{ 1 is in [1] }} {{ 1 is eq 1 }} {{ 'a' | upper is eq 'A' }} {{ d.a is mapping }} {{ 1 is not in [] }}",
+        "True True True True True",
+    ),
+    // Statements.
+    (
+        "{% for x in l %}{{ x }}{{ ',' if not loop.last }}{% else %}none{% endfor %}{% for x in [] %}{% else %}none{% endfor %}",
+        "1,2,3none",
+    ),
+    (
+        "{% for x in l if x > 1 %}{{ loop.index }}{{ x }}{% endfor %} {% for k, v in d.items() %}{{ k }}{% endfor %}",
+        "1223 ak",
+    ),
+    (
+        "{% for (a, b), c in [((1, 2), 3)] %}{{ a }}{{ b }}{{ c }}{% endfor %}",
+        "123",
+    ),
+    (
+        "{% for x in l %}{% if x == 2 %}{% continue %}{% endif %}{{ x }}{% if x == 3 %}{% break %}{% endif %}{% endfor %}",
+        "13",
+    ),
+    (
+        "{% for x in [[1, [2]]] recursive %}{{ loop(x) if x is iterable else x }}{% endfor %}",
+        "12",
+    ),
+    (
+        "{% for x in (l if 1 else []) %}{{ loop.cycle('a', 'b') }}{{ loop.changed(x) }}{% endfor %}",
+        "aTruebTrueaTrue",
+    ),
+    (
+        "{% if 0 %}a{% elif 0 %}b{% elif 1 %}c{% else %}d{% endif %}{% if 0 %}a{% else %}{% if 1 %}e{% endif %}{% endif %}",
+        "ce",
+    ),
+    (
+        "{% if 1 %}{% else %}{% if 0 %}{% else %}x{% endif %}y{% endif %}z",
+        "z",
+    ),
+    (
+        "{% set a = 1 %}{% set b, c = 2, 3 %}{% set (e, f) = (4, 5) %}{% set t = 1, %}{{ a }}{{ b }}{{ c }}{{ e }}{{ f }}{{ t }}",
+        "12345(1,)",
+    ),
+    (
+        "{% set ns = namespace(a=1) %}{% set ns.a = ns.a + 1 %}{% set ns.b %}x{{ ns.a }}{% endset %}{{ ns.a }}{{ ns.b }}",
+        "2x2",
+    ),
+    (
+        "{% set s | upper | replace('A', 'b') %}a text that is long enough: {{ 1 }} { {% endset %}{{ s }}",
+        "b TEXT THbT IS LONG ENOUGH: 1 { ",
+    ),
+    (
+        "{% filter upper %}a{{ 'b' }}{% endfilter %} {% with a = 1, b = 2 %}{{ a + b }}{% endwith %}{{ a is defined }}",
+        "AB 3False",
+    ),
+    (
+        "{% macro m(a, b='x', c=[1]) %}{{ a }}{{ b }}{{ c }}{% endmacro %}{{ m(1) }}{{ m(1, c=2) }}{{ m(b=3, a=4) | upper }}",
+        "1x[1]1x243[1]",
+    ),
+    (
+        "{% macro m(a) %}[{{ caller(a, 2) }}]{% endmacro %}{% call(x, y) m(1) %}{{ x }}{{ y }}{% endcall %}",
+        "[12]",
+    ),
+    (
+        "{% macro m() %}{{ caller() }}{% endmacro %}{% call m() %}a much longer text{% endcall %}",
+        "a much longer text",
+    ),
+    ("{% block b %}x{% endblock %}{{ self.b() }}", "xx"),
+    (
+        "{% generation %}a{% set z = 1 %}{% endgeneration %}{{ z is defined }}{%- generation -%} b {%- endgeneration -%} c",
+        "aFalsebc",
+    ),
+];
+
+#[test]
+fn every_construct_does_with_its_guards_what_it_does_in_jinja2() {
+    let differing: Vec<String> = CONSTRUCTS
+        .iter()
+        .map(|(source, expected)| (source, *expected, render(source)))
+        .filter(|(_, expected, got)| match got {
+            Ok(text) => text != expected,
+            Err(_) => *expected != "error",
+        })
+        .map(|(source, expected, got)| format!("{source:?}: {expected:?}, not {got:?}"))
+        .collect();
+    assert_eq!(differing, [""; 0]);
+}
+
+#[test]
+fn an_error_names_the_line_of_the_source() {
+    for (line, source) in [
+        (3, "{% set x = 1 %}\n{# a\n#}{{ x.y.z }}"),
+        (4, "a {\n\n{%- raw %}\n{%\n{% endraw %}\n{{ 1 + '' }}"),
+        (3, "{{ [\n1,\n1 + '',\n2] }}"),
+        (2, "{% for x in l %}\n{{ x | nothing }}\n{% endfor %}"),
+        (
+            3,
+            "{% macro m() %}\n'{'\n{{ 1 < '' }}{% endmacro %}\n{{ m() }}",
+        ),
+        (2, "\n{% do x() %}"),
+        (2, "\n{% autoescape true %}{% endautoescape %}"),
+        (3, "\n\n{% if %}"),
+    ] {
+        let (reason, found) = render(source).unwrap_err();
+        let line = if source.contains("raw") { 6 } else { line };
+        assert_eq!(found, line, "{source}: {reason}");
+    }
+}

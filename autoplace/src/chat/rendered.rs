@@ -1,0 +1,89 @@
+//! The prompt that a template made, and which of its texts are not to be read as control tokens.
+
+use std::fmt;
+
+/// A prompt.
+///
+/// [`to_string`](ToString::to_string) and [`as_str`](Self::as_str) are all of it. [`parts`](Self::parts) tells the template's text from what
+/// users wrote that merely looks like control tokens.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Rendered {
+    text: String,
+    /// Where a part ends, and whether it is [`Part::Text`].
+    ends: Vec<(usize, bool)>,
+}
+
+/// A part of a prompt, and how it becomes tokens.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Part<'a> {
+    /// Control tokens in it are control tokens.
+    Markup(&'a str),
+    /// What looks like control tokens in it is text.
+    Text(&'a str),
+}
+
+impl Rendered {
+    pub(super) fn markup(text: String) -> Self {
+        let ends = vec![(text.len(), false)];
+        Self { text, ends }
+    }
+
+    pub(super) fn push(&mut self, c: char, is_text: bool) {
+        self.text.push(c);
+        let end = self.text.len();
+        match self.ends.last_mut() {
+            Some(last) if last.1 == is_text => last.0 = end,
+            _ => self.ends.push((end, is_text)),
+        }
+    }
+
+    /// Leaves so many bytes.
+    pub(super) fn truncate(&mut self, bytes: usize) {
+        self.text.truncate(bytes);
+        let mut from = 0;
+        self.ends.retain_mut(|(end, _)| {
+            let begins_before = from < bytes;
+            from = *end;
+            *end = bytes.min(*end);
+            begins_before
+        });
+    }
+
+    /// The whole prompt.
+    pub fn as_str(&self) -> &str {
+        &self.text
+    }
+
+    /// The whole prompt.
+    pub fn into_string(self) -> String {
+        self.text
+    }
+
+    /// The parts in their order; together they are the whole prompt. One, where no user wrote what looks like a control token.
+    pub fn parts(&self) -> impl Iterator<Item = Part<'_>> {
+        let mut from = 0;
+        self.ends.iter().map(move |(end, is_text)| {
+            let text = &self.text[from..*end];
+            from = *end;
+            match is_text {
+                true => Part::Text(text),
+                false => Part::Markup(text),
+            }
+        })
+    }
+}
+
+impl fmt::Display for Rendered {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
+impl<'a> Part<'a> {
+    /// Its text.
+    pub fn as_str(&self) -> &'a str {
+        match self {
+            Self::Markup(text) | Self::Text(text) => text,
+        }
+    }
+}

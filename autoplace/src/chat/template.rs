@@ -1,0 +1,340 @@
+//! A model's own template.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use serde_json::{Map, Value, json};
+
+use crate::gguf::{Header, Value as Field};
+
+use super::control::ControlTokens;
+use super::conversation::Conversation;
+use super::error::Error;
+use super::jinja::{Limits, Template};
+use super::rendered::Rendered;
+use super::special::{self, SpecialTokens};
+use super::{continuing, family};
+
+const KEY: &str = "tokenizer.chat_template";
+
+/// The variant that transformers takes by itself where tools are given.
+const TOOL_USE: &str = "tool_use";
+
+/// The template by which a model was trained to read conversations: messages in, a prompt out.
+///
+/// It renders what Hugging Face's transformers does, character by character. Templates are code that comes with a model, from anybody:
+/// they see the conversation and nothing else, and [`Limits`] bound what they take.
+///
+/// ```
+/// use autoplace::chat::{ChatTemplate, Conversation, Message};
+///
+/// let template = ChatTemplate::family("chatml")?;
+/// let prompt = template.render(&Conversation::new(&[Message::user("Hello!")]))?;
+/// assert_eq!(
+///     prompt.to_string(),
+///     "<|im_start|>user\nHello!<|im_end|>\n<|im_start|>assistant\n"
+/// );
+/// # Ok::<(), autoplace::chat::Error>(())
+/// ```
+#[derive(Debug, Clone)]
+pub struct ChatTemplate {
+    /// The template and its variants by name, of which one is `default`.
+    variants: Arc<BTreeMap<String, Variant>>,
+    /// The one that was asked for.
+    chosen: Option<String>,
+    special: SpecialTokens,
+    control: ControlTokens,
+    limits: Limits,
+}
+
+#[derive(Debug)]
+struct Variant {
+    source: String,
+    template: Template,
+    /// Whether it shows a content that is a list of parts, but none that is a text.
+    wants_parts: bool,
+}
+
+const DEFAULT: &str = "default";
+
+impl ChatTemplate {
+    /// The template that a model ships, with its variants, special tokens and control tokens.
+    ///
+    /// Control tokens are those of the types `CONTROL` and `UNKNOWN` (`tokenizer.ggml.token_type`), and those that the header names.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NoTemplate`] if it ships none: no family is guessed. [`Error::Syntax`] and [`Error::Limit`] if one of them is no template,
+    /// [`Error::Header`] if the header cannot be read.
+    #[doc(alias = "tokenizer.chat_template")]
+    #[doc(alias = "llama_model_chat_template")]
+    pub fn from_header(header: &Header) -> Result<Self, Error> {
+        let mut sources = BTreeMap::new();
+        for (key, value) in header.metadata() {
+            let name = match key.strip_prefix(KEY) {
+                Some("") => DEFAULT,
+                Some(suffix) => match suffix.strip_prefix('.') {
+                    Some(name) => name,
+                    None => continue,
+                },
+                None => continue,
+            };
+            if matches!(value, Field::Str(_) | Field::Bytes(_) | Field::LongText(_)) {
+                let source = header.str(key)?.unwrap_or_default();
+                sources.insert(name.to_owned(), source.to_owned());
+            }
+        }
+        if sources.is_empty() {
+            let file = header.path().display().to_string();
+            return Err(Error::NoTemplate { file });
+        }
+        let (special, control) = special::of_header(header)?;
+        let mut template = Self::of(sources, special)?;
+        template.control = control;
+        Ok(template)
+    }
+
+    /// A template from its source, and the special tokens that it sees: `bos_token`, `eos_token`.
+    ///
+    /// The special tokens are its control tokens, until [`with_control_tokens`](Self::with_control_tokens) says otherwise.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Syntax`] and [`Error::Limit`] if it is no template.
+    pub fn new(source: &str, special_tokens: SpecialTokens) -> Result<Self, Error> {
+        let sources = [(DEFAULT.to_owned(), source.to_owned())];
+        Self::of(sources.into(), special_tokens)
+    }
+
+    /// The template of a family of models, for a model that ships none: `chatml`, `llama-3`, `gemma`; [`FAMILIES`](super::FAMILIES) are all.
+    ///
+    /// Which family a model is of, its publisher says; a wrong one makes its answers worse without any error.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::UnknownFamily`].
+    pub fn family(name: &str) -> Result<Self, Error> {
+        let (source, special, control) = family::get(name)?;
+        Ok(Self::new(source, special)?.with_control_tokens(control))
+    }
+
+    fn of(sources: BTreeMap<String, String>, special: SpecialTokens) -> Result<Self, Error> {
+        let limits = Limits::default();
+        let mut variants = BTreeMap::new();
+        for (name, source) in sources {
+            let template = Template::parse(&source, &limits)?;
+            let wants_parts = wants_parts(&template, &special, limits);
+            let variant = Variant {
+                source,
+                template,
+                wants_parts,
+            };
+            variants.insert(name, variant);
+        }
+        Ok(Self {
+            variants: Arc::new(variants),
+            chosen: None,
+            control: special.values().cloned().collect(),
+            special,
+            limits,
+        })
+    }
+
+    /// The names of the variants: `default`, and what else the model ships, such as `tool_use` or `rag`.
+    pub fn variants(&self) -> impl Iterator<Item = &str> {
+        self.variants.keys().map(String::as_str)
+    }
+
+    /// The variant of this name, whatever is rendered. Without it, `tool_use` is taken where tools are given and it exists, else
+    /// `default`, as transformers does.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NoVariant`].
+    pub fn variant(mut self, name: &str) -> Result<Self, Error> {
+        if !self.variants.contains_key(name) {
+            return Err(self.no_variant(name));
+        }
+        self.chosen = Some(name.to_owned());
+        Ok(self)
+    }
+
+    fn no_variant(&self, name: &str) -> Error {
+        let known: Vec<&str> = self.variants().collect();
+        Error::NoVariant {
+            name: name.to_owned(),
+            known: known.join(", "),
+        }
+    }
+
+    /// Takes these texts for control tokens: a vocabulary's, where it is at hand.
+    pub fn with_control_tokens<T: Into<String>>(
+        mut self,
+        texts: impl IntoIterator<Item = T>,
+    ) -> Self {
+        self.control = texts.into_iter().map(Into::into).collect();
+        self
+    }
+
+    /// Other limits than the default ones. That of the source has been held to by then.
+    pub fn with_limits(mut self, limits: Limits) -> Self {
+        self.limits = limits;
+        self
+    }
+
+    /// The source of the template that a conversation without tools is rendered by.
+    pub fn source(&self) -> Option<&str> {
+        self.source_for(false)
+    }
+
+    /// The source of the template that a conversation with or without tools is rendered by; `None` of a model that ships other variants only.
+    pub fn source_for(&self, with_tools: bool) -> Option<&str> {
+        let variant = self.pick(with_tools).ok()?;
+        Some(variant.source.as_str())
+    }
+
+    /// The special tokens that it sees.
+    pub fn special_tokens(&self) -> &SpecialTokens {
+        &self.special
+    }
+
+    fn pick(&self, with_tools: bool) -> Result<&Variant, Error> {
+        let name = match &self.chosen {
+            Some(name) => name,
+            None if with_tools && self.variants.contains_key(TOOL_USE) => TOOL_USE,
+            None => DEFAULT,
+        };
+        self.variants.get(name).ok_or_else(|| self.no_variant(name))
+    }
+
+    /// Renders a conversation.
+    ///
+    /// What users wrote that looks like control tokens is hidden from the template (which then cannot take it for one either) and marked in
+    /// the result: [`Rendered::parts`]. Where a template looks for such a text in a message, its prompt is therefore not transformers',
+    /// but the safe one.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Refused`] if the template says that it cannot render this (a role that it does not know, say), [`Error::Failed`] if it goes wrong,
+    /// [`Error::Limit`] if it takes too much, [`Error::Continue`], and [`Error::NoVariant`] of a model that ships other variants only.
+    #[doc(alias = "apply_chat_template")]
+    pub fn render(&self, conversation: &Conversation) -> Result<Rendered, Error> {
+        let variant = self.pick(conversation.tools.is_some())?;
+        let in_parts = (conversation.typed && variant.wants_parts).then(|| conversation.in_parts());
+        let conversation = in_parts.as_ref().unwrap_or(conversation);
+        if conversation.continue_final_message && !variant.source.contains("content") {
+            return Err(Error::Continue {
+                reason: "the template shows no content",
+            });
+        }
+        let variables = self.variables(conversation)?;
+
+        // The special tokens are the template's own, unless the application has set them anew.
+        let is_users = |name: &str| !self.special.contains_key(name);
+        let values = variables.iter().filter(|(name, _)| is_users(name));
+        let values = values.map(|(_, value)| value);
+        let mut rendered = match self.control.stand_ins(values, &variant.source) {
+            None => Rendered::markup(self.run(variant, &variables, conversation)?),
+            Some(stand_ins) => {
+                let protected = variables.iter().map(|(name, value)| {
+                    let value = match is_users(name) {
+                        true => self.control.protect(value, &stand_ins),
+                        false => value.clone(),
+                    };
+                    (name.clone(), value)
+                });
+                let text = self.run(variant, &protected.collect(), conversation)?;
+                self.control.restore(&text, &stand_ins)
+            }
+        };
+        if conversation.continue_final_message {
+            let end = continuing::end(rendered.as_str(), &conversation.messages)?;
+            rendered.truncate(end);
+        }
+        Ok(rendered)
+    }
+
+    fn run(
+        &self,
+        variant: &Variant,
+        variables: &Map<String, Value>,
+        conversation: &Conversation,
+    ) -> Result<String, Error> {
+        let variables = variables.iter().map(|(name, value)| (name.as_str(), value));
+        let template = &variant.template;
+        Ok(template.render(variables, conversation.now, self.limits)?)
+    }
+
+    /// All that the template sees, as `apply_chat_template` puts it together.
+    fn variables(&self, conversation: &Conversation) -> Result<Map<String, Value>, Error> {
+        let list = |list: &Option<Vec<Value>>| list.clone().map_or(Value::Null, Value::Array);
+        let mut messages = conversation.messages.clone();
+        messages.iter_mut().for_each(alias_reasoning);
+        if conversation.continue_final_message {
+            continuing::mark(&mut messages)?;
+        }
+        let mut variables = Map::new();
+        let mut put = |name: &str, value| variables.insert(name.to_owned(), value);
+        for (name, text) in &self.special {
+            put(name, text.as_str().into());
+        }
+        put("messages", messages.into());
+        put("tools", list(&conversation.tools));
+        put("documents", list(&conversation.documents));
+        let add = conversation.add_generation_prompt;
+        put("add_generation_prompt", add.into());
+        for (name, value) in &conversation.variables {
+            put(name, value.clone());
+        }
+        Ok(variables)
+    }
+}
+
+/// The names that templates read a message's reasoning by; transformers fills `reasoning_content` and `thinking` from whichever is
+/// there (`chat_template_utils.py`, `_alias_reasoning_fields`).
+const REASONING: [&str; 3] = ["reasoning_content", "thinking", "reasoning"];
+
+fn alias_reasoning(message: &mut Value) {
+    let Value::Object(fields) = message else {
+        return;
+    };
+    let found = REASONING
+        .iter()
+        .find_map(|name| fields.get(*name).filter(|value| !value.is_null()));
+    let Some(reasoning) = found.cloned() else {
+        return;
+    };
+    // A field that is there keeps its value, but comes first as a new one does: templates print whole messages.
+    let thinking = fields.shift_remove("thinking");
+    let thinking = thinking.unwrap_or_else(|| reasoning.clone());
+    fields.shift_insert(0, "thinking".to_owned(), thinking);
+    fields.insert("reasoning_content".to_owned(), reasoning);
+}
+
+/// Whether a template shows a content in parts and does not show a text: some that were written for images only walk over parts.
+/// transformers then prints what comes of walking over a text, and its users give parts; llama.cpp finds out as this does.
+fn wants_parts(template: &Template, special: &SpecialTokens, limits: Limits) -> bool {
+    const NEEDLE: &str = "Ahoy-7151";
+    let shows = |content: Value| {
+        let messages = json!([{"role": "user", "content": content}]);
+        let special: Vec<(&str, Value)> = special
+            .iter()
+            .map(|(name, text)| (name.as_str(), text.as_str().into()))
+            .collect();
+        let mut variables: Vec<(&str, &Value)> =
+            special.iter().map(|(name, text)| (*name, text)).collect();
+        let (none, no) = (Value::Null, Value::Bool(false));
+        variables.extend([
+            ("messages", &messages),
+            ("tools", &none),
+            ("documents", &none),
+        ]);
+        variables.push(("add_generation_prompt", &no));
+        let mut limits = limits;
+        // Enough for any template that means to show one message.
+        limits.steps = limits.steps.min(100_000);
+        let text = template.render(variables, None, limits);
+        text.is_ok_and(|text| text.contains(NEEDLE))
+    };
+    !shows(NEEDLE.into()) && shows(json!([{"type": "text", "text": NEEDLE}]))
+}

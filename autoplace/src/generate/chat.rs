@@ -1,0 +1,368 @@
+//! A conversation with a model: its history, the prompts that its template makes of it, and answers in their parts.
+
+use std::collections::VecDeque;
+use std::mem;
+
+use llama_sys::Token;
+use serde_json::{Map, Value};
+
+use super::error::Error;
+use super::session::FinishReason;
+use super::stats::Statistics;
+use super::token_stream::{AbortHandle, TokenStream};
+use super::{Generate, Prompt};
+use crate::chat::{
+    ChatTemplate, Conversation, Message, Part, Rendered, Reply, ReplyFormat, ReplyParser,
+    ReplyPart, Tool, ToolCall,
+};
+use crate::load::Model;
+
+/// A conversation: what was said so far, and how the model is asked for more.
+///
+/// The history is rendered by the model's own template for every answer. What of it the context holds still is not computed again, and the
+/// tokens of an answer stay what they were, however its text would be read as tokens.
+///
+/// ```no_run
+/// use autoplace::Model;
+/// use autoplace::chat::ReplyPart;
+/// let mut chat = Model::load("model.gguf")?.chat()?.system("Be brief.");
+/// for part in &mut chat.say("Why is the sky blue?")? {
+///     if let ReplyPart::Content(text) = part? {
+///         print!("{text}");
+///     }
+/// }
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// A clone goes its own way from here: both share what the context holds of their common history.
+#[derive(Debug, Clone)]
+pub struct Chat {
+    /// How answers are generated; its prompt is replaced for each.
+    generate: Generate,
+    model: Model,
+    template: ChatTemplate,
+    /// How answers are read, where that is not for the template to say.
+    format: Option<ReplyFormat>,
+    messages: Vec<Message>,
+    tools: Vec<Tool>,
+    documents: Vec<Value>,
+    variables: Map<String, Value>,
+    known: Option<Known>,
+}
+
+/// A text, and the tokens that it was computed as.
+#[derive(Debug, Clone)]
+struct Known {
+    text: String,
+    tokens: Vec<Token>,
+}
+
+impl Model {
+    /// Begins a conversation by the chat template that the model ships.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Template`] for a model that ships none ([`chat_with`](Self::chat_with) takes another), or one that is no template;
+    /// [`Error::Load`] where the file cannot be read.
+    pub fn chat(&self) -> Result<Chat, Error> {
+        let template = ChatTemplate::from_header(self.header()?)?;
+        Ok(self.chat_with(template))
+    }
+
+    /// Begins a conversation by another template than the model's own.
+    pub fn chat_with(&self, template: ChatTemplate) -> Chat {
+        Chat {
+            // The marks of reasoning and of calls are control tokens in many vocabularies.
+            generate: self.generate("").special(true).cache_prompt(true),
+            model: self.clone(),
+            template,
+            format: None,
+            messages: Vec::new(),
+            tools: Vec::new(),
+            documents: Vec::new(),
+            variables: Map::new(),
+            known: None,
+        }
+    }
+}
+
+impl Chat {
+    /// Puts a system message at the beginning, in place of one that is there.
+    #[must_use]
+    pub fn system(mut self, content: impl Into<String>) -> Self {
+        let message = Message::system(content);
+        match self.messages.first_mut() {
+            Some(first) if first.role == message.role => *first = message,
+            _ => self.messages.insert(0, message),
+        }
+        self
+    }
+
+    /// Says how answers are generated:
+    ///
+    /// ```no_run
+    /// # let model = autoplace::Model::load("model.gguf")?;
+    /// let chat = model.chat()?.with(|generate| generate.temperature(0.2).max_tokens(400));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub fn with(mut self, settings: impl FnOnce(Generate) -> Generate) -> Self {
+        self.generate = settings(self.generate);
+        self
+    }
+
+    /// Tools that the model may call. Calls come as [`ReplyPart::ToolCall`], and their results are said with
+    /// [`tool_result`](Self::tool_result).
+    #[must_use]
+    pub fn tools(mut self, tools: impl Into<Vec<Tool>>) -> Self {
+        self.tools = tools.into();
+        self
+    }
+
+    /// Texts that answers are to be drawn from, where the template knows such: objects with `title` and `text`.
+    #[must_use]
+    pub fn documents(mut self, documents: impl Into<Vec<Value>>) -> Self {
+        self.documents = documents.into();
+        self
+    }
+
+    /// Another variable of the template, such as `enable_thinking` or `reasoning_effort`.
+    #[must_use]
+    pub fn variable(mut self, name: impl Into<String>, value: impl Into<Value>) -> Self {
+        self.variables.insert(name.into(), value.into());
+        self
+    }
+
+    /// How answers are read, instead of as the template suggests.
+    #[must_use]
+    pub fn reply_format(mut self, format: ReplyFormat) -> Self {
+        self.format = Some(format);
+        self
+    }
+
+    /// What was said so far.
+    pub fn messages(&self) -> &[Message] {
+        &self.messages
+    }
+
+    /// The same, to be changed. What is before the first change is not computed again.
+    pub fn messages_mut(&mut self) -> &mut Vec<Message> {
+        &mut self.messages
+    }
+
+    /// Adds a message, and asks for no answer.
+    pub fn push(&mut self, message: Message) {
+        self.messages.push(message);
+    }
+
+    /// Adds what a tool gave for a call, and asks for no answer: there may be several calls.
+    pub fn tool_result(&mut self, call: &ToolCall, content: impl Into<String>) {
+        self.push(Message::tool(call, content));
+    }
+
+    /// Forgets all but the first messages.
+    pub fn truncate(&mut self, messages: usize) {
+        self.messages.truncate(messages);
+    }
+
+    /// Adds what the person says, and asks for an answer.
+    ///
+    /// # Errors
+    ///
+    /// As [`answer`](Self::answer). What was said is in the history all the same.
+    pub fn say(&mut self, content: impl Into<String>) -> Result<ChatStream<'_>, Error> {
+        self.push(Message::user(content));
+        self.answer()
+    }
+
+    /// Asks for an answer to what was said. It is added to the history when it ends; when it is dropped before, as far as it came.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Template`] where the template refuses the history, and as [`Generate::stream`].
+    pub fn answer(&mut self) -> Result<ChatStream<'_>, Error> {
+        let rendered = self.rendered()?;
+        let format = match &self.format {
+            Some(format) => format.clone(),
+            None => self.template_format(),
+        };
+        let parser = ReplyParser::new(&format)
+            .after_prompt(rendered.as_str())
+            .with_tools(&self.tools);
+        let (prompt, tokens) = self.prompt(&rendered)?;
+        let stream = self.generate.clone().prompt(prompt).stream()?;
+        Ok(ChatStream {
+            prompt: tokens.map(|tokens| Known {
+                text: rendered.into_string(),
+                tokens,
+            }),
+            chat: self,
+            stream,
+            parser,
+            parts: VecDeque::new(),
+            reply: None,
+        })
+    }
+
+    /// The prompt that the next answer is asked for with, as the template renders it.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Template`].
+    pub fn rendered(&self) -> Result<Rendered, Error> {
+        let mut conversation = Conversation::new(&self.messages).tools(&self.tools);
+        if !self.documents.is_empty() {
+            conversation = conversation.documents(self.documents.clone());
+        }
+        for (name, value) in &self.variables {
+            conversation = conversation.variable(name, value.clone());
+        }
+        Ok(self.template.render(&conversation)?)
+    }
+
+    fn template_format(&self) -> ReplyFormat {
+        let source = self.template.source_for(!self.tools.is_empty());
+        source.map_or_else(ReplyFormat::plain, ReplyFormat::of_template)
+    }
+
+    /// What the context is to begin with: the tokens that are known, and the rest as it is written. With the tokens of all of it, where
+    /// the vocabulary is in this process.
+    fn prompt(&self, rendered: &Rendered) -> Result<(Prompt, Option<Vec<Token>>), Error> {
+        let known = self
+            .known
+            .as_ref()
+            .filter(|known| rendered.as_str().starts_with(&known.text));
+        let (mut skip, mut prompt) = match known {
+            Some(known) => (known.text.len(), Prompt::tokens(&*known.tokens)),
+            None => (0, Prompt::markup("")),
+        };
+        for part in rendered.parts() {
+            let whole = part.as_str().len();
+            let from = skip.min(whole);
+            skip -= from;
+            prompt = match part {
+                Part::Markup(text) => prompt.then_markup(&text[from..]),
+                Part::Text(text) => prompt.then_text(&text[from..]),
+            };
+        }
+        if self.model.is_elsewhere() {
+            return Ok((prompt, None));
+        }
+        let tokens = prompt.tokenize(&self.model.native()?.vocab())?;
+        Ok((Prompt::tokens(&*tokens), Some(tokens)))
+    }
+}
+
+/// An answer as it comes: an iterator of its parts. Dropping it ends the answer; the history keeps it as far as it came.
+#[derive(Debug)]
+pub struct ChatStream<'a> {
+    chat: &'a mut Chat,
+    stream: TokenStream,
+    parser: ReplyParser,
+    parts: VecDeque<ReplyPart>,
+    /// The prompt, where its tokens are known.
+    prompt: Option<Known>,
+    /// When it has ended.
+    reply: Option<Reply>,
+}
+
+impl ChatStream<'_> {
+    /// Runs to the end and returns the whole answer, which is in the history then.
+    ///
+    /// # Errors
+    ///
+    /// The first error of the iterator.
+    pub fn finish(mut self) -> Result<(Reply, Statistics), Error> {
+        for part in &mut self {
+            part?;
+        }
+        let statistics = self.statistics();
+        Ok((self.reply.take().unwrap_or_default(), statistics))
+    }
+
+    /// The whole answer, once the iterator has ended.
+    pub fn reply(&self) -> Option<&Reply> {
+        self.reply.as_ref()
+    }
+
+    /// Counts and times so far.
+    pub fn statistics(&self) -> Statistics {
+        self.stream.statistics()
+    }
+
+    /// Why the answer ended; `None` while it runs.
+    pub fn finish_reason(&self) -> Option<FinishReason> {
+        self.stream.finish_reason()
+    }
+
+    /// Stops the computation that another thread is waiting for; the iterator then returns an error.
+    pub fn abort_handle(&self) -> AbortHandle {
+        self.stream.abort_handle()
+    }
+
+    /// Reads what was said as an answer, and adds it to the history.
+    fn end(&mut self) {
+        if self.reply.is_some() {
+            return;
+        }
+        let parser = mem::replace(&mut self.parser, ReplyParser::new(&ReplyFormat::plain()));
+        let reply = parser.finish();
+        self.chat.known = self.prompt.take().and_then(|prompt| {
+            let vocab = self.chat.model.native().ok()?.vocab();
+            prompt.and_then_said(&reply.raw, self.stream.tokens(), |token, bytes| {
+                vocab.append_piece(token, true, bytes).is_ok()
+            })
+        });
+        if !reply.raw.is_empty() {
+            self.chat.messages.push(reply.clone().into_message());
+        }
+        self.reply = Some(reply);
+    }
+}
+
+impl Known {
+    /// With what was generated after it; nothing where the tokens are not those of the text (a stop string was cut off).
+    fn and_then_said(
+        mut self,
+        text: &str,
+        tokens: &[Token],
+        append_piece: impl Fn(Token, &mut Vec<u8>) -> bool,
+    ) -> Option<Self> {
+        let mut bytes = Vec::with_capacity(text.len());
+        let all = tokens.iter().all(|token| append_piece(*token, &mut bytes));
+        (all && bytes == text.as_bytes()).then(|| {
+            self.text.push_str(text);
+            self.tokens.extend_from_slice(tokens);
+            self
+        })
+    }
+}
+
+impl Iterator for ChatStream<'_> {
+    type Item = Result<ReplyPart, Error>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        loop {
+            if let Some(part) = self.parts.pop_front() {
+                return Some(Ok(part));
+            }
+            if self.reply.is_some() {
+                return None;
+            }
+            match self.stream.next() {
+                Some(Ok(text)) => self.parts.extend(self.parser.push(&text)),
+                Some(Err(error)) => return Some(Err(error)),
+                None => {
+                    self.parts.extend(self.parser.end());
+                    self.end();
+                }
+            }
+        }
+    }
+}
+
+impl Drop for ChatStream<'_> {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
