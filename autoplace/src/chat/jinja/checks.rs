@@ -5,8 +5,9 @@ use std::sync::Arc;
 use minijinja::value::ValueKind;
 use minijinja::{Environment, Error, Value};
 
+use super::fault::failed;
 use super::meter::Meter;
-use super::operators::{contains, is_ordered};
+use super::operators::{contains, is_ordered, whole_of};
 
 pub(super) fn add(environment: &mut Environment<'_>, meter: &Arc<Meter>) {
     for name in ["lower", "upper"] {
@@ -54,6 +55,12 @@ pub(super) fn add(environment: &mut Environment<'_>, meter: &Arc<Meter>) {
             })
         });
     }
+    for (name, remainder) in [("even", 0), ("odd", 1)] {
+        environment.add_test(name, move |value: &Value| is_remainder(value, 2, remainder));
+    }
+    environment.add_test("divisibleby", |value: &Value, divisor: i32| {
+        is_remainder(value, divisor, 0)
+    });
     environment.add_test("iterable", |value: &Value| {
         use ValueKind::{Iterable, Map, Seq, String, Undefined};
         matches!(value.kind(), Iterable | Map | Seq | String | Undefined)
@@ -66,4 +73,20 @@ pub(super) fn add(environment: &mut Environment<'_>, meter: &Arc<Meter>) {
         let name = value.as_object().map_or("", |object| object.type_name());
         value.kind() == ValueKind::Plain || name.ends_with("Macro")
     });
+}
+
+/// Whether a number divided by another leaves this.
+fn is_remainder(value: &Value, divisor: i32, remainder: i32) -> Result<bool, Error> {
+    let undefined = || failed(format!("a {} has no remainder", value.kind()));
+    if let Some(whole) = whole_of(value) {
+        let left = whole.checked_rem_euclid(divisor.into());
+        return Ok(left.ok_or_else(undefined)? == remainder.into());
+    }
+    match value.kind() {
+        ValueKind::Number => {
+            let left = f64::try_from(value.clone())?.rem_euclid(divisor.into());
+            Ok((left - f64::from(remainder)).abs() < f64::EPSILON)
+        }
+        _ => Err(undefined()),
+    }
 }

@@ -10,9 +10,10 @@ use super::fault::failed;
 use super::functions::printf;
 use super::json::Dumps;
 use super::markup::{escaped, like};
-use super::meter::Meter;
+use super::meter::{Meter, is_dict};
+use super::operators::whole_of;
 use super::printing::text_of;
-use super::sequences::collected;
+use super::sequences::{check_iterable, collected};
 
 /// As wide as anything is padded: no way to make much of little.
 const MOST_WIDE: usize = 10_000;
@@ -78,13 +79,10 @@ pub(super) fn add(environment: &mut Environment<'_>, meter: &Arc<Meter>) {
                 None => " ".repeat(4),
             };
             let first = first.unwrap_or(false);
-            indent(
-                &of,
-                &text_of(&of, text)?,
-                &with,
-                first,
-                blank.unwrap_or(false),
-            )
+            let Some(text) = text.as_str() else {
+                return Err(failed(format!("indent: a {} is no text", text.kind())));
+            };
+            indent(&of, text, &with, first, blank.unwrap_or(false))
         },
     );
     environment.add_filter(
@@ -139,10 +137,18 @@ pub(super) fn add(environment: &mut Environment<'_>, meter: &Arc<Meter>) {
         };
         Ok::<_, Error>(like(value, trimmed.to_owned()))
     });
-    environment.add_filter("wordcount", |text: &str| {
-        text.split(|c: char| !c.is_alphanumeric() && c != '_')
-            .filter(|word| !word.is_empty())
-            .count()
+    let of = Arc::clone(meter);
+    environment.add_filter("wordcount", move |value: &Value| {
+        let text = text_of(&of, value)?;
+        let words = text
+            .split(|c: char| !c.is_alphanumeric() && c != '_')
+            .filter(|word| !word.is_empty());
+        Ok::<_, Error>(words.count())
+    });
+    environment.add_filter("attr", |value: &Value, name: &str| match value.kind() {
+        // Of a dict, only its methods are attributes.
+        ValueKind::Map if is_dict(value) => Ok(Value::UNDEFINED),
+        _ => value.get_attr(name),
     });
     environment.add_filter("items", |value: &Value| match value.is_undefined() {
         true => Ok(Value::from(Vec::<Value>::new())),
@@ -150,11 +156,13 @@ pub(super) fn add(environment: &mut Environment<'_>, meter: &Arc<Meter>) {
     });
     environment.add_filter("int", int);
     environment.add_filter("float", |value: &Value, default: Option<Value>| {
-        float(value).map_or_else(|| default.unwrap_or_else(|| Value::from(0.0)), Value::from)
+        check_defined(value)?;
+        let default = || default.unwrap_or_else(|| Value::from(0.0));
+        Ok::<_, Error>(float(value).map_or_else(default, Value::from))
     });
     environment.add_filter("round", round);
-    // Not jinja2's, and they make lists whose length nobody knows.
-    for name in ["zip", "chain", "lines"] {
+    // Not jinja2's, and they make lists whose length nobody knows; and what prints otherwise than in Python.
+    for name in ["zip", "chain", "lines", "pprint"] {
         environment.remove_filter(name);
     }
 }
@@ -176,6 +184,7 @@ fn join(
     separator: &str,
     attribute: Option<&Value>,
 ) -> Result<String, Error> {
+    check_iterable(items)?;
     let mut out = String::new();
     for (index, item) in items.try_iter()?.enumerate() {
         let item = match attribute {
@@ -266,6 +275,7 @@ fn int(
 ) -> Result<Value, Error> {
     let default =
         default.map_or_else(|| named.get::<Option<Value>>("default"), |it| Ok(Some(it)))?;
+    check_defined(value)?;
     let base = base.map_or_else(|| named.get::<Option<u32>>("base"), |it| Ok(Some(it)))?;
     named.assert_all_used()?;
     Ok(int_of(value, base).unwrap_or_else(|| default.unwrap_or_else(|| Value::from(0))))
@@ -299,6 +309,13 @@ fn int_of(value: &Value, base: Option<u32>) -> Option<Value> {
     }
 }
 
+fn check_defined(value: &Value) -> Result<(), Error> {
+    match value.is_undefined() {
+        true => Err(failed("it is undefined")),
+        false => Ok(()),
+    }
+}
+
 fn float(value: &Value) -> Option<f64> {
     match value.as_str() {
         Some(text) => text.trim().parse().ok(),
@@ -320,11 +337,13 @@ fn round(
     named.assert_all_used()?;
     let method = method.unwrap_or_else(|| "common".to_owned());
     let precision = precision.unwrap_or(0).clamp(-300, 300);
-    if method == "common" && value.is_integer() && precision >= 0 {
-        return Ok(value.clone());
+    if let (Some(whole), "common", 0..) = (whole_of(value), method.as_str(), precision) {
+        return Ok(i64::try_from(whole).map_or_else(|_| value.clone(), Value::from));
     }
-    let float =
-        float(value).ok_or_else(|| failed(format!("round: a {} is no number", value.kind())))?;
+    let number = Some(value).filter(|value| value.as_str().is_none());
+    let float = number
+        .and_then(float)
+        .ok_or_else(|| failed(format!("round: a {} is no number", value.kind())))?;
     let scale = 10f64.powi(precision);
     Ok(Value::from(match &*method {
         "ceil" => (float * scale).ceil() / scale,

@@ -111,6 +111,12 @@ fn guards(environment: &mut Environment<'_>, meter: &Arc<Meter>) {
     // Each of them makes a value of others.
     let of = Arc::clone(meter);
     environment.add_function("dict", move |value: Option<Value>, named: Kwargs| {
+        if let Some(value) = value
+            .as_ref()
+            .filter(|value| value.kind() != ValueKind::Map)
+        {
+            return Err(failed(format!("dict() of a {}", value.kind())));
+        }
         let made = dict(value, named)?;
         of.reads(&made)?;
         Ok::<_, Error>(made)
@@ -157,7 +163,19 @@ fn range(
 /// Python's `%` of a text.
 pub(super) fn printf(meter: &Meter, text: &str, arguments: &[Value]) -> Result<String, Error> {
     check_format(meter, text, '%', arguments)?;
+    // A list or a dict may be there to be looked into.
+    let is_one = |value: &Value| !matches!(value.kind(), ValueKind::Seq | ValueKind::Map);
+    if places(text) < arguments.len() && (arguments.len() > 1 || arguments.iter().any(is_one)) {
+        return Err(failed(
+            "not all arguments converted during string formatting",
+        ));
+    }
     format(FormatStyle::Printf, text, arguments)
+}
+
+/// How many values a `printf` format has a place for.
+fn places(text: &str) -> usize {
+    text.replace("%%", "").matches('%').count()
 }
 
 /// Refuses a format that makes much of little: `begin` begins a place for a value.

@@ -11,7 +11,7 @@ use super::filters::{center, replace};
 use super::functions::check_format;
 use super::markup::{escaped_all, marked};
 use super::meter::{BYTES_PER_VALUE, Meter};
-use super::sequences::collected;
+use super::sequences::{check_iterable, collected, is_tuple};
 
 /// As wide as anything is padded.
 const MOST_WIDE: usize = 10_000;
@@ -24,6 +24,12 @@ pub(super) fn add(environment: &mut Environment<'_>, meter: &Arc<Meter>) {
         }
         if let Some(text) = value.as_str() {
             meter.reads(value)?;
+            if let ("startswith" | "endswith", Some(part)) = (method, arguments.first())
+                && part.kind() == ValueKind::Seq
+                && !is_tuple(part)
+            {
+                return Err(failed(format!("{method} takes a text or a tuple of texts")));
+            }
             if matches!(method, "split" | "rsplit" | "splitlines") {
                 let separator = arguments
                     .first()
@@ -170,6 +176,7 @@ fn other_method(value: &Value, method: &str, arguments: &[Value]) -> Result<Opti
 }
 
 fn join(meter: &Meter, separator: &str, items: &Value) -> Result<String, Error> {
+    check_iterable(items)?;
     let mut out = String::new();
     for (index, item) in items.try_iter()?.enumerate() {
         let Some(text) = item.as_str() else {

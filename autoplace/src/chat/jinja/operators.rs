@@ -44,7 +44,9 @@ pub(super) fn add(environment: &mut Environment<'_>, meter: &Arc<Meter>) {
         },
     );
     let of = Arc::clone(meter);
-    environment.add_function(ITEMS, move |value: &Value| items(&of, value));
+    let gone_through = move |value: &Value| items(&of, value);
+    environment.add_function(ITEMS, gone_through.clone());
+    environment.add_filter(ITEMS, gone_through);
     environment.add_function(CYCLE, |of: &Value, values: Rest<Value>| {
         let index = of.get_attr("index0")?;
         let index = usize::try_from(index).map_err(|_| failed("only a loop has a cycle"))?;
@@ -197,6 +199,10 @@ pub(super) fn contains(meter: &Meter, container: &Value, value: &Value) -> Resul
             Ok(container.as_str().unwrap_or_default().contains(part))
         }
         ValueKind::Map => {
+            let is_list = value.kind() == ValueKind::Seq && !is_tuple(value);
+            if is_list || value.kind() == ValueKind::Map {
+                return Err(failed(format!("unhashable type: {}", python_type(value))));
+            }
             meter.reads(value)?;
             Ok(!container.get_item(value)?.is_undefined())
         }

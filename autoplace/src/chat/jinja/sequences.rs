@@ -56,22 +56,26 @@ pub(super) fn collected(meter: &Meter, value: &Value) -> Result<Vec<Value>, Erro
     Ok(items)
 }
 
+/// Refuses what Python does not go through.
+pub(super) fn check_iterable(value: &Value) -> Result<(), Error> {
+    match value.kind() {
+        ValueKind::None | ValueKind::Bool | ValueKind::Number | ValueKind::Plain => Err(failed(
+            format!("{} object is not iterable", python_type(value)),
+        )),
+        _ => Ok(()),
+    }
+}
+
 /// What a `for` goes through.
 pub(super) fn items(meter: &Meter, value: &Value) -> Result<Value, Error> {
+    check_iterable(value)?;
     match value.kind() {
-        ValueKind::Undefined => Ok(value.clone()),
-        ValueKind::String => Ok(collected(meter, value)?.into()),
         ValueKind::Seq | ValueKind::Map if value.len().is_some() => {
             meter.glances(value)?;
             Ok(value.clone())
         }
-        ValueKind::Seq | ValueKind::Map | ValueKind::Iterable => {
-            Ok(collected(meter, value)?.into())
-        }
-        _ => Err(failed(format!(
-            "{} object is not iterable",
-            python_type(value)
-        ))),
+        ValueKind::Undefined => Ok(value.clone()),
+        _ => Ok(collected(meter, value)?.into()),
     }
 }
 
@@ -132,11 +136,11 @@ pub(super) fn slice(
         let picked = indices(chars.len()).filter_map(|index| chars.get(index));
         return Ok(like(value, picked.collect()));
     }
-    if value.kind() != ValueKind::Seq {
-        return Err(failed(format!(
-            "{} object is not subscriptable",
-            python_type(value)
-        )));
+    match value.kind() {
+        ValueKind::Seq => {}
+        ValueKind::Undefined => return Err(failed("a slice of what is undefined")),
+        // As jinja2 finds nothing in what has no items.
+        _ => return Ok(Value::UNDEFINED),
     }
     let items = collected(meter, value)?;
     let picked = indices(items.len()).filter_map(|index| items.get(index).cloned());

@@ -23,8 +23,11 @@ const SHALLOW: &[&str] = &[
     "count",
     "d",
     "default",
+    "e",
+    "escape",
     "first",
     "float",
+    "forceescape",
     "format",
     "indent",
     "int",
@@ -47,6 +50,11 @@ const SHALLOW: &[&str] = &[
     "truncate",
     "upper",
     "wordcount",
+];
+
+/// Filters that fail in Python where there is nothing to go through.
+const ITERATING: &[&str] = &[
+    "batch", "groupby", "max", "min", "slice", "sort", "sum", "unique",
 ];
 
 /// Filters that give back what was there, or count what they make themselves.
@@ -329,6 +337,9 @@ impl Writer<'_> {
         }
         for (index, of) in filters.iter().rev().enumerate() {
             self.put(if index > 0 { "|" } else { "" });
+            if ITERATING.contains(&of.name) {
+                let _ = write!(self.out, "{ITEMS}|");
+            }
             let read = if SHALLOW.contains(&of.name) {
                 GLANCE
             } else {
