@@ -6,7 +6,7 @@ mod native_support;
 
 use autoplace::Model;
 use autoplace::chat::{self, ChatTemplate, Message, ReplyFormat, ReplyPart, Role, Tool, ToolCall};
-use autoplace::generate::{Chat, Constraint, Error, FinishReason, Prompt};
+use autoplace::generate::{Chat, Constraint, Error, FinishReason};
 use autoplace::memory::FlashAttention;
 use autoplace::plan::{Context, Request};
 use native_support::demo_path;
@@ -40,14 +40,14 @@ fn ask(chat: &mut Chat, text: &str) -> (String, usize) {
 #[test]
 fn a_turn_computes_what_is_new_and_nothing_else() {
     let model = load();
+    // The end of the last answer, the question, and what begins an answer.
+    let written = "<|im_end|>\n<|im_start|>user\nAnd then?<|im_end|>\n<|im_start|>assistant\n";
+    let written = tokens(&model, written);
     let mut chat = chat(&model).system("Speak as the king spake unto his servants.");
     let (first, all) = ask(&mut chat, "Whence comest thou?");
     assert!(!first.is_empty() && all > 20, "{first:?}, {all}");
     for turn in 0..4 {
         let (answer, new) = ask(&mut chat, "And then?");
-        // The end of the last answer, the question, and what begins an answer.
-        let written = "<|im_end|>\n<|im_start|>user\nAnd then?<|im_end|>\n<|im_start|>assistant\n";
-        let written = tokens(&model, written);
         assert!(new <= written + 2, "turn {turn}: {new} of {written}");
         assert!(!answer.is_empty());
     }
@@ -62,9 +62,8 @@ fn a_turn_computes_what_is_new_and_nothing_else() {
 }
 
 fn tokens(model: &Model, text: &str) -> usize {
-    let prompt = Prompt::text(text).add_special(false);
-    let stream = model.generate(prompt).max_tokens(1).stream().unwrap();
-    stream.into_text().unwrap().1.prompt_tokens
+    let vocab = model.native().unwrap().vocab();
+    vocab.tokenize(text, false, true).unwrap().len()
 }
 
 #[test]
@@ -91,9 +90,9 @@ fn a_clone_goes_its_own_way_and_shares_what_was_computed() {
     ask(&mut one, "Hear me.");
     let mut other = one.clone();
     let (_, new) = ask(&mut other, "Go up.");
-    assert!(new < 40, "{new}");
+    assert!(new < 60, "{new}");
     let (_, new) = ask(&mut one, "Go down.");
-    assert!(new < 40, "{new}");
+    assert!(new < 60, "{new}");
     assert_eq!(one.messages()[..3], other.messages()[..3]);
     assert_ne!(one.messages()[3], other.messages()[3]);
 }
@@ -129,7 +128,7 @@ fn an_answer_that_is_dropped_stays_as_far_as_it_came() {
     drop(stream);
     assert_eq!(chat.messages()[1], Message::assistant(told));
     let (_, new) = ask(&mut chat, "Again.");
-    assert!(new < 40, "{new}");
+    assert!(new < 60, "{new}");
 }
 
 #[test]
@@ -168,7 +167,10 @@ fn reasoning_and_calls_arrive_as_their_own_kind() {
         match part.unwrap() {
             ReplyPart::Reasoning(text) => thoughts.push_str(&text),
             ReplyPart::ToolCall(call) => calls.push(call),
-            ReplyPart::Content(text) => assert_eq!(text.trim(), ""),
+            part => assert!(
+                matches!(&part, ReplyPart::Content(text) if text.trim().is_empty()),
+                "{part:?}"
+            ),
         }
     }
     assert_eq!(stream.finish_reason(), Some(FinishReason::EndOfGeneration));
@@ -179,7 +181,8 @@ fn reasoning_and_calls_arrive_as_their_own_kind() {
         name: "walk".to_owned(),
         arguments: json!({"days": 3}),
     };
-    assert_eq!((thoughts.trim(), &*calls), ("It is far.", &*[call.clone()]));
+    assert_eq!(thoughts.trim(), "It is far.");
+    assert_eq!(calls, [call.clone()]);
     chat.tool_result(&call, "three days' journey");
     let history = chat.messages();
     assert_eq!(history[1].tool_calls, [call]);

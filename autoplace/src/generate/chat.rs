@@ -277,7 +277,8 @@ impl ChatStream<'_> {
             part?;
         }
         let statistics = self.statistics();
-        Ok((self.reply.take().unwrap_or_default(), statistics))
+        // What is dropped now has ended, and is to know it.
+        Ok((self.reply.clone().unwrap_or_default(), statistics))
     }
 
     /// The whole answer, once the iterator has ended.
