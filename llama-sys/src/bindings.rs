@@ -2091,6 +2091,20 @@ pub const SHIM_SAMPLER_KIND_MIN_P: shim_sampler_kind = 4;
 pub const SHIM_SAMPLER_KIND_TYPICAL: shim_sampler_kind = 5;
 pub const SHIM_SAMPLER_KIND_TEMP: shim_sampler_kind = 6;
 pub type shim_sampler_kind = crate::raw::CEnum;
+pub type shim_put = ::core::option::Option<
+    unsafe extern "C" fn(
+        user: *mut ::core::ffi::c_void,
+        data: *const ::core::ffi::c_void,
+        size: usize,
+    ) -> bool,
+>;
+pub type shim_take = ::core::option::Option<
+    unsafe extern "C" fn(
+        user: *mut ::core::ffi::c_void,
+        data: *mut ::core::ffi::c_void,
+        size: usize,
+    ) -> bool,
+>;
 unsafe extern "C" {
     pub fn ggml_set_abort_callback(callback: ggml_abort_callback_t) -> ggml_abort_callback_t;
     pub fn ggml_guid_matches(guid_a: ggml_guid_t, guid_b: ggml_guid_t) -> bool;
@@ -3195,6 +3209,8 @@ unsafe extern "C" {
         error: *mut shim_error,
     ) -> i32;
     pub fn shim_context_copies(ctx: *const llama_context) -> i32;
+    pub fn shim_context_flash_attn(ctx: *const llama_context) -> bool;
+    pub fn shim_context_rope_only_rotates(ctx: *const llama_context) -> bool;
     pub fn shim_context_reserve(
         ctx: *mut llama_context,
         n_tokens: u32,
@@ -3221,6 +3237,7 @@ unsafe extern "C" {
         seq: llama_seq_id,
         error: *mut shim_error,
     ) -> bool;
+    pub fn shim_memory_update(ctx: *mut llama_context, error: *mut shim_error) -> bool;
     pub fn shim_memory_seq_add(
         ctx: *mut llama_context,
         seq: llama_seq_id,
@@ -3321,6 +3338,26 @@ unsafe extern "C" {
         seq: llama_seq_id,
         src: *const u8,
         size: usize,
+        error: *mut shim_error,
+    ) -> usize;
+    pub fn shim_state_stream_size(
+        ctx: *mut llama_context,
+        seq: llama_seq_id,
+        error: *mut shim_error,
+    ) -> usize;
+    pub fn shim_state_write(
+        ctx: *mut llama_context,
+        seq: llama_seq_id,
+        put: shim_put,
+        user: *mut ::core::ffi::c_void,
+        error: *mut shim_error,
+    ) -> usize;
+    pub fn shim_state_read(
+        ctx: *mut llama_context,
+        seq: llama_seq_id,
+        size: usize,
+        take: shim_take,
+        user: *mut ::core::ffi::c_void,
         error: *mut shim_error,
     ) -> usize;
     pub fn shim_backend_load(

@@ -129,6 +129,27 @@ impl Context {
         .map(drop)
     }
 
+    /// Carries out what is pending, copies and shifts, instead of at the next decode: there llama.cpp only logs that it failed, and
+    /// computes with what is not there.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Poisoned`]; [`Error::Call`], where a buffer finds no room, and the context is unusable from then on.
+    pub fn kv_update(&mut self) -> Result<(), Error> {
+        // SAFETY: the context lives and is borrowed mutably, and has a memory.
+        self.memory_call("updating the KV cache", |ctx, error| unsafe {
+            raw::shim_memory_update(ctx, error)
+        })
+        .map(drop)
+    }
+
+    /// True when moving positions rotates keys and changes them no further: with YaRN's factors each shift scales all of the cache
+    /// too, sequences that were not moved included (ggml-cpu/ops.cpp, `rope_yarn`).
+    pub fn rope_only_rotates(&self) -> bool {
+        // SAFETY: the context lives.
+        unsafe { raw::shim_context_rope_only_rotates(self.as_ptr()) }
+    }
+
     /// True when positions can be shifted.
     pub fn kv_can_shift(&self) -> bool {
         // SAFETY: the context lives; NULL memory (encoders) is answered with false (llama-context.cpp).
