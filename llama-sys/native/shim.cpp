@@ -4,6 +4,9 @@
 #include "llama-context.h"
 #include "llama-io.h"
 #include "llama-ext.h"
+#include "llama-kv-cache-dsa-iswa.h"
+#include "llama-kv-cache-iswa.h"
+#include "llama-memory-hybrid-iswa.h"
 #include "llama-memory.h"
 #include "llama-model.h"
 
@@ -129,6 +132,20 @@ void settle(llama_context * ctx) {
     if (ctx->memory_update(false) && memory->init_update(ctx, false)->get_status() != LLAMA_MEMORY_STATUS_NO_UPDATE) {
         throw std::runtime_error("the memory could not be updated");
     }
+}
+
+// The cache of the layers with a sliding window, where those have one of their own.
+llama_kv_cache * windowed(llama_memory_t memory) {
+    if (auto * both = dynamic_cast<llama_kv_cache_iswa *>(memory)) {
+        return both->get_swa();
+    }
+    if (auto * both = dynamic_cast<llama_kv_cache_dsa_iswa *>(memory)) {
+        return both->get_swa();
+    }
+    if (auto * both = dynamic_cast<llama_memory_hybrid_iswa *>(memory)) {
+        return both->get_mem_attn()->get_swa();
+    }
+    return nullptr;
 }
 
 // A tensor goes through the host in pieces of this size.
@@ -410,6 +427,22 @@ bool shim_memory_seq_cp(llama_context * ctx, llama_seq_id src, llama_seq_id dst,
 
 bool shim_memory_seq_keep(llama_context * ctx, llama_seq_id seq, shim_error * error) {
     return guarded(error, false, [&] { llama_memory_seq_keep(llama_get_memory(ctx), seq); return true; });
+}
+
+bool shim_memory_leave_window(llama_context * ctx, llama_seq_id seq, shim_error * error) {
+    return guarded(error, false, [&] {
+        llama_kv_cache * window = windowed(ctx->get_memory());
+        if (!window) {
+            return true;
+        }
+        const llama_hparams & hparams = ctx->get_model().hparams;
+        const llama_pos last = window->seq_pos_max(seq);
+        llama_pos first = std::max(window->seq_pos_min(seq), (llama_pos) 0);
+        while (first < last && llama_hparams::is_masked_swa(hparams.n_swa, hparams.swa_type, first, last)) {
+            ++first;
+        }
+        return first == 0 || window->seq_rm(seq, 0, first);
+    });
 }
 
 bool shim_memory_update(llama_context * ctx, shim_error * error) {

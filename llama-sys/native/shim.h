@@ -97,6 +97,8 @@ bool shim_memory_clear  (struct llama_context * ctx, bool data, struct shim_erro
 bool shim_memory_seq_rm (struct llama_context * ctx, llama_seq_id seq, llama_pos p0, llama_pos p1, struct shim_error * error);
 bool shim_memory_seq_cp (struct llama_context * ctx, llama_seq_id src, llama_seq_id dst, llama_pos p0, llama_pos p1, struct shim_error * error);
 bool shim_memory_seq_keep(struct llama_context * ctx, llama_seq_id seq, struct shim_error * error);
+// Forgets what has left the sliding window of a sequence, in the layers that have one: they keep it while a cell has several sequences.
+bool shim_memory_leave_window(struct llama_context * ctx, llama_seq_id seq, struct shim_error * error);
 // Carries out what is pending: copies between sequences, and the rotation of keys whose positions were moved.
 bool shim_memory_update (struct llama_context * ctx, struct shim_error * error);
 bool shim_memory_seq_add(struct llama_context * ctx, llama_seq_id seq, llama_pos p0, llama_pos p1, llama_pos delta, struct shim_error * error);

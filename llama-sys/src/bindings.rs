@@ -3237,6 +3237,11 @@ unsafe extern "C" {
         seq: llama_seq_id,
         error: *mut shim_error,
     ) -> bool;
+    pub fn shim_memory_leave_window(
+        ctx: *mut llama_context,
+        seq: llama_seq_id,
+        error: *mut shim_error,
+    ) -> bool;
     pub fn shim_memory_update(ctx: *mut llama_context, error: *mut shim_error) -> bool;
     pub fn shim_memory_seq_add(
         ctx: *mut llama_context,

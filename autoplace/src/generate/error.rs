@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use super::saved::SavedCacheError;
 use crate::{load, worker};
 
 /// An error of a generation.
@@ -57,6 +58,38 @@ pub enum Error {
         /// Tokens that the context holds.
         context: usize,
     },
+    /// What a shift keeps leaves it nothing to forget, or it was to forget no token.
+    #[error(
+        "a shift cannot make room: {keep} tokens are kept, and the context holds {context} of the text"
+    )]
+    NothingToShift {
+        /// Tokens that are kept.
+        keep: usize,
+        /// Tokens that the context holds of the text.
+        context: usize,
+    },
+    /// The context is full, and the text was to end with an error then.
+    #[error("the context is full: the text takes {tokens} tokens")]
+    ContextFull {
+        /// Tokens of the prompt and of the text so far.
+        tokens: usize,
+    },
+    /// No text of the session has this number: it has ended, or is another session's.
+    #[error("this text is not running")]
+    NotRunning,
+    /// A text cannot be rolled back so far.
+    #[error("{tokens} tokens cannot be rolled back, and {possible} can: {reason}")]
+    CannotRollBack {
+        /// Tokens that were to be forgotten.
+        tokens: usize,
+        /// Tokens that could be.
+        possible: usize,
+        /// What stands in the way.
+        reason: &'static str,
+    },
+    /// A saved cache cannot be written, or is not what can be restored here.
+    #[error(transparent)]
+    Saved(#[from] Box<SavedCacheError>),
     /// The model computes embeddings or encodings and generates nothing.
     #[error("{architecture} models do not generate text")]
     NotGenerative {

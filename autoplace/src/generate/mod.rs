@@ -6,22 +6,30 @@
 
 mod cache;
 mod error;
+mod fork;
 mod prompt;
 pub(crate) mod remote;
 mod replace;
+mod roll_back;
 mod sampling;
+mod saved;
 mod sequence;
 mod session;
+mod shift;
 mod stats;
 mod stream;
 mod text;
 mod token_stream;
 
 pub use error::Error;
+pub use fork::Fork;
 pub use prompt::Prompt;
 pub use replace::{Replaced, Resumed};
+pub use roll_back::RolledBack;
 pub use sampling::Sampling;
+pub use saved::{SavedCache, SavedCacheError};
 pub use session::{End, FinishReason, Piece, SequenceId, Session};
+pub use shift::{Keep, WhenFull};
 pub use stats::Statistics;
 pub(crate) use stream::LocalStream;
 pub use token_stream::{AbortHandle, TokenStream};
@@ -48,6 +56,8 @@ pub(crate) struct Spec {
     sampling: Sampling,
     stops: Vec<String>,
     limits: Limits,
+    #[serde(default)]
+    when_full: WhenFull,
 }
 
 /// How far a text goes, and what of it is shown.
@@ -74,6 +84,7 @@ impl Model {
                     max_tokens: usize::MAX,
                     special: false,
                 },
+                when_full: WhenFull::Stop,
             },
         }
     }
@@ -93,6 +104,12 @@ impl Generate {
     /// with sliding windows what has left the window is computed again.
     pub fn cache_prompt(mut self, cache: bool) -> Self {
         self.spec.cache_prompt = cache;
+        self
+    }
+
+    /// What happens when the context has no place for the next token. Default: the text ends.
+    pub fn when_full(mut self, when_full: WhenFull) -> Self {
+        self.spec.when_full = when_full;
         self
     }
 
@@ -154,7 +171,8 @@ impl Generate {
     ///
     /// # Errors
     ///
-    /// [`Error::PromptTooLong`], [`Error::EmptyPrompt`], [`Error::EmptyStop`], [`Error::NotGenerative`]; [`Error::Busy`] while
+    /// [`Error::PromptTooLong`], [`Error::EmptyPrompt`], [`Error::EmptyStop`], [`Error::NothingToShift`], [`Error::NotGenerative`];
+    /// [`Error::Busy`] while
     /// another stream or session of this model lives; [`Error::Native`] for a sampling parameter out of range; [`Error::Worker`] when
     /// the model's worker process has died or cannot be started again.
     pub fn stream(self) -> Result<TokenStream, Error> {
@@ -173,13 +191,16 @@ impl Generate {
     pub(crate) fn stream_here(self, so_far: Vec<Token>) -> Result<LocalStream, Error> {
         let mut session = self.model.session()?;
         let max_tokens = self.spec.limits.max_tokens;
+        let full_is_error = self.spec.when_full == WhenFull::Error;
         let mut tokens = so_far.clone();
         // So that no token costs an allocation.
         let room = self.model.placement().context.n_ctx as usize;
         tokens.reserve(max_tokens.min(room).saturating_sub(tokens.len()));
         let sequence = session.begin_after(self, so_far)?;
         let statistics = session.statistics(sequence).unwrap_or_default();
-        Ok(LocalStream::new(session, tokens, statistics, max_tokens))
+        let mut stream = LocalStream::new(session, tokens, statistics, max_tokens);
+        stream.full_is_error(full_is_error);
+        Ok(stream)
     }
 
     fn into_parts(self) -> (Model, Spec) {

@@ -76,6 +76,8 @@ pub(crate) enum Failure {
     PromptTooLong { tokens: usize, context: usize },
     NotGenerative { architecture: String },
     EmptyStop,
+    NothingToShift { keep: usize, context: usize },
+    ContextFull { tokens: usize },
     Load(load::Failure),
 }
 
@@ -92,6 +94,11 @@ impl From<&Error> for Failure {
                 architecture: architecture.clone(),
             },
             Error::EmptyStop => Self::EmptyStop,
+            Error::NothingToShift { keep, context } => Self::NothingToShift {
+                keep: *keep,
+                context: *context,
+            },
+            Error::ContextFull { tokens } => Self::ContextFull { tokens: *tokens },
             Error::Native(error) => Self::Load(error.into()),
             Error::Load(error) => Self::Load((&**error).into()),
             Error::Worker(error) => Self::Load((&load::Error::from(error.clone())).into()),
@@ -112,6 +119,8 @@ impl From<Failure> for Error {
             Failure::PromptTooLong { tokens, context } => Self::PromptTooLong { tokens, context },
             Failure::NotGenerative { architecture } => Self::NotGenerative { architecture },
             Failure::EmptyStop => Self::EmptyStop,
+            Failure::NothingToShift { keep, context } => Self::NothingToShift { keep, context },
+            Failure::ContextFull { tokens } => Self::ContextFull { tokens },
             Failure::Load(failure) => load::Error::from(failure).into(),
         }
     }

@@ -202,7 +202,7 @@ impl Session {
 
     /// Goes on with a new context: or gives it back, and keeps everything for another attempt.
     fn resume(&mut self, mut context: Context) -> Result<Resumed, Error> {
-        match self.restore(&mut context) {
+        match self.put_back(&mut context) {
             Ok(resumed) => {
                 self.drop_saved();
                 self.cache.emptied();
@@ -219,12 +219,14 @@ impl Session {
         }
     }
 
-    fn restore(&mut self, context: &mut Context) -> Result<Resumed, Error> {
+    fn put_back(&mut self, context: &mut Context) -> Result<Resumed, Error> {
         let room = Room::of(&self.model.placement().context);
         self.check_room(room)?;
         context.follow_abort_handle(self.abort.clone());
         for sequence in &mut self.sequences {
             sequence.make_sampler(context.model())?;
+            // Each comes back into cells of its own.
+            sequence.shares = None;
         }
         let numbered = |seq: i32| usize::try_from(seq).is_ok_and(|seq| seq < room.sequences);
         if !self.sequences.iter().all(|it| numbered(it.seq)) {

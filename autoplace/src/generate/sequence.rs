@@ -4,10 +4,11 @@ use std::time::Duration;
 
 use llama_sys::{Batch, Context, Model, Sampler, SeqId, State, Token, Vocab};
 
-use super::cache::{Cache, Place};
+use super::cache::{Cache, Place, keep_first};
 use super::error::Error;
 use super::sampling::Sampling;
 use super::session::{End, FinishReason, Piece, SequenceId};
+use super::shift::Shifting;
 use super::stats::Statistics;
 use super::text::{Released, TextAssembler};
 use super::{Limits, Spec};
@@ -19,25 +20,35 @@ pub(super) struct Sequence {
     /// Its number in the context.
     pub(super) seq: SeqId,
     /// The prompt, and what was generated.
-    tokens: Vec<Token>,
+    pub(super) tokens: Vec<Token>,
     /// Tokens of the prompt.
-    prompt: usize,
+    pub(super) prompt: usize,
     /// Tokens at the beginning that are computed as many at a time as a batch takes; the others one by one, as they came.
-    in_batches: usize,
+    pub(super) in_batches: usize,
     /// Tokens at the beginning that the KV cache holds.
-    computed: usize,
+    pub(super) computed: usize,
     /// Tokens after those that the batch holds.
     queued: usize,
     /// Where in the batch the token is that the next one is chosen after.
-    output: Option<i32>,
-    sampling: Sampling,
+    pub(super) output: Option<i32>,
+    pub(super) sampling: Sampling,
     /// `None` while the model is not loaded.
     sampler: Option<Sampler>,
     /// The KV cache of the tokens that are computed, while the model is not loaded.
     saved: Option<State>,
-    text: TextAssembler,
-    limits: Limits,
-    statistics: Statistics,
+    /// What happens when the context is full.
+    pub(super) shifting: Option<Shifting>,
+    /// Tokens at the beginning of which the context holds just what they give: what a shift in place has moved has seen others too.
+    pub(super) genuine: usize,
+    /// Tokens that shifts took out, the last of them: a sampler has been told of them.
+    pub(super) forgotten: Vec<Token>,
+    /// The text that is running whose cells hold the beginning of this one, and how many of its tokens.
+    pub(super) shares: Option<(SequenceId, usize)>,
+    /// The text before the tokens after the prompt: more than nothing where a shift took some out.
+    pub(super) told: TextAssembler,
+    pub(super) text: TextAssembler,
+    pub(super) limits: Limits,
+    pub(super) statistics: Statistics,
 }
 
 impl Sequence {
@@ -50,6 +61,8 @@ impl Sequence {
         capacity: usize,
     ) -> Result<Self, Error> {
         let prompt = tokens.len();
+        let shifting = Shifting::of(&spec.when_full, &tokens, capacity, &model.vocab())?;
+        let text = TextAssembler::new(spec.stops);
         tokens.reserve(spec.limits.max_tokens.min(capacity.saturating_sub(prompt)));
         let mut sequence = Self {
             id,
@@ -63,7 +76,12 @@ impl Sequence {
             sampling: spec.sampling,
             sampler: None,
             saved: None,
-            text: TextAssembler::new(spec.stops),
+            shifting,
+            genuine: usize::MAX,
+            forgotten: Vec::new(),
+            shares: None,
+            told: text.clone(),
+            text,
             limits: spec.limits,
             statistics: Statistics::default(),
         };
@@ -71,12 +89,14 @@ impl Sequence {
         Ok(sequence)
     }
 
-    /// Puts tokens behind the prompt that an earlier process has generated. Their text has been told, but for what is held back.
+    /// Puts tokens behind the prompt that an earlier process has generated. Their text has been told, but for what is held back. What
+    /// has no place in `capacity` tokens was forgotten there too.
     pub(super) fn go_on_after(
         &mut self,
         so_far: Vec<Token>,
         model: &Model,
         vocab: &Vocab,
+        capacity: usize,
     ) -> Result<(), Error> {
         if so_far.is_empty() {
             return Ok(());
@@ -84,10 +104,41 @@ impl Sequence {
         for &token in &so_far {
             vocab.append_piece(token, self.limits.special, self.text.buffer())?;
             self.text.release();
+            self.tokens.push(token);
+            if self.tokens.len() > capacity {
+                self.forget_oldest(vocab, capacity, 0)?;
+            }
         }
+        self.in_batches = self.in_batches.min(self.prompt);
         self.statistics.generated_tokens = so_far.len();
-        self.tokens.extend(so_far);
         self.make_sampler(model)
+    }
+
+    /// The same text again, without a sampler, and without what is kept of the memory.
+    pub(super) fn twin(&self) -> Self {
+        let mut tokens = Vec::with_capacity(self.tokens.capacity());
+        tokens.extend_from_slice(&self.tokens);
+        Self {
+            id: self.id,
+            seq: self.seq,
+            tokens,
+            prompt: self.prompt,
+            in_batches: self.in_batches,
+            computed: self.computed,
+            queued: 0,
+            output: None,
+            sampling: self.sampling.clone(),
+            sampler: None,
+            saved: None,
+            shifting: self.shifting,
+            genuine: self.genuine,
+            forgotten: self.forgotten.clone(),
+            shares: None,
+            told: self.told.clone(),
+            text: self.text.clone(),
+            limits: self.limits,
+            statistics: self.statistics,
+        }
     }
 
     /// Runs it where the context holds this much of its beginning.
@@ -97,14 +148,19 @@ impl Sequence {
         self.statistics.cached_tokens = place.cached;
     }
 
-    /// Its number in the context, and what the context holds of it.
+    /// Its number in the context, and what the context holds of it, as far as others can go on from there.
     pub(super) fn held(&self) -> (SeqId, &[Token]) {
-        (self.seq, &self.tokens[..self.computed])
+        (self.seq, &self.tokens[..self.computed.min(self.genuine)])
     }
 
-    /// Ends it, and leaves in the cache what the context holds of it.
-    pub(super) fn leave(self, cache: &mut Cache) {
-        cache.remember(self.seq, self.tokens, self.computed);
+    /// Ends it, and leaves in the cache what the context holds of it and others can go on from.
+    pub(super) fn leave(self, cache: &mut Cache, context: &mut Context) -> Result<(), Error> {
+        let mut keep = self.computed;
+        if self.genuine < keep {
+            keep = keep_first(context, self.seq, self.genuine)?;
+        }
+        cache.remember(self.seq, self.tokens, keep);
+        Ok(())
     }
 
     /// The prompt, and what was generated.
@@ -130,10 +186,13 @@ impl Sequence {
     /// Makes the sampler, as it would be had it chosen every token so far.
     pub(super) fn make_sampler(&mut self, model: &Model) -> Result<(), Error> {
         let (mut sampler, seed) = self.sampling.sampler(model)?;
-        for &token in &self.tokens {
+        // What was forgotten came after what is kept.
+        let keep = self.shifting.map_or(0, |shifting| shifting.keep);
+        let (kept, others) = self.tokens.split_at(keep.min(self.tokens.len()));
+        for &token in kept.iter().chain(&self.forgotten).chain(others) {
             sampler.accept(token)?;
         }
-        sampler.skip(self.tokens.len() - self.prompt)?;
+        sampler.skip(self.statistics.generated_tokens)?;
         // A seed that was drawn is needed again where the sampler is.
         self.sampling.seed = seed.or(self.sampling.seed);
         self.statistics.seed = seed;
@@ -176,9 +235,15 @@ impl Sequence {
     /// Has its tokens computed again: the context has none of them.
     pub(super) fn compute_again(&mut self) {
         if self.computed > 0 {
-            self.computed = 0;
-            self.in_batches = self.tokens.len();
+            self.computed_to(0);
         }
+    }
+
+    /// Has its tokens computed again after the first `tokens`: the context has no more of them.
+    pub(super) fn computed_to(&mut self, tokens: usize) {
+        self.computed = tokens;
+        self.in_batches = self.tokens.len();
+        self.genuine = usize::MAX;
     }
 
     /// Whether tokens are still to be computed that had been computed before.
@@ -282,7 +347,7 @@ impl Sequence {
     }
 
     /// Ends a piece with the text that was held back.
-    fn finish(&mut self, piece: &mut Piece, reason: FinishReason) {
+    pub(super) fn finish(&mut self, piece: &mut Piece, reason: FinishReason) {
         let (reason, rest) = match self.text.finish() {
             Released::Text(rest) => (reason, rest),
             Released::Stopped(rest) => (FinishReason::StopString, rest),

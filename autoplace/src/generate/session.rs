@@ -8,11 +8,13 @@ use serde::{Deserialize, Serialize};
 use super::Generate;
 use super::cache::Cache;
 use super::error::Error;
+use super::fork::{part_after, shared, take_out};
 use super::replace::Replaced;
 use super::sequence::Sequence;
+use super::shift::WhenFull;
 use super::stats::Statistics;
 use crate::load::{Model, Pulse};
-use crate::memory::ContextParams;
+use crate::memory::{ContextParams, KvType};
 
 /// Why a text ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -98,6 +100,10 @@ pub(super) struct Lent {
     pub(super) context: Context,
     pub(super) vocab: Vocab,
     pub(super) room: Room,
+    /// The type of the keys.
+    pub(super) type_k: KvType,
+    /// The type of the values.
+    pub(super) type_v: KvType,
 }
 
 /// Tokens that a context has places for.
@@ -136,6 +142,8 @@ impl Lent {
             vocab: context.model().vocab(),
             context,
             room,
+            type_k: params.type_k,
+            type_v: params.type_v,
         }
     }
 }
@@ -214,9 +222,15 @@ impl Session {
         let capacity = room.each.min(room.all.saturating_sub(used));
         let taken = prompt.len() + so_far.len();
         // The last token of an answer needs no place.
-        if taken >= capacity + usize::from(!so_far.is_empty()) {
+        let shifts = matches!(spec.when_full, WhenFull::Shift { .. });
+        let must_fit = if shifts && !so_far.is_empty() {
+            prompt.len()
+        } else {
+            taken
+        };
+        if must_fit >= capacity + usize::from(!so_far.is_empty()) {
             return Err(Error::PromptTooLong {
-                tokens: taken,
+                tokens: must_fit,
                 context: capacity,
             });
         }
@@ -224,14 +238,22 @@ impl Session {
         let reuse = spec.cache_prompt && so_far.is_empty();
         let model = lent.context.model();
         let mut sequence = Sequence::new(id, spec, prompt, model, capacity)?;
-        sequence.go_on_after(so_far, model, &lent.vocab)?;
+        sequence.go_on_after(so_far, model, &lent.vocab, capacity)?;
         let running: Vec<_> = self.sequences.iter().map(Sequence::held).collect();
         let place =
             self.cache
                 .place(&mut lent.context, room, &running, sequence.tokens(), reuse)?;
-        sequence.put(place.ok_or(Error::SequencesBusy {
+        let place = place.ok_or(Error::SequencesBusy {
             n_seq_max: room.sequences,
-        })?);
+        })?;
+        sequence.put(place);
+        if let Some(of) = self
+            .sequences
+            .iter()
+            .find(|it| Some(it.seq) == place.shares)
+        {
+            sequence.shares = Some((of.id, place.cached));
+        }
         self.begun += 1;
         self.sequences.push(sequence);
         Ok(id)
@@ -273,12 +295,29 @@ impl Session {
     /// Ends a text. Returns what it took, or `None` if it had ended.
     pub fn end(&mut self, sequence: SequenceId) -> Option<Statistics> {
         let at = self.sequences.iter().position(|it| it.id == sequence)?;
-        let ended = self.sequences.remove(at);
+        let ended = take_out(&mut self.sequences, at);
         let statistics = ended.statistics();
-        if self.lent.is_some() {
-            ended.leave(&mut self.cache);
+        if let Some(lent) = &mut self.lent
+            && ended.leave(&mut self.cache, &mut lent.context).is_err()
+            && self.sequences.is_empty()
+        {
+            self.cache.spoil();
         }
         Some(statistics)
+    }
+
+    /// Where a text is among those that run.
+    pub(super) fn position(&self, sequence: SequenceId) -> Result<usize, Error> {
+        let mut sequences = self.sequences.iter();
+        let at = sequences.position(|it| it.id == sequence);
+        at.ok_or(Error::NotRunning)
+    }
+
+    /// A number that no text of the session has had.
+    pub(super) fn next_id(&mut self) -> SequenceId {
+        let id = SequenceId(self.begun);
+        self.begun += 1;
+        id
     }
 
     /// Counts and times of a text so far; `None` if it has ended.
@@ -312,19 +351,22 @@ impl Session {
     }
 
     /// Tokens that the running texts have places for.
-    fn used(&self) -> usize {
-        self.sequences.iter().map(Sequence::len).sum()
+    pub(super) fn used(&self) -> usize {
+        self.sequences.iter().map(Sequence::cells).sum()
     }
 }
 
 impl Drop for Session {
     fn drop(&mut self) {
-        let Some(lent) = self.lent.take() else {
+        let Some(mut lent) = self.lent.take() else {
             return;
         };
         let mut cache = std::mem::take(&mut self.cache);
         for sequence in self.sequences.drain(..) {
-            sequence.leave(&mut cache);
+            if sequence.leave(&mut cache, &mut lent.context).is_err() {
+                cache.spoil();
+                break;
+            }
         }
         let slot = self.model.slot();
         slot.give_back(lent.context, cache.into_contents());
@@ -346,7 +388,7 @@ impl Turn<'_> {
         // Texts of which no token was wanted.
         let at_once = self.sequences.iter().filter_map(Sequence::end_at_once);
         self.pieces.extend(at_once);
-        self.let_ended_go();
+        self.let_ended_go()?;
         if self.sequences.is_empty() {
             return Ok(());
         }
@@ -359,8 +401,7 @@ impl Turn<'_> {
             let took = only.statistics().generation_time.saturating_sub(before);
             self.pulse.token(took, depth);
         }
-        self.let_ended_go();
-        Ok(())
+        self.let_ended_go()
     }
 
     /// The tokens before the one that was computed, and the time that those took: where it is one of one text and not of its prompt,
@@ -387,13 +428,16 @@ impl Turn<'_> {
         }
         if context.kv_unified() {
             // What idle texts have left lies in the same cells.
-            let wanted: usize = self.sequences.iter().map(Sequence::len).sum();
+            let wanted: usize = self.sequences.iter().map(Sequence::cells).sum();
             let all = self.lent.room.all;
             self.cache.make_room(context, all.saturating_sub(wanted))?;
         }
         match context.decode(self.batch) {
-            Err(llama_sys::Error::NoKvSlot { .. }) if self.cache.len() > 0 => {
+            Err(llama_sys::Error::NoKvSlot { .. }) => {
                 self.cache.make_room(context, 0)?;
+                for sequence in self.sequences.iter() {
+                    context.kv_leave_window(sequence.seq)?;
+                }
                 context.decode(self.batch)?;
             }
             decoded => decoded?,
@@ -407,46 +451,77 @@ impl Turn<'_> {
 
     /// Chooses the next token of every text of which all is computed. `computed`: how long that took from `begun` on.
     fn choose(&mut self, begun: Instant, computed: Duration) -> Result<(), Error> {
-        let Lent {
-            context,
-            vocab,
-            room,
-        } = &mut *self.lent;
-        let mut used: usize = self.sequences.iter().map(Sequence::len).sum();
-        for sequence in self.sequences.iter_mut() {
+        let room = self.lent.room;
+        let mut used = self.cells();
+        for at in 0..self.sequences.len() {
+            let sequence = &mut self.sequences[at];
             sequence.computed(computed);
-            let Some(token) = sequence.choose(context)? else {
+            let Some(token) = sequence.choose(&mut self.lent.context)? else {
                 continue;
             };
             let took = begun.elapsed().saturating_sub(computed);
             let full = sequence.len() >= room.each || used >= room.all;
-            let piece = sequence.take(token, took, vocab, full)?;
+            let shifts = sequence.shifting.is_some();
+            let mut piece = sequence.take(token, took, &self.lent.vocab, full && !shifts)?;
+            if full && piece.end.is_none() {
+                let before = self.cells();
+                self.shift(at)?;
+                used = (used + self.cells()).saturating_sub(before);
+                // Others may hold what it has forgotten.
+                if self.sequences[at].len() > room.each || used >= room.all {
+                    self.sequences[at].finish(&mut piece, FinishReason::ContextFull);
+                }
+            }
             used += usize::from(piece.end.is_none());
             self.pieces.push(piece);
         }
         Ok(())
     }
 
+    /// Cells that the texts need.
+    fn cells(&self) -> usize {
+        self.sequences.iter().map(Sequence::cells).sum()
+    }
+
+    /// Has a text forget its oldest tokens, if it can.
+    fn shift(&mut self, at: usize) -> Result<(), Error> {
+        let shared = shared(self.sequences, at);
+        if self.lent.context.kv_unified()
+            && let Some(end) = self.sequences[at].shift_end(shared)
+        {
+            let tokens = self.sequences[at].tokens();
+            self.cache.part_from(&mut self.lent.context, tokens, end)?;
+        }
+        let sequence = &mut self.sequences[at];
+        if sequence.shift(self.lent, shared)? {
+            let keep = sequence.shifting.map_or(0, |it| it.keep);
+            part_after(self.sequences, at, keep);
+        }
+        Ok(())
+    }
+
     /// Takes the texts that have ended out of the session. What the context holds of them stays.
-    fn let_ended_go(&mut self) {
+    fn let_ended_go(&mut self) -> Result<(), Error> {
         let pieces = &*self.pieces;
         if pieces.iter().all(|piece| piece.end.is_none()) {
-            return;
+            return Ok(());
         }
-        let has_ended = |sequence: &mut Sequence| {
+        let has_ended = |sequence: &Sequence| {
             let mut of_it = pieces.iter().filter(|piece| piece.sequence == sequence.id);
             of_it.any(|piece| piece.end.is_some())
         };
-        for ended in self.sequences.extract_if(.., has_ended) {
-            ended.leave(self.cache);
+        while let Some(at) = self.sequences.iter().position(has_ended) {
+            let ended = take_out(self.sequences, at);
+            ended.leave(self.cache, &mut self.lent.context)?;
         }
+        Ok(())
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::Room;
-    use crate::memory::ContextParams;
+    use crate::memory::{ContextParams, KvType};
 
     #[test]
     fn sequences_share_the_context_out_unless_it_is_unified() {

@@ -21,6 +21,10 @@ pub(crate) struct LocalStream {
     tokens: Vec<Token>,
     finished: Option<FinishReason>,
     statistics: Statistics,
+    /// A full context is to be told as an error.
+    full_is_error: bool,
+    /// It has not been told yet.
+    full: bool,
 }
 
 impl LocalStream {
@@ -37,7 +41,14 @@ impl LocalStream {
             tokens,
             finished: (max_tokens == 0).then_some(FinishReason::MaxTokens),
             statistics,
+            full_is_error: false,
+            full: false,
         }
+    }
+
+    /// Whether a full context is an error ([`WhenFull::Error`](super::WhenFull::Error)).
+    pub(super) fn full_is_error(&mut self, is_error: bool) {
+        self.full_is_error = is_error;
     }
 
     /// Counts and times so far.
@@ -89,7 +100,16 @@ impl LocalStream {
                 return Some(Err(error));
             }
         }
-        None
+        std::mem::take(&mut self.full).then(|| {
+            let Statistics {
+                prompt_tokens,
+                generated_tokens,
+                ..
+            } = self.statistics;
+            Err(Error::ContextFull {
+                tokens: prompt_tokens + generated_tokens,
+            })
+        })
     }
 
     /// Takes note of a piece.
@@ -97,6 +117,7 @@ impl LocalStream {
         self.statistics = match piece.end {
             Some(end) => {
                 self.finished = Some(end.reason);
+                self.full = self.full_is_error && end.reason == FinishReason::ContextFull;
                 end.statistics
             }
             None => self.session.statistics(piece.sequence).unwrap_or_default(),
