@@ -136,21 +136,28 @@ fn forks_of_every_memory_go_on_as_their_text_does() {
             let generate = sampled(&model, whole.as_slice(), SEED).max_tokens(20);
             let first = session.begin(generate).unwrap();
             generate_to(&mut texts, &mut session, first, 1);
-            let at_once = session.fork(first, Fork::from_prompt()).unwrap();
+            // Two that are computed side by side lie in one cache alternately, and attention sums in another order there: enough to
+            // change the text of the hybrids. There the fork goes on alone, from states that both had.
+            let alternates = recurrent && unified;
+            let at_once = (!alternates).then(|| session.fork(first, Fork::from_prompt()).unwrap());
             generate_to(&mut texts, &mut session, first, 7);
             let later = session.fork(first, Fork::new()).unwrap();
             let from = alone.len().min(7);
-            texts.run(&mut session);
             let case = format!("{title}, unified: {unified}");
-            assert_eq!(texts.of(first).tokens, alone, "{case}");
-            assert_eq!(texts.of(later).tokens, alone[from..], "{case}");
-            let told = texts.of(at_once);
-            let cached = told.end.unwrap().statistics.cached_tokens;
-            // Computed again among the cells of another, attention may sum in another order.
-            if cached > 0 || !unified {
-                assert_eq!(told.tokens, alone, "{case}");
+            if alternates {
+                session.end(first).unwrap();
             }
-            assert_eq!(cached == 0, recurrent, "{case}: {cached}");
+            texts.run(&mut session);
+            assert_eq!(texts.of(later).tokens, alone[from..], "{case}");
+            if !alternates {
+                assert_eq!(texts.of(first).tokens, alone, "{case}");
+            }
+            if let Some(at_once) = at_once {
+                let told = texts.of(at_once);
+                assert_eq!(told.tokens, alone, "{case}");
+                let cached = told.end.unwrap().statistics.cached_tokens;
+                assert_eq!(cached == 0, recurrent, "{case}: {cached}");
+            }
         }
     }
 }

@@ -6,13 +6,13 @@ mod native_support;
 mod session_support;
 mod sim_support;
 
-use autoplace::Model;
 use autoplace::generate::{Error, FinishReason, Fork, Keep, Prompt, WhenFull};
 use autoplace::llama_sys::Token;
 use autoplace::load;
 use autoplace::machine::mib;
 use autoplace::memory::{Headroom, KvType};
-use autoplace::plan::GpuLayers;
+use autoplace::plan::{GpuLayers, Request};
+use autoplace::{Isolation, Model, WorkerProcess};
 use native_support::demo_path;
 use session_support::{Raw, SYSTEM, Texts, greedy, request, tokens_of, told};
 use sim_support::{alone, card};
@@ -88,13 +88,19 @@ fn a_text_without_end_is_that_of_llama_cpps_own_shift() {
     }
 }
 
+fn request_of_small_batches() -> Request {
+    request(CONTEXT, 1, false).n_batch(8).n_ubatch(2)
+}
+
 #[test]
-fn quantised_keys_are_computed_again() {
+fn keys_that_take_memory_to_turn_are_computed_again() {
     let mut request = request(CONTEXT, 1, false);
     request.params.type_k = KvType::Q8_0;
     let model = session_support::load(&demo_path(), request);
     let f16 = load_demo();
-    for (model, again) in [(&model, true), (&f16, false)] {
+    let small = request_of_small_batches();
+    let small = session_support::load(&demo_path(), small);
+    for (model, again) in [(&model, true), (&small, true), (&f16, false)] {
         let generate = greedy(model, SYSTEM)
             .max_tokens(400)
             .when_full(WhenFull::shift(Keep::Tokens(5)));
@@ -282,4 +288,51 @@ fn a_shift_takes_no_memory_of_a_card() {
         assert!(statistics.discarded_tokens > 0);
         assert_eq!(gpu.used(), used, "{type_k} {layers}");
     }
+}
+
+#[test]
+fn a_shifted_text_is_saved_as_far_as_others_can_go_on_from_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("shifted.kv");
+    let model = load_demo();
+    let mut session = model.session().unwrap();
+    let full = WhenFull::shift(Keep::Tokens(9));
+    let long = greedy(&model, SYSTEM).max_tokens(400).when_full(full);
+    let first = session.begin(long).unwrap();
+    Texts::default().steps(&mut session, 300);
+    assert_eq!(session.save(first, &path).unwrap().tokens, 9);
+    drop(session);
+    let other = load_demo();
+    assert_eq!(other.restore_cache(&path).unwrap().tokens, 9);
+    let prompt = tokens_of(&other, SYSTEM);
+    let told = told(greedy(&other, SYSTEM).cache_prompt(true), &other);
+    assert_eq!(told.end.unwrap().statistics.cached_tokens, 9);
+    assert_eq!(told.tokens, Raw::text(&other, &prompt, 24));
+}
+
+#[test]
+fn a_worker_shifts_as_this_process_does_and_tells_of_a_full_context() {
+    let program = WorkerProcess::program(env!("CARGO_BIN_EXE_autoplace-worker"));
+    let worker = Model::builder(demo_path())
+        .request(request(CONTEXT, 1, false))
+        .threads(1)
+        .isolation(Isolation::Process(program))
+        .load()
+        .unwrap();
+    let here = load_demo();
+    let text = |model: &Model| {
+        greedy(model, SYSTEM)
+            .max_tokens(400)
+            .when_full(WhenFull::shift(Keep::Prompt))
+            .stream()
+            .unwrap()
+            .into_text()
+            .unwrap()
+    };
+    let ((there, statistics), (here, _)) = (text(&worker), text(&here));
+    assert_eq!(there, here);
+    assert_eq!(statistics.generated_tokens, 400);
+    let endless = greedy(&worker, SYSTEM).max_tokens(usize::MAX);
+    let full = endless.when_full(WhenFull::Error).text();
+    assert!(matches!(full, Err(Error::ContextFull { .. })), "{full:?}");
 }

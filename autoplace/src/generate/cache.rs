@@ -113,8 +113,8 @@ impl Cache {
         Ok(Some(free))
     }
 
-    /// Gives a text's fork a sequence that holds the first `keep` tokens of the text's, or as many of them as the memory can: those or
-    /// none. `None` where texts run on all.
+    /// Gives a text's fork a sequence that holds the first `keep` tokens of the text's, to which its memory can go back. `None` where
+    /// texts run on all.
     pub(super) fn fork(
         &mut self,
         context: &mut Context,
@@ -128,7 +128,7 @@ impl Cache {
             return Ok(None);
         };
         self.forget(context, free)?;
-        if keep == 0 || !can_go_back(context, source, keep)? {
+        if keep == 0 {
             return Ok(Some(Place::of_its_own(free, 0)));
         }
         context.kv_seq_copy(source, free, 0..Position::MAX)?;

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use super::saved::SavedCacheError;
+use super::stats::Statistics;
 use crate::{load, worker};
 
 /// An error of a generation.
@@ -111,6 +112,15 @@ pub enum Error {
 }
 
 impl Error {
+    /// Of a text that has taken this.
+    pub(super) fn full(statistics: &Statistics) -> Self {
+        Self::ContextFull {
+            tokens: statistics
+                .prompt_tokens
+                .saturating_add(statistics.generated_tokens),
+        }
+    }
+
     pub(super) fn not_loaded() -> Self {
         load::Error::NotLoaded.into()
     }

@@ -1,5 +1,6 @@
 //! One text becomes two: from where it is, or from the end of its prompt.
 
+use super::cache::can_go_back;
 use super::error::Error;
 use super::sampling::Sampling;
 use super::sequence::Sequence;
@@ -88,8 +89,12 @@ impl Session {
         let source = &self.sequences[at];
         let mut forked = source.forked(id, fork)?;
         forked.make_sampler(lent.context.model())?;
-        // Cells of its own: those that are not computed yet, and all of them where they would be computed again.
-        let kept = forked.computed;
+        // Cells of its own are those that are not computed yet, and all of them where they would be computed again.
+        let seq = source.seq;
+        let kept = match forked.computed {
+            keep if can_go_back(&lent.context, seq, keep)? => keep,
+            _ => 0,
+        };
         let own = forked.needs() - kept;
         if lent.context.kv_unified() && used + own > all {
             return Err(Error::ContextTooSmall {
@@ -97,7 +102,6 @@ impl Session {
                 context: all,
             });
         }
-        let seq = source.seq;
         let running: Vec<_> = self.sequences.iter().map(Sequence::held).collect();
         let context = &mut lent.context;
         let place = self.cache.fork(context, lent.room, &running, seq, kept)?;
@@ -105,7 +109,7 @@ impl Session {
             n_seq_max: sequences,
         })?;
         forked.seq = place.seq;
-        if place.cached < kept {
+        if place.cached < forked.computed {
             forked.computed_to(place.cached);
         }
         forked.shares = place.shares.map(|_| (sequence, place.cached));

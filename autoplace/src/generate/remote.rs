@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 use super::error::Error;
 use super::session::FinishReason;
 use super::stats::Statistics;
-use super::{Sampling, Spec};
+use super::{Sampling, Spec, WhenFull};
 use crate::load::{self, Model};
 use crate::worker::{self, Sender, Worker};
 
@@ -77,7 +77,6 @@ pub(crate) enum Failure {
     NotGenerative { architecture: String },
     EmptyStop,
     NothingToShift { keep: usize, context: usize },
-    ContextFull { tokens: usize },
     Load(load::Failure),
 }
 
@@ -98,7 +97,6 @@ impl From<&Error> for Failure {
                 keep: *keep,
                 context: *context,
             },
-            Error::ContextFull { tokens } => Self::ContextFull { tokens: *tokens },
             Error::Native(error) => Self::Load(error.into()),
             Error::Load(error) => Self::Load((&**error).into()),
             Error::Worker(error) => Self::Load((&load::Error::from(error.clone())).into()),
@@ -120,7 +118,6 @@ impl From<Failure> for Error {
             Failure::NotGenerative { architecture } => Self::NotGenerative { architecture },
             Failure::EmptyStop => Self::EmptyStop,
             Failure::NothingToShift { keep, context } => Self::NothingToShift { keep, context },
-            Failure::ContextFull { tokens } => Self::ContextFull { tokens },
             Failure::Load(failure) => load::Error::from(failure).into(),
         }
     }
@@ -179,6 +176,8 @@ pub(crate) struct RemoteStream {
     finished: Option<FinishReason>,
     /// Whether the worker has said its last of this generation.
     is_over: bool,
+    /// That the context is full is still to be told as an error.
+    full: bool,
 }
 
 impl RemoteStream {
@@ -229,6 +228,7 @@ impl RemoteStream {
             },
             earlier: 0,
             is_over: false,
+            full: false,
         })
     }
 
@@ -311,8 +311,12 @@ impl RemoteStream {
                 Ok(Reply::Done { last, reason }) => {
                     self.finished = Some(reason);
                     self.is_over = true;
+                    let is_error = self.spec.when_full == WhenFull::Error;
+                    self.full = is_error && reason == FinishReason::ContextFull;
                     let text = self.take(last);
-                    return (!text.is_empty()).then_some(Ok(text));
+                    if !text.is_empty() {
+                        return Some(Ok(text));
+                    }
                 }
                 Ok(Reply::Failed(failure)) => {
                     self.is_over = true;
@@ -326,7 +330,7 @@ impl RemoteStream {
                 }
             }
         }
-        None
+        std::mem::take(&mut self.full).then(|| Err(Error::full(&self.statistics)))
     }
 }
 

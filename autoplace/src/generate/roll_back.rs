@@ -141,7 +141,9 @@ impl Sequence {
             self.prompt = left;
         }
         statistics.cached_tokens = statistics.cached_tokens.min(self.computed);
-        self.in_batches = self.in_batches.min(left);
+        // The last one is computed alone, as it was.
+        let again = left - self.computed;
+        self.in_batches = self.in_batches.min(if again > 1 { left } else { left - 1 });
         self.make_sampler(lent.context.model())?;
         Ok(RolledBack {
             tokens,

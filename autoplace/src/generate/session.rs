@@ -521,7 +521,7 @@ impl Turn<'_> {
 #[cfg(test)]
 mod tests {
     use super::Room;
-    use crate::memory::{ContextParams, KvType};
+    use crate::memory::ContextParams;
 
     #[test]
     fn sequences_share_the_context_out_unless_it_is_unified() {

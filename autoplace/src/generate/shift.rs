@@ -28,7 +28,7 @@ pub enum WhenFull {
     ///
     /// Where the memory can, the other tokens move up and are not computed again: as llama.cpp's own context shift, with what they
     /// have seen of the forgotten ones still in them. Where it cannot (M-RoPE, windows without `swa_full`), where that would need
-    /// memory that is not planned (quantised keys), or would change more than positions (keys of BF16, which ggml cannot turn; YaRN's
+    /// memory that is not planned (quantised keys, a tiny `n_ubatch`), or would change more than positions (keys of BF16, which ggml cannot turn; YaRN's
     /// factors), they are computed again: as if the text had always been the shorter one.
     /// [`Statistics::shifted_tokens`](super::Statistics::shifted_tokens) and
     /// [`Statistics::recomputed_tokens`](super::Statistics::recomputed_tokens) say which it was.
@@ -132,7 +132,14 @@ fn turns_in_place(lent: &Lent) -> bool {
     // Quantised keys are turned in a copy of 4 bytes per number of the whole cache (llama-kv-cache.cpp, build_rope_shift), and ggml's
     // ROPE knows two types (ggml-cpu/ops.cpp, ggml_compute_forward_rope).
     let plain = matches!(lent.type_k, KvType::F16 | KvType::F32);
-    plain && context.kv_can_shift() && context.rope_only_rotates()
+    // By how much each cell moves, in 4 bytes, has its place where the mask of a batch had one: 2 bytes per cell of one cache and token.
+    let caches = if context.kv_unified() {
+        1
+    } else {
+        context.n_seq_max()
+    };
+    let has_place = context.n_ubatch() / 4 >= caches;
+    plain && has_place && context.kv_can_shift() && context.rope_only_rotates()
 }
 
 /// How much of a sequence a shift has left in the memory.

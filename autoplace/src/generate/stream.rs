@@ -100,16 +100,7 @@ impl LocalStream {
                 return Some(Err(error));
             }
         }
-        std::mem::take(&mut self.full).then(|| {
-            let Statistics {
-                prompt_tokens,
-                generated_tokens,
-                ..
-            } = self.statistics;
-            Err(Error::ContextFull {
-                tokens: prompt_tokens + generated_tokens,
-            })
-        })
+        std::mem::take(&mut self.full).then(|| Err(Error::full(&self.statistics)))
     }
 
     /// Takes note of a piece.

@@ -338,3 +338,91 @@ fn u64_at(bytes: &[u8], at: usize) -> Option<u64> {
     let eight = bytes.get(at..at + 8)?;
     Some(u64::from_le_bytes(eight.try_into().ok()?))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn description() -> Description {
+        let header = crate::gguf::Builder::new("llama").header().unwrap();
+        Description {
+            model: ModelIdentity::of(&header).unwrap(),
+            layout: Layout {
+                type_k: KvType::F16,
+                type_v: KvType::Q8_0,
+                flash_attn: true,
+                streams: 1,
+            },
+            adapters: String::new(),
+            tokens: 3,
+            positions: 5,
+            state: 6,
+        }
+    }
+
+    fn write_state(path: &Path, state: &[u8]) -> Result<u64, Box<SavedCacheError>> {
+        write(path, &description(), &[7, 8, -9], |to| {
+            to.write_all(state).unwrap();
+            Ok(state.len() as u64)
+        })
+    }
+
+    #[test]
+    fn what_was_written_is_read() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a.kv");
+        let bytes = write_state(&path, b"a state").unwrap_err();
+        assert!(bytes.to_string().contains("was to be 6"), "{bytes}");
+        let bytes = write_state(&path, b"states").unwrap();
+        assert_eq!(bytes, std::fs::metadata(&path).unwrap().len());
+        let opened = open(&path).unwrap();
+        assert_eq!(opened.description, description());
+        assert_eq!(opened.tokens, [7, 8, -9]);
+        let mut state = String::new();
+        opened.into_state().read_to_string(&mut state).unwrap();
+        assert_eq!(state, "states");
+    }
+
+    #[test]
+    fn what_fails_on_the_way_leaves_the_old_file_and_nothing_else() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a.kv");
+        write_state(&path, b"states").unwrap();
+        let before = std::fs::read(&path).unwrap();
+        let failed = write(&path, &description(), &[7, 8, -9], |to| {
+            to.write_all(b"sta").unwrap();
+            Err(Box::new(SavedCacheError::NotSaved {
+                path: "the device is gone".into(),
+            }))
+        });
+        assert!(failed.is_err());
+        assert_eq!(std::fs::read(&path).unwrap(), before);
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn a_length_that_the_file_has_not_is_not_believed() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a.kv");
+        write_state(&path, b"states").unwrap();
+        let good = std::fs::read(&path).unwrap();
+        let sealed = |mut bytes: Vec<u8>| {
+            let end = bytes.len() - CHECKSUM as usize;
+            let checksum = Sha256::digest(&bytes[..end]);
+            bytes[end..].copy_from_slice(&checksum);
+            std::fs::write(&path, bytes).unwrap();
+            open(&path).map(drop).unwrap_err().to_string()
+        };
+        let mut long = good.clone();
+        long[12..16].copy_from_slice(&u32::MAX.to_le_bytes());
+        assert!(sealed(long).contains("byte 12: 4294967295 of"));
+        let text = String::from_utf8_lossy(&good).into_owned();
+        let at = text.find("\"tokens\":3").unwrap() + "\"tokens\":".len();
+        let mut many = good.clone();
+        many[at] = b'9';
+        assert!(sealed(many).contains("9 tokens and 6 bytes of state, in 18 bytes"));
+        let mut none = good;
+        none[24] = b'[';
+        assert!(sealed(none).contains("the description at byte 24"));
+    }
+}
