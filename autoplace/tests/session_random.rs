@@ -168,7 +168,7 @@ fn step(
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { max_shrink_iters: 200, ..ProptestConfig::with_cases(40) })]
+    #![proptest_config(ProptestConfig { max_shrink_iters: 200, ..ProptestConfig::with_cases(120) })]
 
     #[test]
     fn every_text_is_that_of_a_fresh_model(

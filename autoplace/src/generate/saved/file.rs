@@ -416,8 +416,8 @@ mod tests {
         let mut long = good.clone();
         long[12..16].copy_from_slice(&u32::MAX.to_le_bytes());
         assert!(sealed(long).contains("byte 12: 4294967295 of"));
-        let text = String::from_utf8_lossy(&good).into_owned();
-        let at = text.find("\"tokens\":3").unwrap() + "\"tokens\":".len();
+        let key = b"\"tokens\":";
+        let at = good.windows(key.len()).position(|it| it == key).unwrap() + key.len();
         let mut many = good.clone();
         many[at] = b'9';
         assert!(sealed(many).contains("9 tokens and 6 bytes of state, in 18 bytes"));
