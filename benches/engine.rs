@@ -39,6 +39,7 @@ fn main() {
             first,
             second,
             speed_ratio,
+            ..
         } = paired(&mut plain, |_| ours(&model, &engine), Plain::generate);
         println!(
             "{SEQUENCES} texts, {threads} thread(s), {rounds} rounds of up to {TOKENS} tokens each: engine {first:.2} us/token, \

@@ -1,6 +1,5 @@
 //! Cards, splits and settings; the real load of each, and what llama.cpp says of it.
 #![allow(dead_code, reason = "each test uses some of it")]
-#![allow(dead_code, reason = "each test file uses its part")]
 
 use std::collections::BTreeMap;
 use std::path::Path;

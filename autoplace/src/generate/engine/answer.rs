@@ -6,6 +6,7 @@ use std::task::{Context, Poll, ready};
 use super::queue::Shared;
 use crate::generate::channel::Receiver;
 use crate::generate::error::Error;
+use crate::generate::last_word::LastWord;
 use crate::generate::pieces::Pieces;
 use crate::generate::session::{FinishReason, Piece};
 use crate::generate::stats::Statistics;
@@ -24,6 +25,7 @@ pub struct Answer {
     shared: Arc<Shared>,
     arrival: u64,
     finished: Option<FinishReason>,
+    last_word: LastWord,
     statistics: Statistics,
 }
 
@@ -32,6 +34,7 @@ impl Answer {
         receiver: Receiver<Message>,
         shared: Arc<Shared>,
         arrival: u64,
+        last_word: LastWord,
         statistics: Statistics,
     ) -> Self {
         Self {
@@ -39,6 +42,7 @@ impl Answer {
             shared,
             arrival,
             finished: None,
+            last_word,
             statistics,
         }
     }
@@ -89,6 +93,7 @@ impl Answer {
         loop {
             match ready!(self.poll_piece(context)) {
                 Some(Ok(piece)) if piece.text.is_empty() => {}
+                None => return Poll::Ready(self.last_word.take().map(Err)),
                 piece => return Poll::Ready(piece.map(|piece| piece.map(|piece| piece.text))),
             }
         }
@@ -99,6 +104,7 @@ impl Answer {
             Ok((piece, statistics)) => {
                 self.statistics = statistics;
                 self.finished = piece.end.map(|end| end.reason);
+                self.last_word.hear(&piece);
                 Ok(piece)
             }
             Err(error) => {
