@@ -11,7 +11,7 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::thread::{self, Thread};
 
 use autoplace::generate::{
-    Answer, AsyncAnswer, AsyncTokenStream, Engine, Error, FinishReason, Submission,
+    Answer, AsyncAnswer, AsyncTokenStream, Engine, Error, FinishReason, Submission, WhenFull,
 };
 use autoplace::{Isolation, Model, WorkerProcess, llama_sys};
 use engine_support::{PROMPTS, greedy, load, request};
@@ -184,4 +184,26 @@ fn an_async_stream_and_an_answer_move_between_threads() {
     is_sent::<Pin<Box<Submission>>>();
     is_sent::<Engine>();
     is_shared::<Engine>();
+}
+
+#[test]
+fn a_full_context_that_was_to_be_an_error_is_the_last_of_a_stream_here_and_in_a_worker() {
+    let worker = WorkerProcess::program(env!("CARGO_BIN_EXE_autoplace-worker"));
+    let builder = Model::builder(demo_path()).request(request(64, 1));
+    let builder = builder.threads(1).isolation(Isolation::Process(worker));
+    for model in [load(request(64, 1)), builder.load().unwrap()] {
+        let generate = greedy(&model, PROMPTS[0], 1000).when_full(WhenFull::Error);
+        let failed = generate.clone().text();
+        assert!(
+            matches!(failed, Err(Error::ContextFull { tokens: 65 })),
+            "{failed:?}"
+        );
+        let mut stream = generate.stream().unwrap().into_async().unwrap();
+        let (failed, _) = block_on(text(&mut stream));
+        assert!(
+            matches!(failed, Err(Error::ContextFull { tokens: 65 })),
+            "{failed:?}"
+        );
+        assert_eq!(stream.finish_reason(), Some(FinishReason::ContextFull));
+    }
 }

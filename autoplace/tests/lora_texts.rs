@@ -514,3 +514,64 @@ fn an_adapter_computes_what_the_model_with_its_product_in_the_weights_does() {
     assert!(off < 1e-4, "{off} beside {moved}");
     assert!(moved > 1e-2, "{moved}");
 }
+
+#[test]
+fn a_saved_text_goes_on_with_the_adapters_that_it_was_computed_with_and_no_others() {
+    let files = Files::new();
+    let saved = files.folder.path().join("saved.kv");
+    let with = |names: &[&str]| {
+        let builder = names
+            .iter()
+            .fold(demo(), |it, name| it.lora(files.path(name), 1.0));
+        builder.load().unwrap()
+    };
+    let tokens = {
+        let model = with(&["one", "two"]);
+        let generate = model.generate(PROMPT).temperature(0.0).max_tokens(8);
+        generate.lora([("one", 0.5)]).text().unwrap();
+        model.save_cache(&saved).unwrap().tokens
+    };
+    let cached = |model: &Model, lora: &[(&str, f32)]| {
+        assert_eq!(model.restore_cache(&saved).unwrap().tokens, tokens);
+        let generate = model.generate(PROMPT).max_tokens(1).cache_prompt(true);
+        let stream = generate.lora(lora.iter().copied()).stream().unwrap();
+        stream.into_text().unwrap().1.cached_tokens
+    };
+    // In another order.
+    let model = with(&["two", "one"]);
+    assert!(cached(&model, &[("one", 0.5)]) > 0);
+    let expected = model.generate(PROMPT).temperature(0.0).max_tokens(8);
+    let expected = expected.lora([("one", 0.5)]).text().unwrap();
+    model.restore_cache(&saved).unwrap();
+    let again = model.generate(PROMPT).temperature(0.0).max_tokens(8);
+    let again = again.lora([("one", 0.5)]).cache_prompt(true);
+    assert_eq!(again.text().unwrap(), expected);
+    let others: [&[(&str, f32)]; 4] = [
+        &[("one", 1.0)],
+        &[],
+        &[("two", 0.5)],
+        &[("one", 0.5), ("two", 1.0)],
+    ];
+    for lora in others {
+        assert_eq!(cached(&model, lora), 0, "{lora:?}");
+    }
+    drop(model);
+    let model = with(&["two"]);
+    let refused = model.restore_cache(&saved).map(drop).unwrap_err();
+    assert!(
+        refused
+            .to_string()
+            .contains("adapters one × 0.5, and this one has two × 1"),
+        "{refused}"
+    );
+    let control = files.control_vector("control", 0.3);
+    let model = demo()
+        .lora(files.path("one"), 1.0)
+        .control_vector(control, 1.0);
+    let refused = model.load().unwrap().restore_cache(&saved);
+    let refused = refused.map(drop).unwrap_err();
+    assert!(
+        refused.to_string().contains("control vector control × 1"),
+        "{refused}"
+    );
+}

@@ -3,7 +3,12 @@
 #include "no_alloc.h"
 
 #include "llama-context.h"
+#include "llama-io.h"
 #include "llama-ext.h"
+#include "llama-kv-cache-dsa-iswa.h"
+#include "llama-kv-cache-iswa.h"
+#include "llama-memory-hybrid-iswa.h"
+#include "llama-memory.h"
 #include "llama-model.h"
 
 #include "ggml-backend-impl.h"
@@ -11,12 +16,14 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <cstring>
 #include <exception>
 #include <memory>
 #include <new>
 #include <numeric>
 #include <stdexcept>
 #include <string>
+#include <vector>
 
 namespace {
 
@@ -114,6 +121,110 @@ ggml_backend_buffer_type_t output_buft(const llama_context * ctx) {
     ggml_backend_buffer_type_t pinned = device ? ggml_backend_dev_host_buffer_type(device) : nullptr;
     return pinned ? pinned : ggml_backend_cpu_buffer_type();
 }
+
+// What is pending lies in the memory otherwise than its cells say. Throws where it could not be carried out, which llama.cpp
+// only logs (llama-context.cpp, memory_update). Computes: not to be called under the guard.
+void settle(llama_context * ctx) {
+    llama_memory_t memory = ctx->get_memory();
+    if (!memory) {
+        return;
+    }
+    ctx->synchronize();
+    if (ctx->memory_update(false) && memory->init_update(ctx, false)->get_status() != LLAMA_MEMORY_STATUS_NO_UPDATE) {
+        throw std::runtime_error("the memory could not be updated");
+    }
+}
+
+// The cache of the layers with a sliding window, where those have one of their own.
+llama_kv_cache * windowed(llama_memory_t memory) {
+    if (auto * both = dynamic_cast<llama_kv_cache_iswa *>(memory)) {
+        return both->get_swa();
+    }
+    if (auto * both = dynamic_cast<llama_kv_cache_dsa_iswa *>(memory)) {
+        return both->get_swa();
+    }
+    if (auto * both = dynamic_cast<llama_memory_hybrid_iswa *>(memory)) {
+        return both->get_mem_attn()->get_swa();
+    }
+    return nullptr;
+}
+
+// A tensor goes through the host in pieces of this size.
+constexpr size_t piece_bytes = 1 << 20;
+
+class counting_writer : public llama_io_write_i {
+public:
+    void write(const void *, size_t size) override { written += size; }
+    void write_tensor(ggml_tensor *, size_t, size_t size) override { written += size; }
+    size_t n_bytes() override { return written; }
+
+private:
+    size_t written = 0;
+};
+
+class stream_writer : public llama_io_write_i {
+public:
+    stream_writer(shim_put put, void * user) : put(put), user(user) {}
+
+    void write(const void * src, size_t size) override {
+        if (!put(user, src, size)) {
+            throw std::runtime_error("the state could not be written");
+        }
+        written += size;
+    }
+
+    void write_tensor(ggml_tensor * tensor, size_t offset, size_t size) override {
+        piece.resize(std::min(size, piece_bytes));
+        for (size_t at = 0; at < size; at += piece.size()) {
+            const size_t n = std::min(size - at, piece.size());
+            ggml_backend_tensor_get(tensor, piece.data(), offset + at, n);
+            write(piece.data(), n);
+        }
+    }
+
+    size_t n_bytes() override { return written; }
+
+private:
+    shim_put put;
+    void *   user;
+    size_t   written = 0;
+    std::vector<uint8_t> piece;
+};
+
+class stream_reader : public llama_io_read_i {
+public:
+    stream_reader(shim_take take, void * user, size_t size) : take(take), user(user), size(size) {}
+
+    void read(void * dst, size_t n) override {
+        if (n > size - taken) {
+            throw std::runtime_error("the state ends too early");
+        }
+        // What is read into need not have been written before, which the other side counts on.
+        std::memset(dst, 0, n);
+        if (!take(user, dst, n)) {
+            throw std::runtime_error("the state ends too early");
+        }
+        taken += n;
+    }
+
+    void read_tensor(ggml_tensor * tensor, size_t offset, size_t n) override {
+        piece.resize(std::min(n, piece_bytes));
+        for (size_t at = 0; at < n; at += piece.size()) {
+            const size_t part = std::min(n - at, piece.size());
+            read(piece.data(), part);
+            ggml_backend_tensor_set(tensor, piece.data(), offset + at, part);
+        }
+    }
+
+    size_t n_bytes() override { return taken; }
+
+private:
+    shim_take take;
+    void *    user;
+    size_t    size;
+    size_t    taken = 0;
+    std::vector<uint8_t> piece;
+};
 
 } // namespace
 
@@ -325,6 +436,16 @@ float * shim_embeddings_ith(llama_context * ctx, int32_t index, shim_error * err
     });
 }
 
+bool shim_context_flash_attn(const llama_context * ctx) {
+    return ctx->get_cparams().flash_attn;
+}
+
+bool shim_context_rope_only_rotates(const llama_context * ctx) {
+    // ggml's rope_yarn multiplies by the attention factor, and by more where it extrapolates.
+    const llama_cparams & cparams = ctx->get_cparams();
+    return cparams.yarn_ext_factor == 0.0f && cparams.yarn_attn_factor == 1.0f;
+}
+
 bool shim_memory_clear(llama_context * ctx, bool data, shim_error * error) {
     return guarded(error, false, [&] { llama_memory_clear(llama_get_memory(ctx), data); return true; });
 }
@@ -339,6 +460,26 @@ bool shim_memory_seq_cp(llama_context * ctx, llama_seq_id src, llama_seq_id dst,
 
 bool shim_memory_seq_keep(llama_context * ctx, llama_seq_id seq, shim_error * error) {
     return guarded(error, false, [&] { llama_memory_seq_keep(llama_get_memory(ctx), seq); return true; });
+}
+
+bool shim_memory_leave_window(llama_context * ctx, llama_seq_id seq, shim_error * error) {
+    return guarded(error, false, [&] {
+        llama_kv_cache * window = windowed(ctx->get_memory());
+        if (!window) {
+            return true;
+        }
+        const llama_hparams & hparams = ctx->get_model().hparams;
+        const llama_pos last = window->seq_pos_max(seq);
+        llama_pos first = std::max(window->seq_pos_min(seq), (llama_pos) 0);
+        while (first < last && llama_hparams::is_masked_swa(hparams.n_swa, hparams.swa_type, first, last)) {
+            ++first;
+        }
+        return first == 0 || window->seq_rm(seq, 0, first);
+    });
+}
+
+bool shim_memory_update(llama_context * ctx, shim_error * error) {
+    return checked(error, false, [&] { settle(ctx); return true; });
 }
 
 bool shim_memory_seq_add(llama_context * ctx, llama_seq_id seq, llama_pos p0, llama_pos p1, llama_pos delta, shim_error * error) {
@@ -446,6 +587,9 @@ bool shim_sampler_skip(llama_sampler * chain, size_t n, shim_error * error) {
 }
 
 size_t shim_state_size(llama_context * ctx, llama_seq_id seq, shim_error * error) {
+    if (!shim_memory_update(ctx, error)) {
+        return 0;
+    }
     return guarded(error, (size_t) 0, [&] { return seq < 0 ? llama_state_get_size(ctx) : llama_state_seq_get_size(ctx, seq); });
 }
 
@@ -456,8 +600,45 @@ size_t shim_state_get(llama_context * ctx, llama_seq_id seq, uint8_t * dst, size
 }
 
 size_t shim_state_set(llama_context * ctx, llama_seq_id seq, const uint8_t * src, size_t size, shim_error * error) {
+    // A copy that is still to be made would be one of what comes now.
+    if (!shim_memory_update(ctx, error)) {
+        return 0;
+    }
     return guarded(error, (size_t) 0, [&] {
         return seq < 0 ? llama_state_set_data(ctx, src, size) : llama_state_seq_set_data(ctx, src, size, seq);
+    });
+}
+
+size_t shim_state_stream_size(llama_context * ctx, llama_seq_id seq, shim_error * error) {
+    if (!shim_memory_update(ctx, error)) {
+        return 0;
+    }
+    return guarded(error, (size_t) 0, [&] {
+        counting_writer io;
+        ctx->get_memory()->state_write(io, seq, 0);
+        return io.n_bytes();
+    });
+}
+
+size_t shim_state_write(llama_context * ctx, llama_seq_id seq, shim_put put, void * user, shim_error * error) {
+    if (!shim_memory_update(ctx, error)) {
+        return 0;
+    }
+    return guarded(error, (size_t) 0, [&] {
+        stream_writer io(put, user);
+        ctx->get_memory()->state_write(io, seq, 0);
+        return io.n_bytes();
+    });
+}
+
+size_t shim_state_read(llama_context * ctx, llama_seq_id seq, size_t size, shim_take take, void * user, shim_error * error) {
+    if (!shim_memory_update(ctx, error)) {
+        return 0;
+    }
+    return guarded(error, (size_t) 0, [&] {
+        stream_reader io(take, user, size);
+        ctx->get_memory()->state_read(io, seq, 0);
+        return io.n_bytes();
     });
 }
 

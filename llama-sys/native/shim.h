@@ -86,6 +86,10 @@ float * shim_logits(struct llama_context * ctx, int32_t index, struct shim_error
 int32_t shim_memory_breakdown(struct llama_context * ctx, struct shim_memory_row * rows, int32_t n_max, struct shim_error * error);
 // Copies of a graph that may be computed at once: 1, or 4 with pipeline parallelism.
 int32_t shim_context_copies(const struct llama_context * ctx);
+// Whether attention is fused, as llama.cpp has decided: V lies in the cache otherwise then.
+bool    shim_context_flash_attn(const struct llama_context * ctx);
+// Whether moving positions turns keys and does nothing else to them: with YaRN's factors each rotation scales them too.
+bool    shim_context_rope_only_rotates(const struct llama_context * ctx);
 // Grows the compute buffers to what a graph of so many tokens takes at the context's full length. False where they find no room.
 bool    shim_context_reserve(struct llama_context * ctx, uint32_t n_tokens, struct shim_error * error);
 
@@ -110,6 +114,10 @@ bool shim_memory_clear  (struct llama_context * ctx, bool data, struct shim_erro
 bool shim_memory_seq_rm (struct llama_context * ctx, llama_seq_id seq, llama_pos p0, llama_pos p1, struct shim_error * error);
 bool shim_memory_seq_cp (struct llama_context * ctx, llama_seq_id src, llama_seq_id dst, llama_pos p0, llama_pos p1, struct shim_error * error);
 bool shim_memory_seq_keep(struct llama_context * ctx, llama_seq_id seq, struct shim_error * error);
+// Forgets what has left the sliding window of a sequence, in the layers that have one: they keep it while a cell has several sequences.
+bool shim_memory_leave_window(struct llama_context * ctx, llama_seq_id seq, struct shim_error * error);
+// Carries out what is pending: copies between sequences, and the rotation of keys whose positions were moved.
+bool shim_memory_update (struct llama_context * ctx, struct shim_error * error);
 bool shim_memory_seq_add(struct llama_context * ctx, llama_seq_id seq, llama_pos p0, llama_pos p1, llama_pos delta, struct shim_error * error);
 
 // As llama_tokenize: the number of tokens, or minus the number needed.
@@ -164,6 +172,15 @@ bool        shim_sampler_skip  (struct llama_sampler * chain, size_t n, struct s
 size_t shim_state_size(struct llama_context * ctx, llama_seq_id seq, struct shim_error * error);
 size_t shim_state_get (struct llama_context * ctx, llama_seq_id seq, uint8_t * dst, size_t size, struct shim_error * error);
 size_t shim_state_set (struct llama_context * ctx, llama_seq_id seq, const uint8_t * src, size_t size, struct shim_error * error);
+
+// The state of one sequence in pieces, none of them larger than a megabyte. False ends the call with an error.
+typedef bool (*shim_put)(void * user, const void * data, size_t size);
+typedef bool (*shim_take)(void * user, void * data, size_t size);
+// Bytes that shim_state_write would put.
+size_t shim_state_stream_size(struct llama_context * ctx, llama_seq_id seq, struct shim_error * error);
+size_t shim_state_write(struct llama_context * ctx, llama_seq_id seq, shim_put put, void * user, struct shim_error * error);
+// Takes `size` bytes at most, and returns how many. Where it fails, the sequence may hold some of them.
+size_t shim_state_read (struct llama_context * ctx, llama_seq_id seq, size_t size, shim_take take, void * user, struct shim_error * error);
 
 // Loads one backend library, or all in a folder.
 ggml_backend_reg_t shim_backend_load(const char * path, struct shim_error * error);

@@ -2148,6 +2148,20 @@ const _: () = {
     ["Offset of field: shim_sampler_params::values"]
         [::core::mem::offset_of!(shim_sampler_params, values) - 24usize];
 };
+pub type shim_put = ::core::option::Option<
+    unsafe extern "C" fn(
+        user: *mut ::core::ffi::c_void,
+        data: *const ::core::ffi::c_void,
+        size: usize,
+    ) -> bool,
+>;
+pub type shim_take = ::core::option::Option<
+    unsafe extern "C" fn(
+        user: *mut ::core::ffi::c_void,
+        data: *mut ::core::ffi::c_void,
+        size: usize,
+    ) -> bool,
+>;
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct shim_buffer_bytes {
@@ -3273,6 +3287,8 @@ unsafe extern "C" {
         error: *mut shim_error,
     ) -> i32;
     pub fn shim_context_copies(ctx: *const llama_context) -> i32;
+    pub fn shim_context_flash_attn(ctx: *const llama_context) -> bool;
+    pub fn shim_context_rope_only_rotates(ctx: *const llama_context) -> bool;
     pub fn shim_context_reserve(
         ctx: *mut llama_context,
         n_tokens: u32,
@@ -3315,6 +3331,12 @@ unsafe extern "C" {
         seq: llama_seq_id,
         error: *mut shim_error,
     ) -> bool;
+    pub fn shim_memory_leave_window(
+        ctx: *mut llama_context,
+        seq: llama_seq_id,
+        error: *mut shim_error,
+    ) -> bool;
+    pub fn shim_memory_update(ctx: *mut llama_context, error: *mut shim_error) -> bool;
     pub fn shim_memory_seq_add(
         ctx: *mut llama_context,
         seq: llama_seq_id,
@@ -3417,6 +3439,26 @@ unsafe extern "C" {
         seq: llama_seq_id,
         src: *const u8,
         size: usize,
+        error: *mut shim_error,
+    ) -> usize;
+    pub fn shim_state_stream_size(
+        ctx: *mut llama_context,
+        seq: llama_seq_id,
+        error: *mut shim_error,
+    ) -> usize;
+    pub fn shim_state_write(
+        ctx: *mut llama_context,
+        seq: llama_seq_id,
+        put: shim_put,
+        user: *mut ::core::ffi::c_void,
+        error: *mut shim_error,
+    ) -> usize;
+    pub fn shim_state_read(
+        ctx: *mut llama_context,
+        seq: llama_seq_id,
+        size: usize,
+        take: shim_take,
+        user: *mut ::core::ffi::c_void,
         error: *mut shim_error,
     ) -> usize;
     pub fn shim_backend_load(

@@ -129,6 +129,44 @@ impl Context {
         .map(drop)
     }
 
+    /// Forgets what has left the sliding window of a sequence, in the layers whose cache is that of a window (`swa_full` off).
+    ///
+    /// llama.cpp writes over such cells by itself, but not over those that [several sequences](Self::kv_seq_copy) have
+    /// (llama-kv-cache.cpp, find_slot): with `kv_unified` they may take all the places there are.
+    ///
+    /// # Errors
+    ///
+    /// As [`Context::kv_seq_remove`].
+    pub fn kv_leave_window(&mut self, seq: SeqId) -> Result<(), Error> {
+        self.check_seq(seq)?;
+        // SAFETY: the sequence exists, the context lives and is borrowed mutably.
+        self.memory_call("forgetting what has left a window", |ctx, error| unsafe {
+            raw::shim_memory_leave_window(ctx, seq, error)
+        })
+        .map(drop)
+    }
+
+    /// Carries out what is pending, copies and shifts, instead of at the next decode: there llama.cpp only logs that it failed, and
+    /// computes with what is not there.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Poisoned`]; [`Error::Call`], where a buffer finds no room, and the context is unusable from then on.
+    pub fn kv_update(&mut self) -> Result<(), Error> {
+        // SAFETY: the context lives and is borrowed mutably, and has a memory.
+        self.memory_call("updating the KV cache", |ctx, error| unsafe {
+            raw::shim_memory_update(ctx, error)
+        })
+        .map(drop)
+    }
+
+    /// True when moving positions rotates keys and changes them no further: with YaRN's factors each shift scales all of the cache
+    /// too, sequences that were not moved included (ggml-cpu/ops.cpp, `rope_yarn`).
+    pub fn rope_only_rotates(&self) -> bool {
+        // SAFETY: the context lives.
+        unsafe { raw::shim_context_rope_only_rotates(self.as_ptr()) }
+    }
+
     /// True when positions can be shifted.
     pub fn kv_can_shift(&self) -> bool {
         // SAFETY: the context lives; NULL memory (encoders) is answered with false (llama-context.cpp).

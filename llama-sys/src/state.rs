@@ -1,11 +1,15 @@
 //! The state of a context (KV cache, recurrent state), out and in again.
 //!
 //! llama.cpp trusts the bytes it restores, so they never travel bare: a [`State`] carries a checksum and the shapes of what it
-//! was taken from, and both are checked before llama.cpp sees a byte.
+//! was taken from, and both are checked before llama.cpp sees a byte. [`Context::write_state`] and [`Context::read_state`] carry
+//! one sequence through a file without a copy of it in memory; there, checking is the caller's.
+
+use std::ffi::c_void;
+use std::io::{Read, Write};
 
 use crate::context::Context;
 use crate::error::Error;
-use crate::{SeqId, raw, shim};
+use crate::{Position, SeqId, raw, shim};
 
 const MAGIC: &[u8; 8] = b"llmstate";
 const VERSION: u32 = 1;
@@ -172,6 +176,91 @@ impl Context {
         })
     }
 
+    /// Bytes that [`write_state`](Self::write_state) writes.
+    ///
+    /// # Errors
+    ///
+    /// As [`save_state`](Self::save_state).
+    pub fn state_bytes(&mut self, seq: SeqId) -> Result<u64, Error> {
+        self.check_streamed(seq)?;
+        let ctx = self.as_ptr();
+        // SAFETY: the context lives, has a memory and is borrowed mutably; the sequence exists.
+        shim::checked(|error| unsafe { raw::shim_state_stream_size(ctx, seq, error) })
+            .map(|bytes| bytes as u64)
+            .map_err(|failure| Error::Call {
+                what: "measuring the state",
+                failure,
+            })
+    }
+
+    /// Writes the state of one sequence, a megabyte at a time. Returns the bytes.
+    ///
+    /// # Errors
+    ///
+    /// As [`save_state`](Self::save_state); [`Error::State`] with what `to` said where it takes no more.
+    pub fn write_state(&mut self, seq: SeqId, to: &mut dyn Write) -> Result<u64, Error> {
+        self.check_streamed(seq)?;
+        let ctx = self.as_ptr();
+        let mut stream = Stream { of: to, said: None };
+        let user = (&raw mut stream).cast();
+        // SAFETY: as above; `put` is called during the call only, with the stream that outlives it.
+        let written = shim::checked(|error| unsafe {
+            raw::shim_state_write(ctx, seq, Some(put), user, error)
+        });
+        match (written, stream.said) {
+            (_, Some(said)) => Err(Error::State {
+                reason: said.to_string(),
+            }),
+            (Ok(bytes), None) => Ok(bytes as u64),
+            (Err(failure), None) => Err(Error::Call {
+                what: "saving the state",
+                failure,
+            }),
+        }
+    }
+
+    /// Reads what [`write_state`](Self::write_state) wrote, `bytes` of it, into a sequence. The caller has checked that they are
+    /// unaltered and of such a model and cache. Where it fails, the sequence is empty, and no other is changed.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::State`] with what llama.cpp or `from` said against it; otherwise as [`save_state`](Self::save_state).
+    pub fn read_state(&mut self, seq: SeqId, bytes: u64, from: &mut dyn Read) -> Result<(), Error> {
+        self.check_streamed(seq)?;
+        let ctx = self.as_ptr();
+        let size = usize::try_from(bytes).unwrap_or(usize::MAX);
+        let mut stream = Stream {
+            of: from,
+            said: None,
+        };
+        let user = (&raw mut stream).cast();
+        // SAFETY: as above. Every length that llama.cpp reads is held against what is left (native/shim.cpp, stream_reader).
+        let read = shim::checked(|error| unsafe {
+            raw::shim_state_read(ctx, seq, size, Some(take), user, error)
+        });
+        let reason = match (read, stream.said) {
+            (_, Some(said)) => said.to_string(),
+            (Err(failure), None) => failure.to_string(),
+            (Ok(read), None) if read == size => return Ok(()),
+            (Ok(read), None) => format!("{read} of {size} bytes are a state"),
+        };
+        self.kv_seq_remove(seq, 0..Position::MAX)?;
+        Err(Error::State { reason })
+    }
+
+    fn check_streamed(&self, seq: SeqId) -> Result<(), Error> {
+        self.check_usable()?;
+        self.check_seq(seq)?;
+        if self.has_memory() {
+            return Ok(());
+        }
+        Err(Error::parameter(
+            "model",
+            self.model().description(),
+            "a model that keeps nothing has no state",
+        ))
+    }
+
     fn state_seq(&self, seq: Option<SeqId>) -> Result<SeqId, Error> {
         if let Some(seq) = seq {
             self.check_seq(seq)?;
@@ -195,6 +284,30 @@ impl Context {
         );
         fnv1a(text.as_bytes())
     }
+}
+
+/// What llama.cpp writes to or reads from, and what that said when it failed.
+struct Stream<'a, T: ?Sized> {
+    of: &'a mut T,
+    said: Option<std::io::Error>,
+}
+
+unsafe extern "C" fn put(user: *mut c_void, data: *const c_void, size: usize) -> bool {
+    // SAFETY: `write_state` passes its stream, which nobody else uses meanwhile.
+    let stream = unsafe { &mut *user.cast::<Stream<'_, dyn Write>>() };
+    // SAFETY: llama.cpp has `size` bytes there (native/shim.cpp, stream_writer).
+    let data = unsafe { std::slice::from_raw_parts(data.cast::<u8>(), size) };
+    stream.said = stream.of.write_all(data).err();
+    stream.said.is_none()
+}
+
+unsafe extern "C" fn take(user: *mut c_void, data: *mut c_void, size: usize) -> bool {
+    // SAFETY: `read_state` passes its stream, which nobody else uses meanwhile.
+    let stream = unsafe { &mut *user.cast::<Stream<'_, dyn Read>>() };
+    // SAFETY: there are `size` bytes, set to zero before the call (native/shim.cpp, stream_reader).
+    let data = unsafe { std::slice::from_raw_parts_mut(data.cast::<u8>(), size) };
+    stream.said = stream.of.read_exact(data).err();
+    stream.said.is_none()
 }
 
 /// FNV-1a, 64 bits: against accidents, not against forgery.

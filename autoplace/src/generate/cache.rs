@@ -24,6 +24,18 @@ pub(super) struct Place {
     pub(super) seq: SeqId,
     /// Tokens at the beginning of its prompt that the sequence holds.
     pub(super) cached: usize,
+    /// The sequence of a running text that holds these in the same cells.
+    pub(super) shares: Option<SeqId>,
+}
+
+impl Place {
+    fn of_its_own(seq: SeqId, cached: usize) -> Self {
+        Self {
+            seq,
+            cached,
+            shares: None,
+        }
+    }
 }
 
 /// A sequence that holds the beginning of a prompt.
@@ -86,6 +98,79 @@ impl Cache {
         }
     }
 
+    /// The sequence that was used last.
+    pub(super) fn last(&self) -> Option<&Remembered> {
+        self.idle.last()
+    }
+
+    /// An empty sequence for what is to be restored: idle ones hold `others` tokens at most then, where all share one cache. `None` where
+    /// texts run on all.
+    pub(super) fn clear_one(
+        &mut self,
+        context: &mut Context,
+        room: Room,
+        running: &[(SeqId, &[Token])],
+        others: usize,
+    ) -> Result<Option<SeqId>, Error> {
+        self.refresh(context)?;
+        let Some(free) = self.free(room, running) else {
+            return Ok(None);
+        };
+        self.forget(context, free)?;
+        if context.kv_unified() {
+            self.make_room(context, others)?;
+        }
+        Ok(Some(free))
+    }
+
+    /// Gives a text's fork a sequence that holds the first `keep` tokens of the text's, to which its memory can go back. `None` where
+    /// texts run on all.
+    pub(super) fn fork(
+        &mut self,
+        context: &mut Context,
+        room: Room,
+        running: &[(SeqId, &[Token])],
+        source: SeqId,
+        keep: usize,
+    ) -> Result<Option<Place>, Error> {
+        self.refresh(context)?;
+        let Some(free) = self.free(room, running) else {
+            return Ok(None);
+        };
+        self.forget(context, free)?;
+        if keep == 0 {
+            return Ok(Some(Place::of_its_own(free, 0)));
+        }
+        context.kv_seq_copy(source, free, 0..Position::MAX)?;
+        let cached = cut(context, free, keep)?;
+        let mut place = Place::of_its_own(free, cached);
+        place.shares = context.kv_unified().then_some(source);
+        Ok(Some(place))
+    }
+
+    /// Forgets idle sequences that begin with more than `keep` of these tokens: they may lie in the same cells.
+    pub(super) fn part_from(
+        &mut self,
+        context: &mut Context,
+        tokens: &[Token],
+        keep: usize,
+    ) -> Result<(), Error> {
+        let shares = |idle: &mut Remembered| common_prefix(&idle.tokens, tokens) > keep;
+        for idle in self.idle.extract_if(.., shares) {
+            context.kv_seq_remove(idle.seq, 0..Position::MAX)?;
+        }
+        Ok(())
+    }
+
+    /// Clears a context that holds what nobody knows.
+    fn refresh(&mut self, context: &mut Context) -> Result<(), Error> {
+        if self.stale {
+            context.kv_clear()?;
+            self.emptied();
+        }
+        Ok(())
+    }
+
     /// Finds a sequence for a prompt, and leaves it holding the beginning of the prompt or nothing. `running`: the sequences that texts
     /// run on, with the tokens that they hold. `None` where all run.
     ///
@@ -99,10 +184,7 @@ impl Cache {
         (prompt, scales): (&[Token], &Scales),
         reuse: bool,
     ) -> Result<Option<Place>, Error> {
-        if self.stale {
-            context.kv_clear()?;
-            self.emptied();
-        }
+        self.refresh(context)?;
         let Some(free) = self.free(room, running) else {
             return Ok(None);
         };
@@ -112,24 +194,18 @@ impl Cache {
                 self.make_room(context, 0)?;
             }
             self.forget(context, free)?;
-            return Ok(Some(Place {
-                seq: free,
-                cached: 0,
-            }));
+            return Ok(Some(Place::of_its_own(free, 0)));
         }
         let Some(donor) = self.donor(context, running, prompt, scales)? else {
             self.forget(context, free)?;
-            return Ok(Some(Place {
-                seq: free,
-                cached: 0,
-            }));
+            return Ok(Some(Place::of_its_own(free, 0)));
         };
         let Donor { seq, shared, .. } = donor;
         let is_free = !running.iter().any(|(running, _)| *running == seq);
         if is_free && (donor.yields || seq == free) {
             self.idle.retain(|idle| idle.seq != seq);
             let cached = cut(context, seq, shared)?;
-            return Ok(Some(Place { seq, cached }));
+            return Ok(Some(Place::of_its_own(seq, cached)));
         }
         self.forget(context, free)?;
         let worth_it = context.kv_unified() || shared >= WORTH_A_COPY;
@@ -139,7 +215,9 @@ impl Cache {
         } else {
             0
         };
-        Ok(Some(Place { seq: free, cached }))
+        let mut place = Place::of_its_own(free, cached);
+        place.shares = (context.kv_unified() && !is_free).then_some(seq);
+        Ok(Some(place))
     }
 
     /// An empty sequence that no text runs on, else the one of them that was used least recently.
@@ -166,7 +244,7 @@ impl Cache {
             // The last token is computed in any case: the next one is chosen by what it gives.
             let most = prompt.len().saturating_sub(1);
             let shared = common_prefix(held, prompt).min(most);
-            if shared == 0 || !can_go_back(context, seq, held.len(), shared)? {
+            if shared == 0 || !can_go_back(context, seq, shared)? {
                 continue;
             }
             // Of two that hold as much, the one that was used last.
@@ -215,16 +293,23 @@ fn cut(context: &mut Context, seq: SeqId, keep: usize) -> Result<usize, Error> {
     Ok(0)
 }
 
-/// Whether the memory of a sequence of `held` tokens can go back to the first `keep`.
+/// Cuts a sequence down to its first tokens, or to none where its memory cannot go back to them. Returns how many it holds.
+pub(super) fn keep_first(context: &mut Context, seq: SeqId, keep: usize) -> Result<usize, Error> {
+    if can_go_back(context, seq, keep)? {
+        return cut(context, seq, keep);
+    }
+    context.kv_seq_remove(seq, 0..Position::MAX)?;
+    Ok(0)
+}
+
+/// Whether the memory of a sequence can go back to the first `keep` tokens.
 ///
 /// A recurrent state knows only its last token. Of a sliding window, what the first tokens after `keep` look at has to be there still.
-pub(super) fn can_go_back(
-    context: &Context,
-    seq: SeqId,
-    held: usize,
-    keep: usize,
-) -> Result<bool, Error> {
-    if keep == held {
+pub(super) fn can_go_back(context: &Context, seq: SeqId, keep: usize) -> Result<bool, Error> {
+    let Some(end) = context.kv_seq_end(seq)? else {
+        return Ok(keep == 0);
+    };
+    if usize::try_from(end).is_ok_and(|end| end == keep) {
         return Ok(true);
     }
     let model = context.model();

@@ -20,6 +20,27 @@ pub(super) struct Chooser {
     candidates: Candidates,
 }
 
+/// What a chooser is made of, for another one in its place.
+#[derive(Debug, Clone)]
+pub(super) struct Choosing {
+    /// With the seed in use, once one was drawn.
+    pub(super) sampling: Sampling,
+    pub(super) logprobs: Option<usize>,
+    /// As it was before the first choice.
+    pub(super) custom: Option<Custom>,
+}
+
+impl Choosing {
+    /// A chooser that has chosen nothing and knows of no token.
+    pub(super) fn begin(&mut self, model: &Model) -> Result<Chooser, Error> {
+        let custom = self.custom.clone();
+        let chooser = Chooser::new(&self.sampling, self.logprobs, custom, model)?;
+        // The next one draws the same numbers.
+        self.sampling.seed = chooser.seed().or(self.sampling.seed);
+        Ok(chooser)
+    }
+}
+
 /// A token that was chosen.
 #[derive(Debug)]
 pub(super) struct Choice {
@@ -55,10 +76,30 @@ impl Chooser {
         Ok(self.sampler.accept(token)?)
     }
 
+    /// Whether a choice leaves something behind that cannot be known without its logits.
+    pub(super) fn depends_on_logits(&self) -> bool {
+        self.sampler.depends_on_logits()
+    }
+
+    /// Gives it the application's own sampler with all that that remembers.
+    pub(super) fn take_custom(&mut self, of: &Self) {
+        self.custom.clone_from(&of.custom);
+    }
+
+    /// Draws the numbers that so many choices draw, of tokens that it was told of. `false`, and nothing is done, where their logits would
+    /// be needed for that.
+    pub(super) fn skip(&mut self, choices: usize) -> Result<bool, Error> {
+        if choices > 0 && self.depends_on_logits() {
+            return Ok(false);
+        }
+        self.sampler.skip(choices)?;
+        Ok(true)
+    }
+
     /// Brings it to where it would be had it chosen these tokens after the prompt, if that can be known without their logits: else they
     /// are to be [chosen again](Self::choose_again), and nothing is done.
     pub(super) fn has_chosen(&mut self, tokens: &[Token]) -> Result<bool, Error> {
-        if self.sampler.depends_on_logits() {
+        if self.depends_on_logits() {
             return Ok(false);
         }
         for &token in tokens {

@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
+use super::saved::SavedCacheError;
 use super::session::FinishReason;
+use super::stats::Statistics;
 use crate::{chat, load, worker};
 
 /// An error of a generation.
@@ -58,6 +60,47 @@ pub enum Error {
         /// Tokens that the context holds.
         context: usize,
     },
+    /// What a shift keeps leaves it nothing to forget, or it was to forget no token.
+    #[error(
+        "a shift cannot make room: {keep} tokens are kept, and the context holds {context} of the text"
+    )]
+    NothingToShift {
+        /// Tokens that are kept.
+        keep: usize,
+        /// Tokens that the context holds of the text.
+        context: usize,
+    },
+    /// The context is full, and the text was to end with an error then.
+    #[error("the context is full: the text takes {tokens} tokens")]
+    ContextFull {
+        /// Tokens of the prompt and of the text so far.
+        tokens: usize,
+    },
+    /// No text of the session has this number: it has ended, or is another session's.
+    #[error("this text is not running")]
+    NotRunning,
+    /// A text cannot be rolled back so far.
+    #[error("{tokens} tokens cannot be rolled back, and {possible} can: {reason}")]
+    CannotRollBack {
+        /// Tokens that were to be forgotten.
+        tokens: usize,
+        /// Tokens that could be.
+        possible: usize,
+        /// What stands in the way.
+        reason: &'static str,
+    },
+    /// A sampler would have to be where earlier choices have left it, and that depends on logits that are gone (mirostat, adaptive-p,
+    /// XTC).
+    #[error(
+        "the sampler cannot be brought to where {choices} choices have left it: what they leave depends on logits that are gone"
+    )]
+    ChoicesLost {
+        /// Choices that it would have to have made.
+        choices: usize,
+    },
+    /// A saved cache cannot be written, or is not what can be restored here.
+    #[error(transparent)]
+    Saved(#[from] Box<SavedCacheError>),
     /// The model computes embeddings or encodings and generates nothing.
     #[error("{architecture} models do not generate text")]
     NotGenerative {
@@ -159,6 +202,15 @@ pub enum Error {
 }
 
 impl Error {
+    /// Of a text that has taken this.
+    pub(super) fn full(statistics: &Statistics) -> Self {
+        Self::ContextFull {
+            tokens: statistics
+                .prompt_tokens
+                .saturating_add(statistics.generated_tokens),
+        }
+    }
+
     pub(super) fn not_loaded() -> Self {
         load::Error::NotLoaded.into()
     }

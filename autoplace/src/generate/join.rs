@@ -1,13 +1,15 @@
 //! Texts that come into the context of a session, leave it before they end, and come back.
 
-use llama_sys::{Token, Vocab};
+use llama_sys::{SeqId, Token, Vocab};
 
 use super::Spec;
 use super::cache::Place;
 use super::constraint::Matcher;
 use super::error::Error;
+use super::fork::take_out;
 use super::sequence::Sequence;
 use super::session::{Room, SequenceId, Session};
+use super::shift::WhenFull;
 use crate::load::Scales;
 
 impl Sequence {
@@ -25,7 +27,10 @@ impl Sequence {
             return Err(Error::EmptyStop);
         }
         let prompt = spec.prompt.tokenize(vocab)?;
-        let tokens = prompt.len() + so_far.len();
+        let shifts = matches!(spec.when_full, WhenFull::Shift { .. });
+        // What a shift forgot needs no place.
+        let so_far_in_place = if shifts { 0 } else { so_far.len() };
+        let tokens = prompt.len() + so_far_in_place;
         // The last token of an answer needs no place.
         if tokens >= capacity + usize::from(!so_far.is_empty()) {
             return Err(Error::PromptTooLong {
@@ -37,7 +42,7 @@ impl Sequence {
         if let Some(matcher) = matcher {
             sequence.hold_to(matcher);
         }
-        sequence.go_on_after(so_far, vocab)?;
+        sequence.go_on_after(&so_far, vocab, capacity)?;
         Ok(sequence)
     }
 }
@@ -54,8 +59,12 @@ impl Session {
     /// Takes a text out of the context. What the context holds of it stays as long as nobody needs the place.
     pub(super) fn suspend(&mut self, sequence: SequenceId) -> Option<Sequence> {
         let at = self.sequences.iter().position(|it| it.id == sequence)?;
-        let mut suspended = self.sequences.remove(at);
-        suspended.suspend(&mut self.cache);
+        let lent = self.lent.as_mut()?;
+        let mut suspended = take_out(&mut self.sequences, at);
+        let left = suspended.suspend(&mut self.cache, &mut lent.context);
+        if left.is_err() && self.sequences.is_empty() {
+            self.cache.spoil();
+        }
         Some(suspended)
     }
 
@@ -69,7 +78,7 @@ impl Session {
 
     /// Where every sequence has a cache of its own, llama.cpp computes those together whose numbers follow each other in the batch, and
     /// the others in graphs of their own (llama-batch.cpp, split_equal).
-    fn insert(&mut self, sequence: Sequence) {
+    pub(super) fn insert(&mut self, sequence: Sequence) {
         let at = self.sequences.partition_point(|it| it.seq < sequence.seq);
         self.sequences.insert(at, sequence);
     }
@@ -80,14 +89,6 @@ impl Session {
         if let Some(sequence) = sequences.find(|it| it.id == sequence) {
             sequence.pause(pause);
         }
-    }
-
-    /// Tokens of a text so far, its prompt included.
-    pub(super) fn tokens(&self, sequence: SequenceId) -> usize {
-        let mut sequences = self.sequences.iter();
-        sequences
-            .find(|it| it.id == sequence)
-            .map_or(0, Sequence::len)
     }
 
     /// Tokens that the context has places for.
@@ -124,8 +125,17 @@ impl Session {
         let place = self
             .cache
             .place(&mut lent.context, lent.room, &running, wanted, reuse)?;
-        place.ok_or(Error::SequencesBusy {
+        let place = place.ok_or(Error::SequencesBusy {
             n_seq_max: lent.room.sequences,
-        })
+        })?;
+        let mut sequences = self.sequences.iter();
+        let of = sequences.find(|it| Some(it.seq) == place.shares);
+        sequence.shares = of.map(|of| (of.id, place.cached));
+        Ok(place)
     }
+}
+
+/// The sequences that texts run on, and what each holds that others with its adapters can go on from.
+pub(super) fn held(sequences: &[Sequence]) -> Vec<(SeqId, &[Token])> {
+    sequences.iter().map(|it| it.held(it.scales())).collect()
 }

@@ -13,16 +13,22 @@ mod constraint;
 mod custom;
 mod engine;
 mod error;
+mod fork;
 mod join;
+mod last_word;
 mod logprobs;
 mod pieces;
+mod place;
 mod prompt;
 pub(crate) mod remote;
 mod replace;
+mod roll_back;
 mod sampling;
+mod saved;
 mod sequence;
 mod session;
 mod share;
+mod shift;
 mod speculative;
 mod stats;
 mod stream;
@@ -30,6 +36,7 @@ mod stream;
 mod stream_async;
 mod text;
 mod token_stream;
+mod turn;
 mod turns;
 mod wait;
 
@@ -40,12 +47,16 @@ pub use constraint::Constraint;
 pub use engine::AsyncAnswer;
 pub use engine::{Answer, Engine, EngineBuilder, Metrics, Shutdown, Submission};
 pub use error::Error;
+pub use fork::Fork;
 pub use logprobs::TokenLogprobs;
 pub use pieces::Pieces;
 pub use prompt::Prompt;
 pub use replace::{Replaced, Resumed};
+pub use roll_back::RolledBack;
 pub use sampling::{Mirostat, SamplerKind, Sampling};
+pub use saved::{SavedCache, SavedCacheError};
 pub use session::{End, FinishReason, Piece, SequenceId, Session};
+pub use shift::{Keep, WhenFull};
 pub use speculative::{DraftsOff, Speculation};
 pub use stats::Statistics;
 pub(crate) use stream::LocalStream;
@@ -57,6 +68,7 @@ pub use token_stream::{AbortHandle, TokenStream};
 use constraint::Constraint;
 use constraint::Matcher;
 use custom::Custom;
+use last_word::LastWord;
 use llama_sys::{Token, Vocab};
 use serde::{Deserialize, Serialize};
 use speculative::CustomDrafter;
@@ -96,6 +108,8 @@ pub(crate) struct Spec {
     /// Not for a worker.
     #[serde(skip)]
     drafter: Option<CustomDrafter>,
+    #[serde(default)]
+    when_full: WhenFull,
 }
 
 /// How far a text goes, and what of it is shown.
@@ -107,6 +121,11 @@ struct Limits {
 }
 
 impl Spec {
+    /// What of the end is told as an error.
+    fn last_word(&self) -> LastWord {
+        LastWord::new(self.when_full == WhenFull::Error, self.constraint.is_some())
+    }
+
     /// What the text is held to, from its beginning.
     fn matcher(&self, model: &Model, vocab: &Vocab) -> Result<Option<Matcher>, Error> {
         let constraint = self.constraint.as_ref();
@@ -136,6 +155,7 @@ impl Model {
                 },
                 speculation: Speculation::Off,
                 drafter: None,
+                when_full: WhenFull::Stop,
             },
         }
     }
@@ -161,6 +181,12 @@ impl Generate {
     /// with sliding windows what has left the window is computed again.
     pub fn cache_prompt(mut self, cache: bool) -> Self {
         self.spec.cache_prompt = Some(cache);
+        self
+    }
+
+    /// What happens when the context has no place for the next token. Default: the text ends.
+    pub fn when_full(mut self, when_full: WhenFull) -> Self {
+        self.spec.when_full = when_full;
         self
     }
 
@@ -192,9 +218,9 @@ impl Generate {
     ///
     /// # Errors
     ///
-    /// [`Error::PromptTooLong`], [`Error::EmptyPrompt`], [`Error::EmptyStop`], [`Error::NotGenerative`]; [`Error::Constraint`] and
-    /// [`Error::NoTokenAllowed`]; [`Error::Busy`] while another stream or session of this model lives; [`Error::Native`] for a sampling
-    /// parameter out of range, [`Error::NotOneToken`] and [`Error::TooManyLogprobs`]; [`Error::Worker`] when
+    /// [`Error::PromptTooLong`], [`Error::EmptyPrompt`], [`Error::EmptyStop`], [`Error::NothingToShift`], [`Error::NotGenerative`];
+    /// [`Error::Constraint`] and [`Error::NoTokenAllowed`]; [`Error::Busy`] while another stream or session of this model lives;
+    /// [`Error::Native`] for a sampling parameter out of range, [`Error::NotOneToken`] and [`Error::TooManyLogprobs`]; [`Error::Worker`] when
     /// the model's worker process has died or cannot be started again.
     pub fn stream(self) -> Result<TokenStream, Error> {
         if self.model.is_elsewhere() {
@@ -220,7 +246,7 @@ impl Generate {
     pub(crate) fn stream_here(self, so_far: Vec<Token>) -> Result<LocalStream, Error> {
         let mut session = self.model.session()?;
         let max_tokens = self.spec.limits.max_tokens;
-        let is_constrained = self.spec.constraint.is_some();
+        let last_word = self.spec.last_word();
         let mut tokens = so_far.clone();
         // So that no token costs an allocation.
         let room = self.model.placement().context.n_ctx as usize;
@@ -228,11 +254,7 @@ impl Generate {
         let sequence = session.begin_after(self, so_far)?;
         let statistics = session.statistics(sequence).unwrap_or_default();
         Ok(LocalStream::new(
-            session,
-            tokens,
-            statistics,
-            max_tokens,
-            is_constrained,
+            session, tokens, statistics, max_tokens, last_word,
         ))
     }
 
@@ -244,7 +266,7 @@ impl Generate {
     ///
     /// # Errors
     ///
-    /// As [`stream`](Self::stream), [`Error::Incomplete`], and whatever llama.cpp fails on meanwhile.
+    /// As [`stream`](Self::stream), [`Error::Incomplete`], [`Error::ContextFull`], and whatever llama.cpp fails on meanwhile.
     pub fn text(self) -> Result<String, Error> {
         self.stream()?.into_text().map(|(text, _)| text)
     }

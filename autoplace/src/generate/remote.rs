@@ -14,9 +14,10 @@ use llama_sys::Token;
 use serde::{Deserialize, Serialize};
 
 use super::error::Error;
+use super::last_word::LastWord;
 use super::session::{self, End, FinishReason, SequenceId};
 use super::stats::Statistics;
-use super::{Sampling, Spec};
+use super::{Sampling, Spec, WhenFull};
 use crate::load::{self, Model};
 use crate::worker::{self, Sender, Worker};
 
@@ -82,6 +83,13 @@ pub(crate) enum Failure {
         architecture: String,
     },
     EmptyStop,
+    NothingToShift {
+        keep: usize,
+        context: usize,
+    },
+    ChoicesLost {
+        choices: usize,
+    },
     NotOneToken {
         text: String,
         tokens: usize,
@@ -118,6 +126,11 @@ impl From<&Error> for Failure {
                 architecture: architecture.clone(),
             },
             Error::EmptyStop => Self::EmptyStop,
+            Error::NothingToShift { keep, context } => Self::NothingToShift {
+                keep: *keep,
+                context: *context,
+            },
+            Error::ChoicesLost { choices } => Self::ChoicesLost { choices: *choices },
             Error::NotOneToken { text, tokens } => Self::NotOneToken {
                 text: text.clone(),
                 tokens: *tokens,
@@ -160,6 +173,8 @@ impl From<Failure> for Error {
             Failure::PromptTooLong { tokens, context } => Self::PromptTooLong { tokens, context },
             Failure::NotGenerative { architecture } => Self::NotGenerative { architecture },
             Failure::EmptyStop => Self::EmptyStop,
+            Failure::NothingToShift { keep, context } => Self::NothingToShift { keep, context },
+            Failure::ChoicesLost { choices } => Self::ChoicesLost { choices },
             Failure::NotOneToken { text, tokens } => Self::NotOneToken { text, tokens },
             Failure::TooManyLogprobs { asked, most } => Self::TooManyLogprobs { asked, most },
             Failure::Constraint { constraint, reason } => Self::Constraint { constraint, reason },
@@ -238,6 +253,7 @@ pub(crate) struct RemoteStream {
     text: Option<String>,
     /// Whether the worker has said its last of this generation.
     is_over: bool,
+    last_word: LastWord,
 }
 
 impl RemoteStream {
@@ -273,6 +289,8 @@ impl RemoteStream {
             requested: AtomicBool::new(false),
             target: Mutex::new(Some((worker.sender(), id))),
         });
+        // What a worker ends before its constraint is met, it says itself.
+        let last_word = LastWord::new(spec.when_full == WhenFull::Error, false);
         Ok(Self {
             finished: is_over.then_some(FinishReason::MaxTokens),
             model,
@@ -291,6 +309,7 @@ impl RemoteStream {
             pending: VecDeque::new(),
             earlier: 0,
             is_over: false,
+            last_word,
         })
     }
 
@@ -304,6 +323,12 @@ impl RemoteStream {
 
     pub(super) fn finish_reason(&self) -> Option<FinishReason> {
         self.finished
+    }
+
+    /// What is told after the pieces that are still to come.
+    #[cfg(feature = "async")]
+    pub(super) fn last_word(&self) -> &LastWord {
+        &self.last_word
     }
 
     pub(super) fn abort_handle(&self) -> Arc<Abort> {
@@ -396,6 +421,7 @@ impl RemoteStream {
         loop {
             if let Some(piece) = self.pending.pop_front() {
                 self.finished = piece.end.map(|end| end.reason);
+                self.last_word.hear(&piece);
                 return Some(Ok(piece));
             }
             if self.finished.is_some() {
@@ -431,12 +457,13 @@ impl RemoteStream {
 
     /// The next piece with text; `None` after the end.
     pub(super) fn next(&mut self) -> Option<Result<String, Error>> {
-        loop {
-            match self.next_piece()? {
+        while let Some(piece) = self.next_piece() {
+            match piece {
                 Ok(piece) if piece.text.is_empty() => {}
                 piece => return Some(piece.map(|piece| piece.text)),
             }
         }
+        self.last_word.take().map(Err)
     }
 }
 

@@ -200,7 +200,7 @@ impl Session {
 
     /// Goes on with a new context: or gives it back, and keeps everything for another attempt.
     fn resume(&mut self, mut context: Context) -> Result<Resumed, Error> {
-        match self.restore(&mut context) {
+        match self.put_back(&mut context) {
             Ok(resumed) => {
                 self.drop_saved();
                 self.cache.emptied();
@@ -216,13 +216,15 @@ impl Session {
         }
     }
 
-    fn restore(&mut self, context: &mut Context) -> Result<Resumed, Error> {
+    fn put_back(&mut self, context: &mut Context) -> Result<Resumed, Error> {
         let room = Room::of(&self.model.placement().context);
         self.check_room(room)?;
         context.follow_abort_handle(self.abort.clone());
         let vocab = context.model().vocab();
         for sequence in &mut self.sequences {
             sequence.take_up(&vocab);
+            // Each comes back into cells of its own.
+            sequence.shares = None;
         }
         drop(vocab);
         let numbered = |seq: i32| usize::try_from(seq).is_ok_and(|seq| seq < room.sequences);

@@ -4,11 +4,12 @@ use std::time::Duration;
 
 use llama_sys::{Batch, Context, Model, SeqId, State, Token, Vocab};
 
-use super::cache::{Cache, Place, can_go_back};
-use super::choose::{Choice, Chooser};
+use super::cache::can_go_back;
+use super::choose::{Choice, Chooser, Choosing};
 use super::constraint::Matcher;
 use super::error::Error;
 use super::session::{End, FinishReason, Piece, SequenceId};
+use super::shift::Shifting;
 use super::speculative::{DraftModel, DraftsOff, Speculator};
 use super::stats::Statistics;
 use super::text::{Released, TextAssembler};
@@ -22,13 +23,13 @@ pub(super) struct Sequence {
     /// Its number in the context.
     pub(super) seq: SeqId,
     /// The prompt, and what was generated.
-    tokens: Vec<Token>,
+    pub(super) tokens: Vec<Token>,
     /// Tokens of the prompt.
-    prompt: usize,
+    pub(super) prompt: usize,
     /// Tokens at the beginning that are computed as many at a time as a batch takes; the others one by one, as they came.
-    in_batches: usize,
+    pub(super) in_batches: usize,
     /// Tokens at the beginning that the KV cache holds.
-    computed: usize,
+    pub(super) computed: usize,
     /// Tokens after those that the batch holds.
     queued: usize,
     /// Nothing of it is computed while it waits for its reader.
@@ -38,23 +39,37 @@ pub(super) struct Sequence {
     /// Where in the batch the token is that the next one is chosen after.
     output: Option<i32>,
     /// The adapters that it is computed with.
-    scales: Scales,
+    pub(super) scales: Scales,
     /// Turns of other adapters since its own.
     turns_waited: u32,
-    chooser: Chooser,
+    /// What the chooser is made of.
+    pub(super) choosing: Choosing,
+    pub(super) chooser: Chooser,
     /// Tokens that the chooser knows of; those after them have been chosen by an earlier process.
-    chosen: usize,
+    pub(super) chosen: usize,
     /// What the text is held to.
-    matcher: Option<Matcher>,
+    pub(super) matcher: Option<Matcher>,
+    /// The same before the tokens after the prompt.
+    pub(super) matcher_before: Option<Matcher>,
     /// The KV cache of the tokens that are computed, while the model is not loaded.
-    saved: Option<State>,
-    text: TextAssembler,
-    limits: Limits,
+    pub(super) saved: Option<State>,
+    /// What happens when the context is full.
+    pub(super) shifting: Option<Shifting>,
+    /// Tokens at the beginning of which the context holds just what they give: what a shift in place has moved has seen others too.
+    pub(super) genuine: usize,
+    /// Tokens that shifts took out, the last of them: a sampler has been told of them.
+    pub(super) forgotten: Vec<Token>,
+    /// The text that is running whose cells hold the beginning of this one, and how many of its tokens.
+    pub(super) shares: Option<(SequenceId, usize)>,
+    /// The text before the tokens after the prompt: more than nothing where a shift took some out.
+    pub(super) told: TextAssembler,
+    pub(super) text: TextAssembler,
+    pub(super) limits: Limits,
     /// Guesses the tokens after the last one, if that was asked for.
-    speculator: Option<Speculator>,
+    pub(super) speculator: Option<Speculator>,
     /// Where in the batch its guess begins.
     draft_at: i32,
-    statistics: Statistics,
+    pub(super) statistics: Statistics,
 }
 
 impl Sequence {
@@ -68,8 +83,15 @@ impl Sequence {
         capacity: usize,
     ) -> Result<Self, Error> {
         let prompt = tokens.len();
+        let shifting = Shifting::of(&spec.when_full, &tokens, capacity, &model.vocab())?;
+        let text = TextAssembler::new(spec.stops);
         tokens.reserve(spec.limits.max_tokens.min(capacity.saturating_sub(prompt)));
-        let mut chooser = Chooser::new(&spec.sampling, spec.logprobs, spec.custom, model)?;
+        let mut choosing = Choosing {
+            sampling: spec.sampling,
+            logprobs: spec.logprobs,
+            custom: spec.custom,
+        };
+        let mut chooser = choosing.begin(model)?;
         for &token in &tokens {
             chooser.accept(token)?;
         }
@@ -90,11 +112,18 @@ impl Sequence {
             output: None,
             scales,
             turns_waited: 0,
+            choosing,
             chooser,
             chosen: prompt,
             matcher: None,
+            matcher_before: None,
             saved: None,
-            text: TextAssembler::new(spec.stops),
+            shifting,
+            genuine: usize::MAX,
+            forgotten: Vec::new(),
+            shares: None,
+            told: text.clone(),
+            text,
             limits: spec.limits,
             speculator: Speculator::new(spec.speculation, spec.drafter, capacity),
             draft_at: 0,
@@ -102,52 +131,108 @@ impl Sequence {
         })
     }
 
-    /// Whether its text is held to a constraint.
-    pub(super) fn is_constrained(&self) -> bool {
-        self.matcher.is_some()
-    }
-
     /// Holds its text to a constraint, from the beginning.
     pub(super) fn hold_to(&mut self, matcher: Matcher) {
+        self.matcher_before = Some(matcher.clone());
         self.matcher = Some(matcher);
     }
 
-    /// Puts tokens behind the prompt that an earlier process has generated. Their text has been told, but for what is held back.
-    pub(super) fn go_on_after(&mut self, so_far: Vec<Token>, vocab: &Vocab) -> Result<(), Error> {
+    /// Puts tokens behind the prompt that an earlier process has generated. Their text has been told, but for what is held back. What
+    /// has no place in `capacity` tokens was forgotten there too.
+    pub(super) fn go_on_after(
+        &mut self,
+        so_far: &[Token],
+        vocab: &Vocab,
+        capacity: usize,
+    ) -> Result<(), Error> {
         if so_far.is_empty() {
             return Ok(());
         }
-        for &token in &so_far {
+        for &token in so_far {
             vocab.append_piece(token, self.limits.special, self.text.buffer())?;
             self.text.release();
+            self.tokens.push(token);
+            if self.tokens.len() > capacity {
+                self.forget_oldest(vocab, capacity, 0)?;
+            }
         }
+        self.in_batches = self.in_batches.min(self.prompt);
         self.statistics.generated_tokens = so_far.len();
-        let is_known = self.chooser.has_chosen(&so_far)?;
-        if let (true, Some(matcher)) = (is_known, &mut self.matcher) {
-            so_far.iter().try_for_each(|token| matcher.accept(*token))?;
-        }
-        self.tokens.extend(so_far);
+        let is_known = self.chooser.has_chosen(so_far)?;
         if is_known {
+            if let Some(matcher) = &mut self.matcher {
+                so_far.iter().try_for_each(|token| matcher.accept(*token))?;
+            }
             self.chosen = self.tokens.len();
+        } else if self.statistics.discarded_tokens > 0 {
+            // To be made again, they would need what was forgotten.
+            return Err(Error::ChoicesLost {
+                choices: so_far.len(),
+            });
         }
         Ok(())
     }
 
-    /// Runs it where the context holds this much of its beginning.
-    pub(super) fn put(&mut self, place: Place) {
-        self.seq = place.seq;
-        self.computed = place.cached;
-        self.statistics.cached_tokens = place.cached;
+    /// The same text again, without a place, with another chooser and what that is made of, and without what is kept of the memory.
+    pub(super) fn twin(&self, choosing: Choosing, chooser: Chooser) -> Self {
+        let mut tokens = Vec::with_capacity(self.tokens.capacity());
+        tokens.extend_from_slice(&self.tokens);
+        Self {
+            id: self.id,
+            seq: self.seq,
+            tokens,
+            prompt: self.prompt,
+            in_batches: self.in_batches,
+            computed: self.computed,
+            queued: 0,
+            is_paused: self.is_paused,
+            favoured: self.favoured,
+            output: None,
+            scales: self.scales.clone(),
+            turns_waited: self.turns_waited,
+            choosing,
+            chooser,
+            chosen: self.chosen,
+            matcher: self.matcher.clone(),
+            matcher_before: self.matcher_before.clone(),
+            saved: None,
+            shifting: self.shifting,
+            genuine: self.genuine,
+            forgotten: self.forgotten.clone(),
+            shares: None,
+            told: self.told.clone(),
+            text: self.text.clone(),
+            limits: self.limits,
+            speculator: self.speculator.clone(),
+            draft_at: 0,
+            statistics: self.statistics,
+        }
     }
 
-    /// Its number in the context, and what the context holds of it for others with these adapters.
-    pub(super) fn held(&self, scales: &Scales) -> (SeqId, &[Token]) {
-        let shared = if self.scales == *scales {
-            self.computed
-        } else {
-            0
-        };
-        (self.seq, &self.tokens[..shared])
+    /// A chooser as it would be had it chosen the tokens after the prompt, up to the first `tokens`, of which `choices` were generated.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::ChoicesLost`] where what choices leave behind cannot be known without their logits.
+    pub(super) fn chooser_after(
+        &self,
+        choosing: &mut Choosing,
+        tokens: usize,
+        choices: usize,
+        model: &Model,
+    ) -> Result<Chooser, Error> {
+        let mut chooser = choosing.begin(model)?;
+        // What was forgotten came after what is kept.
+        let keep = self.shifting.map_or(0, |shifting| shifting.keep);
+        let tokens = &self.tokens[..tokens];
+        let (kept, others) = tokens.split_at(keep.min(tokens.len()));
+        for &token in kept.iter().chain(&self.forgotten).chain(others) {
+            chooser.accept(token)?;
+        }
+        if !chooser.skip(choices)? {
+            return Err(Error::ChoicesLost { choices });
+        }
+        Ok(chooser)
     }
 
     /// The adapters that it is computed with.
@@ -172,26 +257,6 @@ impl Sequence {
     /// Whether a part of the batch is its own.
     pub(super) fn is_queued(&self) -> bool {
         self.queued > 0
-    }
-
-    /// Runs it again, where the context holds this much of its beginning.
-    pub(super) fn put_again(&mut self, place: Place) {
-        self.seq = place.seq;
-        self.computed = place.cached;
-        self.in_batches = self.tokens.len();
-    }
-
-    /// Takes it out of the context, which keeps what it holds of it as long as nobody needs the place. It is
-    /// [put](Self::put_again) somewhere again.
-    pub(super) fn suspend(&mut self, cache: &mut Cache) {
-        let tokens = self.tokens.clone();
-        cache.remember(self.seq, self.scales.clone(), tokens, self.computed);
-        self.computed = 0;
-    }
-
-    /// Ends it, and leaves in the cache what the context holds of it.
-    pub(super) fn leave(self, cache: &mut Cache) {
-        cache.remember(self.seq, self.scales, self.tokens, self.computed);
     }
 
     /// The prompt, and what was generated.
@@ -229,46 +294,6 @@ impl Sequence {
         if let Some(matcher) = &mut self.matcher {
             matcher.take_up(vocab);
         }
-    }
-
-    /// Keeps what the context holds of it. Returns the bytes.
-    pub(super) fn save(&mut self, context: &mut Context) -> Result<u64, Error> {
-        self.saved = match self.computed {
-            0 => None,
-            _ => Some(context.save_state(Some(self.seq))?),
-        };
-        Ok(self.saved_bytes())
-    }
-
-    /// Bytes that are kept of it.
-    pub(super) fn saved_bytes(&self) -> u64 {
-        self.saved.as_ref().map_or(0, |state| state.len() as u64)
-    }
-
-    /// Gives a context what was kept. Returns whether it took it.
-    pub(super) fn restore(&self, context: &mut Context) -> bool {
-        match &self.saved {
-            Some(state) => context.restore_state(state, Some(self.seq)).is_ok(),
-            None => true,
-        }
-    }
-
-    /// Forgets what was kept, which the context holds now.
-    pub(super) fn drop_saved(&mut self) {
-        self.saved = None;
-    }
-
-    /// Has its tokens computed again: the context has none of them.
-    pub(super) fn compute_again(&mut self) {
-        if self.computed > 0 {
-            self.computed = 0;
-            self.in_batches = self.tokens.len();
-        }
-    }
-
-    /// Whether tokens are still to be computed that had been computed before.
-    pub(super) fn is_computed_again(&self) -> bool {
-        self.in_batches > self.prompt && self.computed < self.in_batches
     }
 
     /// Whether it ends before anything is computed.
@@ -412,9 +437,8 @@ impl Sequence {
         if drafted == accepted {
             return Ok(());
         }
-        let held = self.computed + drafted - accepted;
         let keep = self.computed as i32;
-        let went_back = can_go_back(context, self.seq, held, self.computed)?
+        let went_back = can_go_back(context, self.seq, self.computed)?
             && context.kv_seq_remove(self.seq, keep..i32::MAX)?;
         if !went_back {
             context.kv_seq_remove(self.seq, 0..i32::MAX)?;
@@ -483,7 +507,7 @@ impl Sequence {
     }
 
     /// Ends a piece with the text that was held back.
-    fn finish(&mut self, piece: &mut Piece, reason: FinishReason) {
+    pub(super) fn finish(&mut self, piece: &mut Piece, reason: FinishReason) {
         let (reason, rest) = match self.text.finish() {
             Released::Text(rest) => (reason, rest),
             Released::Stopped(rest) => (FinishReason::StopString, rest),

@@ -1,22 +1,22 @@
 //! The generation loop: several texts at once on the model's one context.
 
-use std::time::{Duration, Instant};
-
 use llama_sys::{AbortHandle, Batch, Context, Token, Vocab};
 use serde::{Deserialize, Serialize};
 
 use super::Generate;
 use super::cache::Cache;
 use super::error::Error;
+use super::fork::take_out;
 use super::logprobs::TokenLogprobs;
 use super::replace::Replaced;
 use super::sequence::Sequence;
-use super::share::{Asking, share};
-use super::speculative::{self, DraftModel};
+use super::share::Asking;
+use super::speculative::DraftModel;
 use super::stats::Statistics;
+use super::turn::{PromptChunk, Turn};
 use super::turns::Turns;
-use crate::load::{ContextSlot, Model, Pulse};
-use crate::memory::ContextParams;
+use crate::load::Model;
+use crate::memory::{ContextParams, KvType};
 
 /// Why a text ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -110,36 +110,16 @@ pub struct Session {
     pub(super) steps: u64,
 }
 
-/// Tokens of prompts that a step computes at most, over all texts.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum PromptChunk {
-    /// What the other texts leave of a batch.
-    Batch,
-    /// What the other texts leave of a graph.
-    Graph,
-    /// So many.
-    Tokens(usize),
-}
-
-impl PromptChunk {
-    /// Tokens of prompts beside the tokens of `others`: one at least, where the batch has room.
-    fn tokens(self, context: &Context, others: usize) -> usize {
-        let left = (context.n_batch() as usize).saturating_sub(others);
-        let wanted = match self {
-            Self::Batch => left,
-            Self::Graph => (context.n_ubatch() as usize).saturating_sub(others),
-            Self::Tokens(tokens) => tokens,
-        };
-        wanted.max(1).min(left)
-    }
-}
-
 /// The context while the session has it.
 #[derive(Debug)]
 pub(super) struct Lent {
     pub(super) context: Context,
     pub(super) vocab: Vocab,
     pub(super) room: Room,
+    /// The type of the keys.
+    pub(super) type_k: KvType,
+    /// The type of the values.
+    pub(super) type_v: KvType,
 }
 
 /// Tokens that a context has places for.
@@ -178,6 +158,8 @@ impl Lent {
             vocab: context.model().vocab(),
             context,
             room,
+            type_k: params.type_k,
+            type_v: params.type_v,
         }
     }
 }
@@ -317,12 +299,29 @@ impl Session {
     /// Ends a text. Returns what it took, or `None` if it had ended.
     pub fn end(&mut self, sequence: SequenceId) -> Option<Statistics> {
         let at = self.sequences.iter().position(|it| it.id == sequence)?;
-        let ended = self.sequences.remove(at);
+        let ended = take_out(&mut self.sequences, at);
         let statistics = ended.statistics();
-        if self.lent.is_some() {
-            ended.leave(&mut self.cache);
+        if let Some(lent) = &mut self.lent
+            && ended.leave(&mut self.cache, &mut lent.context).is_err()
+            && self.sequences.is_empty()
+        {
+            self.cache.spoil();
         }
         Some(statistics)
+    }
+
+    /// Where a text is among those that run.
+    pub(super) fn position(&self, sequence: SequenceId) -> Result<usize, Error> {
+        let mut sequences = self.sequences.iter();
+        let at = sequences.position(|it| it.id == sequence);
+        at.ok_or(Error::NotRunning)
+    }
+
+    /// A number that no text of the session has had.
+    pub(super) fn next_id(&mut self) -> SequenceId {
+        let id = SequenceId(self.begun);
+        self.begun += 1;
+        id
     }
 
     /// Counts and times of a text so far; `None` if it has ended.
@@ -353,204 +352,28 @@ impl Session {
     }
 
     /// Tokens that the running texts have places for.
-    fn used(&self) -> usize {
-        self.sequences.iter().map(Sequence::len).sum()
+    pub(super) fn used(&self) -> usize {
+        self.sequences.iter().map(Sequence::cells).sum()
     }
 }
 
 impl Drop for Session {
     fn drop(&mut self) {
-        let Some(lent) = self.lent.take() else {
+        let Some(mut lent) = self.lent.take() else {
             return;
         };
         let mut cache = std::mem::take(&mut self.cache);
         for sequence in self.sequences.drain(..) {
-            sequence.leave(&mut cache);
+            if sequence.leave(&mut cache, &mut lent.context).is_err() {
+                cache.spoil();
+                break;
+            }
         }
         let slot = self.model.slot();
         if let Some(draft) = self.draft.take() {
             slot.give_back_draft(draft.into_inner());
         }
         slot.give_back(lent.context, cache.into_contents());
-    }
-}
-
-/// One step, with what it works on.
-struct Turn<'a> {
-    lent: &'a mut Lent,
-    sequences: &'a mut Vec<Sequence>,
-    cache: &'a mut Cache,
-    draft: Option<&'a mut DraftModel>,
-    prompt_chunk: PromptChunk,
-    batch: &'a mut Batch,
-    asking: &'a mut Vec<Asking>,
-    pieces: &'a mut Vec<Piece>,
-    turns: &'a mut Turns,
-    slot: &'a ContextSlot,
-    pulse: &'a Pulse,
-    step: u64,
-}
-
-impl Turn<'_> {
-    fn run(mut self) -> Result<(), Error> {
-        // Texts of which no token was wanted.
-        let at_once = self.sequences.iter_mut().filter_map(Sequence::end_at_once);
-        self.pieces.extend(at_once);
-        self.let_ended_go();
-        if self.sequences.is_empty() {
-            return Ok(());
-        }
-        let begun = Instant::now();
-        let is_steady = self.compute()?;
-        let computed = begun.elapsed();
-        let alone = self.alone();
-        self.choose(begun, computed)?;
-        if is_steady {
-            self.learn(begun.elapsed());
-        }
-        if let (Some((depth, before)), [only]) = (alone, &**self.sequences) {
-            let took = only.statistics().generation_time.saturating_sub(before);
-            self.pulse.token(took, depth);
-        }
-        self.let_ended_go();
-        Ok(())
-    }
-
-    /// The tokens before the one that was computed, and the time that those took: where it is one of one text and not of its prompt,
-    /// since others have another speed.
-    fn alone(&self) -> Option<(usize, Duration)> {
-        match &**self.sequences {
-            [only] if self.batch.len() == 1 && !only.ends_prompt() => {
-                Some((only.len(), only.statistics().generation_time))
-            }
-            _ => None,
-        }
-    }
-
-    /// Puts the next tokens of every text whose adapters' turn it is into the batch: one of each that is being generated, and what there
-    /// is room for of prompts.
-    fn fill(&mut self) -> Result<(), Error> {
-        let scales = self.turns.next(self.sequences);
-        self.slot.adapt(&mut self.lent.context, scales)?;
-        self.batch.clear();
-        self.asking.clear();
-        let wanted = |sequence: &Sequence| match sequence.scales() == scales {
-            true => sequence.wanted(),
-            false => 0,
-        };
-        let mut others = 0;
-        for sequence in self.sequences.iter() {
-            match wanted(sequence) {
-                wanted @ 0..=1 => others += wanted,
-                wanted => self.asking.push(Asking::new(wanted, sequence.favoured)),
-            }
-        }
-        let context = &self.lent.context;
-        let tokens = self.prompt_chunk.tokens(context, others);
-        share(self.asking, tokens, self.step);
-        let mut shares = self.asking.iter();
-        let mut free = context.n_batch() as usize;
-        for sequence in self.sequences.iter_mut() {
-            let tokens = match wanted(sequence) {
-                wanted @ 0..=1 => wanted.min(free),
-                _ => shares.next().map_or(0, |share| {
-                    sequence.favoured = share.favoured;
-                    share.given
-                }),
-            };
-            free = free.saturating_sub(tokens);
-            sequence.queue(self.batch, tokens);
-        }
-        Ok(())
-    }
-
-    /// Computes the next tokens of every text whose turn it is. Returns whether guesses are to be judged by the time that it takes.
-    fn compute(&mut self) -> Result<bool, Error> {
-        self.fill()?;
-        if self.batch.is_empty() {
-            return Ok(false);
-        }
-        let queued = self.batch.len();
-        let model = self.draft.as_deref_mut();
-        let is_steady = speculative::draft(self.lent, model, self.sequences, self.batch)?;
-        let context = &mut self.lent.context;
-        if context.kv_unified() {
-            // What idle texts have left lies in the same cells.
-            let drafted = self.batch.len() - queued;
-            let wanted: usize = self.sequences.iter().map(Sequence::len).sum::<usize>() + drafted;
-            let all = self.lent.room.all;
-            self.cache.make_room(context, all.saturating_sub(wanted))?;
-        }
-        match context.decode(self.batch) {
-            Err(llama_sys::Error::NoKvSlot { .. }) if self.cache.len() > 0 => {
-                self.cache.make_room(context, 0)?;
-                context.decode(self.batch)?;
-            }
-            decoded => decoded?,
-        }
-        // What the prompt took is told apart from what choosing took.
-        if self.sequences.iter().any(Sequence::ends_prompt) {
-            context.synchronize()?;
-        }
-        Ok(is_steady)
-    }
-
-    /// Chooses the next token of every text of which all is computed, and those after it as long as they were guessed. `computed`: how long
-    /// that took from `begun` on.
-    fn choose(&mut self, begun: Instant, computed: Duration) -> Result<(), Error> {
-        let Lent {
-            context,
-            vocab,
-            room,
-        } = &mut *self.lent;
-        let mut used: usize = self.sequences.iter().map(Sequence::len).sum();
-        for sequence in self.sequences.iter_mut().filter(|it| it.is_queued()) {
-            sequence.computed(computed);
-            let mut told = computed;
-            while let Some(choice) = sequence.choose(context)? {
-                let token = choice.token;
-                let now = begun.elapsed();
-                let took = now.saturating_sub(told);
-                told = now;
-                let full = sequence.len() >= room.each || used >= room.all;
-                let piece = sequence.take(choice, took, vocab, full)?;
-                let goes_on = piece.end.is_none();
-                used += usize::from(goes_on);
-                self.pieces.push(piece);
-                if !goes_on || !sequence.accepts(token) {
-                    break;
-                }
-            }
-            sequence.forget_draft(context)?;
-        }
-        Ok(())
-    }
-
-    /// Tells every text what the step took, and how many tokens it gave to it.
-    fn learn(&mut self, took: Duration) {
-        for sequence in self.sequences.iter_mut() {
-            let of_it = |piece: &&Piece| piece.sequence == sequence.id;
-            let tokens = self.pieces.iter().filter(of_it).count();
-            // None where it was not its turn.
-            if tokens > 0 {
-                sequence.step_took(took, tokens);
-            }
-        }
-    }
-
-    /// Takes the texts that have ended out of the session. What the context holds of them stays.
-    fn let_ended_go(&mut self) {
-        let pieces = &*self.pieces;
-        if pieces.iter().all(|piece| piece.end.is_none()) {
-            return;
-        }
-        let has_ended = |sequence: &mut Sequence| {
-            let mut of_it = pieces.iter().filter(|piece| piece.sequence == sequence.id);
-            of_it.any(|piece| piece.end.is_some())
-        };
-        for ended in self.sequences.extract_if(.., has_ended) {
-            ended.leave(self.cache);
-        }
     }
 }
 

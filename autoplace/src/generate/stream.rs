@@ -5,6 +5,7 @@ use std::collections::VecDeque;
 use llama_sys::{AbortHandle, Token};
 
 use super::error::Error;
+use super::last_word::LastWord;
 use super::replace::Replaced;
 use super::session::{FinishReason, Piece, Session};
 use super::stats::Statistics;
@@ -20,10 +21,7 @@ pub(crate) struct LocalStream {
     /// Generated so far, those of an earlier process first.
     tokens: Vec<Token>,
     finished: Option<FinishReason>,
-    /// The whole text, where it is held to a constraint.
-    text: Option<String>,
-    /// What has ended a text before it was what its constraint has it be, until that is told.
-    limit: Option<FinishReason>,
+    last_word: LastWord,
     statistics: Statistics,
 }
 
@@ -34,19 +32,29 @@ impl LocalStream {
         tokens: Vec<Token>,
         statistics: Statistics,
         max_tokens: usize,
-        is_constrained: bool,
+        last_word: LastWord,
     ) -> Self {
         // A constraint has its say before.
-        let is_over = max_tokens == 0 && !is_constrained;
+        let is_over = max_tokens == 0 && !last_word.is_constrained();
         Self {
             session,
             pending: VecDeque::new(),
             tokens,
             finished: is_over.then_some(FinishReason::MaxTokens),
-            text: is_constrained.then(String::new),
-            limit: None,
+            last_word,
             statistics,
         }
+    }
+
+    /// Leaves it to the process that reads to tell that the context is full.
+    pub(crate) fn keep_quiet_of_full(&mut self) {
+        self.last_word.keep_quiet_of_full();
+    }
+
+    /// What is told after the pieces that are still to come.
+    #[cfg(feature = "async")]
+    pub(super) fn last_word(&self) -> &LastWord {
+        &self.last_word
     }
 
     /// Counts and times so far.
@@ -61,7 +69,7 @@ impl LocalStream {
 
     /// Whether the last that comes is still to come: that the text is incomplete.
     pub(crate) fn is_incomplete(&self) -> bool {
-        self.limit.is_some()
+        self.last_word.is_incomplete()
     }
 
     /// Stops a prompt or token that another thread is waiting for; the iterator then returns an error.
@@ -111,15 +119,12 @@ impl LocalStream {
         self.statistics = match piece.end {
             Some(end) => {
                 self.finished = Some(end.reason);
-                self.limit = (!end.meets_constraint).then_some(end.reason);
                 end.statistics
             }
             // It has ended already where that is in a piece that was not asked for yet.
             None => (self.session.statistics(piece.sequence)).unwrap_or(self.statistics),
         };
-        if let Some(text) = &mut self.text {
-            text.push_str(&piece.text);
-        }
+        self.last_word.hear(piece);
         // A token that ends the generation is not one of the text.
         if self.finished != Some(FinishReason::EndOfGeneration) {
             self.tokens.extend(piece.token);
@@ -138,8 +143,6 @@ impl Iterator for LocalStream {
                 piece => return Some(piece.map(|piece| piece.text)),
             }
         }
-        let limit = self.limit.take()?;
-        let text = self.text.take().unwrap_or_default();
-        Some(Err(Error::Incomplete { limit, text }))
+        self.last_word.take().map(Err)
     }
 }

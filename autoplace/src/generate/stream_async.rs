@@ -10,6 +10,7 @@ use futures_core::Stream;
 
 use super::channel::{Receiver, channel};
 use super::error::Error;
+use super::last_word::LastWord;
 use super::pieces::Pieces;
 use super::session::{FinishReason, Piece};
 use super::stats::Statistics;
@@ -36,6 +37,7 @@ pub struct AsyncTokenStream {
     has_begun: bool,
     statistics: Statistics,
     finished: Option<FinishReason>,
+    last_word: LastWord,
 }
 
 #[derive(Debug)]
@@ -57,6 +59,7 @@ impl TokenStream {
         let abort = self.abort_handle();
         let is_cancelled = Arc::new(AtomicBool::new(false));
         let (statistics, finished) = (self.statistics(), self.finish_reason());
+        let last_word = self.last_word().clone();
         let cancelled = Arc::clone(&is_cancelled);
         let rung = Arc::clone(&bell);
         let work = move || {
@@ -97,6 +100,7 @@ impl TokenStream {
             has_begun: statistics.first_token_latency.is_some(),
             statistics,
             finished,
+            last_word,
         })
     }
 }
@@ -149,6 +153,9 @@ impl AsyncTokenStream {
         self.statistics = message.statistics;
         let failed = message.piece.is_err().then_some(FinishReason::Error);
         self.finished = message.finished.or(failed);
+        if let Ok(piece) = &message.piece {
+            self.last_word.hear(piece);
+        }
         Poll::Ready(Some(message.piece))
     }
 }
@@ -161,6 +168,7 @@ impl Stream for AsyncTokenStream {
         loop {
             match ready!(this.poll_piece(context)) {
                 Some(Ok(piece)) if piece.text.is_empty() => {}
+                None => return Poll::Ready(this.last_word.take().map(Err)),
                 piece => return Poll::Ready(piece.map(|piece| piece.map(|piece| piece.text))),
             }
         }

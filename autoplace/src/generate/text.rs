@@ -4,7 +4,7 @@ use std::str;
 
 /// Collects token bytes and releases text as soon as it is certain: complete as UTF-8, and not the beginning of a stop
 /// string.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) struct TextAssembler {
     /// Bytes that may still become a character.
     bytes: Vec<u8>,

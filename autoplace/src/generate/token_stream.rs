@@ -6,6 +6,8 @@ use std::sync::Arc;
 use llama_sys::Token;
 
 use super::error::Error;
+#[cfg(feature = "async")]
+use super::last_word::LastWord;
 use super::pieces::Pieces;
 use super::remote::{self, RemoteStream};
 use super::replace::Replaced;
@@ -128,6 +130,15 @@ impl TokenStream {
         match &self.0 {
             Inner::Local(stream) => stream.last_replaced(),
             Inner::Remote(_) => None,
+        }
+    }
+
+    /// What is told after the pieces that are still to come.
+    #[cfg(feature = "async")]
+    pub(super) fn last_word(&self) -> &LastWord {
+        match &self.0 {
+            Inner::Local(stream) => stream.last_word(),
+            Inner::Remote(stream) => stream.last_word(),
         }
     }
 

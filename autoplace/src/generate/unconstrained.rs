@@ -9,7 +9,7 @@ use crate::load::Model;
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) enum Constraint {}
 
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) enum Matcher {}
 
 impl Constraint {

@@ -136,7 +136,18 @@ impl Default for Scales {
     }
 }
 
+impl From<Vec<f32>> for Scales {
+    fn from(scales: Vec<f32>) -> Self {
+        Self(scales.into())
+    }
+}
+
 impl Scales {
+    /// Each, in order.
+    pub(super) fn iter(&self) -> impl Iterator<Item = f32> {
+        self.0.iter().copied()
+    }
+
     /// Whether a context computes so.
     pub(super) fn are_set(&self, context: &Context) -> bool {
         let set = context.lora().iter().map(|(_, scale)| scale);

@@ -4,6 +4,7 @@
 //! machine, plan, let llama.cpp confirm the plan without allocating, load, warm up, and hold what was taken against the plan.
 
 mod adapters;
+mod added;
 mod attempt;
 mod better;
 mod builder;
@@ -32,6 +33,7 @@ mod warm_up;
 
 pub use adapters::Adapter;
 pub(crate) use adapters::Scales;
+pub(crate) use added::{Added, Unreadable};
 pub use attempt::{Attempt, AttemptFailure, AttemptedGpu, Stage};
 pub use better::BetterPlan;
 pub use builder::ModelBuilder;

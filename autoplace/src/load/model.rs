@@ -16,7 +16,8 @@ use super::slot::Native;
 use super::terms::Terms;
 use super::warm_up::WarmedUp;
 use super::{
-    Adapter, Contents, ContextSlot, Error, LoadReport, ModelBuilder, Pulse, Scales, measure,
+    Adapter, Added, Contents, ContextSlot, Error, LoadReport, ModelBuilder, Pulse, Scales,
+    Unreadable, measure,
 };
 use crate::gguf::Header;
 use crate::machine::Machine;
@@ -202,6 +203,17 @@ impl Model {
     /// What each adapter is multiplied by: as loaded, or where this is asked for, only those.
     pub(crate) fn scales(&self, asked: Option<&[(String, f32)]>) -> Result<Scales, Error> {
         Ok(self.inner.recipe.adapters.scales(asked)?)
+    }
+
+    /// What changes a computation at these scales, for a file. Reads the files of all that does.
+    pub(crate) fn added(&self, scales: &Scales) -> Result<Added, Unreadable> {
+        Added::of(&self.inner.recipe.adapters, scales)
+    }
+
+    /// The scales at which the same changes a computation; `None` where the model was not loaded with all of it, or with more control
+    /// vectors. Reads the files of all adapters, if any is among it.
+    pub(crate) fn scales_of(&self, added: &Added) -> Result<Option<Scales>, Unreadable> {
+        added.scales(&self.inner.recipe.adapters)
     }
 
     /// The model underneath, for what this crate does not cover. Contexts made of it take memory that the plan did not count, and

@@ -209,6 +209,7 @@ fn generate(
         Ok(stream) => stream,
         Err(error) => return sender.send(&Reply::Failed(Failure::from(&error))),
     };
+    stream.keep_quiet_of_full();
     control.begin(id, stream.abort_handle());
     let _over = Over(control);
     let seed = stream.statistics().seed;

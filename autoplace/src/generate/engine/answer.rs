@@ -6,6 +6,7 @@ use std::task::{Context, Poll, ready};
 use super::queue::Shared;
 use crate::generate::channel::Receiver;
 use crate::generate::error::Error;
+use crate::generate::last_word::LastWord;
 use crate::generate::pieces::Pieces;
 use crate::generate::session::{FinishReason, Piece};
 use crate::generate::stats::Statistics;
@@ -17,8 +18,6 @@ pub(super) type Message = Result<(Piece, Statistics), Error>;
 /// A text of an [`Engine`](super::Engine): an iterator of whole characters, and with the feature `async` a `Stream`. Dropping it cancels
 /// the text within one token, or takes it out of the queue.
 ///
-/// A text that ended before it was what its constraint has it be ends with [`Error::Incomplete`].
-///
 /// After the end or an error it stays at `None`; [`finish_reason`](Self::finish_reason) tells which end it was.
 #[derive(Debug)]
 pub struct Answer {
@@ -26,11 +25,8 @@ pub struct Answer {
     shared: Arc<Shared>,
     arrival: u64,
     finished: Option<FinishReason>,
+    last_word: LastWord,
     statistics: Statistics,
-    /// The whole text, where it is held to a constraint.
-    text: Option<String>,
-    /// What ended a text that is not what its constraint has it be: still to be told.
-    limit: Option<FinishReason>,
 }
 
 impl Answer {
@@ -38,17 +34,16 @@ impl Answer {
         receiver: Receiver<Message>,
         shared: Arc<Shared>,
         arrival: u64,
+        last_word: LastWord,
         statistics: Statistics,
-        is_constrained: bool,
     ) -> Self {
         Self {
             receiver,
             shared,
             arrival,
             finished: None,
+            last_word,
             statistics,
-            text: is_constrained.then(String::new),
-            limit: None,
         }
     }
 
@@ -98,17 +93,10 @@ impl Answer {
         loop {
             match ready!(self.poll_piece(context)) {
                 Some(Ok(piece)) if piece.text.is_empty() => {}
-                None => return Poll::Ready(self.incomplete().map(Err)),
+                None => return Poll::Ready(self.last_word.take().map(Err)),
                 piece => return Poll::Ready(piece.map(|piece| piece.map(|piece| piece.text))),
             }
         }
-    }
-
-    /// Says once that the text is not what its constraint has it be.
-    fn incomplete(&mut self) -> Option<Error> {
-        let limit = self.limit.take()?;
-        let text = self.text.take().unwrap_or_default();
-        Some(Error::Incomplete { limit, text })
     }
 
     fn take(&mut self, message: Option<Message>) -> Result<Piece, Error> {
@@ -116,11 +104,7 @@ impl Answer {
             Ok((piece, statistics)) => {
                 self.statistics = statistics;
                 self.finished = piece.end.map(|end| end.reason);
-                let missed = piece.end.filter(|end| !end.meets_constraint);
-                self.limit = missed.map(|end| end.reason);
-                if let Some(text) = &mut self.text {
-                    text.push_str(&piece.text);
-                }
+                self.last_word.hear(&piece);
                 Ok(piece)
             }
             Err(error) => {

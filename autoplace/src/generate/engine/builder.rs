@@ -7,7 +7,7 @@ use super::driver::Driver;
 use super::queue::Shared;
 use super::{Engine, Inner};
 use crate::generate::error::Error;
-use crate::generate::session::PromptChunk;
+use crate::generate::turn::PromptChunk;
 use crate::load::Model;
 
 const THREAD: &str = "autoplace-engine";

@@ -4,12 +4,15 @@ use std::sync::{Arc, PoisonError};
 use std::thread;
 use std::time::Instant;
 
+use llama_sys::Token;
+
 use super::Shutdown;
 use super::metrics::add;
 use super::order::{Admission, Stand, admit, too_many};
 use super::queue::{Shared, Text, Waiting};
 use crate::generate::error::Error;
-use crate::generate::session::{Piece, PromptChunk, Session};
+use crate::generate::session::{Piece, Session};
+use crate::generate::turn::PromptChunk;
 use crate::load::{Model, Replacement};
 
 /// The engine's thread, with the session that it alone uses.
@@ -230,7 +233,7 @@ impl Driver {
         };
         let stands = self.running.iter().map(|text| Stand {
             arrival: text.arrival,
-            len: session.tokens(text.id()),
+            len: session.tokens(text.id()).map_or(0, <[Token]>::len),
             limit: text.limit,
             is_paused: text.is_paused,
         });

@@ -13,6 +13,7 @@ use super::metrics::{Metrics, Totals};
 use super::order::Stand;
 use crate::generate::channel::{Sender, channel};
 use crate::generate::error::Error;
+use crate::generate::last_word::LastWord;
 use crate::generate::sequence::Sequence;
 use crate::generate::session::{Room, SequenceId, Session};
 use crate::generate::wait::{Bell, block_on};
@@ -258,6 +259,7 @@ impl Shared {
             mut sequence,
             limit,
             reuse,
+            last_word,
         } = checked;
         let arrival = state.arrivals;
         state.arrivals += 1;
@@ -265,7 +267,6 @@ impl Shared {
         // As `Text::id`.
         sequence.id = SequenceId(arrival);
         let statistics = sequence.statistics();
-        let is_constrained = sequence.is_constrained();
         let writer = Waker::from(Arc::clone(&self.bell));
         let (answer, receiver) = channel(self.ahead, writer);
         state.waiting.push_back(Waiting {
@@ -285,13 +286,7 @@ impl Shared {
         // There may be more than one place.
         call(state);
         self.bell.ring();
-        Answer::new(
-            receiver,
-            Arc::clone(self),
-            arrival,
-            statistics,
-            is_constrained,
-        )
+        Answer::new(receiver, Arc::clone(self), arrival, last_word, statistics)
     }
 
     /// Checks a request, and makes a text of it that holds nothing of the model.
@@ -306,6 +301,7 @@ impl Shared {
         let reuse = spec.cache_prompt.unwrap_or(true);
         let max_tokens = spec.limits.max_tokens;
         let id = SequenceId(0);
+        let last_word = spec.last_word();
         let scales = model.scales(spec.lora.as_deref())?;
         let matcher = spec.matcher(&model, &vocab)?;
         let none = Vec::new();
@@ -314,6 +310,7 @@ impl Shared {
             limit: sequence.len().saturating_add(max_tokens),
             sequence,
             reuse,
+            last_word,
         })
     }
 }
@@ -324,6 +321,7 @@ struct Checked {
     sequence: Sequence,
     limit: usize,
     reuse: bool,
+    last_word: LastWord,
 }
 
 /// A request on its way into the queue of an [`Engine`](super::Engine): a future of its [`Answer`], for any runtime. Dropping it takes

@@ -19,6 +19,7 @@ pub(in crate::generate) fn draft(
         context,
         vocab,
         room,
+        ..
     } = lent;
     if sequences.iter().all(|sequence| !sequence.speculates()) {
         return Ok(false);

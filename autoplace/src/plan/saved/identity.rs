@@ -47,7 +47,7 @@ impl ModelIdentity {
     }
 
     /// Whether they are the same model, whatever it is called.
-    pub(super) fn is(&self, other: &Self) -> bool {
+    pub(crate) fn is(&self, other: &Self) -> bool {
         self.file_bytes == other.file_bytes && self.header.eq_ignore_ascii_case(&other.header)
     }
 }

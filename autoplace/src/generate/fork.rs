@@ -1,0 +1,224 @@
+//! One text becomes two: from where it is, or from the end of its prompt.
+
+use llama_sys::Model;
+
+use super::cache::can_go_back;
+use super::error::Error;
+use super::join::held;
+use super::sampling::Sampling;
+use super::sequence::Sequence;
+use super::session::{Room, SequenceId, Session};
+use super::stats::Statistics;
+
+/// How a [fork](Session::fork) differs from the text that it is made of. As it is, it does not: the same tokens are chosen for both.
+///
+/// ```no_run
+/// use autoplace::{Model, generate::Fork, plan::Request};
+/// let model = Model::builder("model.gguf").request(Request::new().n_seq_max(3)).load()?;
+/// let mut session = model.session()?;
+/// let first = session.begin(model.generate("Three names for a cat:").seed(1).max_tokens(16))?;
+/// session.step()?;
+/// // The prompt is computed once, and each answer has another first word.
+/// let others = [2, 3].map(|seed| session.fork(first, Fork::from_prompt().seed(seed)));
+/// # let _ = others;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug, Clone, PartialEq, Default)]
+#[must_use = "a fork is made by `Session::fork`"]
+pub struct Fork {
+    from_prompt: bool,
+    sampling: Option<Sampling>,
+    seed: Option<u32>,
+    max_tokens: Option<usize>,
+}
+
+impl Fork {
+    /// Goes on from where the text is.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Goes on from the end of the text's prompt: another answer to it.
+    pub fn from_prompt() -> Self {
+        Self {
+            from_prompt: true,
+            ..Self::default()
+        }
+    }
+
+    /// Other sampling parameters, from the next token on. Without a seed one is drawn.
+    pub fn sampling(mut self, sampling: Sampling) -> Self {
+        self.sampling = Some(sampling);
+        self
+    }
+
+    /// Another seed: random numbers as of a text that had this seed from its beginning.
+    pub fn seed(mut self, seed: u32) -> Self {
+        self.seed = Some(seed);
+        self
+    }
+
+    /// Ends after `n` generated tokens, those before the fork included. Default: as the text that it is made of.
+    pub fn max_tokens(mut self, n: usize) -> Self {
+        self.max_tokens = Some(n);
+        self
+    }
+}
+
+impl Session {
+    /// Makes a second text of a running one. Both have the same tokens so far, and what the context holds of them is not computed
+    /// again: with `kv_unified` they share its cells, otherwise they are copied. Sampler, stop strings, text that is held back and
+    /// statistics are those of the first, but for what [`Fork`] says; so are adapters and constraint. An
+    /// [own sampler](super::Generate::sampler) is copied with all that it remembers, and for a [`Fork::from_prompt`] as it was before its
+    /// first choice.
+    ///
+    /// A memory that cannot go back to the end of the prompt (recurrent; a window that has passed on) computes it again for a
+    /// [`Fork::from_prompt`]: its [`Statistics::cached_tokens`] are 0 then.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NotRunning`]; [`Error::SequencesBusy`]; [`Error::ContextTooSmall`] where all texts share one cache that has no place for
+    /// the fork's next token; [`Error::CannotRollBack`] for a [`Fork::from_prompt`] whose prompt was forgotten in part by a shift;
+    /// [`Error::ChoicesLost`] for a sampler that would have to have made choices which depend on their logits (mirostat, adaptive-p,
+    /// XTC), unless nothing has been chosen: another answer to the prompt is always possible; [`Error::Native`] for a sampling parameter out of range; [`Error::Load`] after a re-placement that failed.
+    pub fn fork(&mut self, sequence: SequenceId, fork: Fork) -> Result<SequenceId, Error> {
+        let at = self.position(sequence)?;
+        let used = self.used();
+        let id = self.next_id();
+        let lent = self.lent.as_mut().ok_or_else(Error::not_loaded)?;
+        let Room { sequences, all, .. } = lent.room;
+        if self.sequences.len() >= sequences {
+            return Err(Error::SequencesBusy {
+                n_seq_max: sequences,
+            });
+        }
+        let source = &self.sequences[at];
+        let mut forked = source.forked(id, fork, lent.context.model())?;
+        // Cells of its own are those that are not computed yet, and all of them where they would be computed again.
+        let seq = source.seq;
+        let kept = match forked.computed {
+            keep if can_go_back(&lent.context, seq, keep)? => keep,
+            _ => 0,
+        };
+        let own = forked.needs() - kept;
+        if lent.context.kv_unified() && used + own > all {
+            return Err(Error::ContextTooSmall {
+                tokens: used + own,
+                context: all,
+            });
+        }
+        let running = held(&self.sequences);
+        let context = &mut lent.context;
+        let place = self.cache.fork(context, lent.room, &running, seq, kept)?;
+        let place = place.ok_or(Error::SequencesBusy {
+            n_seq_max: sequences,
+        })?;
+        forked.seq = place.seq;
+        if place.cached < forked.computed {
+            forked.computed_to(place.cached);
+        }
+        forked.shares = place.shares.map(|_| (sequence, place.cached));
+        if forked.statistics.first_token_latency.is_none() {
+            forked.statistics.cached_tokens = place.cached;
+        }
+        self.insert(forked);
+        Ok(id)
+    }
+}
+
+impl Sequence {
+    /// The same text under another number, without a place.
+    fn forked(&self, id: SequenceId, fork: Fork, model: &Model) -> Result<Self, Error> {
+        let generated = self.statistics.generated_tokens;
+        if fork.from_prompt && self.statistics.discarded_tokens > 0 {
+            return Err(Error::CannotRollBack {
+                tokens: generated,
+                possible: 0,
+                reason: "a part of the prompt was forgotten when the context was full",
+            });
+        }
+        let mut choosing = self.choosing.clone();
+        choosing.sampling = fork.sampling.unwrap_or(choosing.sampling);
+        choosing.sampling.seed = fork.seed.or(choosing.sampling.seed);
+        let (tokens, choices) = if fork.from_prompt {
+            (self.prompt, 0)
+        } else {
+            (self.len(), generated)
+        };
+        let mut chooser = self.chooser_after(&mut choosing, tokens, choices, model)?;
+        if !fork.from_prompt {
+            chooser.take_custom(&self.chooser);
+        }
+        let mut forked = self.twin(choosing, chooser);
+        forked.id = id;
+        forked.pause(false);
+        forked.limits.max_tokens = fork.max_tokens.unwrap_or(self.limits.max_tokens);
+        if fork.from_prompt {
+            forked.tokens.truncate(forked.prompt);
+            forked.in_batches = forked.prompt;
+            // The last token of the prompt is computed again, for what comes after it.
+            forked.computed = forked.computed.min(forked.prompt - 1);
+            forked.chosen = forked.prompt;
+            forked.text = forked.told.clone();
+            forked.matcher = forked.matcher_before.clone();
+            forked.statistics = Statistics::default();
+        }
+        forked.statistics.seed = forked.chooser.seed();
+        Ok(forked)
+    }
+
+    /// Tokens at the beginning that it shares with the text `id`.
+    fn shared_with(&self, id: SequenceId) -> Option<usize> {
+        let (of, tokens) = self.shares?;
+        (of == id).then_some(tokens)
+    }
+
+    /// Cells of the context that it needs and no other text that it shares cells with has been counted for.
+    pub(super) fn cells(&self) -> usize {
+        self.len() - self.shares.map_or(0, |(_, tokens)| tokens)
+    }
+}
+
+/// Tokens at the beginning of a text that lie in cells which other running texts hold too.
+pub(super) fn shared(sequences: &[Sequence], at: usize) -> usize {
+    let this = &sequences[at];
+    let by_it = this.shares.map(|(_, tokens)| tokens);
+    let with_it = sequences.iter().filter_map(|it| it.shared_with(this.id));
+    with_it.chain(by_it).max().unwrap_or(0)
+}
+
+/// Takes note that a text holds its first `keep` tokens only: what others have shared with it beyond, they share with one of them.
+pub(super) fn part_after(sequences: &mut [Sequence], at: usize, keep: usize) {
+    let id = sequences[at].id;
+    sequences[at].shares = sequences[at].shares.map(|(of, n)| (of, n.min(keep)));
+    part(sequences, id, keep, Some((id, keep)));
+}
+
+/// Takes a text out of those that run: what others have shared with it, they share with one of them.
+pub(super) fn take_out(sequences: &mut Vec<Sequence>, at: usize) -> Sequence {
+    let gone = sequences.remove(at);
+    part(sequences, gone.id, 0, gone.shares);
+    gone
+}
+
+/// Of the texts that share more than `keep` tokens with the text `id`, the one that shares the most has all that the others have: they
+/// share with that one now, and it has as much of `left` as it had of them.
+fn part(
+    sequences: &mut [Sequence],
+    id: SequenceId,
+    keep: usize,
+    left: Option<(SequenceId, usize)>,
+) {
+    let more = |it: &Sequence| it.shared_with(id).filter(|tokens| *tokens > keep);
+    let heirs = sequences.iter().filter_map(|it| Some((more(it)?, it.id)));
+    let Some((most, heir)) = heirs.max() else {
+        return;
+    };
+    for it in sequences {
+        if it.id == heir {
+            it.shares = left.map(|(of, tokens)| (of, tokens.min(most)));
+        } else if let Some(tokens) = more(it) {
+            it.shares = Some((heir, tokens));
+        }
+    }
+}

@@ -1,0 +1,220 @@
+//! Forgetting the last tokens of a running text, as if they had never been chosen.
+
+use super::cache::{can_go_back, keep_first};
+use super::constraint::Matcher;
+use super::error::Error;
+use super::fork::part_after;
+use super::sequence::Sequence;
+use super::session::{Lent, SequenceId, Session};
+use super::text::{Released, TextAssembler};
+use llama_sys::{Token, Vocab};
+
+/// What a text has lost by being [rolled back](Session::roll_back).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct RolledBack {
+    /// Tokens that were forgotten.
+    pub tokens: usize,
+    /// Bytes at the end of the text handed out so far that came of forgotten tokens: whole characters. What follows goes on before
+    /// them.
+    pub text: usize,
+}
+
+const SAMPLER: &str = "what the sampler goes by depends on the logits of its choices";
+
+impl Session {
+    /// Forgets the last `tokens` of a running text, as if they had never been chosen or, where that reaches into the prompt, never been
+    /// in it. At least one token stays. With the next [`step`](Self::step) the text goes on: as it did before where the likeliest token
+    /// is always taken, and otherwise by the same random numbers, since those are counted by tokens as well. A text that is to go
+    /// another way is [forked](Self::fork) with another seed, or given other [sampling](super::Fork::sampling).
+    ///
+    /// The sampler forgets the tokens too, for penalties and whatever else looks back, and so does a constraint. An application's
+    /// [own sampler](super::Generate::sampler) keeps what it remembers by itself. What was handed out stays handed out:
+    /// [`RolledBack::text`] says how much of it to take away.
+    ///
+    /// What some samplers go by depends on the logits of their choices (mirostat, adaptive-p, XTC), and cannot be taken back: with those,
+    /// a text goes back to the end of its prompt and further, but to no place between.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::CannotRollBack`], and nothing has changed: more than [`can_roll_back`](Self::can_roll_back) says. [`Error::NotRunning`];
+    /// [`Error::Load`] after a re-placement that failed; [`Error::Native`].
+    pub fn roll_back(&mut self, sequence: SequenceId, tokens: usize) -> Result<RolledBack, Error> {
+        let at = self.position(sequence)?;
+        let lent = self.lent.as_mut().ok_or_else(Error::not_loaded)?;
+        let sequence = &mut self.sequences[at];
+        let possible = sequence.can_roll_back(lent)?;
+        if tokens > possible {
+            return Err(Error::CannotRollBack {
+                tokens,
+                possible,
+                reason: sequence.why_no_further(lent),
+            });
+        }
+        if sequence.choices_lost(tokens) {
+            return Err(Error::CannotRollBack {
+                tokens,
+                possible: 0,
+                reason: SAMPLER,
+            });
+        }
+        let rolled_back = sequence.roll_back(lent, tokens)?;
+        let left = sequence.computed;
+        part_after(&mut self.sequences, at, left);
+        Ok(rolled_back)
+    }
+
+    /// How many tokens of a running text can be rolled back: all but the first, where the memory holds every token by itself. A
+    /// recurrent state knows no earlier one; with a sliding window (`swa_full` off), what was in the window then must still be held; a
+    /// text that was shifted keeps what the shift kept and one token more. 0 for a text that does not run, and where a sampler would have
+    /// to go back to a place [between](Self::roll_back).
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Load`] after a re-placement that failed; [`Error::Native`].
+    pub fn can_roll_back(&self, sequence: SequenceId) -> Result<usize, Error> {
+        let lent = self.lent.as_ref().ok_or_else(Error::not_loaded)?;
+        match self.sequences.iter().find(|it| it.id == sequence) {
+            Some(sequence) => sequence.can_roll_back(lent),
+            None => Ok(0),
+        }
+    }
+
+    /// The tokens of a running text, prompt and all, without what was forgotten by a shift; `None` if it has ended.
+    pub fn tokens(&self, sequence: SequenceId) -> Option<&[Token]> {
+        let mut sequences = self.sequences.iter();
+        let sequence = sequences.find(|it| it.id == sequence)?;
+        Some(sequence.tokens())
+    }
+}
+
+impl Sequence {
+    /// Tokens at the beginning that have to stay.
+    fn stays(&self) -> usize {
+        match self.shifting {
+            Some(shifting) if self.statistics.discarded_tokens > 0 => shifting.keep + 1,
+            _ => 1,
+        }
+    }
+
+    /// Choices that are left when the last tokens are forgotten.
+    fn choices_before(&self, tokens: usize) -> usize {
+        let of_text = tokens.min(self.len() - self.prompt);
+        self.statistics.generated_tokens.saturating_sub(of_text)
+    }
+
+    /// Whether what its sampler went by before the last tokens is not known.
+    fn choices_lost(&self, tokens: usize) -> bool {
+        tokens > 0 && self.chooser.depends_on_logits() && self.choices_before(tokens) > 0
+    }
+
+    fn can_roll_back(&self, lent: &Lent) -> Result<usize, Error> {
+        let possible = self.can_go_back(lent)?;
+        Ok(if self.choices_lost(possible) {
+            0
+        } else {
+            possible
+        })
+    }
+
+    /// As far as the memory goes.
+    fn can_go_back(&self, lent: &Lent) -> Result<usize, Error> {
+        let len = self.len();
+        let most = len.saturating_sub(self.stays());
+        // The last token that stays is computed again, for what comes after it.
+        let goes = |tokens: usize| {
+            let keep = len - tokens - 1;
+            Ok::<_, Error>(keep >= self.computed || can_go_back(&lent.context, self.seq, keep)?)
+        };
+        if goes(most)? {
+            return Ok(most);
+        }
+        // A memory that holds a window holds the last tokens of it.
+        let (mut possible, mut impossible) = (0, most);
+        while possible + 1 < impossible {
+            let middle = possible + (impossible - possible) / 2;
+            if goes(middle)? {
+                possible = middle;
+            } else {
+                impossible = middle;
+            }
+        }
+        Ok(possible)
+    }
+
+    fn why_no_further(&self, lent: &Lent) -> &'static str {
+        let model = lent.context.model();
+        if model.is_recurrent() || model.is_hybrid() {
+            "a recurrent state knows no earlier one"
+        } else if self.stays() > 1 {
+            "what was before them was forgotten when the context was full"
+        } else if model.n_swa() > 0 {
+            "the sliding window has passed on"
+        } else if self.chooser.depends_on_logits() && self.choices_before(self.len()) > 0 {
+            SAMPLER
+        } else {
+            "one token stays"
+        }
+    }
+
+    /// Forgets as many tokens as it [can](Self::can_roll_back).
+    fn roll_back(&mut self, lent: &mut Lent, tokens: usize) -> Result<RolledBack, Error> {
+        if tokens == 0 {
+            return Ok(RolledBack { tokens, text: 0 });
+        }
+        let left = self.len() - tokens;
+        let (before, _) = self.told_after(&lent.vocab, self.len())?;
+        let (after, text) = self.told_after(&lent.vocab, left)?;
+        let choices = self.choices_before(tokens);
+        let mut choosing = self.choosing.clone();
+        let model = lent.context.model();
+        let mut chooser = self.chooser_after(&mut choosing, left, choices, model)?;
+        chooser.take_custom(&self.chooser);
+        let matcher = self.matcher_after(left)?;
+        if self.computed > left - 1 {
+            self.computed = keep_first(&mut lent.context, self.seq, left - 1)?;
+        }
+        (self.choosing, self.chooser, self.matcher) = (choosing, chooser, matcher);
+        self.chosen = self.chosen.min(left);
+        self.tokens.truncate(left);
+        self.text = text;
+        let statistics = &mut self.statistics;
+        statistics.generated_tokens = choices;
+        if left < self.prompt {
+            let of_prompt = self.prompt - left;
+            statistics.prompt_tokens = statistics.prompt_tokens.saturating_sub(of_prompt);
+            self.prompt = left;
+        }
+        statistics.cached_tokens = statistics.cached_tokens.min(self.computed);
+        // The last one is computed alone, as it was.
+        let again = left - self.computed;
+        self.in_batches = self.in_batches.min(if again > 1 { left } else { left - 1 });
+        Ok(RolledBack {
+            tokens,
+            text: before - after,
+        })
+    }
+
+    /// What the text is held to after its first `tokens`.
+    fn matcher_after(&self, tokens: usize) -> Result<Option<Matcher>, Error> {
+        let mut matcher = self.matcher_before.clone();
+        if let Some(matcher) = &mut matcher {
+            let generated = self.tokens.get(self.prompt..tokens).unwrap_or_default();
+            generated.iter().try_for_each(|it| matcher.accept(*it))?;
+        }
+        Ok(matcher)
+    }
+
+    /// The bytes of text that were handed out by the tokens after the prompt, up to this one, and what is held back then.
+    fn told_after(&self, vocab: &Vocab, tokens: usize) -> Result<(usize, TextAssembler), Error> {
+        let mut text = self.told.clone();
+        let mut bytes = 0;
+        for &token in self.tokens.get(self.prompt..tokens).unwrap_or_default() {
+            vocab.append_piece(token, self.limits.special, text.buffer())?;
+            match text.release() {
+                Released::Text(piece) | Released::Stopped(piece) => bytes += piece.len(),
+            }
+        }
+        Ok((bytes, text))
+    }
+}

@@ -1,0 +1,312 @@
+//! What the context holds of a text, in a file: so that a conversation goes on after a restart without its prompt being computed.
+//!
+//! Out: a file of a running text or of one that has ended. In: such a file, of the same model and kind of cache; it becomes what a
+//! text that has ended has left, and a prompt that [begins with it](super::Generate::cache_prompt) pays only for the rest.
+
+mod error;
+mod file;
+
+use std::path::Path;
+use std::sync::Arc;
+
+use llama_sys::{Context, SeqId, Token};
+
+use super::cache::keep_first;
+use super::error::Error;
+use super::join::held;
+use super::sequence::Sequence;
+use super::session::{Lent, SequenceId, Session};
+use crate::gguf::Header;
+use crate::load::{self, Added, Model, Scales, Unreadable};
+use crate::plan::ModelIdentity;
+pub use error::SavedCacheError;
+use file::{Description, Layout, Opened};
+
+/// What was saved or restored.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct SavedCache {
+    /// Tokens that a prompt has to begin with to go on from them.
+    pub tokens: usize,
+    /// Bytes of the file.
+    pub bytes: u64,
+}
+
+impl Model {
+    /// Saves what the text that ended last has left in the context: see [`Session::save_last`].
+    ///
+    /// # Errors
+    ///
+    /// As [`session`](Self::session) and [`Session::save_last`].
+    pub fn save_cache(&self, path: impl AsRef<Path>) -> Result<SavedCache, Error> {
+        self.session()?.save_last(path)
+    }
+
+    /// Restores a saved text: the next prompt that begins with its tokens and is asked to
+    /// ([`cache_prompt`](super::Generate::cache_prompt)) computes only the rest. See [`Session::restore`].
+    ///
+    /// ```no_run
+    /// # let model = autoplace::Model::load("model.gguf")?;
+    /// let history = std::fs::read_to_string("history.txt")?;
+    /// // Without a file the prompt is computed: slower, and the same.
+    /// if let Err(error) = model.restore_cache("history.kv") {
+    ///     eprintln!("{error}");
+    /// }
+    /// let answer = model.generate(&history).cache_prompt(true).text()?;
+    /// model.save_cache("history.kv")?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// As [`session`](Self::session) and [`Session::restore`].
+    pub fn restore_cache(&self, path: impl AsRef<Path>) -> Result<SavedCache, Error> {
+        self.session()?.restore(path)
+    }
+}
+
+impl Session {
+    /// Saves what the context holds of a running text, which goes on. The file holds its tokens and with them what was said: it is
+    /// readable for its owner alone. It is written beside its place first, so that a file that was there stays until the new one is
+    /// whole.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Saved`] when there is nothing to save or the file cannot be written; [`Error::NotRunning`]; [`Error::Load`] after a
+    /// re-placement that failed, or when the model file cannot be read any more; [`Error::Native`].
+    pub fn save(
+        &mut self,
+        sequence: SequenceId,
+        path: impl AsRef<Path>,
+    ) -> Result<SavedCache, Error> {
+        let at = self.position(sequence)?;
+        let scales = self.sequences[at].scales();
+        let held = self.sequences[at].held(scales);
+        let lent = self.lent.as_mut().ok_or_else(Error::not_loaded)?;
+        save(&self.model, lent, held, scales, path.as_ref())
+    }
+
+    /// Saves what the text that ended last has left in the context, likewise.
+    ///
+    /// # Errors
+    ///
+    /// As [`save`](Self::save).
+    pub fn save_last(&mut self, path: impl AsRef<Path>) -> Result<SavedCache, Error> {
+        let path = path.as_ref();
+        let lent = self.lent.as_mut().ok_or_else(Error::not_loaded)?;
+        match self.cache.last() {
+            Some(last) => {
+                let held = (last.seq, &*last.tokens);
+                save(&self.model, lent, held, &last.scales, path)
+            }
+            None => Err(nothing(path)),
+        }
+    }
+
+    /// Restores a saved text beside those that run, as if it had just ended: the next prompt that begins with its tokens and is asked to
+    /// ([`cache_prompt`](super::Generate::cache_prompt)) computes only the rest. Where no sequence is empty, what was used least
+    /// recently makes room.
+    ///
+    /// The whole file is read and its checksum compared before llama.cpp sees any of it. The placement need not be the one that it was
+    /// saved with: only the types of the cache (`type_k`, `type_v`), fused attention, and whether sequences share one cache. The
+    /// adapters and control vectors that it was computed with must be the model's, told apart by what their files hold, and prompts go on
+    /// from it that are computed with the same ones at the same scales.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Saved`] for a file that is damaged, foreign or too long; [`Error::SequencesBusy`]; otherwise as [`save`](Self::save).
+    /// The texts that run go on: computed again where llama.cpp itself refused a file whose checksum was right.
+    pub fn restore(&mut self, path: impl AsRef<Path>) -> Result<SavedCache, Error> {
+        let path = path.as_ref();
+        let lent = self.lent.as_mut().ok_or_else(Error::not_loaded)?;
+        let opened = file::open(path)?;
+        check(&opened, &identity(&self.model)?, &Layout::of(lent), path)?;
+        let scales = scales(&self.model, &opened.description.adapters, path)?;
+        let Description {
+            positions, state, ..
+        } = opened.description;
+        let positions = usize::try_from(positions).unwrap_or(usize::MAX);
+        let used: usize = self.sequences.iter().map(Sequence::cells).sum();
+        let left = lent.room.all.saturating_sub(used);
+        let places = lent.room.each.min(left);
+        if positions > places {
+            return Err(Box::new(SavedCacheError::TooLong {
+                path: path.to_owned(),
+                tokens: positions,
+                context: places,
+            })
+            .into());
+        }
+        let running = held(&self.sequences);
+        let context = &mut lent.context;
+        let others = left - positions;
+        let seq = self.cache.clear_one(context, lent.room, &running, others)?;
+        let seq = seq.ok_or(Error::SequencesBusy {
+            n_seq_max: lent.room.sequences,
+        })?;
+        let tokens = opened.tokens.clone();
+        let refused = |reason: String| {
+            Error::from(Box::new(SavedCacheError::Refused {
+                path: path.to_owned(),
+                reason,
+            }))
+        };
+        let read = context.read_state(seq, state, &mut opened.into_state());
+        let reason = match read {
+            Err(llama_sys::Error::State { reason }) => Some(reason),
+            read => {
+                read?;
+                let ends = (context.kv_seq_start(seq)?, context.kv_seq_end(seq)?);
+                let is_whole =
+                    matches!(ends, (Some(_), Some(end)) if usize::try_from(end) == Ok(positions));
+                (!is_whole).then(|| format!("the state does not end at position {positions}"))
+            }
+        };
+        if let Some(reason) = reason {
+            // What is at positions that cannot be is not found by its sequence.
+            context.kv_clear()?;
+            self.cache.emptied();
+            for sequence in &mut self.sequences {
+                sequence.compute_again();
+                sequence.shares = None;
+            }
+            return Err(refused(reason));
+        }
+        let context = &mut lent.context;
+        let kept = keep_first(context, seq, tokens.len())?;
+        self.cache.remember(seq, scales, tokens, kept);
+        Ok(SavedCache {
+            tokens: kept,
+            bytes: std::fs::metadata(path).map_or(state, |file| file.len()),
+        })
+    }
+}
+
+impl Layout {
+    fn of(lent: &Lent) -> Self {
+        let context = &lent.context;
+        Self {
+            type_k: lent.type_k,
+            type_v: lent.type_v,
+            flash_attn: context.flash_attn(),
+            streams: if context.kv_unified() {
+                1
+            } else {
+                context.n_seq_max()
+            },
+        }
+    }
+}
+
+fn nothing(path: &Path) -> Error {
+    Box::new(SavedCacheError::Nothing {
+        path: path.to_owned(),
+    })
+    .into()
+}
+
+/// The model whose file this is.
+fn identity(model: &Model) -> Result<ModelIdentity, Error> {
+    let native = model.native()?;
+    let header = Header::open(native.path()).map_err(load::Error::from)?;
+    Ok(ModelIdentity::of(&header).map_err(load::Error::from)?)
+}
+
+fn save(
+    model: &Model,
+    lent: &mut Lent,
+    (seq, tokens): (SeqId, &[Token]),
+    scales: &Scales,
+    path: &Path,
+) -> Result<SavedCache, Error> {
+    let layout = Layout::of(lent);
+    let context: &mut Context = &mut lent.context;
+    let positions = context.kv_seq_end(seq)?;
+    let positions = positions.and_then(|end| u64::try_from(end).ok());
+    let Some(positions) = positions.filter(|_| !tokens.is_empty()) else {
+        return Err(nothing(path));
+    };
+    let description = Description {
+        model: identity(model)?,
+        layout,
+        adapters: model.added(scales).map_err(unreadable)?,
+        tokens: tokens.len() as u64,
+        positions,
+        state: context.state_bytes(seq)?,
+    };
+    let bytes = file::write(path, &description, tokens, |to| {
+        Ok::<_, Error>(context.write_state(seq, to)?)
+    })?;
+    Ok(SavedCache {
+        tokens: tokens.len(),
+        bytes,
+    })
+}
+
+/// The scales of the model's adapters at which it computes as it was computed then.
+fn scales(model: &Model, then: &Added, path: &Path) -> Result<Scales, Error> {
+    if let Some(scales) = model.scales_of(then).map_err(unreadable)? {
+        return Ok(scales);
+    }
+    let now = model.added(&model.scales(None)?).map_err(unreadable)?;
+    Err(Box::new(SavedCacheError::OtherCache {
+        path: path.to_owned(),
+        field: "adapters",
+        needed: now.to_string(),
+        found: then.to_string(),
+    })
+    .into())
+}
+
+fn unreadable(file: Unreadable) -> Error {
+    Box::new(SavedCacheError::Io {
+        path: file.path,
+        doing: "read",
+        error: Arc::new(file.error),
+    })
+    .into()
+}
+
+/// Refuses what is of another model, or of another kind of cache.
+fn check(
+    opened: &Opened,
+    model: &ModelIdentity,
+    layout: &Layout,
+    path: &Path,
+) -> Result<(), Box<SavedCacheError>> {
+    let found = &opened.description;
+    if !found.model.is(model) {
+        return Err(Box::new(SavedCacheError::OtherModel {
+            path: path.to_owned(),
+            needed: Box::new(model.clone()),
+            found: Box::new(found.model.clone()),
+        }));
+    }
+    let of = &found.layout;
+    let fields = [
+        ("type_k", layout.type_k.to_string(), of.type_k.to_string()),
+        ("type_v", layout.type_v.to_string(), of.type_v.to_string()),
+        (
+            "flash_attn",
+            layout.flash_attn.to_string(),
+            of.flash_attn.to_string(),
+        ),
+        (
+            "streams",
+            layout.streams.to_string(),
+            of.streams.to_string(),
+        ),
+    ];
+    match fields
+        .into_iter()
+        .find(|(_, needed, found)| needed != found)
+    {
+        Some((field, needed, found)) => Err(Box::new(SavedCacheError::OtherCache {
+            path: path.to_owned(),
+            field,
+            needed,
+            found,
+        })),
+        None => Ok(()),
+    }
+}

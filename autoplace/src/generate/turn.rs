@@ -1,0 +1,270 @@
+//! One step of a session: a batch of the next tokens of its texts, and what is chosen after them.
+
+use std::time::{Duration, Instant};
+
+use llama_sys::{Batch, Context};
+
+use super::cache::Cache;
+use super::error::Error;
+use super::fork::{part_after, shared, take_out};
+use super::sequence::Sequence;
+use super::session::{FinishReason, Lent, Piece, Room};
+use super::share::{Asking, share};
+use super::speculative::{self, DraftModel};
+use super::turns::Turns;
+use crate::load::{ContextSlot, Pulse};
+
+/// Tokens of prompts that a step computes at most, over all texts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum PromptChunk {
+    /// What the other texts leave of a batch.
+    Batch,
+    /// What the other texts leave of a graph.
+    Graph,
+    /// So many.
+    Tokens(usize),
+}
+
+impl PromptChunk {
+    /// Tokens of prompts beside the tokens of `others`: one at least, where the batch has room.
+    fn tokens(self, context: &Context, others: usize) -> usize {
+        let left = (context.n_batch() as usize).saturating_sub(others);
+        let wanted = match self {
+            Self::Batch => left,
+            Self::Graph => (context.n_ubatch() as usize).saturating_sub(others),
+            Self::Tokens(tokens) => tokens,
+        };
+        wanted.max(1).min(left)
+    }
+}
+
+/// One step, with what it works on.
+pub(super) struct Turn<'a> {
+    pub(super) lent: &'a mut Lent,
+    pub(super) sequences: &'a mut Vec<Sequence>,
+    pub(super) cache: &'a mut Cache,
+    pub(super) draft: Option<&'a mut DraftModel>,
+    pub(super) prompt_chunk: PromptChunk,
+    pub(super) batch: &'a mut Batch,
+    pub(super) asking: &'a mut Vec<Asking>,
+    pub(super) pieces: &'a mut Vec<Piece>,
+    pub(super) turns: &'a mut Turns,
+    pub(super) slot: &'a ContextSlot,
+    pub(super) pulse: &'a Pulse,
+    pub(super) step: u64,
+}
+
+impl Turn<'_> {
+    pub(super) fn run(mut self) -> Result<(), Error> {
+        // Texts of which no token was wanted.
+        let at_once = self.sequences.iter_mut().filter_map(Sequence::end_at_once);
+        self.pieces.extend(at_once);
+        self.let_ended_go()?;
+        if self.sequences.is_empty() {
+            return Ok(());
+        }
+        let begun = Instant::now();
+        let is_steady = self.compute()?;
+        let computed = begun.elapsed();
+        let alone = self.alone();
+        self.choose(begun, computed)?;
+        if is_steady {
+            self.learn(begun.elapsed());
+        }
+        if let (Some((depth, before)), [only]) = (alone, &**self.sequences) {
+            let took = only.statistics().generation_time.saturating_sub(before);
+            self.pulse.token(took, depth);
+        }
+        self.let_ended_go()
+    }
+
+    /// The tokens before the one that was computed, and the time that those took: where it is one of one text and not of its prompt,
+    /// since others have another speed.
+    fn alone(&self) -> Option<(usize, Duration)> {
+        match &**self.sequences {
+            [only] if self.batch.len() == 1 && !only.ends_prompt() => {
+                Some((only.len(), only.statistics().generation_time))
+            }
+            _ => None,
+        }
+    }
+
+    /// Puts the next tokens of every text whose adapters' turn it is into the batch: one of each that is being generated, and what there
+    /// is room for of prompts.
+    fn fill(&mut self) -> Result<(), Error> {
+        let scales = self.turns.next(self.sequences);
+        self.slot.adapt(&mut self.lent.context, scales)?;
+        self.batch.clear();
+        self.asking.clear();
+        let wanted = |sequence: &Sequence| match sequence.scales() == scales {
+            true => sequence.wanted(),
+            false => 0,
+        };
+        let mut others = 0;
+        for sequence in self.sequences.iter() {
+            match wanted(sequence) {
+                wanted @ 0..=1 => others += wanted,
+                wanted => self.asking.push(Asking::new(wanted, sequence.favoured)),
+            }
+        }
+        let context = &self.lent.context;
+        let tokens = self.prompt_chunk.tokens(context, others);
+        share(self.asking, tokens, self.step);
+        let mut shares = self.asking.iter();
+        let mut free = context.n_batch() as usize;
+        for sequence in self.sequences.iter_mut() {
+            let tokens = match wanted(sequence) {
+                wanted @ 0..=1 => wanted.min(free),
+                _ => shares.next().map_or(0, |share| {
+                    sequence.favoured = share.favoured;
+                    share.given
+                }),
+            };
+            free = free.saturating_sub(tokens);
+            sequence.queue(self.batch, tokens);
+        }
+        Ok(())
+    }
+
+    /// Computes the next tokens of every text whose turn it is. Returns whether guesses are to be judged by the time that it takes.
+    fn compute(&mut self) -> Result<bool, Error> {
+        self.fill()?;
+        if self.batch.is_empty() {
+            return Ok(false);
+        }
+        let queued = self.batch.len();
+        let model = self.draft.as_deref_mut();
+        let is_steady = speculative::draft(self.lent, model, self.sequences, self.batch)?;
+        let context = &mut self.lent.context;
+        if context.kv_unified() {
+            // What idle texts have left lies in the same cells.
+            let drafted = self.batch.len() - queued;
+            let wanted: usize = self.sequences.iter().map(Sequence::cells).sum::<usize>() + drafted;
+            let all = self.lent.room.all;
+            self.cache.make_room(context, all.saturating_sub(wanted))?;
+        }
+        match context.decode(self.batch) {
+            Err(llama_sys::Error::NoKvSlot { .. }) => {
+                self.cache.make_room(context, 0)?;
+                for sequence in self.sequences.iter() {
+                    context.kv_leave_window(sequence.seq)?;
+                }
+                context.decode(self.batch)?;
+            }
+            decoded => decoded?,
+        }
+        // What the prompt took is told apart from what choosing took.
+        if self.sequences.iter().any(Sequence::ends_prompt) {
+            context.synchronize()?;
+        }
+        Ok(is_steady)
+    }
+
+    /// Chooses the next token of every text of which all is computed, and those after it as long as they were guessed. `computed`: how long
+    /// that took from `begun` on.
+    fn choose(&mut self, begun: Instant, computed: Duration) -> Result<(), Error> {
+        let room = self.lent.room;
+        let mut used = self.cells();
+        for at in 0..self.sequences.len() {
+            let sequence = &mut self.sequences[at];
+            if !sequence.is_queued() {
+                continue;
+            }
+            sequence.computed(computed);
+            self.choose_of(at, room, &mut used, begun, computed)?;
+            self.sequences[at].forget_draft(&mut self.lent.context)?;
+        }
+        Ok(())
+    }
+
+    /// Chooses the next tokens of one text.
+    fn choose_of(
+        &mut self,
+        at: usize,
+        room: Room,
+        used: &mut usize,
+        begun: Instant,
+        computed: Duration,
+    ) -> Result<(), Error> {
+        let mut told = computed;
+        while let Some(choice) = self.sequences[at].choose(&mut self.lent.context)? {
+            let sequence = &mut self.sequences[at];
+            let token = choice.token;
+            let now = begun.elapsed();
+            let took = now.saturating_sub(told);
+            told = now;
+            let full = sequence.len() >= room.each || *used >= room.all;
+            let shifts = sequence.shifting.is_some();
+            let mut piece = sequence.take(choice, took, &self.lent.vocab, full && !shifts)?;
+            if full && piece.end.is_none() {
+                // What was guessed lies behind what is moved. There is room for no guess after this token.
+                sequence.forget_draft(&mut self.lent.context)?;
+                let before = self.cells();
+                self.shift(at)?;
+                *used = (*used + self.cells()).saturating_sub(before);
+                // Others may hold what it has forgotten.
+                if self.sequences[at].len() > room.each || *used >= room.all {
+                    self.sequences[at].finish(&mut piece, FinishReason::ContextFull);
+                }
+            }
+            let goes_on = piece.end.is_none();
+            *used += usize::from(goes_on);
+            self.pieces.push(piece);
+            if !goes_on || full || !self.sequences[at].accepts(token) {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// Tells every text what the step took, and how many tokens it gave to it.
+    fn learn(&mut self, took: Duration) {
+        for sequence in self.sequences.iter_mut() {
+            let of_it = |piece: &&Piece| piece.sequence == sequence.id;
+            let tokens = self.pieces.iter().filter(of_it).count();
+            // None where it was not its turn.
+            if tokens > 0 {
+                sequence.step_took(took, tokens);
+            }
+        }
+    }
+
+    /// Cells that the texts need.
+    fn cells(&self) -> usize {
+        self.sequences.iter().map(Sequence::cells).sum()
+    }
+
+    /// Has a text forget its oldest tokens, if it can.
+    fn shift(&mut self, at: usize) -> Result<(), Error> {
+        let shared = shared(self.sequences, at);
+        if self.lent.context.kv_unified()
+            && let Some(end) = self.sequences[at].shift_end(shared)
+        {
+            let tokens = self.sequences[at].tokens();
+            self.cache.part_from(&mut self.lent.context, tokens, end)?;
+        }
+        let sequence = &mut self.sequences[at];
+        if sequence.shift(self.lent, shared)? {
+            let keep = sequence.shifting.map_or(0, |it| it.keep);
+            part_after(self.sequences, at, keep);
+        }
+        Ok(())
+    }
+
+    /// Takes the texts that have ended out of the session. What the context holds of them stays.
+    fn let_ended_go(&mut self) -> Result<(), Error> {
+        let pieces = &*self.pieces;
+        if pieces.iter().all(|piece| piece.end.is_none()) {
+            return Ok(());
+        }
+        let has_ended = |sequence: &Sequence| {
+            let mut of_it = pieces.iter().filter(|piece| piece.sequence == sequence.id);
+            of_it.any(|piece| piece.end.is_some())
+        };
+        while let Some(at) = self.sequences.iter().position(has_ended) {
+            let ended = take_out(self.sequences, at);
+            ended.leave(self.cache, &mut self.lent.context)?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,224 @@
+//! What was added to a model while something was computed: adapters and control vectors, told apart from all others by what their files
+//! hold.
+
+use std::fmt;
+use std::fs::File;
+use std::io::{self, BufReader, Read};
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+
+use super::adapters::{AdapterFiles, Scales};
+
+/// What is read at once.
+const BUFFER: usize = 1 << 20;
+
+/// The adapters and control vectors that change a computation.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Added {
+    /// Those that are multiplied by 0 left out.
+    lora: Vec<AddedFile>,
+    control_vectors: Vec<AddedFile>,
+    /// The first and the last layer that the control vectors are added to.
+    control_layers: Option<(u32, u32)>,
+}
+
+/// One of them.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+struct AddedFile {
+    /// For people.
+    name: String,
+    /// What it is multiplied by.
+    scale: f32,
+    /// Of the whole file, in hexadecimal: two trainings have the same header.
+    sha256: String,
+}
+
+/// A file that cannot be read.
+#[derive(Debug)]
+pub(crate) struct Unreadable {
+    pub(crate) path: PathBuf,
+    pub(crate) error: io::Error,
+}
+
+impl Added {
+    /// These of a model's files, at these scales. Reads the files that count.
+    pub(super) fn of(files: &AdapterFiles, scales: &Scales) -> Result<Self, Unreadable> {
+        let lora = files.lora.iter().zip(scales.iter());
+        let lora = lora
+            .filter(|(_, scale)| *scale != 0.0)
+            .map(|(one, scale)| AddedFile::read(one.name.clone(), &one.path, scale));
+        let control_vectors = files.control_vectors.iter().map(|(path, scale)| {
+            let name = path.file_stem().unwrap_or_default().to_string_lossy();
+            AddedFile::read(name.into_owned(), path, *scale)
+        });
+        let control_layers = files
+            .control_layers
+            .filter(|_| !files.control_vectors.is_empty());
+        Ok(Self {
+            lora: lora.collect::<Result<_, _>>()?,
+            control_vectors: control_vectors.collect::<Result<_, _>>()?,
+            control_layers,
+        })
+    }
+
+    /// The scales at which these of a model's files compute the same; `None` where none do.
+    pub(super) fn scales(&self, files: &AdapterFiles) -> Result<Option<Scales>, Unreadable> {
+        let mut scales = vec![0.0; files.lora.len()];
+        if !self.lora.is_empty() {
+            let present: Vec<String> = files
+                .lora
+                .iter()
+                .map(|one| sha256(&one.path))
+                .collect::<Result<_, _>>()?;
+            for one in &self.lora {
+                let mut places = present.iter().zip(&mut scales);
+                // The same file may be there by two names.
+                let place = places.find(|(sha256, scale)| **sha256 == one.sha256 && **scale == 0.0);
+                let Some((_, scale)) = place else {
+                    return Ok(None);
+                };
+                *scale = one.scale;
+            }
+        }
+        // Those that are added to every text.
+        let always = Self::of(files, &Scales::from(vec![0.0; files.lora.len()]))?;
+        let same = |(a, b): (&AddedFile, &AddedFile)| a.sha256 == b.sha256 && a.scale == b.scale;
+        let is_same = always.control_layers == self.control_layers
+            && always.control_vectors.len() == self.control_vectors.len()
+            && always
+                .control_vectors
+                .iter()
+                .zip(&self.control_vectors)
+                .all(same);
+        Ok(is_same.then(|| Scales::from(scales)))
+    }
+}
+
+impl AddedFile {
+    fn read(name: String, path: &Path, scale: f32) -> Result<Self, Unreadable> {
+        Ok(Self {
+            name,
+            scale,
+            sha256: sha256(path)?,
+        })
+    }
+}
+
+impl fmt::Display for Added {
+    /// `french × 0.5, control vector calm × 1`; `none`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let lora = self.lora.iter().map(|one| ("", one));
+        let control_vectors = self.control_vectors.iter();
+        let all = lora.chain(control_vectors.map(|one| ("control vector ", one)));
+        let mut between = "";
+        for (what, one) in all {
+            write!(f, "{between}{what}{} × {}", one.name, one.scale)?;
+            between = ", ";
+        }
+        if between.is_empty() {
+            f.write_str("none")?;
+        }
+        if let Some((first, last)) = self.control_layers {
+            write!(f, " in layers {first} to {last}")?;
+        }
+        Ok(())
+    }
+}
+
+fn sha256(path: &Path) -> Result<String, Unreadable> {
+    let read = || -> io::Result<String> {
+        use std::fmt::Write;
+        let mut file = BufReader::with_capacity(BUFFER, File::open(path)?);
+        let mut hash = Sha256::new();
+        let mut bytes = vec![0; BUFFER];
+        loop {
+            match file.read(&mut bytes)? {
+                0 => break,
+                n => hash.update(&bytes[..n]),
+            }
+        }
+        let mut text = String::with_capacity(64);
+        for byte in hash.finalize() {
+            // A string takes all that is written.
+            let _ = write!(text, "{byte:02x}");
+        }
+        Ok(text)
+    };
+    read().map_err(|error| Unreadable {
+        path: path.to_owned(),
+        error,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Adapters of these names, in files that hold these texts.
+    fn files(folder: &Path, lora: &[(&str, &str)], control: &[(&str, f32)]) -> AdapterFiles {
+        let mut files = AdapterFiles::default();
+        for (name, holds) in lora {
+            let path = folder.join(format!("{name}.gguf"));
+            std::fs::write(&path, holds).unwrap();
+            files.push(None, &path, 1.0);
+        }
+        for (name, scale) in control {
+            let path = folder.join(format!("{name}.gguf"));
+            std::fs::write(&path, name).unwrap();
+            files.control_vectors.push((path, *scale));
+        }
+        files
+    }
+
+    fn scales(of: &[f32]) -> Scales {
+        Scales::from(of.to_vec())
+    }
+
+    #[test]
+    fn adapters_are_found_again_by_what_they_hold() {
+        let folder = tempfile::tempdir().unwrap();
+        let before = files(folder.path(), &[("a", "x"), ("b", "y"), ("c", "z")], &[]);
+        let added = Added::of(&before, &scales(&[0.5, 0.0, -2.0])).unwrap();
+        assert_eq!(added.to_string(), "a × 0.5, c × -2");
+        let other = tempfile::tempdir().unwrap();
+        let after = files(other.path(), &[("d", "z"), ("e", "y"), ("f", "x")], &[]);
+        let found = added.scales(&after).unwrap();
+        assert_eq!(found, Some(scales(&[-2.0, 0.0, 0.5])));
+        let fewer = files(other.path(), &[("d", "z"), ("e", "y")], &[]);
+        assert_eq!(added.scales(&fewer).unwrap(), None);
+        let none = Added::of(&after, &scales(&[0.0; 3])).unwrap();
+        assert_eq!(none, Added::default());
+        assert_eq!(none.to_string(), "none");
+        assert_eq!(none.scales(&fewer).unwrap(), Some(scales(&[0.0; 2])));
+    }
+
+    #[test]
+    fn another_control_vector_or_scale_computes_otherwise() {
+        let folder = tempfile::tempdir().unwrap();
+        let of = |control: &[(&str, f32)]| files(folder.path(), &[], control);
+        let added = Added::of(&of(&[("calm", 1.0)]), &scales(&[])).unwrap();
+        assert_eq!(added.to_string(), "control vector calm × 1");
+        let found = |control| added.scales(&of(control)).unwrap();
+        assert_eq!(found(&[("calm", 1.0)]), Some(scales(&[])));
+        assert_eq!(found(&[("calm", 0.5)]), None);
+        assert_eq!(found(&[("cold", 1.0)]), None);
+        assert_eq!(found(&[]), None);
+        let mut limited = of(&[("calm", 1.0)]);
+        limited.limit_control_vectors(&(2..=3));
+        assert_eq!(added.scales(&limited).unwrap(), None);
+    }
+
+    #[test]
+    fn a_file_that_is_gone_is_named() {
+        let folder = tempfile::tempdir().unwrap();
+        let files = files(folder.path(), &[("a", "x")], &[]);
+        std::fs::remove_file(folder.path().join("a.gguf")).unwrap();
+        let gone = Added::of(&files, &scales(&[1.0])).unwrap_err();
+        assert_eq!(gone.path, folder.path().join("a.gguf"));
+        assert_eq!(gone.error.kind(), io::ErrorKind::NotFound);
+        // What is multiplied by 0 is not looked at.
+        assert!(Added::of(&files, &scales(&[0.0])).is_ok());
+    }
+}
