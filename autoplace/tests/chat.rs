@@ -182,7 +182,7 @@ fn reasoning_and_calls_arrive_as_their_own_kind() {
         arguments: json!({"days": 3}),
     };
     assert_eq!(thoughts.trim(), "It is far.");
-    assert_eq!(calls, [call.clone()]);
+    assert_eq!(calls, std::slice::from_ref(&call));
     chat.tool_result(&call, "three days' journey");
     let history = chat.messages();
     assert_eq!(history[1].tool_calls, [call]);
