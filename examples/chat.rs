@@ -1,0 +1,153 @@
+//! Talks with a model: an answer to every line, with the history kept. Ctrl-C stops the answer, and a second one, or the end of the input,
+//! the program. A model without a chat template needs `--template`, a family's name or a file.
+//!
+//!     cargo run --release --example chat -- -m model.gguf
+
+use std::io::{BufRead, IsTerminal, Write, stdin, stdout};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use anyhow::Context as _;
+use autoplace::Model;
+use autoplace::chat::{ChatTemplate, FAMILIES, ReplyPart};
+use autoplace::generate::{AbortHandle, Chat};
+use autoplace::plan::Context;
+use clap::Parser;
+
+const DEMO_MODEL: &str = concat!(
+    env!("CARGO_MANIFEST_DIR"),
+    "/model/autoplace-demo-q8_0.gguf"
+);
+
+/// Talks with a local model, placed so that it fits.
+#[derive(Parser)]
+#[command(version)]
+struct Args {
+    /// GGUF file; of a split model, the first part
+    #[arg(short, long, value_name = "FILE", default_value = DEMO_MODEL, hide_default_value = true)]
+    model: PathBuf,
+    /// What the model is told before all else
+    #[arg(short, long)]
+    system: Option<String>,
+    /// Family or file of the chat template [default: the model's own]
+    #[arg(long, value_name = "NAME|FILE")]
+    template: Option<String>,
+    /// Tokens of an answer at most
+    #[arg(short, default_value_t = 1024)]
+    n: usize,
+    /// Tokens of context [default: 4096, or what the model was trained on]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    ctx: Option<u32>,
+    /// Seed of the random choice [default: another one every time]
+    #[arg(long)]
+    seed: Option<u32>,
+}
+
+/// The answer that Ctrl-C stops.
+type Answering = Arc<Mutex<Option<AbortHandle>>>;
+
+fn main() -> ExitCode {
+    let args = match Args::try_parse() {
+        Ok(args) => args,
+        Err(error) if !error.use_stderr() => error.exit(),
+        Err(error) => {
+            eprintln!("{}", error.to_string().lines().next().unwrap_or_default());
+            return ExitCode::from(2);
+        }
+    };
+    match run(args) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(args: Args) -> anyhow::Result<()> {
+    let answering = Answering::default();
+    let stopped = Arc::new(AtomicBool::new(false));
+    let (to_stop, flag) = (Arc::clone(&answering), Arc::clone(&stopped));
+    let on_signal = move || {
+        let running = to_stop.lock().unwrap_or_else(PoisonError::into_inner);
+        match &*running {
+            Some(answer) if !flag.swap(true, Relaxed) => answer.abort(),
+            _ => std::process::exit(130),
+        }
+    };
+    ctrlc::set_handler(on_signal).context("cannot listen for Ctrl-C")?;
+
+    let context = args.ctx.map_or(Context::Default, Context::Tokens);
+    let model = Model::builder(&args.model).context(context).load()?;
+    let mut chat = match &args.template {
+        Some(template) => model.chat_with(read_template(template)?),
+        None => model.chat()?,
+    };
+    chat = chat.with(|generate| {
+        let generate = generate.max_tokens(args.n);
+        match args.seed {
+            Some(seed) => generate.seed(seed),
+            None => generate,
+        }
+    });
+    if let Some(system) = args.system {
+        chat = chat.system(system);
+    }
+    let is_terminal = stdin().is_terminal();
+    let mut line = String::new();
+    loop {
+        if is_terminal {
+            print!("> ");
+            stdout().flush()?;
+        }
+        line.clear();
+        if stdin().lock().read_line(&mut line)? == 0 {
+            return Ok(());
+        }
+        if !line.trim().is_empty() {
+            stopped.store(false, Relaxed);
+            answer(&mut chat, line.trim(), &answering, &stopped)?;
+        }
+    }
+}
+
+/// Prints an answer as it comes, with what is thought before it in grey.
+fn answer(
+    chat: &mut Chat,
+    said: &str,
+    answering: &Answering,
+    stopped: &AtomicBool,
+) -> anyhow::Result<()> {
+    let running = |answer| *answering.lock().unwrap_or_else(PoisonError::into_inner) = answer;
+    let mut stream = chat.say(said)?;
+    running(Some(stream.abort_handle()));
+    let mut out = stdout().lock();
+    let outcome = stream.try_for_each(|part| -> anyhow::Result<()> {
+        match part? {
+            ReplyPart::Reasoning(text) => write!(out, "\x1b[90m{text}\x1b[0m")?,
+            ReplyPart::Content(text) => write!(out, "{text}")?,
+            ReplyPart::ToolCall(call) => write!(out, "[{}({})]", call.name, call.arguments)?,
+            _ => {}
+        }
+        Ok(out.flush()?)
+    });
+    running(None);
+    writeln!(out)?;
+    // What was stopped stays in the history as far as it came.
+    if stopped.load(Relaxed) {
+        Ok(())
+    } else {
+        outcome
+    }
+}
+
+fn read_template(name: &str) -> anyhow::Result<ChatTemplate> {
+    if FAMILIES.contains(&name) {
+        return Ok(ChatTemplate::family(name)?);
+    }
+    let source = std::fs::read_to_string(Path::new(name))
+        .with_context(|| format!("cannot read the template {name}"))?;
+    Ok(ChatTemplate::new(&source, <_>::default())?)
+}

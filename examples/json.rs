@@ -1,0 +1,101 @@
+//! An answer as a value of a type: the text is held to the type's JSON schema while it is generated, so it always is one.
+//!
+//!     cargo run --release --example json -- -m model.gguf -p "A recipe for bread, as JSON:"
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use autoplace::Model;
+use clap::Parser;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+const DEMO_MODEL: &str = concat!(
+    env!("CARGO_MANIFEST_DIR"),
+    "/model/autoplace-demo-q8_0.gguf"
+);
+
+/// What the model is asked for. Bounds are part of the schema, and so of every answer.
+#[derive(Debug, Serialize, Deserialize, JsonSchema)]
+struct Recipe {
+    #[schemars(length(min = 1, max = 40))]
+    name: String,
+    #[schemars(range(min = 1, max = 12))]
+    servings: u8,
+    difficulty: Difficulty,
+    #[schemars(length(min = 1, max = 4))]
+    ingredients: Vec<Ingredient>,
+}
+
+#[derive(Debug, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+enum Difficulty {
+    Easy,
+    Medium,
+    Hard,
+}
+
+#[derive(Debug, Serialize, Deserialize, JsonSchema)]
+struct Ingredient {
+    #[schemars(length(min = 1, max = 30))]
+    what: String,
+    #[schemars(range(min = 1, max = 5000))]
+    grams: u16,
+}
+
+/// Asks a local model for a value of a type.
+#[derive(Parser)]
+#[command(version)]
+struct Args {
+    /// GGUF file; of a split model, the first part
+    #[arg(short, long, value_name = "FILE", default_value = DEMO_MODEL, hide_default_value = true)]
+    model: PathBuf,
+    /// What stands before the answer
+    #[arg(
+        short,
+        long,
+        default_value = "A recipe for unleavened bread, as JSON:\n"
+    )]
+    prompt: String,
+    /// Tokens to generate at most
+    #[arg(short, default_value_t = 400)]
+    n: usize,
+    /// Seed of the random choice [default: another one every time]
+    #[arg(long)]
+    seed: Option<u32>,
+}
+
+fn main() -> ExitCode {
+    let args = match Args::try_parse() {
+        Ok(args) => args,
+        Err(error) if !error.use_stderr() => error.exit(),
+        Err(error) => {
+            eprintln!("{}", error.to_string().lines().next().unwrap_or_default());
+            return ExitCode::from(2);
+        }
+    };
+    match run(&args) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(args: &Args) -> anyhow::Result<()> {
+    let model = Model::load(&args.model)?;
+    let mut generate = model.generate(&args.prompt).max_tokens(args.n);
+    if let Some(seed) = args.seed {
+        generate = generate.seed(seed);
+    }
+    let recipe: Recipe = generate.parse()?;
+    println!("{}", serde_json::to_string_pretty(&recipe)?);
+    let total: u32 = recipe
+        .ingredients
+        .iter()
+        .map(|it| u32::from(it.grams))
+        .sum();
+    println!("{} g in all, for {}", total, recipe.servings);
+    Ok(())
+}
