@@ -228,8 +228,12 @@ fn what_is_not_known_is_not_written() {
     let machine = Machine::new(Host::new(gib(64))).with_gpu(Gpu::new("X").total(gib(8)));
     let json = serde_json::to_value(&machine).unwrap();
     let keys = |value: &serde_json::Value| {
-        let object = value.as_object().unwrap();
-        object.keys().cloned().collect::<Vec<_>>().join(" ")
+        let mut keys: Vec<&String> = value.as_object().unwrap().keys().collect();
+        keys.sort();
+        keys.iter()
+            .map(|key| key.as_str())
+            .collect::<Vec<_>>()
+            .join(" ")
     };
     assert_eq!(keys(&json), "gpus host");
     assert_eq!(

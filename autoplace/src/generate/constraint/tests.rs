@@ -64,7 +64,8 @@ fn a_token_that_is_not_allowed_is_refused() {
     let vocab = vocab();
     let wrong = vocab.tokenize("zebra", false, false).unwrap();
     for constraint in kinds() {
-        assert!(matcher(&constraint, &vocab).accept(wrong[0]).is_err());
+        let last = *wrong.last().unwrap();
+        assert!(matcher(&constraint, &vocab).accept(last).is_err());
     }
 }
 
