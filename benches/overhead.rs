@@ -104,7 +104,8 @@ impl Plain {
         // tokens; the chain ends in a sampler that selects.
         unsafe {
             let vocab = raw::llama_model_get_vocab(self.model);
-            let mut tokens = vec![0; PROMPT.len() + 8];
+            // A byte each, at worst, and three for a space.
+            let mut tokens = vec![0; 3 * PROMPT.len() + 8];
             let count = raw::llama_tokenize(
                 vocab,
                 PROMPT.as_ptr().cast(),
