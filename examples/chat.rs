@@ -4,22 +4,18 @@
 //!     cargo run --release --example chat -- -m model.gguf
 
 use std::io::{BufRead, IsTerminal, Write, stdin, stdout};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use anyhow::Context as _;
 use autoplace::Model;
-use autoplace::chat::{ChatTemplate, FAMILIES, ReplyPart};
+use autoplace::chat::ReplyPart;
 use autoplace::generate::{AbortHandle, Chat};
 use autoplace::plan::Context;
+use autoplace_examples::{DEMO_MODEL, read_template};
 use clap::Parser;
-
-const DEMO_MODEL: &str = concat!(
-    env!("CARGO_MANIFEST_DIR"),
-    "/model/autoplace-demo-q8_0.gguf"
-);
 
 /// Talks with a local model, placed so that it fits.
 #[derive(Parser)]
@@ -49,21 +45,7 @@ struct Args {
 type Answering = Arc<Mutex<Option<AbortHandle>>>;
 
 fn main() -> ExitCode {
-    let args = match Args::try_parse() {
-        Ok(args) => args,
-        Err(error) if !error.use_stderr() => error.exit(),
-        Err(error) => {
-            eprintln!("{}", error.to_string().lines().next().unwrap_or_default());
-            return ExitCode::from(2);
-        }
-    };
-    match run(args) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("error: {error:#}");
-            ExitCode::FAILURE
-        }
-    }
+    autoplace_examples::run(|args: Args| run(args).map(|()| ExitCode::SUCCESS))
 }
 
 fn run(args: Args) -> anyhow::Result<()> {
@@ -141,13 +123,4 @@ fn answer(
     } else {
         outcome
     }
-}
-
-fn read_template(name: &str) -> anyhow::Result<ChatTemplate> {
-    if FAMILIES.contains(&name) {
-        return Ok(ChatTemplate::family(name)?);
-    }
-    let source = std::fs::read_to_string(Path::new(name))
-        .with_context(|| format!("cannot read the template {name}"))?;
-    Ok(ChatTemplate::new(&source, <_>::default())?)
 }

@@ -11,12 +11,8 @@ use autoplace::embed::{Normalization, cosine_similarity};
 use autoplace::memory::Pooling;
 use autoplace::plan::Context;
 use autoplace::{Embedder, Model};
+use autoplace_examples::DEMO_MODEL;
 use clap::{Parser, ValueEnum};
-
-const DEMO_MODEL: &str = concat!(
-    env!("CARGO_MANIFEST_DIR"),
-    "/model/autoplace-demo-q8_0.gguf"
-);
 
 /// Embeds texts with a local model, placed so that it fits.
 #[derive(Parser)]
@@ -59,21 +55,7 @@ enum Kind {
 }
 
 fn main() -> ExitCode {
-    let args = match Args::try_parse() {
-        Ok(args) => args,
-        Err(error) if !error.use_stderr() => error.exit(),
-        Err(error) => {
-            eprintln!("{}", error.to_string().lines().next().unwrap_or_default());
-            return ExitCode::from(2);
-        }
-    };
-    match run(&args) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("error: {error:#}");
-            ExitCode::FAILURE
-        }
-    }
+    autoplace_examples::run(|args: Args| run(&args).map(|()| ExitCode::SUCCESS))
 }
 
 fn run(args: &Args) -> anyhow::Result<()> {

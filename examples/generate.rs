@@ -12,13 +12,9 @@ use anyhow::Context as _;
 use autoplace::Model;
 use autoplace::generate::AbortHandle;
 use autoplace::plan::{Context, GpuLayers, Replay};
+use autoplace_examples::DEMO_MODEL;
 use clap::Parser;
 use indicatif::{ProgressBar, ProgressStyle};
-
-const DEMO_MODEL: &str = concat!(
-    env!("CARGO_MANIFEST_DIR"),
-    "/model/autoplace-demo-q8_0.gguf"
-);
 
 /// Continues a prompt with a local model, placed so that it fits.
 #[derive(Parser)]
@@ -54,30 +50,20 @@ struct Args {
 }
 
 fn main() -> ExitCode {
-    let args = match Args::try_parse() {
-        Ok(args) => args,
-        Err(error) if !error.use_stderr() => error.exit(),
-        Err(error) => {
-            eprintln!("{}", error.to_string().lines().next().unwrap_or_default());
-            return ExitCode::from(2);
+    autoplace_examples::run(|args: Args| {
+        let interrupted = Arc::new(AtomicBool::new(false));
+        match run(args, &interrupted) {
+            _ if interrupted.load(Relaxed) => Ok(ExitCode::from(130)),
+            // The reader of our output has left: nothing is wrong.
+            Err(error) if is_broken_pipe(&error) => Ok(ExitCode::SUCCESS),
+            outcome => outcome.map(|()| ExitCode::SUCCESS),
         }
-    };
-    let interrupted = Arc::new(AtomicBool::new(false));
-    match run(args, &interrupted) {
-        _ if interrupted.load(Relaxed) => ExitCode::from(130),
-        Ok(()) => ExitCode::SUCCESS,
-        // The reader of our output has left: nothing is wrong.
-        Err(e)
-            if e.downcast_ref()
-                .is_some_and(|e: &std::io::Error| e.kind() == std::io::ErrorKind::BrokenPipe) =>
-        {
-            ExitCode::SUCCESS
-        }
-        Err(error) => {
-            eprintln!("error: {error:#}");
-            ExitCode::FAILURE
-        }
-    }
+    })
+}
+
+fn is_broken_pipe(error: &anyhow::Error) -> bool {
+    let error: Option<&std::io::Error> = error.downcast_ref();
+    error.is_some_and(|error| error.kind() == std::io::ErrorKind::BrokenPipe)
 }
 
 fn run(args: Args, interrupted: &Arc<AtomicBool>) -> anyhow::Result<()> {

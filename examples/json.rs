@@ -6,14 +6,10 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use autoplace::Model;
+use autoplace_examples::DEMO_MODEL;
 use clap::Parser;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-
-const DEMO_MODEL: &str = concat!(
-    env!("CARGO_MANIFEST_DIR"),
-    "/model/autoplace-demo-q8_0.gguf"
-);
 
 /// What the model is asked for. Bounds are part of the schema, and so of every answer.
 #[derive(Debug, Serialize, Deserialize, JsonSchema)]
@@ -66,21 +62,7 @@ struct Args {
 }
 
 fn main() -> ExitCode {
-    let args = match Args::try_parse() {
-        Ok(args) => args,
-        Err(error) if !error.use_stderr() => error.exit(),
-        Err(error) => {
-            eprintln!("{}", error.to_string().lines().next().unwrap_or_default());
-            return ExitCode::from(2);
-        }
-    };
-    match run(&args) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("error: {error:#}");
-            ExitCode::FAILURE
-        }
-    }
+    autoplace_examples::run(|args: Args| run(&args).map(|()| ExitCode::SUCCESS))
 }
 
 fn run(args: &Args) -> anyhow::Result<()> {

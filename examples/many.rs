@@ -12,13 +12,9 @@ use anyhow::Context as _;
 use autoplace::Model;
 use autoplace::generate::{Answer, Engine, Shutdown, Statistics};
 use autoplace::plan::{Context, Request};
+use autoplace_examples::DEMO_MODEL;
 use clap::Parser;
 use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
-
-const DEMO_MODEL: &str = concat!(
-    env!("CARGO_MANIFEST_DIR"),
-    "/model/autoplace-demo-q8_0.gguf"
-);
 
 const PROMPTS: [&str; 8] = [
     "And the king said unto his servants,",
@@ -58,23 +54,14 @@ struct Args {
 }
 
 fn main() -> ExitCode {
-    let args = match Args::try_parse() {
-        Ok(args) => args,
-        Err(error) if !error.use_stderr() => error.exit(),
-        Err(error) => {
-            eprintln!("{}", error.to_string().lines().next().unwrap_or_default());
-            return ExitCode::from(2);
+    autoplace_examples::run(|args: Args| {
+        let interrupted = Arc::new(AtomicBool::new(false));
+        let outcome = run(args, &interrupted);
+        if interrupted.load(Relaxed) {
+            return Ok(ExitCode::from(130));
         }
-    };
-    let interrupted = Arc::new(AtomicBool::new(false));
-    match run(args, &interrupted) {
-        _ if interrupted.load(Relaxed) => ExitCode::from(130),
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("error: {error:#}");
-            ExitCode::FAILURE
-        }
-    }
+        outcome.map(|()| ExitCode::SUCCESS)
+    })
 }
 
 fn run(mut args: Args, interrupted: &Arc<AtomicBool>) -> anyhow::Result<()> {

@@ -19,6 +19,8 @@ mod json;
 pub mod load;
 pub mod machine;
 pub mod memory;
+#[cfg(feature = "openai")]
+pub mod openai;
 pub mod plan;
 pub mod profile;
 #[cfg(feature = "llama")]

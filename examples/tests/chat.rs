@@ -1,23 +1,16 @@
 //! The `chat` example as a person meets it, with its lines through a pipe; and Ctrl-C.
 
+mod program;
+
 use std::io::{Read, Write};
-use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 
-/// cargo builds the examples of a package along with its tests.
-fn executable() -> PathBuf {
-    let test = std::env::current_exe().expect("a test has a path");
-    let profile = test
-        .parent()
-        .and_then(Path::parent)
-        .expect("target/<profile>/deps");
-    profile
-        .join("examples/chat")
-        .with_extension(std::env::consts::EXE_EXTENSION)
-}
+use program::{Program, text};
+
+const CHAT: Program = Program("chat");
 
 fn start(args: &[&str]) -> Child {
-    Command::new(executable())
+    Command::new(CHAT.executable())
         .args(args)
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
@@ -33,10 +26,6 @@ fn chat(args: &[&str], lines: &str) -> Output {
     let _ = input.write_all(lines.as_bytes());
     drop(input);
     child.wait_with_output().expect("it ends")
-}
-
-fn text(bytes: &[u8]) -> String {
-    String::from_utf8(bytes.to_vec()).expect("output is UTF-8")
 }
 
 #[test]

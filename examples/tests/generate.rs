@@ -1,62 +1,20 @@
 //! The `generate` example as a person at a terminal meets it: right uses, wrong uses, Ctrl-C.
 
+mod program;
+
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
+use std::process::{Command, Stdio};
 
 use autoplace::Model;
 use autoplace::gguf::Header;
 use autoplace::plan::{Context, Request, SavedPlan};
+use program::{Program, text};
 
-/// cargo builds the examples of a package along with its tests.
-fn executable() -> PathBuf {
-    let test = std::env::current_exe().expect("a test has a path");
-    let profile = test
-        .parent()
-        .and_then(Path::parent)
-        .expect("target/<profile>/deps");
-    profile
-        .join("examples/generate")
-        .with_extension(std::env::consts::EXE_EXTENSION)
-}
-
-fn generate(args: &[&str]) -> Output {
-    Command::new(executable())
-        .args(args)
-        .stdin(Stdio::null())
-        .output()
-        .expect("the example starts")
-}
-
-fn text(bytes: &[u8]) -> String {
-    String::from_utf8(bytes.to_vec()).expect("output is UTF-8")
-}
-
-#[track_caller]
-fn succeeds(args: &[&str]) -> String {
-    let output = generate(args);
-    assert!(
-        output.status.success(),
-        "{args:?}: {}",
-        text(&output.stderr)
-    );
-    assert_eq!(text(&output.stderr), "", "{args:?}");
-    text(&output.stdout)
-}
-
-/// One line on stderr that contains `word`, nothing on stdout, and the exit code.
-#[track_caller]
-fn fails(args: &[&str], code: i32, word: &str) {
-    let output = generate(args);
-    let stderr = text(&output.stderr);
-    assert_eq!(output.status.code(), Some(code), "{args:?}: {stderr}");
-    assert_eq!(text(&output.stdout), "", "{args:?}");
-    assert_eq!(stderr.trim_end().lines().count(), 1, "{args:?}: {stderr}");
-    assert!(stderr.contains(word), "{args:?}: {stderr}");
-}
+const GENERATE: Program = Program("generate");
 
 #[test]
 fn without_arguments_it_prints_the_placement_english_text_and_the_speed() {
-    let out = succeeds(&[]);
+    let out = GENERATE.succeeds(&[]);
     assert!(out.contains("weights"), "{out}");
     assert!(out.contains("host"), "{out}");
     assert!(out.contains("tok/s"), "{out}");
@@ -81,26 +39,30 @@ fn the_prompt_is_continued_and_a_seed_repeats_the_text() {
             .unwrap()
             .to_owned()
     };
-    let first = without_speed(succeeds(&args));
+    let first = without_speed(GENERATE.succeeds(&args));
     assert!(first.starts_with("And Moses"), "{first}");
     assert!(first.len() > "And Moses".len() + 20, "{first}");
-    assert_eq!(without_speed(succeeds(&args)), first);
+    assert_eq!(without_speed(GENERATE.succeeds(&args)), first);
 }
 
 #[test]
 fn an_empty_prompt_is_a_text_from_the_beginning() {
-    assert!(succeeds(&["-p", "", "-n", "8", "--temp", "0"]).contains("generated 8 tokens"));
+    assert!(
+        GENERATE
+            .succeeds(&["-p", "", "-n", "8", "--temp", "0"])
+            .contains("generated 8 tokens")
+    );
 }
 
 #[test]
 fn a_file_that_is_not_there() {
-    fails(&["-m", "/nonexistent"], 1, "/nonexistent");
+    GENERATE.fails(&["-m", "/nonexistent"], 1, "/nonexistent");
 }
 
 #[test]
 fn a_text_file() {
     let manifest = concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml");
-    fails(&["-m", manifest], 1, "Cargo.toml");
+    GENERATE.fails(&["-m", manifest], 1, "Cargo.toml");
 }
 
 #[test]
@@ -111,40 +73,44 @@ fn a_truncated_model() {
     let cut = dir.path().join("cut.gguf");
     for length in [0, 4, 20, 5000, bytes.len() / 2] {
         std::fs::write(&cut, &bytes[..length]).unwrap();
-        fails(&["-m", cut.to_str().unwrap()], 1, "cut.gguf");
+        GENERATE.fails(&["-m", cut.to_str().unwrap()], 1, "cut.gguf");
     }
 }
 
 #[test]
 fn numbers_that_cannot_be() {
-    fails(&["--ctx", "0"], 2, "--ctx");
-    fails(&["--ctx", "4294967290"], 1, "n_ctx");
-    fails(&["--ngl", "-5"], 2, "--ngl");
-    fails(&["-n", "-1"], 2, "-n");
-    fails(&["--temp", "hot"], 2, "--temp");
-    fails(&["--seed", "-1"], 2, "--seed");
-    fails(&["--unknown"], 2, "--unknown");
+    GENERATE.fails(&["--ctx", "0"], 2, "--ctx");
+    GENERATE.fails(&["--ctx", "4294967290"], 1, "n_ctx");
+    GENERATE.fails(&["--ngl", "-5"], 2, "--ngl");
+    GENERATE.fails(&["-n", "-1"], 2, "-n");
+    GENERATE.fails(&["--temp", "hot"], 2, "--temp");
+    GENERATE.fails(&["--seed", "-1"], 2, "--seed");
+    GENERATE.fails(&["--unknown"], 2, "--unknown");
 }
 
 #[test]
 fn a_temperature_below_zero_is_refused_with_its_name() {
-    fails(&["--temp", "-1"], 1, "temp");
+    GENERATE.fails(&["--temp", "-1"], 1, "temp");
 }
 
 #[test]
 fn a_prompt_longer_than_the_context_names_both_lengths() {
     let prompt = "and it came to pass ".repeat(100);
-    fails(&["--ctx", "256", "-p", &prompt], 1, "the context holds 256");
+    GENERATE.fails(&["--ctx", "256", "-p", &prompt], 1, "the context holds 256");
 }
 
 #[test]
 fn no_layers_on_a_gpu_is_always_possible() {
-    assert!(succeeds(&["--ngl", "0", "-n", "2"]).contains("host"));
+    assert!(
+        GENERATE
+            .succeeds(&["--ngl", "0", "-n", "2"])
+            .contains("host")
+    );
 }
 
 #[test]
 fn a_reader_that_leaves_early_is_no_failure() {
-    let mut child = Command::new(executable())
+    let mut child = Command::new(GENERATE.executable())
         .args(["-n", "400"])
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
@@ -177,7 +143,7 @@ fn a_saved_plan_is_followed() {
     let dir = tempfile::tempdir().unwrap();
     let file = saved_plan(dir.path());
     let plan = SavedPlan::read(&file).unwrap().plan;
-    let out = succeeds(&["--plan", file.to_str().unwrap(), "-n", "4", "--temp", "0"]);
+    let out = GENERATE.succeeds(&["--plan", file.to_str().unwrap(), "-n", "4", "--temp", "0"]);
     assert!(out.starts_with(&plan.to_string()), "{out}");
 }
 
@@ -192,15 +158,15 @@ fn a_saved_plan_that_cannot_be_followed_is_refused_and_made_anew_if_asked() {
     }
     saved.write(&file).unwrap();
     let file = file.to_str().unwrap();
-    fails(&["--plan", file, "-n", "1"], 1, "the plan needs");
-    let out = succeeds(&["--plan", file, "--replan", "-n", "1"]);
+    GENERATE.fails(&["--plan", file, "-n", "1"], 1, "the plan needs");
+    let out = GENERATE.succeeds(&["--plan", file, "--replan", "-n", "1"]);
     assert!(
         out.contains("planned anew, as the saved plan cannot be followed"),
         "{out}"
     );
-    fails(&["--plan", file, "--ctx", "100"], 2, "--ctx");
-    fails(&["--replan"], 2, "required");
-    fails(&["--plan", "/no/such/plan.json"], 1, "/no/such/plan.json: ");
+    GENERATE.fails(&["--plan", file, "--ctx", "100"], 2, "--ctx");
+    GENERATE.fails(&["--replan"], 2, "required");
+    GENERATE.fails(&["--plan", "/no/such/plan.json"], 1, "/no/such/plan.json: ");
 }
 
 #[cfg(unix)]
@@ -208,7 +174,7 @@ fn a_saved_plan_that_cannot_be_followed_is_refused_and_made_anew_if_asked() {
 fn ctrl_c_ends_it_cleanly_with_what_was_done() {
     use std::io::Read;
 
-    let mut child = Command::new(executable())
+    let mut child = Command::new(GENERATE.executable())
         .args(["-n", "100000", "--ctx", "16384", "--temp", "0"])
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())

@@ -1,32 +1,15 @@
 //! The `json` example: whatever the model writes, it is a value of the type.
 
-use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
+mod program;
 
-/// cargo builds the examples of a package along with its tests.
-fn executable() -> PathBuf {
-    let test = std::env::current_exe().expect("a test has a path");
-    let profile = test
-        .parent()
-        .and_then(Path::parent)
-        .expect("target/<profile>/deps");
-    profile
-        .join("examples/json")
-        .with_extension(std::env::consts::EXE_EXTENSION)
-}
+use program::Program;
 
-fn json(args: &[&str]) -> Output {
-    Command::new(executable())
-        .args(args)
-        .stdin(Stdio::null())
-        .output()
-        .expect("the example starts")
-}
+const JSON: Program = Program("json");
 
 #[test]
 fn whatever_the_seed_the_answer_is_a_recipe() {
     for seed in ["1", "2", "3", "4"] {
-        let output = json(&["--seed", seed]);
+        let output = JSON.run(&["--seed", seed]);
         let stderr = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.success(), "seed {seed}: {stderr}");
         let out = String::from_utf8(output.stdout).expect("output is UTF-8");
@@ -43,9 +26,5 @@ fn whatever_the_seed_the_answer_is_a_recipe() {
 
 #[test]
 fn an_answer_that_is_cut_short_is_an_error_that_says_what_cut_it() {
-    let output = json(&["-n", "3"]);
-    assert_eq!(output.status.code(), Some(1));
-    let stderr = String::from_utf8_lossy(&output.stderr);
-    assert!(stderr.contains("max_tokens"), "{stderr}");
-    assert!(output.stdout.is_empty());
+    JSON.fails(&["-n", "3"], 1, "max_tokens");
 }

@@ -9,6 +9,7 @@ mod demo;
 mod fit_params;
 mod interop;
 mod package;
+mod python;
 mod sanitize;
 mod setup;
 mod soak;

@@ -75,6 +75,26 @@ pub(crate) fn libclang() -> Result<()> {
     )
 }
 
+/// A Python that can make environments.
+pub(crate) fn python() -> Result<&'static str> {
+    // Debian's own has the module `venv`, but not what that needs.
+    let is_whole = |python: &&str| succeeds(python, &["-c", "import venv, ensurepip"]);
+    let programs = ["python3", "python"];
+    if let Some(python) = programs.into_iter().find(is_whole) {
+        return Ok(python);
+    }
+    let missing = Missing {
+        what: "Python 3.10 or newer with venv",
+        package: "python3-venv",
+    };
+    install(
+        &[missing],
+        "Install it: `apt install python3-venv` (Debian, Ubuntu), `dnf install python3` (Fedora), `pacman -S python` (Arch), `brew install \
+         python` (macOS), `winget install Python.Python.3.13` (Windows).",
+    )?;
+    Ok("python3")
+}
+
 /// rustfmt and clippy, which rustup's minimal profile leaves out.
 pub(crate) fn rust_components(workspace: &Workspace) -> Result<()> {
     for (verb, component) in [("fmt", "rustfmt"), ("clippy", "clippy")] {

@@ -13,8 +13,9 @@ use std::process::{Command, Stdio};
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::{Map, Value, json};
 
+use crate::python;
 use crate::test::WITH_PROGRAM;
-use crate::workspace::{Workspace, run, succeeds};
+use crate::workspace::{Workspace, run};
 
 const FIXTURES: &str = "autoplace/tests/chat_templates";
 
@@ -180,24 +181,7 @@ fn cases(workspace: &Workspace, folder: &Path) -> Result<Vec<Case>> {
 
 /// What transformers makes of these requests.
 fn transformers(workspace: &Workspace, requests: &[&Value]) -> Result<Vec<Value>> {
-    let folder = workspace.target.join("templates");
-    let program = match cfg!(windows) {
-        true => folder.join("Scripts/python.exe"),
-        false => folder.join("bin/python"),
-    };
-    let pinned = workspace.root.join("xtask/templates/requirements.txt");
-    let stamp = folder.join("requirements.txt");
-    if fs::read(&stamp).ok() != Some(fs::read(&pinned)?) {
-        let python = ["python3", "python"]
-            .into_iter()
-            .find(|python| succeeds(python, &["--version"]))
-            .context("this needs Python 3.10 or newer: `apt-get install python3-venv`")?;
-        run(Command::new(python).args(["-m", "venv"]).arg(&folder))?;
-        run(Command::new(&program)
-            .args(["-m", "pip", "install", "--quiet", "--requirement"])
-            .arg(&pinned))?;
-        fs::copy(&pinned, &stamp)?;
-    }
+    let program = python::environment(workspace, "xtask/templates/requirements.txt")?;
     let script = workspace.root.join("xtask/templates/render.py");
     answers(Command::new(program).arg(script), requests)
 }

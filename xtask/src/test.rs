@@ -7,7 +7,7 @@ use std::time::Instant;
 use anyhow::{Context, Result, bail, ensure};
 
 use crate::workspace::{Workspace, output, run};
-use crate::{bindings, package, setup};
+use crate::{bindings, package, python, setup};
 
 /// One named part of the test.
 pub(crate) struct Step {
@@ -17,7 +17,8 @@ pub(crate) struct Step {
 }
 
 /// The program `autoplace` is behind a feature, and so is some of the library. Whatever builds the workspace names it, `demo` too, so that all share what they build.
-pub(crate) const WITH_PROGRAM: &str = "--features=autoplace/cli,autoplace/schemars,autoplace/async";
+pub(crate) const WITH_PROGRAM: &str =
+    "--features=autoplace/cli,autoplace/schemars,autoplace/async,autoplace/openai";
 
 /// All of them. The selections of packages and features are few on purpose: each further one compiles the dependencies anew.
 pub(crate) const STEPS: &[Step] = &[
@@ -71,6 +72,11 @@ pub(crate) const STEPS: &[Step] = &[
         run: |workspace| tests(workspace, &["--workspace", WITH_PROGRAM]),
     },
     Step {
+        name: "openai",
+        what: "OpenAI's own Python client drives the example `serve`",
+        run: openai,
+    },
+    Step {
         name: "bench",
         what: "every benchmark once, unmeasured",
         run: |workspace| tests(workspace, &["--workspace", WITH_PROGRAM, "--benches"]),
@@ -114,6 +120,9 @@ pub(crate) fn test(workspace: &Workspace, names: &[String]) -> Result<()> {
     if steps.iter().any(|step| step.name == "bindings") {
         setup::libclang()?;
     }
+    if steps.iter().any(|step| step.name == "openai") {
+        setup::python()?;
+    }
 
     let begin = Instant::now();
     let builds = workspace.native_builds();
@@ -142,6 +151,16 @@ pub(crate) fn test(workspace: &Workspace, names: &[String]) -> Result<()> {
 /// The random cases of property tests are the same in every run of this test, so that it says something of the change at hand; a
 /// plain `cargo test` draws new ones.
 const RANDOM_CASES: (&str, &str) = ("PROPTEST_RNG_SEED", "20261121");
+
+/// With the client's environment, which the test cannot make.
+fn openai(workspace: &Workspace) -> Result<()> {
+    let python = python::environment(workspace, "examples/tests/openai/requirements.txt")?;
+    // A test that is named does not have the examples built.
+    run(&mut workspace.cargo(&["build", "--workspace", WITH_PROGRAM, "--examples"]))?;
+    let mut cargo = workspace.cargo(&["test", "--workspace", WITH_PROGRAM]);
+    cargo.args(["--test=serve_client", "--", "--ignored"]);
+    run(cargo.env("AUTOPLACE_PYTHON", python))
+}
 
 fn tests(workspace: &Workspace, selection: &[&str]) -> Result<()> {
     let mut cargo = workspace.cargo(&["test"]);

@@ -63,6 +63,8 @@ pub(crate) use stream::LocalStream;
 #[cfg(feature = "async")]
 pub use stream_async::AsyncTokenStream;
 pub use token_stream::{AbortHandle, TokenStream};
+#[cfg(feature = "openai")]
+pub(crate) use wait::block_on;
 
 #[cfg(not(feature = "constraints"))]
 use constraint::Constraint;
@@ -256,6 +258,11 @@ impl Generate {
         Ok(LocalStream::new(
             session, tokens, statistics, max_tokens, last_word,
         ))
+    }
+
+    #[cfg(feature = "openai")]
+    pub(crate) fn tells_logprobs(&self) -> bool {
+        self.spec.logprobs.is_some()
     }
 
     fn into_parts(self) -> (Model, Spec) {

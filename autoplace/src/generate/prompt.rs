@@ -4,6 +4,7 @@ use llama_sys::{Token, Vocab};
 use serde::{Deserialize, Serialize};
 
 use super::error::Error;
+use crate::chat::{self, Rendered};
 
 /// What a text begins with: plain text, text with control tokens written in it, tokens, or several of them one after the other.
 ///
@@ -123,6 +124,18 @@ impl From<&String> for Prompt {
 impl From<&str> for Prompt {
     fn from(text: &str) -> Self {
         Self::text(text)
+    }
+}
+
+/// What users wrote in a conversation is never read as control tokens.
+impl From<&Rendered> for Prompt {
+    fn from(rendered: &Rendered) -> Self {
+        rendered
+            .parts()
+            .fold(Self::markup(""), |prompt, part| match part {
+                chat::Part::Markup(text) => prompt.then_markup(text),
+                chat::Part::Text(text) => prompt.then_text(text),
+            })
     }
 }
 

@@ -25,7 +25,7 @@ fn waker() -> Waker {
 }
 
 /// Asks until there is an answer. Between two questions the thread sleeps, until it is woken.
-pub(super) fn block_on<T>(mut poll: impl FnMut(&mut Context<'_>) -> Poll<T>) -> T {
+pub(crate) fn block_on<T>(mut poll: impl FnMut(&mut Context<'_>) -> Poll<T>) -> T {
     // Where the thread ends, its own are gone already.
     let waker = UNPARK.try_with(Waker::clone).unwrap_or_else(|_| waker());
     let mut context = Context::from_waker(&waker);

@@ -2,8 +2,10 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use serde::{Deserialize, Serialize};
+
 /// What an [`Engine`](super::Engine) is at, and what it has done since its start.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Metrics {
     /// Texts that wait: requests, and texts that have made room for others.

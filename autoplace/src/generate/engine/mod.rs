@@ -137,6 +137,21 @@ impl Engine {
         self.inner.join();
     }
 
+    /// Requests that it takes at once: those that run, and those that wait.
+    pub fn capacity(&self) -> usize {
+        self.inner.shared.capacity()
+    }
+
+    /// Reads the vocabulary, which is not taken away meanwhile.
+    #[cfg(feature = "openai")]
+    pub(crate) fn with_vocab<T>(
+        &self,
+        read: impl FnOnce(&llama_sys::Vocab) -> T,
+    ) -> Result<T, Error> {
+        let _held = self.inner.shared.hold();
+        Ok(read(&self.inner.shared.model.native()?.vocab()))
+    }
+
     /// How many requests wait and run, and what was generated so far.
     pub fn metrics(&self) -> Metrics {
         self.inner.shared.metrics()

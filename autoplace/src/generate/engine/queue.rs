@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::fmt;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard};
 use std::task::{Context, Poll, Waker};
 use std::time::Instant;
 
@@ -289,13 +289,23 @@ impl Shared {
         Answer::new(receiver, Arc::clone(self), arrival, last_word, statistics)
     }
 
+    /// Texts that it takes at once.
+    pub(super) fn capacity(&self) -> usize {
+        self.queue.saturating_add(self.state().room.sequences)
+    }
+
+    /// The model underneath stays where it is as long as this lives.
+    pub(super) fn hold(&self) -> RwLockReadGuard<'_, ()> {
+        self.held.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Checks a request, and makes a text of it that holds nothing of the model.
     fn check(&self, generate: Generate) -> Result<Checked, Error> {
         let (model, spec) = generate.into_parts();
         if !model.is(&self.model) {
             return Err(Error::OtherModel);
         }
-        let _held = self.held.read().unwrap_or_else(PoisonError::into_inner);
+        let _held = self.hold();
         let vocab = model.native()?.vocab();
         let capacity = self.state().room.each;
         let reuse = spec.cache_prompt.unwrap_or(true);

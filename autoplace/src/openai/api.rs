@@ -1,0 +1,181 @@
+//! A model under a name, to the programs that ask for it.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use serde_json::{Value, json};
+
+use super::chat::ChatRequest;
+use super::choice::{Choice, Reading};
+use super::completion::Completion;
+use super::error::ApiError;
+use super::logprobs::TokenTable;
+use super::options::Options;
+use super::shape::{Endpoint, Frame};
+use super::text::TextRequest;
+use crate::chat::ChatTemplate;
+use crate::generate::{Engine, Generate};
+use crate::load::Model;
+
+/// A model that an [`Engine`] runs, as OpenAI's API asks for it. Clones are handles of the same.
+///
+/// Its calls read a request, check it and queue it, and return before anything is computed. What they do takes a moment for long prompts:
+/// a task does it where it may block.
+#[derive(Debug, Clone)]
+pub struct Api {
+    model: Model,
+    engine: Engine,
+    name: String,
+    template: Option<ChatTemplate>,
+    created: u64,
+    requests: Arc<AtomicU64>,
+    /// Made when somebody asks for log-probabilities.
+    tokens: Arc<OnceLock<Arc<TokenTable>>>,
+}
+
+impl Api {
+    /// The model under this name, with the chat template that it ships.
+    pub fn new(model: &Model, engine: &Engine, name: impl Into<String>) -> Self {
+        let header = model.header().ok();
+        Self {
+            model: model.clone(),
+            engine: engine.clone(),
+            name: name.into(),
+            template: header.and_then(|header| ChatTemplate::from_header(header).ok()),
+            created: now(),
+            requests: Arc::default(),
+            tokens: Arc::default(),
+        }
+    }
+
+    /// With another chat template than the model's own.
+    #[must_use]
+    pub fn template(mut self, template: ChatTemplate) -> Self {
+        self.template = Some(template);
+        self
+    }
+
+    /// Answers `POST /v1/chat/completions`.
+    ///
+    /// # Errors
+    ///
+    /// Of status 400 for what the request has wrong, 404 for another model, 503 where the engine's queue is full or the engine has ended.
+    pub fn chat(&self, body: &[u8]) -> Result<Completion, ApiError> {
+        let request = ChatRequest::read(body, &self.model, self.template.as_ref())?;
+        let choices = vec![(request.generate.clone(), String::new())];
+        self.submit(Endpoint::Chat, &request.options, choices, || {
+            request.reading()
+        })
+    }
+
+    /// Answers `POST /v1/completions`.
+    ///
+    /// # Errors
+    ///
+    /// As [`chat`](Self::chat).
+    pub fn complete(&self, body: &[u8]) -> Result<Completion, ApiError> {
+        let request = TextRequest::read(body, &self.model)?;
+        self.submit(
+            Endpoint::Completions,
+            &request.options,
+            request.texts,
+            || Reading::Text,
+        )
+    }
+
+    /// Queues each text `n` times, all or none.
+    fn submit(
+        &self,
+        endpoint: Endpoint,
+        options: &Options,
+        texts: Vec<(Generate, String)>,
+        reading: impl Fn() -> Reading,
+    ) -> Result<Completion, ApiError> {
+        check_name(options.model.as_deref(), &self.name)?;
+        let asked = texts.len().saturating_mul(options.n);
+        let most = self.engine.capacity();
+        if asked > most {
+            let message =
+                format!("{asked} answers were asked for: {most} can run and wait at once");
+            return Err(ApiError::invalid("n", message));
+        }
+        let prompt_name = match endpoint {
+            Endpoint::Chat => "messages",
+            Endpoint::Completions => "prompt",
+        };
+        let tokens = match texts.iter().any(|(generate, _)| generate.tells_logprobs()) {
+            true => Some(self.tokens(prompt_name)?),
+            false => None,
+        };
+        let mut choices = Vec::with_capacity(asked);
+        for (prompt, (generate, echo)) in texts.into_iter().enumerate() {
+            for _ in 0..options.n {
+                let generate = options.apply(generate.clone(), choices.len())?;
+                let answer = self
+                    .engine
+                    .try_submit(generate)
+                    .map_err(|error| ApiError::of_generation(&error, prompt_name))?;
+                let choice = Choice::new(answer, reading(), prompt, tokens.clone());
+                choices.push((choice, echo.clone()));
+            }
+        }
+        let stream = options
+            .stream
+            .then_some(options.stream_options.include_usage);
+        let frame = Frame {
+            endpoint,
+            id: self.id(endpoint),
+            created: now(),
+            model: self.name.clone(),
+        };
+        Ok(Completion::new(frame, choices, stream))
+    }
+
+    fn tokens(&self, prompt_name: &str) -> Result<Arc<TokenTable>, ApiError> {
+        if let Some(tokens) = self.tokens.get() {
+            return Ok(Arc::clone(tokens));
+        }
+        let read = self.engine.with_vocab(TokenTable::new);
+        let read = read.map_err(|error| ApiError::of_generation(&error, prompt_name))?;
+        Ok(Arc::clone(self.tokens.get_or_init(|| Arc::new(read))))
+    }
+
+    /// No two requests of this process have the same.
+    fn id(&self, endpoint: Endpoint) -> String {
+        let kind = match endpoint {
+            Endpoint::Chat => "chatcmpl",
+            Endpoint::Completions => "cmpl",
+        };
+        let number = self.requests.fetch_add(1, Ordering::Relaxed);
+        format!("{kind}-{:x}-{number:x}", self.created)
+    }
+
+    /// Answers `GET /v1/models` for this model and others of these names.
+    pub fn models(&self, others: &[&str]) -> Value {
+        let others = others.iter().copied().filter(|it| *it != self.name);
+        let all = std::iter::once(&*self.name).chain(others);
+        let model = |name| json!({"id": name, "object": "model", "created": self.created, "owned_by": "autoplace"});
+        json!({"object": "list", "data": all.map(model).collect::<Value>()})
+    }
+}
+
+/// A client that names a model means that one.
+pub(super) fn check_name(asked: Option<&str>, name: &str) -> Result<(), ApiError> {
+    match asked {
+        Some(asked) if asked != name => {
+            let message = format!("the model `{asked}` does not exist: this is `{name}`");
+            Err(ApiError {
+                status: 404,
+                ..ApiError::invalid("model", message).with_code("model_not_found")
+            })
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Seconds since 1970.
+fn now() -> u64 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH);
+    now.map_or(0, |since| since.as_secs())
+}

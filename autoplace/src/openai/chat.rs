@@ -1,0 +1,143 @@
+//! A request for an answer in a conversation.
+
+use serde::Deserialize;
+use serde_json::{Map, Value};
+
+use super::choice::Reading;
+use super::error::ApiError;
+use super::message::{messages, tools};
+use super::options::{Options, sampling};
+use super::reading;
+use crate::chat::{ChatTemplate, Conversation, ReplyFormat, ReplyParser};
+use crate::generate::{Constraint, Generate, Prompt};
+use crate::load::Model;
+
+/// The parameters of the endpoint that are its own, but for messages and tools.
+#[derive(Debug, Deserialize)]
+struct ChatBody {
+    response_format: Option<ResponseFormat>,
+    parallel_tool_calls: Option<bool>,
+    #[serde(default)]
+    logprobs: bool,
+    #[serde(default)]
+    top_logprobs: usize,
+    reasoning_effort: Option<String>,
+    #[serde(default)]
+    chat_template_kwargs: Map<String, Value>,
+    add_generation_prompt: Option<bool>,
+    #[serde(default)]
+    continue_final_message: bool,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(tag = "type", rename_all = "snake_case")]
+enum ResponseFormat {
+    Text,
+    JsonObject,
+    JsonSchema { json_schema: NamedSchema },
+}
+
+#[derive(Debug, Deserialize)]
+struct NamedSchema {
+    schema: Value,
+}
+
+/// What an answer is generated and read by.
+pub(super) struct ChatRequest {
+    pub(super) options: Options,
+    pub(super) generate: Generate,
+    format: ReplyFormat,
+    rendered: String,
+    tools: Vec<crate::chat::Tool>,
+    one_call: bool,
+}
+
+impl ChatRequest {
+    pub(super) fn read(
+        body: &[u8],
+        model: &Model,
+        template: Option<&ChatTemplate>,
+    ) -> Result<Self, ApiError> {
+        let body = reading::object(body)?;
+        const REFUSED: [&str; 5] = [
+            "audio",
+            "functions",
+            "function_call",
+            "prediction",
+            "web_search_options",
+        ];
+        reading::refuse(&body, &REFUSED)?;
+        let options = Options::read(&body)?;
+        let chat: ChatBody = reading::part(&body)?;
+        let template = template.ok_or_else(no_template)?;
+        let (shown, tools) = tools(&body)?;
+        let source = template.source_for(!tools.is_empty()).unwrap_or_default();
+        let messages = messages(body.get("messages"), source.contains("developer"))?;
+
+        let mut conversation = Conversation::new(&messages);
+        if !shown.is_empty() {
+            conversation = conversation.tools_json(shown);
+        }
+        if chat.continue_final_message {
+            conversation = conversation.continue_final_message();
+        }
+        if let Some(add) = chat.add_generation_prompt {
+            conversation = conversation.add_generation_prompt(add);
+        }
+        if let Some(effort) = chat.reasoning_effort {
+            conversation = conversation.variable("reasoning_effort", effort);
+        }
+        for (name, value) in chat.chat_template_kwargs {
+            conversation = conversation.variable(name, value);
+        }
+        let constraint = match chat.response_format {
+            None | Some(ResponseFormat::Text) => options.constraint(),
+            Some(ResponseFormat::JsonObject) => Some(Constraint::json_object()),
+            Some(ResponseFormat::JsonSchema { json_schema }) => {
+                Some(Constraint::json_schema(json_schema.schema))
+            }
+        };
+        let rendered = template
+            .render(&conversation)
+            .map_err(|error| ApiError::of_template(&error, "messages"))?;
+        // A text that is held to a form from its beginning has no marks to read.
+        let format = match &constraint {
+            Some(_) => ReplyFormat::plain(),
+            None => ReplyFormat::of_template(source),
+        };
+        let mut generate = model
+            .generate(Prompt::from(&rendered))
+            .special(constraint.is_none())
+            .sampling(sampling(&model.sampling(), &body)?);
+        if let Some(constraint) = constraint {
+            generate = generate.constraint(constraint);
+        }
+        if chat.logprobs {
+            generate = generate.logprobs(chat.top_logprobs);
+        }
+        Ok(Self {
+            options,
+            generate,
+            format,
+            rendered: rendered.into_string(),
+            tools,
+            one_call: chat.parallel_tool_calls == Some(false),
+        })
+    }
+
+    /// How an answer is read.
+    pub(super) fn reading(&self) -> Reading {
+        let parser = ReplyParser::new(&self.format)
+            .after_prompt(&self.rendered)
+            .with_tools(&self.tools);
+        Reading::Chat {
+            parser: Box::new(parser),
+            one_call: self.one_call,
+        }
+    }
+}
+
+fn no_template() -> ApiError {
+    let file = String::new();
+    ApiError::of_template(&crate::chat::Error::NoTemplate { file }, "messages")
+}

@@ -1,0 +1,134 @@
+//! One answer of a request, as it is generated.
+
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+
+use super::logprobs::{TokenInfo, TokenTable};
+use crate::chat::{ReplyParser, ReplyPart};
+use crate::generate::{Answer, Error, FinishReason, Piece, Statistics};
+
+/// How the text is read.
+pub(super) enum Reading {
+    /// As an answer in a conversation.
+    Chat {
+        parser: Box<ReplyParser>,
+        /// It ends with its first call of a tool.
+        one_call: bool,
+    },
+    /// As it is.
+    Text,
+}
+
+/// One of a request's answers.
+pub(super) struct Choice {
+    /// `None` when it has ended.
+    answer: Option<Answer>,
+    reading: Reading,
+    /// Which of the request's prompts it answers.
+    pub(super) prompt: usize,
+    pub(super) statistics: Statistics,
+    /// What tokens stand for, where log-probabilities are told.
+    tokens: Option<Arc<TokenTable>>,
+    /// Log-probabilities of tokens whose text is held back still.
+    logprobs: Vec<TokenInfo>,
+    has_called: bool,
+}
+
+/// What came.
+#[derive(Debug, Default)]
+pub(super) struct Step {
+    pub(super) parts: Vec<ReplyPart>,
+    pub(super) logprobs: Vec<TokenInfo>,
+    /// Why it ended, in the API's words.
+    pub(super) finish: Option<&'static str>,
+}
+
+impl Choice {
+    pub(super) fn new(
+        answer: Answer,
+        reading: Reading,
+        prompt: usize,
+        tokens: Option<Arc<TokenTable>>,
+    ) -> Self {
+        Self {
+            tokens,
+            statistics: answer.statistics(),
+            answer: Some(answer),
+            reading,
+            prompt,
+            logprobs: Vec::new(),
+            has_called: false,
+        }
+    }
+
+    pub(super) fn has_ended(&self) -> bool {
+        self.answer.is_none()
+    }
+
+    /// The next step that has something to say; `None` after the end.
+    pub(super) fn poll(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<Step, Error>>> {
+        loop {
+            let Some(answer) = &mut self.answer else {
+                return Poll::Ready(None);
+            };
+            let piece = ready!(answer.poll_piece(context));
+            self.statistics = answer.statistics();
+            let step = match piece {
+                Some(Ok(piece)) => self.take(&piece),
+                Some(Err(error)) => {
+                    self.answer = None;
+                    return Poll::Ready(Some(Err(error)));
+                }
+                None => {
+                    self.answer = None;
+                    return Poll::Ready(None);
+                }
+            };
+            if !step.parts.is_empty() || step.finish.is_some() {
+                return Poll::Ready(Some(Ok(step)));
+            }
+        }
+    }
+
+    fn take(&mut self, piece: &Piece) -> Step {
+        if let (Some(told), Some(tokens)) = (&piece.logprobs, &self.tokens) {
+            self.logprobs.push(TokenInfo::new(told, tokens));
+        }
+        let mut step = Step::default();
+        match &mut self.reading {
+            Reading::Chat { parser, .. } => {
+                step.parts.extend(parser.push(&piece.text));
+                if piece.end.is_some() {
+                    step.parts.extend(parser.end());
+                }
+            }
+            Reading::Text if piece.text.is_empty() => {}
+            Reading::Text => step.parts.push(ReplyPart::Content(piece.text.clone())),
+        }
+        let is_call = |part: &ReplyPart| matches!(part, ReplyPart::ToolCall(_));
+        let first_call = step.parts.iter().position(is_call);
+        self.has_called |= first_call.is_some();
+        if let Some(end) = &piece.end {
+            self.answer = None;
+            step.finish = Some(self.finish(end.reason));
+        }
+        if let (Some(call), Reading::Chat { one_call: true, .. }) = (first_call, &self.reading) {
+            // Whatever else would come: dropping the answer ends it.
+            step.parts.truncate(call + 1);
+            self.answer = None;
+            step.finish = Some("tool_calls");
+        }
+        if !step.parts.is_empty() || step.finish.is_some() {
+            step.logprobs = std::mem::take(&mut self.logprobs);
+        }
+        step
+    }
+
+    fn finish(&self, reason: FinishReason) -> &'static str {
+        match reason {
+            FinishReason::MaxTokens | FinishReason::ContextFull => "length",
+            _ if self.has_called => "tool_calls",
+            _ => "stop",
+        }
+    }
+}

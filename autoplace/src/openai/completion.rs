@@ -1,0 +1,231 @@
+//! A request that is being answered.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::future::poll_fn;
+use std::task::{Context, Poll, ready};
+
+use serde_json::Value;
+
+use super::choice::{Choice, Step};
+use super::error::ApiError;
+use super::shape::{Chunks, Endpoint, Frame, Whole, usage};
+use crate::generate::{Error, block_on};
+
+/// An answer under way, of the [`Api`](super::Api). Dropping it cancels what is not generated yet.
+///
+/// Where the request has asked for a [stream](Self::is_stream), it is made an iterator of the chunks, and with the feature `async` is a
+/// `Stream` of them: each is the data of an event, and after the last comes the API's `[DONE]`. Else [`response`](Self::response), or
+/// [`wait`](Self::wait) on a thread, is the body.
+#[must_use = "dropping it cancels the request"]
+pub struct Completion {
+    frame: Frame,
+    choices: Vec<Choice>,
+    /// What each text begins with, for completions that are to show their prompts.
+    echoes: Vec<String>,
+    is_stream: bool,
+    include_usage: bool,
+    streaming: Option<Streaming>,
+}
+
+/// Where a stream has got to.
+struct Streaming {
+    chunks: Vec<Chunks>,
+    ready: VecDeque<Value>,
+    /// The answer that is asked first.
+    turn: usize,
+    has_ended: bool,
+}
+
+impl Completion {
+    pub(super) fn new(frame: Frame, choices: Vec<(Choice, String)>, stream: Option<bool>) -> Self {
+        let (choices, echoes) = choices.into_iter().unzip();
+        Self {
+            frame,
+            choices,
+            echoes,
+            is_stream: stream.is_some(),
+            include_usage: stream == Some(true),
+            streaming: None,
+        }
+    }
+
+    /// Whether the request has asked for chunks.
+    pub fn is_stream(&self) -> bool {
+        self.is_stream
+    }
+
+    /// The whole answer, in any runtime.
+    ///
+    /// # Errors
+    ///
+    /// What a computation failed with.
+    pub async fn response(mut self) -> Result<Value, ApiError> {
+        let mut wholes: Vec<Whole> = self.echoes.drain(..).map(Whole::new).collect();
+        for (choice, whole) in self.choices.iter_mut().zip(&mut wholes) {
+            while let Some(step) = poll_fn(|context| choice.poll(context)).await {
+                whole.add(step.map_err(|error| failed(&self.frame, &error))?);
+            }
+        }
+        let endpoint = self.frame.endpoint;
+        let choices = wholes.into_iter().enumerate();
+        let choices = choices.map(|(index, whole)| whole.into_choice(endpoint, index));
+        let mut body = self.frame.body(false, choices.collect());
+        body["usage"] = self.usage();
+        Ok(body)
+    }
+
+    /// The whole answer, for whom this thread waits.
+    ///
+    /// # Errors
+    ///
+    /// As [`response`](Self::response).
+    pub fn wait(self) -> Result<Value, ApiError> {
+        let mut response = Box::pin(self.response());
+        block_on(|context| response.as_mut().poll(context))
+    }
+
+    /// The next chunk; `None` after the last. An error is the last.
+    pub fn poll_chunk(
+        &mut self,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Value, ApiError>>> {
+        let mut streaming = match self.streaming.take() {
+            Some(streaming) => streaming,
+            None => self.begin(),
+        };
+        let chunk = self.poll_streaming(&mut streaming, context);
+        self.streaming = Some(streaming);
+        chunk
+    }
+
+    fn begin(&mut self) -> Streaming {
+        let mut streaming = Streaming {
+            chunks: Vec::with_capacity(self.choices.len()),
+            ready: VecDeque::new(),
+            turn: 0,
+            has_ended: false,
+        };
+        for (index, echo) in self.echoes.drain(..).enumerate() {
+            let mut chunks = Chunks::new(self.frame.endpoint, index);
+            streaming.ready.extend(chunks.first(&echo));
+            streaming.chunks.push(chunks);
+        }
+        streaming
+    }
+
+    fn poll_streaming(
+        &mut self,
+        streaming: &mut Streaming,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Value, ApiError>>> {
+        loop {
+            if let Some(choice) = streaming.ready.pop_front() {
+                let mut body = self.frame.body(true, vec![choice]);
+                if self.include_usage {
+                    body["usage"] = Value::Null;
+                }
+                return Poll::Ready(Some(Ok(body)));
+            }
+            if streaming.has_ended {
+                return Poll::Ready(None);
+            }
+            match ready!(self.poll_any(&mut streaming.turn, context)) {
+                Some((index, Ok(step))) => {
+                    let chunks = &mut streaming.chunks[index];
+                    streaming.ready.extend(chunks.of(&step));
+                }
+                Some((_, Err(error))) => {
+                    // The others end too.
+                    self.choices.clear();
+                    streaming.has_ended = true;
+                    return Poll::Ready(Some(Err(failed(&self.frame, &error))));
+                }
+                None => {
+                    streaming.has_ended = true;
+                    if self.include_usage {
+                        let mut body = self.frame.body(true, Vec::new());
+                        body["usage"] = self.usage();
+                        return Poll::Ready(Some(Ok(body)));
+                    }
+                }
+            }
+        }
+    }
+
+    /// A step of any of the answers, by turns; `None` when all have ended.
+    fn poll_any(
+        &mut self,
+        turn: &mut usize,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<(usize, Result<Step, Error>)>> {
+        let count = self.choices.len();
+        for ahead in 0..count {
+            let index = (*turn + ahead) % count;
+            let choice = &mut self.choices[index];
+            if let Poll::Ready(Some(step)) = choice.poll(context) {
+                *turn = (index + 1) % count;
+                return Poll::Ready(Some((index, step)));
+            }
+        }
+        match self.choices.iter().all(Choice::has_ended) {
+            true => Poll::Ready(None),
+            false => Poll::Pending,
+        }
+    }
+
+    fn usage(&self) -> Value {
+        usage(self.choices.iter().map(|it| (it.prompt, &it.statistics)))
+    }
+}
+
+/// A generation that has failed after it was accepted.
+fn failed(frame: &Frame, error: &Error) -> ApiError {
+    let prompt = match frame.endpoint {
+        Endpoint::Chat => "messages",
+        Endpoint::Completions => "prompt",
+    };
+    ApiError::of_generation(error, prompt)
+}
+
+/// The chunks of a [`Completion`], for which this thread waits.
+#[derive(Debug)]
+pub struct Waiting(Completion);
+
+impl IntoIterator for Completion {
+    type Item = Result<Value, ApiError>;
+    type IntoIter = Waiting;
+
+    fn into_iter(self) -> Waiting {
+        Waiting(self)
+    }
+}
+
+impl Iterator for Waiting {
+    type Item = Result<Value, ApiError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        block_on(|context| self.0.poll_chunk(context))
+    }
+}
+
+#[cfg(feature = "async")]
+impl futures_core::Stream for Completion {
+    type Item = Result<Value, ApiError>;
+
+    fn poll_next(
+        self: std::pin::Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Self::Item>> {
+        self.get_mut().poll_chunk(context)
+    }
+}
+
+impl fmt::Debug for Completion {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Completion")
+            .field("id", &self.frame.id)
+            .field("choices", &self.choices.len())
+            .finish_non_exhaustive()
+    }
+}

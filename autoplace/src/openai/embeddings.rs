@@ -1,0 +1,151 @@
+//! A request for the vectors of texts.
+
+use base64::Engine as _;
+use base64::prelude::BASE64_STANDARD;
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use super::api::check_name;
+use super::error::ApiError;
+use super::reading;
+use crate::embed::{Embedder, Embedding};
+use crate::memory::Pooling;
+
+/// Texts of one request at most.
+const MOST_TEXTS: usize = 2048;
+
+/// The body of `POST /v1/embeddings`, read and checked: `model`, `input` (a text, or up to 2048 of them), `encoding_format` (`float`,
+/// `base64`).
+#[derive(Debug, Clone, PartialEq)]
+pub struct EmbeddingRequest {
+    texts: Vec<String>,
+    in_base64: bool,
+    dimensions: Option<usize>,
+    model: String,
+}
+
+#[derive(Debug, Deserialize)]
+struct Body {
+    model: Option<String>,
+    encoding_format: Option<Encoding>,
+    dimensions: Option<usize>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum Encoding {
+    Float,
+    Base64,
+}
+
+impl EmbeddingRequest {
+    /// Reads a request to the model of this name.
+    ///
+    /// # Errors
+    ///
+    /// Of status 400 for what the request has wrong, 404 for another model.
+    pub fn read(body: &[u8], name: &str) -> Result<Self, ApiError> {
+        let object = reading::object(body)?;
+        let Body {
+            model,
+            encoding_format,
+            dimensions,
+        } = reading::part(&object)?;
+        check_name(model.as_deref(), name)?;
+        let missing = || ApiError::invalid("input", "`input` is missing or empty");
+        let texts: Vec<String> = match object.get("input") {
+            None | Some(Value::Null) => return Err(missing()),
+            Some(Value::String(text)) => vec![text.clone()],
+            Some(Value::Array(list))
+                if matches!(list.first(), Some(Value::Number(_) | Value::Array(_))) =>
+            {
+                let message = "`input` of tokens is not supported: each vocabulary has its own, so send texts";
+                return Err(ApiError::unsupported("input", message));
+            }
+            Some(list) => reading::value(list.clone(), "input")?,
+        };
+        if texts.is_empty() {
+            return Err(missing());
+        }
+        if texts.len() > MOST_TEXTS {
+            let message = format!(
+                "`input` has {} texts: {MOST_TEXTS} are the most",
+                texts.len()
+            );
+            return Err(ApiError::invalid("input", message));
+        }
+        Ok(Self {
+            texts,
+            in_base64: encoding_format == Some(Encoding::Base64),
+            dimensions,
+            model: name.to_owned(),
+        })
+    }
+
+    /// Computes the vectors, on this thread, and returns the body of the response.
+    ///
+    /// # Errors
+    ///
+    /// Of status 400 for a text that is too long or empty, or for `dimensions` that the model has not; 500 where a computation fails, and
+    /// for a model that was loaded to give each token a vector or each text a score.
+    pub fn answer(&self, embedder: &mut Embedder) -> Result<Value, ApiError> {
+        let pooling = embedder.pooling()?;
+        if matches!(pooling, Pooling::None | Pooling::Rank) {
+            let message = format!(
+                "the model was loaded with the pooling `{pooling}`, and gives no vector for a text"
+            );
+            return Err(ApiError::new(500, message));
+        }
+        let width = embedder.width()?;
+        if let Some(dimensions) = self.dimensions.filter(|it| *it != width) {
+            let message =
+                format!("`dimensions` is {dimensions}: the vectors of this model have {width}");
+            return Err(ApiError::unsupported("dimensions", message));
+        }
+        let vectors = embedder.embed(&self.texts)?;
+        let tokens: usize = vectors.iter().map(Embedding::tokens).sum();
+        let data = vectors.iter().enumerate().map(|(index, vector)| {
+            let values = vector.as_slice();
+            let embedding = match self.in_base64 {
+                true => {
+                    let bytes: Vec<u8> = values.iter().flat_map(|it| it.to_le_bytes()).collect();
+                    BASE64_STANDARD.encode(bytes).into()
+                }
+                false => json!(values),
+            };
+            json!({"object": "embedding", "index": index, "embedding": embedding})
+        });
+        Ok(json!({
+            "object": "list", "model": self.model, "data": data.collect::<Value>(),
+            "usage": {"prompt_tokens": tokens, "total_tokens": tokens},
+        }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_input_is_a_text_or_several() {
+        let read = |body: Value| EmbeddingRequest::read(body.to_string().as_bytes(), "m");
+        let texts = |input: Value| read(json!({"input": input})).map(|it| it.texts);
+        assert_eq!(texts(json!("a")).unwrap(), ["a"]);
+        assert_eq!(texts(json!(["a", "b"])).unwrap(), ["a", "b"]);
+        for (wrong, param) in [
+            (json!(null), "input"),
+            (json!([]), "input"),
+            (json!([1, 2]), "input"),
+            (json!([[1]]), "input"),
+            (json!(["a", 1]), "input[1]"),
+            (json!(vec!["a"; 2049]), "input"),
+        ] {
+            let error = texts(wrong).unwrap_err();
+            assert_eq!(error.param.as_deref(), Some(param), "{error}");
+        }
+        let other = read(json!({"input": "a", "model": "n"})).unwrap_err();
+        assert_eq!((other.status, other.code), (404, Some("model_not_found")));
+        let format = read(json!({"input": "a", "encoding_format": "int8"})).unwrap_err();
+        assert_eq!(format.param.as_deref(), Some("encoding_format"));
+    }
+}

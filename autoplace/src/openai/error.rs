@@ -1,0 +1,166 @@
+//! What is wrong, as OpenAI's API says it.
+
+use serde_json::{Value, json};
+
+use crate::{chat, embed, generate};
+
+/// An error in the API's own shape: an HTTP status, and `{"error": {"message", "type", "param", "code"}}`.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{message}")]
+#[non_exhaustive]
+pub struct ApiError {
+    /// HTTP status: 400 for what the request has wrong, 404 for another model's name, 503 while the queue is full, 500 for what is not
+    /// the client's fault.
+    pub status: u16,
+    /// What is wrong, for a person.
+    pub message: String,
+    /// The parameter that it is about: `messages[2].content`.
+    pub param: Option<String>,
+    /// A name for programs: `context_length_exceeded`.
+    pub code: Option<&'static str>,
+}
+
+impl ApiError {
+    /// An error of this status.
+    pub fn new(status: u16, message: impl Into<String>) -> Self {
+        Self {
+            status,
+            message: message.into(),
+            param: None,
+            code: None,
+        }
+    }
+
+    /// With a name for programs.
+    #[must_use]
+    pub fn with_code(self, code: &'static str) -> Self {
+        Self {
+            code: Some(code),
+            ..self
+        }
+    }
+
+    /// A parameter is wrong.
+    pub(super) fn invalid(param: impl Into<String>, message: impl Into<String>) -> Self {
+        Self {
+            param: Some(param.into()),
+            ..Self::new(400, message)
+        }
+    }
+
+    /// A parameter asks for what there is not.
+    pub(super) fn unsupported(param: impl Into<String>, message: impl Into<String>) -> Self {
+        Self::invalid(param, message).with_code("unsupported_parameter")
+    }
+
+    /// The body of the response.
+    pub fn to_json(&self) -> Value {
+        let kind = match self.status {
+            429 => "rate_limit_error",
+            400..=499 => "invalid_request_error",
+            _ => "server_error",
+        };
+        json!({"error": {
+            "message": self.message, "type": kind, "param": self.param, "code": self.code,
+        }})
+    }
+
+    /// What a generation failed with, whose prompt is this parameter.
+    pub(super) fn of_generation(error: &generate::Error, prompt: &str) -> Self {
+        use generate::Error;
+        let message = error.to_string();
+        match error {
+            Error::PromptTooLong { .. } => {
+                Self::invalid(prompt, message).with_code("context_length_exceeded")
+            }
+            Error::EmptyPrompt => Self::invalid(prompt, message),
+            Error::EmptyStop => Self::invalid("stop", message),
+            Error::NotOneToken { .. } => Self::invalid("logit_bias_text", message),
+            Error::TooManyLogprobs { .. } => Self::invalid("logprobs", message),
+            Error::Constraint { .. } => Self::invalid("response_format", message),
+            Error::Native(llama_sys::Error::InvalidParameter { name, .. }) => match name_of(name) {
+                Some(name) => Self::invalid(name, message),
+                None => Self::new(400, message),
+            },
+            Error::Template(error) => Self::of_template(error, prompt),
+            Error::QueueFull { .. } => Self::new(503, message).with_code("overloaded"),
+            Error::EngineEnded => Self::new(503, message).with_code("shutting_down"),
+            _ => Self::new(500, message),
+        }
+    }
+
+    /// What a chat template made of the conversation instead of a prompt.
+    pub(super) fn of_template(error: &chat::Error, prompt: &str) -> Self {
+        match error {
+            chat::Error::NoTemplate { .. } => {
+                let message = "the model has no chat template: use /v1/completions, or start the server with a template";
+                Self::new(400, message).with_code("no_chat_template")
+            }
+            error => Self::invalid(prompt, error.to_string()),
+        }
+    }
+}
+
+/// What a request calls llama.cpp's parameter of this name; `None` where it is one of several.
+fn name_of(native: &'static str) -> Option<&'static str> {
+    Some(match native {
+        "token" => return None,
+        "temp" => "temperature",
+        "penalty_repeat" => "repeat_penalty",
+        "penalty_freq" => "frequency_penalty",
+        "penalty_present" => "presence_penalty",
+        "penalty_last_n" => "repeat_last_n",
+        other => other,
+    })
+}
+
+impl From<embed::Error> for ApiError {
+    fn from(error: embed::Error) -> Self {
+        let message = error.to_string();
+        match error {
+            embed::Error::TooLong { index, .. } => {
+                Self::invalid(format!("input[{index}]"), message)
+                    .with_code("context_length_exceeded")
+            }
+            embed::Error::Empty { index } => Self::invalid(format!("input[{index}]"), message),
+            embed::Error::Busy => Self::new(503, message).with_code("overloaded"),
+            _ => Self::new(500, message),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::ApiError;
+    use crate::generate::Error;
+    use serde_json::json;
+
+    #[test]
+    fn an_error_names_its_parameter_and_a_code() {
+        let error = ApiError::of_generation(
+            &Error::PromptTooLong {
+                tokens: 9,
+                context: 8,
+            },
+            "messages",
+        );
+        assert_eq!(error.status, 400);
+        let body = error.to_json();
+        assert_eq!(body["error"]["type"], "invalid_request_error");
+        assert_eq!(body["error"]["param"], "messages");
+        assert_eq!(body["error"]["code"], "context_length_exceeded");
+        assert_eq!(
+            ApiError::new(500, "broken").to_json(),
+            json!({"error": {"message": "broken", "type": "server_error", "param": null, "code": null}})
+        );
+    }
+
+    #[test]
+    fn whose_fault_it_is_shows_in_the_status() {
+        let status = |error| ApiError::of_generation(&error, "prompt").status;
+        assert_eq!(status(Error::EmptyStop), 400);
+        assert_eq!(status(Error::QueueFull { queue: 1 }), 503);
+        assert_eq!(status(Error::EngineEnded), 503);
+        assert_eq!(status(Error::Busy), 500);
+    }
+}

@@ -1,0 +1,47 @@
+//! OpenAI's HTTP API without the HTTP: the JSON of a request in, the JSON of an answer out, so that any web framework can serve a model to
+//! the programs that speak it.
+//!
+//! In: bodies of `/v1/chat/completions`, `/v1/completions` and `/v1/embeddings`. Out: a [`Completion`], which is asked for its chunks or
+//! for the whole answer; whatever is wrong is an [`ApiError`] in the API's own shape. The example `serve` is a server around it.
+//!
+//! ```no_run
+//! use autoplace::{Model, generate::Engine, openai::Api, plan::Request};
+//! let model = Model::builder("model.gguf").request(Request::new().n_seq_max(8)).load()?;
+//! let api = Api::new(&model, &Engine::new(&model)?, "my-model");
+//! let body = br#"{"model": "my-model", "messages": [{"role": "user", "content": "Hello!"}]}"#;
+//! match api.chat(body) {
+//!     Ok(completion) => println!("{}", completion.wait()?),
+//!     Err(error) => println!("{}: {}", error.status, error.to_json()),
+//! }
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! # What a request can say
+//!
+//! | | |
+//! |---|---|
+//! | both | `model`, `stream`, `stream_options.include_usage`, `n`, `stop`, `max_tokens`, `seed`, `temperature`, `top_p`, `frequency_penalty`, `presence_penalty`, `logit_bias` |
+//! | chat | `messages`, `tools`, `tool_choice` (`auto`, `none`), `parallel_tool_calls`, `response_format`, `max_completion_tokens`, `logprobs`, `top_logprobs`, `reasoning_effort` |
+//! | completions | `prompt` (a text, tokens, or a list of either), `echo`, `logprobs` |
+//! | llama.cpp's additions | every parameter of [`Sampling`](crate::generate::Sampling) by its name, `grammar` (GBNF), `json_schema`, `cache_prompt`, `chat_template_kwargs`, `add_generation_prompt`, `continue_final_message` |
+//!
+//! What would change the meaning of a request and cannot be done is refused (images and sound, a tool that must be called, `suffix`,
+//! `best_of`); names that nobody here knows are passed over, since clients send new ones every year.
+
+mod api;
+mod chat;
+mod choice;
+mod completion;
+mod embeddings;
+mod error;
+mod logprobs;
+mod message;
+mod options;
+mod reading;
+mod shape;
+mod text;
+
+pub use api::Api;
+pub use completion::{Completion, Waiting};
+pub use embeddings::EmbeddingRequest;
+pub use error::ApiError;

@@ -1,0 +1,304 @@
+//! The JSON of answers, whole and in chunks.
+
+use serde_json::{Map, Value, json};
+
+use super::choice::Step;
+use super::logprobs;
+use crate::chat::{ReplyPart, ToolCall};
+use crate::generate::Statistics;
+
+/// Which endpoint answers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Endpoint {
+    Chat,
+    Completions,
+}
+
+/// What every body of an answer begins with.
+#[derive(Debug, Clone)]
+pub(super) struct Frame {
+    pub(super) endpoint: Endpoint,
+    pub(super) id: String,
+    pub(super) created: u64,
+    pub(super) model: String,
+}
+
+impl Frame {
+    /// A body with these choices. `chunk`: of a stream.
+    pub(super) fn body(&self, chunk: bool, choices: Vec<Value>) -> Value {
+        let object = match (self.endpoint, chunk) {
+            (Endpoint::Chat, false) => "chat.completion",
+            (Endpoint::Chat, true) => "chat.completion.chunk",
+            (Endpoint::Completions, _) => "text_completion",
+        };
+        json!({
+            "id": self.id, "object": object, "created": self.created, "model": self.model, "choices": choices,
+        })
+    }
+}
+
+/// Tokens of a whole request: each prompt counts once, however often it is answered.
+pub(super) fn usage<'a>(choices: impl Iterator<Item = (usize, &'a Statistics)>) -> Value {
+    let (mut prompt, mut cached, mut completion) = (0, 0, 0);
+    let mut counted = None;
+    for (of, statistics) in choices {
+        if counted != Some(of) {
+            counted = Some(of);
+            prompt += statistics.prompt_tokens;
+            cached += statistics.cached_tokens;
+        }
+        completion += statistics.generated_tokens;
+    }
+    json!({
+        "prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion,
+        "prompt_tokens_details": {"cached_tokens": cached},
+    })
+}
+
+fn call(call: &ToolCall, index: usize, with_index: bool) -> Value {
+    let id = match &call.id {
+        Some(id) => id.clone(),
+        None => format!("call_{index}_{}", call.name),
+    };
+    let mut object = json!({
+        "id": id, "type": "function",
+        "function": {"name": call.name, "arguments": call.arguments.to_string()},
+    });
+    if with_index {
+        object["index"] = index.into();
+    }
+    object
+}
+
+/// The chunks of one answer of a stream.
+#[derive(Debug)]
+pub(super) struct Chunks {
+    endpoint: Endpoint,
+    index: usize,
+    calls: usize,
+    offset: usize,
+}
+
+impl Chunks {
+    pub(super) fn new(endpoint: Endpoint, index: usize) -> Self {
+        Self {
+            endpoint,
+            index,
+            calls: 0,
+            offset: 0,
+        }
+    }
+
+    /// What comes before all: who speaks, or the prompt that is to be written again.
+    pub(super) fn first(&mut self, echo: &str) -> Option<Value> {
+        match self.endpoint {
+            Endpoint::Chat => Some(self.chunk(
+                json!({"role": "assistant", "content": ""}),
+                Value::Null,
+                None,
+            )),
+            Endpoint::Completions if echo.is_empty() => None,
+            Endpoint::Completions => {
+                self.offset = echo.chars().count();
+                Some(self.chunk(echo.into(), Value::Null, None))
+            }
+        }
+    }
+
+    /// The choices that a step is sent as: one for each part, and one for the end.
+    pub(super) fn of(&mut self, step: &Step) -> Vec<Value> {
+        let mut logprobs = self.logprobs(step);
+        let mut chunks = Vec::with_capacity(step.parts.len() + 1);
+        for part in &step.parts {
+            let delta = match (self.endpoint, part) {
+                (Endpoint::Completions, ReplyPart::Content(text)) => text.as_str().into(),
+                (_, ReplyPart::Content(text)) => json!({"content": text}),
+                (_, ReplyPart::Reasoning(text)) => json!({"reasoning_content": text}),
+                (_, ReplyPart::ToolCall(called)) => {
+                    self.calls += 1;
+                    json!({"tool_calls": [call(called, self.calls - 1, true)]})
+                }
+            };
+            chunks.push(self.chunk(delta, logprobs.take(), None));
+        }
+        if step.finish.is_some() {
+            let nothing = match self.endpoint {
+                Endpoint::Chat => json!({}),
+                Endpoint::Completions => "".into(),
+            };
+            chunks.push(self.chunk(nothing, logprobs.take(), step.finish));
+        }
+        chunks
+    }
+
+    fn logprobs(&mut self, step: &Step) -> Value {
+        match self.endpoint {
+            _ if step.logprobs.is_empty() => Value::Null,
+            Endpoint::Chat => logprobs::chat(&step.logprobs),
+            Endpoint::Completions => logprobs::completion(&step.logprobs, &mut self.offset),
+        }
+    }
+
+    fn chunk(&self, delta: Value, logprobs: Value, finish: Option<&str>) -> Value {
+        let name = match self.endpoint {
+            Endpoint::Chat => "delta",
+            Endpoint::Completions => "text",
+        };
+        json!({"index": self.index, name: delta, "logprobs": logprobs, "finish_reason": finish})
+    }
+}
+
+/// One answer as a whole.
+#[derive(Debug, Default)]
+pub(super) struct Whole {
+    echo: String,
+    step: Step,
+}
+
+impl Whole {
+    pub(super) fn new(echo: String) -> Self {
+        Self {
+            echo,
+            step: Step::default(),
+        }
+    }
+
+    pub(super) fn add(&mut self, step: Step) {
+        self.step.parts.extend(step.parts);
+        self.step.logprobs.extend(step.logprobs);
+        self.step.finish = step.finish.or(self.step.finish);
+    }
+
+    pub(super) fn into_choice(self, endpoint: Endpoint, index: usize) -> Value {
+        let mut offset = self.echo.chars().count();
+        let mut text = self.echo;
+        let mut reasoning = String::new();
+        let mut calls = Vec::new();
+        for part in self.step.parts {
+            match part {
+                ReplyPart::Content(piece) => text.push_str(&piece),
+                ReplyPart::Reasoning(piece) => reasoning.push_str(&piece),
+                ReplyPart::ToolCall(called) => calls.push(call(&called, calls.len(), false)),
+            }
+        }
+        let told = &self.step.logprobs;
+        let logprobs = match endpoint {
+            _ if told.is_empty() => Value::Null,
+            Endpoint::Chat => logprobs::chat(told),
+            Endpoint::Completions => logprobs::completion(told, &mut offset),
+        };
+        let (name, said) = match endpoint {
+            Endpoint::Completions => ("text", text.into()),
+            Endpoint::Chat => {
+                let mut message = Map::new();
+                let content = match text.is_empty() && !calls.is_empty() {
+                    true => Value::Null,
+                    false => text.into(),
+                };
+                message.insert("role".into(), "assistant".into());
+                message.insert("content".into(), content);
+                message.insert("refusal".into(), Value::Null);
+                if !reasoning.is_empty() {
+                    message.insert("reasoning_content".into(), reasoning.into());
+                }
+                if !calls.is_empty() {
+                    message.insert("tool_calls".into(), calls.into());
+                }
+                ("message", Value::Object(message))
+            }
+        };
+        json!({"index": index, name: said, "logprobs": logprobs, "finish_reason": self.step.finish})
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn step(parts: Vec<ReplyPart>, finish: Option<&'static str>) -> Step {
+        Step {
+            parts,
+            finish,
+            ..Step::default()
+        }
+    }
+
+    fn parts() -> Vec<ReplyPart> {
+        let called = |id: Option<&str>| {
+            ReplyPart::ToolCall(ToolCall {
+                id: id.map(str::to_owned),
+                name: "f".into(),
+                arguments: json!({"a": 1}),
+            })
+        };
+        vec![
+            ReplyPart::Reasoning("hm".into()),
+            called(Some("x")),
+            called(None),
+        ]
+    }
+
+    #[test]
+    fn a_whole_answer_has_what_the_chunks_have() {
+        let mut whole = Whole::new(String::new());
+        whole.add(step(parts(), Some("tool_calls")));
+        let choice = whole.into_choice(Endpoint::Chat, 2);
+        let message = &choice["message"];
+        assert_eq!(message["content"], Value::Null);
+        assert_eq!(message["reasoning_content"], "hm");
+        assert_eq!(message["tool_calls"][0]["id"], "x");
+        assert_eq!(message["tool_calls"][1]["id"], "call_1_f");
+        assert_eq!(
+            message["tool_calls"][0]["function"]["arguments"],
+            "{\"a\":1}"
+        );
+        assert_eq!(
+            (&choice["index"], &choice["finish_reason"]),
+            (&json!(2), &json!("tool_calls"))
+        );
+
+        let mut chunks = Chunks::new(Endpoint::Chat, 2);
+        let first = chunks.first("").unwrap();
+        assert_eq!(first["delta"], json!({"role": "assistant", "content": ""}));
+        let sent = chunks.of(&step(parts(), Some("tool_calls")));
+        assert_eq!(sent.len(), 4);
+        assert_eq!(sent[0]["delta"], json!({"reasoning_content": "hm"}));
+        assert_eq!(sent[2]["delta"]["tool_calls"][0]["index"], 1);
+        assert_eq!(sent[2]["finish_reason"], Value::Null);
+        assert_eq!(
+            (&sent[3]["delta"], &sent[3]["finish_reason"]),
+            (&json!({}), &json!("tool_calls"))
+        );
+    }
+
+    #[test]
+    fn a_completion_can_begin_with_its_prompt() {
+        let mut whole = Whole::new("ab".into());
+        whole.add(step(vec![ReplyPart::Content("c".into())], None));
+        whole.add(step(vec![], Some("length")));
+        let choice = whole.into_choice(Endpoint::Completions, 0);
+        assert_eq!(
+            choice,
+            json!({"index": 0, "text": "abc", "logprobs": null, "finish_reason": "length"})
+        );
+        let mut chunks = Chunks::new(Endpoint::Completions, 0);
+        assert_eq!(chunks.first(""), None);
+        assert_eq!(chunks.first("ab").unwrap()["text"], "ab");
+    }
+
+    #[test]
+    fn a_prompt_with_several_answers_is_counted_once() {
+        let statistics = Statistics {
+            prompt_tokens: 10,
+            cached_tokens: 4,
+            generated_tokens: 3,
+            ..Statistics::default()
+        };
+        let choices = [(0, &statistics), (0, &statistics), (1, &statistics)];
+        let usage = usage(choices.into_iter());
+        assert_eq!(usage["prompt_tokens"], 20);
+        assert_eq!(usage["completion_tokens"], 9);
+        assert_eq!(usage["total_tokens"], 29);
+        assert_eq!(usage["prompt_tokens_details"]["cached_tokens"], 8);
+    }
+}

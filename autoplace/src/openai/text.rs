@@ -1,0 +1,132 @@
+//! A request for texts that go on.
+
+use serde::Deserialize;
+use serde_json::{Map, Value};
+
+use super::error::ApiError;
+use super::options::{MOST_CHOICES, Options, sampling};
+use super::reading;
+use crate::generate::{Generate, Prompt};
+use crate::load::Model;
+
+/// The parameters of the endpoint that are its own, but for the prompt.
+#[derive(Debug, Deserialize)]
+struct TextBody {
+    #[serde(default)]
+    echo: bool,
+    logprobs: Option<usize>,
+    best_of: Option<usize>,
+}
+
+pub(super) struct TextRequest {
+    pub(super) options: Options,
+    /// What is generated, and what is written before it.
+    pub(super) texts: Vec<(Generate, String)>,
+}
+
+impl TextRequest {
+    pub(super) fn read(body: &[u8], model: &Model) -> Result<Self, ApiError> {
+        let body = reading::object(body)?;
+        reading::refuse(&body, &["suffix"])?;
+        let options = Options::read(&body)?;
+        let text: TextBody = reading::part(&body)?;
+        if text.best_of.is_some_and(|of| of > options.n) {
+            let message = "`best_of` greater than `n` is not supported";
+            return Err(ApiError::unsupported("best_of", message));
+        }
+        let prompts = prompts(&body)?;
+        let asked = prompts.len().saturating_mul(options.n);
+        if asked > MOST_CHOICES {
+            let message = format!("{asked} texts were asked for: {MOST_CHOICES} are the most");
+            return Err(ApiError::invalid("prompt", message));
+        }
+        let sampling = sampling(&model.sampling(), &body)?;
+        let mut texts = Vec::with_capacity(prompts.len());
+        for prompt in prompts {
+            let echo = match &prompt {
+                _ if !text.echo => String::new(),
+                PromptBody::Text(prompt) => prompt.clone(),
+                PromptBody::Tokens(_) => {
+                    let message = "`echo` of a prompt of tokens is not supported";
+                    return Err(ApiError::unsupported("echo", message));
+                }
+            };
+            let mut generate = model.generate(prompt).sampling(sampling.clone());
+            if let Some(constraint) = options.constraint() {
+                generate = generate.constraint(constraint);
+            }
+            if let Some(most) = text.logprobs {
+                generate = generate.logprobs(most);
+            }
+            texts.push((generate, echo));
+        }
+        Ok(Self { options, texts })
+    }
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum PromptBody {
+    Text(String),
+    Tokens(Vec<llama_sys::Token>),
+}
+
+impl From<PromptBody> for Prompt {
+    fn from(body: PromptBody) -> Self {
+        match body {
+            PromptBody::Text(text) => Self::text(text),
+            PromptBody::Tokens(tokens) => Self::tokens(tokens),
+        }
+    }
+}
+
+/// A text, tokens, or a list of either.
+fn prompts(body: &Map<String, Value>) -> Result<Vec<PromptBody>, ApiError> {
+    let missing = || ApiError::invalid("prompt", "`prompt` is missing or empty");
+    let prompt = body.get("prompt").ok_or_else(missing)?;
+    let one = |prompt: &Value, place: &str| match prompt {
+        Value::String(text) => Ok(PromptBody::Text(text.clone())),
+        tokens => reading::value(tokens.clone(), place).map(PromptBody::Tokens),
+    };
+    match prompt {
+        Value::Null => Err(missing()),
+        Value::Array(list) => match list.first() {
+            None => Err(missing()),
+            Some(Value::Number(_)) => Ok(vec![one(prompt, "prompt")?]),
+            Some(_) => {
+                let list = list.iter().enumerate();
+                list.map(|(index, prompt)| one(prompt, &format!("prompt[{index}]")))
+                    .collect()
+            }
+        },
+        prompt => Ok(vec![one(prompt, "prompt")?]),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn a_prompt_is_a_text_or_tokens_or_several() {
+        let read = |prompt: Value| prompts(json!({"prompt": prompt}).as_object().unwrap());
+        let text = |text: &str| PromptBody::Text(text.into());
+        let tokens = |tokens: &[i32]| PromptBody::Tokens(tokens.into());
+        assert_eq!(read(json!("a")).unwrap(), [text("a")]);
+        assert_eq!(read(json!([1, 2])).unwrap(), [tokens(&[1, 2])]);
+        assert_eq!(read(json!(["a", "b"])).unwrap(), [text("a"), text("b")]);
+        let both = read(json!([[1], [2, 3]])).unwrap();
+        assert_eq!(both, [tokens(&[1]), tokens(&[2, 3])]);
+        for (wrong, param) in [
+            (json!(null), "prompt"),
+            (json!([]), "prompt"),
+            (json!(true), "prompt"),
+            (json!([1, "a"]), "prompt[1]"),
+            (json!(["a", 1]), "prompt[1]"),
+            (json!([[1, 1.5]]), "prompt[0][1]"),
+        ] {
+            let error = read(wrong).unwrap_err();
+            assert_eq!(error.param.as_deref(), Some(param), "{error}");
+        }
+    }
+}

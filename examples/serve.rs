@@ -1,0 +1,144 @@
+//! Serves a model by OpenAI's API: `/v1/chat/completions`, `/v1/completions`, `/v1/embeddings`, `/v1/models`, and `/health`. It listens on
+//! this machine alone, unless `--host` says otherwise: it asks nobody who they are. Ctrl-C lets what runs finish, a second one ends it.
+//!
+//!     cargo run --release --example serve -- -m model.gguf --embed nomic-embed.gguf
+
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+
+use autoplace::generate::Engine;
+use autoplace::memory::Pooling;
+use autoplace::openai::{Api, ApiError, Completion, EmbeddingRequest};
+use autoplace::plan::{Context, Request};
+use autoplace::{Embedder, Model};
+use autoplace_examples::http::{self, Body, Failed};
+use autoplace_examples::{DEMO_MODEL, read_template};
+use axum::response::{IntoResponse, Response};
+use axum::routing::{get, post};
+use axum::{Json, Router};
+use clap::Parser;
+use serde_json::{Value, json};
+use tokio::sync::Mutex;
+
+/// Serves a local model, placed so that it fits, by OpenAI's API.
+#[derive(Parser)]
+#[command(version)]
+struct Args {
+    /// GGUF file; of a split model, the first part
+    #[arg(short, long, value_name = "FILE", default_value = DEMO_MODEL, hide_default_value = true)]
+    model: PathBuf,
+    /// What clients call it [default: the file's name]
+    #[arg(long, value_name = "NAME")]
+    alias: Option<String>,
+    /// GGUF file of a model for embeddings, which goes by its file's name
+    #[arg(long, value_name = "FILE")]
+    embed: Option<PathBuf>,
+    /// Family or file of the chat template [default: the model's own]
+    #[arg(long, value_name = "NAME|FILE")]
+    template: Option<String>,
+    /// Address to listen on
+    #[arg(long, default_value = "127.0.0.1")]
+    host: IpAddr,
+    /// Port to listen on; 0 takes a free one
+    #[arg(long, default_value_t = 8080)]
+    port: u16,
+    /// Answers that are generated at once
+    #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=64))]
+    at_once: u32,
+    /// Answers that wait while others are generated; what is more is refused
+    #[arg(long, value_name = "N", default_value_t = 64)]
+    queue: usize,
+    /// Tokens of context of each answer
+    #[arg(long, value_name = "N", default_value_t = 4096, value_parser = clap::value_parser!(u32).range(1..=1 << 20))]
+    ctx: u32,
+    /// Threads to compute with [default: as many as the CPU has cores]
+    #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=512))]
+    threads: Option<u32>,
+}
+
+/// A model for embeddings, and what it is called.
+type Embedding = (String, Arc<Mutex<Embedder>>);
+
+fn main() -> ExitCode {
+    autoplace_examples::run(|args| {
+        let runtime = tokio::runtime::Runtime::new()?;
+        runtime.block_on(serve(args))?;
+        Ok(ExitCode::SUCCESS)
+    })
+}
+
+async fn serve(args: Args) -> anyhow::Result<()> {
+    // The smaller one first: the other takes what is left.
+    let embedding = args.embed.as_deref().map(load_embedding).transpose()?;
+    let request = Request::new()
+        .n_seq_max(args.at_once)
+        .context(Context::Tokens(args.ctx.saturating_mul(args.at_once)));
+    let mut model = Model::builder(&args.model).request(request);
+    if let Some(threads) = args.threads {
+        model = model.threads(threads);
+    }
+    let model = model.load()?;
+    // What a slow client has not read yet is kept: not too much of it.
+    let engine = Engine::builder(&model).queue(args.queue).ahead(256);
+    let engine = engine.start()?;
+    let name = args.alias.unwrap_or_else(|| name_of(&args.model));
+    let mut api = Api::new(&model, &engine, name);
+    if let Some(template) = &args.template {
+        api = api.template(read_template(template)?);
+    }
+    let models = Json(api.models(embedding.as_ref().map(|it| &*it.0).as_slice()));
+    let chat = {
+        let api = api.clone();
+        move |Body(body): Body| answer(move || api.chat(&body))
+    };
+    let complete = move |Body(body): Body| answer(move || api.complete(&body));
+    let health = async move || Json(json!({"status": "ok", "engine": engine.metrics()}));
+    let routes = Router::new()
+        .route("/v1/chat/completions", post(chat))
+        .route("/v1/completions", post(complete))
+        .route("/v1/embeddings", post(move |body| embed(embedding, body)))
+        .route("/v1/models", get(async move || models))
+        .route("/health", get(health));
+    http::serve(routes, args.host, args.port, Duration::from_secs(30)).await
+}
+
+/// With the pooling that the model names, or the mean.
+fn load_embedding(path: &Path) -> anyhow::Result<Embedding> {
+    let load = |pooling| Model::builder(path).embeddings(pooling).load();
+    let mut embedder = load(Pooling::Model)?.embedder()?;
+    if embedder.pooling()? == Pooling::None {
+        drop(embedder);
+        embedder = load(Pooling::Mean)?.embedder()?;
+    }
+    Ok((name_of(path), Arc::new(Mutex::new(embedder))))
+}
+
+fn name_of(path: &Path) -> String {
+    let stem = path.file_stem().unwrap_or(path.as_os_str());
+    stem.to_string_lossy().into_owned()
+}
+
+/// Dropping the response, as happens when the client has gone, cancels the answer.
+async fn answer(
+    read: impl FnOnce() -> Result<Completion, ApiError> + Send + 'static,
+) -> Result<Response, Failed> {
+    let completion = http::blocking(read).await?;
+    Ok(match completion.is_stream() {
+        true => http::events(completion).into_response(),
+        false => Json(completion.response().await?).into_response(),
+    })
+}
+
+async fn embed(loaded: Option<Embedding>, Body(body): Body) -> Result<Json<Value>, Failed> {
+    let none = || ApiError::new(404, "no model for embeddings: start with `--embed`");
+    let (name, embedder) = loaded.ok_or_else(none)?;
+    let request = EmbeddingRequest::read(&body, &name)?;
+    // In the order of their coming; who leaves meanwhile is not computed.
+    let mut embedder = embedder.lock_owned().await;
+    Ok(Json(
+        http::blocking(move || request.answer(&mut embedder)).await?,
+    ))
+}

@@ -1,0 +1,146 @@
+"""Drives the example `serve` with OpenAI's own client: `client.py URL MODEL`. Whatever is not as the API has it is an exception."""
+
+import asyncio
+import json
+import sys
+
+import openai
+
+url, model = sys.argv[1:]
+options = {"base_url": f"{url}/v1", "api_key": "none", "max_retries": 0, "timeout": 120}
+client = openai.OpenAI(**options)
+# The same computation for the same request, whatever the one before has left in the cache.
+alike = {"extra_body": {"cache_prompt": False}, "temperature": 0}
+said = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "In the beginning"}]
+
+
+def models():
+    assert [it.id for it in client.models.list()] == [model]
+
+
+def chat():
+    whole = client.chat.completions.create(model=model, messages=said, max_tokens=16, **alike)
+    choice = whole.choices[0]
+    assert choice.message.role == "assistant" and choice.message.content
+    assert choice.finish_reason == "length", choice
+    assert whole.usage.completion_tokens == 16
+    assert whole.usage.total_tokens == whole.usage.prompt_tokens + 16
+
+    streamed = list(
+        client.chat.completions.create(
+            model=model, messages=said, max_tokens=16, stream=True, stream_options={"include_usage": True}, **alike
+        )
+    )
+    text = "".join(it.choices[0].delta.content or "" for it in streamed if it.choices)
+    assert text == choice.message.content, (text, choice.message.content)
+    assert streamed[-1].usage.completion_tokens == 16 and streamed[-1].choices == []
+    assert [it.choices[0].finish_reason for it in streamed if it.choices][-1] == "length"
+
+    # What the client puts together of a stream is what it gets whole.
+    with client.chat.completions.stream(model=model, messages=said, stop=[text[-1]], **alike) as stream:
+        together = stream.get_final_completion().choices[0]
+    assert together.message.content == text[: text.index(text[-1])] and together.finish_reason == "stop"
+
+    several = client.chat.completions.create(model=model, messages=said, n=3, max_tokens=8, seed=7, temperature=1)
+    assert [it.index for it in several.choices] == [0, 1, 2]
+    assert len({it.message.content for it in several.choices}) > 1, "each has a seed of its own"
+
+
+def logprobs():
+    told = client.chat.completions.create(model=model, messages=said, max_tokens=4, logprobs=True, top_logprobs=3)
+    tokens = told.choices[0].logprobs.content
+    assert len(tokens) == 4 and all(len(it.top_logprobs) == 3 for it in tokens)
+    assert b"".join(bytes(it.bytes) for it in tokens).decode() == told.choices[0].message.content
+    told = client.completions.create(model=model, prompt="In the", max_tokens=4, logprobs=2).choices[0].logprobs
+    assert len(told.tokens) == len(told.token_logprobs) == len(told.text_offset) == 4
+
+
+def structured():
+    schema = {
+        "type": "object", "additionalProperties": False, "required": ["day", "count"],
+        "properties": {"day": {"enum": ["monday", "friday"]}, "count": {"type": "integer", "minimum": 0, "maximum": 99}},
+    }
+    form = {"type": "json_schema", "json_schema": {"name": "visit", "schema": schema, "strict": True}}
+    answer = client.chat.completions.create(model=model, messages=said, response_format=form)
+    visit = json.loads(answer.choices[0].message.content)
+    assert visit["day"] in ("monday", "friday") and 0 <= visit["count"] <= 99
+    assert answer.choices[0].finish_reason == "stop"
+
+
+def completions():
+    whole = client.completions.create(model=model, prompt="In the beginning", max_tokens=12, **alike)
+    chunks = client.completions.create(model=model, prompt="In the beginning", max_tokens=12, stream=True, **alike)
+    assert "".join(it.choices[0].text for it in chunks) == whole.choices[0].text
+    echoed = client.completions.create(model=model, prompt=["In the", "And it"], n=2, max_tokens=2, echo=True)
+    begins = [it.text[:6] for it in echoed.choices]
+    assert begins == ["In the", "In the", "And it", "And it"], begins
+    stopped = client.completions.create(model=model, prompt="And", max_tokens=200, temperature=0, stop=["e"])
+    assert "e" not in stopped.choices[0].text and stopped.choices[0].finish_reason == "stop"
+
+
+def embeddings():
+    texts = ["The tide comes in.", "The tide goes out."]
+    # The client asks for base64 unless it is told otherwise.
+    packed = client.embeddings.create(model=model, input=texts)
+    plain = client.embeddings.create(model=model, input=texts, encoding_format="float")
+    assert [it.index for it in packed.data] == [0, 1]
+    for one, other in zip(packed.data, plain.data):
+        assert len(one.embedding) == len(other.embedding) > 1
+        assert all(abs(a - b) < 1e-6 for a, b in zip(one.embedding, other.embedding))
+    assert packed.usage.total_tokens == packed.usage.prompt_tokens > 0
+
+
+def errors():
+    def refused(kind, code, param, call):
+        try:
+            call()
+        except kind as error:
+            assert (error.code, error.param) == (code, param), error
+        else:
+            raise AssertionError(f"{kind} was expected")
+
+    chat = client.chat.completions.create
+    refused(openai.NotFoundError, "model_not_found", "model", lambda: chat(model="other", messages=said))
+    refused(openai.BadRequestError, None, "messages", lambda: chat(model=model, messages=[]))
+    refused(openai.BadRequestError, None, "temperature", lambda: chat(model=model, messages=said, temperature=-1))
+    long = [{"role": "user", "content": "word " * 20000}]
+    refused(openai.BadRequestError, "context_length_exceeded", "messages", lambda: chat(model=model, messages=long))
+    image = [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "data:"}}]}]
+    refused(
+        openai.BadRequestError, "unsupported_parameter", "messages[0].content[0]", lambda: chat(model=model, messages=image)
+    )
+
+
+async def many():
+    """50 requests at once: each gets its own answer, the one that it gets alone."""
+    alone = [
+        client.completions.create(model=model, prompt=f"Chapter {it}", max_tokens=24, seed=it).choices[0].text
+        for it in range(5)
+    ]
+    parallel = openai.AsyncOpenAI(**options)
+
+    async def ask(number):
+        if number % 2:
+            answer = await parallel.completions.create(
+                model=model, prompt=f"Chapter {number % 5}", max_tokens=24, seed=number % 5
+            )
+            return answer.choices[0].text
+        text = ""
+        chunks = await parallel.completions.create(
+            model=model, prompt=f"Chapter {number % 5}", max_tokens=24, seed=number % 5, stream=True
+        )
+        async for chunk in chunks:
+            text += chunk.choices[0].text
+        return text
+
+    answers = await asyncio.gather(*(ask(it) for it in range(50)))
+    assert all(answers), "an answer is empty"
+    # Another shape of batch may round otherwise; most texts are the same all the same, and none is another prompt's.
+    same = sum(answers[it] == alone[it % 5] for it in range(50))
+    assert same > 25, f"{same} of 50 are what they are alone"
+
+
+for step in (models, chat, logprobs, structured, completions, embeddings, errors):
+    step()
+asyncio.run(many())
+print("all as the API has it")

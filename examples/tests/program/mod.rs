@@ -1,0 +1,57 @@
+//! An example as a person at a terminal meets it: its exit code, what it prints, and where.
+
+#![allow(dead_code, reason = "each test file uses its part")]
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+/// An example, by its name.
+pub(crate) struct Program(pub(crate) &'static str);
+
+impl Program {
+    /// cargo builds the examples of a package along with its tests.
+    pub(crate) fn executable(&self) -> PathBuf {
+        let test = std::env::current_exe().expect("a test has a path");
+        let profile = test
+            .parent()
+            .and_then(Path::parent)
+            .expect("target/<profile>/deps");
+        profile
+            .join("examples")
+            .join(self.0)
+            .with_extension(std::env::consts::EXE_EXTENSION)
+    }
+
+    pub(crate) fn run(&self, args: &[&str]) -> Output {
+        Command::new(self.executable())
+            .args(args)
+            .stdin(Stdio::null())
+            .output()
+            .expect("the example starts")
+    }
+
+    /// What it prints, with nothing on stderr.
+    #[track_caller]
+    pub(crate) fn succeeds(&self, args: &[&str]) -> String {
+        let output = self.run(args);
+        let stderr = text(&output.stderr);
+        assert!(output.status.success(), "{args:?}: {stderr}");
+        assert_eq!(stderr, "", "{args:?}");
+        text(&output.stdout)
+    }
+
+    /// One line on stderr that contains `word`, nothing on stdout, and the exit code.
+    #[track_caller]
+    pub(crate) fn fails(&self, args: &[&str], code: i32, word: &str) {
+        let output = self.run(args);
+        let stderr = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(code), "{args:?}: {stderr}");
+        assert_eq!(text(&output.stdout), "", "{args:?}");
+        assert_eq!(stderr.trim_end().lines().count(), 1, "{args:?}: {stderr}");
+        assert!(stderr.contains(word), "{args:?}: {stderr}");
+    }
+}
+
+pub(crate) fn text(bytes: &[u8]) -> String {
+    String::from_utf8(bytes.to_vec()).expect("output is UTF-8")
+}

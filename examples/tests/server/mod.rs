@@ -1,0 +1,142 @@
+//! The example `serve` while it runs.
+
+#![allow(dead_code, reason = "each test file uses its part")]
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::thread;
+use std::time::Duration;
+
+use serde_json::Value;
+
+use super::program::Program;
+
+pub(crate) const MODEL: &str = "autoplace-demo-q8_0";
+pub(crate) const FILE: &str = concat!(
+    env!("CARGO_MANIFEST_DIR"),
+    "/model/autoplace-demo-q8_0.gguf"
+);
+
+/// How long a test waits for what must come: it fails after, rather than for ever.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
+
+pub(crate) struct Server {
+    child: Child,
+    /// `127.0.0.1:12345`.
+    pub(crate) address: String,
+}
+
+impl Server {
+    /// On a free port, with the demo model, a template, and one thread: beside other tests two would wait for each other.
+    pub(crate) fn start(args: &[&str]) -> Self {
+        let mut child = Command::new(Program("serve").executable())
+            .args(["--port", "0", "--template", "chatml", "--threads", "1"])
+            .args(args)
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("the example starts");
+        let mut line = String::new();
+        let stdout = child.stdout.as_mut().expect("piped");
+        BufReader::new(stdout).read_line(&mut line).expect("text");
+        let address = line.trim_end().strip_prefix("listening on http://");
+        let address = address.unwrap_or_else(|| panic!("{line:?}")).to_owned();
+        Self { child, address }
+    }
+
+    pub(crate) fn url(&self, path: &str) -> String {
+        format!("http://{}{path}", self.address)
+    }
+
+    /// The status and the body of what a body is answered with.
+    pub(crate) fn post(&self, path: &str, body: &str) -> (u16, Value) {
+        let agent = agent();
+        let request = agent.post(self.url(path));
+        let response = request.content_type("application/json").send(body);
+        read(response.expect("an answer"))
+    }
+
+    pub(crate) fn get(&self, path: &str) -> (u16, Value) {
+        read(agent().get(self.url(path)).call().expect("an answer"))
+    }
+
+    /// A connection that has sent a request and read nothing.
+    pub(crate) fn sent(&self, path: &str, body: &str) -> TcpStream {
+        let mut stream = TcpStream::connect(&self.address).expect("it listens");
+        stream.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+        let request = format!(
+            "POST {path} HTTP/1.1\r\nhost: {}\r\ncontent-type: application/json\r\ncontent-length: {}\r\nconnection: close\r\n\r\n{body}",
+            self.address,
+            body.len(),
+        );
+        stream.write_all(request.as_bytes()).expect("it reads");
+        stream
+    }
+
+    /// What the engine is at: `running`, `queued`, `generated_tokens`, `suspended`.
+    pub(crate) fn engine(&self) -> Value {
+        self.get("/health").1["engine"].take()
+    }
+
+    /// Waits until the engine is where it should come to.
+    #[track_caller]
+    pub(crate) fn until(&self, what: &str, is_there: impl Fn(&Value) -> bool) -> Value {
+        for _ in 0..PATIENCE.as_millis() / 10 {
+            let engine = self.engine();
+            if is_there(&engine) {
+                return engine;
+            }
+            thread::sleep(Duration::from_millis(10));
+        }
+        panic!("{what}: {}", self.engine());
+    }
+
+    #[cfg(unix)]
+    pub(crate) fn interrupt(&self) {
+        let id = self.child.id().to_string();
+        let kill = Command::new("kill").args(["-INT", &id]).status();
+        assert!(kill.expect("kill starts").success());
+    }
+
+    pub(crate) fn wait(&mut self) -> ExitStatus {
+        self.child.wait().expect("it was started")
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn agent() -> ureq::Agent {
+    let config = ureq::Agent::config_builder()
+        .http_status_as_error(false)
+        .timeout_global(Some(PATIENCE));
+    config.build().into()
+}
+
+fn read(mut response: ureq::http::Response<ureq::Body>) -> (u16, Value) {
+    let status = response.status().as_u16();
+    let body = response.body_mut().read_json();
+    (status, body.expect("each answer is JSON"))
+}
+
+/// The rest of a stream.
+pub(crate) fn rest(mut stream: &TcpStream) -> String {
+    let mut bytes = Vec::new();
+    stream.read_to_end(&mut bytes).expect("it goes on");
+    String::from_utf8(bytes).expect("text")
+}
+
+/// Reads until a text has come.
+pub(crate) fn read_until(mut stream: &TcpStream, text: &str) {
+    let mut seen = Vec::new();
+    let mut byte = [0];
+    while !seen.ends_with(text.as_bytes()) {
+        assert_eq!(stream.read(&mut byte).expect("it goes on"), 1);
+        seen.push(byte[0]);
+    }
+}
