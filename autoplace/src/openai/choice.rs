@@ -132,3 +132,68 @@ impl Choice {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::chat::{ReplyFormat, ToolCallFormat};
+
+    fn choice(one_call: bool) -> Choice {
+        let format = ReplyFormat::plain().with_tool_calls(ToolCallFormat::Hermes);
+        Choice {
+            answer: None,
+            reading: Reading::Chat {
+                parser: Box::new(ReplyParser::new(&format)),
+                one_call,
+            },
+            prompt: 0,
+            statistics: Statistics::default(),
+            tokens: None,
+            logprobs: Vec::new(),
+            has_called: false,
+        }
+    }
+
+    fn take(choice: &mut Choice, text: &str, end: Option<FinishReason>) -> Step {
+        choice.take(&Piece::of_text(text, end))
+    }
+
+    const CALL: &str = "<tool_call>\n{\"name\": \"f\", \"arguments\": {}}\n</tool_call>";
+
+    #[test]
+    fn an_answer_that_calls_a_tool_ends_with_that() {
+        let mut choice = choice(false);
+        let step = take(&mut choice, CALL, None);
+        assert!(matches!(step.parts[..], [ReplyPart::ToolCall(_)]) && step.finish.is_none());
+        let step = take(&mut choice, "", Some(FinishReason::EndOfGeneration));
+        assert_eq!(step.finish, Some("tool_calls"));
+        let step = take(&mut choice, "", Some(FinishReason::MaxTokens));
+        assert_eq!(
+            step.finish,
+            Some("length"),
+            "it may not be all that it would have called"
+        );
+    }
+
+    #[test]
+    fn where_one_call_is_wanted_there_is_no_second() {
+        let mut choice = choice(true);
+        let step = take(&mut choice, &format!("Hm. {CALL}{CALL}"), None);
+        let calls = step
+            .parts
+            .iter()
+            .filter(|part| matches!(part, ReplyPart::ToolCall(_)));
+        assert_eq!(calls.count(), 1);
+        assert_eq!(step.finish, Some("tool_calls"));
+    }
+
+    #[test]
+    fn what_is_held_back_keeps_its_probabilities_for_later() {
+        let mut choice = choice(false);
+        let step = take(&mut choice, "<tool_", None);
+        assert!(step.parts.is_empty() && step.finish.is_none());
+        let step = take(&mut choice, "box>", Some(FinishReason::StopString));
+        assert_eq!(step.parts, [ReplyPart::Content("<tool_box>".into())]);
+        assert_eq!(step.finish, Some("stop"));
+    }
+}

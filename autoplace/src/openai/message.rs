@@ -258,7 +258,7 @@ mod tests {
             tools(body.as_object().unwrap())
         };
         let (shown, typed) = read(Value::Null).unwrap();
-        assert_eq!(shown, [tool.clone()]);
+        assert_eq!(shown, std::slice::from_ref(&tool));
         assert_eq!(typed[0].name, "f");
         assert!(read(json!("none")).unwrap().1.is_empty());
         assert_eq!(read(json!("auto")).unwrap().1.len(), 1);
