@@ -67,9 +67,8 @@ impl Completion {
                 whole.add(step.map_err(|error| failed(&self.frame, &error))?);
             }
         }
-        let endpoint = self.frame.endpoint;
         let choices = wholes.into_iter().enumerate();
-        let choices = choices.map(|(index, whole)| whole.into_choice(endpoint, index));
+        let choices = choices.map(|(index, whole)| whole.into_choice(&self.frame, index));
         let mut body = self.frame.body(false, choices.collect());
         body["usage"] = self.usage();
         Ok(body)
@@ -107,7 +106,7 @@ impl Completion {
             has_ended: false,
         };
         for (index, echo) in self.echoes.drain(..).enumerate() {
-            let mut chunks = Chunks::new(self.frame.endpoint, index);
+            let mut chunks = Chunks::new(&self.frame, index);
             streaming.ready.extend(chunks.first(&echo));
             streaming.chunks.push(chunks);
         }

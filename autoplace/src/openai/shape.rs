@@ -24,6 +24,12 @@ pub(super) struct Frame {
 }
 
 impl Frame {
+    /// A name for one of its answers that no other answer has.
+    fn name_of(&self, choice: usize) -> String {
+        let id = self.id.split_once('-').map_or(&*self.id, |(_, id)| id);
+        format!("{id}_{choice}")
+    }
+
     /// A body with these choices. `chunk`: of a stream.
     pub(super) fn body(&self, chunk: bool, choices: Vec<Value>) -> Value {
         let object = match (self.endpoint, chunk) {
@@ -55,34 +61,34 @@ pub(super) fn usage<'a>(choices: impl Iterator<Item = (usize, &'a Statistics)>) 
     })
 }
 
-fn call(call: &ToolCall, index: usize, with_index: bool) -> Value {
+/// `answer`: a name that no other answer has.
+fn call(call: &ToolCall, answer: &str, index: usize) -> Value {
     let id = match &call.id {
         Some(id) => id.clone(),
-        None => format!("call_{index}_{}", call.name),
+        None => format!("call_{answer}_{index}"),
     };
-    let mut object = json!({
+    json!({
         "id": id, "type": "function",
         "function": {"name": call.name, "arguments": call.arguments.to_string()},
-    });
-    if with_index {
-        object["index"] = index.into();
-    }
-    object
+    })
 }
 
 /// The chunks of one answer of a stream.
 #[derive(Debug)]
 pub(super) struct Chunks {
     endpoint: Endpoint,
+    /// What no other answer is called.
+    name: String,
     index: usize,
     calls: usize,
     offset: usize,
 }
 
 impl Chunks {
-    pub(super) fn new(endpoint: Endpoint, index: usize) -> Self {
+    pub(super) fn new(frame: &Frame, index: usize) -> Self {
         Self {
-            endpoint,
+            endpoint: frame.endpoint,
+            name: frame.name_of(index),
             index,
             calls: 0,
             offset: 0,
@@ -115,8 +121,10 @@ impl Chunks {
                 (_, ReplyPart::Content(text)) => json!({"content": text}),
                 (_, ReplyPart::Reasoning(text)) => json!({"reasoning_content": text}),
                 (_, ReplyPart::ToolCall(called)) => {
+                    let mut call = call(called, &self.name, self.calls);
+                    call["index"] = self.calls.into();
                     self.calls += 1;
-                    json!({"tool_calls": [call(called, self.calls - 1, true)]})
+                    json!({"tool_calls": [call]})
                 }
             };
             chunks.push(self.chunk(delta, logprobs.take(), None));
@@ -169,7 +177,8 @@ impl Whole {
         self.step.finish = step.finish.or(self.step.finish);
     }
 
-    pub(super) fn into_choice(self, endpoint: Endpoint, index: usize) -> Value {
+    pub(super) fn into_choice(self, frame: &Frame, index: usize) -> Value {
+        let endpoint = frame.endpoint;
         let mut offset = self.echo.chars().count();
         let mut text = self.echo;
         let mut reasoning = String::new();
@@ -178,7 +187,9 @@ impl Whole {
             match part {
                 ReplyPart::Content(piece) => text.push_str(&piece),
                 ReplyPart::Reasoning(piece) => reasoning.push_str(&piece),
-                ReplyPart::ToolCall(called) => calls.push(call(&called, calls.len(), false)),
+                ReplyPart::ToolCall(called) => {
+                    calls.push(call(&called, &frame.name_of(index), calls.len()));
+                }
             }
         }
         let told = &self.step.logprobs;
@@ -215,6 +226,15 @@ impl Whole {
 mod tests {
     use super::*;
 
+    fn frame(endpoint: Endpoint) -> Frame {
+        Frame {
+            endpoint,
+            id: "chatcmpl-5-7".into(),
+            created: 0,
+            model: String::new(),
+        }
+    }
+
     fn step(parts: Vec<ReplyPart>, finish: Option<&'static str>) -> Step {
         Step {
             parts,
@@ -242,12 +262,12 @@ mod tests {
     fn a_whole_answer_has_what_the_chunks_have() {
         let mut whole = Whole::new(String::new());
         whole.add(step(parts(), Some("tool_calls")));
-        let choice = whole.into_choice(Endpoint::Chat, 2);
+        let choice = whole.into_choice(&frame(Endpoint::Chat), 2);
         let message = &choice["message"];
         assert_eq!(message["content"], Value::Null);
         assert_eq!(message["reasoning_content"], "hm");
         assert_eq!(message["tool_calls"][0]["id"], "x");
-        assert_eq!(message["tool_calls"][1]["id"], "call_1_f");
+        assert_eq!(message["tool_calls"][1]["id"], "call_5-7_2_1");
         assert_eq!(
             message["tool_calls"][0]["function"]["arguments"],
             "{\"a\":1}"
@@ -257,7 +277,7 @@ mod tests {
             (&json!(2), &json!("tool_calls"))
         );
 
-        let mut chunks = Chunks::new(Endpoint::Chat, 2);
+        let mut chunks = Chunks::new(&frame(Endpoint::Chat), 2);
         let first = chunks.first("").unwrap();
         assert_eq!(first["delta"], json!({"role": "assistant", "content": ""}));
         let sent = chunks.of(&step(parts(), Some("tool_calls")));
@@ -276,12 +296,12 @@ mod tests {
         let mut whole = Whole::new("ab".into());
         whole.add(step(vec![ReplyPart::Content("c".into())], None));
         whole.add(step(vec![], Some("length")));
-        let choice = whole.into_choice(Endpoint::Completions, 0);
+        let choice = whole.into_choice(&frame(Endpoint::Completions), 0);
         assert_eq!(
             choice,
             json!({"index": 0, "text": "abc", "logprobs": null, "finish_reason": "length"})
         );
-        let mut chunks = Chunks::new(Endpoint::Completions, 0);
+        let mut chunks = Chunks::new(&frame(Endpoint::Completions), 0);
         assert_eq!(chunks.first(""), None);
         assert_eq!(chunks.first("ab").unwrap()["text"], "ab");
     }
