@@ -10,6 +10,8 @@ use crate::generate::{Constraint, Generate, Sampling};
 /// Answers of one request at most, over all its prompts.
 pub(super) const MOST_CHOICES: usize = 128;
 const MOST_STOPS: usize = 32;
+/// Entries of a list of sampling parameters at most.
+const MOST_ENTRIES: usize = 64;
 
 /// Parameters of both endpoints.
 #[derive(Debug, Deserialize)]
@@ -123,7 +125,22 @@ pub(super) fn sampling(own: &Sampling, body: &Map<String, Value>) -> Result<Samp
             _ => {}
         }
     }
-    reading::value(Value::Object(merged), "")
+    let sampling: Sampling = reading::value(Value::Object(merged), "")?;
+    // Each entry costs its part of every token, or of the vocabulary.
+    for (name, entries) in [
+        ("samplers", sampling.samplers.len()),
+        (
+            "dry_sequence_breakers",
+            sampling.dry_sequence_breakers.len(),
+        ),
+        ("logit_bias_text", sampling.logit_bias_text.len()),
+    ] {
+        if entries > MOST_ENTRIES {
+            let message = format!("`{name}` has {entries} entries: {MOST_ENTRIES} are the most");
+            return Err(ApiError::invalid(name, message));
+        }
+    }
+    Ok(sampling)
 }
 
 #[cfg(test)]
@@ -152,6 +169,11 @@ mod tests {
         assert_eq!(merged, expected);
         let error = sampling(&own, &body(&json!({"temperature": "hot"}))).unwrap_err();
         assert_eq!(error.param.as_deref(), Some("temperature"));
+        for (name, entry) in [("samplers", "top_k"), ("dry_sequence_breakers", "a")] {
+            let many = |entries| sampling(&own, &body(&json!({name: vec![entry; entries]})));
+            assert!(many(64).is_ok());
+            assert_eq!(many(65).unwrap_err().param.as_deref(), Some(name));
+        }
     }
 
     #[test]
