@@ -125,8 +125,9 @@ impl LocalStream {
             None => (self.session.statistics(piece.sequence)).unwrap_or(self.statistics),
         };
         self.last_word.hear(piece);
-        // A token that ends the generation is not one of the text.
-        if self.finished != Some(FinishReason::EndOfGeneration) {
+        // A token that ends the generation is not one of the text; one that makes it what its constraint has it be is.
+        let told = self.tokens.len();
+        if (piece.end).is_none_or(|end| end.statistics.generated_tokens > told) {
             self.tokens.extend(piece.token);
         }
         self.statistics.generated_tokens = self.tokens.len();
