@@ -105,6 +105,12 @@ pub struct Session {
     batch: Batch,
     asking: Vec<Asking>,
     pieces: Vec<Piece>,
+    /// Texts that a step has ended with an error, which is not told yet.
+    failed: Vec<(SequenceId, Error)>,
+    /// The one whose error was told last.
+    last_failed: Option<SequenceId>,
+    /// The pieces are those of a step that told of an error first.
+    is_owed: bool,
     turns: Turns,
     begun: u64,
     pub(super) steps: u64,
@@ -210,6 +216,9 @@ impl Model {
 }
 
 impl Session {
+            failed: Vec::new(),
+            last_failed: None,
+            is_owed: false,
     /// Begins a text beside those that run. Nothing is computed before the next [`step`](Self::step).
     ///
     /// # Errors
@@ -269,7 +278,12 @@ impl Session {
     }
 
     /// The same, with the model where it is.
+    ///
+    /// Where the next token of one text cannot be chosen ([`Error::NoTokenAllowed`], [`Error::NotAllowed`], a token of an
+    /// [own sampler](Generate::sampler) that is none), that text has ended and no other: [`failed`](Self::failed) says which. What the step
+    /// gives to the others comes with the next one.
     pub(super) fn step_here(&mut self) -> Result<std::vec::Drain<'_, Piece>, Error> {
+        self.last_failed = None;
         self.pieces.clear();
         self.steps = self.steps.wrapping_add(1);
         if !self.sequences.is_empty() {
@@ -278,6 +292,19 @@ impl Session {
                 lent,
                 sequences: &mut self.sequences,
                 cache: &mut self.cache,
+        self.last_failed = None;
+        if !std::mem::take(&mut self.is_owed) {
+            self.compute()?;
+        }
+        if let Some((sequence, error)) = self.failed.pop() {
+            self.last_failed = Some(sequence);
+            self.is_owed = true;
+            return Err(error);
+        }
+        Ok(self.pieces.drain(..))
+    }
+
+    fn compute(&mut self) -> Result<(), Error> {
                 draft: self.draft.as_mut(),
                 prompt_chunk: self.prompt_chunk,
                 batch: &mut self.batch,
@@ -291,9 +318,22 @@ impl Session {
             if let Err(error) = turn.run() {
                 self.spoil();
                 return Err(error);
+                failed: &mut self.failed,
             }
         }
-        Ok(self.pieces.drain(..))
+        Ok(())
+    }
+
+    /// Says nothing more of single texts: all have ended.
+    pub(super) fn forget_failures(&mut self) {
+        self.pieces.clear();
+        self.failed.clear();
+        self.is_owed = false;
+    }
+
+    /// The text that the last error of [`step`](Self::step) has ended, where it has ended one and no other.
+    pub fn failed(&self) -> Option<SequenceId> {
+        self.last_failed
     }
 
     /// Ends a text. Returns what it took, or `None` if it had ended.
@@ -336,9 +376,9 @@ impl Session {
         self.sequences.len()
     }
 
-    /// Whether no text runs.
+    /// Whether no text runs, and all that the last step gave was told.
     pub fn is_empty(&self) -> bool {
-        self.sequences.is_empty()
+        self.sequences.is_empty() && (self.pieces.is_empty() || !self.is_owed)
     }
 
     /// Texts that can run at once.

@@ -11,7 +11,7 @@ use super::metrics::add;
 use super::order::{Admission, Stand, admit, too_many};
 use super::queue::{Shared, Text, Waiting};
 use crate::generate::error::Error;
-use crate::generate::session::{Piece, Session};
+use crate::generate::session::{Piece, SequenceId, Session};
 use crate::generate::turn::PromptChunk;
 use crate::load::{Model, Replacement};
 
@@ -242,15 +242,20 @@ impl Driver {
 
     /// Computes the next tokens of all, and tells the readers.
     fn step(&mut self) {
-        let Some(session) = &mut self.session else {
+        while let Some(error) = self.compute() {
+            match self.session.as_ref().and_then(Session::failed) {
+                // What the others got comes with the next asking.
+                Some(failed) => self.end_one(failed, error),
+                None => {
+                    self.fail(&error);
+                    self.renew();
+                    return;
+                }
+            }
+        }
+        let Some(session) = &self.session else {
             return;
         };
-        let outcome = session.step_here().map(|pieces| self.pieces.extend(pieces));
-        if let Err(error) = outcome {
-            self.fail(&error);
-            self.renew();
-            return;
-        }
         for piece in self.pieces.drain(..) {
             let mut running = self.running.iter();
             let Some(at) = running.position(|text| text.id() == piece.sequence) else {
@@ -303,6 +308,19 @@ impl Drop for Driver {
         if thread::panicking()
             && let Some(session) = &mut self.session
         {
+    /// Computes the next tokens of all, or says why it could not.
+    fn compute(&mut self) -> Option<Error> {
+        let step = self.session.as_mut()?.step_here();
+        step.map(|pieces| self.pieces.extend(pieces)).err()
+    }
+
+    /// Ends a text, which is no longer in the session, with an error.
+    fn end_one(&mut self, failed: SequenceId, error: Error) {
+        if let Some(at) = self.running.iter().position(|text| text.id() == failed) {
+            self.running.remove(at).end(Err(error));
+        }
+    }
+
             session.spoil();
         }
         // Those that wait are told, and so are those that run when they are dropped.

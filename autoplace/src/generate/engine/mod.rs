@@ -59,7 +59,8 @@ use queue::Shared;
 /// - **One cache for all** (`kv_unified`): a text is admitted when there is room for what it is likely to need. Where that runs out, the
 ///   one that came last goes back to the queue and is computed again later, so that it may differ in rounding. No text ends for lack
 ///   of room unless it fills the whole context.
-/// - **Errors.** A computation that fails ends the texts that run, with the error, and no others.
+/// - **Errors.** A computation that fails ends the texts that run, with the error, and no others. Where the next token of one text cannot be
+///   chosen ([`Error::NoTokenAllowed`], [`Error::NotAllowed`]), it ends alone.
 #[derive(Debug, Clone)]
 pub struct Engine {
     inner: Arc<Inner>,
