@@ -34,9 +34,12 @@ pub struct Embedder {
 }
 
 impl Embedder {
-    pub(super) fn new(model: Model, context: Context) -> Self {
+    pub(super) fn new(model: Model, mut context: Context) -> Self {
+        // Its own: who still holds one of an earlier embedder stops nothing of this one.
+        let abort = AbortHandle::default();
+        context.follow_abort_handle(abort.clone());
         Self {
-            abort: context.abort_handle(),
+            abort,
             model,
             context: Some(context),
             batch: Batch::default(),

@@ -188,18 +188,26 @@ impl Model {
             return Err(not_generative());
         }
         drop(native);
-        let (context, contents) = self.slot().take()?.ok_or(Error::Busy)?;
+        let slot = self.slot();
+        let (mut context, contents) = slot.take()?.ok_or(Error::Busy)?;
         if !context.has_memory() {
-            self.slot().give_back(context, contents);
+            slot.give_back(context, contents);
             return Err(not_generative());
         }
+        let draft = match slot.take_draft() {
+            Ok(draft) => draft,
+            Err(error) => {
+                slot.give_back(context, contents);
+                return Err(error.into());
+            }
+        };
+        // A session's own: who still holds one of an earlier session stops nothing of this one.
+        let abort = AbortHandle::default();
+        context.follow_abort_handle(abort.clone());
         Ok(Session {
             model: self.clone(),
-            draft: self
-                .slot()
-                .take_draft()?
-                .map(|it| DraftModel::new(it, context.abort_handle())),
-            abort: context.abort_handle(),
+            draft: draft.map(|it| DraftModel::new(it, abort.clone())),
+            abort,
             lent: Some(Lent::new(context, &self.placement().context)),
             sequences: Vec::new(),
             cache: Cache::of(contents),
@@ -208,6 +216,9 @@ impl Model {
             batch: Batch::default(),
             asking: Vec::new(),
             pieces: Vec::new(),
+            failed: Vec::new(),
+            last_failed: None,
+            is_owed: false,
             turns: Turns::default(),
             begun: 0,
             steps: 0,
@@ -216,9 +227,6 @@ impl Model {
 }
 
 impl Session {
-            failed: Vec::new(),
-            last_failed: None,
-            is_owed: false,
     /// Begins a text beside those that run. Nothing is computed before the next [`step`](Self::step).
     ///
     /// # Errors
@@ -270,7 +278,12 @@ impl Session {
     ///
     /// Whatever llama.cpp fails on, [`llama_sys::Error::Aborted`] included: all texts have ended then. After a re-placement that failed,
     /// [`Error::Load`]: no text has ended, and after one that succeeds they go on.
+    ///
+    /// Where the next token of one text cannot be chosen ([`Error::NoTokenAllowed`], [`Error::NotAllowed`], a token of an
+    /// [own sampler](Generate::sampler) that is none), that text has ended and no other: [`failed`](Self::failed) says which. What the step
+    /// gives to the others comes with the next one.
     pub fn step(&mut self) -> Result<std::vec::Drain<'_, Piece>, Error> {
+        self.last_failed = None;
         if let Some(replacement) = self.model.requested() {
             self.carry_out(replacement)?;
         }
@@ -278,20 +291,7 @@ impl Session {
     }
 
     /// The same, with the model where it is.
-    ///
-    /// Where the next token of one text cannot be chosen ([`Error::NoTokenAllowed`], [`Error::NotAllowed`], a token of an
-    /// [own sampler](Generate::sampler) that is none), that text has ended and no other: [`failed`](Self::failed) says which. What the step
-    /// gives to the others comes with the next one.
     pub(super) fn step_here(&mut self) -> Result<std::vec::Drain<'_, Piece>, Error> {
-        self.last_failed = None;
-        self.pieces.clear();
-        self.steps = self.steps.wrapping_add(1);
-        if !self.sequences.is_empty() {
-            let lent = self.lent.as_mut().ok_or_else(Error::not_loaded)?;
-            let turn = Turn {
-                lent,
-                sequences: &mut self.sequences,
-                cache: &mut self.cache,
         self.last_failed = None;
         if !std::mem::take(&mut self.is_owed) {
             self.compute()?;
@@ -305,11 +305,20 @@ impl Session {
     }
 
     fn compute(&mut self) -> Result<(), Error> {
+        self.pieces.clear();
+        self.steps = self.steps.wrapping_add(1);
+        if !self.sequences.is_empty() {
+            let lent = self.lent.as_mut().ok_or_else(Error::not_loaded)?;
+            let turn = Turn {
+                lent,
+                sequences: &mut self.sequences,
+                cache: &mut self.cache,
                 draft: self.draft.as_mut(),
                 prompt_chunk: self.prompt_chunk,
                 batch: &mut self.batch,
                 asking: &mut self.asking,
                 pieces: &mut self.pieces,
+                failed: &mut self.failed,
                 turns: &mut self.turns,
                 slot: self.model.slot(),
                 pulse: self.model.pulse(),
@@ -318,7 +327,6 @@ impl Session {
             if let Err(error) = turn.run() {
                 self.spoil();
                 return Err(error);
-                failed: &mut self.failed,
             }
         }
         Ok(())
@@ -386,7 +394,8 @@ impl Session {
         self.room().sequences
     }
 
-    /// Stops a step that another thread is waiting for, which then returns an error. It stays good when the model is placed anew.
+    /// Stops a step that another thread is waiting for, which then returns an error. It stays good when the model is placed anew, and stops
+    /// nothing any more when the session has ended.
     pub fn abort_handle(&self) -> AbortHandle {
         self.abort.clone()
     }

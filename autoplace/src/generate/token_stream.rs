@@ -43,8 +43,8 @@ enum Aborting {
 }
 
 impl AbortHandle {
-    /// Makes the current computation, or the next one, return [`llama_sys::Error::Aborted`]. Works while the CPU computes; a GPU
-    /// finishes its part of the graph first.
+    /// Makes the current computation of the generation, or its next one, return [`llama_sys::Error::Aborted`]; nothing once it has ended.
+    /// Works while the CPU computes; a GPU finishes its part of the graph first.
     pub fn abort(&self) {
         match &self.0 {
             Aborting::Local(handle) => handle.abort(),
