@@ -144,7 +144,8 @@ impl Engine {
     }
 
     /// The outcome of the last re-placement that somebody asked for ([`Model::request_replace`]). One that leaves the model
-    /// unloaded ends the texts that run; requests are refused then until it is loaded again.
+    /// unloaded ends the texts that run; requests are refused then until it is loaded again. A text that waits, and that the new context
+    /// has no room for, ends with [`Error::ContextTooSmall`] when its turn comes.
     pub fn last_replaced(&self) -> Option<Result<Replaced, Error>> {
         self.inner.shared.last_replaced()
     }

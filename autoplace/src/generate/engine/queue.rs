@@ -174,11 +174,12 @@ impl Shared {
         self.state().last_replaced.clone()
     }
 
-    /// What the context has room for, after the model was placed anew.
+    /// What the context has room for, after the model was placed anew or the context taken again; and what became of a re-placement, if there
+    /// was one.
     pub(super) fn replaced(&self, room: Option<Room>, outcome: Option<Result<Replaced, Error>>) {
         let mut state = self.state();
         state.room = room.unwrap_or(state.room);
-        let before = std::mem::replace(&mut state.last_replaced, outcome);
+        let before = outcome.and_then(|outcome| state.last_replaced.replace(outcome));
         drop(state);
         drop(before);
     }
