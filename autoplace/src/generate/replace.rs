@@ -235,14 +235,16 @@ impl Session {
             }
         }
         let restored = self.sequences.iter().all(|it| it.restore(context));
+        let mut again = false;
         if !restored {
             context.kv_clear()?;
+            again = self.sequences.iter().any(|it| it.computed > 0);
             for sequence in &mut self.sequences {
                 sequence.compute_again();
             }
         }
         // What an earlier re-placement left to be computed again still is.
-        let again = self.sequences.iter().any(Sequence::is_computed_again);
+        again |= self.sequences.iter().any(Sequence::is_computed_again);
         Ok(if again {
             Resumed::Recomputed
         } else {
