@@ -175,6 +175,30 @@ fn a_model_without_a_head_or_without_that_pooling_does_not_rerank() {
     );
     let mut embedder = load(&path, Pooling::Model).unwrap().embedder().unwrap();
     let refused = embedder.rerank(QUERY, &["the sea"]);
+
+#[test]
+fn a_reranker_goes_on_when_its_model_is_loaded_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = random_weights::write(&reranker(F32), folder.path());
+    let model = load(&path, Pooling::Rank).unwrap();
+    let mut embedder = model.embedder().unwrap();
+    let before = embedder.rerank(QUERY, &["the sea"]).unwrap();
+    let elsewhere = folder.path().join("elsewhere");
+    for asks in [true, false] {
+        std::fs::rename(&path, &elsewhere).unwrap();
+        model.request_replace(load::Replacement::Anew);
+        assert!(embedder.rerank(QUERY, &["the sea"]).is_err());
+        std::fs::rename(&elsewhere, &path).unwrap();
+        // Whoever has it placed anew.
+        if asks {
+            model.request_replace(load::Replacement::Anew);
+        } else {
+            model.replace(None).unwrap();
+        }
+        let after = embedder.rerank(QUERY, &["the sea"]).unwrap();
+        assert_eq!(before, after, "{asks}");
+    }
+}
     let Err(Error::NotReranking { pooling }) = refused else {
         panic!("{refused:?}");
     };
