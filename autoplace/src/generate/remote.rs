@@ -215,10 +215,16 @@ impl RemoteStream {
     fn take(&mut self, piece: Piece, end: Option<FinishReason>) {
         self.tokens.extend(&piece.tokens);
         let statistics = &mut self.statistics;
-        if let (Some(first), None) = (piece.prompt, statistics.first_token_latency) {
-            let seed = statistics.seed;
-            *statistics = *first;
-            statistics.seed = seed;
+        if let Some(told) = piece.statistics {
+            let before = std::mem::replace(statistics, *told);
+            statistics.seed = before.seed;
+            if before.first_token_latency.is_some() {
+                // Another worker computes the prompt again. What guesses and shifts came to is that of the last one.
+                statistics.prompt_tokens = before.prompt_tokens;
+                statistics.cached_tokens = before.cached_tokens;
+                statistics.prompt_time = before.prompt_time;
+                statistics.first_token_latency = before.first_token_latency;
+            }
         }
         statistics.generated_tokens = self.tokens.len();
         let taken = self.earlier.saturating_add(piece.nanoseconds);
@@ -227,19 +233,21 @@ impl RemoteStream {
             text.push_str(&piece.text);
         }
         let statistics = *statistics;
-        let of = |token, text| session::Piece {
+        let mut logprobs = piece.logprobs.into_iter();
+        let mut of = |token: Option<Token>, text| session::Piece {
             sequence: SequenceId(0),
             token,
             text,
-            logprobs: None,
+            logprobs: token.and_then(|_| logprobs.next()),
             end: None,
         };
         let (last, others) = match piece.tokens.split_last() {
             Some((last, others)) => (Some(*last), others),
             None => (None, [].as_slice()),
         };
-        let others = others.iter().map(|token| of(Some(*token), String::new()));
-        self.pending.extend(others);
+        for token in others {
+            self.pending.push_back(of(Some(*token), String::new()));
+        }
         let end = end.map(|reason| End {
             reason,
             statistics,

@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use super::Failure;
 use crate::generate::Spec;
+use crate::generate::logprobs::TokenLogprobs;
 use crate::generate::session::FinishReason;
 use crate::generate::stats::Statistics;
 
@@ -43,9 +44,12 @@ pub(crate) enum Reply {
 pub(crate) struct Piece {
     pub(crate) text: String,
     pub(crate) tokens: Vec<Token>,
+    /// Of each of them, if that was asked for.
+    #[serde(skip_serializing_if = "Vec::is_empty", default)]
+    pub(crate) logprobs: Vec<TokenLogprobs>,
     /// Of the whole generation, so far.
     pub(crate) nanoseconds: u64,
-    /// With the first.
+    /// With the first and the last.
     #[serde(skip_serializing_if = "Option::is_none", default)]
-    pub(crate) prompt: Option<Box<Statistics>>,
+    pub(crate) statistics: Option<Box<Statistics>>,
 }
