@@ -117,7 +117,7 @@ impl Engine {
     }
 
     /// Queues a request: a future that waits while the queue is full, in any runtime. Those who wait are served in their order. The
-    /// prompt is made tokens of before this returns.
+    /// prompt is made tokens of before this returns, and a constraint is compiled; while the model is placed anew, this waits for that.
     ///
     /// # Errors
     ///
