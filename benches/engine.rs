@@ -5,16 +5,17 @@
 //!     cargo bench -p autoplace-benches --bench engine
 
 mod paired;
+mod plain;
 
-use std::ffi::CString;
 use std::time::Instant;
 
 use autoplace::Model;
 use autoplace::generate::Engine;
 use autoplace::llama_sys::raw;
-use autoplace::memory::{ContextParams, FlashAttention};
+use autoplace::memory::FlashAttention;
 use autoplace::plan::{Context, Request};
 use paired::{PROMPT, Paired, Run, SEED, TOKENS, model_path, paired};
+use plain::{Plain, chain};
 
 const SEQUENCES: u32 = 8;
 
@@ -33,14 +34,23 @@ fn main() {
             .expect("the model loads");
         let placement = model.placement();
         let engine = Engine::new(&model).expect("the context is free");
-        let mut plain = Plain::load(&path, placement.n_gpu_layers, &placement.context, threads);
+        let planned = &placement.context;
+        let mut plain = Plain::load(&path, placement.n_gpu_layers, threads, |params| {
+            params.n_ctx = planned.n_ctx;
+            params.n_batch = planned.n_batch;
+            params.n_ubatch = planned.n_ubatch;
+            params.n_seq_max = SEQUENCES;
+            params.n_outputs_max = SEQUENCES;
+            params.kv_unified = planned.kv_unified;
+            params.flash_attn_type = raw::LLAMA_FLASH_ATTN_TYPE_DISABLED;
+        });
         let Paired {
             rounds,
             first,
             second,
             speed_ratio,
             ..
-        } = paired(&mut plain, |_| ours(&model, &engine), Plain::generate);
+        } = paired(&mut plain, |_| ours(&model, &engine), generate);
         println!(
             "{SEQUENCES} texts, {threads} thread(s), {rounds} rounds of up to {TOKENS} tokens each: engine {first:.2} us/token, \
              plain llama.cpp {second:.2} us/token; throughput ratio {speed_ratio:.4} (median of pairs)"
@@ -69,13 +79,7 @@ fn ours(model: &Model, engine: &Engine) -> Run {
     (started.elapsed(), generated)
 }
 
-/// llama.cpp's own API and nothing else.
-struct Plain {
-    model: *mut raw::llama_model,
-    context: *mut raw::llama_context,
-}
-
-/// One of its texts.
+/// A text of llama.cpp's own.
 struct Text {
     seq: raw::llama_seq_id,
     chain: *mut raw::llama_sampler,
@@ -85,116 +89,61 @@ struct Text {
     output: i32,
 }
 
-impl Plain {
-    fn load(path: &str, n_gpu_layers: u32, planned: &ContextParams, threads: u32) -> Self {
-        let path = CString::new(path).expect("no NUL");
-        // SAFETY: the backend is initialised (a model was loaded before); the path is NUL-terminated; the parameters are
-        // llama.cpp's defaults with plain numbers changed.
-        unsafe {
-            let mut params = raw::llama_model_default_params();
-            params.n_gpu_layers = n_gpu_layers as i32;
-            let model = raw::llama_model_load_from_file(path.as_ptr(), params);
-            assert!(!model.is_null());
-            let mut params = raw::llama_context_default_params();
-            params.n_ctx = planned.n_ctx;
-            params.n_batch = planned.n_batch;
-            params.n_ubatch = planned.n_ubatch;
-            params.n_seq_max = SEQUENCES;
-            params.n_outputs_max = SEQUENCES;
-            params.kv_unified = planned.kv_unified;
-            params.flash_attn_type = raw::LLAMA_FLASH_ATTN_TYPE_DISABLED;
-            params.n_threads = threads as i32;
-            params.n_threads_batch = threads as i32;
-            let context = raw::llama_init_from_model(model, params);
-            assert!(!context.is_null());
-            Self { model, context }
-        }
-    }
-
-    fn generate(&mut self) -> Run {
-        // SAFETY: model and context live; every buffer is as long as the length passed with it; the batch has room for the prompts of all
-        // sequences, and no more is put into it; the chains end in a sampler that selects.
-        unsafe {
-            let started = Instant::now();
-            let vocab = raw::llama_model_get_vocab(self.model);
-            let mut tokens = vec![0; PROMPT.len() + 8];
-            let count = raw::llama_tokenize(
-                vocab,
-                PROMPT.as_ptr().cast(),
-                PROMPT.len() as i32,
-                tokens.as_mut_ptr(),
-                tokens.len() as i32,
-                true,
-                false,
-            );
-            tokens.truncate(count as usize);
-            raw::llama_memory_clear(raw::llama_get_memory(self.context), true);
-            let mut batch = raw::llama_batch_init(count * SEQUENCES as i32, 0, 1);
-            let mut texts: Vec<Text> = (0..SEQUENCES)
-                .map(|sequence| {
-                    let seq = sequence as raw::llama_seq_id;
-                    for (position, token) in (0..).zip(&tokens) {
-                        add(&mut batch, *token, position, seq, position + 1 == count);
-                    }
-                    Text {
-                        seq,
-                        chain: chain(SEED + sequence),
-                        position: count,
-                        generated: 0,
-                        output: batch.n_tokens - 1,
-                    }
-                })
-                .collect();
-            let mut buffer = [0u8; 256];
-            let mut text = Vec::new();
-            let mut generated = 0;
-            while !texts.is_empty() {
-                assert_eq!(raw::llama_decode(self.context, batch), 0);
-                batch.n_tokens = 0;
-                texts.retain_mut(|it| {
-                    let token = raw::llama_sampler_sample(it.chain, self.context, it.output);
-                    let mut goes_on = !raw::llama_vocab_is_eog(vocab, token);
-                    if goes_on {
-                        let into = buffer.as_mut_ptr().cast();
-                        let length =
-                            raw::llama_token_to_piece(vocab, token, into, 256, 0, false) as usize;
-                        text.extend_from_slice(&buffer[..length]);
-                        it.generated += 1;
-                        generated += 1;
-                        goes_on = it.generated < TOKENS;
-                    }
-                    if goes_on {
-                        it.output = batch.n_tokens;
-                        add(&mut batch, token, it.position, it.seq, true);
-                        it.position += 1;
-                    } else {
-                        raw::llama_sampler_free(it.chain);
-                    }
-                    goes_on
-                });
-            }
-            raw::llama_batch_free(batch);
-            std::hint::black_box(text);
-            (started.elapsed(), generated)
-        }
-    }
-}
-
-/// The chain of `Sampling`'s defaults.
-///
-/// # Safety
-///
-/// The caller frees it.
-unsafe fn chain(seed: u32) -> *mut raw::llama_sampler {
-    // SAFETY: plain numbers; the chain takes what is added to it.
+/// One loop over all texts.
+fn generate(plain: &mut Plain) -> Run {
+    // SAFETY: model and context live; every buffer is as long as the length passed with it; the batch has room for the prompts of all
+    // sequences, and no more is put into it; the chains end in a sampler that selects.
     unsafe {
-        let chain = raw::llama_sampler_chain_init(raw::llama_sampler_chain_default_params());
-        raw::llama_sampler_chain_add(chain, raw::llama_sampler_init_top_k(40));
-        raw::llama_sampler_chain_add(chain, raw::llama_sampler_init_top_p(0.95, 1));
-        raw::llama_sampler_chain_add(chain, raw::llama_sampler_init_min_p(0.05, 1));
-        raw::llama_sampler_chain_add(chain, raw::llama_sampler_init_temp(0.8));
-        raw::llama_sampler_chain_add(chain, raw::llama_sampler_init_dist(seed));
-        chain
+        let started = Instant::now();
+        let (vocab, context, tokens) = (plain.vocab(), plain.cleared(), plain.prompt());
+        let count = tokens.len() as i32;
+        let mut batch = raw::llama_batch_init(count * SEQUENCES as i32, 0, 1);
+        let mut texts: Vec<Text> = (0..SEQUENCES)
+            .map(|sequence| {
+                let seq = sequence as raw::llama_seq_id;
+                for (position, token) in (0..).zip(&tokens) {
+                    add(&mut batch, *token, position, seq, position + 1 == count);
+                }
+                Text {
+                    seq,
+                    chain: chain(SEED + sequence),
+                    position: count,
+                    generated: 0,
+                    output: batch.n_tokens - 1,
+                }
+            })
+            .collect();
+        let mut buffer = [0u8; 256];
+        let mut text = Vec::new();
+        let mut generated = 0;
+        while !texts.is_empty() {
+            assert_eq!(raw::llama_decode(context, batch), 0);
+            batch.n_tokens = 0;
+            texts.retain_mut(|it| {
+                let token = raw::llama_sampler_sample(it.chain, context, it.output);
+                let mut goes_on = !raw::llama_vocab_is_eog(vocab, token);
+                if goes_on {
+                    let into = buffer.as_mut_ptr().cast();
+                    let length =
+                        raw::llama_token_to_piece(vocab, token, into, 256, 0, false) as usize;
+                    text.extend_from_slice(&buffer[..length]);
+                    it.generated += 1;
+                    generated += 1;
+                    goes_on = it.generated < TOKENS;
+                }
+                if goes_on {
+                    it.output = batch.n_tokens;
+                    add(&mut batch, token, it.position, it.seq, true);
+                    it.position += 1;
+                } else {
+                    raw::llama_sampler_free(it.chain);
+                }
+                goes_on
+            });
+        }
+        raw::llama_batch_free(batch);
+        std::hint::black_box(text);
+        (started.elapsed(), generated)
     }
 }
 
@@ -220,14 +169,4 @@ unsafe fn add(
         *batch.logits.add(at) = output.into();
     }
     batch.n_tokens += 1;
-}
-
-impl Drop for Plain {
-    fn drop(&mut self) {
-        // SAFETY: both were created by `load` and are freed once, the context first.
-        unsafe {
-            raw::llama_free(self.context);
-            raw::llama_model_free(self.model);
-        }
-    }
 }

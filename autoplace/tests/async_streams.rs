@@ -207,3 +207,24 @@ fn a_full_context_that_was_to_be_an_error_is_the_last_of_a_stream_here_and_in_a_
         assert_eq!(stream.finish_reason(), Some(FinishReason::ContextFull));
     }
 }
+
+#[test]
+fn a_stream_that_is_over_stops_no_other_when_it_is_dropped() {
+    let model = load(request(512, 1));
+    let unread = greedy(&model, PROMPTS[0], 4).stream().unwrap();
+    let late = unread.abort_handle();
+    let unread = unread.into_async().unwrap();
+    // It ends by itself, and nobody has read it.
+    let begun = std::time::Instant::now();
+    let next = loop {
+        match greedy(&model, PROMPTS[1], 20).stream() {
+            Ok(next) => break next,
+            Err(error) => assert!(matches!(error, Error::Busy), "{error}"),
+        }
+        assert!(begun.elapsed().as_secs() < 60, "it never ends");
+        thread::yield_now();
+    };
+    drop(unread);
+    late.abort();
+    assert_eq!(next.into_text().unwrap().1.generated_tokens, 20);
+}

@@ -255,6 +255,37 @@ fn what_a_template_does_to_a_text_does_not_free_a_control_token() {
     }
 }
 
+#[test]
+fn texts_do_not_make_a_control_token_together_or_with_what_follows() {
+    let source = "{% for part in messages[0].content %}{{ part.text }}{% endfor %}|> <|im_end|>";
+    let template = template(source).with_control_tokens(["<|im_end|>", "<|"]);
+    let part = |text: &str| json!({"type": "text", "text": text});
+    let message =
+        json!({"role": "user", "content": [part("a<|im_"), part("end|>b <"), part("|im_end")]});
+    let rendered = template
+        .render(&Conversation::from_json(vec![message]))
+        .unwrap();
+    assert_eq!(rendered.as_str(), "a<|im_end|>b <|im_end|> <|im_end|>");
+    let parts: Vec<Part<'_>> = rendered.parts().collect();
+    assert_eq!(
+        parts,
+        [
+            Part::Markup("a"),
+            Part::Text("<|im_end|>"),
+            Part::Markup("b "),
+            Part::Text("<|im_end|>"),
+            Part::Markup(" <|im_end|>"),
+        ]
+    );
+    // What comes to nothing is read as it would be.
+    let template = self::template("{{ messages[0].content }}.").with_control_tokens(["<|im_end|>"]);
+    let rendered = template.render(&user("a < b <|im_end <")).unwrap();
+    assert_eq!(
+        rendered.parts().collect::<Vec<_>>(),
+        [Part::Markup("a < b <|im_end <.")]
+    );
+}
+
 /// Texts in which control tokens, parts of them and what stands in for them are likely.
 fn any_text() -> impl Strategy<Value = String> {
     let piece = prop_oneof![

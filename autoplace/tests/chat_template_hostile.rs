@@ -181,6 +181,23 @@ fn the_default_limits_stop_it_too() {
 }
 
 #[test]
+fn what_a_filter_makes_of_one_item_is_counted_before_the_next() {
+    for filter in [
+        "'batch', 9000, 1",
+        "'center', 9000",
+        "'format', 1",
+        "'indent', 9000, true",
+        "'slice', 9000",
+    ] {
+        let source =
+            format!("{{% set l = ['%9000d'] * 2000 %}}{{% set made = l | map({filter}) | list %}}");
+        let limit = stopped(&source, small());
+        // What is counted when all is made has taken too many steps by then.
+        assert!(matches!(limit, Limit::MemoryBytes(_)), "{filter}: {limit}");
+    }
+}
+
+#[test]
 fn values_within_values_are_bounded_wherever_they_are_made() {
     for then in [
         "[ns.s]",

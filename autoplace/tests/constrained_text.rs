@@ -223,3 +223,19 @@ fn a_text_ends_by_itself_when_nothing_may_follow() {
     assert_eq!(text.len(), 10);
     assert_eq!(stream.finish_reason(), Some(FinishReason::EndOfGeneration));
 }
+
+#[test]
+fn the_token_that_completes_a_text_is_one_of_it() {
+    let model = load_demo();
+    let held = model
+        .generate(PROMPT)
+        .constraint(Constraint::regex("[ab]{9}c"));
+    let mut stream = held.stream().unwrap();
+    let pieces: Vec<_> = stream.pieces().map(Result::unwrap).collect();
+    let last = pieces.last().unwrap();
+    assert!(last.text.ends_with('c') && last.token.is_some(), "{last:?}");
+    let told = pieces.iter().filter(|piece| piece.token.is_some()).count();
+    assert_eq!(stream.statistics().generated_tokens, told);
+    let end = last.end.unwrap();
+    assert_eq!(end.statistics.generated_tokens, told);
+}

@@ -18,7 +18,7 @@ use autoplace::plan::{Context, Error, GpuLayers, Plan, Planner, Request};
 use autoplace::profile::ModelProfile;
 use autoplace::{Model, ModelBuilder};
 use embedding_models::{LONGEST, encoders, llama_embed, reranker, t5_encoder, text};
-use real_loads_support::{Placement, compare};
+use real_loads_support::{Placement, compare, none_failed};
 use sim_support::{alone, card};
 use synthetic::Sketch;
 
@@ -82,13 +82,7 @@ fn a_probe_of_embeddings_is_the_real_load_to_the_byte() {
             }
         }
     }
-    let shown: Vec<_> = failures.iter().take(6).map(String::as_str).collect();
-    assert!(
-        failures.is_empty(),
-        "{} of {cases} loads are not what was probed:\n{}",
-        failures.len(),
-        shown.join("\n")
-    );
+    none_failed(&failures, cases);
 }
 
 fn builder(path: &std::path::Path, machine: &Machine) -> ModelBuilder {

@@ -10,11 +10,11 @@ use std::path::Path;
 
 use autoplace::embed::Error;
 use autoplace::gguf::TensorType;
-use autoplace::llama_sys::{self, Batch, Context, ContextParams, ModelParams, Token};
+use autoplace::llama_sys::{self, Token};
 use autoplace::machine::{Host, Machine, gib};
 use autoplace::memory::Pooling;
 use autoplace::{Embedder, Model, load};
-use embedding_models::{LONGEST, bert, reranker, text};
+use embedding_models::{LONGEST, bert, computed, reranker, text};
 use synthetic::Sketch;
 
 const F32: TensorType = TensorType::F32;
@@ -54,25 +54,7 @@ fn with_template(template: &str) -> Sketch {
 
 /// The score that llama.cpp gives these tokens.
 fn by_llama_cpp(path: &Path, tokens: impl FnOnce(&llama_sys::Vocab) -> Vec<Token>) -> f32 {
-    let params = ModelParams {
-        n_gpu_layers: 0,
-        devices: Some(Vec::new()),
-        ..ModelParams::default()
-    };
-    let model = llama_sys::Model::load(path, params).unwrap();
-    let params = ContextParams {
-        n_threads: Some(1),
-        n_threads_batch: Some(1),
-        embeddings: true,
-        pooling: llama_sys::Pooling::Rank,
-        ..ContextParams::default()
-    };
-    let mut context = Context::new(&model, params).unwrap();
-    let mut batch = Batch::default();
-    for (position, token) in (0..).zip(tokens(&model.vocab())) {
-        batch.add(token, position, 0, true);
-    }
-    context.decode(&batch).unwrap();
+    let (mut context, _) = computed(path, llama_sys::Pooling::Rank, tokens);
     let scores = context.embeddings_seq(0).unwrap();
     assert_eq!(scores.len(), 1);
     scores[0]
@@ -192,4 +174,28 @@ fn a_reranker_that_says_so_itself_needs_no_asking() {
     drop(embedder);
     let mut embedder = load(&path, Pooling::Mean).unwrap().embedder().unwrap();
     assert!(embedder.embed(&["the sea"]).unwrap()[0].width() > 1);
+}
+
+#[test]
+fn a_reranker_goes_on_when_its_model_is_loaded_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = random_weights::write(&reranker(F32), folder.path());
+    let model = load(&path, Pooling::Rank).unwrap();
+    let mut embedder = model.embedder().unwrap();
+    let before = embedder.rerank(QUERY, &["the sea"]).unwrap();
+    let elsewhere = folder.path().join("elsewhere");
+    for asks in [true, false] {
+        std::fs::rename(&path, &elsewhere).unwrap();
+        model.request_replace(load::Replacement::Anew);
+        assert!(embedder.rerank(QUERY, &["the sea"]).is_err());
+        std::fs::rename(&elsewhere, &path).unwrap();
+        // Whoever has it placed anew.
+        if asks {
+            model.request_replace(load::Replacement::Anew);
+        } else {
+            model.replace(None).unwrap();
+        }
+        let after = embedder.rerank(QUERY, &["the sea"]).unwrap();
+        assert_eq!(before, after, "{asks}");
+    }
 }

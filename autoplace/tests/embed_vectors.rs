@@ -17,7 +17,7 @@ use autoplace::memory::Pooling;
 use autoplace::plan::{self, Request};
 use autoplace::{Embedder, Model, load};
 use embedding_models::{
-    LONGEST, bert, classifier, encoders, llama_embed, nomic_bert, t5_encoder, text,
+    LONGEST, bert, classifier, computed, encoders, llama_embed, nomic_bert, t5_encoder, text,
 };
 use native_support::{demo_path, load_demo};
 use synthetic::Sketch;
@@ -125,31 +125,11 @@ fn so_does_a_model_with_a_memory_of_whatever_kind() {
 
 /// The embedding of one text by llama.cpp, as its own example `embedding` computes it; not scaled.
 fn by_llama_cpp(path: &Path, pooling: llama_sys::Pooling, text: &str) -> Vec<f32> {
-    let params = ModelParams {
-        n_gpu_layers: 0,
-        devices: Some(Vec::new()),
-        ..ModelParams::default()
-    };
-    let model = llama_sys::Model::load(path, params).unwrap();
-    let params = ContextParams {
-        n_ctx: 512,
-        n_batch: 512,
-        n_ubatch: 512,
-        n_threads: Some(1),
-        n_threads_batch: Some(1),
-        embeddings: true,
-        pooling,
-        ..ContextParams::default()
-    };
-    let mut context = Context::new(&model, params).unwrap();
-    let tokens = model.vocab().tokenize(text, true, false).unwrap();
-    let mut batch = Batch::default();
-    for (position, &token) in (0..).zip(&tokens) {
-        batch.add(token, position, 0, true);
-    }
-    context.decode(&batch).unwrap();
+    let (mut context, tokens) = computed(path, pooling, |vocab| {
+        vocab.tokenize(text, true, false).unwrap()
+    });
     match context.pooling() {
-        llama_sys::Pooling::None => (0..tokens.len() as i32)
+        llama_sys::Pooling::None => (0..tokens as i32)
             .flat_map(|index| context.embeddings_ith(index).unwrap().to_vec())
             .collect(),
         _ => context.embeddings_seq(0).unwrap().to_vec(),

@@ -6,6 +6,7 @@ mod engine_support;
 mod native_support;
 
 use autoplace::generate::{Answer, Engine, Error, FinishReason, Keep, WhenFull};
+use autoplace::llama_sys::{self, Candidate};
 use engine_support::{PROMPTS, greedy, load, request};
 
 /// What was read, and what the last of it was.
@@ -118,4 +119,34 @@ fn a_text_that_a_limit_cuts_short_ends_with_an_error() {
     assert!(!pieces.last().unwrap().end.unwrap().meets_constraint);
     let (whole, _) = engine.submit(letters()).unwrap().into_text().unwrap();
     assert_eq!(whole.len(), 50);
+}
+
+#[test]
+fn a_text_whose_token_cannot_be_chosen_ends_and_no_other() {
+    let model = load(request(1024, 2));
+    let expected = greedy(&model, PROMPTS[0], 40).text().unwrap();
+    let engine = Engine::new(&model).unwrap();
+    let other = engine.submit(greedy(&model, PROMPTS[0], 40)).unwrap();
+    let mut left = 6;
+    let failing = greedy(&model, PROMPTS[1], 40).sampler(move |candidates, _| {
+        left -= 1;
+        let first = candidates.iter().next().map(Candidate::token);
+        if left == 0 { -1 } else { first.unwrap() }
+    });
+    let mut failing = engine.submit(failing).unwrap();
+    let pieces: Vec<_> = failing.pieces().collect();
+    assert_eq!(pieces.len(), 6);
+    let failed = pieces.into_iter().next_back().unwrap();
+    let is_native = matches!(
+        failed,
+        Err(Error::Native(llama_sys::Error::InvalidParameter {
+            name: "token",
+            ..
+        }))
+    );
+    assert!(is_native, "{failed:?}");
+    assert_eq!(failing.finish_reason(), Some(FinishReason::Error));
+    assert_eq!(other.into_text().unwrap().0, expected);
+    drop(failing);
+    assert_eq!(engine.metrics().running, 0);
 }

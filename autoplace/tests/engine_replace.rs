@@ -156,4 +156,51 @@ fn without_room_for_the_model_texts_end_and_requests_are_refused_until_it_is_loa
     model.replace(None).unwrap();
     let answer = engine.submit(all(&model).remove(0)).unwrap();
     assert_eq!(answer.into_text().unwrap().0, expected);
+    // What became of the request is told still.
+    assert!(matches!(engine.last_replaced(), Some(Err(_))));
+}
+
+#[test]
+fn what_is_asked_for_while_nothing_is_loaded_is_told_as_well() {
+    let _alone = alone();
+    let path = demo_path();
+    let card = card(mib(64));
+    let onto_card = plan(&path, &shared(), 7);
+    let onto_host = plan(&path, &shared(), 0);
+    let model = load(&path, &shared(), 0);
+    let engine = Engine::new(&model).unwrap();
+    card.set_taken(mib(64));
+    model.request_replace(Replacement::By(Box::new(onto_card)));
+    until("failed", || {
+        engine.last_replaced().is_some_and(|it| it.is_err())
+    });
+    model.request_replace(Replacement::By(Box::new(onto_host)));
+    until("placed", || {
+        engine.last_replaced().is_some_and(|it| it.is_ok())
+    });
+    let answer = engine.submit(all(&model).remove(0).max_tokens(4)).unwrap();
+    assert_eq!(answer.into_text().unwrap().1.generated_tokens, 4);
+}
+
+#[test]
+fn a_text_that_waits_and_has_no_place_in_the_new_context_ends_and_no_other() {
+    let _alone = alone();
+    let path = demo_path();
+    let of = |n_ctx| request().n_seq_max(1).context(Context::Tokens(n_ctx));
+    let model = load(&path, &of(1024), 0);
+    let small = plan(&path, &of(128), 0);
+    let engine = Engine::builder(&model).ahead(2).start().unwrap();
+    let long = PROMPT.repeat(60);
+    let waiting = engine.submit(model.generate(long).max_tokens(50)).unwrap();
+    // It pauses, since nobody reads it, and gives its place up.
+    let quick = engine.submit(all(&model).remove(0).max_tokens(8)).unwrap();
+    quick.into_text().unwrap();
+    model.request_replace(Replacement::By(Box::new(small)));
+    until("placed anew", || engine.last_replaced().is_some());
+    engine.last_replaced().unwrap().unwrap();
+    let failed = waiting.into_text().map(drop);
+    let is_too_long = matches!(failed, Err(Error::ContextTooSmall { context: 128, .. }));
+    assert!(is_too_long, "{failed:?}");
+    let after = engine.submit(all(&model).remove(0).max_tokens(8)).unwrap();
+    assert_eq!(after.into_text().unwrap().1.generated_tokens, 8);
 }

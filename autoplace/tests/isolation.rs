@@ -76,6 +76,25 @@ fn text_pieces_end_and_counts_are_those_of_this_process() {
 }
 
 #[test]
+fn the_likeliest_tokens_are_told_as_in_this_process() {
+    let told = |model: &Model| {
+        let generate = model.generate(PROMPT).seed(5).logprobs(3).max_tokens(30);
+        let mut stream = generate.stream().unwrap();
+        let pieces = stream.pieces().map(Result::unwrap);
+        let told = pieces.filter_map(|piece| Some((piece.token?, piece.logprobs)));
+        told.collect::<Vec<_>>()
+    };
+    let there = told(&in_worker());
+    let is_told = |(token, logprobs): &(_, Option<generate::TokenLogprobs>)| {
+        let logprobs = logprobs.as_ref();
+        logprobs.is_some_and(|it| it.token == *token && it.top.len() == 3)
+    };
+    assert!(there.len() > 1 && there.iter().all(is_told), "{there:?}");
+    let here = told(&load_demo());
+    assert_eq!(there, here[..there.len()]);
+}
+
+#[test]
 fn the_placement_is_told_and_what_is_elsewhere_is_not_given() {
     let (here, there) = (load_demo(), in_worker());
     assert_eq!(

@@ -6,13 +6,14 @@
 mod lora_support;
 mod native_support;
 mod random_weights;
+mod session_support;
 mod sim_support;
 mod synthetic;
 
 use std::io::{Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
-use autoplace::generate::{Error, Generate, Session, Statistics};
+use autoplace::generate::{Error, Generate};
 use autoplace::gguf::{Builder, Header, TensorType};
 use autoplace::llama_sys::{self, Batch, Context, ContextParams, LoraAdapter, ModelParams};
 use autoplace::machine::mib;
@@ -22,6 +23,7 @@ use autoplace::profile::AdapterError;
 use autoplace::{Model, ModelBuilder, load};
 use lora_support::Adapter;
 use native_support::demo_path;
+use session_support::to_the_end;
 use sim_support::{alone, card};
 use synthetic::block::Block;
 use synthetic::{Dims, Sketch};
@@ -84,21 +86,6 @@ fn greedy(model: &Model) -> Generate {
 
 fn text(generate: Generate) -> String {
     generate.text().unwrap()
-}
-
-/// Runs a session to its end: texts and statistics in the order of their beginnings.
-fn run(session: &mut Session) -> Vec<(String, Statistics)> {
-    let mut texts = std::collections::BTreeMap::<_, (String, Statistics)>::new();
-    while !session.is_empty() {
-        for piece in session.step().unwrap() {
-            let text = texts.entry(piece.sequence).or_default();
-            text.0.push_str(&piece.text);
-            if let Some(end) = piece.end {
-                text.1 = end.statistics;
-            }
-        }
-    }
-    texts.into_values().collect()
 }
 
 #[test]
@@ -169,7 +156,7 @@ fn texts_with_other_adapters_side_by_side_are_what_they_are_alone() {
     for set in sets {
         session.begin(generate(set)).unwrap();
     }
-    let together = run(&mut session);
+    let together = to_the_end(&mut session);
     let together: Vec<String> = together.into_iter().map(|(text, _)| text).collect();
     assert_eq!(together, alone);
     let mut distinct = alone;

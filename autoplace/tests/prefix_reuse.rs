@@ -3,53 +3,24 @@
 #![cfg(feature = "llama")]
 
 mod native_support;
+mod session_support;
 
 use autoplace::Model;
-use autoplace::generate::{Generate, Prompt, Session, Statistics};
-use autoplace::memory::FlashAttention;
-use autoplace::plan::{Context, Request};
+use autoplace::generate::{Generate, Prompt, Statistics};
 use native_support::demo_path;
 use proptest::prelude::*;
-
-const SYSTEM: &str =
-    "And the king said unto his servants, Go ye now unto the house of my father, and bring ";
+use session_support::{SYSTEM, greedy, request, to_the_end};
 
 fn load(n_ctx: u32, n_seq_max: u32, kv_unified: bool) -> Model {
-    let mut request = Request::new()
-        .n_seq_max(n_seq_max)
-        .context(Context::Tokens(n_ctx));
-    request.params.kv_unified = kv_unified;
-    // The CPU's fused attention has another rounding for 64 tokens and more than for fewer; the plain one has the same for any number.
-    request.params.flash_attn = FlashAttention::Off;
-    let builder = Model::builder(demo_path()).request(request).threads(1);
-    builder.load().unwrap()
+    session_support::load(&demo_path(), request(n_ctx, n_seq_max, kv_unified))
 }
 
 fn load_demo() -> Model {
     load(1024, 1, false)
 }
 
-fn greedy(model: &Model, prompt: impl Into<Prompt>) -> Generate {
-    model.generate(prompt).temperature(0.0).max_tokens(24)
-}
-
 fn told(generate: Generate) -> (String, Statistics) {
     generate.stream().unwrap().into_text().unwrap()
-}
-
-/// Runs a session to its end: texts and statistics in the order of their beginnings.
-fn run(session: &mut Session) -> Vec<(String, Statistics)> {
-    let mut texts = std::collections::BTreeMap::<_, (String, Statistics)>::new();
-    while !session.is_empty() {
-        for piece in session.step().unwrap() {
-            let text = texts.entry(piece.sequence).or_default();
-            text.0.push_str(&piece.text);
-            if let Some(end) = piece.end {
-                text.1 = end.statistics;
-            }
-        }
-    }
-    texts.into_values().collect()
 }
 
 #[test]
@@ -125,7 +96,7 @@ fn texts_of_one_session_share_what_they_begin_with() {
         for end in &ends[1..] {
             session.begin(generate(end)).unwrap();
         }
-        let texts = run(&mut session);
+        let texts = to_the_end(&mut session);
         first.push_str(&texts[0].0);
         assert_eq!(first, alone[0], "unified: {unified}");
         for ((text, statistics), alone) in texts[1..].iter().zip(&alone[1..]) {
@@ -149,7 +120,7 @@ fn conversations_keep_their_own_caches_while_there_are_sequences() {
             session
                 .begin(greedy(&model, text.as_str()).cache_prompt(true))
                 .unwrap();
-            let (answer, statistics) = run(&mut session).remove(0);
+            let (answer, statistics) = to_the_end(&mut session).remove(0);
             if turn > 0 {
                 let new = statistics.prompt_tokens - statistics.cached_tokens;
                 assert!(new < 16, "turn {turn}: {statistics:?}");
@@ -173,14 +144,14 @@ fn what_is_kept_makes_room_for_what_runs() {
                     .cache_prompt(true),
             )
             .unwrap();
-        run(&mut session);
+        to_the_end(&mut session);
     }
     let long = "In the beginning ".repeat(60);
     let (alone, _) = told(greedy(&load_demo(), long.clone()).max_tokens(100));
     session
         .begin(greedy(&model, long).max_tokens(100).cache_prompt(true))
         .unwrap();
-    assert_eq!(run(&mut session)[0].0, alone);
+    assert_eq!(to_the_end(&mut session)[0].0, alone);
 }
 
 #[test]

@@ -5,9 +5,10 @@
 mod native_support;
 
 use autoplace::Model;
-use autoplace::generate::{Error, Generate, Piece};
+use autoplace::generate::{Error, Generate, Piece, SequenceId};
 use autoplace::llama_sys::{self, Batch, Candidate, Candidates, Context, ContextParams, Token};
-use native_support::load_demo;
+use autoplace::plan::Request;
+use native_support::{demo_path, load_demo};
 
 const PROMPT: &str = "And the king said unto his servants,";
 
@@ -181,4 +182,49 @@ fn a_token_outside_the_vocabulary_ends_the_text_with_an_error() {
     }
     // Nothing is left behind.
     model.generate(PROMPT).max_tokens(2).text().unwrap();
+}
+
+#[test]
+fn a_text_whose_token_cannot_be_chosen_ends_and_the_others_miss_nothing() {
+    let request = Request::new().n_seq_max(3);
+    let builder = Model::builder(demo_path()).request(request).threads(1);
+    let model = builder.load().unwrap();
+    let fails_at = |nth: usize| {
+        let mut left = nth;
+        model.generate(PROMPT).sampler(move |candidates, so_far| {
+            left -= 1;
+            match left {
+                0 => -1,
+                _ => likeliest(candidates, so_far),
+            }
+        })
+    };
+    // The last token of the other comes with the failures, or after them.
+    for tokens in [5, 12] {
+        let mut session = model.session().unwrap();
+        let other = session.begin(model.generate(PROMPT).max_tokens(tokens));
+        let other = other.unwrap();
+        let failing = [5, 5].map(|nth| session.begin(fails_at(nth)).unwrap());
+        let mut failed: Vec<SequenceId> = Vec::new();
+        let mut told = Vec::new();
+        while !session.is_empty() {
+            let step = session.step().map(Iterator::collect::<Vec<_>>);
+            match step {
+                Ok(pieces) => told.extend(pieces),
+                Err(Error::Native(llama_sys::Error::InvalidParameter {
+                    name: "token", ..
+                })) => {
+                    failed.extend(session.failed());
+                }
+                Err(error) => panic!("{error}"),
+            }
+        }
+        failed.sort_unstable();
+        assert_eq!(failed, failing);
+        let count = |id| told.iter().filter(|piece| piece.sequence == id).count();
+        assert_eq!(count(other), tokens);
+        // What they had before is told.
+        assert_eq!(failing.map(count), [4, 4]);
+        assert_eq!(session.failed(), None);
+    }
 }

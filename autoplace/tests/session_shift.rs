@@ -329,9 +329,13 @@ fn a_worker_shifts_as_this_process_does_and_tells_of_a_full_context() {
             .into_text()
             .unwrap()
     };
-    let ((there, statistics), (here, _)) = (text(&worker), text(&here));
+    let ((there, statistics), (here, expected)) = (text(&worker), text(&here));
     assert_eq!(there, here);
     assert_eq!(statistics.generated_tokens, 400);
+    assert!(expected.discarded_tokens > 0);
+    assert_eq!(statistics.discarded_tokens, expected.discarded_tokens);
+    assert_eq!(statistics.shifted_tokens, expected.shifted_tokens);
+    assert_eq!(statistics.prompt_tokens, expected.prompt_tokens);
     let endless = greedy(&worker, SYSTEM).max_tokens(usize::MAX);
     let full = endless.when_full(WhenFull::Error).text();
     assert!(matches!(full, Err(Error::ContextFull { .. })), "{full:?}");

@@ -60,8 +60,9 @@ impl Drop for Context {
     }
 }
 
-/// Stops a decode that runs on another thread: for cancelling a long prompt.
-#[derive(Debug, Clone)]
+/// Stops a decode that runs on another thread: for cancelling a long prompt. By default, of no context: one can
+/// [follow](Context::follow_abort_handle) it.
+#[derive(Debug, Clone, Default)]
 pub struct AbortHandle(Arc<AtomicBool>);
 
 impl AbortHandle {
@@ -227,7 +228,8 @@ impl Context {
         AbortHandle(Arc::clone(&self.abort))
     }
 
-    /// Listens to this handle, of another context, instead of its own: for a context that takes the place of that one.
+    /// Listens to this handle instead of its own: to one of another context, whose place it takes, or to a new one, so that who still holds
+    /// the handle of an earlier use stops nothing of the next.
     pub fn follow_abort_handle(&mut self, handle: AbortHandle) {
         // SAFETY: the context lives and is borrowed mutably, so nothing is computed; the flag is kept alive below.
         unsafe {

@@ -2,7 +2,8 @@
 //!
 //! The first character of each such place is exchanged for a character of Unicode's private planes that occurs nowhere else, one for
 //! each different first character. A template treats that as it treats `<`: no letter, no space, one character. So what it cuts, pads, counts or
-//! indents stays as it would be, and what remains in the prompt is found again.
+//! indents stays as it would be, and what remains in the prompt is found again. So is the first character where a text ends within a token,
+//! whose rest another text may bring: whether it does is seen in the prompt.
 
 use std::collections::{BTreeSet, HashSet};
 
@@ -53,11 +54,19 @@ impl ControlTokens {
         self.lengths.iter().copied().find(is_token)
     }
 
-    /// The bytes at which control tokens begin, also within each other.
+    /// Whether a text is the beginning of a control token and not all of it.
+    fn is_cut_off(&self, text: &str) -> bool {
+        let longest = self.lengths.first().copied().unwrap_or(0);
+        !text.is_empty()
+            && text.len() < longest
+            && self.texts.iter().any(|token| token.starts_with(text))
+    }
+
+    /// The bytes at which control tokens begin, also within each other, and those that the text ends within.
     fn places<'a>(&'a self, text: &'a str) -> impl Iterator<Item = usize> + 'a {
         let begins = |(at, byte): &(usize, u8)| {
-            self.first_bytes.contains(byte)
-                && self.at(text.get(*at..).unwrap_or_default()).is_some()
+            let rest = text.get(*at..).unwrap_or_default();
+            self.first_bytes.contains(byte) && (self.at(rest).is_some() || self.is_cut_off(rest))
         };
         text.bytes().enumerate().filter(begins).map(|(at, _)| at)
     }
@@ -146,11 +155,11 @@ impl ControlTokens {
         let mut at = 0;
         for c in text.chars() {
             if let Some(first) = stand_ins.original(c) {
-                let rest = &original[at..];
-                let length = self.at(rest).unwrap_or(first.len_utf8());
+                // None where no other text has brought the rest, or the template has cut it.
+                let length = self.at(&original[at..]).unwrap_or(0);
                 end = end.max(at + length);
+                rendered.push(first, at < end);
                 at += first.len_utf8();
-                rendered.push(first, true);
             } else {
                 rendered.push(c, at < end);
                 at += c.len_utf8();

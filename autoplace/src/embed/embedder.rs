@@ -24,7 +24,7 @@ use crate::memory::Pooling;
 #[derive(Debug)]
 pub struct Embedder {
     model: Model,
-    /// `None` after a re-placement that failed.
+    /// `None` after a re-placement that failed, until one succeeds.
     context: Option<Context>,
     abort: AbortHandle,
     batch: Batch,
@@ -34,9 +34,12 @@ pub struct Embedder {
 }
 
 impl Embedder {
-    pub(super) fn new(model: Model, context: Context) -> Self {
+    pub(super) fn new(model: Model, mut context: Context) -> Self {
+        // Its own: who still holds one of an earlier embedder stops nothing of this one.
+        let abort = AbortHandle::default();
+        context.follow_abort_handle(abort.clone());
         Self {
-            abort: context.abort_handle(),
+            abort,
             model,
             context: Some(context),
             batch: Batch::default(),
@@ -71,7 +74,7 @@ impl Embedder {
     /// [`Error::TooLong`] and [`Error::Empty`] name the text. [`Error::Native`] where llama.cpp fails,
     /// [`Aborted`](llama_sys::Error::Aborted) included.
     pub fn embed<T: AsRef<str>>(&mut self, texts: &[T]) -> Result<Vec<Embedding>, Error> {
-        self.replace_if_asked();
+        self.prepare();
         let limit = self.limit()?;
         let vocab = self.context()?.model().vocab();
         let texts: Result<Vec<Text>, Error> = (0..)
@@ -96,11 +99,11 @@ impl Embedder {
         query: &str,
         documents: &[T],
     ) -> Result<Vec<f32>, Error> {
+        self.prepare();
         let pooling = self.pooling()?;
         if pooling != Pooling::Rank {
             return Err(Error::NotReranking { pooling });
         }
-        self.replace_if_asked();
         let limit = self.limit()?;
         let vocab = self.context()?.model().vocab();
         let format = Format::of(&vocab);
@@ -212,13 +215,17 @@ impl Embedder {
         Ok(embeddings)
     }
 
-    /// Carries out a re-placement that somebody asked for.
-    fn replace_if_asked(&mut self) {
-        let Some(replacement) = self.model.requested() else {
+    /// Carries out a re-placement that somebody asked for, and takes a context in place of one that is gone or works no more.
+    fn prepare(&mut self) {
+        let replacement = self.model.requested();
+        let is_usable = self.context.as_ref().is_some_and(Context::is_usable);
+        if replacement.is_none() && is_usable {
             return;
-        };
+        }
         self.give_back();
-        if let Err(error) = self.model.carry_out(&replacement) {
+        if let Some(replacement) = replacement
+            && let Err(error) = self.model.carry_out(&replacement)
+        {
             tracing::warn!("the model was not placed anew: {error}");
         }
         // Where nothing is loaded any more, or somebody else was faster, whatever is asked next says so.

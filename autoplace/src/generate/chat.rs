@@ -310,9 +310,9 @@ impl ChatStream<'_> {
         let reply = parser.finish();
         self.chat.known = self.prompt.take().and_then(|prompt| {
             let vocab = self.chat.model.native().ok()?.vocab();
-            prompt.and_then_said(&reply.raw, self.stream.tokens(), |token, bytes| {
-                vocab.append_piece(token, true, bytes).is_ok()
-            })
+            let append_piece =
+                |token, bytes: &mut Vec<u8>| vocab.append_piece(token, true, bytes).is_ok();
+            Some(prompt.and_then_said(&reply.raw, self.stream.tokens(), append_piece))
         });
         if !reply.raw.is_empty() {
             self.chat.messages.push(reply.clone().into_message());
@@ -322,20 +322,20 @@ impl ChatStream<'_> {
 }
 
 impl Known {
-    /// With what was generated after it; nothing where the tokens are not those of the text (a stop string was cut off).
+    /// With what was generated after it; without that where the tokens are not those of the text (a stop string was cut off).
     fn and_then_said(
         mut self,
         text: &str,
         tokens: &[Token],
         append_piece: impl Fn(Token, &mut Vec<u8>) -> bool,
-    ) -> Option<Self> {
+    ) -> Self {
         let mut bytes = Vec::with_capacity(text.len());
         let all = tokens.iter().all(|token| append_piece(*token, &mut bytes));
-        (all && bytes == text.as_bytes()).then(|| {
+        if all && bytes == text.as_bytes() {
             self.text.push_str(text);
             self.tokens.extend_from_slice(tokens);
-            self
-        })
+        }
+        self
     }
 }
 
@@ -365,5 +365,29 @@ impl Iterator for ChatStream<'_> {
 impl Drop for ChatStream<'_> {
     fn drop(&mut self) {
         self.end();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_cannot_be_matched_to_its_tokens_leaves_what_was_known_before() {
+        let known = || Known {
+            text: "a".into(),
+            tokens: vec![1],
+        };
+        let said = |text| {
+            known().and_then_said(text, &[2, 3], |token, bytes| {
+                bytes.extend(if token == 2 { "b" } else { "c " }.bytes());
+                true
+            })
+        };
+        let whole = said("bc ");
+        assert_eq!((&*whole.text, &*whole.tokens), ("abc ", &[1, 2, 3][..]));
+        // A stop string was cut off.
+        let cut = said("bc");
+        assert_eq!((&*cut.text, &*cut.tokens), ("a", &[1][..]));
     }
 }

@@ -202,6 +202,17 @@ pub enum Error {
 }
 
 impl Error {
+    /// Whether it is of one text's next token alone, while all that others are computed with is as it was.
+    pub(super) fn is_of_one_text(&self) -> bool {
+        use llama_sys::Error::{InvalidParameter, NoCandidates};
+        matches!(
+            self,
+            Self::NoTokenAllowed { .. }
+                | Self::NotAllowed { .. }
+                | Self::Native(InvalidParameter { name: "token", .. } | NoCandidates { .. })
+        )
+    }
+
     /// Of a text that has taken this.
     pub(super) fn full(statistics: &Statistics) -> Self {
         Self::ContextFull {

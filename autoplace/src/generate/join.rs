@@ -108,6 +108,7 @@ impl Session {
     /// Ends all texts, and keeps nothing of them: nobody knows what the context holds.
     pub(super) fn spoil(&mut self) {
         self.sequences.clear();
+        self.forget_failures();
         self.cache.spoil();
     }
 

@@ -5,13 +5,18 @@
 //! where they were after the last of them, and goes on. A token whose text had not arrived is chosen again by the same numbers, and
 //! so is the same.
 
+mod failure;
+mod message;
+
 use std::collections::VecDeque;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use llama_sys::Token;
-use serde::{Deserialize, Serialize};
+
+pub(crate) use failure::Failure;
+pub(crate) use message::{Generation, Piece, Reply, Request};
 
 use super::error::Error;
 use super::last_word::LastWord;
@@ -26,175 +31,6 @@ use crate::worker::{self, Sender, Worker};
 const AHEAD: usize = 64;
 
 const DOING: &str = "generating";
-
-/// What a worker is asked for, of a generation.
-#[derive(Debug, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub(crate) enum Request {
-    /// Check everything, and wait for tokens to be allowed.
-    Generate(Box<Generation>),
-    /// So many more tokens may be generated.
-    Allow { id: u64, tokens: usize },
-    /// Stop with an error.
-    Abort { id: u64 },
-}
-
-#[derive(Debug, Serialize, Deserialize)]
-pub(crate) struct Generation {
-    pub(crate) id: u64,
-    pub(crate) spec: Spec,
-    /// What an earlier worker has generated.
-    pub(crate) so_far: Vec<Token>,
-}
-
-/// What a worker answers.
-#[derive(Debug, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub(crate) enum Reply {
-    Accepted { seed: Option<u32> },
-    Piece(Piece),
-    Done { last: Piece, reason: FinishReason },
-    Failed(Failure),
-}
-
-/// Some text, and the tokens since the last one.
-#[derive(Debug, Serialize, Deserialize)]
-pub(crate) struct Piece {
-    pub(crate) text: String,
-    pub(crate) tokens: Vec<Token>,
-    /// Of the whole generation, so far.
-    pub(crate) nanoseconds: u64,
-    /// With the first.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
-    pub(crate) prompt: Option<Box<Statistics>>,
-}
-
-/// An error on its way from a worker.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub(crate) enum Failure {
-    Busy,
-    EmptyPrompt,
-    PromptTooLong {
-        tokens: usize,
-        context: usize,
-    },
-    NotGenerative {
-        architecture: String,
-    },
-    EmptyStop,
-    NothingToShift {
-        keep: usize,
-        context: usize,
-    },
-    ChoicesLost {
-        choices: usize,
-    },
-    NotOneToken {
-        text: String,
-        tokens: usize,
-    },
-    TooManyLogprobs {
-        asked: usize,
-        most: usize,
-    },
-    Constraint {
-        constraint: String,
-        reason: String,
-    },
-    NoTokenAllowed {
-        constraint: String,
-        tokens: usize,
-        reason: String,
-    },
-    Incomplete {
-        limit: FinishReason,
-    },
-    Load(load::Failure),
-}
-
-impl From<&Error> for Failure {
-    fn from(error: &Error) -> Self {
-        match error {
-            Error::Busy => Self::Busy,
-            Error::EmptyPrompt => Self::EmptyPrompt,
-            Error::PromptTooLong { tokens, context } => Self::PromptTooLong {
-                tokens: *tokens,
-                context: *context,
-            },
-            Error::NotGenerative { architecture } => Self::NotGenerative {
-                architecture: architecture.clone(),
-            },
-            Error::EmptyStop => Self::EmptyStop,
-            Error::NothingToShift { keep, context } => Self::NothingToShift {
-                keep: *keep,
-                context: *context,
-            },
-            Error::ChoicesLost { choices } => Self::ChoicesLost { choices: *choices },
-            Error::NotOneToken { text, tokens } => Self::NotOneToken {
-                text: text.clone(),
-                tokens: *tokens,
-            },
-            Error::TooManyLogprobs { asked, most } => Self::TooManyLogprobs {
-                asked: *asked,
-                most: *most,
-            },
-            Error::Constraint { constraint, reason } => Self::Constraint {
-                constraint: constraint.clone(),
-                reason: reason.clone(),
-            },
-            Error::NoTokenAllowed {
-                constraint,
-                tokens,
-                reason,
-            } => Self::NoTokenAllowed {
-                constraint: constraint.clone(),
-                tokens: *tokens,
-                reason: reason.clone(),
-            },
-            Error::Incomplete { limit, .. } => Self::Incomplete { limit: *limit },
-            Error::Native(error) => Self::Load(error.into()),
-            Error::Load(error) => Self::Load((&**error).into()),
-            Error::Worker(error) => Self::Load((&load::Error::from(error.clone())).into()),
-            // Those of sessions, which a worker has none of.
-            error => Self::Load(load::Failure::Other {
-                kind: "Generate".to_owned(),
-                message: error.to_string(),
-            }),
-        }
-    }
-}
-
-impl From<Failure> for Error {
-    fn from(failure: Failure) -> Self {
-        match failure {
-            Failure::Busy => Self::Busy,
-            Failure::EmptyPrompt => Self::EmptyPrompt,
-            Failure::PromptTooLong { tokens, context } => Self::PromptTooLong { tokens, context },
-            Failure::NotGenerative { architecture } => Self::NotGenerative { architecture },
-            Failure::EmptyStop => Self::EmptyStop,
-            Failure::NothingToShift { keep, context } => Self::NothingToShift { keep, context },
-            Failure::ChoicesLost { choices } => Self::ChoicesLost { choices },
-            Failure::NotOneToken { text, tokens } => Self::NotOneToken { text, tokens },
-            Failure::TooManyLogprobs { asked, most } => Self::TooManyLogprobs { asked, most },
-            Failure::Constraint { constraint, reason } => Self::Constraint { constraint, reason },
-            Failure::NoTokenAllowed {
-                constraint,
-                tokens,
-                reason,
-            } => Self::NoTokenAllowed {
-                constraint,
-                tokens,
-                reason,
-            },
-            Failure::Incomplete { limit } => Self::Incomplete {
-                limit,
-                text: String::new(),
-            },
-            Failure::Load(failure) => load::Error::from(failure).into(),
-        }
-    }
-}
 
 /// Stops a generation in whichever worker it is.
 pub(crate) struct Abort {
@@ -379,10 +215,16 @@ impl RemoteStream {
     fn take(&mut self, piece: Piece, end: Option<FinishReason>) {
         self.tokens.extend(&piece.tokens);
         let statistics = &mut self.statistics;
-        if let (Some(first), None) = (piece.prompt, statistics.first_token_latency) {
-            let seed = statistics.seed;
-            *statistics = *first;
-            statistics.seed = seed;
+        if let Some(told) = piece.statistics {
+            let before = std::mem::replace(statistics, *told);
+            statistics.seed = before.seed;
+            if before.first_token_latency.is_some() {
+                // Another worker computes the prompt again. What guesses and shifts came to is that of the last one.
+                statistics.prompt_tokens = before.prompt_tokens;
+                statistics.cached_tokens = before.cached_tokens;
+                statistics.prompt_time = before.prompt_time;
+                statistics.first_token_latency = before.first_token_latency;
+            }
         }
         statistics.generated_tokens = self.tokens.len();
         let taken = self.earlier.saturating_add(piece.nanoseconds);
@@ -391,19 +233,21 @@ impl RemoteStream {
             text.push_str(&piece.text);
         }
         let statistics = *statistics;
-        let of = |token, text| session::Piece {
+        let mut logprobs = piece.logprobs.into_iter();
+        let mut of = |token: Option<Token>, text| session::Piece {
             sequence: SequenceId(0),
             token,
             text,
-            logprobs: None,
+            logprobs: token.and_then(|_| logprobs.next()),
             end: None,
         };
         let (last, others) = match piece.tokens.split_last() {
             Some((last, others)) => (Some(*last), others),
             None => (None, [].as_slice()),
         };
-        let others = others.iter().map(|token| of(Some(*token), String::new()));
-        self.pending.extend(others);
+        for token in others {
+            self.pending.push_back(of(Some(*token), String::new()));
+        }
         let end = end.map(|reason| End {
             reason,
             statistics,

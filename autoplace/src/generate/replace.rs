@@ -200,11 +200,12 @@ impl Session {
 
     /// Goes on with a new context: or gives it back, and keeps everything for another attempt.
     fn resume(&mut self, mut context: Context) -> Result<Resumed, Error> {
-        match self.put_back(&mut context) {
-            Ok(resumed) => {
+        let put_back = self.put_back(&mut context);
+        let draft = put_back.and_then(|resumed| Ok((resumed, self.model.slot().take_draft()?)));
+        match draft {
+            Ok((resumed, draft)) => {
                 self.drop_saved();
                 self.cache.emptied();
-                let draft = self.model.slot().take_draft()?;
                 self.draft = draft.map(|it| DraftModel::new(it, self.abort.clone()));
                 self.lent = Some(Lent::new(context, &self.model.placement().context));
                 Ok(resumed)
@@ -234,14 +235,16 @@ impl Session {
             }
         }
         let restored = self.sequences.iter().all(|it| it.restore(context));
+        let mut again = false;
         if !restored {
             context.kv_clear()?;
+            again = self.sequences.iter().any(|it| it.computed > 0);
             for sequence in &mut self.sequences {
                 sequence.compute_again();
             }
         }
         // What an earlier re-placement left to be computed again still is.
-        let again = self.sequences.iter().any(Sequence::is_computed_again);
+        again |= self.sequences.iter().any(Sequence::is_computed_again);
         Ok(if again {
             Resumed::Recomputed
         } else {

@@ -1,18 +1,20 @@
-//! One text in the making: its tokens, how the next one is chosen, and the text that comes of them.
+//! One text in the making: its tokens, what of them is computed, and what the next one is chosen by.
+
+mod next_token;
 
 use std::time::Duration;
 
 use llama_sys::{Batch, Context, Model, SeqId, State, Token, Vocab};
 
 use super::cache::can_go_back;
-use super::choose::{Choice, Chooser, Choosing};
+use super::choose::{Chooser, Choosing};
 use super::constraint::Matcher;
 use super::error::Error;
-use super::session::{End, FinishReason, Piece, SequenceId};
+use super::session::SequenceId;
 use super::shift::Shifting;
 use super::speculative::{DraftModel, DraftsOff, Speculator};
 use super::stats::Statistics;
-use super::text::{Released, TextAssembler};
+use super::text::TextAssembler;
 use super::{Limits, Spec};
 use crate::load::Scales;
 
@@ -296,17 +298,6 @@ impl Sequence {
         }
     }
 
-    /// Whether it ends before anything is computed.
-    pub(super) fn end_at_once(&mut self) -> Option<Piece> {
-        (self.limits.max_tokens == 0).then(|| Piece {
-            sequence: self.id,
-            token: None,
-            logprobs: None,
-            text: String::new(),
-            end: Some(self.end(FinishReason::MaxTokens)),
-        })
-    }
-
     /// Tokens that can be computed together next: what is left of a prompt, or the one that was chosen. None while it is paused.
     pub(super) fn wanted(&self) -> usize {
         if self.is_paused {
@@ -390,29 +381,6 @@ impl Sequence {
         }
     }
 
-    /// Chooses the next token, if the batch was computed so far and it is not one of those that an earlier process has chosen.
-    pub(super) fn choose(&mut self, context: &mut Context) -> Result<Option<Choice>, Error> {
-        let Some(output) = self.output else {
-            return Ok(None);
-        };
-        let again = self.tokens.get(self.chosen).copied();
-        self.chosen += 1;
-        if let Some(token) = again {
-            let mask = mask_of(&mut self.matcher)?;
-            self.chooser.choose_again(context, output, mask, token)?;
-            if let Some(matcher) = &mut self.matcher {
-                matcher.accept(token)?;
-            }
-            return Ok(None);
-        }
-        // Computed while the device still computes the logits.
-        let mask = mask_of(&mut self.matcher)?;
-        let choice = self
-            .chooser
-            .choose_masked(context, output, &self.tokens, mask)?;
-        Ok(Some(choice))
-    }
-
     /// Whether the token that was chosen is the one that was guessed: then the next one can be chosen from what the batch has computed.
     pub(super) fn accepts(&mut self, token: Token) -> bool {
         let Some(speculator) = &mut self.speculator else {
@@ -428,7 +396,8 @@ impl Sequence {
         is_guessed
     }
 
-    /// Has the context forget what was guessed wrongly.
+    /// Has the context forget what was guessed wrongly. Doing it again, as after a shift before which it was done, changes nothing: the
+    /// memory ends where the text is computed to.
     pub(super) fn forget_draft(&mut self, context: &mut Context) -> Result<(), Error> {
         let Some(speculator) = &self.speculator else {
             return Ok(());
@@ -453,85 +422,4 @@ impl Sequence {
             speculator.took(took, tokens);
         }
     }
-
-    /// Takes the token that was chosen, so long after its batch was computed, and makes text of it. `full`: there is no place for the
-    /// token to be computed.
-    pub(super) fn take(
-        &mut self,
-        choice: Choice,
-        took: Duration,
-        vocab: &Vocab,
-        full: bool,
-    ) -> Result<Piece, Error> {
-        let statistics = &mut self.statistics;
-        if statistics.first_token_latency.is_none() {
-            statistics.prompt_tokens = self.prompt;
-            statistics.first_token_latency = Some(statistics.prompt_time + took);
-        } else {
-            statistics.generation_time += took;
-        }
-        let Choice { token, logprobs } = choice;
-        let mut piece = Piece {
-            sequence: self.id,
-            token: Some(token),
-            logprobs,
-            text: String::new(),
-            end: None,
-        };
-        if vocab.is_eog(token) {
-            self.finish(&mut piece, FinishReason::EndOfGeneration);
-            return Ok(piece);
-        }
-        self.tokens.push(token);
-        self.statistics.generated_tokens += 1;
-        vocab.append_piece(token, self.limits.special, self.text.buffer())?;
-        if let Some(matcher) = &mut self.matcher {
-            matcher.accept(token)?;
-        }
-        match self.text.release() {
-            Released::Text(text) => piece.text = text,
-            Released::Stopped(text) => {
-                piece.text = text;
-                piece.end = Some(self.end(FinishReason::StopString));
-                return Ok(piece);
-            }
-        }
-        if self.matcher.as_ref().is_some_and(Matcher::is_complete) {
-            self.finish(&mut piece, FinishReason::EndOfGeneration);
-        } else if self.statistics.generated_tokens >= self.limits.max_tokens {
-            self.finish(&mut piece, FinishReason::MaxTokens);
-        } else if full {
-            self.finish(&mut piece, FinishReason::ContextFull);
-        }
-        Ok(piece)
-    }
-
-    /// Ends a piece with the text that was held back.
-    pub(super) fn finish(&mut self, piece: &mut Piece, reason: FinishReason) {
-        let (reason, rest) = match self.text.finish() {
-            Released::Text(rest) => (reason, rest),
-            Released::Stopped(rest) => (FinishReason::StopString, rest),
-        };
-        piece.text.push_str(&rest);
-        piece.end = Some(self.end(reason));
-    }
-
-    fn end(&mut self, reason: FinishReason) -> End {
-        let meets_constraint = match &mut self.matcher {
-            None => true,
-            // What it holds of the text that a stop string has cut off cannot be taken back.
-            Some(_) if reason == FinishReason::StopString => false,
-            Some(matcher) => matcher.may_end(),
-        };
-        End {
-            reason,
-            meets_constraint,
-            statistics: self.statistics,
-        }
-    }
-}
-
-/// The tokens that a constraint allows next, if there is one.
-fn mask_of(matcher: &mut Option<Matcher>) -> Result<Option<&[u32]>, Error> {
-    matcher.as_mut().map(Matcher::mask).transpose()
 }

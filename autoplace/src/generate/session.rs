@@ -124,6 +124,12 @@ pub struct Session {
     batch: Batch,
     asking: Vec<Asking>,
     pieces: Vec<Piece>,
+    /// Texts that a step has ended with an error, which is not told yet.
+    failed: Vec<(SequenceId, Error)>,
+    /// The one whose error was told last.
+    last_failed: Option<SequenceId>,
+    /// The pieces are those of a step that told of an error first.
+    is_owed: bool,
     turns: Turns,
     begun: u64,
     pub(super) steps: u64,
@@ -201,18 +207,26 @@ impl Model {
             return Err(not_generative());
         }
         drop(native);
-        let (context, contents) = self.slot().take()?.ok_or(Error::Busy)?;
+        let slot = self.slot();
+        let (mut context, contents) = slot.take()?.ok_or(Error::Busy)?;
         if !context.has_memory() {
-            self.slot().give_back(context, contents);
+            slot.give_back(context, contents);
             return Err(not_generative());
         }
+        let draft = match slot.take_draft() {
+            Ok(draft) => draft,
+            Err(error) => {
+                slot.give_back(context, contents);
+                return Err(error.into());
+            }
+        };
+        // A session's own: who still holds one of an earlier session stops nothing of this one.
+        let abort = AbortHandle::default();
+        context.follow_abort_handle(abort.clone());
         Ok(Session {
             model: self.clone(),
-            draft: self
-                .slot()
-                .take_draft()?
-                .map(|it| DraftModel::new(it, context.abort_handle())),
-            abort: context.abort_handle(),
+            draft: draft.map(|it| DraftModel::new(it, abort.clone())),
+            abort,
             lent: Some(Lent::new(context, &self.placement().context)),
             sequences: Vec::new(),
             cache: Cache::of(contents),
@@ -221,6 +235,9 @@ impl Model {
             batch: Batch::default(),
             asking: Vec::new(),
             pieces: Vec::new(),
+            failed: Vec::new(),
+            last_failed: None,
+            is_owed: false,
             turns: Turns::default(),
             begun: 0,
             steps: 0,
@@ -280,7 +297,12 @@ impl Session {
     ///
     /// Whatever llama.cpp fails on, [`llama_sys::Error::Aborted`] included: all texts have ended then. After a re-placement that failed,
     /// [`Error::Load`]: no text has ended, and after one that succeeds they go on.
+    ///
+    /// Where the next token of one text cannot be chosen ([`Error::NoTokenAllowed`], [`Error::NotAllowed`], a token of an
+    /// [own sampler](Generate::sampler) that is none), that text has ended and no other: [`failed`](Self::failed) says which. What the step
+    /// gives to the others comes with the next one.
     pub fn step(&mut self) -> Result<std::vec::Drain<'_, Piece>, Error> {
+        self.last_failed = None;
         if let Some(replacement) = self.model.requested() {
             self.carry_out(replacement)?;
         }
@@ -289,6 +311,19 @@ impl Session {
 
     /// The same, with the model where it is.
     pub(super) fn step_here(&mut self) -> Result<std::vec::Drain<'_, Piece>, Error> {
+        self.last_failed = None;
+        if !std::mem::take(&mut self.is_owed) {
+            self.compute()?;
+        }
+        if let Some((sequence, error)) = self.failed.pop() {
+            self.last_failed = Some(sequence);
+            self.is_owed = true;
+            return Err(error);
+        }
+        Ok(self.pieces.drain(..))
+    }
+
+    fn compute(&mut self) -> Result<(), Error> {
         self.pieces.clear();
         self.steps = self.steps.wrapping_add(1);
         if !self.sequences.is_empty() {
@@ -302,6 +337,7 @@ impl Session {
                 batch: &mut self.batch,
                 asking: &mut self.asking,
                 pieces: &mut self.pieces,
+                failed: &mut self.failed,
                 turns: &mut self.turns,
                 slot: self.model.slot(),
                 pulse: self.model.pulse(),
@@ -312,7 +348,19 @@ impl Session {
                 return Err(error);
             }
         }
-        Ok(self.pieces.drain(..))
+        Ok(())
+    }
+
+    /// Says nothing more of single texts: all have ended.
+    pub(super) fn forget_failures(&mut self) {
+        self.pieces.clear();
+        self.failed.clear();
+        self.is_owed = false;
+    }
+
+    /// The text that the last error of [`step`](Self::step) has ended, where it has ended one and no other.
+    pub fn failed(&self) -> Option<SequenceId> {
+        self.last_failed
     }
 
     /// Ends a text. Returns what it took, or `None` if it had ended.
@@ -355,9 +403,9 @@ impl Session {
         self.sequences.len()
     }
 
-    /// Whether no text runs.
+    /// Whether no text runs, and all that the last step gave was told.
     pub fn is_empty(&self) -> bool {
-        self.sequences.is_empty()
+        self.sequences.is_empty() && (self.pieces.is_empty() || !self.is_owed)
     }
 
     /// Texts that can run at once.
@@ -365,7 +413,8 @@ impl Session {
         self.room().sequences
     }
 
-    /// Stops a step that another thread is waiting for, which then returns an error. It stays good when the model is placed anew.
+    /// Stops a step that another thread is waiting for, which then returns an error. It stays good when the model is placed anew, and stops
+    /// nothing any more when the session has ended.
     pub fn abort_handle(&self) -> AbortHandle {
         self.abort.clone()
     }

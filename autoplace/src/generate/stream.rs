@@ -6,6 +6,7 @@ use llama_sys::{AbortHandle, Token};
 
 use super::error::Error;
 use super::last_word::LastWord;
+use super::logprobs::TokenLogprobs;
 use super::replace::Replaced;
 use super::session::{FinishReason, Piece, Session};
 use super::stats::Statistics;
@@ -114,6 +115,25 @@ impl LocalStream {
         None
     }
 
+    /// The next text, and how likely the tokens up to it were, if that was asked for.
+    pub(crate) fn next_with(
+        &mut self,
+        mut hear: impl FnMut(TokenLogprobs),
+    ) -> Option<Result<String, Error>> {
+        while let Some(piece) = self.next_piece() {
+            match piece {
+                Ok(piece) => {
+                    piece.logprobs.map(&mut hear);
+                    if !piece.text.is_empty() {
+                        return Some(Ok(piece.text));
+                    }
+                }
+                Err(error) => return Some(Err(error)),
+            }
+        }
+        self.last_word.take().map(Err)
+    }
+
     /// Takes note of a piece.
     fn take(&mut self, piece: &Piece) {
         self.statistics = match piece.end {
@@ -125,8 +145,9 @@ impl LocalStream {
             None => (self.session.statistics(piece.sequence)).unwrap_or(self.statistics),
         };
         self.last_word.hear(piece);
-        // A token that ends the generation is not one of the text.
-        if self.finished != Some(FinishReason::EndOfGeneration) {
+        // A token that ends the generation is not one of the text; one that makes it what its constraint has it be is.
+        let told = self.tokens.len();
+        if (piece.end).is_none_or(|end| end.statistics.generated_tokens > told) {
             self.tokens.extend(piece.token);
         }
         self.statistics.generated_tokens = self.tokens.len();
@@ -137,12 +158,6 @@ impl Iterator for LocalStream {
     type Item = Result<String, Error>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        while let Some(piece) = self.next_piece() {
-            match piece {
-                Ok(piece) if piece.text.is_empty() => {}
-                piece => return Some(piece.map(|piece| piece.text)),
-            }
-        }
-        self.last_word.take().map(Err)
+        self.next_with(|_| {})
     }
 }

@@ -43,8 +43,8 @@ enum Aborting {
 }
 
 impl AbortHandle {
-    /// Makes the current computation, or the next one, return [`llama_sys::Error::Aborted`]. Works while the CPU computes; a GPU
-    /// finishes its part of the graph first.
+    /// Makes the current computation of the generation, or its next one, return [`llama_sys::Error::Aborted`]; nothing once it has ended.
+    /// Works while the CPU computes; a GPU finishes its part of the graph first.
     pub fn abort(&self) {
         match &self.0 {
             Aborting::Local(handle) => handle.abort(),
@@ -162,10 +162,7 @@ impl TokenStream {
     ///
     /// The first error of the iterator.
     pub fn into_text(mut self) -> Result<(String, Statistics), Error> {
-        let mut text = String::new();
-        for piece in &mut self {
-            text.push_str(&piece?);
-        }
+        let text = self.by_ref().collect::<Result<String, Error>>()?;
         Ok((text, self.statistics()))
     }
 }

@@ -8,7 +8,7 @@ use super::cache::Cache;
 use super::error::Error;
 use super::fork::{part_after, shared, take_out};
 use super::sequence::Sequence;
-use super::session::{FinishReason, Lent, Piece, Room};
+use super::session::{FinishReason, Lent, Piece, Room, SequenceId};
 use super::share::{Asking, share};
 use super::speculative::{self, DraftModel};
 use super::turns::Turns;
@@ -48,6 +48,8 @@ pub(super) struct Turn<'a> {
     pub(super) batch: &'a mut Batch,
     pub(super) asking: &'a mut Vec<Asking>,
     pub(super) pieces: &'a mut Vec<Piece>,
+    /// Texts for which no token could be chosen.
+    pub(super) failed: &'a mut Vec<(SequenceId, Error)>,
     pub(super) turns: &'a mut Turns,
     pub(super) slot: &'a ContextSlot,
     pub(super) pulse: &'a Pulse,
@@ -171,7 +173,12 @@ impl Turn<'_> {
                 continue;
             }
             sequence.computed(computed);
-            self.choose_of(at, room, &mut used, begun, computed)?;
+            match self.choose_of(at, room, &mut used, begun, computed) {
+                Err(error) if error.is_of_one_text() => {
+                    self.failed.push((self.sequences[at].id, error));
+                }
+                chosen => chosen?,
+            }
             self.sequences[at].forget_draft(&mut self.lent.context)?;
         }
         Ok(())
@@ -253,14 +260,13 @@ impl Turn<'_> {
 
     /// Takes the texts that have ended out of the session. What the context holds of them stays.
     fn let_ended_go(&mut self) -> Result<(), Error> {
-        let pieces = &*self.pieces;
-        if pieces.iter().all(|piece| piece.end.is_none()) {
+        let ended = self.pieces.iter().filter(|piece| piece.end.is_some());
+        let ended = ended.map(|piece| piece.sequence);
+        let ended = ended.chain(self.failed.iter().map(|failed| failed.0));
+        if ended.clone().next().is_none() {
             return Ok(());
         }
-        let has_ended = |sequence: &Sequence| {
-            let mut of_it = pieces.iter().filter(|piece| piece.sequence == sequence.id);
-            of_it.any(|piece| piece.end.is_some())
-        };
+        let has_ended = |sequence: &Sequence| ended.clone().any(|id| id == sequence.id);
         while let Some(at) = self.sequences.iter().position(has_ended) {
             let ended = take_out(self.sequences, at);
             ended.leave(self.cache, &mut self.lent.context)?;

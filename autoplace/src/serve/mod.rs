@@ -226,23 +226,29 @@ fn generate(
             let aborted = generate::Error::from(llama_sys::Error::Aborted);
             return sender.send(&Reply::Failed(Failure::from(&aborted)));
         }
-        let text = match stream.next() {
+        let mut logprobs = Vec::new();
+        let text = match stream.next_with(|it| logprobs.push(it)) {
             Some(Ok(text)) => text,
             Some(Err(error)) => return sender.send(&Reply::Failed(Failure::from(&error))),
             None => String::new(),
         };
         let statistics = stream.statistics();
         let tokens = stream.tokens();
+        let is_first = told == earlier;
+        let end = stream.finish_reason();
+        let end = end.filter(|_| !stream.is_incomplete());
+        let tokens_of_it = tokens.get(told..).unwrap_or_default().to_owned();
+        // Of a token that ends the generation nothing is told.
+        logprobs.truncate(tokens_of_it.len());
         let piece = Piece {
             text,
-            tokens: tokens.get(told..).unwrap_or_default().to_owned(),
+            tokens: tokens_of_it,
+            logprobs,
             nanoseconds: generate::remote::nanoseconds(&statistics),
-            prompt: (told == earlier).then(|| Box::new(statistics)),
+            statistics: (is_first || end.is_some()).then(|| Box::new(statistics)),
         };
         told = tokens.len();
-        if let Some(reason) = stream.finish_reason()
-            && !stream.is_incomplete()
-        {
+        if let Some(reason) = end {
             return sender.send(&Reply::Done {
                 last: piece,
                 reason,

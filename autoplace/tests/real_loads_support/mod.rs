@@ -325,3 +325,16 @@ impl Bytes {
         Self(rows.map(|(name, bytes)| (name.clone(), bytes)).collect())
     }
 }
+
+/// Fails with the first of what went wrong in so many loads, if anything did.
+#[track_caller]
+pub(crate) fn none_failed(failures: &[String], cases: usize) {
+    println!("{cases} loads");
+    let shown: Vec<_> = failures.iter().take(12).map(String::as_str).collect();
+    assert!(
+        failures.is_empty(),
+        "{} of {cases} loads are not what was probed:\n{}",
+        failures.len(),
+        shown.join("\n")
+    );
+}

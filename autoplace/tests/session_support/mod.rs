@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use autoplace::Model;
-use autoplace::generate::{End, Generate, Prompt, SequenceId, Session};
+use autoplace::generate::{End, Generate, Prompt, SequenceId, Session, Statistics};
 use autoplace::llama_sys::{
     self, Batch, Context, ContextParams, FlashAttention, Position, Sampler, Token,
 };
@@ -79,6 +79,15 @@ impl Texts {
     pub(crate) fn of(&mut self, sequence: SequenceId) -> &mut Told {
         self.0.entry(sequence).or_default()
     }
+}
+
+/// Runs a session to its end: texts and statistics in the order of their beginnings.
+pub(crate) fn to_the_end(session: &mut Session) -> Vec<(String, Statistics)> {
+    let mut texts = Texts::default();
+    texts.run(session);
+    let told = texts.0.into_values();
+    let end = |told: Told| (told.text, told.end.unwrap().statistics);
+    told.map(end).collect()
 }
 
 /// All of one text.

@@ -10,7 +10,7 @@ use super::fault::failed;
 use super::functions::printf;
 use super::json::Dumps;
 use super::markup::{escaped, like};
-use super::meter::{Meter, is_dict};
+use super::meter::{BYTES_PER_VALUE, Meter, is_dict};
 use super::operators::whole_of;
 use super::printing::text_of;
 use super::sequences::{check_iterable, collected};
@@ -85,21 +85,25 @@ pub(super) fn add(environment: &mut Environment<'_>, meter: &Arc<Meter>) {
             indent(&of, text, &with, first, blank.unwrap_or(false))
         },
     );
+    let of = Arc::clone(meter);
     environment.add_filter(
         "batch",
-        |state: &State, value: Value, count: usize, fill: Option<Value>| {
-            batch(state, value, narrow(count)?, fill)
+        move |state: &State, value: Value, count: usize, fill: Option<Value>| {
+            batch(state, value, counted(&of, count)?, fill)
         },
     );
+    let of = Arc::clone(meter);
     environment.add_filter(
         "slice",
-        |state: &State, value: Value, count: usize, fill: Option<Value>| {
-            slice(state, value, narrow(count)?, fill)
+        move |state: &State, value: Value, count: usize, fill: Option<Value>| {
+            slice(state, value, counted(&of, count)?, fill)
         },
     );
     let of = Arc::clone(meter);
     environment.add_filter("center", move |text: &Value, width: Option<i64>| {
-        Ok::<_, Error>(center(&text_of(&of, text)?, wide(width.unwrap_or(80))?))
+        let (text, width) = (text_of(&of, text)?, wide(width.unwrap_or(80))?);
+        of.makes(width)?;
+        Ok::<_, Error>(center(&text, width))
     });
     let of = Arc::clone(meter);
     environment.add_filter("list", move |value: &Value| match value.kind() {
@@ -174,8 +178,11 @@ fn wide(width: i64) -> Result<usize, Error> {
         .ok_or_else(|| failed(format!("a width of {width}, over {MOST_WIDE}")))
 }
 
-fn narrow(count: usize) -> Result<usize, Error> {
-    wide(i64::try_from(count).unwrap_or(i64::MAX))
+/// A list of so many is made. Counted at once: `map` does it for every item before anything is counted.
+fn counted(meter: &Meter, count: usize) -> Result<usize, Error> {
+    let count = wide(i64::try_from(count).unwrap_or(i64::MAX))?;
+    meter.makes(count.saturating_mul(BYTES_PER_VALUE))?;
+    Ok(count)
 }
 
 fn join(

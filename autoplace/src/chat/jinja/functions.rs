@@ -170,7 +170,9 @@ pub(super) fn printf(meter: &Meter, text: &str, arguments: &[Value]) -> Result<S
             "not all arguments converted during string formatting",
         ));
     }
-    format(FormatStyle::Printf, text, arguments)
+    let made = format(FormatStyle::Printf, text, arguments)?;
+    meter.makes(made.len())?;
+    Ok(made)
 }
 
 /// How many values a `printf` format has a place for.
@@ -216,5 +218,5 @@ const MOST_WIDE: usize = 9999;
 /// Bytes of a printed value per step that it takes to read it: names, quotes, escapes.
 const BYTES_PER_STEP: usize = 512;
 
-/// What a format may make without being counted.
+/// What a format may make without being counted before.
 const MOST_BYTES_FOR_NOTHING: usize = 1 << 20;

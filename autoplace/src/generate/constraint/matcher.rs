@@ -167,28 +167,6 @@ impl Matcher {
         }
     }
 
-    /// How many of these tokens, from the first on, the text can go on with: for a draft. It stays where it is.
-    #[cfg_attr(
-        not(test),
-        expect(dead_code, reason = "for drafts, which are not checked yet")
-    )]
-    pub(in crate::generate) fn validate_tokens(&mut self, tokens: &[Token]) -> usize {
-        let text = tokens
-            .iter()
-            .take_while(|token| self.vocabulary.is_text(**token));
-        match &mut self.rules {
-            Rules::Guidance(rules) => {
-                let ids: Vec<u32> = text.map(|token| *token as u32).collect();
-                rules.validate_tokens(&ids).unwrap_or(0)
-            }
-            Rules::Gbnf(so_far) => {
-                let mut ahead = so_far.clone();
-                text.take_while(|token| ahead.accept(self.vocabulary.bytes(**token)))
-                    .count()
-            }
-        }
-    }
-
     /// Goes on with the model as it is loaded now.
     pub(in crate::generate) fn take_up(&mut self, vocab: &Vocab) {
         self.vocabulary.tokenize_by(vocab);

@@ -24,26 +24,6 @@ fn kinds() -> [Constraint; 2] {
 }
 
 #[test]
-fn as_much_of_a_draft_is_valid_as_the_text_can_go_on_with() {
-    let vocab = vocab();
-    let right = vocab.tokenize("the king said said", false, false).unwrap();
-    let wrong = vocab.tokenize("the king spoke", false, false).unwrap();
-    for constraint in kinds() {
-        let mut matcher = matcher(&constraint, &vocab);
-        assert_eq!(matcher.validate_tokens(&right), right.len());
-        let valid = matcher.validate_tokens(&wrong);
-        assert!((1..wrong.len()).contains(&valid), "{valid}");
-        let eog = vocab.eos().unwrap();
-        assert_eq!(matcher.validate_tokens(&[right[0], eog, right[1]]), 1);
-        // It is where it was.
-        for &token in &right {
-            matcher.accept(token).unwrap();
-        }
-        assert!(matcher.may_end());
-    }
-}
-
-#[test]
 fn copies_go_on_apart() {
     let vocab = vocab();
     let tokens = vocab.tokenize("the king said", false, false).unwrap();
@@ -54,8 +34,10 @@ fn copies_go_on_apart() {
             one.accept(token).unwrap();
         }
         assert!(one.may_end() && !other.may_end());
-        other.accept(tokens[0]).unwrap();
-        assert_eq!(other.validate_tokens(&tokens[1..]), tokens.len() - 1);
+        for &token in &tokens {
+            other.accept(token).unwrap();
+        }
+        assert!(other.may_end());
     }
 }
 

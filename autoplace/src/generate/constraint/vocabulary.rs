@@ -111,11 +111,6 @@ impl Vocabulary {
         has(&self.tokens.ends, token)
     }
 
-    /// Whether a token is text.
-    pub(super) fn is_text(&self, token: Token) -> bool {
-        has(&self.tokens.allowed, token) && !self.is_end(token)
-    }
-
     /// The bytes of a token; none for one that is not text.
     pub(super) fn bytes(&self, token: Token) -> &[u8] {
         self.tokens.bytes(token)

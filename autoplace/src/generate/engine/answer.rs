@@ -68,10 +68,7 @@ impl Answer {
     ///
     /// The first error of the iterator.
     pub fn into_text(mut self) -> Result<(String, Statistics), Error> {
-        let mut text = String::new();
-        for piece in &mut self {
-            text.push_str(&piece?);
-        }
+        let text = self.by_ref().collect::<Result<String, Error>>()?;
         Ok((text, self.statistics))
     }
 

@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, PoisonError};
 use std::thread;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use llama_sys::Token;
 
@@ -11,7 +11,8 @@ use super::metrics::add;
 use super::order::{Admission, Stand, admit, too_many};
 use super::queue::{Shared, Text, Waiting};
 use crate::generate::error::Error;
-use crate::generate::session::{Piece, Session};
+use crate::generate::replace::{Replaced, Resumed};
+use crate::generate::session::{Piece, SequenceId, Session};
 use crate::generate::turn::PromptChunk;
 use crate::load::{Model, Replacement};
 
@@ -80,9 +81,7 @@ impl Driver {
         // Nobody else holds it meanwhile.
         let _held = shared.held.write().unwrap_or_else(PoisonError::into_inner);
         let Some(session) = &mut self.session else {
-            if let Err(error) = self.model.carry_out(&replacement) {
-                tracing::warn!("the model is not placed anew: {error}");
-            }
+            shared.replaced(None, self.place_anew_alone(&replacement));
             return;
         };
         let outcome = session.carry_out(replacement);
@@ -95,6 +94,28 @@ impl Driver {
                 self.session = None;
             }
         }
+    }
+
+    /// The same while there is no session. `None` where nothing was done.
+    fn place_anew_alone(&self, replacement: &Replacement) -> Option<Result<Replaced, Error>> {
+        let (before, begun) = (self.model.placement(), Instant::now());
+        if let Err(error) = self.model.carry_out(replacement) {
+            tracing::warn!("the model is not placed anew: {error}");
+            return Some(Err(error.into()));
+        }
+        let after = self.model.placement();
+        let is_another = !Arc::ptr_eq(&before, &after);
+        is_another.then(|| {
+            Ok(Replaced {
+                before,
+                after,
+                saved: 0,
+                resumed: Resumed::Restored,
+                save_time: Duration::ZERO,
+                load_time: begun.elapsed(),
+                restore_time: Duration::ZERO,
+            })
+        })
     }
 
     /// Ends the texts whose readers have gone. What is computed of them stays in the context.
@@ -173,13 +194,20 @@ impl Driver {
         sequence.waited(since.elapsed());
         sequence.pause(false);
         let prompt = sequence.len();
-        let joined = if has_begun {
+        let (needs, each) = (sequence.needs(), session.room().each);
+        let joined = if has_begun && needs > each {
+            // The model was placed anew while it waited.
+            Err(Error::ContextTooSmall {
+                tokens: needs,
+                context: each,
+            })
+        } else if has_begun {
             session.rejoin(sequence)
-        } else if prompt >= session.room().each {
+        } else if prompt >= each {
             // The model was placed anew since it was checked.
             Err(Error::PromptTooLong {
                 tokens: prompt,
-                context: session.room().each,
+                context: each,
             })
         } else {
             session.join(sequence, text.reuse)
@@ -242,15 +270,20 @@ impl Driver {
 
     /// Computes the next tokens of all, and tells the readers.
     fn step(&mut self) {
-        let Some(session) = &mut self.session else {
+        while let Some(error) = self.compute() {
+            match self.session.as_ref().and_then(Session::failed) {
+                // What the others got comes with the next asking.
+                Some(failed) => self.end_one(failed, error),
+                None => {
+                    self.fail(&error);
+                    self.renew();
+                    return;
+                }
+            }
+        }
+        let Some(session) = &self.session else {
             return;
         };
-        let outcome = session.step_here().map(|pieces| self.pieces.extend(pieces));
-        if let Err(error) = outcome {
-            self.fail(&error);
-            self.renew();
-            return;
-        }
         for piece in self.pieces.drain(..) {
             let mut running = self.running.iter();
             let Some(at) = running.position(|text| text.id() == piece.sequence) else {
@@ -272,6 +305,19 @@ impl Driver {
             } else {
                 text.answer.send(message);
             }
+        }
+    }
+
+    /// Computes the next tokens of all, or says why it could not.
+    fn compute(&mut self) -> Option<Error> {
+        let step = self.session.as_mut()?.step_here();
+        step.map(|pieces| self.pieces.extend(pieces)).err()
+    }
+
+    /// Ends a text, which is no longer in the session, with an error.
+    fn end_one(&mut self, failed: SequenceId, error: Error) {
+        if let Some(at) = self.running.iter().position(|text| text.id() == failed) {
+            self.running.remove(at).end(Err(error));
         }
     }
 

@@ -59,7 +59,8 @@ use queue::Shared;
 /// - **One cache for all** (`kv_unified`): a text is admitted when there is room for what it is likely to need. Where that runs out, the
 ///   one that came last goes back to the queue and is computed again later, so that it may differ in rounding. No text ends for lack
 ///   of room unless it fills the whole context.
-/// - **Errors.** A computation that fails ends the texts that run, with the error, and no others.
+/// - **Errors.** A computation that fails ends the texts that run, with the error, and no others. Where the next token of one text cannot be
+///   chosen ([`Error::NoTokenAllowed`], [`Error::NotAllowed`]), it ends alone.
 #[derive(Debug, Clone)]
 pub struct Engine {
     inner: Arc<Inner>,
@@ -116,7 +117,7 @@ impl Engine {
     }
 
     /// Queues a request: a future that waits while the queue is full, in any runtime. Those who wait are served in their order. The
-    /// prompt is made tokens of before this returns.
+    /// prompt is made tokens of before this returns, and a constraint is compiled; while the model is placed anew, this waits for that.
     ///
     /// # Errors
     ///
@@ -158,7 +159,8 @@ impl Engine {
     }
 
     /// The outcome of the last re-placement that somebody asked for ([`Model::request_replace`]). One that leaves the model
-    /// unloaded ends the texts that run; requests are refused then until it is loaded again.
+    /// unloaded ends the texts that run; requests are refused then until it is loaded again. A text that waits, and that the new context
+    /// has no room for, ends with [`Error::ContextTooSmall`] when its turn comes.
     pub fn last_replaced(&self) -> Option<Result<Replaced, Error>> {
         self.inner.shared.last_replaced()
     }

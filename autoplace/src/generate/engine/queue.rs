@@ -174,11 +174,12 @@ impl Shared {
         self.state().last_replaced.clone()
     }
 
-    /// What the context has room for, after the model was placed anew.
+    /// What the context has room for, after the model was placed anew or the context taken again; and what became of a re-placement, if there
+    /// was one.
     pub(super) fn replaced(&self, room: Option<Room>, outcome: Option<Result<Replaced, Error>>) {
         let mut state = self.state();
         state.room = room.unwrap_or(state.room);
-        let before = std::mem::replace(&mut state.last_replaced, outcome);
+        let before = outcome.and_then(|outcome| state.last_replaced.replace(outcome));
         drop(state);
         drop(before);
     }
@@ -370,14 +371,18 @@ impl Submission {
         }
     }
 
-    /// Whether it may join the queue now. Otherwise it waits for its turn, and `waker` is woken then; the one before it is returned.
-    fn may_join(&mut self, state: &mut State, waker: &Waker) -> Result<(), Option<Waker>> {
+    /// Whether it may join the queue now. Otherwise it waits for its turn, and `waker` is woken then. Either way the waker before it is
+    /// returned: nobody knows what it does when it is dropped.
+    fn may_join(
+        &mut self,
+        state: &mut State,
+        waker: &Waker,
+    ) -> Result<Option<Waker>, Option<Waker>> {
         let places = self.shared.queue.saturating_add(state.room.sequences);
         let first = state.submitters.front().map(|(number, _)| *number);
         // Those who have waited go first.
         if state.accepted < places && first == self.waits {
-            self.leave_line(state);
-            return Ok(());
+            return Ok(self.leave_line(state));
         }
         let Some(number) = self.waits else {
             state.submissions += 1;
@@ -416,7 +421,11 @@ impl Future for Submission {
             return Poll::Ready(Err(Error::EngineEnded));
         }
         match this.may_join(&mut state, context.waker()) {
-            Ok(()) => Poll::Ready(Ok(shared.accept(state, checked))),
+            Ok(before) => {
+                let answer = shared.accept(state, checked);
+                drop(before);
+                Poll::Ready(Ok(answer))
+            }
             Err(before) => {
                 drop(state);
                 drop(before);

@@ -13,13 +13,9 @@ use super::{
     ADD, CONCAT, CYCLE, GENERATED, GLANCE, IN, ITEMS, MADE, MODULO, MULTIPLY, ORDERED, READ, SLICE,
 };
 
-/// Filters that take no longer than it takes to read a text, or to go through a list without looking into its items.
-const SHALLOW: &[&str] = &[
-    "abs",
+/// Filters that are both [`SHALLOW`] and [`COUNTED`].
+const SHALLOW_AND_COUNTED: &[&str] = &[
     "attr",
-    "bool",
-    "capitalize",
-    "center",
     "count",
     "d",
     "default",
@@ -35,52 +31,37 @@ const SHALLOW: &[&str] = &[
     "last",
     "length",
     "list",
+    "replace",
+    "round",
+    "string",
+    "tojson",
+];
+
+/// Filters that take no longer than it takes to read a text, or to go through a list without looking into its items.
+const SHALLOW: &[&str] = &[
+    "abs",
+    "bool",
+    "capitalize",
+    "center",
     "lower",
     "rejectattr",
-    "replace",
     "reverse",
-    "round",
     "safe",
     "selectattr",
-    "string",
     "striptags",
     "title",
-    "tojson",
     "trim",
     "truncate",
     "upper",
     "wordcount",
 ];
 
+/// Filters that give back what was there, or count what they make themselves.
+const COUNTED: &[&str] = &["max", "min"];
+
 /// Filters that fail in Python where there is nothing to go through.
 const ITERATING: &[&str] = &[
     "batch", "groupby", "max", "min", "slice", "sort", "sum", "unique",
-];
-
-/// Filters that give back what was there, or count what they make themselves.
-const COUNTED: &[&str] = &[
-    "attr",
-    "count",
-    "d",
-    "default",
-    "e",
-    "escape",
-    "first",
-    "float",
-    "forceescape",
-    "format",
-    "indent",
-    "int",
-    "join",
-    "last",
-    "length",
-    "list",
-    "max",
-    "min",
-    "replace",
-    "round",
-    "string",
-    "tojson",
 ];
 
 /// Filters whose lists are computed one at a time in Python.
@@ -340,7 +321,8 @@ impl Writer<'_> {
             if ITERATING.contains(&of.name) {
                 let _ = write!(self.out, "{ITEMS}|");
             }
-            let read = if SHALLOW.contains(&of.name) {
+            let is_both = SHALLOW_AND_COUNTED.contains(&of.name);
+            let read = if is_both || SHALLOW.contains(&of.name) {
                 GLANCE
             } else {
                 READ
@@ -351,7 +333,7 @@ impl Writer<'_> {
             }
             if GENERATORS.contains(&of.name) {
                 let _ = write!(self.out, "|{GENERATED}");
-            } else if !COUNTED.contains(&of.name) {
+            } else if !(is_both || COUNTED.contains(&of.name)) {
                 let _ = write!(self.out, "|{MADE}");
             }
         }

@@ -22,6 +22,10 @@ const MAX_READINGS: usize = 10_000;
 const FUEL: usize = 2_000_000;
 /// Places in readings, over the whole text.
 const MAX_NODES: usize = 1 << 20;
+/// Readings in all states that are kept, of 4 bytes each.
+const MAX_KEPT: usize = 1 << 21;
+/// What a state takes besides, in readings: itself, and its entries in two tables.
+const STATE: usize = 32;
 /// Masks that are kept, of at most 32 KiB each for the vocabularies there are.
 const MAX_MASKS: usize = 256;
 /// Steps that are kept.
@@ -42,6 +46,8 @@ pub(super) struct Text {
     /// What is left of all readings, in order.
     states: Vec<Arc<[u32]>>,
     state_ids: HashMap<Arc<[u32]>, u32>,
+    /// What the states take, in readings.
+    kept: usize,
     /// The state after another and a character, if there is one.
     steps: HashMap<(u32, u32), Option<u32>>,
     masks: HashMap<At, Arc<[u32]>>,
@@ -115,6 +121,7 @@ impl Text {
             node_ids: HashMap::new(),
             states: Vec::new(),
             state_ids: HashMap::new(),
+            kept: 0,
             steps: HashMap::new(),
             masks: HashMap::new(),
             fuel: FUEL,
@@ -144,6 +151,7 @@ impl Text {
         if let Some(mask) = self.masks.get(&self.at) {
             return Ok(Arc::clone(mask));
         }
+        self.forget_states();
         self.fuel = FUEL;
         let mut mask = tree.alloc_token_set();
         let mut walk = Walk {
@@ -165,6 +173,7 @@ impl Text {
 
     /// Goes on with the bytes of a token, if it can.
     pub(super) fn accept(&mut self, bytes: &[u8]) -> bool {
+        self.forget_states();
         self.fuel = FUEL;
         let mut at = self.at;
         for &byte in bytes {
@@ -175,6 +184,20 @@ impl Text {
         }
         self.at = at;
         true
+    }
+
+    /// Keeps no state but the one at hand where they have become many: what leads to the others is computed again.
+    fn forget_states(&mut self) {
+        if self.kept <= MAX_KEPT {
+            return;
+        }
+        let readings = Arc::clone(&self.states[self.at.state as usize]);
+        self.states.clear();
+        self.state_ids.clear();
+        self.steps.clear();
+        self.masks.clear();
+        self.kept = 0;
+        self.at.state = self.state(readings);
     }
 
     /// Where a byte leads.
@@ -308,14 +331,19 @@ impl Text {
             }
         }
         readings.sort_unstable();
-        let readings: Arc<[u32]> = readings.into();
+        Some(self.state(readings.into()))
+    }
+
+    /// The number of a state.
+    fn state(&mut self, readings: Arc<[u32]>) -> u32 {
         if let Some(id) = self.state_ids.get(&readings) {
-            return Some(*id);
+            return *id;
         }
         let id = self.states.len() as u32;
+        self.kept = self.kept.saturating_add(readings.len() + STATE);
         self.states.push(Arc::clone(&readings));
         self.state_ids.insert(readings, id);
-        Some(id)
+        id
     }
 }
 

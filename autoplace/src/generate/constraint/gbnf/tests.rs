@@ -1,4 +1,5 @@
 use super::parse::{Chars, Element, rules};
+use super::{FUEL, MAX_KEPT, Text};
 
 fn c(c: char) -> Element {
     Element::Chars(Chars {
@@ -54,4 +55,18 @@ fn an_error_names_the_line_and_what_was_expected() {
         "line 1: `)` expected, not the end of the line"
     );
     assert_eq!(said("root ::= other"), "the rule `other` is not defined");
+}
+
+#[test]
+fn what_is_kept_of_a_text_does_not_grow_with_it() {
+    // Where a letter was an `x` is known for hundreds of them.
+    let mut text = Text::new("root ::= [xy]* \"x\" [xy]{400}", "root").unwrap();
+    let mut bits = 1_u64;
+    for _ in 0..24_000 {
+        bits = bits.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        let letter = if bits >> 63 == 0 { b"x" } else { b"y" };
+        assert!(text.accept(letter));
+    }
+    let kept: usize = text.states.iter().map(|state| state.len()).sum();
+    assert!(kept <= MAX_KEPT + FUEL, "{kept}");
 }
