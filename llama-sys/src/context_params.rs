@@ -43,6 +43,22 @@ pub struct ContextParams {
     pub embeddings: bool,
     /// How embeddings of a sequence are combined.
     pub pooling: Pooling,
+    /// What the context computes with which blocks of the model.
+    pub mtp: Mtp,
+}
+
+/// A context's part in predicting further tokens (MTP), for a model that was loaded with the blocks for that
+/// ([`ModelParams::load_mtp`](crate::ModelParams::load_mtp)).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub enum Mtp {
+    /// None.
+    #[default]
+    Off,
+    /// It computes with the model's other blocks, and gives out the [hidden state](crate::Context::hidden) of every token beside logits.
+    Trunk,
+    /// It computes with the blocks that predict: from tokens and hidden states ([`decode_heads`](crate::Context::decode_heads)).
+    Heads,
 }
 
 impl Default for ContextParams {
@@ -66,6 +82,7 @@ impl Default for ContextParams {
             kv_unified: false,
             embeddings: false,
             pooling: Pooling::Unspecified,
+            mtp: Mtp::Off,
         }
     }
 }
@@ -206,6 +223,13 @@ impl ContextParams {
                 ));
             }
         }
+        if self.mtp != Mtp::Off && (self.embeddings || model.n_layer_nextn() == 0) {
+            return Err(Error::parameter(
+                "mtp",
+                format!("{:?}", self.mtp),
+                "for generating, with a model that is loaded with blocks that predict further tokens",
+            ));
+        }
         if self.embeddings {
             self.check_pooling(model, n_ctx, n_ubatch)?;
         }
@@ -244,6 +268,9 @@ impl ContextParams {
         native.swa_full = self.swa_full;
         native.kv_unified = self.kv_unified;
         native.embeddings = self.embeddings;
+        if self.mtp == Mtp::Heads {
+            native.ctx_type = raw::LLAMA_CONTEXT_TYPE_MTP;
+        }
         native.pooling_type = match self.pooling {
             Pooling::Unspecified => raw::LLAMA_POOLING_TYPE_UNSPECIFIED,
             Pooling::None => raw::LLAMA_POOLING_TYPE_NONE,
