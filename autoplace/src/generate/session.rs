@@ -11,7 +11,7 @@ use super::logprobs::TokenLogprobs;
 use super::replace::Replaced;
 use super::sequence::Sequence;
 use super::share::Asking;
-use super::speculative::DraftModel;
+use super::speculative::Drafters;
 use super::stats::Statistics;
 use super::turn::{PromptChunk, Turn};
 use super::turns::Turns;
@@ -96,8 +96,8 @@ pub struct Session {
     pub(super) sequences: Vec<Sequence>,
     /// What the context holds besides.
     pub(super) cache: Cache,
-    /// What drafts for the model, if it is loaded.
-    pub(super) draft: Option<DraftModel>,
+    /// What drafts for the model, as far as it is loaded.
+    pub(super) drafters: Drafters,
     pub(super) abort: AbortHandle,
     pub(super) last_replaced: Option<Result<Replaced, Error>>,
     /// How much of prompts a step computes.
@@ -189,10 +189,7 @@ impl Model {
         }
         Ok(Session {
             model: self.clone(),
-            draft: self
-                .slot()
-                .take_draft()?
-                .map(|it| DraftModel::new(it, context.abort_handle())),
+            drafters: Drafters::new(self.slot().take_drafts()?, context.abort_handle()),
             abort: context.abort_handle(),
             lent: Some(Lent::new(context, &self.placement().context)),
             sequences: Vec::new(),
@@ -278,7 +275,7 @@ impl Session {
                 lent,
                 sequences: &mut self.sequences,
                 cache: &mut self.cache,
-                draft: self.draft.as_mut(),
+                drafters: &mut self.drafters,
                 prompt_chunk: self.prompt_chunk,
                 batch: &mut self.batch,
                 asking: &mut self.asking,
@@ -370,9 +367,8 @@ impl Drop for Session {
             }
         }
         let slot = self.model.slot();
-        if let Some(draft) = self.draft.take() {
-            slot.give_back_draft(draft.into_inner());
-        }
+        let drafters = std::mem::take(&mut self.drafters);
+        slot.give_back_drafts(drafters.into_inner());
         slot.give_back(lent.context, cache.into_contents());
     }
 }

@@ -66,6 +66,18 @@ pub struct ContextParams {
     /// Vectors instead of text, combined so. `None`: the context generates.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub embeddings: Option<Pooling>,
+    /// Whether the blocks that predict further tokens are loaded (`load_mtp`), and have a context of their own beside this one
+    /// (`LLAMA_CONTEXT_TYPE_MTP`).
+    #[serde(default, skip_serializing_if = "is_off")]
+    pub mtp: bool,
+}
+
+#[allow(
+    clippy::trivially_copy_pass_by_ref,
+    reason = "serde hands a reference over"
+)]
+const fn is_off(switch: &bool) -> bool {
+    !*switch
 }
 
 impl Default for ContextParams {
@@ -87,6 +99,7 @@ impl Default for ContextParams {
             mmap: true,
             repack: true,
             embeddings: None,
+            mtp: false,
         }
     }
 }
@@ -210,14 +223,23 @@ impl ContextParams {
     }
 
     /// Bytes of the buffer that logits are returned in, and embeddings beside them (llama-context.cpp:2118).
+    ///
+    /// To predict further tokens, the hidden states of a whole batch lie there too (llama-context.cpp:2150), and the second context has
+    /// logits and a hidden state for each sequence.
     pub(super) fn output_bytes(&self, profile: &ModelProfile, sizes: &ContextSizes) -> u64 {
         let hparams = &profile.hparams;
-        let embedding = match self.embeddings {
-            Some(_) => hparams.n_embd_out,
-            None => 0,
-        };
-        let row = u64::from(hparams.n_vocab).saturating_add(embedding.into());
-        4u64.saturating_mul(row).saturating_mul(sizes.output_rows)
+        let width = u64::from(hparams.n_embd_out);
+        let n_vocab = u64::from(hparams.n_vocab);
+        let embedding = if self.embeddings.is_some() { width } else { 0 };
+        let row = n_vocab.saturating_add(embedding);
+        let mut numbers = row.saturating_mul(sizes.output_rows);
+        if self.mtp {
+            let states = width.saturating_mul(sizes.n_batch);
+            let heads = n_vocab.saturating_add(width);
+            let heads = heads.saturating_mul(self.n_seq_max.into());
+            numbers = numbers.saturating_add(states).saturating_add(heads);
+        }
+        numbers.saturating_mul(4)
     }
 }
 

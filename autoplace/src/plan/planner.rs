@@ -137,6 +137,7 @@ impl<'a> Planner<'a> {
     pub(super) fn params(&self) -> ContextParams {
         let mut params = self.request.params.clone();
         params.n_ctx = self.request.tokens(self.profile);
+        params.mtp = self.profile.predicts();
         if self.request.embeds() {
             // llama.cpp pools what one computation holds of a text; with a cache of their own it would compute parts of texts. A mean
             // it can only reserve for as many tokens of each (llama-context.cpp:2531).
@@ -149,7 +150,7 @@ impl<'a> Planner<'a> {
         }
         if params.n_outputs_max > 0 {
             // A token of every sequence may ask for its logits in one batch; one more than stated ends the process.
-            let each = self.request.draft_max.saturating_add(1);
+            let each = self.request.drafts(self.profile).saturating_add(1);
             let all = params.n_seq_max.saturating_mul(each).min(params.n_batch);
             params.n_outputs_max = params.n_outputs_max.max(params.n_seq_max).max(all);
         }
@@ -162,8 +163,11 @@ impl<'a> Planner<'a> {
         let embeds = self.request.embeds().then(|| {
             "a context for embeddings computes what we have no model of (llama-graph.cpp, build_pooling)".to_owned()
         });
+        let predicts = self.profile.predicts().then(|| {
+            "a context that predicts further tokens computes what we have no model of (models/*.cpp, graph_mtp)".to_owned()
+        });
         let model = self.profile.unmodelled().map(reasons::unmodelled);
-        model.or(embeds)
+        model.or(embeds).or(predicts)
     }
 
     fn finish(&self, chosen: Chosen<'_>) -> Result<Plan, Error> {

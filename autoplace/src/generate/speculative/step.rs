@@ -2,7 +2,7 @@
 
 use llama_sys::{Batch, Context};
 
-use super::{DraftModel, DraftsOff};
+use super::{Drafters, DraftsOff};
 use crate::generate::error::Error;
 use crate::generate::sequence::Sequence;
 use crate::generate::session::Lent;
@@ -11,7 +11,7 @@ use crate::generate::session::Lent;
 /// beside which a guess would say little of what guesses take. Others have no guesses.
 pub(in crate::generate) fn draft(
     lent: &Lent,
-    mut model: Option<&mut DraftModel>,
+    drafters: &mut Drafters,
     sequences: &mut [Sequence],
     batch: &mut Batch,
 ) -> Result<bool, Error> {
@@ -39,7 +39,7 @@ pub(in crate::generate) fn draft(
         let share = if is_steady { left / sharing } else { 0 };
         sharing -= 1;
         let most = share.min(room.each.saturating_sub(sequence.len()));
-        left -= sequence.queue_draft(batch, most, off, vocab.n_tokens(), model.as_deref_mut())?;
+        left -= sequence.queue_draft(batch, most, off, vocab.n_tokens(), drafters)?;
     }
     Ok(is_steady)
 }
