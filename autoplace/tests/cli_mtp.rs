@@ -27,6 +27,8 @@ fn what_the_block_takes_is_planned_and_a_note_says_how_far_it_guesses() {
         assert!(bytes(&with, part) > bytes(&without, part), "{part}");
     }
     assert!(with.to_string().contains("up to 3 at once"), "{with}");
+    let words = succeeds(&["plan", &model, "--gpu", CARD, "--mtp"]);
+    assert!(words.contains("predicts further tokens"), "{words}");
     let six = plan(&["--mtp=6"]);
     assert!(six.to_string().contains("up to 6 at once"), "{six}");
     let emitted = [

@@ -13,7 +13,7 @@ mod synthetic;
 
 use std::path::Path;
 
-use autoplace::generate::{Generate, Speculation};
+use autoplace::generate::{Generate, Resumed, Speculation};
 use autoplace::gguf::Header;
 use autoplace::llama_sys::{self, sim::Rules};
 use autoplace::load::{self, NativeProbe};
@@ -34,6 +34,8 @@ const PREDICTS: &[&str] = &[
     "glm-dsa",
     "glm4moe",
     "hy_v3",
+    "qwen35",
+    "qwen35moe",
     "step35",
 ];
 
@@ -41,17 +43,26 @@ const PREDICTS: &[&str] = &[
 fn a_probe_is_the_real_load_of_both_contexts_to_the_byte() {
     let _alone = alone();
     let folder = tempfile::tempdir().unwrap();
-    let path = heads::random(folder.path());
-    let probe = NativeProbe::new(&Header::open(&path).unwrap()).unwrap();
     let mut failures = Vec::new();
-    for placement in Placement::of(4) {
-        for mut params in settings() {
-            params.mtp = true;
-            if params.n_outputs_max > 0 {
-                params.n_outputs_max = 4 * params.n_seq_max;
-            }
-            if let Err(fault) = compare(&path, &probe, &placement, &params) {
-                failures.push(format!("{placement:?}, {params:?}\n    {fault}"));
+    for (path, layers, n_rs_seq) in [
+        (heads::random(folder.path()), 4, 0),
+        (heads::random_states(folder.path()), 6, 3),
+    ] {
+        let probe = NativeProbe::new(&Header::open(&path).unwrap()).unwrap();
+        for (place, placement) in Placement::of(layers).iter().enumerate() {
+            for (row, mut params) in settings().into_iter().enumerate() {
+                // Of the second, half of them.
+                if n_rs_seq > 0 && (place + row) % 2 == 1 {
+                    continue;
+                }
+                (params.mtp, params.n_rs_seq) = (true, n_rs_seq);
+                params.n_ubatch = params.n_ubatch.max(n_rs_seq + 2);
+                if params.n_outputs_max > 0 {
+                    params.n_outputs_max = 4 * params.n_seq_max;
+                }
+                if let Err(fault) = compare(&path, &probe, placement, &params) {
+                    failures.push(format!("{placement:?}, {params:?}\n    {fault}"));
+                }
             }
         }
     }
@@ -213,6 +224,44 @@ fn a_model_that_is_placed_anew_takes_its_block_along() {
 }
 
 #[test]
+fn a_state_that_is_to_go_back_is_placed_anew_as_what_it_goes_back_to() {
+    let _alone = alone();
+    let folder = tempfile::tempdir().unwrap();
+    let path = heads::random_states(folder.path());
+    let request = request(512, 1, 3);
+    let _card = card(mib(64));
+    let on = |layers| -> Plan {
+        let exactly = request.clone().gpu_layers(GpuLayers::Exactly(layers));
+        small(&path, &exactly).plan().unwrap()
+    };
+    let plans = [6, 0].map(on);
+    let model = small(&path, &request).load().unwrap();
+    let (plain, _) = speculative_support::alone(&model, text(&model));
+    let mut session = model.session().unwrap();
+    let guessed = text(&model).speculate(Speculation::mtp());
+    session.begin(guessed).unwrap();
+    let (mut told, mut replaced) = (Vec::new(), 0);
+    for step in 0.. {
+        if session.is_empty() {
+            break;
+        }
+        if step % 6 == 5 {
+            // The last guess was wrong: almost all are.
+            let next = plans[replaced % plans.len()].clone();
+            assert_eq!(
+                session.replace(Some(next)).unwrap().resumed,
+                Resumed::Restored
+            );
+            replaced += 1;
+        }
+        let pieces = session.step().unwrap();
+        told.extend(pieces.filter_map(|piece| piece.token));
+    }
+    assert_eq!(told, plain.tokens);
+    assert!(replaced > 3);
+}
+
+#[test]
 fn a_saved_plan_says_that_the_block_is_loaded() {
     let _alone = alone();
     let folder = tempfile::tempdir().unwrap();
@@ -259,7 +308,10 @@ fn only_a_probe_plans_it_and_it_embeds_nothing() {
         .embeddings(Default::default());
     let error = embeds.load().unwrap_err();
     assert!(
-        matches!(error, load::Error::Mtp(MtpError::Embeds { .. })),
+        matches!(
+            error,
+            load::Error::Plan(plan::Error::Mtp(MtpError::Embeds { .. }))
+        ),
         "{error}"
     );
 }

@@ -16,9 +16,11 @@ use autoplace::generate::{
 };
 use autoplace::llama_sys::Token;
 use autoplace::load::Error;
-use autoplace::plan::Request;
+use autoplace::plan::{self, Request};
 use autoplace::profile::MtpError;
-use speculative_support::{PROMPT, Told, alone, builder, exact, heads, request, run, told};
+use speculative_support::{
+    PROMPT, Told, alone, builder, exact, heads, oracle, request, run, tokens, told,
+};
 
 fn load(path: &Path, request: Request) -> Model {
     builder(path, request).mtp(true).load().unwrap()
@@ -213,6 +215,56 @@ fn a_text_that_outgrows_the_context_is_followed_on() {
         let (drafted, _) = alone(&model, full().speculate(mtp(5)));
         assert_eq!(drafted, plain, "{n_ctx}");
     }
+}
+
+#[test]
+fn a_recurrent_state_goes_back_to_before_a_wrong_guess() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = heads::random_states(folder.path());
+    for draft_max in [1, 4] {
+        let model = load(&path, request(512, 1, draft_max));
+        let (plain, _) = alone(&model, greedy(&model));
+        let (drafted, statistics) = alone(&model, greedy(&model).speculate(mtp(draft_max)));
+        assert_eq!(drafted, plain, "{draft_max}");
+        assert!(statistics.drafted_tokens > 10, "{statistics:?}");
+        for seed in 1..6 {
+            let (plain, _) = alone(&model, seeded(&model, seed));
+            let (drafted, _) = alone(&model, seeded(&model, seed).speculate(mtp(draft_max)));
+            assert_eq!(drafted, plain, "{seed}");
+            // Some of it right, and some of it wrong: by any other guess too.
+            let prompt = tokens(&model, PROMPT);
+            let oracle = oracle(&prompt, &plain.tokens, seed);
+            let (drafted, statistics) = alone(&model, seeded(&model, seed).draft_with(oracle));
+            assert_eq!(drafted, plain, "{seed}");
+            assert_ne!(statistics.drafts_off, Some(DraftsOff::Memory));
+            assert!(statistics.accepted_tokens > 4, "{statistics:?}");
+            assert!(statistics.drafted_tokens > statistics.accepted_tokens);
+        }
+    }
+}
+
+#[test]
+fn a_model_with_a_recurrent_state_is_followed_too() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = heads::steps_with_states(folder.path());
+    let model = load(&path, request(512, 1, 3));
+    let (plain, _) = alone(&model, greedy(&model));
+    for _ in 0..2 {
+        let generate = greedy(&model).cache_prompt(true);
+        let (drafted, statistics) = alone(&model, generate.speculate(mtp(3)));
+        assert_eq!(drafted, plain);
+        all_came_true(&statistics);
+    }
+    // Of several sequences llama.cpp takes states back only while all are computed together.
+    let error = builder(&path, request(512, 2, 3)).mtp(true).load();
+    let error = error.unwrap_err();
+    assert!(
+        matches!(
+            error,
+            Error::Plan(plan::Error::Mtp(MtpError::Sequences { n_seq_max: 2, .. }))
+        ),
+        "{error}"
+    );
 }
 
 #[test]

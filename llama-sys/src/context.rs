@@ -208,6 +208,12 @@ impl Context {
             .unwrap_or(1)
     }
 
+    /// Tokens that a recurrent state can be taken back; 0 where llama.cpp cannot, or the memory is another.
+    pub fn n_rs_seq(&self) -> u32 {
+        // SAFETY: the context lives.
+        unsafe { raw::llama_n_rs_seq(self.as_ptr()) }
+    }
+
     /// One cache for all sequences.
     pub fn kv_unified(&self) -> bool {
         self.kv_unified

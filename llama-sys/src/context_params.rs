@@ -43,8 +43,11 @@ pub struct ContextParams {
     pub embeddings: bool,
     /// How embeddings of a sequence are combined.
     pub pooling: Pooling,
-    /// What the context computes with which blocks of the model.
+    /// Its part in predicting further tokens.
     pub mtp: Mtp,
+    /// Tokens that a recurrent state can be taken back after they were computed together, for which as many states more are kept; of
+    /// other memories, and where llama.cpp cannot do it for the architecture, nothing.
+    pub n_rs_seq: u32,
 }
 
 /// A context's part in predicting further tokens (MTP), for a model that was loaded with the blocks for that
@@ -83,6 +86,7 @@ impl Default for ContextParams {
             embeddings: false,
             pooling: Pooling::Unspecified,
             mtp: Mtp::Off,
+            n_rs_seq: 0,
         }
     }
 }
@@ -185,6 +189,14 @@ impl ContextParams {
                 ),
             ));
         }
+        // llama-batch.cpp:702: what may be taken back is computed in one graph, with a token before it and one to spare.
+        if self.n_rs_seq > 0 && n_ubatch < self.n_rs_seq.saturating_add(2) {
+            return Err(Error::parameter(
+                "n_rs_seq",
+                self.n_rs_seq,
+                format!("at most n_ubatch ({n_ubatch}) without two"),
+            ));
+        }
         if self.n_outputs_max != 0 && self.n_outputs_max < self.n_seq_max {
             return Err(Error::parameter(
                 "n_outputs_max",
@@ -268,6 +280,7 @@ impl ContextParams {
         native.swa_full = self.swa_full;
         native.kv_unified = self.kv_unified;
         native.embeddings = self.embeddings;
+        native.n_rs_seq = self.n_rs_seq;
         if self.mtp == Mtp::Heads {
             native.ctx_type = raw::LLAMA_CONTEXT_TYPE_MTP;
         }

@@ -598,6 +598,19 @@ fn a_context_that_predicts_of_a_model_without_blocks_for_that() {
 }
 
 #[test]
+fn states_to_go_back_to_of_more_tokens_than_a_graph_has() {
+    for (n_ubatch, n_rs_seq) in [(4, 3), (64, 63), (64, u32::MAX)] {
+        let more = |params: &mut ContextParams| {
+            (params.n_ubatch, params.n_rs_seq) = (n_ubatch, n_rs_seq);
+        };
+        assert_eq!(refused(with(more)), "n_rs_seq");
+    }
+    // Of a memory that has no states it means nothing.
+    let context = with(|params| params.n_rs_seq = 3).unwrap();
+    assert_eq!(context.n_rs_seq(), 0);
+}
+
+#[test]
 fn hidden_states_of_a_context_that_has_none() {
     let mut context = cpu_context(ContextParams::default());
     let batch = batch(&[(1, 0, 0)]);

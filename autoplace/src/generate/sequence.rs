@@ -466,8 +466,10 @@ impl Sequence {
             return Ok(());
         }
         let keep = self.computed as i32;
-        let went_back = can_go_back(context, self.seq, self.computed)?
-            && context.kv_seq_remove(self.seq, keep..i32::MAX)?;
+        // A recurrent state goes back within the tokens of the last batch, as far as the context was planned for that.
+        let by_states = drafted - accepted <= context.n_rs_seq() as usize;
+        let goes_back = by_states || can_go_back(context, self.seq, self.computed)?;
+        let went_back = goes_back && context.kv_seq_remove(self.seq, keep..i32::MAX)?;
         if !went_back {
             context.kv_seq_remove(self.seq, 0..i32::MAX)?;
             self.compute_again();

@@ -22,7 +22,7 @@ use crate::gguf::Header;
 use crate::machine::{Host, Machine};
 use crate::memory::Footprints;
 use crate::plan::{GpuLayers, Plan, Planner, Request};
-use crate::profile::{ModelProfile, MtpError};
+use crate::profile::ModelProfile;
 
 /// Tokens that a draft may draft at once, where nobody says how many.
 const DRAFT_MAX: u32 = 8;
@@ -120,12 +120,6 @@ impl Recipe {
     /// What the model is, with all that is loaded of it and beside it.
     pub(super) fn profile(&self, header: &Header) -> Result<ModelProfile, Error> {
         let mut profile = ModelProfile::from_header(header)?;
-        if self.mtp && self.request.params.embeddings.is_some() {
-            return Err(MtpError::Embeds {
-                model: profile.name,
-            }
-            .into());
-        }
         if self.mtp {
             profile = profile.with_mtp()?;
         }

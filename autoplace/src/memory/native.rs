@@ -32,6 +32,7 @@ impl ContextParams {
             } else {
                 llama_sys::Mtp::Off
             },
+            n_rs_seq: self.n_rs_seq,
             ..llama_sys::ContextParams::default()
         }
     }
@@ -47,6 +48,7 @@ impl ContextParams {
             n_batch,
             n_outputs_max: self.n_seq_max,
             mtp: llama_sys::Mtp::Heads,
+            n_rs_seq: 0,
             ..self.to_native()
         }
     }

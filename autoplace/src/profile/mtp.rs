@@ -35,6 +35,17 @@ pub enum MtpError {
         /// How many.
         heads: u32,
     },
+    /// A part of its memory is recurrent, and llama.cpp takes the states of several sequences back only while all of them are computed
+    /// together.
+    #[error(
+        "{model}: further tokens are predicted for one sequence only, and {n_seq_max} were asked for: a part of its memory is recurrent"
+    )]
+    Sequences {
+        /// The model's name.
+        model: String,
+        /// How many were asked for.
+        n_seq_max: u32,
+    },
     /// A context for embeddings chooses no tokens.
     #[error("{model}: a context for embeddings predicts no further tokens")]
     Embeds {
@@ -46,11 +57,11 @@ pub enum MtpError {
 /// What models/*.cpp asserts of every prediction block: weights by the middle of their name.
 const ALWAYS: &[&str] = &["nextn.eh_proj", "nextn.enorm", "nextn.hnorm"];
 
-/// The architectures whose memory forgets single tokens and whose prediction blocks llama.cpp computes (models/*.cpp, `graph_mtp`), with
+/// The architectures whose memory can forget single tokens and whose prediction blocks llama.cpp computes (models/*.cpp, `graph_mtp`), with
 /// what such a block has besides; or why it cannot be used.
 fn needs(architecture: &str, switches: &Switches) -> Result<&'static [&'static str], &'static str> {
     match architecture {
-        "cohere2moe" | "deepseek32" | "glm-dsa" | "glm4moe" => Ok(&["ffn_gate_inp"]),
+        "cohere2moe" | "deepseek32" | "glm-dsa" | "glm4moe" | "qwen35moe" => Ok(&["ffn_gate_inp"]),
         // models/deepseek2.cpp:172-213
         "deepseek2" if switches.temperature_scale != 0.0 => {
             Err("llama.cpp does not compute with them where attention has a temperature")
@@ -65,10 +76,9 @@ fn needs(architecture: &str, switches: &Switches) -> Result<&'static [&'static s
             "ffn_gate_inp",
             "ffn_gate_shexp",
         ]),
-        "hy_v3" | "step35" => Ok(&[]),
+        "hy_v3" | "qwen35" | "step35" => Ok(&[]),
         "mimo2" => Ok(&["attn_qkv", "ffn_gate", "ffn_down", "ffn_up"]),
-        "bailingmoe3" | "deepseek4" | "glm5-next" | "nemotron_h_moe" | "qwen35" | "qwen35moe"
-        | "qwen3next" | "qwen4exp" => {
+        "bailingmoe3" | "deepseek4" | "glm5-next" | "nemotron_h_moe" | "qwen3next" | "qwen4exp" => {
             Err("a part of its memory is recurrent, so that a wrong guess could not be forgotten")
         }
         _ => Err("llama.cpp does not compute with them"),
@@ -120,6 +130,27 @@ impl ModelProfile {
     #[must_use]
     pub const fn predicts(&self) -> bool {
         self.mtp
+    }
+
+    /// Whether what was guessed wrongly is forgotten by going back to an earlier state (llama-arch.cpp, `llm_arch_supports_rs_rollback`),
+    /// which has to be kept.
+    pub(crate) fn goes_back_by_states(&self) -> bool {
+        self.mtp && matches!(self.architecture.as_str(), "qwen35" | "qwen35moe")
+    }
+
+    /// Whether it can predict further tokens in a context for so many sequences.
+    pub(crate) fn check_predicting(&self, n_seq_max: u32, embeds: bool) -> Result<(), MtpError> {
+        let model = || self.name.clone();
+        if self.mtp && embeds {
+            return Err(MtpError::Embeds { model: model() });
+        }
+        if self.goes_back_by_states() && n_seq_max > 1 {
+            return Err(MtpError::Sequences {
+                model: model(),
+                n_seq_max,
+            });
+        }
+        Ok(())
     }
 
     /// What a block needs that predicts, where this model may have one.

@@ -35,6 +35,7 @@ pub(crate) fn context(params: &ContextParams) -> llama_sys::ContextParams {
         } else {
             llama_sys::Mtp::Off
         },
+        n_rs_seq: params.n_rs_seq,
     }
 }
 
@@ -44,6 +45,7 @@ pub(crate) fn heads(params: &ContextParams) -> llama_sys::ContextParams {
         n_batch: params.n_batch.min(params.n_ubatch),
         n_outputs_max: params.n_seq_max,
         mtp: llama_sys::Mtp::Heads,
+        n_rs_seq: 0,
         ..context(params)
     }
 }

@@ -48,14 +48,73 @@ fn glm4moe(name: &'static str) -> Sketch {
         sketch.put(il, &mixture);
         sketch.vector(il, "exp_probs_b.bias", 4);
     }
+    predict(&mut sketch, 2);
+    sketch
+}
+
+/// Three blocks of a recurrent state, one that attends, and one that attends and predicts.
+fn qwen35(name: &'static str) -> Sketch {
+    const HEAD: u64 = 32;
+    const HEADS: u64 = 2;
+    let dims = Dims {
+        n_layer: 5,
+        n_ff: 64,
+        ..DIMS
+    };
+    let mut sketch = Sketch::new("qwen35", name, dims);
+    sketch.u32("nextn_predict_layers", 1);
+    sketch.u32s("rope.dimension_sections", &[11, 11, 10, 0]);
+    sketch.u32("ssm.conv_kernel", 4);
+    sketch.u32("ssm.inner_size", HEADS * HEAD);
+    sketch.u32("ssm.state_size", HEAD);
+    sketch.u32("ssm.time_step_rank", HEADS);
+    sketch.u32("ssm.group_count", HEADS);
+    sketch.ends(T::F32, Some(T::F32));
+    let (n_embd, inner) = (dims.n_embd, HEADS * HEAD);
+    for il in 0..dims.n_layer {
+        sketch.vector(il, "attn_norm.weight", n_embd);
+        sketch.vector(il, "post_attention_norm.weight", n_embd);
+        if il < 3 {
+            let mixed = 3 * inner;
+            for (name, shape) in [
+                ("attn_qkv.weight", [n_embd, mixed]),
+                ("attn_gate.weight", [n_embd, inner]),
+                ("ssm_conv1d.weight", [4, mixed]),
+                ("ssm_beta.weight", [n_embd, HEADS]),
+                ("ssm_alpha.weight", [n_embd, HEADS]),
+                ("ssm_out.weight", [inner, n_embd]),
+            ] {
+                sketch.block(il, name, T::F32, &shape);
+            }
+            sketch.vector(il, "ssm_dt.bias", HEADS);
+            sketch.vector(il, "ssm_a", HEADS);
+            sketch.vector(il, "ssm_norm.weight", HEAD);
+        } else {
+            for (name, shape) in [
+                ("attn_q.weight", [n_embd, 2 * dims.q()]),
+                ("attn_k.weight", [n_embd, dims.kv()]),
+                ("attn_v.weight", [n_embd, dims.kv()]),
+                ("attn_output.weight", [dims.q(), n_embd]),
+            ] {
+                sketch.block(il, name, T::F32, &shape);
+            }
+            sketch.qk_norms(il);
+        }
+        sketch.feed_forward(il, T::F32, T::F32);
+    }
+    predict(&mut sketch, 4);
+    sketch
+}
+
+/// What makes a block one that predicts, and a model one that generates.
+fn predict(sketch: &mut Sketch, il: u64) {
     let n_embd = DIMS.n_embd;
-    sketch.block(2, "nextn.eh_proj.weight", T::F32, &[2 * n_embd, n_embd]);
-    sketch.vector(2, "nextn.enorm.weight", n_embd);
-    sketch.vector(2, "nextn.hnorm.weight", n_embd);
-    sketch.vector(2, "nextn.shared_head_norm.weight", n_embd);
+    sketch.block(il, "nextn.eh_proj.weight", T::F32, &[2 * n_embd, n_embd]);
+    sketch.vector(il, "nextn.enorm.weight", n_embd);
+    sketch.vector(il, "nextn.hnorm.weight", n_embd);
+    sketch.vector(il, "nextn.shared_head_norm.weight", n_embd);
     sketch.vocabulary();
     sketch.u32("context_length", 2048);
-    sketch
 }
 
 /// Its guesses are as good as none.
@@ -63,11 +122,29 @@ pub(crate) fn random(folder: &Path) -> PathBuf {
     random_weights::write(&glm4moe("32 bits"), folder)
 }
 
+/// The same with a recurrent state.
+pub(crate) fn random_states(folder: &Path) -> PathBuf {
+    random_weights::write(&qwen35("32 bits"), folder)
+}
+
 /// A model whose blocks add nothing: each token decides by itself which one comes after it, and the hidden state says which token it is of. The
 /// block that predicts looks at nothing but the hidden state of the token before, takes the step from there to the token that it is given,
 /// and leaves the next step to the output.
 pub(crate) fn steps(folder: &Path) -> PathBuf {
     let path = random_weights::write(&glm4moe("steps"), folder);
+    take_steps(&path);
+    path
+}
+
+/// The same with a recurrent state.
+pub(crate) fn steps_with_states(folder: &Path) -> PathBuf {
+    let path = random_weights::write(&qwen35("steps"), folder);
+    take_steps(&path);
+    path
+}
+
+/// Gives a model the weights of [`steps`].
+fn take_steps(path: &Path) {
     let n = usize::try_from(DIMS.n_embd).unwrap();
     // Of matrices with a row of `n` or more numbers for each output.
     let matrix = |width: usize, begin: usize, to: &dyn Fn(usize) -> usize| {
@@ -78,17 +155,20 @@ pub(crate) fn steps(folder: &Path) -> PathBuf {
         numbers
     };
     let nothing = |elements: u64| vec![0.0; usize::try_from(elements).unwrap()];
-    let header = Header::open(&path).unwrap();
-    let mut file = OpenOptions::new().write(true).open(&path).unwrap();
+    let header = Header::open(path).unwrap();
+    let mut file = OpenOptions::new().write(true).open(path).unwrap();
     for tensor in header.tensors() {
         let numbers: Vec<f32> = match tensor.name() {
             "token_embd.weight" => matrix(n, 0, &|token| token),
             "output.weight" => matrix(n, 0, &next),
-            "blk.2.nextn.eh_proj.weight" => matrix(2 * n, n, &next),
+            name if name.ends_with("nextn.eh_proj.weight") => matrix(2 * n, n, &next),
             name if name.ends_with("norm.weight") => {
                 vec![1.0; usize::try_from(tensor.elements()).unwrap()]
             }
-            name if name.contains("attn_output") || name.contains("ffn_down") => {
+            name if ["attn_output", "ssm_out", "ffn_down"]
+                .iter()
+                .any(|it| name.contains(it)) =>
+            {
                 nothing(tensor.elements())
             }
             _ => continue,
@@ -97,7 +177,6 @@ pub(crate) fn steps(folder: &Path) -> PathBuf {
         file.seek(SeekFrom::Start(tensor.offset())).unwrap();
         file.write_all(&data).unwrap();
     }
-    path
 }
 
 /// The token after one: a word, and after words in a long circle.

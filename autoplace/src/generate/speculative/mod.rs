@@ -110,7 +110,7 @@ pub enum DraftsOff {
     /// The context was planned for one token of each text at a time: see [`Request::draft_max`](crate::plan::Request::draft_max).
     NoRoom,
     /// The model's memory cannot go back by single tokens, so that a wrong guess could not be forgotten: it is recurrent, at least in
-    /// part.
+    /// part, and no earlier states are kept, as they are with [`ModelBuilder::mtp`](crate::ModelBuilder::mtp).
     Memory,
     /// No draft model is loaded: see [`ModelBuilder::draft`](crate::ModelBuilder::draft).
     NoModel,

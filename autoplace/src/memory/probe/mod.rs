@@ -22,6 +22,8 @@
 //! - **Pinned memory of Vulkan** is 32 bytes larger than was asked for, buffer by buffer.
 //! - **The buffer of logits** is in no account of llama.cpp's, and grows from `n_seq_max` to `n_outputs_max` rows. It is added at its
 //!   largest ([`BufferBytes::output`]).
+//! - **Hidden states**, which blocks that predict further tokens go on from, change the graphs, and llama.cpp does not reserve them anew
+//!   (llama-context.cpp:1232). Here that is done, for a real context as well. The second context is made after the first is freed, and added.
 //! - **A GPU whose only blocks keep nothing** (blocks without attention) fails a real load, since its cache would be a buffer of no
 //!   bytes. It fails the probe too.
 //!
