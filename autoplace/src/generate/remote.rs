@@ -17,7 +17,7 @@ use super::error::Error;
 use super::last_word::LastWord;
 use super::session::{self, End, FinishReason, SequenceId};
 use super::stats::Statistics;
-use super::{Sampling, Spec, WhenFull};
+use super::{DraftsOff, Sampling, Spec, WhenFull};
 use crate::load::{self, Model};
 use crate::worker::{self, Sender, Worker};
 
@@ -67,6 +67,29 @@ pub(crate) struct Piece {
     /// With the first.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub(crate) prompt: Option<Box<Statistics>>,
+    /// Of the whole generation, so far, where there are any.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub(crate) guesses: Option<Guesses>,
+}
+
+/// How tokens were guessed.
+#[derive(Debug, Clone, Copy, Default, Serialize, Deserialize)]
+pub(crate) struct Guesses {
+    drafted: usize,
+    accepted: usize,
+    off: Option<DraftsOff>,
+}
+
+impl Guesses {
+    /// `None` where none were made, and nothing is to be said of it.
+    pub(crate) fn of(statistics: &Statistics) -> Option<Self> {
+        let told = statistics.drafted_tokens > 0 || statistics.drafts_off.is_some();
+        told.then_some(Self {
+            drafted: statistics.drafted_tokens,
+            accepted: statistics.accepted_tokens,
+            off: statistics.drafts_off,
+        })
+    }
 }
 
 /// An error on its way from a worker.
@@ -248,6 +271,8 @@ pub(crate) struct RemoteStream {
     pending: VecDeque<session::Piece>,
     /// What earlier workers took to generate.
     earlier: u64,
+    /// What earlier workers guessed.
+    guessed: Guesses,
     finished: Option<FinishReason>,
     /// The whole text, where it is held to a constraint.
     text: Option<String>,
@@ -308,6 +333,7 @@ impl RemoteStream {
             },
             pending: VecDeque::new(),
             earlier: 0,
+            guessed: Guesses::default(),
             is_over: false,
             last_word,
         })
@@ -353,6 +379,7 @@ impl RemoteStream {
         // What it held is free before another asks.
         self.worker = None;
         self.earlier = nanoseconds(&self.statistics);
+        self.guessed = Guesses::of(&self.statistics).unwrap_or_default();
         loop {
             let mut worker = restart(&self.model, &mut self.attempts, error)?;
             match begin(&mut worker, self.id, &self.spec, &self.tokens) {
@@ -387,6 +414,11 @@ impl RemoteStream {
         statistics.generated_tokens = self.tokens.len();
         let taken = self.earlier.saturating_add(piece.nanoseconds);
         statistics.generation_time = std::time::Duration::from_nanos(taken);
+        if let Some(guesses) = piece.guesses {
+            statistics.drafted_tokens = self.guessed.drafted.saturating_add(guesses.drafted);
+            statistics.accepted_tokens = self.guessed.accepted.saturating_add(guesses.accepted);
+            statistics.drafts_off = guesses.off;
+        }
         if let Some(text) = &mut self.text {
             text.push_str(&piece.text);
         }

@@ -238,6 +238,7 @@ fn generate(
             tokens: tokens.get(told..).unwrap_or_default().to_owned(),
             nanoseconds: generate::remote::nanoseconds(&statistics),
             prompt: (told == earlier).then(|| Box::new(statistics)),
+            guesses: generate::remote::Guesses::of(&statistics),
         };
         told = tokens.len();
         if let Some(reason) = stream.finish_reason()
