@@ -10,7 +10,6 @@ mod synthetic;
 
 use std::path::Path;
 
-use autoplace::Model;
 use autoplace::generate::{
     DraftsOff, Engine, Generate, Keep, Prompt, Speculation, Statistics, WhenFull,
 };
@@ -18,6 +17,7 @@ use autoplace::llama_sys::Token;
 use autoplace::load::Error;
 use autoplace::plan::{self, Request};
 use autoplace::profile::MtpError;
+use autoplace::{Isolation, Model, WorkerProcess};
 use speculative_support::{
     PROMPT, Told, alone, builder, exact, heads, oracle, request, run, tokens, told,
 };
@@ -208,12 +208,70 @@ fn a_text_that_outgrows_the_context_is_followed_on() {
     assert_eq!(drafted, plain);
     assert!(statistics.discarded_tokens > 0, "{statistics:?}");
     all_came_true(&statistics);
-    for n_ctx in [24, 27, 256] {
-        let model = load(&path, request(n_ctx, 1, 5));
-        let full = || seeded(&model, 2).max_tokens(usize::MAX);
-        let (plain, _) = alone(&model, full());
-        let (drafted, _) = alone(&model, full().speculate(mtp(5)));
-        assert_eq!(drafted, plain, "{n_ctx}");
+    for path in [path, heads::random_states(folder.path())] {
+        for n_ctx in [24, 27, 256] {
+            let model = load(&path, request(n_ctx, 1, 5));
+            let full = || seeded(&model, 2).max_tokens(usize::MAX);
+            let (plain, _) = alone(&model, full());
+            let (drafted, _) = alone(&model, full().speculate(mtp(5)));
+            assert_eq!(drafted, plain, "{n_ctx}");
+            let shifted = || {
+                let generate = seeded(&model, 3).max_tokens(2 * n_ctx as usize);
+                generate.when_full(WhenFull::shift(Keep::Tokens(4)))
+            };
+            let (plain, _) = alone(&model, shifted());
+            let (drafted, _) = alone(&model, shifted().speculate(mtp(5)));
+            assert_eq!(drafted, plain, "{n_ctx}, shifted");
+        }
+    }
+}
+
+#[test]
+fn a_model_in_a_worker_predicts_there() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = heads::steps(folder.path());
+    let here = load(&path, request(512, 1, 3));
+    let program = WorkerProcess::program(env!("CARGO_BIN_EXE_autoplace-worker"));
+    let there = builder(&path, request(512, 1, 3)).mtp(true);
+    let there = there.isolation(Isolation::Process(program)).load().unwrap();
+    let (text, _) = told(greedy(&here));
+    let (drafted, statistics) = told(greedy(&there).speculate(mtp(3)));
+    assert_eq!(drafted, text);
+    all_came_true(&statistics);
+    // What cannot be is refused before there is a worker, with its own type.
+    let program = WorkerProcess::program("/nonexistent/worker");
+    let none = builder(&exact::llama(folder.path()), request(512, 1, 3)).mtp(true);
+    let error = none.isolation(Isolation::Process(program)).load();
+    let error = error.unwrap_err();
+    assert!(
+        matches!(error, Error::Mtp(MtpError::NoHeads { .. })),
+        "{error}"
+    );
+}
+
+#[test]
+fn sequences_that_share_their_cells_are_followed_from_where_there_is_room() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = heads::steps(folder.path());
+    // What ended texts have left fills the cells of all.
+    let mut request = request(256, 2, 3);
+    request.params.kv_unified = true;
+    let model = load(&path, request);
+    let generate = |length: i32| {
+        let prompt: Vec<Token> = (0..length).map(|n| 259 + n * 7 % 250).collect();
+        let generate = model.generate(Prompt::tokens(prompt)).cache_prompt(true);
+        generate.temperature(0.0).max_tokens(30)
+    };
+    for length in [100, 120, 90, 140, 30] {
+        let (plain, _) = alone(&model, generate(length));
+        let mut session = model.session().unwrap();
+        session.begin(generate(length).speculate(mtp(3))).unwrap();
+        session.begin(generate(50).speculate(mtp(3))).unwrap();
+        let texts = run(&mut session);
+        assert_eq!(texts[0].0, plain, "{length}");
+        for (_, statistics) in &texts {
+            assert_eq!(statistics.accepted_tokens, statistics.drafted_tokens);
+        }
     }
 }
 
