@@ -111,8 +111,11 @@ size_t output_bytes(const llama_context * ctx) {
     const llama_model   & model   = ctx->get_model();
     const size_t rows   = std::max(cparams.n_outputs_max, cparams.n_seq_max);
     const bool has_embd = cparams.embeddings || model.arch == LLM_ARCH_T5;
-    const size_t width  = (size_t) model.vocab.n_tokens() + (has_embd ? model.hparams.n_embd_out() : 0);
-    return width * rows * sizeof(float);
+    const size_t n_embd = model.hparams.n_embd_out();
+    const size_t width  = (size_t) model.vocab.n_tokens() + (has_embd ? n_embd : 0);
+    // Hidden states of outputs alone, or of all tokens of a batch (llama-context.cpp:2145).
+    const size_t hidden = !cparams.embeddings_nextn ? 0 : cparams.embeddings_nextn_masked ? rows : cparams.n_batch;
+    return (width * rows + n_embd * hidden) * sizeof(float);
 }
 
 // Where it lies: in memory pinned by the device of the output layer, if that pins any.
@@ -401,6 +404,26 @@ bool shim_context_reserve(llama_context * ctx, uint32_t n_tokens, shim_error * e
         const uint32_t n_seqs    = cparams.n_seq_max;
         const uint32_t n_outputs = std::min(std::max(n_tokens, n_seqs), cparams.n_outputs_max);
         return ctx->graph_reserve(n_tokens, n_seqs, std::max(n_outputs, 1u), mctx.get()) != nullptr;
+    });
+}
+
+// Predicting further tokens (MTP).
+
+bool shim_context_output_hidden(llama_context * ctx, bool outputs_only, shim_error * error) {
+    return checked(error, false, [&] { llama_synchronize(ctx); return true; }) && guarded(error, false, [&] {
+        llama_set_embeddings_nextn(ctx, true, outputs_only);
+        // It changes the graphs, but does not ask for a reservation. This, which changes nothing, does (llama-context.cpp:1239).
+        llama_set_embeddings_layer_inp(ctx, 0, false);
+        ctx->sched_reserve();
+        return true;
+    });
+}
+
+float * shim_hidden(llama_context * ctx, int32_t index, shim_error * error) {
+    return checked(error, (float *) nullptr, [&] {
+        llama_synchronize(ctx);
+        guard on;
+        return llama_get_embeddings_nextn_ith(ctx, index);
     });
 }
 

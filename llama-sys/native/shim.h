@@ -93,6 +93,14 @@ bool    shim_context_rope_only_rotates(const struct llama_context * ctx);
 // Grows the compute buffers to what a graph of so many tokens takes at the context's full length. False where they find no room.
 bool    shim_context_reserve(struct llama_context * ctx, uint32_t n_tokens, struct shim_error * error);
 
+// Predicting further tokens (MTP).
+
+// Has the context give out hidden states, which prediction blocks go on from: of every token, or of outputs alone. Its graphs are
+// reserved anew at once: their buffers are freed first, and grow back to what a prompt and a token of each sequence take.
+bool    shim_context_output_hidden(struct llama_context * ctx, bool outputs_only, struct shim_error * error);
+// NULL when there is no such state.
+float * shim_hidden(struct llama_context * ctx, int32_t index, struct shim_error * error);
+
 // Embeddings.
 
 // What decides how a model embeds.

@@ -3294,6 +3294,12 @@ unsafe extern "C" {
         n_tokens: u32,
         error: *mut shim_error,
     ) -> bool;
+    pub fn shim_context_output_hidden(
+        ctx: *mut llama_context,
+        outputs_only: bool,
+        error: *mut shim_error,
+    ) -> bool;
+    pub fn shim_hidden(ctx: *mut llama_context, index: i32, error: *mut shim_error) -> *mut f32;
     pub fn shim_model_embedding_shape(model: *const llama_model, shape: *mut shim_embedding_shape);
     pub fn shim_encode(
         ctx: *mut llama_context,

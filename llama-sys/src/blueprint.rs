@@ -52,6 +52,8 @@ impl Model {
         let _unchanged = crate::sim::registry::reading();
         let params = ModelParams {
             devices: Some(Vec::new()),
+            // Prediction blocks too.
+            load_mtp: true,
             ..ModelParams::default()
         };
         params.check(backend)?;
@@ -59,8 +61,6 @@ impl Model {
         let text = path_to_c(path)?;
         let storage = Storage::new(&params)?;
         let mut native = storage.native(&params);
-        // Prediction blocks too.
-        native.load_mtp = true;
         // Without a callback llama.cpp prints dots.
         native.progress_callback = Some(no_progress);
         let made = shim::accepted(
@@ -75,7 +75,7 @@ impl Model {
             failure,
         })?;
         let raw = NonNull::new(model).expect("accepted above");
-        Ok(Self::adopt(raw, path, false, storage))
+        Ok(Self::adopt(raw, path, &params, storage))
     }
 
     /// Writes the model to a GGUF file, as far as llama.cpp's own writer goes (`llama_model_save_to_file`).

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::batch::Batch;
-use crate::context_params::{ContextParams, Pooling};
+use crate::context_params::{ContextParams, Mtp, Pooling};
 use crate::error::{Cause, Error, Failure};
 use crate::log::Captured;
 use crate::model::Model;
@@ -36,6 +36,8 @@ pub struct Context {
     /// Decoding needs an encoder's output first.
     needs_encoder: bool,
     pub(crate) embeddings: bool,
+    /// Its part in predicting further tokens.
+    pub(crate) mtp: Mtp,
     /// The adapters that it computes with, which it keeps.
     pub(crate) lora: Vec<(LoraAdapter, f32)>,
     /// Whether there is, or was, a control vector: its memory stays.
@@ -119,7 +121,7 @@ impl Context {
         } else {
             params.n_outputs_max
         };
-        Ok(Self {
+        let mut context = Self {
             raw,
             n_ctx,
             n_batch,
@@ -138,6 +140,7 @@ impl Context {
             // llama-context.cpp: what nobody states is none.
             .unwrap_or(Pooling::None),
             embeddings: params.embeddings,
+            mtp: params.mtp,
             lora: Vec::new(),
             control_vector: false,
             abort,
@@ -146,7 +149,11 @@ impl Context {
             seq_pointers: Vec::new(),
             needs_encoder: model.has_encoder() && model.has_decoder(),
             vocab: model.vocab(),
-        })
+        };
+        if params.mtp != Mtp::Off {
+            context.output_hidden()?;
+        }
+        Ok(context)
     }
 
     pub(crate) fn as_ptr(&self) -> *mut raw::llama_context {
@@ -200,6 +207,12 @@ impl Context {
         unsafe { raw::shim_context_copies(self.as_ptr()) }
             .try_into()
             .unwrap_or(1)
+    }
+
+    /// Tokens that a recurrent state can be taken back; 0 where llama.cpp cannot, or the memory is another.
+    pub fn n_rs_seq(&self) -> u32 {
+        // SAFETY: the context lives.
+        unsafe { raw::llama_n_rs_seq(self.as_ptr()) }
     }
 
     /// One cache for all sequences.
@@ -258,7 +271,19 @@ impl Context {
     /// - [`Error::Decode`]: the computation failed; the context is unusable from then on ([`Error::Poisoned`]).
     pub fn decode(&mut self, batch: &Batch) -> Result<(), Error> {
         self.check_usable()?;
+        if self.mtp == Mtp::Heads {
+            return Err(Error::parameter(
+                "mtp",
+                "Heads",
+                "such a context computes from hidden states too: decode_heads",
+            ));
+        }
         self.check_batch(batch)?;
+        self.compute(batch, std::ptr::null())
+    }
+
+    /// Computes a batch that was checked. `hidden`: a row for each token, or null.
+    pub(crate) fn compute(&mut self, batch: &Batch, hidden: *const f32) -> Result<(), Error> {
         // Until this succeeds there are no logits to speak of: llama.cpp still holds those of the batch before.
         self.outputs.clear();
         self.seq_pointers.clear();
@@ -271,15 +296,15 @@ impl Context {
         let native = raw::llama_batch {
             n_tokens: batch.len() as i32,
             token: batch.tokens.as_ptr().cast_mut(),
-            embd: std::ptr::null_mut(),
+            embd: hidden.cast_mut(),
             pos: batch.positions.as_ptr().cast_mut(),
             n_seq_id: batch.seq_counts.as_ptr().cast_mut(),
             seq_id: self.seq_pointers.as_mut_ptr(),
             logits: batch.outputs.as_ptr().cast_mut(),
         };
         let listed = self.vocab.model().adapters();
-        // SAFETY: the context lives and is borrowed mutably. Every array has `n_tokens` entries, and llama_decode only reads
-        // them (it copies into a llama_batch_ext, llama-context.cpp). The counts were checked against what it asserts.
+        // SAFETY: the context lives and is borrowed mutably. Every array has `n_tokens` entries, the hidden states as many rows, and
+        // llama_decode only reads them (it copies into a llama_batch_ext, llama-context.cpp). The counts were checked against what it asserts.
         let code = shim::quick(|error| unsafe {
             if self.encodes {
                 raw::shim_encode(self.as_ptr(), &raw const native, error)
@@ -445,6 +470,11 @@ impl Context {
         }
     }
 
+    /// Tokens of the last batch.
+    pub(crate) fn last_tokens(&self) -> usize {
+        self.outputs.len()
+    }
+
     /// Whether the last batch was computed.
     pub(crate) fn has_outputs(&self) -> bool {
         !self.outputs.is_empty()
@@ -464,7 +494,7 @@ impl Context {
     }
 
     /// Refuses what llama_decode asserts against (llama-context.cpp, decode) or would read out of bounds for.
-    fn check_batch(&self, batch: &Batch) -> Result<(), Error> {
+    pub(crate) fn check_batch(&self, batch: &Batch) -> Result<(), Error> {
         if self.model().is_no_alloc() {
             return Err(Error::parameter(
                 "no_alloc",

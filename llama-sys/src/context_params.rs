@@ -43,6 +43,25 @@ pub struct ContextParams {
     pub embeddings: bool,
     /// How embeddings of a sequence are combined.
     pub pooling: Pooling,
+    /// Its part in predicting further tokens.
+    pub mtp: Mtp,
+    /// Tokens that a recurrent state can be taken back after they were computed together, for which as many states more are kept; of
+    /// other memories, and where llama.cpp cannot do it for the architecture, nothing.
+    pub n_rs_seq: u32,
+}
+
+/// A context's part in predicting further tokens (MTP), for a model that was loaded with the blocks for that
+/// ([`ModelParams::load_mtp`](crate::ModelParams::load_mtp)).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub enum Mtp {
+    /// None.
+    #[default]
+    Off,
+    /// It computes with the model's other blocks, and gives out the [hidden state](crate::Context::hidden) of every token beside logits.
+    Trunk,
+    /// It computes with the blocks that predict: from tokens and hidden states ([`decode_heads`](crate::Context::decode_heads)).
+    Heads,
 }
 
 impl Default for ContextParams {
@@ -66,6 +85,8 @@ impl Default for ContextParams {
             kv_unified: false,
             embeddings: false,
             pooling: Pooling::Unspecified,
+            mtp: Mtp::Off,
+            n_rs_seq: 0,
         }
     }
 }
@@ -168,6 +189,14 @@ impl ContextParams {
                 ),
             ));
         }
+        // llama-batch.cpp:702: what may be taken back is computed in one graph, with a token before it and one to spare.
+        if self.n_rs_seq > 0 && n_ubatch < self.n_rs_seq.saturating_add(2) {
+            return Err(Error::parameter(
+                "n_rs_seq",
+                self.n_rs_seq,
+                format!("at most n_ubatch ({n_ubatch}) without two"),
+            ));
+        }
         if self.n_outputs_max != 0 && self.n_outputs_max < self.n_seq_max {
             return Err(Error::parameter(
                 "n_outputs_max",
@@ -205,6 +234,13 @@ impl ContextParams {
                     ),
                 ));
             }
+        }
+        if self.mtp != Mtp::Off && (self.embeddings || model.n_layer_nextn() == 0) {
+            return Err(Error::parameter(
+                "mtp",
+                format!("{:?}", self.mtp),
+                "for generating, with a model that is loaded with blocks that predict further tokens",
+            ));
         }
         if self.embeddings {
             self.check_pooling(model, n_ctx, n_ubatch)?;
@@ -244,6 +280,10 @@ impl ContextParams {
         native.swa_full = self.swa_full;
         native.kv_unified = self.kv_unified;
         native.embeddings = self.embeddings;
+        native.n_rs_seq = self.n_rs_seq;
+        if self.mtp == Mtp::Heads {
+            native.ctx_type = raw::LLAMA_CONTEXT_TYPE_MTP;
+        }
         native.pooling_type = match self.pooling {
             Pooling::Unspecified => raw::LLAMA_POOLING_TYPE_UNSPECIFIED,
             Pooling::None => raw::LLAMA_POOLING_TYPE_NONE,

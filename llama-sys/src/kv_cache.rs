@@ -21,7 +21,8 @@ impl Context {
     }
 
     /// Forgets the positions in `range` of one sequence. Returns `false` when the memory cannot do that: recurrent state can
-    /// only forget a whole sequence.
+    /// only forget a whole sequence, or up to [`n_rs_seq`](Self::n_rs_seq) tokens at its end. Those must have been computed together with the
+    /// one before them: llama.cpp does not check it, and the state would be another's.
     ///
     /// # Errors
     ///

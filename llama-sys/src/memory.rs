@@ -82,6 +82,28 @@ impl MemoryBreakdown {
     }
 }
 
+impl MemoryBreakdown {
+    /// Adds what another context of the same model takes: its weights and adapters are here already.
+    pub fn add_context(&mut self, other: &Self) {
+        for row in &other.rows {
+            let same = |known: &&mut BufferUse| known.buffer_type == row.buffer_type;
+            if let Some(known) = self.rows.iter_mut().find(same) {
+                known.context += row.context;
+                known.compute += row.compute;
+                known.output += row.output;
+            } else {
+                self.rows.push(BufferUse {
+                    model: 0,
+                    adapters: 0,
+                    ..row.clone()
+                });
+            }
+        }
+        let by_name = |a: &BufferUse, b: &BufferUse| a.buffer_type.cmp(&b.buffer_type);
+        self.rows.sort_by(by_name);
+    }
+}
+
 impl Context {
     /// The bytes that this context and its model take; with `no_alloc`, those they would take.
     ///

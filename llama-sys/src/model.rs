@@ -59,6 +59,8 @@ struct Inner {
     path: PathBuf,
     /// Without data: nothing may be computed.
     no_alloc: bool,
+    /// With the blocks that predict further tokens, if there are any.
+    load_mtp: bool,
     devices: Vec<Device>,
     /// Guards the model's list of adapters, which contexts read while they reserve their graphs (llama-context.cpp,
     /// `graph_max_nodes`).
@@ -143,14 +145,14 @@ impl Model {
             failure,
         })?;
         let raw = NonNull::new(model).expect("accepted above");
-        Ok(Self::adopt(raw, path, params.no_alloc, storage))
+        Ok(Self::adopt(raw, path, &params, storage))
     }
 
     /// Takes what llama.cpp has just loaded with these parameters.
     pub(crate) fn adopt(
         raw: NonNull<raw::llama_model>,
         path: &Path,
-        no_alloc: bool,
+        params: &ModelParams,
         storage: Storage,
     ) -> Self {
         let model = raw.as_ptr();
@@ -164,7 +166,8 @@ impl Model {
             inner: Arc::new(Inner {
                 raw,
                 path: path.to_owned(),
-                no_alloc,
+                no_alloc: params.no_alloc,
+                load_mtp: params.load_mtp,
                 devices,
                 adapters: RwLock::new(()),
                 _storage: storage,
@@ -246,6 +249,17 @@ impl Model {
     pub fn n_ctx_train(&self) -> u32 {
         // SAFETY: the model is loaded.
         unsafe { raw::llama_model_n_ctx_train(self.as_ptr()) }
+            .try_into()
+            .unwrap_or(0)
+    }
+
+    /// Blocks that predict further tokens and are loaded ([`ModelParams::load_mtp`]).
+    pub fn n_layer_nextn(&self) -> u32 {
+        if !self.inner.load_mtp {
+            return 0;
+        }
+        // SAFETY: the model is loaded.
+        unsafe { raw::llama_model_n_layer_nextn(self.as_ptr()) }
             .try_into()
             .unwrap_or(0)
     }

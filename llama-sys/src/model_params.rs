@@ -27,6 +27,8 @@ pub struct ModelParams {
     pub load_mode: LoadMode,
     /// Read metadata and simulate every allocation; nothing can be computed with such a model. Needs [`LoadMode::None`].
     pub no_alloc: bool,
+    /// Load the blocks that predict further tokens too (MTP), if the file has any.
+    pub load_mtp: bool,
     /// Validate the values of quantised tensors while loading.
     pub check_tensors: bool,
     /// Allow buffer types that repack weights for the CPU.
@@ -46,6 +48,7 @@ impl Default for ModelParams {
             overrides: Vec::new(),
             load_mode: LoadMode::Auto,
             no_alloc: false,
+            load_mtp: false,
             check_tensors: false,
             use_extra_bufts: true,
             progress: None,
@@ -264,6 +267,7 @@ impl Storage {
             LoadMode::DirectIo => raw::LLAMA_LOAD_MODE_DIRECT_IO,
         };
         native.no_alloc = params.no_alloc;
+        native.load_mtp = params.load_mtp;
         native.check_tensors = params.check_tensors;
         native.use_extra_bufts = params.use_extra_bufts;
         native

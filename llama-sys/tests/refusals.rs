@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use llama_sys::{
     Backend, Batch, Cause, Context, ContextParams, Error, FlashAttention, KvType, LoadMode, Model,
-    ModelParams, Sampler, State,
+    ModelParams, Mtp, Sampler, State,
 };
 use support::{cpu_context, demo_model, demo_path};
 
@@ -575,4 +575,46 @@ fn states_that_were_altered_or_belong_elsewhere() {
     );
     small.kv_clear().unwrap();
     small.decode(&batch(&tokens)).unwrap();
+}
+
+// Predicting further tokens
+
+#[test]
+fn a_context_that_predicts_of_a_model_without_blocks_for_that() {
+    for mtp in [Mtp::Trunk, Mtp::Heads] {
+        assert_eq!(refused(with(|params| params.mtp = mtp)), "mtp");
+        let load_mtp = ModelParams {
+            load_mtp: true,
+            ..cpu()
+        };
+        let model = Model::load(demo_path(), load_mtp).unwrap();
+        assert_eq!(model.n_layer_nextn(), 0);
+        let params = ContextParams {
+            mtp,
+            ..ContextParams::default()
+        };
+        assert_eq!(refused(Context::new(&model, params)), "mtp");
+    }
+}
+
+#[test]
+fn states_to_go_back_to_of_more_tokens_than_a_graph_has() {
+    for (n_ubatch, n_rs_seq) in [(4, 3), (64, 63), (64, u32::MAX)] {
+        let more = |params: &mut ContextParams| {
+            (params.n_ubatch, params.n_rs_seq) = (n_ubatch, n_rs_seq);
+        };
+        assert_eq!(refused(with(more)), "n_rs_seq");
+    }
+    // Of a memory that has no states it means nothing.
+    let context = with(|params| params.n_rs_seq = 3).unwrap();
+    assert_eq!(context.n_rs_seq(), 0);
+}
+
+#[test]
+fn hidden_states_of_a_context_that_has_none() {
+    let mut context = cpu_context(ContextParams::default());
+    let batch = batch(&[(1, 0, 0)]);
+    assert_eq!(refused(context.decode_heads(&batch, &[0.0; 256])), "mtp");
+    context.decode(&batch).unwrap();
+    assert_eq!(refused(context.hidden(0)), "index");
 }

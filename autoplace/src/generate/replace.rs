@@ -12,7 +12,7 @@ use llama_sys::Context;
 use super::error::Error;
 use super::sequence::Sequence;
 use super::session::{Lent, Room, Session};
-use super::speculative::DraftModel;
+use super::speculative::Drafters;
 use crate::load::{Contents, Replacement};
 use crate::plan::Plan;
 
@@ -163,8 +163,8 @@ impl Session {
         let Some(lent) = &mut self.lent else {
             return self.release_others();
         };
-        // The slot with its adapters, the context's vocabulary, and ours.
-        let ours = self.model.slot().holders() + 2;
+        // The slot with its adapters, the context's vocabulary, ours, and what drafts.
+        let ours = self.model.slot().holders() + 2 + self.drafters.holders();
         let holders = lent.context.model().holders().saturating_sub(ours);
         if holders > 0 {
             return Err(Error::NativeHeld { holders });
@@ -180,7 +180,7 @@ impl Session {
             }
         };
         let save_time = begun.elapsed();
-        self.draft = None;
+        self.drafters = Drafters::default();
         self.lent = None;
         Ok((saved, save_time))
     }
@@ -201,12 +201,12 @@ impl Session {
     /// Goes on with a new context: or gives it back, and keeps everything for another attempt.
     fn resume(&mut self, mut context: Context) -> Result<Resumed, Error> {
         let put_back = self.put_back(&mut context);
-        let draft = put_back.and_then(|resumed| Ok((resumed, self.model.slot().take_draft()?)));
-        match draft {
-            Ok((resumed, draft)) => {
+        let drafts = put_back.and_then(|resumed| Ok((resumed, self.model.slot().take_drafts()?)));
+        match drafts {
+            Ok((resumed, drafts)) => {
                 self.drop_saved();
                 self.cache.emptied();
-                self.draft = draft.map(|it| DraftModel::new(it, self.abort.clone()));
+                self.drafters = Drafters::new(drafts, self.abort.clone());
                 self.lent = Some(Lent::new(context, &self.model.placement().context));
                 Ok(resumed)
             }

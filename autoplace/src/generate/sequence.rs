@@ -12,7 +12,7 @@ use super::constraint::Matcher;
 use super::error::Error;
 use super::session::SequenceId;
 use super::shift::Shifting;
-use super::speculative::{DraftModel, DraftsOff, Speculator};
+use super::speculative::{Drafters, DraftsOff, Speculator};
 use super::stats::Statistics;
 use super::text::TextAssembler;
 use super::{Limits, Spec};
@@ -69,6 +69,9 @@ pub(super) struct Sequence {
     pub(super) limits: Limits,
     /// Guesses the tokens after the last one, if that was asked for.
     pub(super) speculator: Option<Speculator>,
+    /// Where in the batch its tokens begin, and how many there are.
+    batch_at: i32,
+    in_batch: usize,
     /// Where in the batch its guess begins.
     draft_at: i32,
     pub(super) statistics: Statistics,
@@ -128,6 +131,8 @@ impl Sequence {
             text,
             limits: spec.limits,
             speculator: Speculator::new(spec.speculation, spec.drafter, capacity),
+            batch_at: 0,
+            in_batch: 0,
             draft_at: 0,
             statistics,
         })
@@ -206,6 +211,8 @@ impl Sequence {
             text: self.text.clone(),
             limits: self.limits,
             speculator: self.speculator.clone(),
+            batch_at: 0,
+            in_batch: 0,
             draft_at: 0,
             statistics: self.statistics,
         }
@@ -309,6 +316,7 @@ impl Sequence {
     /// Adds its next tokens to a batch, as many as [wanted](Self::wanted) at most.
     pub(super) fn queue(&mut self, batch: &mut Batch, tokens: usize) {
         self.queued = tokens;
+        (self.batch_at, self.in_batch) = (batch.len() as i32, tokens);
         self.output = None;
         let end = self.computed + self.queued;
         for position in self.computed..end {
@@ -337,12 +345,12 @@ impl Sequence {
         most: usize,
         off: Option<DraftsOff>,
         n_vocab: u32,
-        model: Option<&mut DraftModel>,
+        drafters: &mut Drafters,
     ) -> Result<usize, Error> {
         let Some(speculator) = &mut self.speculator else {
             return Ok(0);
         };
-        self.statistics.drafts_off = off.or(speculator.off(model.is_some()));
+        self.statistics.drafts_off = off.or(speculator.off(drafters));
         // The last token of an answer is not computed, and each guess is followed by a token that is no guess.
         let generated = self.statistics.generated_tokens;
         let left = self.limits.max_tokens.saturating_sub(generated);
@@ -353,7 +361,7 @@ impl Sequence {
             speculator.forget();
             return Ok(0);
         }
-        let draft = speculator.guess(self.seq, &self.tokens, most, n_vocab, model)?;
+        let draft = speculator.guess(self.seq, &self.tokens, most, n_vocab, drafters)?;
         self.draft_at = batch.len() as i32;
         self.statistics.drafted_tokens += draft.len();
         for (position, &token) in (self.tokens.len()..).zip(draft) {
@@ -396,6 +404,26 @@ impl Sequence {
         is_guessed
     }
 
+    /// Has what drafts for it follow the tokens `from` on, which the batch has computed: those of the text, and those of the guess that came
+    /// true.
+    pub(super) fn followed(
+        &self,
+        drafters: &mut Drafters,
+        context: &mut Context,
+        from: usize,
+    ) -> Result<(), Error> {
+        let is_followed = |speculator: &Speculator| speculator.is_followed();
+        if self.computed <= from || !self.speculator.as_ref().is_some_and(is_followed) {
+            return Ok(());
+        }
+        let row = |index: usize| match index.checked_sub(self.in_batch) {
+            None => self.batch_at + index as i32,
+            Some(guessed) => self.draft_at + guessed as i32,
+        };
+        let rows = (0..self.computed - from).map(row);
+        drafters.follow(context, self.seq, &self.tokens, from, rows)
+    }
+
     /// Has the context forget what was guessed wrongly. Doing it again, as after a shift before which it was done, changes nothing: the
     /// memory ends where the text is computed to.
     pub(super) fn forget_draft(&mut self, context: &mut Context) -> Result<(), Error> {
@@ -407,8 +435,10 @@ impl Sequence {
             return Ok(());
         }
         let keep = self.computed as i32;
-        let went_back = can_go_back(context, self.seq, self.computed)?
-            && context.kv_seq_remove(self.seq, keep..i32::MAX)?;
+        // A recurrent state goes back within the tokens of the last batch, as far as the context was planned for that.
+        let by_states = drafted - accepted <= context.n_rs_seq() as usize;
+        let goes_back = by_states || can_go_back(context, self.seq, self.computed)?;
+        let went_back = goes_back && context.kv_seq_remove(self.seq, keep..i32::MAX)?;
         if !went_back {
             context.kv_seq_remove(self.seq, 0..i32::MAX)?;
             self.compute_again();

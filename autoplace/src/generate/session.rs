@@ -11,7 +11,7 @@ use super::logprobs::TokenLogprobs;
 use super::replace::Replaced;
 use super::sequence::Sequence;
 use super::share::Asking;
-use super::speculative::DraftModel;
+use super::speculative::Drafters;
 use super::stats::Statistics;
 use super::turn::{PromptChunk, Turn};
 use super::turns::Turns;
@@ -115,8 +115,8 @@ pub struct Session {
     pub(super) sequences: Vec<Sequence>,
     /// What the context holds besides.
     pub(super) cache: Cache,
-    /// What drafts for the model, if it is loaded.
-    pub(super) draft: Option<DraftModel>,
+    /// What drafts for the model, as far as it is loaded.
+    pub(super) drafters: Drafters,
     pub(super) abort: AbortHandle,
     pub(super) last_replaced: Option<Result<Replaced, Error>>,
     /// How much of prompts a step computes.
@@ -213,8 +213,8 @@ impl Model {
             slot.give_back(context, contents);
             return Err(not_generative());
         }
-        let draft = match slot.take_draft() {
-            Ok(draft) => draft,
+        let drafts = match slot.take_drafts() {
+            Ok(drafts) => drafts,
             Err(error) => {
                 slot.give_back(context, contents);
                 return Err(error.into());
@@ -225,7 +225,7 @@ impl Model {
         context.follow_abort_handle(abort.clone());
         Ok(Session {
             model: self.clone(),
-            draft: draft.map(|it| DraftModel::new(it, abort.clone())),
+            drafters: Drafters::new(drafts, abort.clone()),
             abort,
             lent: Some(Lent::new(context, &self.placement().context)),
             sequences: Vec::new(),
@@ -332,7 +332,7 @@ impl Session {
                 lent,
                 sequences: &mut self.sequences,
                 cache: &mut self.cache,
-                draft: self.draft.as_mut(),
+                drafters: &mut self.drafters,
                 prompt_chunk: self.prompt_chunk,
                 batch: &mut self.batch,
                 asking: &mut self.asking,
@@ -438,9 +438,8 @@ impl Drop for Session {
             }
         }
         let slot = self.model.slot();
-        if let Some(draft) = self.draft.take() {
-            slot.give_back_draft(draft.into_inner());
-        }
+        let drafters = std::mem::take(&mut self.drafters);
+        slot.give_back_drafts(drafters.into_inner());
         slot.give_back(lent.context, cache.into_contents());
     }
 }

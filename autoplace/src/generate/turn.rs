@@ -10,7 +10,7 @@ use super::fork::{part_after, shared, take_out};
 use super::sequence::Sequence;
 use super::session::{FinishReason, Lent, Piece, Room, SequenceId};
 use super::share::{Asking, share};
-use super::speculative::{self, DraftModel};
+use super::speculative::{self, Drafters};
 use super::turns::Turns;
 use crate::load::{ContextSlot, Pulse};
 
@@ -43,7 +43,7 @@ pub(super) struct Turn<'a> {
     pub(super) lent: &'a mut Lent,
     pub(super) sequences: &'a mut Vec<Sequence>,
     pub(super) cache: &'a mut Cache,
-    pub(super) draft: Option<&'a mut DraftModel>,
+    pub(super) drafters: &'a mut Drafters,
     pub(super) prompt_chunk: PromptChunk,
     pub(super) batch: &'a mut Batch,
     pub(super) asking: &'a mut Vec<Asking>,
@@ -135,8 +135,7 @@ impl Turn<'_> {
             return Ok(false);
         }
         let queued = self.batch.len();
-        let model = self.draft.as_deref_mut();
-        let is_steady = speculative::draft(self.lent, model, self.sequences, self.batch)?;
+        let is_steady = speculative::draft(self.lent, self.drafters, self.sequences, self.batch)?;
         let context = &mut self.lent.context;
         if context.kv_unified() {
             // What idle texts have left lies in the same cells.
@@ -172,6 +171,7 @@ impl Turn<'_> {
             if !sequence.is_queued() {
                 continue;
             }
+            let (from, shifted) = (sequence.computed, sequence.statistics.discarded_tokens);
             sequence.computed(computed);
             match self.choose_of(at, room, &mut used, begun, computed) {
                 Err(error) if error.is_of_one_text() => {
@@ -179,7 +179,13 @@ impl Turn<'_> {
                 }
                 chosen => chosen?,
             }
-            self.sequences[at].forget_draft(&mut self.lent.context)?;
+            let sequence = &mut self.sequences[at];
+            let context = &mut self.lent.context;
+            // What was moved is no longer where the batch had it.
+            if sequence.statistics.discarded_tokens == shifted {
+                sequence.followed(self.drafters, context, from)?;
+            }
+            sequence.forget_draft(context)?;
         }
         Ok(())
     }

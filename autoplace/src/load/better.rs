@@ -6,7 +6,6 @@ use crate::machine::Machine;
 use crate::memory::companion::Role;
 use crate::memory::{CompanionBytes, Footprint};
 use crate::plan::Plan;
-use crate::profile::ModelProfile;
 
 /// A plan that is better than the one that a model is loaded by, and by how much.
 #[derive(Debug, Clone, PartialEq)]
@@ -36,9 +35,7 @@ impl Model {
     pub fn plan_anew(&self) -> Result<Plan, Error> {
         let recipe = self.recipe();
         let header = Header::open(&recipe.path)?;
-        let profile = recipe
-            .adapters
-            .beside(ModelProfile::from_header(&header)?)?;
+        let profile = recipe.profile(&header)?;
         let mut machine = self.once_released(recipe.machine(true)?);
         if let Some(stated) = &recipe.machine {
             machine.host.available = stated.host.available;

@@ -18,7 +18,6 @@ use crate::gguf::Header;
 use crate::machine::Machine;
 use crate::memory::{Headroom, KvType, Pooling};
 use crate::plan::{self, GpuLayers, Plan, Replay, Request, SavedPlan};
-use crate::profile::ModelProfile;
 use crate::worker::{Isolation, WorkerProcess};
 
 /// A load being described: finish it with [`load`](Self::load), or look first with [`plan`](Self::plan).
@@ -37,6 +36,7 @@ impl ModelBuilder {
             recipe: Recipe {
                 path: path.to_owned(),
                 draft: None,
+                mtp: false,
                 request: Request::new(),
                 adapters: AdapterFiles::default(),
                 machine: None,
@@ -87,6 +87,15 @@ impl ModelBuilder {
     /// [`draft_max`](Self::draft_max) is stated, it is 8.
     pub fn draft(mut self, path: impl Into<PathBuf>) -> Self {
         self.recipe.draft = Some(path.into());
+        self
+    }
+
+    /// Loads the model's own block that predicts further tokens, with a context for it, so that it
+    /// [drafts](crate::generate::Speculation::Mtp) for the model. It is planned, placed and released with the model. Where no
+    /// [`draft_max`](Self::draft_max) is stated, it is 3. Default: no. A file without such a block, or with one that llama.cpp cannot use, is
+    /// refused: [`Error::Mtp`].
+    pub fn mtp(mut self, load: bool) -> Self {
+        self.recipe.mtp = load;
         self
     }
 
@@ -253,6 +262,7 @@ impl ModelBuilder {
         };
         let saved = saved.read()?;
         recipe.request = saved.request.clone();
+        recipe.mtp = saved.plan.context.mtp;
         Ok((recipe, First::Saved(Box::new(saved), self.replay)))
     }
 
@@ -283,8 +293,7 @@ impl ModelBuilder {
     fn load_in_worker(self, process: WorkerProcess) -> Result<Model, Error> {
         // What can be refused without a worker is, with its own type.
         let header = Header::open(&self.recipe.path)?;
-        let profile = ModelProfile::from_header(&header)?;
-        self.recipe.adapters.beside(profile)?;
+        self.recipe.profile(&header)?;
         drop(header);
         let saved = self.saved.as_ref().map(Source::read).transpose()?;
         let load = Load {

@@ -47,9 +47,7 @@ impl<'a> Contract<'a> {
     /// Reads the model's header.
     pub(super) fn new(recipe: &'a Recipe, first: First, progress: Progress) -> Result<Self, Error> {
         let header = Header::open(&recipe.path)?;
-        let profile = recipe
-            .adapters
-            .beside(ModelProfile::from_header(&header)?)?;
+        let profile = recipe.profile(&header)?;
         let ranks = recipe.request.params.embeddings == Some(Pooling::Rank);
         // llama-arch.cpp: the head's matrices, of which a model has the last at least.
         let head = ["cls.weight", "cls.output.weight"];

@@ -97,7 +97,7 @@ impl Recipe {
         match self.make_draft(path, plan, &gpus, threads, progress) {
             Ok((draft, note)) => {
                 Arc::make_mut(&mut loaded.placed.report).notes.push(note);
-                loaded.draft = Some(draft);
+                loaded.drafts.model = Some(draft);
                 Ok(loaded)
             }
             Err(unmade) => {
@@ -152,8 +152,15 @@ impl Recipe {
         };
         let mut made = Context::new(&native, params.clone()).map_err(failed(Stage::Context))?;
         let verify = self.terms.verify;
-        let run = warm_up(&mut made, &devices, context.op_offload, verify, progress)
-            .map_err(failed(Stage::WarmUp))?;
+        let run = warm_up(
+            &mut made,
+            None,
+            &devices,
+            context.op_offload,
+            verify,
+            progress,
+        )
+        .map_err(failed(Stage::WarmUp))?;
         let taken = taken(&run, &before, verify);
         let note = self.judge_draft(&companion, gpu, taken);
         let note = note.map_err(Unmade::Other)?;

@@ -17,6 +17,9 @@ pub enum Error {
     /// An adapter or a control vector is none, or not for this model.
     #[error(transparent)]
     Adapter(Box<profile::AdapterError>),
+    /// The blocks that predict further tokens were asked for, and there are none that llama.cpp could use.
+    #[error(transparent)]
+    Mtp(#[from] profile::MtpError),
     /// There is no safe placement; the error says how many bytes are missing where.
     #[error(transparent)]
     Plan(#[from] plan::Error),

@@ -126,6 +126,7 @@ impl From<&Error> for Failure {
             },
             Error::NativeHeld { .. } => Self::other("NativeHeld", error),
             Error::NoRankHead { .. } => Self::other("NoRankHead", error),
+            Error::Mtp(_) => Self::other("Mtp", error),
             Error::Embeds => Self::other("Embeds", error),
             Error::Generates => Self::other("Generates", error),
             Error::Busy => Self::Busy,

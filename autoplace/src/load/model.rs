@@ -115,7 +115,7 @@ impl Model {
         let Loaded {
             native: model,
             context,
-            draft,
+            drafts,
             params,
             attached,
             placed,
@@ -128,7 +128,7 @@ impl Model {
         Self {
             inner: Arc::new(Inner {
                 recipe,
-                slot: ContextSlot::new(native, context, draft),
+                slot: ContextSlot::new(native, context, drafts),
                 remote: None,
                 placed: RwLock::new(Arc::new(placed)),
                 requested: Requested::default(),
@@ -352,7 +352,7 @@ impl Model {
         let Loaded {
             native: model,
             context,
-            draft,
+            drafts,
             params,
             attached,
             placed,
@@ -362,7 +362,7 @@ impl Model {
             params,
             attached,
         };
-        slot.refill(native, draft);
+        slot.refill(native, drafts);
         *self.placed_mut() = Arc::new(placed);
         self.pulse().placed_anew();
         Ok(context)

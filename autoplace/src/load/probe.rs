@@ -69,7 +69,7 @@ impl NativeProbe {
         self.place(gpus, params, split)?.breakdown(params)
     }
 
-    /// Puts the skeleton onto these GPUs. Of the parameters, only those of the load count here: `mmap` and `repack`.
+    /// Puts the skeleton onto these GPUs. Of the parameters, only those of the load count here: `mmap`, `repack` and `mtp`.
     ///
     /// # Errors
     ///
@@ -91,7 +91,7 @@ impl NativeProbe {
 }
 
 impl PlacedProbe {
-    /// What the load would hold with a context of these parameters. `mmap` and `repack` are those it was placed with.
+    /// What the load would hold with a context of these parameters. `mmap`, `repack` and `mtp` are those it was placed with.
     ///
     /// # Errors
     ///

@@ -9,8 +9,9 @@ use serde::{Deserialize, Serialize};
 use super::adapters::{AdapterFiles, Attached};
 use super::attempt::Stage;
 use super::devices::{by_name, detect};
-use super::draft::Draft;
+use super::drafts::Drafts;
 use super::headroom::{LoadReadings, Work, free};
+use super::heads::Heads;
 use super::lease::Leases;
 use super::model::Placed;
 use super::progress::Progress;
@@ -33,6 +34,9 @@ pub(crate) struct Recipe {
     /// A model that drafts for it.
     #[serde(default)]
     pub(super) draft: Option<PathBuf>,
+    /// Whether the blocks that predict further tokens are loaded.
+    #[serde(default)]
+    pub(super) mtp: bool,
     pub(super) request: Request,
     /// What is added to the model.
     pub(super) adapters: AdapterFiles,
@@ -81,7 +85,7 @@ impl Prepared {
 pub(super) struct Loaded {
     pub(super) native: llama_sys::Model,
     pub(super) context: Context,
-    pub(super) draft: Option<Draft>,
+    pub(super) drafts: Drafts,
     pub(super) params: llama_sys::ContextParams,
     pub(super) attached: Attached,
     pub(super) placed: Placed,
@@ -111,6 +115,15 @@ impl Recipe {
             (None, GpuLayers::Exactly(0)) => Ok(Machine::new(Host::detect().0)),
             (None, _) => detect(),
         }
+    }
+
+    /// What the model is, with all that is loaded of it and beside it.
+    pub(super) fn profile(&self, header: &Header) -> Result<ModelProfile, Error> {
+        let mut profile = ModelProfile::from_header(header)?;
+        if self.mtp {
+            profile = profile.with_mtp()?;
+        }
+        Ok(self.adapters.beside(profile)?)
     }
 
     /// A plan for this machine, confirmed by llama.cpp.
@@ -170,6 +183,7 @@ impl Recipe {
                     .load_mode(plan.gpus().map(|gpu| gpu.backend.as_str())),
                 use_extra_bufts: plan.context.repack,
                 progress: progress.callback(),
+                load_mtp: plan.context.mtp,
                 ..ModelParams::default()
             },
         )
@@ -205,12 +219,28 @@ impl Recipe {
                 return Err(Failure::of(Stage::Context, error, free, plan, &devices));
             }
         };
-        let (op_offload, verify) = (plan.context.op_offload, self.terms.verify);
-        let run = match warm_up(&mut context, &devices, op_offload, verify, progress) {
-            Ok(run) => run,
+        let mut heads = match Heads::new(&native, &plan.context, threads) {
+            Ok(heads) => heads,
             Err(error) => {
                 let free = free(&devices);
                 drop((context, attached, native));
+                return Err(Failure::of(Stage::Context, error, free, plan, &devices));
+            }
+        };
+        let (op_offload, verify) = (plan.context.op_offload, self.terms.verify);
+        let predicting = heads.as_mut().map(|heads| &mut heads.context);
+        let run = match warm_up(
+            &mut context,
+            predicting,
+            &devices,
+            op_offload,
+            verify,
+            progress,
+        ) {
+            Ok(run) => run,
+            Err(error) => {
+                let free = free(&devices);
+                drop((heads, context, attached, native));
                 return Err(Failure::of(Stage::WarmUp, error, free, plan, &devices));
             }
         };
@@ -218,7 +248,7 @@ impl Recipe {
         Ok(Loaded {
             native,
             context,
-            draft: None,
+            drafts: Drafts { model: None, heads },
             params,
             attached,
             placed,

@@ -5,7 +5,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use llama_sys::{Context, ContextParams, Model, SeqId, Token};
 
 use super::adapters::{Attached, Scales};
-use super::draft::Draft;
+use super::drafts::Drafts;
 use super::{Error, warm_up};
 
 /// Holds the model underneath, and its context while nobody uses it.
@@ -26,8 +26,8 @@ struct Held {
     /// The model, and what its context is made with; `None` after a re-placement that failed.
     native: Option<Native>,
     context: State,
-    /// The draft while nobody uses it.
-    draft: Option<Draft>,
+    /// What drafts while nobody uses it.
+    drafts: Drafts,
 }
 
 /// A model, and what its context is made with.
@@ -66,12 +66,12 @@ pub(crate) struct Remembered {
 }
 
 impl ContextSlot {
-    pub(super) fn new(native: Native, context: Context, draft: Option<Draft>) -> Self {
+    pub(super) fn new(native: Native, context: Context, drafts: Drafts) -> Self {
         Self {
             held: Mutex::new(Held {
                 native: Some(native),
                 context: State::Ready(context, Contents::Unknown),
-                draft,
+                drafts,
             }),
         }
     }
@@ -82,7 +82,7 @@ impl ContextSlot {
             held: Mutex::new(Held {
                 native: None,
                 context: State::Missing,
-                draft: None,
+                drafts: Drafts::default(),
             }),
         }
     }
@@ -99,11 +99,12 @@ impl ContextSlot {
             .map(|native| native.model.clone())
     }
 
-    /// How many of those that hold the model are the slot and its adapters.
+    /// How many of those that hold the model are the slot, its adapters, and what drafts and is not lent.
     pub(crate) fn holders(&self) -> usize {
         let held = self.held();
         let native = held.native.as_ref();
-        native.map_or(0, |native| 1 + native.attached.holders())
+        let own = native.map_or(0, |native| 1 + native.attached.holders());
+        own + held.drafts.holders()
     }
 
     /// Lends the context to generate with, and what it holds; `None` while it is lent already. One that failed is made anew.
@@ -169,29 +170,29 @@ impl ContextSlot {
         self.held().context = State::Ready(context, contents);
     }
 
-    /// Lends the draft, if there is one, to whoever has the context.
-    pub(crate) fn take_draft(&self) -> Result<Option<Draft>, Error> {
-        let draft = self.held().draft.take();
-        draft.map(Draft::usable).transpose()
+    /// Lends what drafts to whoever has the context.
+    pub(crate) fn take_drafts(&self) -> Result<Drafts, Error> {
+        let drafts = std::mem::take(&mut self.held().drafts);
+        drafts.usable()
     }
 
-    /// Takes the draft back.
-    pub(crate) fn give_back_draft(&self, draft: Draft) {
-        self.held().draft = Some(draft);
+    /// Takes back what drafts.
+    pub(crate) fn give_back_drafts(&self, drafts: Drafts) {
+        self.held().drafts = drafts;
     }
 
     /// Lets go of the model underneath, whose context was lent and is no more. Nothing can be lent until it is refilled.
     pub(super) fn release(&self) {
         let mut held = self.held();
         held.native = None;
-        held.draft = None;
+        held.drafts = Drafts::default();
         held.context = State::Missing;
     }
 
     /// Takes another model; its context is lent.
-    pub(super) fn refill(&self, native: Native, draft: Option<Draft>) {
+    pub(super) fn refill(&self, native: Native, drafts: Drafts) {
         let mut held = self.held();
-        held.draft = draft;
+        held.drafts = drafts;
         held.native = Some(native);
         held.context = State::Lent;
     }

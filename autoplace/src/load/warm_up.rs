@@ -1,4 +1,4 @@
-//! The warm-up: a fresh context flows in; what its buffers grow to, and what is free before and after the first computations, flows out.
+//! The warm-up: a fresh context flows in, with that of blocks that predict further tokens if there is one; what its buffers grow to, and what is free before and after the first computations, flows out.
 //!
 //! **No decode grows a buffer later.** llama.cpp reserves its compute buffers for `n_ubatch` tokens and for one token of each sequence.
 //! Numbers of tokens between them may need more of a device where GPUs compute with the host's weights, which they do from 32 tokens on:
@@ -44,16 +44,20 @@ pub(super) struct WarmedUp {
 /// When llama.cpp has no room or fails to compute, or when the caller cancels.
 pub(super) fn warm_up(
     context: &mut Context,
+    mut heads: Option<&mut Context>,
     devices: &[Device],
     op_offload: bool,
     verify: Verify,
     progress: &Progress,
 ) -> Result<WarmedUp, Error> {
     let started = Instant::now();
-    let at_first = allocated(context, devices);
+    let at_first = allocated(context, heads.as_deref(), devices);
     let skipped = skipped(context, devices, verify);
     reserve(context, op_offload)?;
-    let reserved = allocated(context, devices);
+    if let Some(heads) = &mut heads {
+        reserve(heads, op_offload)?;
+    }
+    let reserved = allocated(context, heads.as_deref(), devices);
     let loaded = free(devices);
     let mut run = Run {
         context,
@@ -73,6 +77,9 @@ pub(super) fn warm_up(
             run.one_sequence()?;
         }
         run.forget()?;
+        if let Some(heads) = &mut heads {
+            predict(heads)?;
+        }
     }
     let warm_up = WarmUp {
         verify,
@@ -85,7 +92,7 @@ pub(super) fn warm_up(
         warm_up,
         at_first,
         reserved,
-        allocated: allocated(context, devices),
+        allocated: allocated(context, heads.as_deref(), devices),
         loaded,
         used: free(devices),
     })
@@ -115,12 +122,39 @@ fn is_shared_with_host(context: &Context) -> bool {
     !model.devices().is_empty() && model.tensor_places().iter().any(on_host)
 }
 
-/// What llama.cpp says it has allocated.
-fn allocated(context: &Context, devices: &[Device]) -> Footprints {
-    context
-        .memory_breakdown()
+/// What llama.cpp says it has allocated, for both contexts.
+fn allocated(context: &Context, heads: Option<&Context>, devices: &[Device]) -> Footprints {
+    let both = || {
+        let mut breakdown = context.memory_breakdown()?;
+        if let Some(heads) = heads {
+            breakdown.add_context(&heads.memory_breakdown()?);
+        }
+        Ok::<_, Error>(breakdown)
+    };
+    both()
         .map(|breakdown| native_probe::footprints(&breakdown, devices))
         .unwrap_or_default()
+}
+
+/// Computes with the blocks that predict further tokens as they are computed with later: as many tokens of a text as one computation
+/// takes, and one with what it predicts. The context is empty afterwards.
+fn predict(heads: &mut Context) -> Result<(), Error> {
+    let most = heads.n_batch().min(heads.n_ctx_seq() - 1).max(1);
+    let n_vocab = heads.model().vocab().n_tokens().max(1);
+    let width = heads.model().n_embd_out() as usize;
+    let mut hidden = vec![0.0; width * most as usize];
+    let mut batch = Batch::with_capacity(most as usize);
+    for position in 0..most {
+        let token = signed(position.wrapping_mul(31) % n_vocab);
+        batch.add(token, signed(position), 0, false);
+    }
+    heads.decode_heads(&batch, &hidden)?;
+    batch.clear();
+    batch.add(0, signed(most), 0, true);
+    hidden.truncate(width);
+    heads.decode_heads(&batch, &hidden)?;
+    heads.synchronize()?;
+    heads.kv_clear()
 }
 
 /// Encoders (BERT), encoder-decoders (T5) and diffusion models (LLaDA) have no next token.

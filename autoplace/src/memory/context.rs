@@ -15,6 +15,9 @@ const MAX_CONTEXT: u32 = i32::MAX as u32 & !(CONTEXT_PADDING - 1);
 /// `LLAMA_MAX_SEQ` (llama-cparams.h:8).
 const MAX_SEQUENCES: u32 = 256;
 
+/// Tokens that a recurrent state can be taken back at most. llama.cpp knows no limit; each costs a whole state.
+pub(crate) const MOST_TAKEN_BACK: u32 = 64;
+
 /// Whether attention is computed in one fused step.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -66,6 +69,30 @@ pub struct ContextParams {
     /// Vectors instead of text, combined so. `None`: the context generates.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub embeddings: Option<Pooling>,
+    /// Whether the blocks that predict further tokens are loaded (`load_mtp`), and have a context of their own beside this one
+    /// (`LLAMA_CONTEXT_TYPE_MTP`).
+    #[serde(default, skip_serializing_if = "is_off")]
+    pub mtp: bool,
+    /// Tokens that the state of a recurrent model can be taken back, up to 64: for each, a state more of every sequence is kept
+    /// (llama-memory-recurrent.cpp:101).
+    #[serde(default, skip_serializing_if = "is_none")]
+    pub n_rs_seq: u32,
+}
+
+#[allow(
+    clippy::trivially_copy_pass_by_ref,
+    reason = "serde hands a reference over"
+)]
+const fn is_none(tokens: &u32) -> bool {
+    *tokens == 0
+}
+
+#[allow(
+    clippy::trivially_copy_pass_by_ref,
+    reason = "serde hands a reference over"
+)]
+const fn is_off(switch: &bool) -> bool {
+    !*switch
 }
 
 impl Default for ContextParams {
@@ -87,6 +114,8 @@ impl Default for ContextParams {
             mmap: true,
             repack: true,
             embeddings: None,
+            mtp: false,
+            n_rs_seq: 0,
         }
     }
 }
@@ -146,6 +175,12 @@ impl ContextParams {
             self.n_batch,
             "a batch of no tokens ends the process",
         )?;
+        range(
+            self.n_rs_seq <= MOST_TAKEN_BACK,
+            "n_rs_seq",
+            self.n_rs_seq,
+            "at most 64 states more are kept",
+        )?;
         let n_ctx = u64::from(self.n_ctx);
         let n_seq = u64::from(self.n_seq_max);
         // The batch is limited by the context before that is padded (llama-context.cpp:248).
@@ -160,6 +195,14 @@ impl ContextParams {
             0 => n_batch,
             n => n_batch.min(u64::from(n)),
         };
+        range(
+            self.n_rs_seq == 0 || u64::from(self.n_rs_seq) + 2 <= n_ubatch,
+            "n_rs_seq",
+            self.n_rs_seq,
+            &format!(
+                "a computation has only {n_ubatch} tokens, which ends the process unless there are two more (llama-batch.cpp:702)"
+            ),
+        )?;
         let n_ctx = pad(n_ctx, CONTEXT_PADDING.into());
         let (cells, streams) = if self.kv_unified {
             (n_ctx, 1)
@@ -210,14 +253,23 @@ impl ContextParams {
     }
 
     /// Bytes of the buffer that logits are returned in, and embeddings beside them (llama-context.cpp:2118).
+    ///
+    /// To predict further tokens, the hidden states of a whole batch lie there too (llama-context.cpp:2150), and the second context has
+    /// logits and a hidden state for each sequence.
     pub(super) fn output_bytes(&self, profile: &ModelProfile, sizes: &ContextSizes) -> u64 {
         let hparams = &profile.hparams;
-        let embedding = match self.embeddings {
-            Some(_) => hparams.n_embd_out,
-            None => 0,
-        };
-        let row = u64::from(hparams.n_vocab).saturating_add(embedding.into());
-        4u64.saturating_mul(row).saturating_mul(sizes.output_rows)
+        let width = u64::from(hparams.n_embd_out);
+        let n_vocab = u64::from(hparams.n_vocab);
+        let embedding = if self.embeddings.is_some() { width } else { 0 };
+        let row = n_vocab.saturating_add(embedding);
+        let mut numbers = row.saturating_mul(sizes.output_rows);
+        if self.mtp {
+            let states = width.saturating_mul(sizes.n_batch);
+            let heads = n_vocab.saturating_add(width);
+            let heads = heads.saturating_mul(self.n_seq_max.into());
+            numbers = numbers.saturating_add(states).saturating_add(heads);
+        }
+        numbers.saturating_mul(4)
     }
 }
 

@@ -25,7 +25,7 @@ mod split;
 #[cfg(feature = "llama")]
 pub use breakdown::{Breakdown, BufferBytes};
 pub use companion::{Companion, CompanionBytes};
-pub(crate) use context::CONTEXT_PADDING;
+pub(crate) use context::{CONTEXT_PADDING, MOST_TAKEN_BACK};
 pub use context::{ContextParams, ContextSizes, FlashAttention};
 pub use error::Error;
 pub use estimate::{Estimate, Place};

@@ -27,7 +27,29 @@ impl ContextParams {
             kv_unified: self.kv_unified,
             embeddings: self.embeddings.is_some(),
             pooling: self.embeddings.unwrap_or_default().to_native(),
+            mtp: if self.mtp {
+                llama_sys::Mtp::Trunk
+            } else {
+                llama_sys::Mtp::Off
+            },
+            n_rs_seq: self.n_rs_seq,
             ..llama_sys::ContextParams::default()
+        }
+    }
+
+    /// Those of the second context, which predicts further tokens: it is given as much of a text as one graph takes, and drafts a token of
+    /// each sequence at a time.
+    pub(crate) fn heads_to_native(&self) -> llama_sys::ContextParams {
+        let n_batch = match self.n_ubatch {
+            0 => self.n_batch,
+            n_ubatch => self.n_batch.min(n_ubatch),
+        };
+        llama_sys::ContextParams {
+            n_batch,
+            n_outputs_max: self.n_seq_max,
+            mtp: llama_sys::Mtp::Heads,
+            n_rs_seq: 0,
+            ..self.to_native()
         }
     }
 

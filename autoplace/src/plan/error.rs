@@ -5,7 +5,7 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 use crate::machine::Bytes;
-use crate::memory;
+use crate::{memory, profile};
 
 /// What a device would need, has, and lacks.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -87,6 +87,9 @@ pub enum Error {
     /// What was asked for cannot be loaded at all.
     #[error(transparent)]
     Memory(#[from] memory::Error),
+    /// Further tokens cannot be predicted in such a context.
+    #[error(transparent)]
+    Mtp(#[from] profile::MtpError),
     /// With what is to be loaded beside it, the model fits nowhere.
     #[error("with {companions} beside it: {}", why(source.as_deref()))]
     Beside {

@@ -1,7 +1,7 @@
 //! The planner: from a profile, a machine and a request to a plan.
 
 use crate::machine::Machine;
-use crate::memory::{Companion, ContextParams};
+use crate::memory::{Companion, ContextParams, MOST_TAKEN_BACK};
 use crate::profile::ModelProfile;
 
 use super::chosen::Chosen;
@@ -63,6 +63,7 @@ impl<'a> Planner<'a> {
     /// [`Error::DoesNotFit`] where it fits nowhere, with the bytes missing on each device; [`Error::Unknown`] where the model's
     /// memory follows no law we know: an estimate that may be too low is no promise, so only a probe can plan such a model.
     pub fn plan(&self) -> Result<Plan, Error> {
+        self.check_predicting()?;
         if !self.companions.is_empty() {
             return self.beside_companions(by_arithmetic);
         }
@@ -96,6 +97,7 @@ impl<'a> Planner<'a> {
     ///
     /// As [`plan`](Self::plan), but never [`Error::Unknown`]; [`Error::Probe`] where the probe fails on a GPU and no other one will do.
     pub fn plan_probed(&self, probe: &dyn Probe) -> Result<Plan, Error> {
+        self.check_predicting()?;
         if !self.companions.is_empty() {
             return self.beside_companions(|planner| planner.plan_probed(probe));
         }
@@ -115,6 +117,14 @@ impl<'a> Planner<'a> {
             growth::grow_probed(self.profile, &mut chosen, probe)?;
         }
         self.finish(chosen)
+    }
+
+    fn check_predicting(&self) -> Result<(), Error> {
+        let sequences = self.request.params.n_seq_max;
+        let checked = self
+            .profile
+            .check_predicting(sequences, self.request.embeds());
+        Ok(checked?)
     }
 
     /// Whoever names a number of layers wants that number, and no other placement of them.
@@ -137,6 +147,19 @@ impl<'a> Planner<'a> {
     pub(super) fn params(&self) -> ContextParams {
         let mut params = self.request.params.clone();
         params.n_ctx = self.request.tokens(self.profile);
+        params.mtp = self.profile.predicts();
+        params.n_rs_seq = if self.profile.goes_back_by_states() {
+            // A computation has two tokens more (llama-batch.cpp:702).
+            let computed = match params.n_ubatch {
+                0 => params.n_batch,
+                n_ubatch => n_ubatch.min(params.n_batch),
+            };
+            let most = computed.min(params.n_ctx).saturating_sub(2);
+            let drafts = self.request.drafts(self.profile);
+            drafts.min(most).min(MOST_TAKEN_BACK)
+        } else {
+            0
+        };
         if self.request.embeds() {
             // llama.cpp pools what one computation holds of a text; with a cache of their own it would compute parts of texts. A mean
             // it can only reserve for as many tokens of each (llama-context.cpp:2531).
@@ -149,7 +172,7 @@ impl<'a> Planner<'a> {
         }
         if params.n_outputs_max > 0 {
             // A token of every sequence may ask for its logits in one batch; one more than stated ends the process.
-            let each = self.request.draft_max.saturating_add(1);
+            let each = self.request.drafts(self.profile).saturating_add(1);
             let all = params.n_seq_max.saturating_mul(each).min(params.n_batch);
             params.n_outputs_max = params.n_outputs_max.max(params.n_seq_max).max(all);
         }
@@ -162,8 +185,11 @@ impl<'a> Planner<'a> {
         let embeds = self.request.embeds().then(|| {
             "a context for embeddings computes what we have no model of (llama-graph.cpp, build_pooling)".to_owned()
         });
+        let predicts = self.profile.predicts().then(|| {
+            "a context that predicts further tokens computes what we have no model of (models/*.cpp, graph_mtp)".to_owned()
+        });
         let model = self.profile.unmodelled().map(reasons::unmodelled);
-        model.or(embeds)
+        model.or(embeds).or(predicts)
     }
 
     fn finish(&self, chosen: Chosen<'_>) -> Result<Plan, Error> {

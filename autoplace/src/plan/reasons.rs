@@ -92,6 +92,12 @@ pub(super) fn notes(
             Bytes(Weight::sum(skipped))
         ));
     }
+    if params.mtp {
+        let drafts = request.drafts(profile);
+        notes.push(format!(
+            "with the block that predicts further tokens, and a context for it: up to {drafts} at once for each sequence"
+        ));
+    }
     notes.extend(adapters(profile));
     if confidence == Confidence::Modelled {
         notes.push(format!(

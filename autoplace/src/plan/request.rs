@@ -314,6 +314,16 @@ impl Request {
         self
     }
 
+    /// Tokens of each sequence that may be guessed at once: as stated; else, with blocks that predict further tokens, as many as llama.cpp's
+    /// own programs have them draft (common.h, `common_params_speculative_draft`).
+    pub(super) fn drafts(&self, profile: &ModelProfile) -> u32 {
+        const BY_HEADS: u32 = 3;
+        match self.draft_max {
+            0 if profile.predicts() => BY_HEADS,
+            stated => stated,
+        }
+    }
+
     /// Whether the context is to embed.
     pub(crate) const fn embeds(&self) -> bool {
         self.params.embeddings.is_some()

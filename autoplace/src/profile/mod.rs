@@ -13,6 +13,7 @@ mod hparams;
 mod hybrid;
 mod indexer;
 mod mixture;
+mod mtp;
 mod predicting;
 mod quantisation;
 mod quantised;
@@ -34,6 +35,7 @@ pub use adapter_error::AdapterError;
 pub use control_vector::ControlVector;
 pub use error::Error;
 pub use hparams::{Experts, Hyperparameters};
+pub use mtp::MtpError;
 pub use quantisation::{Quantisation, QuantisationError};
 pub use role::Role;
 pub use slot::Slot;
@@ -77,6 +79,8 @@ pub struct ModelProfile {
     pub state: StateLaw,
     /// What is added to its computation; nothing, until [`with_lora`](Self::with_lora).
     pub adapters: Adapters,
+    /// Whether the blocks that predict further tokens are loaded: not until [`with_mtp`](Self::with_mtp).
+    mtp: bool,
 }
 
 impl ModelProfile {
@@ -110,6 +114,7 @@ impl ModelProfile {
             weights,
             state,
             adapters: Adapters::default(),
+            mtp: false,
         })
     }
 

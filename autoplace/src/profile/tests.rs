@@ -2,7 +2,7 @@
 
 use crate::gguf::{Builder, TensorType};
 
-use super::{BlockState, Error, LayerState, ModelProfile, Role, Unmodelled};
+use super::{BlockState, Error, LayerState, ModelProfile, MtpError, Role, Unmodelled, Weight};
 
 mod state;
 
@@ -97,6 +97,63 @@ fn prediction_blocks_take_a_place_but_no_bytes() {
     assert!(profile.weights.blocks[1].weights.is_empty());
     let kept = [full(64), BlockState::None];
     assert_eq!(profile.state.blocks(), Some(&kept[..]));
+}
+
+/// A model with a prediction block that has these weights, named without their block.
+fn predicting(architecture: &str, heads: u32, weights: &[&str]) -> ModelProfile {
+    let mut builder = model(architecture)
+        .u32(&format!("{architecture}.nextn_predict_layers"), heads)
+        .tensor("blk.0.attn_q.weight", TensorType::F32, &[64, 64]);
+    for name in weights {
+        let name = format!("blk.1.{name}.weight");
+        builder = builder.tensor(&name, TensorType::F32, &[64, 64]);
+    }
+    profile(&builder)
+}
+
+#[test]
+fn prediction_blocks_are_weights_as_others_once_they_are_asked_for() {
+    let whole = [
+        "nextn.eh_proj",
+        "nextn.enorm",
+        "nextn.hnorm",
+        "attn_q",
+        "ffn_gate_inp",
+    ];
+    let plain = predicting("glm4moe", 1, &whole);
+    assert!(!plain.predicts());
+    let with = plain.clone().with_mtp().unwrap();
+    assert!(with.predicts() && with.weights.skipped.is_empty());
+    let block = &with.weights.blocks[1];
+    assert_eq!(block.bytes(), Weight::sum(&plain.weights.skipped));
+    assert!(block.weights.is_sorted_by_key(|weight| weight.offset));
+    // The trunk keeps nothing for it.
+    assert_eq!(with.state, plain.state);
+    // Asked for twice, it is the same.
+    assert_eq!(with.clone().with_mtp().unwrap(), with);
+}
+
+#[test]
+fn prediction_blocks_that_cannot_be_used_are_refused_with_the_reason() {
+    let refused = |profile: ModelProfile| profile.with_mtp().unwrap_err();
+    let whole = ["nextn.eh_proj", "nextn.enorm", "nextn.hnorm"];
+    assert!(matches!(
+        refused(profile(&model("llama"))),
+        MtpError::NoHeads { .. }
+    ));
+    for arch in ["exaone4", "deepseek2"] {
+        let error = refused(predicting(arch, 1, &whole));
+        assert!(
+            matches!(&error, MtpError::Architecture { architecture, .. } if architecture == arch),
+            "{error}"
+        );
+    }
+    let error = refused(predicting("glm4moe", 1, &whole));
+    assert!(error.to_string().contains("blk.1.ffn_gate_inp"), "{error}");
+    let error = refused(predicting("hy_v3", 1, &whole[1..]));
+    assert!(error.to_string().contains("blk.1.nextn.eh_proj"), "{error}");
+    let all = refused(predicting("glm4moe", 2, &whole));
+    assert!(matches!(all, MtpError::NoHeads { .. }), "{all}");
 }
 
 #[test]

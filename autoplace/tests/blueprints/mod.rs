@@ -3,6 +3,7 @@
 //! What tensors an architecture has is llama.cpp's own answer: it makes a model out of our metadata
 //! ([`Model::from_metadata`]), and its tensors, as it names and shapes them, go into the file beside that metadata. The sizes
 //! are tiny; what decides memory is not: patterns of windows, blocks without attention, experts, prediction blocks, ties.
+#![allow(dead_code, reason = "each test uses some of it")]
 
 pub(crate) mod ask;
 mod decisions;

@@ -30,6 +30,23 @@ pub(crate) fn context(params: &ContextParams) -> llama_sys::ContextParams {
         kv_unified: params.kv_unified,
         embeddings: params.embeddings.is_some(),
         pooling: pooling(params.embeddings),
+        mtp: if params.mtp {
+            llama_sys::Mtp::Trunk
+        } else {
+            llama_sys::Mtp::Off
+        },
+        n_rs_seq: params.n_rs_seq,
+    }
+}
+
+/// The parameters of the second context, of blocks that predict further tokens.
+pub(crate) fn heads(params: &ContextParams) -> llama_sys::ContextParams {
+    llama_sys::ContextParams {
+        n_batch: params.n_batch.min(params.n_ubatch),
+        n_outputs_max: params.n_seq_max,
+        mtp: llama_sys::Mtp::Heads,
+        n_rs_seq: 0,
+        ..context(params)
     }
 }
 

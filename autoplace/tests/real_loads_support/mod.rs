@@ -158,6 +158,7 @@ pub(crate) fn load(
                 LoadMode::None
             },
             use_extra_bufts: params.repack,
+            load_mtp: params.mtp,
             devices: Some(devices),
             ..ModelParams::default()
         },
@@ -233,6 +234,25 @@ fn embed(context: &mut Context) -> Result<(), llama_sys::Error> {
     Ok(())
 }
 
+/// As many tokens as a context that predicts takes at once, and one with what it predicts.
+fn predict(heads: &mut Context) -> Result<(), llama_sys::Error> {
+    let width = heads.model().n_embd_out() as usize;
+    let most = heads.n_batch().min(heads.n_ctx_seq() - 1);
+    let mut batch = Batch::with_capacity(most as usize);
+    for (begin, length, is_output) in [(0, most, false), (most, 1, true)] {
+        batch.clear();
+        for position in begin..begin + length {
+            let [token, position] = [3 + position % 500, position].map(|it| it.try_into().unwrap());
+            batch.add(token, position, 0, is_output);
+        }
+        heads.decode_heads(&batch, &vec![0.5; batch.len() * width])?;
+    }
+    let logits = heads.logits(-1)?;
+    assert!(logits.iter().all(|logit| logit.is_finite()));
+    assert!(heads.hidden(0)?.iter().all(|x| x.is_finite()));
+    Ok(())
+}
+
 /// One model on new cards, probed, loaded and computed with.
 pub(crate) fn compare(
     path: &Path,
@@ -264,16 +284,34 @@ pub(crate) fn compare(
             probed.copies
         ));
     }
-    check("at first", &probed, &context, &cards)?;
+    let heads = params
+        .mtp
+        .then(|| Context::new(&model, native_params::heads(params)));
+    let mut heads = heads
+        .transpose()
+        .map_err(|error| format!("context that predicts: {error}"))?;
+    let taken = |context: &Context, heads: Option<&Context>| {
+        let mut taken = context.memory_breakdown().unwrap();
+        if let Some(heads) = heads {
+            taken.add_context(&heads.memory_breakdown().unwrap());
+        }
+        taken
+    };
+    let now = taken(&context, heads.as_ref());
+    check("at first", &probed, &now, &cards)?;
     decode(&mut context).map_err(|error| format!("prompt: {error}"))?;
-    check("after the prompt and a token", &probed, &context, &cards)?;
+    if let Some(heads) = &mut heads {
+        predict(heads).map_err(|error| format!("prediction: {error}"))?;
+    }
+    let now = taken(&context, heads.as_ref());
+    check("after the prompt and a token", &probed, &now, &cards)?;
     for ((card, sum), probe_peak) in cards.iter().zip(&probed.footprints.gpus).zip(peaks) {
         let peak = card.sim.peak();
         if peak > sum.total().max(probe_peak) {
             return Err(format!("{peak} bytes at the most, probed {}", sum.total()));
         }
     }
-    drop(context);
+    drop((heads, context));
     drop(model);
     match cards.iter().map(|card| card.sim.used()).sum() {
         0 => Ok(()),
@@ -282,8 +320,13 @@ pub(crate) fn compare(
 }
 
 /// The probe, llama.cpp's own account, and what the cards count.
-fn check(when: &str, probed: &Breakdown, context: &Context, cards: &[Card]) -> Result<(), String> {
-    let real = Bytes::of_real(&context.memory_breakdown().unwrap());
+fn check(
+    when: &str,
+    probed: &Breakdown,
+    taken: &MemoryBreakdown,
+    cards: &[Card],
+) -> Result<(), String> {
+    let real = Bytes::of_real(taken);
     let ours = Bytes::of_probe(probed);
     if ours != real {
         return Err(format!("{when}: probed {ours:?}\n    loaded {real:?}"));

@@ -3,6 +3,7 @@
 #![allow(dead_code, reason = "each test file uses its part")]
 
 pub(crate) mod exact;
+pub(crate) mod heads;
 
 use std::path::Path;
 use std::sync::Arc;

@@ -121,6 +121,9 @@ pub(crate) struct PlanArgs {
     /// Plans for embeddings instead of text, pooled as the model says or so; a context is then the longest text
     #[arg(long, value_name = "none|mean|cls|last|rank", value_enum, num_args = 0..=1, require_equals = true, default_missing_value = "model", hide_possible_values = true)]
     pub(crate) embeddings: Option<PoolingName>,
+    /// Plans for speculative decoding with the block of the model that predicts further tokens, up to so many at once [default: 3]
+    #[arg(long, value_name = "N", num_args = 0..=1, require_equals = true, default_missing_value = "0", value_parser = value_parser!(u32).range(0..=64), conflicts_with = "embeddings")]
+    pub(crate) mtp: Option<u32>,
     /// Fused attention; `auto` is where every device that holds a layer can
     #[arg(long, value_name = "auto|on|off", value_enum, default_value_t = FlashAttn::Auto, hide_possible_values = true)]
     pub(crate) flash_attn: FlashAttn,
@@ -260,6 +263,9 @@ impl PlanArgs {
         };
         request.depth = self.depth;
         request = self.outputs.request(request);
+        if let Some(tokens) = self.mtp {
+            request = request.draft_max(tokens);
+        }
         if let Some(pooling) = self.embeddings {
             request = request.embeddings(pooling.into());
         }

@@ -202,8 +202,11 @@ fn estimate(
     Ok(estimate.footprints(plan.n_gpu_layers))
 }
 
-/// The model with the adapters that were named beside it.
+/// The model with all that was asked for of it and beside it.
 fn adapted(args: &PlanArgs, mut profile: ModelProfile) -> Result<ModelProfile, Box<dyn Error>> {
+    if args.mtp.is_some() {
+        profile = profile.with_mtp()?;
+    }
     for file in &args.lora {
         profile = profile.with_lora(&Lora::from_header(&Header::open(file)?)?)?;
     }

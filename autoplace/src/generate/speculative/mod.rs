@@ -9,14 +9,16 @@
 //! whatever was guessed. Only rounding may differ, where a backend computes several tokens otherwise than one.
 
 mod custom;
+mod drafters;
 mod gate;
+mod heads;
 mod lookup;
 mod model;
 mod speculator;
 mod step;
 
 pub(super) use custom::CustomDrafter;
-pub(super) use model::DraftModel;
+pub(super) use drafters::Drafters;
 pub(super) use speculator::Speculator;
 pub(super) use step::draft;
 
@@ -51,6 +53,14 @@ pub enum Speculation {
         /// It guesses on as long as it gives the likeliest token this probability at least. 0.0 to 1.0.
         p_min: f32,
     },
+    /// From the model's own block that predicts further tokens, where its file has one and it is loaded
+    /// ([`ModelBuilder::mtp`](crate::ModelBuilder::mtp)).
+    Mtp {
+        /// The most tokens that are guessed at once, as far as the context was planned for them.
+        draft_max: u32,
+        /// It guesses on as long as it gives the likeliest token this probability at least. 0.0 to 1.0.
+        p_min: f32,
+    },
 }
 
 impl Speculation {
@@ -60,6 +70,15 @@ impl Speculation {
         Self::DraftModel {
             draft_max: 8,
             p_min: 0.5,
+        }
+    }
+
+    /// [`Mtp`](Self::Mtp) of three tokens, however sure: as llama.cpp's own programs do it.
+    #[must_use]
+    pub const fn mtp() -> Self {
+        Self::Mtp {
+            draft_max: 3,
+            p_min: 0.0,
         }
     }
 
@@ -74,15 +93,12 @@ impl Speculation {
     }
 
     /// The same with every number within its range.
-    fn in_range(self) -> Self {
-        match self {
-            Self::DraftModel { draft_max, p_min } => Self::DraftModel {
-                draft_max,
-                // What is no number is no bound.
-                p_min: if p_min > 0.0 { p_min.min(1.0) } else { 0.0 },
-            },
-            other => other,
+    fn in_range(mut self) -> Self {
+        if let Self::DraftModel { p_min, .. } | Self::Mtp { p_min, .. } = &mut self {
+            // What is no number is no bound.
+            *p_min = if *p_min > 0.0 { p_min.min(1.0) } else { 0.0 };
         }
+        self
     }
 }
 
@@ -94,10 +110,12 @@ pub enum DraftsOff {
     /// The context was planned for one token of each text at a time: see [`Request::draft_max`](crate::plan::Request::draft_max).
     NoRoom,
     /// The model's memory cannot go back by single tokens, so that a wrong guess could not be forgotten: it is recurrent, at least in
-    /// part.
+    /// part, and no earlier states are kept, as they are with [`ModelBuilder::mtp`](crate::ModelBuilder::mtp).
     Memory,
     /// No draft model is loaded: see [`ModelBuilder::draft`](crate::ModelBuilder::draft).
     NoModel,
+    /// No block that predicts further tokens is loaded: see [`ModelBuilder::mtp`](crate::ModelBuilder::mtp).
+    NoHeads,
     /// For now: with guesses, tokens took longer than without. They are tried again from time to time.
     Losing,
 }

@@ -122,7 +122,7 @@ fn compute(
 }
 
 /// The token with the highest logit, and its probability.
-fn likeliest(logits: &[f32]) -> (Token, f32) {
+pub(super) fn likeliest(logits: &[f32]) -> (Token, f32) {
     let (mut best, mut highest) = (0, f32::NEG_INFINITY);
     for (token, &logit) in logits.iter().enumerate() {
         if logit > highest {

@@ -6,7 +6,7 @@ use llama_sys::{SeqId, Token};
 
 use super::gate::Gate;
 use super::lookup::Lookup;
-use super::{CustomDrafter, DraftModel, DraftsOff, Speculation};
+use super::{CustomDrafter, Drafters, DraftsOff, Speculation};
 use crate::generate::error::Error;
 
 /// The guesses of one text.
@@ -27,6 +27,7 @@ enum Drafter {
     Lookup(Lookup),
     Custom(CustomDrafter),
     Model { p_min: f32 },
+    Heads { p_min: f32 },
 }
 
 impl Speculator {
@@ -54,6 +55,9 @@ impl Speculator {
             (None, Speculation::DraftModel { draft_max, p_min }) => {
                 (Drafter::Model { p_min }, draft_max as usize)
             }
+            (None, Speculation::Mtp { draft_max, p_min }) => {
+                (Drafter::Heads { p_min }, draft_max as usize)
+            }
         };
         Some(Self {
             drafter,
@@ -71,7 +75,7 @@ impl Speculator {
         tokens: &[Token],
         most: usize,
         n_vocab: u32,
-        model: Option<&mut DraftModel>,
+        drafters: &mut Drafters,
     ) -> Result<&[Token], Error> {
         self.forget();
         let most = most.min(self.draft_max);
@@ -80,8 +84,13 @@ impl Speculator {
                 Drafter::Lookup(lookup) => lookup.draft(tokens, most, &mut self.draft),
                 Drafter::Custom(custom) => custom.draft(tokens, &mut self.draft),
                 Drafter::Model { p_min } => {
-                    if let Some(model) = model {
+                    if let Some(model) = &mut drafters.model {
                         model.draft(seq, tokens, most, *p_min, &mut self.draft)?;
+                    }
+                }
+                Drafter::Heads { p_min } => {
+                    if let Some(heads) = &mut drafters.heads {
+                        heads.draft(seq, tokens, most, *p_min, &mut self.draft)?;
                     }
                 }
             }
@@ -125,11 +134,17 @@ impl Speculator {
         }
     }
 
-    /// Why there are no guesses for now, if there are none. `has_model`: whether a draft model is loaded.
-    pub(in crate::generate) fn off(&self, has_model: bool) -> Option<DraftsOff> {
-        if !has_model && matches!(self.drafter, Drafter::Model { .. }) {
-            return Some(DraftsOff::NoModel);
+    /// Whether its guesses are made from what the model computes of the text.
+    pub(in crate::generate) fn is_followed(&self) -> bool {
+        matches!(self.drafter, Drafter::Heads { .. })
+    }
+
+    /// Why there are no guesses for now, if there are none.
+    pub(in crate::generate) fn off(&self, drafters: &Drafters) -> Option<DraftsOff> {
+        match &self.drafter {
+            Drafter::Model { .. } if drafters.model.is_none() => Some(DraftsOff::NoModel),
+            Drafter::Heads { .. } if drafters.heads.is_none() => Some(DraftsOff::NoHeads),
+            _ => self.gate.is_losing().then_some(DraftsOff::Losing),
         }
-        self.gate.is_losing().then_some(DraftsOff::Losing)
     }
 }

@@ -2,7 +2,7 @@
 
 use llama_sys::{Batch, Context};
 
-use super::{DraftModel, DraftsOff};
+use super::{Drafters, DraftsOff};
 use crate::generate::error::Error;
 use crate::generate::sequence::Sequence;
 use crate::generate::session::Lent;
@@ -11,7 +11,7 @@ use crate::generate::session::Lent;
 /// beside which a guess would say little of what guesses take. Others have no guesses.
 pub(in crate::generate) fn draft(
     lent: &Lent,
-    mut model: Option<&mut DraftModel>,
+    drafters: &mut Drafters,
     sequences: &mut [Sequence],
     batch: &mut Batch,
 ) -> Result<bool, Error> {
@@ -30,6 +30,11 @@ pub(in crate::generate) fn draft(
     // Within one graph, so that a sliding window loses nothing that is needed after a wrong guess.
     let of_graph = context.n_ubatch().min(context.n_batch()) as usize;
     let outputs = (context.n_outputs_max() as usize).saturating_sub(sequences.len());
+    // Further than that, a recurrent state does not go back.
+    let back = match context.n_rs_seq() {
+        0 => usize::MAX,
+        tokens => tokens as usize,
+    };
     let mut left = of_graph
         .saturating_sub(batch.len())
         .min(outputs)
@@ -38,8 +43,10 @@ pub(in crate::generate) fn draft(
     for sequence in sequences.iter_mut().filter(|it| it.speculates()) {
         let share = if is_steady { left / sharing } else { 0 };
         sharing -= 1;
-        let most = share.min(room.each.saturating_sub(sequence.len()));
-        left -= sequence.queue_draft(batch, most, off, vocab.n_tokens(), model.as_deref_mut())?;
+        let most = share
+            .min(back)
+            .min(room.each.saturating_sub(sequence.len()));
+        left -= sequence.queue_draft(batch, most, off, vocab.n_tokens(), drafters)?;
     }
     Ok(is_steady)
 }
@@ -47,7 +54,7 @@ pub(in crate::generate) fn draft(
 /// Why nothing can be guessed with this context, if nothing can.
 fn off(context: &Context) -> Option<DraftsOff> {
     let model = context.model();
-    if model.is_recurrent() || model.is_hybrid() {
+    if (model.is_recurrent() || model.is_hybrid()) && context.n_rs_seq() == 0 {
         Some(DraftsOff::Memory)
     } else if context.n_outputs_max() <= context.n_seq_max() {
         Some(DraftsOff::NoRoom)

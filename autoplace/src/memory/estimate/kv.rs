@@ -69,6 +69,7 @@ struct Shape {
     /// Tokens computed at once, sequences, and those that share a window's cells.
     n_ubatch: u32,
     n_seq: u32,
+    n_rs_seq: u32,
     n_seq_shared: u32,
     swa_full: bool,
     streams: u64,
@@ -91,6 +92,7 @@ impl Shape {
             rows: sizes.cells.saturating_mul(sizes.streams),
             n_ubatch,
             n_seq: params.n_seq_max,
+            n_rs_seq: params.n_rs_seq,
             n_seq_shared: if params.kv_unified {
                 params.n_seq_max
             } else {
@@ -128,9 +130,10 @@ impl Shape {
         }
     }
 
-    /// Every sequence has a row (llama-memory-recurrent.cpp:98).
+    /// Every sequence has a row, and one more for each token that it can be taken back (llama-memory-recurrent.cpp:101).
     fn recurrent(&self, state: RecurrentState) -> Vec<Tensor> {
-        let floats = |n: u32| (TensorType::F32, u64::from(n), u64::from(self.n_seq));
+        let rows = u64::from(self.n_seq).saturating_mul(1 + u64::from(self.n_rs_seq));
+        let floats = |n: u32| (TensorType::F32, u64::from(n), rows);
         vec![floats(state.r), floats(state.s)]
     }
 

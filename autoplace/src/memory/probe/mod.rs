@@ -22,6 +22,8 @@
 //! - **Pinned memory of Vulkan** is 32 bytes larger than was asked for, buffer by buffer.
 //! - **The buffer of logits** is in no account of llama.cpp's, and grows from `n_seq_max` to `n_outputs_max` rows. It is added at its
 //!   largest ([`BufferBytes::output`]).
+//! - **Hidden states**, which blocks that predict further tokens go on from, change the graphs, and llama.cpp does not reserve them anew
+//!   (llama-context.cpp:1232). Here that is done, for a real context as well. The second context is made after the first is freed, and added.
 //! - **A GPU whose only blocks keep nothing** (blocks without attention) fails a real load, since its cache would be a buffer of no
 //!   bytes. It fails the probe too.
 //!
@@ -73,6 +75,7 @@ pub(crate) struct Placed {
     mapped: Option<Mapped>,
     lora: Vec<LoraAdapter>,
     control_vector: bool,
+    mtp: bool,
 }
 
 /// Why a probe gave no answer.
@@ -112,7 +115,7 @@ impl Skeleton {
         self
     }
 
-    /// Loads it, split so over `devices`. Of the parameters, those of the load count: `mmap` and `repack`.
+    /// Loads it, split so over `devices`. Of the parameters, those of the load count: `mmap`, `repack` and `mtp`.
     pub(crate) fn place(
         &self,
         devices: &[Device],
@@ -130,6 +133,7 @@ impl Skeleton {
                     overrides: split.to_native(devices)?,
                     load_mode: LoadMode::None,
                     no_alloc: true,
+                    load_mtp: params.mtp,
                     use_extra_bufts: params.repack,
                     ..ModelParams::default()
                 },
@@ -146,6 +150,7 @@ impl Skeleton {
         Ok(Placed {
             lora,
             control_vector: self.control_vector,
+            mtp: params.mtp,
             model,
             devices: devices.to_vec(),
             mapped,
@@ -157,10 +162,21 @@ impl Placed {
     /// Asks llama.cpp what it would hold with a context of these parameters.
     pub(crate) fn breakdown(&self, params: &ContextParams) -> Result<Breakdown, ProbeError> {
         let _one = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
+        let params = &ContextParams {
+            mtp: self.mtp,
+            ..params.clone()
+        };
         let (breakdown, copies) = llama_sys::quietly(|| {
             let mut context = Context::new(&self.model, params.to_native())?;
-            let breakdown = self.most(&mut context)?;
-            Ok::<_, llama_sys::Error>((breakdown, context.copies()))
+            let mut breakdown = self.most(&mut context)?;
+            let copies = context.copies();
+            // What it really allocates need not be there twice.
+            drop(context);
+            if self.mtp {
+                let heads = Context::new(&self.model, params.heads_to_native())?;
+                breakdown.add_context(&heads.memory_breakdown()?);
+            }
+            Ok::<_, llama_sys::Error>((breakdown, copies))
         })?;
         let mut rows = rows(&breakdown, &self.devices);
         if let Some(mapped) = self.mapped {
@@ -238,7 +254,7 @@ fn rows(breakdown: &MemoryBreakdown, devices: &[Device]) -> Vec<BufferBytes> {
     breakdown.rows.iter().map(row).collect()
 }
 
-/// Sums the breakdown of a real load by device. The buffer of logits is not in it, and a mapped file counts with its span.
+/// Sums the breakdown of a real load by device, with that of the context that predicts further tokens where there is one. The buffer of logits is not in it, and a mapped file counts with its span.
 pub(crate) fn footprints(breakdown: &MemoryBreakdown, devices: &[Device]) -> Footprints {
     let mut sums = Footprints::new(
         vec![Footprint::default(); devices.len()],

@@ -55,6 +55,14 @@ pub(super) fn emit(plan: &Plan) -> Result<String, EmitError> {
             command.flag("--pooling", pooling);
         }
     }
+    if context.mtp {
+        command.flag("--spec-type", "draft-mtp");
+        let each = context.n_outputs_max / context.n_seq_max.max(1);
+        command.flag("--spec-draft-n-max", each.saturating_sub(1).max(1));
+        command.note(
+            "llama-server sizes the context that predicts further tokens by itself, and may take more for it than the plan does",
+        );
+    }
     for (differs, flag) in [
         (!context.offload_kqv, "--no-kv-offload"),
         (!context.op_offload, "--no-op-offload"),
@@ -127,6 +135,17 @@ mod tests {
         ] {
             assert!(plan.emit(tool).is_err(), "{tool}");
         }
+    }
+
+    #[test]
+    fn further_tokens_are_predicted_as_many_as_there_are_outputs_for() {
+        let mut plan = plan();
+        plan.context.mtp = true;
+        (plan.context.n_seq_max, plan.context.n_outputs_max) = (2, 8);
+        let words = words(&plan);
+        has(&words, &["--spec-type", "draft-mtp"]);
+        has(&words, &["--spec-draft-n-max", "3"]);
+        assert!(plan.emit(Tool::Ollama).is_err());
     }
 
     #[test]

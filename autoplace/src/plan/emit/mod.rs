@@ -138,6 +138,12 @@ impl Plan {
                 what: "a context for embeddings".to_owned(),
             });
         }
+        if self.context.mtp && tool != Tool::LlamaCpp {
+            return Err(EmitError::Inexpressible {
+                tool,
+                what: "to predict further tokens".to_owned(),
+            });
+        }
         match tool {
             Tool::LlamaCpp => llama_cpp::emit(self),
             Tool::Ollama => ollama::emit(self),

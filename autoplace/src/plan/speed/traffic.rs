@@ -20,7 +20,10 @@ impl Traffic {
     /// The traffic of a token that has `depth` others before it.
     #[must_use]
     pub fn of(profile: &ModelProfile, params: &ContextParams, depth: u32) -> Self {
-        let blocks = profile.weights.blocks.iter();
+        // What predicts further tokens has no part in one that is not predicted.
+        let trunk = profile.hparams.n_layer_trunk() as usize;
+        let idle = |index| profile.predicts() && index >= trunk;
+        let blocks = profile.weights.blocks.iter().enumerate();
         let used = |weight: &Weight| used_bytes(profile, weight);
         let sum = |weights: &mut dyn Iterator<Item = &Weight>| {
             weights.map(used).fold(0, u64::saturating_add)
@@ -30,7 +33,10 @@ impl Traffic {
         let tied = profile.weights.output_matrix();
         let tied = tied.filter(|_| profile.weights.tied_output);
         let weights = blocks
-            .map(|block| sum(&mut block.weights.iter()))
+            .map(|(index, block)| match idle(index) {
+                true => 0,
+                false => sum(&mut block.weights.iter()),
+            })
             .chain([sum(&mut output.chain(tied))])
             .collect();
         let every = profile.hparams.every_block_in_full();

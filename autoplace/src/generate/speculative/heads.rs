@@ -1,0 +1,296 @@
+//! A model's own block that predicts further tokens, at work: the tokens of a text and the hidden states that the model gave to them flow in,
+//! those that the block takes for the likeliest flow out.
+//!
+//! The block is given each token with the hidden state of the token before it (llama.cpp, common/speculative.cpp, `draft-mtp`). Those
+//! states are there once, after the model has computed the tokens. So the block follows a text while that is computed; what was computed while it
+//! did not follow, its context lacks, and its guesses are the worse for it.
+
+use llama_sys::{Batch, Context, Position, SeqId, Token};
+
+use super::model::likeliest;
+use crate::generate::cache::common_prefix;
+use crate::generate::error::Error;
+use crate::load::{Followed, Heads};
+
+/// Tokens that are left to be computed together with the next guess; more of them, those of a prompt, are computed at once.
+const FEW: usize = 64;
+
+/// Blocks that a session has.
+#[derive(Debug)]
+pub(in crate::generate) struct PredictionHeads {
+    heads: Heads,
+    batch: Batch,
+    /// The hidden state that the next guess is made from.
+    state: Vec<f32>,
+    /// Numbers of a hidden state.
+    width: usize,
+}
+
+impl PredictionHeads {
+    pub(in crate::generate) fn new(heads: Heads) -> Self {
+        let width = heads.context.model().n_embd_out() as usize;
+        Self {
+            batch: Batch::with_capacity(FEW),
+            state: Vec::with_capacity(width),
+            width,
+            heads,
+        }
+    }
+
+    pub(in crate::generate) fn into_inner(self) -> Heads {
+        self.heads
+    }
+
+    /// Takes the hidden states of the tokens `from..to` of a sequence, which the model has just computed: those of the tokens at `rows` of
+    /// its batch.
+    pub(in crate::generate) fn follow(
+        &mut self,
+        model: &mut Context,
+        seq: SeqId,
+        tokens: &[Token],
+        from: usize,
+        rows: impl Iterator<Item = i32>,
+    ) -> Result<(), Error> {
+        let Some(known) = self.known(seq) else {
+            return Ok(());
+        };
+        // What it is not true of any more, and what is computed anew.
+        let agreed = known.agrees_with(tokens);
+        let keep = agreed.min((from + 1).saturating_sub(known.first));
+        let held = self.cut(seq, keep)?;
+        let width = self.width;
+        let Some(known) = self.known(seq) else {
+            return Ok(());
+        };
+        if known.end() == from && known.has_next(width) {
+            known.tokens.extend(tokens.get(from));
+        }
+        if !held || known.end() != from + 1 {
+            self.forget(seq)?;
+            if let Some(known) = self.known(seq) {
+                known.first = from + 1;
+            }
+        }
+        for (position, row) in (from..).zip(rows) {
+            let Some(known) = self.known(seq) else {
+                return Ok(());
+            };
+            // Its state is for the token after it, which is known already where this is not the last one.
+            if position > from {
+                known.tokens.extend(tokens.get(position));
+            }
+            known.hidden.truncate(known.waiting() * width);
+            known.hidden.extend_from_slice(model.hidden(row)?);
+            if known.waiting() >= self.heads.context.n_batch().max(1) as usize {
+                self.catch_up(seq)?;
+                if self
+                    .known(seq)
+                    .is_none_or(|known| known.end() != position + 1)
+                {
+                    // There was no room.
+                    return Ok(());
+                }
+            }
+        }
+        let is_long = |known: &mut Followed| known.waiting() > FEW;
+        if self.known(seq).is_some_and(is_long) {
+            self.catch_up(seq)?;
+            if let Some(known) = self.known(seq) {
+                known.hidden.shrink_to((FEW + 1) * width);
+            }
+        }
+        Ok(())
+    }
+
+    /// Drafts up to `most` tokens of a sequence after `tokens`, as long as the likeliest has the probability `p_min` at least. None where it
+    /// has not followed to the last token but one.
+    pub(super) fn draft(
+        &mut self,
+        seq: SeqId,
+        tokens: &[Token],
+        most: usize,
+        p_min: f32,
+        drafted: &mut Vec<Token>,
+    ) -> Result<(), Error> {
+        let width = self.width;
+        let places = (self.heads.context.n_ctx_seq() as usize).saturating_sub(tokens.len());
+        let most = most.min(places + 1);
+        let (Some(known), Some(&last)) = (self.known(seq), tokens.last()) else {
+            return Ok(());
+        };
+        let is_there = known.end() + 1 == tokens.len()
+            && known.has_next(width)
+            && known.agrees_with(tokens) == known.tokens.len();
+        if most == 0 || !is_there {
+            return Ok(());
+        }
+        self.catch_up(seq)?;
+        let Self { heads, state, .. } = self;
+        let known = usize::try_from(seq)
+            .ok()
+            .and_then(|seq| heads.followed.get(seq));
+        // Nothing waits any more.
+        let Some(next) = known.and_then(|known| known.hidden.get(..width)) else {
+            return Ok(());
+        };
+        state.clear();
+        state.extend_from_slice(next);
+        let mut token = last;
+        for position in tokens.len() - 1.. {
+            self.batch.clear();
+            self.batch.add(token, place(position), seq, true);
+            let Self {
+                heads,
+                batch,
+                state,
+                ..
+            } = self;
+            if !computed(heads, seq, batch, state)? {
+                return Ok(());
+            }
+            if position + 1 == tokens.len()
+                && let Some(known) = self.known(seq)
+            {
+                // This one is of the text, with the model's own state; what follows is not.
+                known.tokens.push(token);
+                known.computed += 1;
+                known.hidden.clear();
+            }
+            let context = &mut self.heads.context;
+            let (likeliest, probability) = likeliest(context.logits(0)?);
+            if probability < p_min {
+                break;
+            }
+            drafted.push(likeliest);
+            if drafted.len() >= most {
+                break;
+            }
+            self.state.clear();
+            self.state.extend_from_slice(context.hidden(0)?);
+            token = likeliest;
+        }
+        let end = place(tokens.len());
+        if !self.heads.context.kv_seq_remove(seq, end..Position::MAX)? {
+            self.forget(seq)?;
+        }
+        Ok(())
+    }
+
+    /// Forgets all of a sequence.
+    pub(in crate::generate) fn forget(&mut self, seq: SeqId) -> Result<(), Error> {
+        forget(&mut self.heads, seq)
+    }
+
+    fn known(&mut self, seq: SeqId) -> Option<&mut Followed> {
+        let followed = &mut self.heads.followed;
+        usize::try_from(seq)
+            .ok()
+            .and_then(|seq| followed.get_mut(seq))
+    }
+
+    /// Forgets all but the first `keep` tokens of a sequence that are known. Returns whether that could be done without forgetting them too.
+    fn cut(&mut self, seq: SeqId, keep: usize) -> Result<bool, Error> {
+        let width = self.width;
+        let Some(known) = self.known(seq).filter(|known| keep < known.tokens.len()) else {
+            return Ok(true);
+        };
+        known.tokens.truncate(keep);
+        if keep >= known.computed {
+            known.hidden.truncate((known.waiting() + 1) * width);
+            return Ok(true);
+        }
+        known.computed = keep;
+        known.hidden.clear();
+        let end = place(known.end());
+        Ok(self.heads.context.kv_seq_remove(seq, end..Position::MAX)?)
+    }
+
+    /// Computes what waits of a sequence, with nothing given out.
+    fn catch_up(&mut self, seq: SeqId) -> Result<(), Error> {
+        let width = self.width;
+        let most = self.heads.context.n_batch().max(1) as usize;
+        loop {
+            let Self { heads, batch, .. } = self;
+            let index = usize::try_from(seq).unwrap_or(usize::MAX);
+            let Some(known) = heads.followed.get_mut(index) else {
+                return Ok(());
+            };
+            let part = known.waiting().min(most);
+            if part == 0 {
+                return Ok(());
+            }
+            batch.clear();
+            let tokens = known.tokens[known.computed..].iter().take(part);
+            for (position, &token) in (known.first + known.computed..).zip(tokens) {
+                batch.add(token, place(position), seq, false);
+            }
+            let hidden = std::mem::take(&mut known.hidden);
+            let is_computed = computed(heads, seq, batch, &hidden[..part * width])?;
+            let Some(known) = heads.followed.get_mut(index).filter(|_| is_computed) else {
+                return Ok(());
+            };
+            known.hidden = hidden;
+            known.hidden.drain(..part * width);
+            known.computed += part;
+        }
+    }
+}
+
+impl Followed {
+    /// The position after the last token that is known.
+    fn end(&self) -> usize {
+        self.first + self.tokens.len()
+    }
+
+    /// Tokens that the context does not hold.
+    fn waiting(&self) -> usize {
+        self.tokens.len() - self.computed
+    }
+
+    /// Whether the hidden state is there for the token that comes next.
+    fn has_next(&self, width: usize) -> bool {
+        self.hidden.len() > self.waiting() * width
+    }
+
+    /// How many of the tokens that are known are a text's.
+    fn agrees_with(&self, tokens: &[Token]) -> usize {
+        let at_the_same = tokens.get(self.first..).unwrap_or_default();
+        common_prefix(&self.tokens, at_the_same)
+    }
+}
+
+/// Computes a batch of a sequence. Returns false where there was no room, which is made then for what comes.
+fn computed(heads: &mut Heads, seq: SeqId, batch: &Batch, hidden: &[f32]) -> Result<bool, Error> {
+    match heads.context.decode_heads(batch, hidden) {
+        Ok(()) => Ok(true),
+        Err(llama_sys::Error::NoKvSlot { .. }) => {
+            // Sequences that have ended lie in cells that all share.
+            heads.context.kv_clear()?;
+            for known in &mut heads.followed {
+                *known = Followed::default();
+            }
+            Ok(false)
+        }
+        Err(error) => {
+            // Nobody knows what of it is there.
+            forget(heads, seq)?;
+            Err(error.into())
+        }
+    }
+}
+
+fn forget(heads: &mut Heads, seq: SeqId) -> Result<(), Error> {
+    let index = usize::try_from(seq).unwrap_or(usize::MAX);
+    if let Some(known) = heads.followed.get_mut(index) {
+        known.first = 0;
+        known.computed = 0;
+        known.tokens.clear();
+        known.hidden.clear();
+        heads.context.kv_seq_remove(seq, 0..Position::MAX)?;
+    }
+    Ok(())
+}
+
+fn place(position: usize) -> Position {
+    Position::try_from(position).unwrap_or(Position::MAX)
+}

@@ -1,0 +1,117 @@
+//! Predicting further tokens (MTP): hidden states of a model's tokens flow out of one context, and into another, which computes with
+//! the blocks that predict.
+//!
+//! A prediction block is given a token and the hidden state of the one before it, and yields logits of the one after it; and a hidden
+//! state of its own, from which it can go on (llama.cpp, common/speculative.cpp, `draft-mtp`).
+
+use crate::batch::Batch;
+use crate::context::Context;
+use crate::context_params::Mtp;
+use crate::error::Error;
+use crate::model::Model;
+use crate::{raw, shim};
+
+impl Model {
+    /// Numbers of a hidden state.
+    pub fn n_embd_out(&self) -> u32 {
+        self.embedding_shape().n_embd_out
+    }
+}
+
+impl Context {
+    /// What the context does in predicting further tokens.
+    pub fn mtp(&self) -> Mtp {
+        self.mtp
+    }
+
+    /// Reserves its graphs with what they are to give out.
+    pub(crate) fn output_hidden(&mut self) -> Result<(), Error> {
+        // llama.cpp keeps the states of all tokens of the one, and of the other those that it drafts after.
+        let outputs_only = self.mtp == Mtp::Heads;
+        let listed = self.vocab().model().adapters();
+        let reserved = shim::accepted(
+            // SAFETY: the context lives and is borrowed mutably.
+            |error| unsafe { raw::shim_context_output_hidden(self.as_ptr(), outputs_only, error) },
+            |reserved| *reserved,
+        );
+        drop(listed);
+        reserved.map(drop).map_err(|failure| Error::ContextInit {
+            n_ctx: self.n_ctx(),
+            failure,
+        })
+    }
+
+    /// The same as [`decode`](Self::decode) for a context of [`Mtp::Heads`]: with each token goes the hidden state of the token before it, one row of
+    /// [`n_embd_out`](Model::n_embd_out) numbers after the other.
+    ///
+    /// # Errors
+    ///
+    /// As [`decode`](Self::decode). [`Error::InvalidParameter`] for another context, for another number of rows, and where some of the
+    /// tokens are outputs and some are not: for such a batch some architectures give out the wrong hidden states (models/glm4-moe.cpp,
+    /// `graph_mtp`, leaves out no row of them).
+    pub fn decode_heads(&mut self, batch: &Batch, hidden: &[f32]) -> Result<(), Error> {
+        self.check_usable()?;
+        if self.mtp != Mtp::Heads {
+            return Err(Error::parameter(
+                "mtp",
+                format!("{:?}", self.mtp),
+                "hidden states go into a context of Mtp::Heads",
+            ));
+        }
+        let rows = batch.len();
+        if hidden.len() != rows.saturating_mul(self.model().n_embd_out() as usize) {
+            return Err(Error::parameter(
+                "hidden",
+                format!("{} numbers", hidden.len()),
+                format!("a row of n_embd_out for each of {rows} tokens"),
+            ));
+        }
+        if ![0, rows].contains(&batch.n_outputs()) {
+            return Err(Error::parameter(
+                "n_outputs",
+                batch.n_outputs(),
+                format!("none or all of {rows} tokens"),
+            ));
+        }
+        self.check_batch(batch)?;
+        self.compute(batch, hidden.as_ptr())
+    }
+
+    /// The hidden state of token `index` of the last batch: [`n_embd_out`](Model::n_embd_out) numbers. Of a context of
+    /// [`Mtp::Trunk`] every token has one, of [`Mtp::Heads`] every output.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::InvalidParameter`] where there is none; [`Error::Poisoned`].
+    pub fn hidden(&mut self, index: i32) -> Result<&[f32], Error> {
+        self.check_usable()?;
+        let is_there = match self.mtp {
+            Mtp::Off => false,
+            Mtp::Trunk => usize::try_from(index).is_ok_and(|index| index < self.last_tokens()),
+            Mtp::Heads => index >= 0 && self.is_output(index),
+        };
+        let missing = || {
+            Error::parameter(
+                "index",
+                index,
+                "the last batch has no hidden state of this index",
+            )
+        };
+        if !is_there {
+            return Err(missing());
+        }
+        // SAFETY: the context lives, and gives out a state of this token.
+        let row = shim::quick(|error| unsafe { raw::shim_hidden(self.as_ptr(), index, error) })
+            .map_err(|failure| Error::Call {
+                what: "reading a hidden state",
+                failure,
+            })?;
+        if row.is_null() {
+            return Err(missing());
+        }
+        let width = self.model().n_embd_out() as usize;
+        // SAFETY: the row has `n_embd_out` numbers (llama-context.cpp:1022) and stays until the next decode, which the mutable borrow
+        // rules out.
+        Ok(unsafe { std::slice::from_raw_parts(row, width) })
+    }
+}
