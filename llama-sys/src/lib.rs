@@ -47,8 +47,10 @@ mod model;
 mod model_params;
 mod sampler;
 mod shim;
+mod stack;
 mod state;
 mod tensor_type;
+mod tokenize;
 #[cfg(windows)]
 mod video_memory;
 mod vocab;
