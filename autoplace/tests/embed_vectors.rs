@@ -148,6 +148,7 @@ fn a_text_alone_has_llama_cpps_own_vector() {
             (Pooling::Model, llama_sys::Pooling::Unspecified),
             (Pooling::None, llama_sys::Pooling::None),
             (Pooling::Mean, llama_sys::Pooling::Mean),
+            (Pooling::Cls, llama_sys::Pooling::Cls),
             (Pooling::Last, llama_sys::Pooling::Last),
         ] {
             let mut embedder = embedder(&path, pooling).normalize(Normalization::None);

@@ -142,6 +142,48 @@ fn an_answer_tells_its_pieces_its_end_and_its_statistics() {
 }
 
 #[test]
+fn every_request_has_statistics_of_its_own() {
+    let model = load(request(1024, 2));
+    let vocab = model.native().unwrap().vocab();
+    let engine = Engine::new(&model).unwrap();
+    let asked = [(0, 40), (1, 7), (5, 21), (3, 1)];
+    let submit = |(prompt, tokens): (usize, usize)| {
+        let seeded = model.generate(PROMPTS[prompt]).seed(prompt as u32);
+        let bias = vocab.eos().map(|eos| (eos, -1000.0));
+        let seeded = bias
+            .into_iter()
+            .fold(seeded, |it, (eos, bias)| it.logit_bias(eos, bias));
+        engine.submit(seeded.max_tokens(tokens)).unwrap()
+    };
+    let answers = asked.map(submit);
+    let mut sums = [0; 3];
+    for (at, (answer, (prompt, tokens))) in answers.into_iter().zip(asked).enumerate() {
+        let (_, it) = answer.into_text().unwrap();
+        let of_prompt = vocab.tokenize(PROMPTS[prompt], true, false).unwrap().len();
+        assert_eq!(it.prompt_tokens, of_prompt, "{at}");
+        assert_eq!(it.generated_tokens, tokens, "{at}");
+        assert_eq!(it.seed, Some(prompt as u32), "{at}");
+        assert!(it.cached_tokens < of_prompt, "{at}: {it}");
+        assert!(
+            it.first_token_latency.unwrap() >= it.prompt_time,
+            "{at}: {it}"
+        );
+        assert_eq!(it.generation_time.is_zero(), tokens == 1, "{at}: {it}");
+        // Two run, and the others wait for them.
+        assert!(at < 2 || !it.queue_time.is_zero(), "{at}: {it:?}");
+        let counts = [it.prompt_tokens, it.cached_tokens, it.generated_tokens];
+        sums.iter_mut()
+            .zip(counts)
+            .for_each(|(sum, n)| *sum += n as u64);
+    }
+    let all = engine.metrics();
+    assert_eq!(
+        [all.prompt_tokens, all.cached_tokens, all.generated_tokens],
+        sums
+    );
+}
+
+#[test]
 fn a_prompt_computes_nothing_again_unless_it_is_asked_to() {
     let model = load(request(1024, 2));
     let engine = Engine::new(&model).unwrap();

@@ -228,3 +228,27 @@ fn a_text_whose_token_cannot_be_chosen_ends_and_the_others_miss_nothing() {
         assert_eq!(session.failed(), None);
     }
 }
+
+#[test]
+fn a_closure_that_panics_leaves_a_model_that_works() {
+    let model = load_demo();
+    let plain = || model.generate(PROMPT).temperature(0.0).max_tokens(12);
+    let expected = plain().text().unwrap();
+    for after in [0, 1, 5] {
+        let mut calls = 0;
+        let mut stream = model
+            .generate(PROMPT)
+            .sampler(move |candidates, so_far| {
+                calls += 1;
+                assert!(calls <= after, "an application's own mistake");
+                likeliest(candidates, so_far)
+            })
+            .stream()
+            .unwrap();
+        let read = std::panic::AssertUnwindSafe(|| stream.by_ref().for_each(drop));
+        assert!(std::panic::catch_unwind(read).is_err());
+        drop(stream);
+        assert_eq!(plain().text().unwrap(), expected, "after {after}");
+        assert_eq!(plain().cache_prompt(true).text().unwrap(), expected);
+    }
+}

@@ -11,7 +11,7 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use autoplace::Model;
-use autoplace::generate::{Error, Fork, Keep, SequenceId, Session, WhenFull};
+use autoplace::generate::{Error, Fork, Keep, SavedCacheError, SequenceId, Session, WhenFull};
 use autoplace::llama_sys::Token;
 use session_support::{Raw, Texts, request, sampled, told};
 
@@ -217,6 +217,45 @@ fn saved_states_of_every_memory_come_back() {
         );
         assert_eq!(text.tokens, alone, "{title}");
         assert_eq!(text.end.unwrap().statistics.cached_tokens, 512, "{title}");
+    }
+}
+
+#[test]
+fn a_saved_text_is_of_one_model_and_one_quantisation_of_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let saved = folder.path().join("saved.kv");
+    let sketches = random_weights::all().into_iter();
+    let mut sketches: Vec<_> = sketches.filter(|it| it.arch == "llama").collect();
+    assert!(sketches.len() > 2);
+    let paths: Vec<_> = sketches
+        .iter_mut()
+        .map(|sketch| {
+            sketch.vocabulary();
+            random_weights::write(sketch, folder.path())
+        })
+        .collect();
+    let whole = prompt(100);
+    let model = load(&paths[0], 512, 1, false);
+    told(sampled(&model, &whole[..], SEED).max_tokens(1), &model);
+    model.save_cache(&saved).unwrap();
+    model.restore_cache(&saved).unwrap();
+    drop(model);
+    // The same blocks, in weights of other types.
+    for path in &paths[1..] {
+        let model = load(path, 512, 1, false);
+        let refused = model.restore_cache(&saved).map(drop).unwrap_err();
+        assert!(
+            matches!(&refused, Error::Saved(error) if matches!(**error, SavedCacheError::OtherModel { .. })),
+            "{refused:?}"
+        );
+        let text = told(
+            sampled(&model, &whole[..], SEED)
+                .max_tokens(12)
+                .cache_prompt(true),
+            &model,
+        );
+        assert_eq!(text.end.unwrap().statistics.cached_tokens, 0);
+        assert_eq!(text.tokens, raw(&model, &whole, 12));
     }
 }
 

@@ -96,6 +96,16 @@ pub enum Error {
     /// The model has no vocabulary, so that text cannot be tokenised.
     #[error("the model carries no vocabulary (tokenizer.ggml.model is \"none\" or \"no_vocab\")")]
     NoVocabulary,
+    /// A long text needs a thread of its own to be tokenised, with more stack than others have, and there is none to be had.
+    #[error("tokenising {text} bytes needs a thread with {stack} bytes of stack: {reason}")]
+    NoStack {
+        /// Bytes of the text.
+        text: usize,
+        /// Bytes of stack, of which only those that are used take memory.
+        stack: usize,
+        /// What the operating system said.
+        reason: String,
+    },
     /// There is no token to choose from: a mask or a filter of one's own has left none.
     #[error("none of the {n_tokens} tokens of the vocabulary is left to choose from")]
     NoCandidates {

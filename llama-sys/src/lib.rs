@@ -48,8 +48,10 @@ mod model_params;
 mod mtp;
 mod sampler;
 mod shim;
+mod stack;
 mod state;
 mod tensor_type;
+mod tokenize;
 #[cfg(windows)]
 mod video_memory;
 mod vocab;

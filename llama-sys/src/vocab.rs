@@ -1,4 +1,4 @@
-//! Text to tokens and back.
+//! Tokens, and the text that they are. The other way: `tokenize`.
 
 use crate::error::Error;
 use crate::model::{Model, WeakModel};
@@ -26,7 +26,7 @@ pub struct Vocab {
     model: Model,
     raw: *const raw::llama_vocab,
     n_tokens: i32,
-    has_tokenizer: bool,
+    kind: raw::llama_vocab_type,
 }
 
 // SAFETY: `raw` points into the model, which is held and which llama.cpp only reads; tokenising keeps its working state on
@@ -43,10 +43,15 @@ impl Vocab {
             Self {
                 raw,
                 n_tokens: raw::llama_vocab_n_tokens(raw),
-                has_tokenizer: raw::llama_vocab_type(raw) != raw::LLAMA_VOCAB_TYPE_NONE,
+                kind: raw::llama_vocab_type(raw),
                 model,
             }
         }
+    }
+
+    /// `llama_vocab_type`.
+    pub(crate) fn kind(&self) -> raw::llama_vocab_type {
+        self.kind
     }
 
     pub(crate) fn as_ptr(&self) -> *const raw::llama_vocab {
@@ -54,7 +59,7 @@ impl Vocab {
     }
 
     pub(crate) fn has_tokenizer(&self) -> bool {
-        self.has_tokenizer
+        self.kind != raw::LLAMA_VOCAB_TYPE_NONE
     }
 
     /// The model that it belongs to.
@@ -79,62 +84,6 @@ impl Vocab {
         (0..self.n_tokens).contains(&token)
     }
 
-    /// Tokens of `text`. `add_special`: with the BOS and EOS that the model asks for. `parse_special`: control tokens written
-    /// in the text are read as such; leave it off for text that a user typed.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::NoVocabulary`]; [`Error::InvalidParameter`] for a text over 2 GiB; [`Error::Call`].
-    pub fn tokenize(
-        &self,
-        text: &str,
-        add_special: bool,
-        parse_special: bool,
-    ) -> Result<Vec<Token>, Error> {
-        if !self.has_tokenizer {
-            return Err(Error::NoVocabulary);
-        }
-        let length = i32::try_from(text.len())
-            .map_err(|_| Error::parameter("text_len", text.len(), "at most 2147483647 bytes"))?;
-        // A token covers at least one byte, but for BOS, EOS and a prefix space.
-        let mut tokens: Vec<Token> = vec![0; text.len() / 3 + 8];
-        loop {
-            let room = i32::try_from(tokens.len()).unwrap_or(i32::MAX);
-            let count = shim::checked(|error| {
-                // SAFETY: the text and the slice are valid for the lengths given; at most `room` tokens are written.
-                unsafe {
-                    raw::shim_tokenize(
-                        self.raw,
-                        text.as_ptr().cast(),
-                        length,
-                        tokens.as_mut_ptr(),
-                        room,
-                        add_special,
-                        parse_special,
-                        error,
-                    )
-                }
-            })
-            .map_err(|failure| Error::Call {
-                what: "tokenising",
-                failure,
-            })?;
-            if let Ok(count) = usize::try_from(count) {
-                tokens.truncate(count);
-                return Ok(tokens);
-            }
-            // llama_tokenize: minus the number needed; INT32_MIN when that overflows.
-            let needed = count.checked_neg().ok_or_else(|| {
-                Error::parameter(
-                    "text_len",
-                    text.len(),
-                    "the text makes more than 2147483647 tokens",
-                )
-            })?;
-            tokens.resize(needed as usize, 0);
-        }
-    }
-
     /// Appends the bytes that `token` stands for. They can be a part of a character. `special`: control tokens are written out
     /// as text, else as nothing.
     ///
@@ -147,7 +96,7 @@ impl Vocab {
         special: bool,
         bytes: &mut Vec<u8>,
     ) -> Result<(), Error> {
-        if !self.has_tokenizer {
+        if !self.has_tokenizer() {
             return Err(Error::NoVocabulary);
         }
         self.check(token)?;
@@ -199,7 +148,7 @@ impl Vocab {
     /// True for tokens that end a generation: end of text, of turn, of message. False for what is no token.
     pub fn is_eog(&self, token: Token) -> bool {
         // SAFETY: the token is in the vocabulary, and there is one.
-        self.has_tokenizer
+        self.has_tokenizer()
             && self.contains(token)
             && unsafe { raw::llama_vocab_is_eog(self.raw, token) }
     }
@@ -207,7 +156,7 @@ impl Vocab {
     /// True for control tokens, which have no text of their own. False for what is no token.
     pub fn is_control(&self, token: Token) -> bool {
         // SAFETY: as in `is_eog`.
-        self.has_tokenizer
+        self.has_tokenizer()
             && self.contains(token)
             && unsafe { raw::llama_vocab_is_control(self.raw, token) }
     }

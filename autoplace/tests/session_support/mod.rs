@@ -115,11 +115,23 @@ pub(crate) struct Raw {
 
 impl Raw {
     pub(crate) fn new(model: &llama_sys::Model, n_ctx: u32, swa_full: bool) -> Self {
+        Self::of(model, n_ctx, swa_full, llama_sys::KvType::F16)
+    }
+
+    /// With keys and values of this type.
+    pub(crate) fn of(
+        model: &llama_sys::Model,
+        n_ctx: u32,
+        swa_full: bool,
+        kv: llama_sys::KvType,
+    ) -> Self {
         let params = ContextParams {
             n_ctx,
             n_threads: Some(1),
             n_threads_batch: Some(1),
             flash_attention: FlashAttention::Disabled,
+            type_k: kv,
+            type_v: kv,
             swa_full,
             ..ContextParams::default()
         };
@@ -138,6 +150,20 @@ impl Raw {
         self.sampler = chain.dist(seed).unwrap();
         self.sampler.skip(after).unwrap();
         self
+    }
+
+    /// The same, which chooses by a sampler of its own, after it was shown these tokens.
+    pub(crate) fn by(mut self, mut sampler: Sampler, shown: &[Token]) -> Self {
+        for &token in shown {
+            sampler.accept(token).unwrap();
+        }
+        self.sampler = sampler;
+        self
+    }
+
+    /// The context, to be told what to add to the weights.
+    pub(crate) fn context(&mut self) -> &mut Context {
+        &mut self.context
     }
 
     /// Computes tokens.

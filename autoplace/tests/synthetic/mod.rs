@@ -79,6 +79,14 @@ impl Sketch {
         self
     }
 
+    /// The same model with all of its weights in 32 bits, which round hardly at all.
+    pub(crate) fn in_floats(mut self) -> Self {
+        for (_, ty, _) in &mut self.tensors {
+            *ty = T::F32;
+        }
+        self
+    }
+
     pub(crate) fn u32(&mut self, key: &str, value: u64) {
         let (key, value) = (self.key(key), u32::try_from(value).unwrap());
         self.edit(|keys| keys.u32(&key, value));

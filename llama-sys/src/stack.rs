@@ -1,0 +1,41 @@
+//! Calls that may need more stack than the thread has that makes them.
+
+use std::io;
+use std::panic::resume_unwind;
+use std::thread;
+
+const THREAD: &str = "llama-deep-stack";
+
+/// Runs `f` on a thread of its own with so many bytes of stack, and waits for it. Of the stack only what is used takes memory.
+///
+/// What llama.cpp logs meanwhile is that thread's.
+pub(crate) fn with_stack<T: Send>(
+    bytes: usize,
+    f: impl FnOnce() -> T + Send,
+) -> Result<T, io::Error> {
+    thread::scope(|scope| {
+        let builder = thread::Builder::new().name(THREAD.into()).stack_size(bytes);
+        let thread = builder.spawn_scoped(scope, f)?;
+        Ok(thread.join().unwrap_or_else(|panic| resume_unwind(panic)))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::with_stack;
+
+    /// Uses some hundred bytes of stack for each.
+    fn deep(n: u32) -> u32 {
+        let used = std::hint::black_box([n; 64]);
+        match n {
+            0 => 0,
+            n => deep(n - 1) + used[0] - n + 1,
+        }
+    }
+
+    #[test]
+    fn a_call_that_is_deeper_than_any_thread_has_stack_for_returns() {
+        let n = 200_000;
+        assert_eq!(with_stack(1 << 30, || deep(n)).unwrap(), n);
+    }
+}
