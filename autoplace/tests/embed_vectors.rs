@@ -239,6 +239,32 @@ fn a_text_that_is_too_long_is_an_error_that_counts_or_is_cut_when_asked() {
 }
 
 #[test]
+fn a_megabyte_of_text_is_counted_or_cut() {
+    let mut models = encoders(F32);
+    models.extend([llama_embed(F32), t5_encoder(F32)]);
+    for sketch in models {
+        let (_folder, path) = written(&sketch);
+        let mut embedder = embedder(&path, Pooling::Mean);
+        for of in ["the moon pulls the sea ", "日"] {
+            let long = of.repeat((1 << 20) / of.len());
+            let case = format!("{} {of:?}", sketch.title());
+            match embedder.embed(&[&long]) {
+                Err(embed::Error::TooLong { tokens, limit, .. }) => {
+                    assert!(tokens > limit, "{case}");
+                    embedder = embedder.truncate(true);
+                    let cut = embedder.embed(&[&long]).unwrap().remove(0);
+                    assert!(cut.is_truncated() && cut.tokens() <= limit, "{case}");
+                    embedder = embedder.truncate(false);
+                }
+                // Of spaces, or a word that none is, some vocabularies make hardly a token.
+                Ok(embeddings) => assert!(embeddings[0].tokens() < 8, "{case}"),
+                Err(error) => panic!("{case}: {error}"),
+            }
+        }
+    }
+}
+
+#[test]
 fn a_longer_context_than_the_positions_that_were_learned_makes_no_longer_texts() {
     let (_folder, path) = written(&bert(F32));
     let request = Request::new()
