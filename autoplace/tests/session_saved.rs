@@ -366,3 +366,26 @@ proptest! {
         })?;
     }
 }
+
+#[test]
+fn a_cache_of_other_weights_in_the_same_header_is_refused() {
+    let saved = Saved::new();
+    let folder = tempfile::tempdir().unwrap();
+    let tuned = folder.path().join("tuned.gguf");
+    let mut bytes = fs::read(demo_path()).unwrap();
+    let header = autoplace::gguf::Header::open(demo_path()).unwrap();
+    let tensor = header.tensor("blk.1.ffn_up.weight").unwrap();
+    bytes[(tensor.offset() + tensor.bytes() / 2) as usize] ^= 1;
+    fs::write(&tuned, &bytes).unwrap();
+    let model = session_support::load(&tuned, request(512, 1, false));
+    let refused = model.restore_cache(&saved.path).map(drop).unwrap_err();
+    assert!(
+        matches!(&refused, Error::Saved(error) if matches!(**error, SavedCacheError::OtherWeights { .. })),
+        "{refused:?}"
+    );
+    // The same weights elsewhere are the same model.
+    fs::copy(demo_path(), folder.path().join("copied.gguf")).unwrap();
+    let copied = folder.path().join("copied.gguf");
+    let model = session_support::load(&copied, request(512, 1, false));
+    model.restore_cache(&saved.path).unwrap();
+}

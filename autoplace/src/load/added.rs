@@ -42,6 +42,15 @@ pub(crate) struct Unreadable {
     pub(crate) error: io::Error,
 }
 
+impl Unreadable {
+    pub(crate) fn new(path: &Path, error: io::Error) -> Self {
+        Self {
+            path: path.to_owned(),
+            error,
+        }
+    }
+}
+
 impl Added {
     /// These of a model's files, at these scales. Reads the files that count.
     pub(super) fn of(files: &AdapterFiles, scales: &Scales) -> Result<Self, Unreadable> {
@@ -146,10 +155,7 @@ fn sha256(path: &Path) -> Result<String, Unreadable> {
         }
         Ok(text)
     };
-    read().map_err(|error| Unreadable {
-        path: path.to_owned(),
-        error,
-    })
+    read().map_err(|error| Unreadable::new(path, error))
 }
 
 #[cfg(test)]

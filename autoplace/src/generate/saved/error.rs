@@ -81,6 +81,14 @@ pub enum SavedCacheError {
         /// The model that it was saved from.
         found: Box<ModelIdentity>,
     },
+    /// It is of a model with the same header and other weights: a fine-tune of the same size, say.
+    #[error("{} is of a model like {model}, but with other weights", .path.display())]
+    OtherWeights {
+        /// The file.
+        path: PathBuf,
+        /// The model that is loaded.
+        model: Box<ModelIdentity>,
+    },
     /// It is of a cache that lies in memory otherwise.
     #[error("{} is of a cache with {field} {found}, and this one has {needed}", .path.display())]
     OtherCache {

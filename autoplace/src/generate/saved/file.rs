@@ -39,6 +39,8 @@ const BUFFER: usize = 1 << 20;
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(super) struct Description {
     pub(super) model: ModelIdentity,
+    /// What tells its weights from others with the same header.
+    pub(super) weights: String,
     pub(super) layout: Layout,
     /// Adapters and control vectors that it was computed with.
     pub(super) adapters: Added,
@@ -348,6 +350,7 @@ mod tests {
         let header = crate::gguf::Builder::new("llama").header().unwrap();
         Description {
             model: ModelIdentity::of(&header).unwrap(),
+            weights: "1a".into(),
             layout: Layout {
                 type_k: KvType::F16,
                 type_v: KvType::Q8_0,

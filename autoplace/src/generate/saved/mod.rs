@@ -5,6 +5,7 @@
 
 mod error;
 mod file;
+mod weights;
 
 use std::path::Path;
 use std::sync::Arc;
@@ -205,11 +206,12 @@ fn nothing(path: &Path) -> Error {
     .into()
 }
 
-/// The model whose file this is.
-fn identity(model: &Model) -> Result<ModelIdentity, Error> {
+/// The model whose file this is, and what tells its weights from others.
+fn identity(model: &Model) -> Result<(ModelIdentity, String), Error> {
     let native = model.native()?;
     let header = Header::open(native.path()).map_err(load::Error::from)?;
-    Ok(ModelIdentity::of(&header).map_err(load::Error::from)?)
+    let identity = ModelIdentity::of(&header).map_err(load::Error::from)?;
+    Ok((identity, weights::fingerprint(&header)?))
 }
 
 fn save(
@@ -226,8 +228,10 @@ fn save(
     let Some(positions) = positions.filter(|_| !tokens.is_empty()) else {
         return Err(nothing(path));
     };
+    let (identity, weights) = identity(model)?;
     let description = Description {
-        model: identity(model)?,
+        model: identity,
+        weights,
         layout,
         adapters: model.added(scales).map_err(unreadable)?,
         tokens: tokens.len() as u64,
@@ -270,7 +274,7 @@ fn unreadable(file: Unreadable) -> Error {
 /// Refuses what is of another model, or of another kind of cache.
 fn check(
     opened: &Opened,
-    model: &ModelIdentity,
+    (model, weights): &(ModelIdentity, String),
     layout: &Layout,
     path: &Path,
 ) -> Result<(), Box<SavedCacheError>> {
@@ -280,6 +284,12 @@ fn check(
             path: path.to_owned(),
             needed: Box::new(model.clone()),
             found: Box::new(found.model.clone()),
+        }));
+    }
+    if found.weights != *weights {
+        return Err(Box::new(SavedCacheError::OtherWeights {
+            path: path.to_owned(),
+            model: Box::new(model.clone()),
         }));
     }
     let of = &found.layout;
