@@ -39,9 +39,7 @@ impl Sequence {
             });
         }
         let mut sequence = Self::new(id, spec, prompt, scales, vocab.model(), capacity)?;
-        if let Some(matcher) = matcher {
-            sequence.hold_to(matcher);
-        }
+        sequence.hold_to(matcher);
         sequence.go_on_after(&so_far, vocab, capacity)?;
         Ok(sequence)
     }

@@ -138,10 +138,10 @@ impl Sequence {
         })
     }
 
-    /// Holds its text to a constraint, from the beginning.
-    pub(super) fn hold_to(&mut self, matcher: Matcher) {
-        self.matcher_before = Some(matcher.clone());
-        self.matcher = Some(matcher);
+    /// Holds its text to a constraint, if there is one, from the beginning.
+    pub(super) fn hold_to(&mut self, matcher: Option<Matcher>) {
+        self.matcher_before.clone_from(&matcher);
+        self.matcher = matcher;
     }
 
     /// Puts tokens behind the prompt that an earlier process has generated. Their text has been told, but for what is held back. What
