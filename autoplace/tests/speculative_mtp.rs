@@ -285,6 +285,7 @@ fn a_recurrent_state_goes_back_to_before_a_wrong_guess() {
         let (drafted, statistics) = alone(&model, greedy(&model).speculate(mtp(draft_max)));
         assert_eq!(drafted, plain, "{draft_max}");
         assert!(statistics.drafted_tokens > 10, "{statistics:?}");
+        let mut wrong = 0;
         for seed in 1..6 {
             let (plain, _) = alone(&model, seeded(&model, seed));
             let (drafted, _) = alone(&model, seeded(&model, seed).speculate(mtp(draft_max)));
@@ -296,8 +297,9 @@ fn a_recurrent_state_goes_back_to_before_a_wrong_guess() {
             assert_eq!(drafted, plain, "{seed}");
             assert_ne!(statistics.drafts_off, Some(DraftsOff::Memory));
             assert!(statistics.accepted_tokens > 4, "{statistics:?}");
-            assert!(statistics.drafted_tokens > statistics.accepted_tokens);
+            wrong += statistics.drafted_tokens - statistics.accepted_tokens;
         }
+        assert!(wrong > 0, "{draft_max}");
     }
 }
 

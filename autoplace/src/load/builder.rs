@@ -92,8 +92,10 @@ impl ModelBuilder {
 
     /// Loads the model's own block that predicts further tokens, with a context for it, so that it
     /// [drafts](crate::generate::Speculation::Mtp) for the model. It is planned, placed and released with the model. Where no
-    /// [`draft_max`](Self::draft_max) is stated, it is 3. Default: no. A file without such a block, or with one that llama.cpp cannot use, is
-    /// refused: [`Error::Mtp`].
+    /// [`draft_max`](Self::draft_max) is stated, it is 3. Default: no.
+    ///
+    /// Prompts take about one layer's time more. A file without such a block, or with one that llama.cpp cannot use, is refused:
+    /// [`Error::Mtp`]; so is a context that embeds, or that has several sequences of a model with recurrent states: [`plan::Error::Mtp`].
     pub fn mtp(mut self, load: bool) -> Self {
         self.recipe.mtp = load;
         self

@@ -146,7 +146,7 @@ pub struct Request {
     /// The tokens before the one whose generation is to be fast. `None` is half the context, the mean of a session that fills it.
     pub depth: Option<u32>,
     /// Tokens of each sequence that may be guessed and computed together with its last one: speculative decoding. The context has an output
-    /// for each, whose logits take memory.
+    /// for each, whose logits take memory. 0 is none, or 3 for a model [with a block that predicts](ModelProfile::with_mtp).
     #[serde(default)]
     pub draft_max: u32,
     /// Everything else, under llama.cpp's names and with its defaults. Its `n_ctx` is set by `context`.
