@@ -145,7 +145,8 @@ impl Chat {
         &self.messages
     }
 
-    /// The same, to be changed. What is before the first change is not computed again.
+    /// The same, to be changed. What is before the first change is not computed again, but for the last answer there where its text can be read
+    /// as other tokens than those that it was generated as.
     pub fn messages_mut(&mut self) -> &mut Vec<Message> {
         &mut self.messages
     }
