@@ -252,6 +252,7 @@ fn the_host_has_room_for_the_vectors_of_all_tokens() {
 
 #[test]
 fn without_llama_cpp_nobody_knows_what_embeddings_take() {
+    let _alone = alone();
     let folder = tempfile::tempdir().unwrap();
     let path = random_weights::write(&encoders(Q8)[0], folder.path());
     let header = Header::open(&path).unwrap();

@@ -90,6 +90,7 @@ fn text(generate: Generate) -> String {
 
 #[test]
 fn an_adapter_changes_the_text_by_its_scale_and_at_zero_not_at_all() {
+    let _alone = alone();
     let files = Files::new();
     let plain = text(greedy(&demo().load().unwrap()));
     let model = demo().lora(files.path("one"), 1.0).load().unwrap();
@@ -113,6 +114,7 @@ fn an_adapter_changes_the_text_by_its_scale_and_at_zero_not_at_all() {
 
 #[test]
 fn an_adapter_that_is_not_there_or_is_there_twice_is_refused_by_name() {
+    let _alone = alone();
     let files = Files::new();
     let model = demo().lora(files.path("one"), 1.0).load().unwrap();
     let error = greedy(&model).lora([("three", 1.0)]).text().unwrap_err();
@@ -137,6 +139,7 @@ fn an_adapter_that_is_not_there_or_is_there_twice_is_refused_by_name() {
 
 #[test]
 fn texts_with_other_adapters_side_by_side_are_what_they_are_alone() {
+    let _alone = alone();
     let files = Files::new();
     let model = demo()
         .request(Request::new().n_seq_max(4))
@@ -167,6 +170,7 @@ fn texts_with_other_adapters_side_by_side_are_what_they_are_alone() {
 
 #[test]
 fn no_text_waits_longer_than_the_others_turns() {
+    let _alone = alone();
     let files = Files::new();
     let model = demo().request(Request::new().n_seq_max(2));
     let model = model.lora(files.path("one"), 1.0).load().unwrap();
@@ -190,6 +194,7 @@ fn no_text_waits_longer_than_the_others_turns() {
 
 #[test]
 fn what_was_computed_with_other_adapters_is_not_reused() {
+    let _alone = alone();
     let files = Files::new();
     let model = demo().request(Request::new().n_seq_max(3));
     let model = model.lora(files.path("one"), 1.0).load().unwrap();
@@ -226,6 +231,7 @@ fn what_was_computed_with_other_adapters_is_not_reused() {
 
 #[test]
 fn a_control_vector_of_zeros_changes_nothing_and_another_one_does() {
+    let _alone = alone();
     let files = Files::new();
     let (zeros, vector) = (
         files.control_vector("zeros", 0.0),
@@ -474,6 +480,7 @@ fn logits(model: &Path, adapter: Option<(&Path, f32)>) -> Vec<f32> {
 
 #[test]
 fn an_adapter_computes_what_the_model_with_its_product_in_the_weights_does() {
+    let _alone = alone();
     let folder = tempfile::tempdir().unwrap();
     let model = floats(folder.path());
     let header = Header::open(&model).unwrap();
@@ -504,6 +511,7 @@ fn an_adapter_computes_what_the_model_with_its_product_in_the_weights_does() {
 
 #[test]
 fn a_saved_text_goes_on_with_the_adapters_that_it_was_computed_with_and_no_others() {
+    let _alone = alone();
     let files = Files::new();
     let saved = files.folder.path().join("saved.kv");
     let with = |names: &[&str]| {

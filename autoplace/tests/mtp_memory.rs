@@ -280,6 +280,7 @@ fn a_saved_plan_says_that_the_block_is_loaded() {
 
 #[test]
 fn only_a_probe_plans_it_and_it_embeds_nothing() {
+    let _alone = alone();
     let folder = tempfile::tempdir().unwrap();
     let path = heads::random(folder.path());
     let header = Header::open(&path).unwrap();

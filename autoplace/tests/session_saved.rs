@@ -68,6 +68,7 @@ fn refused(model: &Model, path: &Path) -> SavedCacheError {
 
 #[test]
 fn a_conversation_goes_on_after_a_restart_at_no_prompt_cost() {
+    let _alone = alone();
     let saved = Saved::new();
     let model = load_demo();
     let raw = Raw::text(&model, &tokens_of(&model, &saved.prompt), 24);
@@ -86,6 +87,7 @@ fn a_conversation_goes_on_after_a_restart_at_no_prompt_cost() {
 
 #[test]
 fn a_running_text_is_saved_and_goes_on_there_and_here() {
+    let _alone = alone();
     let model = load_demo();
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("running.kv");
@@ -121,6 +123,7 @@ fn a_running_text_is_saved_and_goes_on_there_and_here() {
 
 #[test]
 fn texts_of_several_sequences_come_back_side_by_side() {
+    let _alone = alone();
     let folder = tempfile::tempdir().unwrap();
     let prompts = [
         "The first song of David, when he",
@@ -205,6 +208,7 @@ fn it_is_restored_on_another_placement() {
 
 #[test]
 fn another_model_another_quantisation_and_another_cache_are_foreign() {
+    let _alone = alone();
     let saved = Saved::new();
     let folder = tempfile::tempdir().unwrap();
     let tiny = folder.path().join("tiny.gguf");
@@ -248,6 +252,7 @@ fn another_model_another_quantisation_and_another_cache_are_foreign() {
 
 #[test]
 fn every_altered_byte_and_every_missing_one_is_noticed() {
+    let _alone = alone();
     let saved = Saved::new();
     let model = load_demo();
     let length = fs::metadata(&saved.path).unwrap().len() as usize;
@@ -285,6 +290,7 @@ fn every_altered_byte_and_every_missing_one_is_noticed() {
 
 #[test]
 fn a_file_that_cannot_be_written_or_read_is_named_and_the_old_one_stays() {
+    let _alone = alone();
     let saved = Saved::new();
     let before = fs::read(&saved.path).unwrap();
     let model = load_demo();
@@ -315,6 +321,7 @@ fn sealed(bytes: &mut [u8]) {
 
 #[test]
 fn forged_files_are_refused_or_harmless() {
+    let _alone = alone();
     let saved = Saved::new();
     let model = load_demo();
     let bytes = fs::read(&saved.path).unwrap();
@@ -369,6 +376,7 @@ proptest! {
 
 #[test]
 fn a_cache_of_other_weights_in_the_same_header_is_refused() {
+    let _alone = alone();
     let saved = Saved::new();
     let folder = tempfile::tempdir().unwrap();
     let tuned = folder.path().join("tuned.gguf");

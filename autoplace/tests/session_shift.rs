@@ -57,6 +57,7 @@ fn shifted(model: &Model, prompt: &[Token], n: usize, keep: usize, again: bool) 
 
 #[test]
 fn a_text_without_end_is_that_of_llama_cpps_own_shift() {
+    let _alone = alone();
     let model = load_demo();
     let prompt = tokens_of(&model, SYSTEM);
     let keeps = [
@@ -94,6 +95,7 @@ fn request_of_small_batches() -> Request {
 
 #[test]
 fn keys_that_take_memory_to_turn_are_computed_again() {
+    let _alone = alone();
     let mut request = request(CONTEXT, 1, false);
     request.params.type_k = KvType::Q8_0;
     let model = session_support::load(&demo_path(), request);
@@ -113,6 +115,7 @@ fn keys_that_take_memory_to_turn_are_computed_again() {
 
 #[test]
 fn a_text_that_shares_its_cells_leaves_them_where_they_are() {
+    let _alone = alone();
     let model = session_support::load(&demo_path(), request(CONTEXT, 2, true));
     let prompt = tokens_of(&model, SYSTEM);
     let mut session = model.session().unwrap();
@@ -147,6 +150,7 @@ fn a_text_that_shares_its_cells_leaves_them_where_they_are() {
 
 #[test]
 fn only_the_text_that_is_full_shifts() {
+    let _alone = alone();
     let model = session_support::load(&demo_path(), request(2 * CONTEXT, 2, false));
     let other = "A psalm of the sons of Korah, for";
     let mut session = model.session().unwrap();
@@ -171,6 +175,7 @@ fn only_the_text_that_is_full_shifts() {
 
 #[test]
 fn what_a_shift_has_moved_is_not_taken_for_a_prompts_beginning() {
+    let _alone = alone();
     let model = load_demo();
     let mut session = model.session().unwrap();
     let mut texts = Texts::default();
@@ -190,6 +195,7 @@ fn what_a_shift_has_moved_is_not_taken_for_a_prompts_beginning() {
 
 #[test]
 fn a_shifted_text_is_rolled_back_to_where_it_was_shifted() {
+    let _alone = alone();
     let model = load_demo();
     let full = WhenFull::shift(Keep::Tokens(9));
     let generate = model
@@ -218,6 +224,7 @@ fn a_shifted_text_is_rolled_back_to_where_it_was_shifted() {
 
 #[test]
 fn a_full_context_is_an_error_where_that_was_asked_for() {
+    let _alone = alone();
     let model = load_demo();
     let generate = greedy(&model, SYSTEM).max_tokens(usize::MAX);
     let stopped = told(generate.clone(), &model);
@@ -247,6 +254,7 @@ fn a_full_context_is_an_error_where_that_was_asked_for() {
 
 #[test]
 fn a_shift_that_could_never_make_room_is_refused_at_the_beginning() {
+    let _alone = alone();
     let model = load_demo();
     let long = "and ".repeat(255);
     let tokens = tokens_of(&model, &long);
@@ -292,6 +300,7 @@ fn a_shift_takes_no_memory_of_a_card() {
 
 #[test]
 fn a_shifted_text_is_saved_as_far_as_others_can_go_on_from_it() {
+    let _alone = alone();
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("shifted.kv");
     let model = load_demo();
@@ -312,6 +321,7 @@ fn a_shifted_text_is_saved_as_far_as_others_can_go_on_from_it() {
 
 #[test]
 fn a_worker_shifts_as_this_process_does_and_tells_of_a_full_context() {
+    let _alone = alone();
     let program = WorkerProcess::program(env!("CARGO_BIN_EXE_autoplace-worker"));
     let worker = Model::builder(demo_path())
         .request(request(CONTEXT, 1, false))

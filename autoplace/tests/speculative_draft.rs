@@ -44,6 +44,7 @@ fn draft() -> Speculation {
 
 #[test]
 fn what_a_model_drafts_for_itself_comes_true() {
+    let _alone = sim_support::alone();
     let folder = tempfile::tempdir().unwrap();
     let path = exact::llama(folder.path());
     let model = load(&path, request(512, 1, 5));
@@ -68,6 +69,7 @@ fn what_a_model_drafts_for_itself_comes_true() {
 
 #[test]
 fn each_text_has_drafts_of_its_own() {
+    let _alone = sim_support::alone();
     let folder = tempfile::tempdir().unwrap();
     let path = exact::llama(folder.path());
     let model = load(&path, request(768, 3, 5));
@@ -86,6 +88,7 @@ fn each_text_has_drafts_of_its_own() {
 
 #[test]
 fn a_draft_goes_no_further_than_the_context() {
+    let _alone = sim_support::alone();
     let folder = tempfile::tempdir().unwrap();
     let path = exact::llama(folder.path());
     for n_ctx in [24, 27, 256] {
@@ -99,6 +102,7 @@ fn a_draft_goes_no_further_than_the_context() {
 
 #[test]
 fn without_a_draft_model_nothing_is_drafted_and_that_is_said() {
+    let _alone = sim_support::alone();
     let folder = tempfile::tempdir().unwrap();
     let path = exact::llama(folder.path());
     let model = speculative_support::load(&path, request(512, 1, 5));
@@ -110,6 +114,7 @@ fn without_a_draft_model_nothing_is_drafted_and_that_is_said() {
 
 #[test]
 fn a_draft_of_another_vocabulary_is_refused_by_what_differs() {
+    let _alone = sim_support::alone();
     let folder = tempfile::tempdir().unwrap();
     let path = exact::llama(folder.path());
     let other = tempfile::tempdir().unwrap();

@@ -29,6 +29,7 @@ fn prompt(n: usize) -> Vec<Token> {
 
 #[test]
 fn a_window_that_has_moved_on_goes_back_with_the_text() {
+    let _alone = sim_support::alone();
     let folder = tempfile::tempdir().unwrap();
     let path = exact::olmo2(folder.path());
     for swa_full in [true, false] {
@@ -57,6 +58,7 @@ fn a_window_that_has_moved_on_goes_back_with_the_text() {
 
 #[test]
 fn a_state_that_cannot_go_back_is_not_guessed_for_and_that_is_said() {
+    let _alone = sim_support::alone();
     let folder = tempfile::tempdir().unwrap();
     for mut sketch in random_weights::all() {
         if !["mamba2", "jamba", "falcon-h1"].contains(&sketch.arch) {
