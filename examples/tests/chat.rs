@@ -98,5 +98,6 @@ fn ctrl_c_stops_the_answer_and_not_the_program() {
     let status = child.wait().expect("it ends");
     assert!(status.success(), "{status}");
     let rest = text(&rest);
-    assert!(rest.trim().lines().count() >= 2, "{rest:?}");
+    // The end of the first answer, which may be nothing but its line end, and the second.
+    assert!(rest.lines().count() >= 2, "{rest:?}");
 }
