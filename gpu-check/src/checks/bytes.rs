@@ -1,6 +1,7 @@
 //! What is planned, what llama.cpp says before and after, and what the cards say at every stage.
 
 use anyhow::Result;
+use autoplace::load::OnDifference;
 use autoplace::machine::mib;
 use autoplace::memory::{FlashAttention, Footprint, KvType};
 use autoplace::plan::{Context, GpuLayers, Request};
@@ -202,6 +203,7 @@ fn of_split(
     let mut job = setting.job(rig, &model.path, request, steps);
     // Nothing falls back, and nothing is computed before it is looked at.
     (job.attempts, job.warm_up) = (1, false);
+    job.on_difference = OnDifference::Fail;
     let outcome = child::drive(&job, &setting.cache())?;
     Ok(row(model, shape, &outcome))
 }
