@@ -7,7 +7,7 @@
 pub(crate) mod block;
 mod dense;
 #[path = "../dims/mod.rs"]
-mod dims;
+pub(crate) mod dims;
 mod experts;
 pub(crate) mod mmproj;
 mod recurrent;

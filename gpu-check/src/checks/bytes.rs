@@ -1,0 +1,305 @@
+//! What is planned, what llama.cpp says before and after, and what the cards say at every stage.
+
+use anyhow::Result;
+use autoplace::load::OnDifference;
+use autoplace::machine::mib;
+use autoplace::memory::{FlashAttention, Footprint, KvType};
+use autoplace::plan::{Context, GpuLayers, Request};
+use serde::{Deserialize, Serialize};
+
+use crate::child::{self, End, Outcome};
+use crate::job::{Stage, Step};
+use crate::models::{self, Written};
+use crate::rig::{Free, Rig};
+use crate::setting::{Setting, Size, Verdict};
+
+/// Weights times tokens beyond which a context is not filled: a large model takes minutes for a long one.
+const LONGEST: u64 = (5 << 30) * 16384;
+
+/// Tokens that are generated after the first prompt.
+const DECODED: usize = 16;
+
+/// One load, from an empty card to the end of its context. Sizes in bytes.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct Row {
+    pub(crate) model: String,
+    pub(crate) model_bytes: u64,
+    pub(crate) n_ctx: u32,
+    pub(crate) kv: KvType,
+    pub(crate) flash_attention: bool,
+    pub(crate) n_gpu_layers: u32,
+    pub(crate) layers: u32,
+    pub(crate) gpus: Vec<Card>,
+    pub(crate) host_planned: Footprint,
+    pub(crate) host_allocated: Footprint,
+    pub(crate) end: End,
+}
+
+/// A card in a [`Row`].
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct Card {
+    pub(crate) device: String,
+    pub(crate) planned: Footprint,
+    pub(crate) headroom: u64,
+    pub(crate) probed: Footprint,
+    pub(crate) allocated: Footprint,
+    /// Free at every stage.
+    pub(crate) stages: Vec<Reading>,
+}
+
+/// What a card said at a stage.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct Reading {
+    pub(crate) stage: String,
+    /// Tokens in the context.
+    pub(crate) depth: usize,
+    pub(crate) free: Free,
+}
+
+impl Card {
+    /// Bytes that have gone since the devices were opened, beside the buffers that llama.cpp counts: after the load, and at the last
+    /// stage. `None` where the card does not tell.
+    pub(crate) fn beyond(&self) -> Option<(u64, u64)> {
+        let at = |reading: &Reading| reading.free.ggml;
+        let first = at(self.stages.first()?)?;
+        let beyond = |reading: &Reading| {
+            let gone = first.saturating_sub(at(reading)?);
+            Some(gone.saturating_sub(self.allocated.total()))
+        };
+        Some((beyond(self.stages.get(1)?)?, beyond(self.stages.last()?)?))
+    }
+}
+
+impl Row {
+    /// What is wrong with it, if anything is.
+    pub(crate) fn wrong(&self) -> Option<String> {
+        match &self.end {
+            End::Completed => {}
+            // Nothing was promised.
+            End::Refused(_) => return None,
+            End::OutOfMemory(reason) | End::Failed(reason) => return Some(reason.clone()),
+        }
+        self.gpus.iter().find_map(|gpu| {
+            let device = &gpu.device;
+            if gpu.planned != gpu.probed || gpu.probed != gpu.allocated {
+                return Some(format!(
+                    "{device}: planned {:?}, probed {:?}, allocated {:?}",
+                    gpu.planned, gpu.probed, gpu.allocated
+                ));
+            }
+            let (_, beyond) = gpu.beyond()?;
+            (beyond > gpu.headroom).then(|| {
+                format!(
+                    "{device}: {beyond} bytes beyond the footprint, {} were left",
+                    gpu.headroom
+                )
+            })
+        })
+    }
+}
+
+/// Sizes of a context.
+struct Shape {
+    n_ctx: u32,
+    kv: KvType,
+    flash: bool,
+}
+
+fn shapes(size: Size) -> Vec<Shape> {
+    let shape = |n_ctx, kv, flash| Shape { n_ctx, kv, flash };
+    match size {
+        Size::Small => vec![
+            shape(512, KvType::F16, true),
+            shape(1024, KvType::Q8_0, true),
+            shape(512, KvType::F16, false),
+        ],
+        Size::Real => vec![
+            shape(4096, KvType::F16, true),
+            shape(16384, KvType::Q8_0, true),
+            shape(4096, KvType::F16, false),
+            shape(65536, KvType::F16, true),
+        ],
+    }
+}
+
+pub(crate) fn run(setting: &Setting) -> Result<Verdict> {
+    let sketches = match setting.size {
+        Size::Small => models::small(),
+        Size::Real => models::of_real_size(),
+    };
+    let (mut rows, mut skipped): (Vec<Row>, Vec<String>) = (Vec::new(), Vec::new());
+    for sketch in sketches {
+        if setting.is_late() {
+            skipped.push(format!("{}: no time left", sketch.name));
+            continue;
+        }
+        match Written::new(&sketch, &setting.scratch) {
+            Ok(model) => rows.extend(of_model(setting, &model, &mut skipped)?),
+            Err(error) => skipped.push(format!("{}: {error:#}", sketch.name)),
+        }
+    }
+    Ok(verdict(&rows, &skipped))
+}
+
+/// All shapes and splits of one model.
+fn of_model(setting: &Setting, model: &Written, skipped: &mut Vec<String>) -> Result<Vec<Row>> {
+    let mut rows: Vec<Row> = Vec::new();
+    for (number, shape) in shapes(setting.size).iter().enumerate() {
+        // As many layers as fit, then half of them, then the output layer alone.
+        let mut asked = vec![GpuLayers::Auto];
+        let mut next = 0;
+        while let Some(&layers) = asked.get(next) {
+            next += 1;
+            if setting.is_late() {
+                skipped.push(format!(
+                    "{}, {} tokens: no time left",
+                    model.name, shape.n_ctx
+                ));
+                return Ok(rows);
+            }
+            // Of a simulated card: enough for all of it, or for a part.
+            let total = match number % 2 {
+                0 => model.bytes * 2 + mib(16),
+                _ => model.bytes / 2 + mib(10),
+            };
+            let rig = setting.rig(&format!("bytes-{}", rows.len()), total);
+            let row = of_split(setting, &rig, model, shape, layers)?;
+            if layers == GpuLayers::Auto {
+                let found = row.n_gpu_layers;
+                asked.extend(
+                    [found / 2, 1]
+                        .into_iter()
+                        .filter(|&n| n > 0 && n < found)
+                        .map(GpuLayers::Exactly),
+                );
+            }
+            rows.push(row);
+        }
+    }
+    Ok(rows)
+}
+
+fn of_split(
+    setting: &Setting,
+    rig: &Rig,
+    model: &Written,
+    shape: &Shape,
+    layers: GpuLayers,
+) -> Result<Row> {
+    let request: Request = setting
+        .request()
+        .context(Context::Tokens(shape.n_ctx))
+        .kv_types(shape.kv, shape.kv)
+        .flash_attention(if shape.flash {
+            FlashAttention::On
+        } else {
+            FlashAttention::Off
+        })
+        .gpu_layers(layers);
+    let mut steps = vec![Step::Ubatch, Step::Decode(DECODED)];
+    if model.bytes.saturating_mul(u64::from(shape.n_ctx)) <= LONGEST {
+        steps.push(Step::ToTheEnd);
+    }
+    let mut job = setting.job(rig, &model.path, request, steps);
+    // Nothing falls back, and nothing is computed before it is looked at.
+    (job.attempts, job.warm_up) = (1, false);
+    job.on_difference = OnDifference::Fail;
+    let outcome = child::drive(&job, &setting.cache())?;
+    Ok(row(model, shape, &outcome))
+}
+
+fn row(model: &Written, shape: &Shape, outcome: &Outcome) -> Row {
+    let mut row = Row {
+        model: model.name.clone(),
+        model_bytes: model.bytes,
+        n_ctx: shape.n_ctx,
+        kv: shape.kv,
+        flash_attention: shape.flash,
+        n_gpu_layers: 0,
+        layers: 0,
+        gpus: Vec::new(),
+        host_planned: Footprint::default(),
+        host_allocated: Footprint::default(),
+        end: outcome.end.clone(),
+    };
+    let mut opened: &[Free] = &[];
+    for stage in &outcome.stages {
+        match stage {
+            Stage::Opened { free } => opened = free,
+            Stage::Loaded { report, free, .. } => {
+                let plan = &report.plan;
+                (row.n_gpu_layers, row.layers) = (plan.n_gpu_layers, plan.layers());
+                (row.host_planned, row.host_allocated) =
+                    (report.host.planned, report.host.allocated);
+                row.gpus = report
+                    .gpus
+                    .iter()
+                    .map(|gpu| Card {
+                        device: gpu.device.clone(),
+                        planned: gpu.planned,
+                        headroom: gpu.headroom.total(),
+                        probed: gpu.probed,
+                        allocated: gpu.allocated.unwrap_or_default(),
+                        stages: Vec::new(),
+                    })
+                    .collect();
+                read(&mut row, "opened", 0, opened);
+                read(&mut row, "loaded", 0, free);
+            }
+            Stage::Done {
+                step, free, depth, ..
+            } => {
+                let name = match step {
+                    Step::Ubatch => "prompt",
+                    Step::Decode(_) => "decoded",
+                    _ => "full",
+                };
+                read(&mut row, name, *depth, free);
+            }
+            Stage::Failed { .. } => {}
+        }
+    }
+    row
+}
+
+/// What each card said. The cards of a plan are those of the rig, in its order.
+fn read(row: &mut Row, stage: &str, depth: usize, free: &[Free]) {
+    for (card, &free) in row.gpus.iter_mut().zip(free) {
+        card.stages.push(Reading {
+            stage: stage.to_owned(),
+            depth,
+            free,
+        });
+    }
+}
+
+fn verdict(rows: &[Row], skipped: &[String]) -> Verdict {
+    let wrong: Vec<String> = rows
+        .iter()
+        .filter_map(|row| {
+            let what = row.wrong()?;
+            Some(format!(
+                "{}, {} tokens, {} layers: {what}",
+                row.model, row.n_ctx, row.n_gpu_layers
+            ))
+        })
+        .collect();
+    let loads = rows.iter().filter(|row| row.end == End::Completed).count();
+    let cards = || rows.iter().flat_map(|row| &row.gpus);
+    let most = cards()
+        .filter_map(|card| Some(card.beyond()?.1))
+        .max()
+        .unwrap_or(0);
+    let first = wrong
+        .first()
+        .map_or(String::new(), |first| format!("; {first}"));
+    Verdict {
+        passed: wrong.is_empty() && loads > 0,
+        line: format!(
+            "{loads} loads, {} not as planned; at most {} MiB beside the buffers{first}",
+            wrong.len(),
+            most >> 20
+        ),
+        json: serde_json::json!({ "rows": rows, "wrong": wrong, "skipped": skipped }),
+    }
+}

@@ -1,0 +1,239 @@
+//! The process that carries a [`Job`] out.
+
+use std::io::Write;
+use std::time::Instant;
+
+use anyhow::{Context as _, Result, bail};
+use autoplace::generate::{self, FinishReason, Sampling, Session, Statistics};
+use autoplace::llama_sys::Token;
+use autoplace::load::{self, Verify};
+use autoplace::{Model, ModelBuilder};
+
+use crate::job::{Job, Stage, Step};
+use crate::rig::Opened;
+
+/// Tokens that a text which fills its context generates at the end of it.
+const LAST: usize = 8;
+
+/// Reads a job from stdin and writes its stages to stdout. What fails is a stage too.
+pub(crate) fn main() -> Result<()> {
+    let job: Job = serde_json::from_reader(std::io::stdin().lock()).context("no job on stdin")?;
+    if let Err(error) = carry_out(&job) {
+        let judged = Failed::of(&error);
+        say(&Stage::Failed {
+            error: format!("{error:#}"),
+            out_of_memory: judged.out_of_memory,
+            refused: judged.refused,
+        })?;
+    }
+    Ok(())
+}
+
+fn say(stage: &Stage) -> Result<()> {
+    let mut out = std::io::stdout().lock();
+    serde_json::to_writer(&mut out, stage)?;
+    out.write_all(b"\n")?;
+    Ok(out.flush()?)
+}
+
+fn carry_out(job: &Job) -> Result<()> {
+    let rig = job.rig.open()?;
+    say(&Stage::Opened { free: rig.free()? })?;
+    // The load plans for itself; this is for the time alone, and says nothing of the load.
+    let begin = Instant::now();
+    builder(job, &rig)?.plan()?;
+    let planned_in_ms = milliseconds(begin);
+    let begin = Instant::now();
+    let model = builder(job, &rig)?.load()?;
+    say(&Stage::Loaded {
+        report: (*model.report()).clone(),
+        free: rig.free()?,
+        planned_in_ms,
+        loaded_in_ms: milliseconds(begin),
+    })?;
+    let mut driver = Driver::new(&model)?;
+    for step in &job.steps {
+        let done = driver.take(step).with_context(|| format!("{step:?}"))?;
+        say(&Stage::Done {
+            step: step.clone(),
+            free: rig.free()?,
+            depth: driver.depth,
+            speeds: done.speeds,
+            tokens: done.tokens,
+        })?;
+    }
+    Ok(())
+}
+
+fn builder(job: &Job, rig: &Opened) -> Result<ModelBuilder> {
+    let verify = if job.warm_up {
+        Verify::default()
+    } else {
+        Verify::Off
+    };
+    let mut builder = Model::builder(&job.model)
+        .request(job.request.clone())
+        .machine(rig.machine()?)
+        .attempts(job.attempts)
+        .verify(verify)
+        .on_difference(job.on_difference);
+    if let Some(threads) = job.threads {
+        builder = builder.threads(threads);
+    }
+    Ok(builder)
+}
+
+/// A loaded model at work.
+struct Driver<'a> {
+    model: &'a Model,
+    session: Session,
+    /// Every token that may stand in a prompt: those that end a text are left out.
+    words: Vec<Token>,
+    /// Those that end a text, which no text here may choose.
+    ends: Vec<Token>,
+    /// Tokens in the context.
+    depth: usize,
+}
+
+#[derive(Default)]
+struct Done {
+    speeds: Vec<(f64, f64)>,
+    tokens: Vec<Token>,
+}
+
+impl<'a> Driver<'a> {
+    fn new(model: &'a Model) -> Result<Self> {
+        let native = model.native()?;
+        let vocab = native.vocab();
+        let all = 0..i32::try_from(vocab.n_tokens())?;
+        let (ends, words) = all.partition(|&token| vocab.is_eog(token));
+        Ok(Self {
+            model,
+            session: model.session()?,
+            words,
+            ends,
+            depth: 0,
+        })
+    }
+
+    fn take(&mut self, step: &Step) -> Result<Done> {
+        let params = &self.model.placement().context;
+        let (n_ctx, n_ubatch) = (params.n_ctx as usize, params.n_ubatch as usize);
+        let mut done = Done::default();
+        match *step {
+            Step::Ubatch => {
+                self.run(self.prompt(n_ubatch.min(n_ctx - 1)), 1)?;
+            }
+            Step::Decode(tokens) => {
+                self.run(self.prompt(1), tokens)?;
+            }
+            Step::ToTheEnd => {
+                let text = self.run(self.prompt(n_ctx.saturating_sub(LAST).max(1)), n_ctx)?;
+                if text.reason != FinishReason::ContextFull {
+                    bail!("the text ended with {:?} at {}", text.reason, self.depth);
+                }
+            }
+            Step::Speed {
+                prompt,
+                generated,
+                rounds,
+            } => {
+                for round in 0..=rounds {
+                    let text = self.run(self.prompt(prompt), generated)?;
+                    let statistics = text.statistics;
+                    if round > 0 {
+                        done.speeds.push((
+                            statistics.prompt_tokens_per_second(),
+                            statistics.tokens_per_second(),
+                        ));
+                    }
+                }
+            }
+            Step::Greedy { ref prompt, tokens } => {
+                let generate = self.model.generate(prompt.as_str());
+                done.tokens = self.finish(generate, tokens)?.tokens;
+            }
+        }
+        Ok(done)
+    }
+
+    /// So many tokens, no two prompts alike.
+    fn prompt(&self, tokens: usize) -> generate::Prompt {
+        let words = &self.words;
+        // Steps of a prime, so that a mixture's router sees all kinds.
+        let tokens = (0..tokens).map(|n| words[(n * 7919 + 13) % words.len()]);
+        generate::Prompt::tokens(tokens.collect::<Vec<_>>())
+    }
+
+    fn run(&mut self, prompt: generate::Prompt, tokens: usize) -> Result<Text> {
+        self.finish(self.model.generate(prompt), tokens)
+    }
+
+    /// One text, from the beginning of an empty context to its end.
+    fn finish(&mut self, generate: generate::Generate, tokens: usize) -> Result<Text> {
+        let mut generate = generate
+            .sampling(Sampling::greedy())
+            .cache_prompt(false)
+            .max_tokens(tokens);
+        for &end in &self.ends {
+            generate = generate.logit_bias(end, f32::NEG_INFINITY);
+        }
+        self.session.begin(generate)?;
+        let mut text = Vec::new();
+        loop {
+            for piece in self.session.step()? {
+                text.extend(piece.token);
+                if let Some(end) = piece.end {
+                    self.depth = end.statistics.prompt_tokens + text.len();
+                    return Ok(Text {
+                        tokens: text,
+                        reason: end.reason,
+                        statistics: end.statistics,
+                    });
+                }
+            }
+        }
+    }
+}
+
+struct Text {
+    tokens: Vec<Token>,
+    reason: FinishReason,
+    statistics: Statistics,
+}
+
+fn milliseconds(begin: Instant) -> f64 {
+    begin.elapsed().as_secs_f64() * 1e3
+}
+
+/// What kind of failure it was. A computation that fails where the load had been verified is taken to lack memory: llama.cpp does not always
+/// say why.
+#[derive(Debug, PartialEq, Eq)]
+struct Failed {
+    out_of_memory: bool,
+    refused: bool,
+}
+
+impl Failed {
+    fn of(error: &anyhow::Error) -> Self {
+        let load = error.downcast_ref::<load::Error>();
+        let generation = error.downcast_ref::<generate::Error>();
+        let refused = load.is_some_and(|error| matches!(error, load::Error::Plan(_)));
+        Self {
+            out_of_memory: load.is_some_and(lacks_memory)
+                || generation.is_some_and(|error| matches!(error, generate::Error::Native(_))),
+            refused,
+        }
+    }
+}
+
+/// Whether a load failed for memory at any of its attempts.
+fn lacks_memory(error: &load::Error) -> bool {
+    match error {
+        load::Error::OutOfMemory { .. }
+        | load::Error::Difference { .. }
+        | load::Error::AllAttempts { .. } => true,
+        load::Error::Native(native) => native.out_of_memory().is_some(),
+        _ => false,
+    }
+}

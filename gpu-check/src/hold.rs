@@ -1,0 +1,98 @@
+//! The process that holds memory of every GPU, so that others find little of it free.
+
+use std::ffi::CString;
+use std::io::{BufRead, Read, Write};
+use std::ptr::NonNull;
+
+use anyhow::{Context as _, Result, ensure};
+use autoplace::llama_sys::raw;
+
+use crate::rig::{Free, Opened, Rig};
+
+/// What it says once the memory is taken.
+pub(crate) const HELD: &str = "held";
+
+/// The largest piece taken at once: some backends have a largest buffer.
+const PIECE: u64 = 512 << 20;
+/// The smallest: what CUDA hands out (`cuMemGetAllocationGranularity`).
+const GRAIN: u64 = 2 << 20;
+
+/// Reads `[rig, leave]`, takes of each GPU so much that `leave` bytes are left, says so, and holds it until stdin ends.
+pub(crate) fn main() -> Result<()> {
+    let mut line = String::new();
+    let mut stdin = std::io::stdin().lock();
+    stdin.read_line(&mut line)?;
+    let (rig, leave): (Rig, u64) = serde_json::from_str(&line).context("no ballast on stdin")?;
+    let opened = rig.open()?;
+    let grain = match rig {
+        Rig::Real => GRAIN,
+        Rig::Simulated(_) => 1 << 16,
+    };
+    let mut held = Vec::new();
+    for index in 0..opened.devices.len() {
+        held.extend(take(&opened, index, leave, grain)?);
+    }
+    let mut out = std::io::stdout().lock();
+    writeln!(out, "{HELD}")?;
+    out.flush()?;
+    // Until whoever asked for it has gone.
+    stdin.read_to_end(&mut Vec::new())?;
+    drop(held);
+    Ok(())
+}
+
+/// Takes memory of one GPU until less than a grain more than `leave` bytes are free.
+fn take(opened: &Opened, index: usize, leave: u64, grain: u64) -> Result<Vec<Piece>> {
+    let device = &opened.devices[index];
+    let mut pieces = Vec::new();
+    let mut most = PIECE;
+    loop {
+        let free =
+            free(opened, index).with_context(|| format!("{device} does not tell what is free"))?;
+        ensure!(
+            !pieces.is_empty() || free >= leave,
+            "{device} has {free} bytes free, fewer than the {leave} that are to be left"
+        );
+        let surplus = free.saturating_sub(leave) / grain * grain;
+        if surplus == 0 || most < grain {
+            return Ok(pieces);
+        }
+        match Piece::of(device, surplus.min(most)) {
+            Some(piece) => pieces.push(piece),
+            // Memory in pieces that are smaller than this one.
+            None => most /= 2,
+        }
+    }
+}
+
+fn free(opened: &Opened, index: usize) -> Option<u64> {
+    let free: Vec<Free> = opened.free().ok()?;
+    free.get(index)?.ggml
+}
+
+/// A buffer on a device.
+struct Piece(NonNull<raw::ggml_backend_buffer>);
+
+impl Piece {
+    fn of(device: &str, bytes: u64) -> Option<Self> {
+        let name = CString::new(device).ok()?;
+        let bytes = usize::try_from(bytes).ok()?;
+        // SAFETY: the registry was initialised when the rig was opened; the name is NUL-terminated; a device that is found lives until
+        // the process ends, and has a buffer type.
+        let buffer = unsafe {
+            let device = raw::ggml_backend_dev_by_name(name.as_ptr());
+            if device.is_null() {
+                return None;
+            }
+            raw::ggml_backend_buft_alloc_buffer(raw::ggml_backend_dev_buffer_type(device), bytes)
+        };
+        NonNull::new(buffer).map(Self)
+    }
+}
+
+impl Drop for Piece {
+    fn drop(&mut self) {
+        // SAFETY: made by `of`, and freed once.
+        unsafe { raw::ggml_backend_buffer_free(self.0.as_ptr()) };
+    }
+}

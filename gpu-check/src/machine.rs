@@ -1,0 +1,50 @@
+//! What the results were measured on: the machine as the library sees it, its drivers, and the build.
+
+use std::path::Path;
+use std::process::Command;
+
+use anyhow::{Context as _, Result};
+use autoplace::llama_sys::build_info;
+use autoplace::load;
+use autoplace::machine::Date;
+use serde_json::{Value, json};
+
+use crate::setting::{Setting, Size};
+
+/// Writes `machine.json`. Asking a card for its memory opens a context on it: so a process of its own is to do that where the context
+/// itself is to be measured, and this one only asks NVIDIA's driver.
+pub(crate) fn record(setting: &Setting, build: Option<&Path>) -> Result<()> {
+    let machine = autoplace::machine::Machine::detect();
+    let build_record: Value = match build {
+        None => Value::Null,
+        Some(file) => {
+            let text = std::fs::read(file)
+                .with_context(|| format!("--build: cannot read {}", file.display()))?;
+            serde_json::from_slice(&text)
+                .with_context(|| format!("--build: {} is no JSON", file.display()))?
+        }
+    };
+    let info = build_info();
+    let record = json!({
+        "date": Date::today().to_string(),
+        "simulated": setting.simulated,
+        "small": setting.size == Size::Small,
+        "machine": serde_json::from_str::<Value>(&machine.to_json()?)?,
+        "system": said("uname", &["-srm"]),
+        "nvidia": said("nvidia-smi", &["--query-gpu=name,driver_version,memory.total,compute_cap,pcie.link.gen.current,pcie.link.width.current", "--format=csv"]),
+        "build": {
+            "name": load::build_name(),
+            "instruction_set": info.instruction_set,
+            "openmp": info.openmp,
+            "bundle": build_record,
+        },
+    });
+    setting.keep("machine.json", &serde_json::to_vec_pretty(&record)?)
+}
+
+/// What a program prints, where there is such a one.
+fn said(program: &str, arguments: &[&str]) -> Option<String> {
+    let output = Command::new(program).args(arguments).output().ok()?;
+    let text = String::from_utf8_lossy(&output.stdout).trim().to_owned();
+    output.status.success().then_some(text)
+}

@@ -1,0 +1,157 @@
+//! The models of the checks: shapes that people run, which nobody trained.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, Result};
+use autoplace::gguf::{Header, TensorType as T};
+
+use crate::synthetic::Sketch;
+use crate::synthetic::block::{Better, Block, Feed, QkNorms};
+use crate::synthetic::dims::{self, Dims, Mixture};
+use crate::weights;
+
+/// For a first look: less than many a test picture.
+const TINY: Dims = Dims {
+    n_layer: 8,
+    n_embd: 768,
+    n_ff: 2048,
+    n_head: 12,
+    n_head_kv: 4,
+    head_dim: 64,
+    n_vocab: 32000,
+};
+
+/// Llama 3.2.
+const LLAMA_3B: Dims = Dims {
+    n_layer: 28,
+    n_embd: 3072,
+    n_ff: 8192,
+    n_head: 24,
+    ..dims::LLAMA_8B
+};
+
+/// From 0.1 to 60 GB, dense and of experts, the smallest first.
+pub(crate) fn of_real_size() -> Vec<Sketch> {
+    vec![
+        dense("0.1 GB Q8_0", TINY, T::Q8_0),
+        dense("1B Q4_K", dims::LLAMA_1B, T::Q4_K),
+        dense("8B Q4_K", dims::LLAMA_8B, T::Q4_K),
+        dense("3B F16", LLAMA_3B, T::F16),
+        dense("8B Q8_0", dims::LLAMA_8B, T::Q8_0),
+        mixture("30B A3B Q4_K", dims::QWEN3_30B_A3B, T::Q4_K),
+        dense("70B Q4_K", dims::LLAMA_70B, T::Q4_K),
+        mixture("107B of experts Q4_K", LARGE, T::Q4_K),
+    ]
+}
+
+/// 128 experts as wide as gpt-oss-120b's in 36 blocks of Llama's attention: 60 GB in 4.5 bits.
+const LARGE: Mixture = Mixture {
+    dims: Dims {
+        n_layer: 36,
+        n_embd: 2816,
+        n_ff: 2816,
+        ..dims::LLAMA_8B
+    },
+    experts: dims::Experts {
+        n: 128,
+        used: 4,
+        ff: 2816,
+    },
+};
+
+/// The same kinds in some megabytes, for a machine without a card.
+pub(crate) fn small() -> Vec<Sketch> {
+    let dims = Dims {
+        n_layer: 8,
+        n_embd: 256,
+        n_ff: 768,
+        n_head: 4,
+        n_head_kv: 2,
+        head_dim: 64,
+        n_vocab: 512,
+    };
+    let experts = dims::Experts {
+        n: 8,
+        used: 2,
+        ff: 256,
+    };
+    vec![
+        dense("small Q4_K", dims, T::Q4_K),
+        dense("small F16", dims, T::F16),
+        dense(
+            "small Q8_0",
+            Dims {
+                n_layer: 12,
+                ..dims
+            },
+            T::Q8_0,
+        ),
+        mixture("small of experts Q4_K", Mixture { dims, experts }, T::Q4_K),
+    ]
+}
+
+/// As `llama-quantize` makes it: of 4 bits some matrices are kept in 6.
+fn block(ty: T) -> Block {
+    let fine = if ty == T::Q4_K { T::Q6_K } else { ty };
+    Block {
+        better: Better::Half,
+        ..Block::new(ty, fine)
+    }
+}
+
+fn dense(name: &'static str, dims: Dims, ty: T) -> Sketch {
+    let mut sketch = Sketch::new("llama", name, dims);
+    sketch.vocabulary();
+    sketch.ends(ty, Some(if ty == T::Q4_K { T::Q6_K } else { ty }));
+    sketch.tensor("rope_freqs.weight", T::F32, &[dims.head_dim / 2]);
+    sketch.stack(&block(ty));
+    sketch
+}
+
+fn mixture(name: &'static str, mixture: Mixture, ty: T) -> Sketch {
+    let Mixture { dims, experts } = mixture;
+    let mut sketch = Sketch::new("qwen3moe", name, dims);
+    sketch.vocabulary();
+    sketch.mixture(experts.n, experts.used, experts.ff);
+    sketch.ends(ty, Some(T::Q6_K));
+    sketch.stack(&Block {
+        qk_norms: QkNorms::PerHead,
+        feed: Feed::Experts {
+            n: experts.n,
+            ff: experts.ff,
+            ty,
+        },
+        ..block(ty)
+    });
+    sketch
+}
+
+/// A model's files, which are gone when it is dropped.
+#[derive(Debug)]
+pub(crate) struct Written {
+    pub(crate) name: String,
+    pub(crate) path: PathBuf,
+    /// Bytes of its weights.
+    pub(crate) bytes: u64,
+    _folder: tempfile::TempDir,
+}
+
+impl Written {
+    /// Writes a model with random weights into a folder of its own below `folder`.
+    pub(crate) fn new(sketch: &Sketch, folder: &Path) -> Result<Self> {
+        let own = tempfile::tempdir_in(folder)
+            .with_context(|| format!("cannot make a folder in {}", folder.display()))?;
+        let path = sketch.write(own.path());
+        weights::fill(&path)?;
+        let bytes = Header::open(&path)?
+            .tensors()
+            .map(|tensor| tensor.bytes())
+            .sum();
+        Ok(Self {
+            name: sketch.name.to_owned(),
+            path,
+            bytes,
+            _folder: own,
+        })
+    }
+}
