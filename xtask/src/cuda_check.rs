@@ -4,6 +4,7 @@
 //! time, made by the archive's own build (`gpu-check/bundle/cuda`); with `--all` the whole library, what it links to, and the CPU time
 //! that it took. Nothing of it is run: that needs the card.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Instant, SystemTime};
@@ -98,7 +99,7 @@ pub(crate) fn cuda_check(workspace: &Workspace, all: bool) -> Result<()> {
     run(&mut make)?;
     let (seconds, cpu) = (begin.elapsed().as_secs_f64(), cpu_of_children()? - before);
     if all {
-        check_links(&build.join("bin/libggml-cuda.so"))?;
+        check_library(&build.join("bin"))?;
     }
     let made = compiled(&objects, since)?;
     println!(
@@ -172,10 +173,11 @@ fn stand_in(path: &Path) -> Result<()> {
         .args(["-x", "c", "/dev/null"]))
 }
 
-/// The library lies beside programs of another build: it must ask for the driver, the toolkit and ggml-base by the names that they
-/// have there, and look beside itself first.
-fn check_links(library: &Path) -> Result<()> {
-    let dynamic = output(Command::new("readelf").args(["-dW"]).arg(library))?;
+/// The library is put beside programs of another build: it must ask for the driver, the toolkit and ggml-base by the names that they have
+/// there, and look beside itself first.
+fn check_library(folder: &Path) -> Result<()> {
+    let library = folder.join("libggml-cuda.so");
+    let dynamic = output(Command::new("readelf").arg("-dW").arg(&library))?;
     for needed in [
         "libggml-base.so.",
         "libcuda.so.1",
@@ -193,7 +195,33 @@ fn check_links(library: &Path) -> Result<()> {
         "{} is to look beside itself first, and never among stubs:\n{dynamic}",
         library.display()
     );
+    let symbols = |kind: &str, file: &Path| {
+        let mut list = Command::new("nm");
+        output(list.args(["-DP", kind]).arg(file))
+    };
+    let base = symbols("--defined-only", &folder.join("libggml-base.so"))?;
+    let lacking = symbols("--undefined-only", &library)?;
+    let foreign = names_of_cpp(&lacking, &base);
+    ensure!(
+        foreign.is_empty(),
+        "{} takes C++ from libggml-base.so, which another compiler with another standard library may have made: {foreign:?}",
+        library.display()
+    );
     Ok(())
+}
+
+/// Of the symbols that a library lacks, those that another defines and that are not C. Each line begins with a name, perhaps versioned.
+fn names_of_cpp<'a>(lacking: &'a str, defined: &'a str) -> Vec<&'a str> {
+    let names = |list: &'a str| -> BTreeSet<&'a str> {
+        list.lines()
+            .filter_map(|line| line.split([' ', '@']).next())
+            .filter(|name| name.starts_with("_Z"))
+            .collect()
+    };
+    names(lacking)
+        .intersection(&names(defined))
+        .copied()
+        .collect()
 }
 
 /// Objects below a folder, and how many of them were written since.
@@ -291,6 +319,15 @@ mod tests {
             assert_eq!(fs::read_to_string(toolkit.join(link)).unwrap(), content);
         }
         fs::remove_dir_all(toolkit).unwrap();
+    }
+
+    #[test]
+    fn only_c_may_cross_from_ggml_base() {
+        let base = "ggml_backend_free T 10 4\n_ZN4gguf4readEv T 20 4\n";
+        let lacking = "_ZdlPv@GLIBCXX_3.4 U\nggml_backend_free U\n";
+        assert!(names_of_cpp(lacking, base).is_empty());
+        let lacking = "_ZN4gguf4readEv U\nggml_backend_free U\n";
+        assert_eq!(names_of_cpp(lacking, base), ["_ZN4gguf4readEv"]);
     }
 
     #[test]
