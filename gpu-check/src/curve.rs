@@ -103,7 +103,11 @@ fn draw(
         .build_cartesian_2d(0..layers, 0.0..highest * 1.1)?;
     chart
         .configure_mesh()
-        .x_desc("n_gpu_layers (line: predicted, circles: measured)")
+        .x_desc(if line.is_empty() {
+            "n_gpu_layers (circles: measured; nothing is predicted)"
+        } else {
+            "n_gpu_layers (line: predicted, circles: measured)"
+        })
         .y_desc("tokens per second")
         .x_labels(12)
         .y_labels(6)

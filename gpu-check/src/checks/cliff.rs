@@ -1,8 +1,10 @@
 //! Tokens per second over `n_gpu_layers`, measured beside the curve that a plan predicts.
 
 use anyhow::Result;
-use autoplace::machine::mib;
-use autoplace::plan::{Context, GpuLayers, Request};
+use autoplace::gguf::Header;
+use autoplace::machine::{Gpu, Machine, mib};
+use autoplace::plan::{Context, GpuLayers, Planner, Request, Speed};
+use autoplace::profile::ModelProfile;
 
 use crate::child::{self, End};
 use crate::curve::{self, Point};
@@ -43,6 +45,7 @@ pub(crate) fn run(setting: &Setting) -> Result<Verdict> {
     let rig = setting.rig("cliff", model.bytes * 2 + mib(32));
     let mut sweep = Sweep {
         layers: models::layers(&model.path)?,
+        predicted: predict(setting, &model, &shape)?,
         ..Sweep::default()
     };
     for n_gpu_layers in order(sweep.layers) {
@@ -57,9 +60,34 @@ pub(crate) fn run(setting: &Setting) -> Result<Verdict> {
     sweep.points.sort_by_key(|point| point.n_gpu_layers);
     setting.keep("cliff.csv", curve::csv(&sweep.points).as_bytes())?;
     let title = format!("{} on {}", model.name, sweep.gpus.join(", "));
-    let picture = curve::svg(&title, &sweep.points, &sweep.predicted)?;
+    let picture = curve::svg(&title, &sweep.points, sweep.curve())?;
     setting.keep("cliff.svg", picture.as_bytes())?;
     Ok(sweep.verdict(&model, &shape))
+}
+
+/// What a plan predicts for this machine's cards. The host's memory is measured where nothing is known of it, and a simulated card reads
+/// as fast as the host, which is what computes for it.
+fn predict(setting: &Setting, model: &Written, shape: &Shape) -> Result<Option<Speed>> {
+    let mut machine = Machine::detect();
+    let host = &mut machine.host;
+    host.bandwidth = host.bandwidth.or_else(|| host.measure_bandwidth());
+    if setting.simulated {
+        let mut card = Gpu::new("simulated card")
+            .total(model.bytes * 4)
+            .free(model.bytes * 4);
+        card.bandwidth = machine.host.bandwidth;
+        machine.gpus = vec![card];
+    }
+    let profile = ModelProfile::from_header(&Header::open(&model.path)?)?;
+    let planner = Planner::new(&profile, &machine).request(request(setting, shape)?);
+    Ok(planner.plan()?.speed)
+}
+
+/// What is asked of each point's plan, but for its layers.
+fn request(setting: &Setting, shape: &Shape) -> Result<Request> {
+    let request = setting.request().context(Context::Tokens(shape.n_ctx));
+    // What is predicted is the middle of the generation that is measured.
+    Ok(request.depth(u32::try_from(shape.prompt + shape.generated / 2)?))
 }
 
 /// All layers and fewer, those first that say most of the cliff.
@@ -82,10 +110,7 @@ struct Sweep {
     layers: u32,
     gpus: Vec<String>,
     points: Vec<Point>,
-    /// By `n_gpu_layers`, in tokens per second.
-    predicted: Vec<f64>,
-    /// Whether the rates behind it were measured on this machine.
-    from_measured_rates: bool,
+    predicted: Option<Speed>,
     skipped: Vec<String>,
 }
 
@@ -98,12 +123,7 @@ impl Sweep {
         shape: &Shape,
         n_gpu_layers: u32,
     ) -> Result<()> {
-        let request: Request = setting
-            .request()
-            .context(Context::Tokens(shape.n_ctx))
-            // What is predicted is the middle of the generation that is measured.
-            .depth(u32::try_from(shape.prompt + shape.generated / 2)?)
-            .gpu_layers(GpuLayers::Exactly(n_gpu_layers));
+        let request = request(setting, shape)?.gpu_layers(GpuLayers::Exactly(n_gpu_layers));
         let step = Step::Speed {
             prompt: shape.prompt,
             generated: shape.generated,
@@ -116,7 +136,7 @@ impl Sweep {
             end: outcome.end,
             prompt: None,
             generation: None,
-            predicted: None,
+            predicted: self.curve().get(n_gpu_layers as usize).copied(),
             rounds: Vec::new(),
         };
         for stage in outcome.stages {
@@ -126,13 +146,6 @@ impl Sweep {
                     if self.gpus.is_empty() {
                         self.gpus = plan.gpus().map(|gpu| gpu.name.clone()).collect();
                     }
-                    if let Some(speed) = &plan.speed {
-                        point.predicted = Some(speed.tokens_per_second);
-                        if self.predicted.is_empty() {
-                            self.predicted.clone_from(&speed.curve);
-                            self.from_measured_rates = speed.measured;
-                        }
-                    }
                 }
                 Stage::Done { speeds, .. } => point.rounds = speeds,
                 Stage::Opened { .. } | Stage::Failed { .. } => {}
@@ -141,6 +154,12 @@ impl Sweep {
         (point.prompt, point.generation) = measured::medians(&point.rounds).unzip();
         self.points.push(point);
         Ok(())
+    }
+
+    /// Predicted tokens per second by `n_gpu_layers`.
+    fn curve(&self) -> &[f64] {
+        let speed = self.predicted.as_ref();
+        speed.map_or(&[], |speed| speed.curve.as_slice())
     }
 
     /// Generation with all layers, by that with so many fewer.
@@ -203,7 +222,6 @@ impl Sweep {
                 "rounds": shape.rounds,
                 "points": self.points,
                 "predicted": self.predicted,
-                "predicted_from_measured_rates": self.from_measured_rates,
                 "all_by_fewer": { "one": self.drop_by(1), "two": self.drop_by(2), "four": self.drop_by(4) },
                 "failed": failed,
                 "skipped": self.skipped,

@@ -1,7 +1,7 @@
 //! Beside what llama.cpp's users have: its benchmark's loop on the same split, and its own fit on the same card.
 
 use anyhow::Result;
-use autoplace::machine::{Machine, gib, mib};
+use autoplace::machine::{Bytes, Machine, gib, mib};
 use autoplace::memory::Split;
 use autoplace::plan::{Context, GpuLayers, Request};
 use serde::{Deserialize, Serialize};
@@ -30,6 +30,7 @@ struct Loop {
     n_gpu_layers: u32,
     layers: u32,
     threads: u32,
+    work: Work,
     end: End,
     /// A pair of speeds for each round: prompt, generation.
     ours: Vec<(f64, f64)>,
@@ -103,7 +104,7 @@ const fn shape(size: Size) -> Shape {
             },
             fit: Work {
                 prompt: 512,
-                generated: 64,
+                generated: 32,
                 rounds: 3,
             },
             n_ctx: 8192,
@@ -125,20 +126,12 @@ pub(crate) fn run(setting: &Setting) -> Result<Verdict> {
     let shape = shape(setting.size);
     let mut found = Peers::default();
     let model = measured::model(setting, 2)?;
-    for part in [1, 2] {
-        if setting.is_late() {
-            found
-                .skipped
-                .push(format!("{}, layers by {part}: no time left", model.name));
-            continue;
-        }
-        found
-            .loops
-            .push(beside_loop(setting, &shape, &model, part)?);
-    }
+    found.beside_loop(setting, &model, 1, shape.bench)?;
     for room in [Room::Part, Room::All] {
         found.fit(setting, &shape, &model, room)?;
     }
+    // What the CPU takes part in takes its time.
+    found.beside_loop(setting, &model, 2, shape.fit)?;
     drop(model);
     let of_experts = match setting.size {
         Size::Small => models::small(),
@@ -161,51 +154,10 @@ pub(crate) fn run(setting: &Setting) -> Result<Verdict> {
 /// Both are given as many, whatever either would choose.
 fn threads(setting: &Setting) -> u32 {
     setting.threads.unwrap_or_else(|| {
+        let processors = std::thread::available_parallelism().map_or(1, |n| n.get() as u32);
         let cores = Machine::detect().host.physical_cores;
-        cores.unwrap_or(1)
+        cores.map_or(processors, |cores| cores.min(processors))
     })
-}
-
-/// The session beside llama.cpp's loop, with all layers on the card by 1, or half of them by 2.
-fn beside_loop(setting: &Setting, shape: &Shape, model: &Written, by: u32) -> Result<Loop> {
-    let threads = threads(setting);
-    // The weights are there twice.
-    let rig = setting.rig(&format!("loop-{by}"), model.bytes * 3 + mib(64));
-    let layers = models::layers(&model.path)?;
-    let request = request(setting, shape)
-        .context(Context::Tokens(shape.n_ctx))
-        .gpu_layers(GpuLayers::Exactly(layers / by));
-    let Work {
-        prompt,
-        generated,
-        rounds,
-    } = shape.bench;
-    let step = Step::Beside {
-        prompt,
-        generated,
-        rounds,
-    };
-    let mut job = setting.job(&rig, &model.path, request, vec![step]);
-    job.threads = Some(threads);
-    let outcome = child::drive(&job, &setting.cache())?;
-    let mut row = Loop {
-        model: model.name.clone(),
-        model_bytes: model.bytes,
-        n_gpu_layers: layers / by,
-        layers,
-        threads,
-        end: outcome.end,
-        ours: Vec::new(),
-        theirs: Vec::new(),
-        ours_by_theirs: None,
-    };
-    for stage in outcome.stages {
-        if let job::Stage::Done { speeds, plain, .. } = stage {
-            (row.ours, row.theirs) = (speeds, plain);
-        }
-    }
-    row.ours_by_theirs = medians(&by_pairs(&row.ours, &row.theirs));
-    Ok(row)
 }
 
 /// Ours by theirs, round by round.
@@ -228,6 +180,63 @@ struct Peers {
 }
 
 impl Peers {
+    /// The session beside llama.cpp's loop, with all layers on the card by 1, or half of them by 2, if there is time for it.
+    fn beside_loop(
+        &mut self,
+        setting: &Setting,
+        model: &Written,
+        by: u32,
+        work: Work,
+    ) -> Result<()> {
+        if setting.is_late() {
+            let name = &model.name;
+            self.skipped
+                .push(format!("{name}, layers by {by}: no time left"));
+            return Ok(());
+        }
+        let threads = threads(setting);
+        // The weights are there twice.
+        let rig = setting.rig(&format!("loop-{by}"), model.bytes * 3 + mib(64));
+        let layers = models::layers(&model.path)?;
+        let Work {
+            prompt,
+            generated,
+            rounds,
+        } = work;
+        let step = Step::Beside {
+            prompt,
+            generated,
+            rounds,
+        };
+        let request = setting
+            .request()
+            .context(Context::Tokens(u32::try_from(prompt + generated)?))
+            .gpu_layers(GpuLayers::Exactly(layers / by));
+        let mut job = setting.job(&rig, &model.path, request, vec![step]);
+        job.threads = Some(threads);
+        let outcome = child::drive(&job, &setting.cache())?;
+        let mut row = Loop {
+            model: model.name.clone(),
+            model_bytes: model.bytes,
+            n_gpu_layers: layers / by,
+            layers,
+            threads,
+            work,
+            end: outcome.end,
+            ours: Vec::new(),
+            theirs: Vec::new(),
+            ours_by_theirs: None,
+        };
+        for stage in outcome.stages {
+            if let job::Stage::Done { speeds, plain, .. } = stage {
+                (row.ours, row.theirs) = (speeds, plain);
+            }
+        }
+        row.ours_by_theirs = medians(&by_pairs(&row.ours, &row.theirs));
+        self.loops.push(row);
+        Ok(())
+    }
+
     /// A model beside llama.cpp's fit, if there is time for it.
     fn fit(&mut self, setting: &Setting, shape: &Shape, model: &Written, room: Room) -> Result<()> {
         let name = &model.name;
@@ -274,8 +283,8 @@ impl Peers {
         let loops = self.loops.iter().filter_map(|row| {
             let (prompt, generation) = row.ours_by_theirs?;
             Some(format!(
-                "{} of {} layers {prompt:.3} and {generation:.3}",
-                row.n_gpu_layers, row.layers
+                "{prompt:.3} and {generation:.3} on {} of {} layers ({} pairs)",
+                row.n_gpu_layers, row.layers, row.work.rounds
             ))
         });
         let loops: Vec<String> = loops.collect();
@@ -286,13 +295,11 @@ impl Peers {
         Verdict {
             passed: wrong.is_empty() && !self.loops.is_empty() && !self.fits.is_empty(),
             line: format!(
-                "prompt and generation by llama-bench's loop, medians of {} pairs: {}; beside llama.cpp's fit: {}{first}",
-                shape.bench.rounds,
+                "speed of prompt and generation by that of llama-bench's loop: {}; beside llama.cpp's fit: {}{first}",
                 loops.join(", "),
                 fits.join(", "),
             ),
             json: serde_json::json!({
-                "bench": shape.bench,
                 "fit": shape.fit,
                 "n_ctx": shape.n_ctx,
                 "loops": self.loops,
@@ -320,10 +327,10 @@ impl Fit {
         let told = |value: Option<String>| value.unwrap_or_else(|| "none".to_owned());
         let speed = |found: &Found| told(found.medians.map(|(_, tg)| format!("{tg:.1}")));
         let time = |found: &Found| told(fresh(found).map(|ms| format!("{ms:.0}")));
-        let spare = |found: &Found| told(found.unused().map(|bytes| (bytes >> 20).to_string()));
+        let spare = |found: &Found| told(found.unused().map(|bytes| Bytes(bytes).to_string()));
         let layers = |found: &Found| told(found.split.as_ref().map(|s| s.n_gpu_layers.to_string()));
         format!(
-            "{} on {} and {} layers {} and {} tok/s, {} and {} MiB unused, {} and {} ms",
+            "{}: {} and {} layers, {} and {} tok/s, {} and {} unused, {} and {} ms",
             self.model,
             layers(ours),
             layers(theirs),
