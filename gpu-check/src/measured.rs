@@ -4,7 +4,7 @@ use anyhow::{Result, bail};
 use autoplace::machine::{Machine, gib};
 
 use crate::models::{self, Written};
-use crate::setting::{Setting, Size};
+use crate::setting::{Setting, Size, Verdict};
 
 /// Real sizes, the preferred one first.
 const PREFERRED: [&str; 3] = ["8B Q4_K", "1B Q4_K", "0.1 GB Q8_0"];
@@ -49,6 +49,15 @@ pub(crate) fn model(setting: &Setting, copies: u64) -> Result<Written> {
         }
     }
     bail!("no model to measure speeds with: {}", why.join("; "))
+}
+
+/// Where there is no such model.
+pub(crate) fn nothing(error: &anyhow::Error) -> Verdict {
+    Verdict {
+        passed: false,
+        line: format!("{error:#}"),
+        json: serde_json::json!({ "wrong": [format!("{error:#}")] }),
+    }
 }
 
 /// The middle of these, or of the two in the middle the upper one; `None` of nothing.

@@ -66,6 +66,8 @@ pub(crate) enum Stage {
         /// Milliseconds to the split: of the first time, and of those after it.
         milliseconds: Vec<f64>,
         split: Split,
+        /// Bytes that are meant to stay free, over all devices.
+        headroom: u64,
         context: ContextParams,
     },
     Loaded {
@@ -115,6 +117,7 @@ fn answer(question: &Question) -> Result<()> {
     say(&Stage::Asked {
         milliseconds,
         split: chosen.split.clone(),
+        headroom: chosen.headroom,
         context: chosen.context.clone(),
     })?;
     let Some(work) = question.work else {
@@ -151,6 +154,7 @@ fn answer(question: &Question) -> Result<()> {
 struct Chosen {
     devices: Vec<String>,
     split: Split,
+    headroom: u64,
     context: ContextParams,
 }
 
@@ -171,6 +175,7 @@ fn ask(question: &Question, rig: &Opened, milliseconds: &mut Vec<f64>) -> Result
             Ok(Chosen {
                 devices: plan.gpus().filter_map(|gpu| gpu.device.clone()).collect(),
                 split: plan.split(),
+                headroom: plan.gpus().map(|gpu| gpu.headroom.total()).sum(),
                 context: plan.context,
             })
         }
@@ -188,6 +193,7 @@ fn ask(question: &Question, rig: &Opened, milliseconds: &mut Vec<f64>) -> Result
             Ok(Chosen {
                 devices: rig.devices.clone(),
                 split: asked.read(answer)?,
+                headroom: question.margin * rig.devices.len() as u64,
                 context: params,
             })
         }

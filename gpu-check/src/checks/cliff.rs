@@ -40,16 +40,23 @@ const fn shape(size: Size) -> Shape {
 }
 
 pub(crate) fn run(setting: &Setting) -> Result<Verdict> {
-    let model = measured::model(setting, 1)?;
+    let model = match measured::model(setting, 1) {
+        Ok(model) => model,
+        Err(error) => return Ok(measured::nothing(&error)),
+    };
     let shape = shape(setting.size);
     let rig = setting.rig("cliff", model.bytes * 2 + mib(32));
     let mut sweep = Sweep {
         layers: models::layers(&model.path)?,
-        predicted: predict(setting, &model, &shape)?,
         ..Sweep::default()
     };
+    match predict(setting, &model, &shape) {
+        Ok(speed) => sweep.predicted = speed,
+        Err(error) => sweep.unpredicted = Some(format!("{error:#}")),
+    }
     for n_gpu_layers in order(sweep.layers) {
-        if setting.is_late() {
+        // There is always time for two points.
+        if sweep.points.len() > 1 && setting.is_late() {
             sweep
                 .skipped
                 .push(format!("{n_gpu_layers} layers: no time left"));
@@ -111,6 +118,8 @@ struct Sweep {
     gpus: Vec<String>,
     points: Vec<Point>,
     predicted: Option<Speed>,
+    /// Why nothing is predicted, where that failed.
+    unpredicted: Option<String>,
     skipped: Vec<String>,
 }
 
@@ -222,6 +231,7 @@ impl Sweep {
                 "rounds": shape.rounds,
                 "points": self.points,
                 "predicted": self.predicted,
+                "unpredicted": self.unpredicted,
                 "all_by_fewer": { "one": self.drop_by(1), "two": self.drop_by(2), "four": self.drop_by(4) },
                 "failed": failed,
                 "skipped": self.skipped,

@@ -38,7 +38,8 @@ pub(crate) fn run(setting: &Setting) -> Result<Verdict> {
         let mut of_cpu = Vec::new();
         let (mut n_gpu_layers, mut layers) = (0, 0);
         while n_gpu_layers <= layers {
-            if setting.is_late() {
+            // There is always time for the CPU and one split.
+            if rows.len() > 1 && setting.is_late() {
                 skipped.push(format!(
                     "{n_gpu_layers} layers and more, flash attention {flash}: no time left"
                 ));
