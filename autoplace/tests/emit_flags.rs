@@ -2,44 +2,19 @@
 
 #![cfg(feature = "llama")]
 
+mod llama_source;
 mod shapes;
 
-use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::path::PathBuf;
 
 use autoplace::machine::{Gpu, Host, Machine, gib};
 use autoplace::memory::{KvType, Place, Pooling, TensorOverride};
 use autoplace::plan::{Plan, Planner, Tool};
 use shapes::LLAMA_70B;
 
-/// The source of the arguments of llama.cpp's programs, found as llama-sys/build finds it.
+/// The source of the arguments of llama.cpp's programs.
 fn arguments() -> String {
-    let root = match std::env::var_os("LLAMA_CPP_DIR") {
-        Some(root) => PathBuf::from(root),
-        None => pinned(),
-    };
-    let file = root.join("common/arg.cpp");
-    std::fs::read_to_string(&file).unwrap_or_else(|error| panic!("{}: {error}", file.display()))
-}
-
-/// The package that the build has fetched before this test.
-fn pinned() -> PathBuf {
-    let manifest = Path::new(env!("CARGO_MANIFEST_DIR")).join("../vendor/Cargo.toml");
-    let output = Command::new(env!("CARGO"))
-        .args(["metadata", "--locked", "--format-version=1"])
-        .arg("--manifest-path")
-        .arg(manifest)
-        .output()
-        .unwrap();
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{said}");
-    let metadata: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
-    let packages = metadata["packages"].as_array().unwrap();
-    let package = packages
-        .iter()
-        .find(|package| package["name"] == "llama-cpp-sys-2")
-        .unwrap();
-    Path::new(package["manifest_path"].as_str().unwrap()).with_file_name("llama.cpp")
+    llama_source::read("common/arg.cpp")
 }
 
 /// A plan that differs from every default.

@@ -189,28 +189,10 @@ fn a_model_that_is_placed_anew_takes_its_block_along() {
     let mut session = model.session().unwrap();
     let guessed = text(&model).speculate(Speculation::mtp());
     session.begin(guessed).unwrap();
-    let (mut told, mut accepted) = (Vec::new(), 0);
-    for step in 0.. {
-        if session.is_empty() {
-            break;
-        }
-        if step % 5 == 4 {
-            let next = plans[step / 5 % plans.len()].clone();
-            session.replace(Some(next)).unwrap();
-        }
-        for piece in session.step().unwrap() {
-            told.extend(piece.token);
-            if let Some(end) = piece.end {
-                assert_eq!(
-                    end.statistics.accepted_tokens,
-                    end.statistics.drafted_tokens
-                );
-                accepted = end.statistics.accepted_tokens;
-            }
-        }
-    }
+    let (told, statistics) = speculative_support::run_placed_anew(&mut session, &plans);
+    assert_eq!(statistics.accepted_tokens, statistics.drafted_tokens);
     assert_eq!(told, plain.tokens);
-    assert!(accepted > 0);
+    assert!(statistics.accepted_tokens > 0);
     drop(session);
     // While nobody generates, too.
     model.replace(Some(plans[2].clone())).unwrap();

@@ -34,6 +34,14 @@ fn shared() -> &'static (Model, Engine, Api) {
     })
 }
 
+/// A model for one test, with one sequence and no template.
+fn alone() -> (Model, Engine, Api) {
+    let model = Model::builder(demo_path()).threads(1).load().unwrap();
+    let engine = Engine::new(&model).unwrap();
+    let api = Api::new(&model, &engine, NAME);
+    (model, engine, api)
+}
+
 fn api() -> &'static Api {
     &shared().2
 }
@@ -228,10 +236,8 @@ fn every_token_has_its_probability_in_a_stream_and_in_the_whole() {
 
 #[test]
 fn what_cannot_be_is_refused_before_anything_is_computed() {
-    let model = Model::builder(demo_path()).threads(1).load().unwrap();
-    let engine = Engine::new(&model).unwrap();
-    let template = ChatTemplate::family("chatml").unwrap();
-    let api = Api::new(&model, &engine, NAME).template(template);
+    let (_, engine, api) = alone();
+    let api = api.template(ChatTemplate::family("chatml").unwrap());
     let chat = |body: Value| api.chat(body.to_string().as_bytes());
     let complete = |body: Value| api.complete(body.to_string().as_bytes());
     #[track_caller]
@@ -309,9 +315,7 @@ fn a_role_that_the_template_refuses_is_the_request_s_fault() {
 
 #[test]
 fn a_dropped_answer_is_cancelled_and_an_ended_engine_says_so() {
-    let model = Model::builder(demo_path()).threads(1).load().unwrap();
-    let engine = Engine::new(&model).unwrap();
-    let api = Api::new(&model, &engine, NAME);
+    let (_, engine, api) = alone();
     let body = json!({"prompt": "a", "stream": true, "max_tokens": 3000}).to_string();
     let mut chunks = api.complete(body.as_bytes()).unwrap().into_iter();
     chunks.next().unwrap().unwrap();
@@ -326,9 +330,7 @@ fn a_dropped_answer_is_cancelled_and_an_ended_engine_says_so() {
 
 #[test]
 fn a_failure_on_the_way_is_the_last_of_a_stream() {
-    let model = Model::builder(demo_path()).threads(1).load().unwrap();
-    let engine = Engine::new(&model).unwrap();
-    let api = Api::new(&model, &engine, NAME);
+    let (_, engine, api) = alone();
     let body = json!({"prompt": "a", "stream": true, "max_tokens": 3000}).to_string();
     let mut chunks = api.complete(body.as_bytes()).unwrap().into_iter();
     chunks.next().unwrap().unwrap();

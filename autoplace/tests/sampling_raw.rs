@@ -3,11 +3,9 @@
 
 #![cfg(feature = "llama")]
 
+mod llama_source;
 mod native_support;
 mod session_support;
-
-use std::path::{Path, PathBuf};
-use std::process::Command;
 
 use autoplace::Model;
 use autoplace::generate::{Generate, Mirostat, SamplerKind, Sampling};
@@ -336,38 +334,12 @@ fn samplers_apply_in_any_order_and_those_that_are_left_out_do_not() {
     assert!(all.len() > 4 * orders.len(), "they are all alike");
 }
 
-/// The source of llama.cpp's defaults, found as llama-sys/build finds it.
+/// The source of llama.cpp's defaults.
 fn defaults() -> String {
-    let root = match std::env::var_os("LLAMA_CPP_DIR") {
-        Some(root) => PathBuf::from(root),
-        None => pinned(),
-    };
-    let file = root.join("common/common.h");
-    let source = std::fs::read_to_string(&file);
-    let source = source.unwrap_or_else(|error| panic!("{}: {error}", file.display()));
+    let source = llama_source::read("common/common.h");
     let begin = source.find("struct common_params_sampling {").unwrap();
     let end = source[begin..].find("\n};").unwrap();
     source[begin..begin + end].to_owned()
-}
-
-/// The package that the build has fetched before this test.
-fn pinned() -> PathBuf {
-    let manifest = Path::new(env!("CARGO_MANIFEST_DIR")).join("../vendor/Cargo.toml");
-    let output = Command::new(env!("CARGO"))
-        .args(["metadata", "--locked", "--format-version=1"])
-        .arg("--manifest-path")
-        .arg(manifest)
-        .output()
-        .unwrap();
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{said}");
-    let metadata: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
-    let packages = metadata["packages"].as_array().unwrap();
-    let package = packages
-        .iter()
-        .find(|package| package["name"] == "llama-cpp-sys-2")
-        .unwrap();
-    Path::new(package["manifest_path"].as_str().unwrap()).with_file_name("llama.cpp")
 }
 
 #[test]

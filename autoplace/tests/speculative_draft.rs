@@ -166,23 +166,7 @@ fn beside_a_draft_no_card_runs_over_and_what_moves_takes_it_along() {
     let (plain, _) = alone(&model, greedy(&model));
     let mut session = model.session().unwrap();
     session.begin(greedy(&model).speculate(draft())).unwrap();
-    let mut told = Vec::new();
-    let mut accepted = 0;
-    for step in 0.. {
-        if session.is_empty() {
-            break;
-        }
-        if step % 5 == 4 {
-            let next = plans[step / 5 % plans.len()].clone();
-            session.replace(Some(next)).unwrap();
-        }
-        for piece in session.step().unwrap() {
-            told.extend(piece.token);
-            if let Some(end) = piece.end {
-                accepted = end.statistics.accepted_tokens;
-            }
-        }
-    }
+    let (told, statistics) = speculative_support::run_placed_anew(&mut session, &plans);
     assert_eq!(told, plain.tokens);
-    assert!(accepted > 0);
+    assert!(statistics.accepted_tokens > 0);
 }

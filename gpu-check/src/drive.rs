@@ -6,7 +6,7 @@ use std::time::Instant;
 use anyhow::{Context as _, Result, bail};
 use autoplace::generate::{self, FinishReason, Sampling, Session, Statistics};
 use autoplace::llama_sys::Token;
-use autoplace::load::{self, OnDifference, Verify};
+use autoplace::load::{self, Verify};
 use autoplace::{Model, ModelBuilder};
 
 use crate::job::{Job, Stage, Step};
@@ -77,10 +77,8 @@ fn builder(job: &Job, rig: &Opened) -> Result<ModelBuilder> {
         .request(job.request.clone())
         .machine(rig.machine()?)
         .attempts(job.attempts)
-        .verify(verify);
-    if job.attempts == 1 {
-        builder = builder.on_difference(OnDifference::Fail);
-    }
+        .verify(verify)
+        .on_difference(job.on_difference);
     if let Some(threads) = job.threads {
         builder = builder.threads(threads);
     }

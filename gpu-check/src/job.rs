@@ -3,7 +3,7 @@
 
 use std::path::PathBuf;
 
-use autoplace::load::LoadReport;
+use autoplace::load::{LoadReport, OnDifference};
 use autoplace::plan::Request;
 use serde::{Deserialize, Serialize};
 
@@ -17,6 +17,8 @@ pub(crate) struct Job {
     pub(crate) request: Request,
     /// How often a load may be tried; with 1 it never falls back on a smaller plan.
     pub(crate) attempts: u32,
+    /// What a load does that took more than its plan had left for it.
+    pub(crate) on_difference: OnDifference,
     /// Whether the load computes to verify itself, as it does by default.
     pub(crate) warm_up: bool,
     /// What is done with the loaded model, in this order.

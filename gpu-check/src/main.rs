@@ -6,6 +6,7 @@
 mod checks;
 mod child;
 mod curve;
+mod document;
 mod drive;
 mod fit;
 mod hold;
@@ -29,7 +30,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, ensure};
 use clap::Parser;
 
 use checks::{CHECKS, Check};
@@ -50,8 +51,8 @@ struct Args {
     #[arg(long)]
     small: bool,
     /// The demo model.
-    #[arg(long, value_name = "FILE")]
-    model: PathBuf,
+    #[arg(long, value_name = "FILE", required_unless_present = "document")]
+    model: Option<PathBuf>,
     /// Where the results go.
     #[arg(long, value_name = "DIR", default_value = "results")]
     out: PathBuf,
@@ -64,9 +65,15 @@ struct Args {
     /// Threads of the CPU.
     #[arg(long)]
     threads: Option<u32>,
+    /// What a simulated card's pools take at the first computation, in KiB: 1024 are left free for them, and with more than that the checks must fail.
+    #[arg(long, value_name = "KIB", default_value_t = 512, hide = true)]
+    sim_growth: u64,
     /// What is to be told of the build: a file of JSON that `run.sh` has written.
     #[arg(long, value_name = "FILE")]
     build: Option<PathBuf>,
+    /// Runs nothing, and prints docs/hardware.md as the folders of results in this one make it.
+    #[arg(long, value_name = "DIR")]
+    document: Option<PathBuf>,
 }
 
 fn main() -> ExitCode {
@@ -89,10 +96,15 @@ fn main() -> ExitCode {
 
 /// Whether all of the checks have passed.
 fn run(args: &Args) -> Result<bool> {
-    anyhow::ensure!(
-        args.model.is_file(),
+    if let Some(results) = &args.document {
+        print!("{}", document::document(results)?);
+        return Ok(true);
+    }
+    let model = args.model.as_ref().context("--model is missing")?;
+    ensure!(
+        model.is_file(),
         "--model: there is no file {}",
-        args.model.display()
+        model.display()
     );
     std::fs::create_dir_all(&args.out)
         .with_context(|| format!("--out: cannot make the folder {}", args.out.display()))?;
@@ -105,10 +117,11 @@ fn run(args: &Args) -> Result<bool> {
         } else {
             Size::Real
         },
-        demo: args.model.clone(),
+        demo: model.clone(),
         out: args.out.clone(),
         scratch: scratch.path().to_owned(),
         threads: args.threads,
+        growth: args.sim_growth << 10,
         until: None,
     };
     machine::record(&setting, args.build.as_deref())?;

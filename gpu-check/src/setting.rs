@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use anyhow::Result;
+use autoplace::load::OnDifference;
 use autoplace::machine::mib;
 use autoplace::memory::Headroom;
 use autoplace::plan::Request;
@@ -35,6 +36,8 @@ pub(crate) struct Setting {
     pub(crate) scratch: PathBuf,
     /// Threads of the CPU; `None` leaves it to the library.
     pub(crate) threads: Option<u32>,
+    /// What a simulated card's pools take at the first computation, in bytes.
+    pub(crate) growth: u64,
     /// After this no further case of the running check is begun.
     pub(crate) until: Option<Instant>,
 }
@@ -58,7 +61,7 @@ impl Setting {
         Rig::Simulated(vec![SimCard {
             name: "simulated card".to_owned(),
             total,
-            growth: SIM_GROWTH,
+            growth: self.growth,
             file: self.scratch.join(format!("{case}.card")),
         }])
     }
@@ -79,6 +82,7 @@ impl Setting {
             model: model.to_owned(),
             request,
             attempts: 4,
+            on_difference: OnDifference::default(),
             warm_up: true,
             steps,
             threads: self.threads,
@@ -103,6 +107,5 @@ impl Setting {
     }
 }
 
-/// What a simulated card's pools take, and what plans for it leave free: more than that.
-pub(crate) const SIM_GROWTH: u64 = mib(1) / 2;
+/// What plans for a simulated card leave free.
 pub(crate) const SIM_HEADROOM: u64 = mib(1);

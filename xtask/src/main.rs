@@ -5,6 +5,7 @@
 
 mod bindings;
 mod conformance;
+mod cuda_check;
 mod demo;
 mod fit_params;
 mod interop;
@@ -54,6 +55,11 @@ fn run(arguments: &[String]) -> Result<()> {
             [flag] if flag == "--write" => bindings::write(&workspace),
             _ => bail!("usage: cargo xtask bindings [--write]"),
         },
+        "cuda-check" => match rest {
+            [] => cuda_check::cuda_check(&workspace, false),
+            [flag] if flag == "--all" => cuda_check::cuda_check(&workspace, true),
+            _ => bail!("usage: cargo xtask cuda-check [--all]"),
+        },
         "fit-params" => fit_params::fit_params(&workspace, rest),
         "interop" if rest.is_empty() => interop::interop(&workspace),
         "interop" => bail!("usage: cargo xtask interop"),
@@ -77,6 +83,7 @@ fn help() -> String {
 cargo xtask test [STEP...]          sets the machine up, then runs every check (or these steps only)
 cargo xtask conformance [--write]   compares the estimate with llama.cpp over a large grid, minutes (and writes docs/conformance.md)
 cargo xtask bindings [--write]      regenerates the raw bindings and compares (or replaces) the committed ones
+cargo xtask cuda-check [--all]      compiles CUDA kernels of the pinned llama.cpp (or all) without a card (Linux x86-64; downloads a toolkit)
 cargo xtask fit-params [ROUNDS]     times llama.cpp's own fit beside `autoplace plan`, compares placements (compiles a second llama.cpp)
 cargo xtask interop                 checks, tests and runs the planner beside llama-cpp-2 (compiles a second llama.cpp)
 cargo xtask package                 packages both published crates and builds what was packaged

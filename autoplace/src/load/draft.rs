@@ -11,6 +11,7 @@ use llama_sys::{Context, Device, ModelParams, Token};
 
 use super::attempt::Stage;
 use super::devices::by_name;
+use super::drafts::renewed;
 use super::headroom::free;
 use super::progress::Progress;
 use super::recipe::{Failure, Loaded, Prepared, Recipe};
@@ -48,10 +49,7 @@ impl Draft {
         let Self {
             context, params, ..
         } = self;
-        let native = context.model().clone();
-        // Its memory first: there may be no room for two.
-        drop(context);
-        Ok(Self::new(Context::new(&native, params.clone())?, params))
+        Ok(Self::new(renewed(context, &params)?, params))
     }
 
     fn new(context: Context, params: llama_sys::ContextParams) -> Self {

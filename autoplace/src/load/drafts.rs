@@ -1,5 +1,7 @@
 //! What drafts for a loaded model: a smaller one, and blocks of its own.
 
+use llama_sys::{Context, ContextParams};
+
 use super::Error;
 use super::draft::Draft;
 use super::heads::Heads;
@@ -24,4 +26,12 @@ impl Drafts {
     pub(crate) fn holders(&self) -> usize {
         usize::from(self.heads.is_some())
     }
+}
+
+/// Another context in place of one that has failed, of the same model.
+pub(super) fn renewed(failed: Context, params: &ContextParams) -> Result<Context, Error> {
+    let model = failed.model().clone();
+    // Its memory first: there may be no room for two.
+    drop(failed);
+    Ok(Context::new(&model, params.clone())?)
 }

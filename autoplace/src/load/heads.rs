@@ -5,6 +5,7 @@
 use llama_sys::{Context, Model, Token};
 
 use super::Error;
+use super::drafts::renewed;
 use crate::memory::ContextParams;
 
 /// Blocks that predict further tokens, with their context.
@@ -66,9 +67,6 @@ impl Heads {
         let Self {
             context, params, ..
         } = self;
-        let model = context.model().clone();
-        // Its memory first: there may be no room for two.
-        drop(context);
-        Ok(Self::of(Context::new(&model, params.clone())?, params))
+        Ok(Self::of(renewed(context, &params)?, params))
     }
 }

@@ -100,10 +100,7 @@ impl Api {
                 format!("{asked} answers were asked for: {most} can run and wait at once");
             return Err(ApiError::invalid("n", message));
         }
-        let prompt_name = match endpoint {
-            Endpoint::Chat => "messages",
-            Endpoint::Completions => "prompt",
-        };
+        let prompt_name = endpoint.prompt();
         let tokens = match texts.iter().any(|(generate, _)| generate.tells_logprobs()) {
             true => Some(self.tokens(prompt_name)?),
             false => None,

@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use super::choice::{Choice, Step};
 use super::error::ApiError;
-use super::shape::{Chunks, Endpoint, Frame, Whole, usage};
+use super::shape::{Chunks, Frame, Whole, usage};
 use crate::generate::{Error, block_on};
 
 /// An answer under way, of the [`Api`](super::Api). Dropping it cancels what is not generated yet.
@@ -180,11 +180,7 @@ impl Completion {
 
 /// A generation that has failed after it was accepted.
 fn failed(frame: &Frame, error: &Error) -> ApiError {
-    let prompt = match frame.endpoint {
-        Endpoint::Chat => "messages",
-        Endpoint::Completions => "prompt",
-    };
-    ApiError::of_generation(error, prompt)
+    ApiError::of_generation(error, frame.endpoint.prompt())
 }
 
 /// The chunks of a [`Completion`], for which this thread waits.

@@ -3,7 +3,7 @@
 use serde_json::{Map, Value, json};
 
 use super::choice::Step;
-use super::logprobs;
+use super::logprobs::{self, TokenInfo};
 use crate::chat::{ReplyPart, ToolCall};
 use crate::generate::Statistics;
 
@@ -12,6 +12,25 @@ use crate::generate::Statistics;
 pub(super) enum Endpoint {
     Chat,
     Completions,
+}
+
+impl Endpoint {
+    /// What the endpoint calls a prompt.
+    pub(super) fn prompt(self) -> &'static str {
+        match self {
+            Self::Chat => "messages",
+            Self::Completions => "prompt",
+        }
+    }
+
+    /// `offset`: where the text has got to, in characters.
+    fn logprobs(self, tokens: &[TokenInfo], offset: &mut usize) -> Value {
+        match self {
+            _ if tokens.is_empty() => Value::Null,
+            Self::Chat => logprobs::chat(tokens),
+            Self::Completions => logprobs::completion(tokens, offset),
+        }
+    }
 }
 
 /// What every body of an answer begins with.
@@ -113,7 +132,7 @@ impl Chunks {
 
     /// The choices that a step is sent as: one for each part, and one for the end.
     pub(super) fn of(&mut self, step: &Step) -> Vec<Value> {
-        let mut logprobs = self.logprobs(step);
+        let mut logprobs = self.endpoint.logprobs(&step.logprobs, &mut self.offset);
         let mut chunks = Vec::with_capacity(step.parts.len() + 1);
         for part in &step.parts {
             let delta = match (self.endpoint, part) {
@@ -137,14 +156,6 @@ impl Chunks {
             chunks.push(self.chunk(nothing, logprobs.take(), step.finish));
         }
         chunks
-    }
-
-    fn logprobs(&mut self, step: &Step) -> Value {
-        match self.endpoint {
-            _ if step.logprobs.is_empty() => Value::Null,
-            Endpoint::Chat => logprobs::chat(&step.logprobs),
-            Endpoint::Completions => logprobs::completion(&step.logprobs, &mut self.offset),
-        }
     }
 
     fn chunk(&self, delta: Value, logprobs: Value, finish: Option<&str>) -> Value {
@@ -192,12 +203,7 @@ impl Whole {
                 }
             }
         }
-        let told = &self.step.logprobs;
-        let logprobs = match endpoint {
-            _ if told.is_empty() => Value::Null,
-            Endpoint::Chat => logprobs::chat(told),
-            Endpoint::Completions => logprobs::completion(told, &mut offset),
-        };
+        let logprobs = endpoint.logprobs(&self.step.logprobs, &mut offset);
         let (name, said) = match endpoint {
             Endpoint::Completions => ("text", text.into()),
             Endpoint::Chat => {

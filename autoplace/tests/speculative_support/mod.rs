@@ -11,7 +11,7 @@ use std::sync::Arc;
 use autoplace::generate::{FinishReason, Generate, Session, Statistics};
 use autoplace::llama_sys::Token;
 use autoplace::memory::{FlashAttention, KvType};
-use autoplace::plan::{Context, Request};
+use autoplace::plan::{Context, Plan, Request};
 use autoplace::{Model, ModelBuilder};
 
 pub(crate) const PROMPT: &str = "Go, come, go,";
@@ -75,6 +75,27 @@ pub(crate) fn run(session: &mut Session) -> Vec<(Told, Statistics)> {
         }
     }
     texts.into_values().collect()
+}
+
+/// Runs a session of one text to its end, placed anew by turns with these plans, after every fourth step: its tokens, and its statistics.
+pub(crate) fn run_placed_anew(session: &mut Session, plans: &[Plan]) -> (Vec<Token>, Statistics) {
+    let (mut tokens, mut statistics) = (Vec::new(), Statistics::default());
+    for step in 0.. {
+        if session.is_empty() {
+            break;
+        }
+        if step % 5 == 4 {
+            let next = plans[step / 5 % plans.len()].clone();
+            session.replace(Some(next)).unwrap();
+        }
+        for piece in session.step().unwrap() {
+            tokens.extend(piece.token);
+            if let Some(end) = piece.end {
+                statistics = end.statistics;
+            }
+        }
+    }
+    (tokens, statistics)
 }
 
 /// A text of a session of its own, with its tokens.

@@ -1,7 +1,255 @@
-use anyhow::{Result, bail};
+//! On a card of which others hold all but a little: plan, load, and compute to the last position of the context. Then one layer more, which
+//! says how much of the headroom was needed.
 
-use crate::setting::{Setting, Verdict};
+use anyhow::Result;
+use autoplace::load::OnDifference;
+use autoplace::machine::{gib, mib};
+use autoplace::memory::Headroom;
+use autoplace::plan::{Context, GpuLayers, Request};
+use serde::{Deserialize, Serialize};
 
-pub(crate) fn run(_setting: &Setting) -> Result<Verdict> {
-    bail!("not written yet")
+use crate::child::{self, Ballast, End, Outcome};
+use crate::job::{Job, Stage, Step};
+use crate::models::{self, Written};
+use crate::rig::Rig;
+use crate::setting::{Setting, Size, Verdict};
+
+/// What is left free of each card: GiB, and MiB of a simulated one.
+const LEFT: [u64; 6] = [1, 2, 4, 8, 16, 24];
+
+/// Layers more that are tried at most.
+const MOST_MORE: u32 = 4;
+
+/// A model on a crowded card. Sizes in bytes.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct Row {
+    pub(crate) model: String,
+    pub(crate) model_bytes: u64,
+    pub(crate) n_ctx: u32,
+    /// Free on each card before the load.
+    pub(crate) left: u64,
+    pub(crate) n_gpu_layers: u32,
+    pub(crate) layers: u32,
+    /// What the plan left free on its first card.
+    pub(crate) headroom: u64,
+    /// The least that this card said was free, at any stage.
+    pub(crate) least_free: Option<u64>,
+    /// Attempts of the load that found too little memory.
+    pub(crate) failed_attempts: usize,
+    pub(crate) end: End,
+    /// Whole layers more that came to the end of the context all the same, with no headroom at all.
+    pub(crate) also_safe: u32,
+    /// How the first one that did not has ended.
+    pub(crate) one_more: Option<End>,
+}
+
+impl Row {
+    /// Times that memory was lacking where a plan had said that there was enough.
+    pub(crate) fn events(&self) -> usize {
+        self.failed_attempts + usize::from(matches!(self.end, End::OutOfMemory(_)))
+    }
+}
+
+/// The tokens of the context, and of a graph: on a simulated card of some megabytes, few.
+fn request(setting: &Setting) -> Request {
+    match setting.size {
+        Size::Small => setting.request().context(Context::Tokens(512)).n_ubatch(64),
+        Size::Real => setting.request().context(Context::Tokens(4096)),
+    }
+}
+
+pub(crate) fn run(setting: &Setting) -> Result<Verdict> {
+    let (sketches, unit) = match setting.size {
+        Size::Small => (models::small(), mib(1)),
+        Size::Real => (models::of_real_size(), gib(1)),
+    };
+    let (mut rows, mut skipped): (Vec<Row>, Vec<String>) = (Vec::new(), Vec::new());
+    for sketch in sketches {
+        if setting.is_late() {
+            skipped.push(format!("{}: no time left", sketch.name));
+            continue;
+        }
+        let model = match Written::new(&sketch, &setting.scratch) {
+            Ok(model) => model,
+            Err(error) => {
+                skipped.push(format!("{}: {error:#}", sketch.name));
+                continue;
+            }
+        };
+        for left in lefts(setting, model.bytes, unit) {
+            if setting.is_late() {
+                skipped.push(format!("{}, {left} bytes left: no time left", model.name));
+                continue;
+            }
+            let total = LEFT[LEFT.len() - 1] * unit + unit;
+            let rig = setting.rig(&format!("ballast-{}", rows.len()), total);
+            match Ballast::hold(&rig, left, &setting.cache()) {
+                Ok(_ballast) => rows.push(crowded(setting, &rig, &model, left)?),
+                Err(error) => skipped.push(format!("{}: {error:#}", model.name)),
+            }
+        }
+    }
+    Ok(verdict(&rows, &skipped))
+}
+
+/// All of [`LEFT`]; but where a real card's time is limited, the most that the model does not fit into, and the least that it might.
+fn lefts(setting: &Setting, model: u64, unit: u64) -> Vec<u64> {
+    let all = LEFT.map(|left| left * unit);
+    if setting.size == Size::Small || setting.until.is_none() {
+        return all.to_vec();
+    }
+    let above = all.iter().position(|&left| left > model);
+    let above = above.unwrap_or(all.len() - 1);
+    all[above.saturating_sub(1)..=above].to_vec()
+}
+
+/// The model, while somebody holds all but `left` bytes.
+fn crowded(setting: &Setting, rig: &Rig, model: &Written, left: u64) -> Result<Row> {
+    let job = setting.job(rig, &model.path, request(setting), vec![Step::ToTheEnd]);
+    let outcome = child::drive(&job, &setting.cache())?;
+    let mut row = row(model, left, &job, &outcome);
+    if row.end != End::Completed {
+        return Ok(row);
+    }
+    // Layers beyond the plan's, until one is too many.
+    while row.n_gpu_layers + row.also_safe < row.layers
+        && row.also_safe < MOST_MORE
+        && !setting.is_late()
+    {
+        let more = row.n_gpu_layers + row.also_safe + 1;
+        let end = child::drive(&bare(&job, more), &setting.cache())?.end;
+        if end != End::Completed {
+            row.one_more = Some(end);
+            break;
+        }
+        row.also_safe += 1;
+    }
+    Ok(row)
+}
+
+/// So many layers, with nothing left free on purpose and nothing to fall back on.
+fn bare(job: &Job, layers: u32) -> Job {
+    let mut job = job.clone();
+    job.request = job.request.gpu_layers(GpuLayers::Exactly(layers));
+    job.request.headroom = Headroom::Bytes(0);
+    (job.attempts, job.on_difference) = (1, OnDifference::Accept);
+    job
+}
+
+fn row(model: &Written, left: u64, job: &Job, outcome: &Outcome) -> Row {
+    let mut row = Row {
+        model: model.name.clone(),
+        model_bytes: model.bytes,
+        n_ctx: 0,
+        left,
+        n_gpu_layers: 0,
+        layers: 0,
+        headroom: 0,
+        least_free: None,
+        failed_attempts: 0,
+        end: outcome.end.clone(),
+        also_safe: 0,
+        one_more: None,
+    };
+    if let Context::Tokens(tokens) = job.request.context {
+        row.n_ctx = tokens;
+    }
+    for stage in &outcome.stages {
+        match stage {
+            Stage::Loaded { report, free, .. } => {
+                let plan = &report.plan;
+                (row.n_gpu_layers, row.layers) = (plan.n_gpu_layers, plan.layers());
+                row.headroom = report.gpus.first().map_or(0, |gpu| gpu.headroom.total());
+                row.failed_attempts = report.tries() - 1;
+                row.least_free = free.first().and_then(|free| free.ggml);
+            }
+            Stage::Done { free, .. } => {
+                let now = free.first().and_then(|free| free.ggml);
+                row.least_free = row.least_free.into_iter().chain(now).min();
+            }
+            Stage::Opened { .. } | Stage::Failed { .. } => {}
+        }
+    }
+    row
+}
+
+fn verdict(rows: &[Row], skipped: &[String]) -> Verdict {
+    let events: usize = rows.iter().map(Row::events).sum();
+    let failed: Vec<String> = rows
+        .iter()
+        .filter_map(|row| match &row.end {
+            End::OutOfMemory(why) | End::Failed(why) => {
+                Some(format!("{}, {} bytes left: {why}", row.model, row.left))
+            }
+            End::Completed | End::Refused(_) => None,
+        })
+        .collect();
+    let completed = rows.iter().filter(|row| row.end == End::Completed).count();
+    let also_safe: u32 = rows.iter().map(|row| row.also_safe).sum();
+    let parted = rows
+        .iter()
+        .filter(|row| row.n_gpu_layers > 0 && row.n_gpu_layers < row.layers);
+    let first = failed
+        .first()
+        .map_or(String::new(), |first| format!("; {first}"));
+    Verdict {
+        passed: events == 0 && failed.is_empty() && completed > 0,
+        line: format!(
+            "{completed} loads to the last position ({} of them split), {events} out of memory; {also_safe} layers more would have been safe{first}",
+            parted.count()
+        ),
+        json: serde_json::json!({
+            "rows": rows,
+            "events": events,
+            "also_safe": also_safe,
+            "failed": failed,
+            "skipped": skipped,
+        }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Row, verdict};
+    use crate::child::End;
+
+    fn row(end: End) -> Row {
+        Row {
+            model: "a model".to_owned(),
+            model_bytes: 1,
+            n_ctx: 512,
+            left: 2,
+            n_gpu_layers: 3,
+            layers: 9,
+            headroom: 1,
+            least_free: Some(1),
+            failed_attempts: 0,
+            end,
+            also_safe: 2,
+            one_more: None,
+        }
+    }
+
+    #[test]
+    fn a_load_that_found_too_little_memory_at_first_is_an_event_though_the_next_attempt_worked() {
+        let mut backed_off = row(End::Completed);
+        backed_off.failed_attempts = 1;
+        assert!(verdict(&[row(End::Completed)], &[]).passed);
+        let judged = verdict(&[row(End::Completed), backed_off], &[]);
+        assert!(!judged.passed);
+        assert!(judged.line.contains("1 out of memory"), "{}", judged.line);
+    }
+
+    #[test]
+    fn a_plan_that_is_refused_is_no_event_but_nothing_else_proves_nothing() {
+        let refused = row(End::Refused("no room".to_owned()));
+        assert!(!verdict(std::slice::from_ref(&refused), &[]).passed);
+        assert!(verdict(&[refused, row(End::Completed)], &[]).passed);
+    }
+
+    #[test]
+    fn what_died_is_told_in_the_line() {
+        let judged = verdict(&[row(End::OutOfMemory("cudaMalloc".to_owned()))], &[]);
+        assert!(!judged.passed && judged.line.contains("cudaMalloc"));
+    }
 }

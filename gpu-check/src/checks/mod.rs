@@ -8,6 +8,9 @@ mod peers;
 
 use anyhow::Result;
 
+pub(crate) use ballast::Row as BallastRow;
+pub(crate) use bytes::Row as BytesRow;
+
 use crate::setting::{Setting, Verdict};
 
 /// One named check.

@@ -292,7 +292,11 @@ impl Shared {
 
     /// Texts that it takes at once.
     pub(super) fn capacity(&self) -> usize {
-        self.queue.saturating_add(self.state().room.sequences)
+        self.places(&self.state())
+    }
+
+    fn places(&self, state: &State) -> usize {
+        self.queue.saturating_add(state.room.sequences)
     }
 
     /// The model underneath stays where it is as long as this lives.
@@ -378,7 +382,7 @@ impl Submission {
         state: &mut State,
         waker: &Waker,
     ) -> Result<Option<Waker>, Option<Waker>> {
-        let places = self.shared.queue.saturating_add(state.room.sequences);
+        let places = self.shared.places(state);
         let first = state.submitters.front().map(|(number, _)| *number);
         // Those who have waited go first.
         if state.accepted < places && first == self.waits {

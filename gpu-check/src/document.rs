@@ -1,0 +1,202 @@
+//! `docs/hardware.md`, made of the results that are kept: one section per machine, the newest first.
+
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, Result};
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+
+use crate::checks::{BallastRow, BytesRow};
+
+const HEAD: &str = "\
+# Hardware
+
+What the promises came to on real cards, and on simulated ones where none was at hand. Made of the files in `benches/results` by
+`cargo run -p autoplace-gpu-check -- --document benches/results > docs/hardware.md`, which a test repeats. `cargo xtask gpu-bundle` makes the archive whose
+`run.sh` measures it, on any Linux machine with an NVIDIA card, nvcc, CMake and a C++ compiler; `run.sh --cpu` does without a card.
+
+- *identical*: greedy text of the demo model at every split beside the CPU's. Devices round differently, so texts may part.
+- *bytes*: planned, probed and allocated bytes must be equal; *context* is what opening the card takes of it, *beside* is what the card lost beyond the buffers that llama.cpp counts (workspaces, pools),
+  after the load and at the end, where the headroom must hold it.
+- *ballast*: another process leaves so much of the card free; the model is planned, loaded, and computed with to the last position of its context.
+  *More* are whole layers beyond the plan's that came as far with no headroom at all.
+- *cliff*: tokens per second over `n_gpu_layers`. *peers*: beside llama.cpp's own loop and its own fit.
+";
+
+/// One folder of results.
+struct Results {
+    folder: String,
+    machine: Value,
+    summary: String,
+    bytes: Vec<BytesRow>,
+    ballast: Vec<BallastRow>,
+    has_curve: bool,
+}
+
+/// The whole document, of the folders below `root` that hold a `machine.json`.
+pub(crate) fn document(root: &Path) -> Result<String> {
+    let entries =
+        std::fs::read_dir(root).with_context(|| format!("cannot list {}", root.display()))?;
+    let mut folders: Vec<PathBuf> = entries
+        .map(|entry| Ok(entry?.path()))
+        .collect::<Result<_>>()?;
+    folders.retain(|folder| folder.join("machine.json").is_file());
+    // Their names begin with the day.
+    folders.sort();
+    let mut text = HEAD.to_owned();
+    let mut real = 0;
+    for folder in folders.iter().rev() {
+        let results = Results::read(folder)?;
+        real += usize::from(results.machine["simulated"] == false);
+        results.write(&mut text)?;
+    }
+    if real == 0 {
+        text.push_str("\nNo real card has been measured yet: the planner's table of headroom (`memory/headroom/known.rs`) stands on published figures alone.\n");
+    }
+    Ok(text)
+}
+
+impl Results {
+    fn read(folder: &Path) -> Result<Self> {
+        let name = folder.file_name().unwrap_or_default();
+        Ok(Self {
+            folder: name.to_string_lossy().into_owned(),
+            machine: json(&folder.join("machine.json"))?,
+            summary: std::fs::read_to_string(folder.join("summary.md"))
+                .with_context(|| format!("{} has no summary.md", folder.display()))?,
+            bytes: rows(&folder.join("bytes.json"))?,
+            ballast: rows(&folder.join("ballast.json"))?,
+            has_curve: folder.join("cliff.svg").is_file(),
+        })
+    }
+
+    fn write(&self, text: &mut String) -> Result<()> {
+        writeln!(text, "\n## {}\n", self.folder)?;
+        for line in self.described() {
+            writeln!(text, "{line}  ")?;
+        }
+        writeln!(text, "\n{}", self.summary.trim_end())?;
+        if self.has_curve {
+            writeln!(
+                text,
+                "\n![tokens per second over n_gpu_layers](../benches/results/{}/cliff.svg)",
+                self.folder
+            )?;
+        }
+        self.write_bytes(text)?;
+        self.write_ballast(text)
+    }
+
+    /// The machine, in lines.
+    fn described(&self) -> Vec<String> {
+        let machine = &self.machine;
+        let host = &machine["machine"]["host"];
+        let mut lines = Vec::new();
+        match machine["nvidia"].as_str() {
+            // Its first line names the columns.
+            Some(said) if machine["simulated"] == false => {
+                lines.extend(said.lines().skip(1).map(str::to_owned));
+            }
+            _ => lines.push("simulated cards, by CUDA's rules of allocation".to_owned()),
+        }
+        let cpu = host["cpu"].as_str().unwrap_or("a CPU without a name");
+        let gib = host["total"].as_u64().unwrap_or(0) >> 30;
+        lines.push(format!("{cpu}, {gib} GiB"));
+        let build = &machine["build"];
+        if let Some(name) = build["name"].as_str() {
+            lines.push(name.to_owned());
+        }
+        if let Some(bundle) = build["bundle"].as_object() {
+            let told = bundle.iter().filter(|(_, value)| !value.is_null());
+            let told: Vec<String> = told.map(|(key, value)| format!("{key} {value}")).collect();
+            lines.push(told.join(", "));
+        }
+        lines
+    }
+
+    fn write_bytes(&self, text: &mut String) -> Result<()> {
+        if self.bytes.is_empty() {
+            return Ok(());
+        }
+        writeln!(
+            text,
+            "\n| bytes: model | MiB | n_ctx | KV | FA | layers | planned, MiB | allocated, bytes more | context, MiB | beside, after the load | at the end | headroom |\n|---|--:|--:|---|---|--:|--:|--:|--:|--:|--:|--:|"
+        )?;
+        for row in &self.bytes {
+            for card in &row.gpus {
+                let (loaded, end) = card.beyond().unzip();
+                writeln!(
+                    text,
+                    "| {} | {} | {} | {} | {} | {} of {} | {} | {} | {} | {} | {} | {} |",
+                    row.model,
+                    row.model_bytes >> 20,
+                    row.n_ctx,
+                    row.kv,
+                    if row.flash_attention { "on" } else { "off" },
+                    row.n_gpu_layers,
+                    row.layers,
+                    card.planned.total() >> 20,
+                    i128::from(card.allocated.total()) - i128::from(card.planned.total()),
+                    in_mib(card.context()),
+                    in_mib(loaded),
+                    in_mib(end),
+                    in_mib(Some(card.headroom)),
+                )?;
+            }
+        }
+        Ok(())
+    }
+
+    fn write_ballast(&self, text: &mut String) -> Result<()> {
+        if self.ballast.is_empty() {
+            return Ok(());
+        }
+        writeln!(
+            text,
+            "\n| ballast: model | MiB | left free, MiB | layers | out of memory | least free, MiB | headroom, MiB | more |\n|---|--:|--:|--:|--:|--:|--:|--:|"
+        )?;
+        for row in &self.ballast {
+            writeln!(
+                text,
+                "| {} | {} | {} | {} of {} | {} | {} | {} | {} |",
+                row.model,
+                row.model_bytes >> 20,
+                row.left >> 20,
+                row.n_gpu_layers,
+                row.layers,
+                row.events(),
+                in_mib(row.least_free),
+                in_mib(Some(row.headroom)),
+                row.also_safe,
+            )?;
+        }
+        Ok(())
+    }
+}
+
+#[allow(clippy::cast_precision_loss)] // Printed with one decimal.
+fn in_mib(bytes: Option<u64>) -> String {
+    bytes.map_or_else(
+        || "untold".to_owned(),
+        |bytes| format!("{:.1}", bytes as f64 / f64::from(1 << 20)),
+    )
+}
+
+fn json(path: &Path) -> Result<Value> {
+    let text = std::fs::read(path).with_context(|| format!("cannot read {}", path.display()))?;
+    serde_json::from_slice(&text).with_context(|| format!("{} is no JSON", path.display()))
+}
+
+/// The rows of a check; none where it was not run.
+fn rows<T: DeserializeOwned>(path: &Path) -> Result<Vec<T>> {
+    if !path.is_file() {
+        return Ok(Vec::new());
+    }
+    serde_json::from_value(json(path)?["rows"].take()).with_context(|| {
+        format!(
+            "{} holds other rows than this program writes",
+            path.display()
+        )
+    })
+}
