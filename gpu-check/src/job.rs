@@ -43,6 +43,13 @@ pub(crate) enum Step {
         generated: usize,
         rounds: usize,
     },
+    /// The same beside llama.cpp's own loop on the same split, in turns: a prompt into an empty context, then a generation into an empty
+    /// one. The weights are loaded a second time for it.
+    Beside {
+        prompt: usize,
+        generated: usize,
+        rounds: usize,
+    },
     /// The likeliest text after these words, of so many tokens.
     Greedy { prompt: String, tokens: usize },
 }
@@ -69,6 +76,8 @@ pub(crate) enum Stage {
         depth: usize,
         /// Tokens per second of prompts, and of generation: a pair for each measured round.
         speeds: Vec<(f64, f64)>,
+        /// The same of llama.cpp's own loop, in the same rounds.
+        plain: Vec<(f64, f64)>,
         /// The tokens of a greedy text.
         tokens: Vec<i32>,
     },

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
 use autoplace::gguf::{Header, TensorType as T};
+use autoplace::profile::ModelProfile;
 
 use crate::synthetic::Sketch;
 use crate::synthetic::block::{Better, Block, Feed, QkNorms};
@@ -154,6 +155,11 @@ impl Written {
             _folder: own,
         })
     }
+}
+
+/// Layers of a model's file, the output layer counted.
+pub(crate) fn layers(path: &Path) -> Result<u32> {
+    Ok(ModelProfile::from_header(&Header::open(path)?)?.full_offload())
 }
 
 #[cfg(test)]
