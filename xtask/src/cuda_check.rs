@@ -121,10 +121,7 @@ fn toolkit(python: &Path) -> Result<PathBuf> {
     // The packages of CUDA 13 share this one folder, laid out as a toolkit is.
     let toolkit = Path::new(libraries.trim()).join("nvidia/cu13");
     complete(&toolkit)?;
-    let driver = toolkit.join("lib/stubs/libcuda.so");
-    if !driver.exists() {
-        stand_in(&driver)?;
-    }
+    stand_in(&toolkit)?;
     Ok(toolkit)
 }
 
@@ -157,20 +154,45 @@ fn link(name: &str, path: &Path) -> Result<()> {
     run(Command::new("ln").arg("-sn").arg(name).arg(path))
 }
 
-/// A libcuda to link with. The driver brings the real one, and no package a stub. An empty one does: what a loadable library does not
-/// find at link time is looked up when it is loaded, and of libcuda only the name is recorded. Compiled is the code that calls it.
-fn stand_in(path: &Path) -> Result<()> {
-    let compiler = env::var("CXX").ok().filter(|name| !name.is_empty());
+/// A libcuda to link with, as an installed toolkit's stub: the driver brings the real one, and no package a stub. It has every function
+/// of the header and not merely the name, because most linkers record a library only where it has a symbol that is asked for.
+fn stand_in(toolkit: &Path) -> Result<()> {
+    let header = toolkit.join("include/cuda.h");
+    let header =
+        fs::read_to_string(&header).with_context(|| format!("cannot read {}", header.display()))?;
+    let stubs = toolkit.join("lib/stubs");
+    let (code, library) = (stubs.join("libcuda.c"), stubs.join("libcuda.so"));
+    tree::write(&code, stub(&header).as_bytes())?;
+    let chosen = env::var("CXX").ok().filter(|name| !name.is_empty());
     let known = ["c++", "g++", "clang++"];
-    let compiler = compiler.as_deref().or_else(|| {
+    let compiler = chosen.as_deref().or_else(|| {
         known
             .into_iter()
             .find(|name| succeeds(name, &["--version"]))
     });
-    run(Command::new(compiler.context("there is no C++ compiler")?)
-        .args(["-shared", "-Wl,-soname,libcuda.so.1", "-o"])
-        .arg(path)
-        .args(["-x", "c", "/dev/null"]))
+    let compiler = compiler.context("there is no C++ compiler")?;
+    run(Command::new(compiler)
+        .args(["-shared", "-fPIC", "-Wl,-soname,libcuda.so.1", "-x", "c"])
+        .arg(code)
+        .arg("-o")
+        .arg(library))
+}
+
+/// C code of functions that have the names of the driver's, and answer what NVIDIA's own stubs do: `CUDA_ERROR_STUB_LIBRARY` of cuda.h.
+fn stub(header: &str) -> String {
+    // Types begin with `CU`, functions of the runtime with `cuda`: only the driver's functions, and their versions, are written so.
+    let is_function = |word: &&str| {
+        word.strip_prefix("cu")
+            .is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_uppercase()))
+    };
+    let names: BTreeSet<&str> = header
+        .split(|c: char| c != '_' && !c.is_ascii_alphanumeric())
+        .filter(is_function)
+        .collect();
+    names
+        .into_iter()
+        .map(|name| format!("int {name}(void) {{ return 34; }}\n"))
+        .collect()
 }
 
 /// The library is put beside programs of another build: it must ask for the driver, the toolkit and ggml-base by the names that they have
@@ -319,6 +341,16 @@ mod tests {
             assert_eq!(fs::read_to_string(toolkit.join(link)).unwrap(), content);
         }
         fs::remove_dir_all(toolkit).unwrap();
+    }
+
+    #[test]
+    fn a_stub_has_the_functions_of_the_drivers_header() {
+        let header = "typedef int CUresult; /* see cudaMalloc */\n#define cuMemFree cuMemFree_v2\n\
+             CUresult CUDAAPI cuMemFree(CUdeviceptr dptr, cuuint64_t flags);";
+        assert_eq!(
+            stub(header),
+            "int cuMemFree(void) { return 34; }\nint cuMemFree_v2(void) { return 34; }\n"
+        );
     }
 
     #[test]
