@@ -228,8 +228,9 @@ fn unpack_and_run(archive: &Path) -> Result<()> {
     let stem = archive.file_name().unwrap_or_default().to_string_lossy();
     let folder = elsewhere.join(stem.trim_end_matches(".tar.gz"));
     let mut command = Command::new(folder.join("run.sh"));
+    // Without OpenMP ggml's threads spin for each other, which takes many times as long where others compute too.
     command
-        .args(["--cpu", "--small"])
+        .args(["--cpu", "--small", "--threads", "1"])
         .env_remove("LD_LIBRARY_PATH");
     run(&mut command).with_context(|| {
         format!(
