@@ -98,7 +98,7 @@ impl Results {
             Some(said) if machine["simulated"] == false => {
                 lines.extend(said.lines().skip(1).map(str::to_owned));
             }
-            _ => lines.push("simulated cards, by CUDA's rules of allocation".to_owned()),
+            _ => lines.push("simulated cards, by CUDA's rules of allocation; they compute as the host does, so that speeds say nothing of a card".to_owned()),
         }
         let cpu = host["cpu"].as_str().unwrap_or("a CPU without a name");
         let gib = host["total"].as_u64().unwrap_or(0) >> 30;
@@ -108,9 +108,12 @@ impl Results {
             lines.push(name.to_owned());
         }
         if let Some(bundle) = build["bundle"].as_object() {
-            let told = bundle.iter().filter(|(_, value)| !value.is_null());
-            let told: Vec<String> = told.map(|(key, value)| format!("{key} {value}")).collect();
-            lines.push(told.join(", "));
+            let told = bundle.iter().filter_map(|(key, value)| match value {
+                Value::String(text) => Some(format!("{key} {text}")),
+                Value::Number(number) => Some(format!("{key} {number}")),
+                _ => None,
+            });
+            lines.push(told.collect::<Vec<_>>().join(", "));
         }
         lines
     }
