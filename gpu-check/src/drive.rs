@@ -1,6 +1,5 @@
 //! The process that carries a [`Job`] out.
 
-use std::io::Write;
 use std::time::Instant;
 
 use anyhow::{Context as _, Result, bail};
@@ -9,7 +8,7 @@ use autoplace::llama_sys::Token;
 use autoplace::load::{self, Verify};
 use autoplace::{Model, ModelBuilder};
 
-use crate::job::{Job, Stage, Step};
+use crate::job::{Job, Stage, Step, say};
 use crate::plain::Plain;
 use crate::rig::Opened;
 
@@ -28,13 +27,6 @@ pub(crate) fn main() -> Result<()> {
         })?;
     }
     Ok(())
-}
-
-fn say(stage: &Stage) -> Result<()> {
-    let mut out = std::io::stdout().lock();
-    serde_json::to_writer(&mut out, stage)?;
-    out.write_all(b"\n")?;
-    Ok(out.flush()?)
 }
 
 fn carry_out(job: &Job) -> Result<()> {

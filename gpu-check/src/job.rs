@@ -1,8 +1,10 @@
 //! What a process of its own is asked to do with a model, and what it says of it: a line of JSON for each stage, so that what was seen
 //! before it died is not lost with it.
 
+use std::io::Write;
 use std::path::PathBuf;
 
+use anyhow::Result;
 use autoplace::load::{LoadReport, OnDifference};
 use autoplace::plan::Request;
 use serde::{Deserialize, Serialize};
@@ -89,4 +91,12 @@ pub(crate) enum Stage {
         /// No plan was found: nothing was tried.
         refused: bool,
     },
+}
+
+/// Tells the process that has asked: a line on stdout.
+pub(crate) fn say(stage: &impl Serialize) -> Result<()> {
+    let mut out = std::io::stdout().lock();
+    serde_json::to_writer(&mut out, stage)?;
+    out.write_all(b"\n")?;
+    Ok(out.flush()?)
 }

@@ -3,7 +3,6 @@
 //!
 //! In: a question, on stdin. Out: a line of JSON for each stage.
 
-use std::io::Write;
 use std::path::PathBuf;
 use std::time::Instant;
 
@@ -14,6 +13,7 @@ use autoplace::plan::{Context, Request};
 use serde::{Deserialize, Serialize};
 
 use crate::fit::Asked;
+use crate::job::say;
 use crate::plain::Plain;
 use crate::rig::{Free, Opened, Rig};
 
@@ -97,13 +97,6 @@ pub(crate) fn main() -> Result<()> {
         })?;
     }
     Ok(())
-}
-
-fn say(stage: &Stage) -> Result<()> {
-    let mut out = std::io::stdout().lock();
-    serde_json::to_writer(&mut out, stage)?;
-    out.write_all(b"\n")?;
-    Ok(out.flush()?)
 }
 
 fn answer(question: &Question) -> Result<()> {
