@@ -440,6 +440,7 @@ fn a_wrong_argument_is_named_before_anything_is_built() {
         (&["--jbos", "2"][..], "there is no option --jbos"),
         (&["--jobs", "none"], "--jobs wants a number"),
         (&["--out"], "--out wants a value"),
+        (&["bites"], "there is no check bites"),
         (&["--cpu", "--build-only"], "--cpu builds nothing"),
     ] {
         let bundle = Bundle::new();
