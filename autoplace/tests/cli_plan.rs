@@ -435,6 +435,13 @@ fn a_split_that_does_not_fit_is_an_error_with_the_missing_bytes() {
 }
 
 #[test]
+fn a_context_that_no_memory_holds_is_an_error_of_which_nothing_is_allocated() {
+    // llama.cpp's notes of so many cells alone would take 89 GiB.
+    let args = ["plan", &demo(), "--ctx", "2000000000"];
+    fails(&args, 1, &["the host has no room for 89.4 GiB"]);
+}
+
+#[test]
 fn the_same_question_has_the_same_answer_but_for_the_time_it_took() {
     for args in [
         &["--gpu", "A=9MiB", "--gpu", "B=9MiB", "--headroom", "0"][..],

@@ -341,6 +341,27 @@ fn a_failure_on_the_way_is_the_last_of_a_stream() {
 }
 
 #[test]
+fn a_template_that_is_none_is_the_model_s_fault_and_says_where() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("broken.gguf");
+    native_support::tiny_llama()
+        .str("tokenizer.chat_template", "{{ messages }}\n{% if %}")
+        .write_sparse(&path)
+        .unwrap();
+    let model = Model::builder(&path).threads(1).load().unwrap();
+    let engine = Engine::new(&model).unwrap();
+    let api = Api::new(&model, &engine, NAME);
+    let body = json!({"messages": [{"role": "user", "content": "a"}]}).to_string();
+    let error = api.chat(body.as_bytes()).unwrap_err();
+    assert_eq!((error.status, error.param.as_deref()), (500, None));
+    assert!(
+        error.message.contains("wrong in line 2"),
+        "{}",
+        error.message
+    );
+}
+
+#[test]
 fn vectors_come_as_numbers_and_packed() {
     let model = Model::builder(demo_path())
         .embeddings(Pooling::Mean)

@@ -7,13 +7,16 @@ use std::process::{Child, ChildStderr, Command, Stdio};
 use std::thread::JoinHandle;
 
 use anyhow::{Context as _, Result, bail};
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use crate::job::{Job, Stage};
+use crate::peer;
 
 /// The first argument of the processes that this program starts of itself.
 pub(crate) const DRIVE: &str = "__drive";
 pub(crate) const HOLD: &str = "__hold";
+pub(crate) const PEER: &str = "__peer";
 
 /// How a job ended.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -37,11 +40,48 @@ pub(crate) struct Outcome {
 
 /// Runs a job to its end. What is learned of devices is kept below `cache`, so that the user's own is neither read nor changed.
 pub(crate) fn drive(job: &Job, cache: &Path) -> Result<Outcome> {
-    let mut child = spawn(DRIVE, cache)?;
+    let (stages, died) = converse(DRIVE, job, cache)?;
+    let end = match (died, stages.last()) {
+        (Some(died), _) => died,
+        (
+            None,
+            Some(Stage::Failed {
+                error,
+                out_of_memory,
+                refused,
+            }),
+        ) => match (refused, out_of_memory) {
+            (true, _) => End::Refused(error.clone()),
+            (_, true) => End::OutOfMemory(error.clone()),
+            _ => End::Failed(error.clone()),
+        },
+        (None, _) => End::Completed,
+    };
+    Ok(Outcome { stages, end })
+}
+
+/// Asks for a split, ours or llama.cpp's own.
+pub(crate) fn peer(question: &peer::Question, cache: &Path) -> Result<(Vec<peer::Stage>, End)> {
+    let (stages, died) = converse(PEER, question, cache)?;
+    let end = match (died, stages.last()) {
+        (Some(died), _) => died,
+        (None, Some(peer::Stage::Failed { error })) => End::Failed(error.clone()),
+        (None, _) => End::Completed,
+    };
+    Ok((stages, end))
+}
+
+/// Starts a process, tells it what to do, and hears it out. The second is what it has died of, if it did not end by itself.
+fn converse<Said: DeserializeOwned>(
+    verb: &str,
+    asked: &impl Serialize,
+    cache: &Path,
+) -> Result<(Vec<Said>, Option<End>)> {
+    let mut child = spawn(verb, cache)?;
     let stderr = listen(&mut child)?;
     let mut stdin = child.stdin.take().context("it was piped")?;
     // One that dies before it has read says so by its status.
-    let _ = stdin.write_all(&serde_json::to_vec(job)?);
+    let _ = stdin.write_all(&serde_json::to_vec(asked)?);
     drop(stdin);
     let mut stages = Vec::new();
     for line in BufReader::new(child.stdout.take().context("it was piped")?).lines() {
@@ -49,20 +89,8 @@ pub(crate) fn drive(job: &Job, cache: &Path) -> Result<Outcome> {
     }
     let status = child.wait()?;
     let said = stderr.join().unwrap_or_default();
-    let end = match stages.last() {
-        _ if !status.success() => died(&format!("{status}"), &said),
-        Some(Stage::Failed {
-            error,
-            out_of_memory,
-            refused,
-        }) => match (refused, out_of_memory) {
-            (true, _) => End::Refused(error.clone()),
-            (_, true) => End::OutOfMemory(error.clone()),
-            _ => End::Failed(error.clone()),
-        },
-        _ => End::Completed,
-    };
-    Ok(Outcome { stages, end })
+    let died = (!status.success()).then(|| died(&format!("{status}"), &said));
+    Ok((stages, died))
 }
 
 /// What a process that did not end by itself has died of.

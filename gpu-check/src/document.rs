@@ -17,7 +17,7 @@ What the promises came to on real cards, and on simulated ones where none was at
 `run.sh` measures it, on any Linux machine with an NVIDIA card, nvcc, CMake and a C++ compiler; `run.sh --cpu` does without a card.
 
 - *identical*: greedy text of the demo model at every split beside the CPU's. Devices round differently, so texts may part.
-- *bytes*: planned, probed and allocated bytes must be equal; *beside* is what the card lost beyond the buffers that llama.cpp counts (workspaces, pools),
+- *bytes*: planned, probed and allocated bytes must be equal; *context* is what opening the card takes of it, *beside* is what the card lost beyond the buffers that llama.cpp counts (workspaces, pools),
   after the load and at the end, where the headroom must hold it.
 - *ballast*: another process leaves so much of the card free; the model is planned, loaded, and computed with to the last position of its context.
   *More* are whole layers beyond the plan's that came as far with no headroom at all.
@@ -98,7 +98,7 @@ impl Results {
             Some(said) if machine["simulated"] == false => {
                 lines.extend(said.lines().skip(1).map(str::to_owned));
             }
-            _ => lines.push("simulated cards, by CUDA's rules of allocation".to_owned()),
+            _ => lines.push("simulated cards, by CUDA's rules of allocation; they compute as the host does, so that speeds say nothing of a card".to_owned()),
         }
         let cpu = host["cpu"].as_str().unwrap_or("a CPU without a name");
         let gib = host["total"].as_u64().unwrap_or(0) >> 30;
@@ -108,9 +108,12 @@ impl Results {
             lines.push(name.to_owned());
         }
         if let Some(bundle) = build["bundle"].as_object() {
-            let told = bundle.iter().filter(|(_, value)| !value.is_null());
-            let told: Vec<String> = told.map(|(key, value)| format!("{key} {value}")).collect();
-            lines.push(told.join(", "));
+            let told = bundle.iter().filter_map(|(key, value)| match value {
+                Value::String(text) => Some(format!("{key} {text}")),
+                Value::Number(number) => Some(format!("{key} {number}")),
+                _ => None,
+            });
+            lines.push(told.collect::<Vec<_>>().join(", "));
         }
         lines
     }
@@ -121,14 +124,14 @@ impl Results {
         }
         writeln!(
             text,
-            "\n| bytes: model | MiB | n_ctx | KV | FA | layers | planned, MiB | allocated, bytes more | beside, after the load, MiB | at the end | headroom, MiB |\n|---|--:|--:|---|---|--:|--:|--:|--:|--:|--:|"
+            "\n| bytes: model | MiB | n_ctx | KV | FA | layers | planned, MiB | allocated, bytes more | context, MiB | beside, after the load | at the end | headroom |\n|---|--:|--:|---|---|--:|--:|--:|--:|--:|--:|--:|"
         )?;
         for row in &self.bytes {
             for card in &row.gpus {
                 let (loaded, end) = card.beyond().unzip();
                 writeln!(
                     text,
-                    "| {} | {} | {} | {} | {} | {} of {} | {} | {} | {} | {} | {} |",
+                    "| {} | {} | {} | {} | {} | {} of {} | {} | {} | {} | {} | {} | {} |",
                     row.model,
                     row.model_bytes >> 20,
                     row.n_ctx,
@@ -138,6 +141,7 @@ impl Results {
                     row.layers,
                     card.planned.total() >> 20,
                     i128::from(card.allocated.total()) - i128::from(card.planned.total()),
+                    in_mib(card.context()),
                     in_mib(loaded),
                     in_mib(end),
                     in_mib(Some(card.headroom)),

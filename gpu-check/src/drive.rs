@@ -1,6 +1,5 @@
 //! The process that carries a [`Job`] out.
 
-use std::io::Write;
 use std::time::Instant;
 
 use anyhow::{Context as _, Result, bail};
@@ -9,7 +8,8 @@ use autoplace::llama_sys::Token;
 use autoplace::load::{self, Verify};
 use autoplace::{Model, ModelBuilder};
 
-use crate::job::{Job, Stage, Step};
+use crate::job::{Job, Stage, Step, say};
+use crate::plain::Plain;
 use crate::rig::Opened;
 
 /// Tokens that a text which fills its context generates at the end of it.
@@ -29,13 +29,6 @@ pub(crate) fn main() -> Result<()> {
     Ok(())
 }
 
-fn say(stage: &Stage) -> Result<()> {
-    let mut out = std::io::stdout().lock();
-    serde_json::to_writer(&mut out, stage)?;
-    out.write_all(b"\n")?;
-    Ok(out.flush()?)
-}
-
 fn carry_out(job: &Job) -> Result<()> {
     let rig = job.rig.open()?;
     say(&Stage::Opened { free: rig.free()? })?;
@@ -51,7 +44,7 @@ fn carry_out(job: &Job) -> Result<()> {
         planned_in_ms,
         loaded_in_ms: milliseconds(begin),
     })?;
-    let mut driver = Driver::new(&model)?;
+    let mut driver = Driver::new(&model, job)?;
     for step in &job.steps {
         let done = driver.take(step).with_context(|| format!("{step:?}"))?;
         say(&Stage::Done {
@@ -59,6 +52,7 @@ fn carry_out(job: &Job) -> Result<()> {
             free: rig.free()?,
             depth: driver.depth,
             speeds: done.speeds,
+            plain: done.plain,
             tokens: done.tokens,
         })?;
     }
@@ -85,6 +79,7 @@ fn builder(job: &Job, rig: &Opened) -> Result<ModelBuilder> {
 
 /// A loaded model at work.
 struct Driver<'a> {
+    job: &'a Job,
     model: &'a Model,
     session: Session,
     /// Every token that may stand in a prompt: those that end a text are left out.
@@ -98,16 +93,18 @@ struct Driver<'a> {
 #[derive(Default)]
 struct Done {
     speeds: Vec<(f64, f64)>,
+    plain: Vec<(f64, f64)>,
     tokens: Vec<Token>,
 }
 
 impl<'a> Driver<'a> {
-    fn new(model: &'a Model) -> Result<Self> {
+    fn new(model: &'a Model, job: &'a Job) -> Result<Self> {
         let native = model.native()?;
         let vocab = native.vocab();
         let all = 0..i32::try_from(vocab.n_tokens())?;
         let (ends, words) = all.partition(|&token| vocab.is_eog(token));
         Ok(Self {
+            job,
             model,
             session: model.session()?,
             words,
@@ -149,12 +146,62 @@ impl<'a> Driver<'a> {
                     }
                 }
             }
+            Step::Beside {
+                prompt,
+                generated,
+                rounds,
+            } => {
+                let mut plain = self.plain()?;
+                for round in 0..=rounds {
+                    // Each of them goes first as often as the other.
+                    let (ours, theirs) = if round % 2 == 0 {
+                        let ours = self.bench(prompt, generated)?;
+                        (ours, bench(&mut plain, prompt, generated)?)
+                    } else {
+                        let theirs = bench(&mut plain, prompt, generated)?;
+                        (self.bench(prompt, generated)?, theirs)
+                    };
+                    if round > 0 {
+                        done.speeds.push(ours);
+                        done.plain.push(theirs);
+                    }
+                }
+            }
             Step::Greedy { ref prompt, tokens } => {
                 let generate = self.model.generate(prompt.as_str());
                 done.tokens = self.finish(generate, tokens)?.tokens;
             }
         }
         Ok(done)
+    }
+
+    /// The model once more, where its plan has put it, by llama.cpp's own functions.
+    fn plain(&self) -> Result<Plain> {
+        let plan = self.model.placement();
+        let devices: Vec<String> = plan.gpus().filter_map(|gpu| gpu.device.clone()).collect();
+        let threads = self
+            .job
+            .threads
+            .context("only with stated threads both have as many")?;
+        Plain::load(
+            &self.job.model,
+            &devices,
+            &plan.split(),
+            &plan.context,
+            threads,
+        )
+    }
+
+    /// A prompt and a generation, each into an empty context, in tokens per second. Only the likeliest token is looked for.
+    fn bench(&mut self, prompt: usize, generated: usize) -> Result<(f64, f64)> {
+        let mut run = |prompt: usize, tokens: usize| {
+            let generate = greedy(self.model.generate(self.prompt(prompt)));
+            self.end_of(generate.max_tokens(tokens))
+        };
+        let of_prompt = run(prompt, 1)?.statistics.prompt_tokens_per_second();
+        // The first token comes with the prompt, and does not count.
+        let of_text = run(1, generated + 1)?.statistics.tokens_per_second();
+        Ok((of_prompt, of_text))
     }
 
     /// So many tokens, no two prompts alike.
@@ -171,13 +218,15 @@ impl<'a> Driver<'a> {
 
     /// One text, from the beginning of an empty context to its end.
     fn finish(&mut self, generate: generate::Generate, tokens: usize) -> Result<Text> {
-        let mut generate = generate
-            .sampling(Sampling::greedy())
-            .cache_prompt(false)
-            .max_tokens(tokens);
+        let mut generate = greedy(generate).max_tokens(tokens);
         for &end in &self.ends {
             generate = generate.logit_bias(end, f32::NEG_INFINITY);
         }
+        self.end_of(generate)
+    }
+
+    /// Carries it out to its end.
+    fn end_of(&mut self, generate: generate::Generate) -> Result<Text> {
         self.session.begin(generate)?;
         let mut text = Vec::new();
         loop {
@@ -200,6 +249,16 @@ struct Text {
     tokens: Vec<Token>,
     reason: FinishReason,
     statistics: Statistics,
+}
+
+/// The likeliest text, with nothing taken over from an earlier one.
+fn greedy(generate: generate::Generate) -> generate::Generate {
+    generate.sampling(Sampling::greedy()).cache_prompt(false)
+}
+
+/// A prompt and a generation by llama.cpp's own loop, in tokens per second.
+fn bench(plain: &mut Plain, prompt: usize, generated: usize) -> Result<(f64, f64)> {
+    Ok((plain.prompt(prompt)?, plain.generation(generated)?))
 }
 
 fn milliseconds(begin: Instant) -> f64 {

@@ -12,8 +12,8 @@ use crate::rig::{Free, Opened, Rig};
 /// What it says once the memory is taken.
 pub(crate) const HELD: &str = "held";
 
-/// The largest piece taken at once: some backends have a largest buffer.
-const PIECE: u64 = 512 << 20;
+/// The largest piece taken at once. Where a backend has a largest buffer below that, smaller ones are taken.
+const PIECE: u64 = 4 << 30;
 /// The smallest: what CUDA hands out (`cuMemGetAllocationGranularity`).
 const GRAIN: u64 = 2 << 20;
 

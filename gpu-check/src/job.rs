@@ -1,8 +1,10 @@
 //! What a process of its own is asked to do with a model, and what it says of it: a line of JSON for each stage, so that what was seen
 //! before it died is not lost with it.
 
+use std::io::Write;
 use std::path::PathBuf;
 
+use anyhow::Result;
 use autoplace::load::{LoadReport, OnDifference};
 use autoplace::plan::Request;
 use serde::{Deserialize, Serialize};
@@ -43,6 +45,13 @@ pub(crate) enum Step {
         generated: usize,
         rounds: usize,
     },
+    /// The same beside llama.cpp's own loop on the same split, in turns: a prompt into an empty context, then a generation into an empty
+    /// one. The weights are loaded a second time for it.
+    Beside {
+        prompt: usize,
+        generated: usize,
+        rounds: usize,
+    },
     /// The likeliest text after these words, of so many tokens.
     Greedy { prompt: String, tokens: usize },
 }
@@ -69,6 +78,8 @@ pub(crate) enum Stage {
         depth: usize,
         /// Tokens per second of prompts, and of generation: a pair for each measured round.
         speeds: Vec<(f64, f64)>,
+        /// The same of llama.cpp's own loop, in the same rounds.
+        plain: Vec<(f64, f64)>,
         /// The tokens of a greedy text.
         tokens: Vec<i32>,
     },
@@ -80,4 +91,12 @@ pub(crate) enum Stage {
         /// No plan was found: nothing was tried.
         refused: bool,
     },
+}
+
+/// Tells the process that has asked: a line on stdout.
+pub(crate) fn say(stage: &impl Serialize) -> Result<()> {
+    let mut out = std::io::stdout().lock();
+    serde_json::to_writer(&mut out, stage)?;
+    out.write_all(b"\n")?;
+    Ok(out.flush()?)
 }

@@ -5,12 +5,17 @@
 
 mod checks;
 mod child;
+mod curve;
 mod document;
 mod drive;
+mod fit;
 mod hold;
 mod job;
 mod machine;
+mod measured;
 mod models;
+mod peer;
+mod plain;
 mod rig;
 mod setting;
 mod summary;
@@ -76,6 +81,7 @@ fn main() -> ExitCode {
     let ended = match verb.as_deref() {
         Some(child::DRIVE) => drive::main().map(|()| true),
         Some(child::HOLD) => hold::main().map(|()| true),
+        Some(child::PEER) => peer::main().map(|()| true),
         _ => run(&Args::parse()),
     };
     match ended {

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
 use autoplace::gguf::{Header, TensorType as T};
+use autoplace::profile::ModelProfile;
 
 use crate::synthetic::Sketch;
 use crate::synthetic::block::{Better, Block, Feed, QkNorms};
@@ -40,14 +41,14 @@ pub(crate) fn of_real_size() -> Vec<Sketch> {
         dense("8B Q8_0", dims::LLAMA_8B, T::Q8_0),
         mixture("30B A3B Q4_K", dims::QWEN3_30B_A3B, T::Q4_K),
         dense("70B Q4_K", dims::LLAMA_70B, T::Q4_K),
-        mixture("107B of experts Q4_K", LARGE, T::Q4_K),
+        mixture("60 GB of experts Q4_K", LARGE, T::Q4_K),
     ]
 }
 
-/// 128 experts as wide as gpt-oss-120b's in 36 blocks of Llama's attention: 60 GB in 4.5 bits.
+/// 128 experts as wide as gpt-oss-120b's in 34 blocks of Llama's attention: 60 GB in 4.5 bits.
 const LARGE: Mixture = Mixture {
     dims: Dims {
-        n_layer: 36,
+        n_layer: 34,
         n_embd: 2816,
         n_ff: 2816,
         ..dims::LLAMA_8B
@@ -153,5 +154,68 @@ impl Written {
             bytes,
             _folder: own,
         })
+    }
+}
+
+/// Layers of a model's file, the output layer counted.
+pub(crate) fn layers(path: &Path) -> Result<u32> {
+    Ok(ModelProfile::from_header(&Header::open(path)?)?.full_offload())
+}
+
+#[cfg(test)]
+mod tests {
+    use autoplace::Model;
+    use autoplace::gguf::Header;
+    use autoplace::machine::{Machine, gib};
+    use autoplace::memory::Headroom;
+
+    use super::{Written, of_real_size, small};
+    use crate::rig::{Rig, SimCard};
+
+    #[test]
+    fn the_models_are_of_a_tenth_to_sixty_gigabytes_and_llama_cpp_takes_them_all() {
+        let folder = tempfile::tempdir().unwrap();
+        let rig = Rig::Simulated(vec![SimCard {
+            name: "a large card".to_owned(),
+            total: gib(140),
+            growth: 0,
+            file: folder.path().join("card"),
+        }]);
+        let opened = rig.open().unwrap();
+        let mut sizes = Vec::new();
+        for sketch in of_real_size() {
+            // Only a header: the data is a hole.
+            let path = sketch.write(folder.path());
+            let header = Header::open(&path).unwrap();
+            sizes.push(header.tensors().map(|tensor| tensor.bytes()).sum::<u64>());
+            let machine: Machine = opened.machine().unwrap();
+            let builder = Model::builder(&path).machine(machine);
+            let plan = builder.headroom(Headroom::Bytes(0)).plan().unwrap();
+            assert!(plan.full_offload, "{}", sketch.name);
+        }
+        let tenths = |bytes: u64| bytes / 100_000_000;
+        assert_eq!(tenths(sizes[0]), 1);
+        let largest = tenths(sizes[sizes.len() - 1]);
+        assert!((580..=620).contains(&largest), "{largest}");
+        let mut sorted = sizes.clone();
+        sorted.sort_unstable();
+        assert_eq!(sizes, sorted, "the smallest first");
+    }
+
+    #[test]
+    fn what_is_written_is_whole_and_gone_afterwards() {
+        let folder = tempfile::tempdir().unwrap();
+        for sketch in small() {
+            let model = Written::new(&sketch, folder.path()).unwrap();
+            let header = Header::open(&model.path).unwrap();
+            let file = std::fs::read(&model.path).unwrap();
+            for tensor in header.tensors() {
+                let begin = usize::try_from(tensor.offset()).unwrap();
+                let end = begin + usize::try_from(tensor.bytes()).unwrap();
+                let zeros = file[begin..end].iter().filter(|&&byte| byte == 0).count();
+                assert!(zeros < (end - begin) / 2, "{} is a hole", tensor.name());
+            }
+        }
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
     }
 }

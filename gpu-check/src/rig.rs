@@ -59,6 +59,14 @@ impl Free {
 }
 
 impl Rig {
+    /// What NVIDIA's driver says is free of each card while no process of ours has opened it; nothing of simulated ones.
+    pub(crate) fn unopened(&self) -> Vec<Free> {
+        match self {
+            Self::Real => Machine::detect().gpus.iter().map(Free::of).collect(),
+            Self::Simulated(_) => Vec::new(),
+        }
+    }
+
     /// Makes its devices devices of this process. On CUDA that opens a context on each card.
     pub(crate) fn open(&self) -> Result<Opened> {
         let cards: Vec<SimGpu> = match self {

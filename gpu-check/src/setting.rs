@@ -108,4 +108,4 @@ impl Setting {
 }
 
 /// What plans for a simulated card leave free.
-const SIM_HEADROOM: u64 = mib(1);
+pub(crate) const SIM_HEADROOM: u64 = mib(1);

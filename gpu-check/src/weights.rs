@@ -92,3 +92,39 @@ fn write(slot: &Slot, tile: Option<&[u8]>) -> Result<()> {
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use autoplace::gguf::{Builder, Header, TensorType};
+
+    use super::{TILE, fill};
+
+    #[test]
+    fn what_is_larger_than_a_tile_is_filled_to_its_last_byte() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("large.gguf");
+        // Not a multiple of the tile.
+        let rows = 2 * TILE / 256 + 3;
+        Builder::new("llama")
+            .tensor("token_embd.weight", TensorType::Q4_K, &[256, rows])
+            .tensor("output_norm.weight", TensorType::F32, &[256])
+            .write_sparse(&path)
+            .unwrap();
+        fill(&path).unwrap();
+        let header = Header::open(&path).unwrap();
+        let file = std::fs::read(&path).unwrap();
+        for tensor in header.tensors() {
+            let end = usize::try_from(tensor.offset() + tensor.bytes()).unwrap();
+            assert!(
+                file[end - 16..end].iter().any(|&byte| byte != 0),
+                "{}",
+                tensor.name()
+            );
+        }
+        let last = header
+            .tensors()
+            .map(|tensor| tensor.offset() + tensor.bytes())
+            .max();
+        assert_eq!(file.len() as u64, last.unwrap().next_multiple_of(32));
+    }
+}

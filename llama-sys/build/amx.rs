@@ -36,12 +36,14 @@ pub(crate) fn is_miscompiled(target: &Target) -> bool {
     let source = Path::new(&out).join("amx.cpp");
     fs::write(&source, SNIPPET)
         .unwrap_or_else(|e| panic!("cannot write {}: {e}", source.display()));
-    let assembly = Command::new(compiler.path())
-        .args(["-O2", "-mamx-tile", "-S", "-o", "-"])
-        .arg(&source)
+    // Into a file: not every compiler takes `-` for its standard output.
+    let assembly = source.with_extension("s");
+    let status = Command::new(compiler.path())
+        .args(["-O2", "-mamx-tile", "-S", "-o"])
+        .args([&assembly, &source])
         .output();
-    assembly.is_ok_and(|output| {
-        let text = String::from_utf8_lossy(&output.stdout);
-        output.status.success() && text.contains("ldtilecfg") && !text.contains("77")
-    })
+    let text = fs::read_to_string(&assembly).unwrap_or_default();
+    status.is_ok_and(|output| output.status.success())
+        && text.contains("ldtilecfg")
+        && !text.contains("77")
 }

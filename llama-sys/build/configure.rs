@@ -48,6 +48,10 @@ pub(crate) fn options(target: &Target) -> Options {
     set("BUILD_SHARED_LIBS", dynamic);
     set("GGML_BACKEND_DL", dynamic);
     set("GGML_CPU_ALL_VARIANTS", dynamic);
+    if dynamic {
+        // They are moved together, and find each other where they then are.
+        set("CMAKE_BUILD_RPATH_USE_ORIGIN", true);
+    }
     set("GGML_NATIVE", native_cpu(target));
     // One process, one node: NCCL would be one more library to link and to ship.
     set("GGML_CUDA_NCCL", false);

@@ -60,7 +60,14 @@ pub(crate) fn package(workspace: &Workspace) -> Result<()> {
 /// The workspace with llama.cpp's source in it, below the target folder.
 fn stage(workspace: &Workspace) -> Result<PathBuf> {
     let stage = workspace.target.join("package-source");
-    let members = ["llama-sys", "autoplace", "examples", "benches", "gpu-check", "xtask"];
+    let members = [
+        "llama-sys",
+        "autoplace",
+        "examples",
+        "benches",
+        "gpu-check",
+        "xtask",
+    ];
     fs::create_dir_all(&stage)?;
     for file in ["Cargo.toml", "Cargo.lock"] {
         tree::write(&stage.join(file), &fs::read(workspace.root.join(file))?)?;

@@ -15,7 +15,7 @@ use crate::chat::{
     ChatTemplate, Conversation, Message, Part, Rendered, Reply, ReplyFormat, ReplyParser,
     ReplyPart, Tool, ToolCall,
 };
-use crate::load::Model;
+use crate::load::{self, Model};
 
 /// A conversation: what was said so far, and how the model is asked for more.
 ///
@@ -65,7 +65,7 @@ impl Model {
     /// [`Error::Template`] for a model that ships none ([`chat_with`](Self::chat_with) takes another), or one that is no template;
     /// [`Error::Load`] where the file cannot be read.
     pub fn chat(&self) -> Result<Chat, Error> {
-        let template = ChatTemplate::from_header(self.header()?)?;
+        let template = ChatTemplate::from_header(self.header().map_err(load::Error::from)?)?;
         Ok(self.chat_with(template))
     }
 

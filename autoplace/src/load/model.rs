@@ -19,7 +19,7 @@ use super::{
     Adapter, Added, Contents, ContextSlot, Error, LoadReport, ModelBuilder, Pulse, Scales,
     Unreadable, measure,
 };
-use crate::gguf::Header;
+use crate::gguf::{self, Header};
 use crate::machine::Machine;
 use crate::memory::Footprints;
 use crate::plan::Plan;
@@ -168,8 +168,8 @@ impl Model {
     ///
     /// # Errors
     ///
-    /// [`Error::Gguf`] for a file that is no longer what was loaded.
-    pub(crate) fn header(&self) -> Result<&Header, Error> {
+    /// Where the file is no longer what was loaded.
+    pub(crate) fn header(&self) -> Result<&Header, gguf::Error> {
         if let Some(header) = self.inner.header.get() {
             return Ok(header);
         }

@@ -3,7 +3,7 @@
 use super::Error;
 use super::devices::by_name;
 use crate::gguf::Header;
-use crate::machine::Gpu;
+use crate::machine::{Gpu, Host, mib};
 use crate::memory::probe::{Placed, ProbeError, Skeleton};
 use crate::memory::{Breakdown, ContextParams, Footprints, Split};
 use crate::plan::{NoRoom, Probe};
@@ -108,6 +108,7 @@ impl Probe for NativeProbe {
         params: &ContextParams,
         split: &Split,
     ) -> Result<Footprints, Box<dyn std::error::Error + Send + Sync>> {
+        room_for_cells(params)?;
         let breakdown = self.breakdown(gpus, params, split).map_err(|error| {
             let failed = match &error {
                 Error::Native(native) => native.out_of_memory(),
@@ -120,6 +121,22 @@ impl Probe for NativeProbe {
         })?;
         Ok(breakdown.footprints)
     }
+}
+
+/// What llama.cpp notes of each cell of a cache, in bytes, also where it allocates nothing: its position and how far it was shifted, where it
+/// is in a picture, and a bit for each of 256 sequences (llama-kv-cells.h, `resize`).
+const CELL: u64 = 4 + 4 + 8 + 32;
+
+/// As many cells as any model is trained for take less than this; what is free is not asked for them.
+const FEW: u64 = mib(64);
+
+/// Refuses a context of which a question alone would take more memory than the host has.
+fn room_for_cells(params: &ContextParams) -> Result<(), NoRoom> {
+    let bytes = u64::from(params.n_ctx).saturating_mul(CELL);
+    if bytes > FEW && bytes > Host::detect().0.available {
+        return Err(NoRoom::new("the host", bytes));
+    }
+    Ok(())
 }
 
 impl From<ProbeError> for Error {

@@ -14,7 +14,7 @@ use super::logprobs::TokenTable;
 use super::options::Options;
 use super::shape::{Endpoint, Frame};
 use super::text::TextRequest;
-use crate::chat::ChatTemplate;
+use crate::chat::{self, ChatTemplate};
 use crate::generate::{Engine, Generate};
 use crate::load::Model;
 
@@ -27,7 +27,8 @@ pub struct Api {
     model: Model,
     engine: Engine,
     name: String,
-    template: Option<ChatTemplate>,
+    /// Or why there is none.
+    template: Result<ChatTemplate, Arc<chat::Error>>,
     created: u64,
     requests: Arc<AtomicU64>,
     /// Made when somebody asks for log-probabilities.
@@ -37,12 +38,11 @@ pub struct Api {
 impl Api {
     /// The model under this name, with the chat template that it ships.
     pub fn new(model: &Model, engine: &Engine, name: impl Into<String>) -> Self {
-        let header = model.header().ok();
         Self {
             model: model.clone(),
             engine: engine.clone(),
             name: name.into(),
-            template: header.and_then(|header| ChatTemplate::from_header(header).ok()),
+            template: shipped(model).map_err(Arc::new),
             created: now(),
             requests: Arc::default(),
             tokens: Arc::default(),
@@ -52,7 +52,7 @@ impl Api {
     /// With another chat template than the model's own.
     #[must_use]
     pub fn template(mut self, template: ChatTemplate) -> Self {
-        self.template = Some(template);
+        self.template = Ok(template);
         self
     }
 
@@ -62,7 +62,8 @@ impl Api {
     ///
     /// Of status 400 for what the request has wrong, 404 for another model, 503 where the engine's queue is full or the engine has ended.
     pub fn chat(&self, body: &[u8]) -> Result<Completion, ApiError> {
-        let request = ChatRequest::read(body, &self.model, self.template.as_ref())?;
+        let template = self.template.as_ref().map_err(|error| &**error);
+        let request = ChatRequest::read(body, &self.model, template)?;
         let choices = vec![(request.generate.clone(), String::new())];
         self.submit(Endpoint::Chat, &request.options, choices, || {
             request.reading()
@@ -169,6 +170,11 @@ pub(super) fn check_name(asked: Option<&str>, name: &str) -> Result<(), ApiError
         }
         _ => Ok(()),
     }
+}
+
+/// The chat template that the model ships.
+fn shipped(model: &Model) -> Result<ChatTemplate, chat::Error> {
+    ChatTemplate::from_header(model.header()?)
 }
 
 /// Seconds since 1970.

@@ -8,7 +8,7 @@ use super::error::ApiError;
 use super::message::{messages, tools};
 use super::options::{Options, sampling};
 use super::reading;
-use crate::chat::{ChatTemplate, Conversation, ReplyFormat, ReplyParser};
+use crate::chat::{self, ChatTemplate, Conversation, ReplyFormat, ReplyParser};
 use crate::generate::{Constraint, Generate, Prompt};
 use crate::load::Model;
 
@@ -48,7 +48,7 @@ pub(super) struct ChatRequest {
     pub(super) generate: Generate,
     format: ReplyFormat,
     rendered: String,
-    tools: Vec<crate::chat::Tool>,
+    tools: Vec<chat::Tool>,
     one_call: bool,
 }
 
@@ -56,7 +56,7 @@ impl ChatRequest {
     pub(super) fn read(
         body: &[u8],
         model: &Model,
-        template: Option<&ChatTemplate>,
+        template: Result<&ChatTemplate, &chat::Error>,
     ) -> Result<Self, ApiError> {
         let body = reading::object(body)?;
         const REFUSED: [&str; 5] = [
@@ -69,7 +69,7 @@ impl ChatRequest {
         reading::refuse(&body, &REFUSED)?;
         let options = Options::read(&body)?;
         let chat: ChatBody = reading::part(&body)?;
-        let template = template.ok_or_else(no_template)?;
+        let template = template.map_err(|error| ApiError::of_template(error, "messages"))?;
         let (shown, tools) = tools(&body)?;
         let source = template.source_for(!tools.is_empty()).unwrap_or_default();
         let messages = messages(body.get("messages"), source.contains("developer"))?;
@@ -135,9 +135,4 @@ impl ChatRequest {
             one_call: self.one_call,
         }
     }
-}
-
-fn no_template() -> ApiError {
-    let file = String::new();
-    ApiError::of_template(&crate::chat::Error::NoTemplate { file }, "messages")
 }

@@ -62,7 +62,7 @@ impl EmbeddingRequest {
                 let message = "`input` of tokens is not supported: each vocabulary has its own, so send texts";
                 return Err(ApiError::unsupported("input", message));
             }
-            Some(list) => reading::value(list.clone(), "input")?,
+            Some(list) => reading::value(list, "input")?,
         };
         if texts.is_empty() {
             return Err(missing());

@@ -96,6 +96,10 @@ impl ApiError {
                 let message = "the model has no chat template: use /v1/completions, or start the server with a template";
                 Self::new(400, message).with_code("no_chat_template")
             }
+            // The model's own template is wrong, whatever is asked.
+            chat::Error::Syntax { .. } | chat::Error::Header(_) => {
+                Self::new(500, error.to_string())
+            }
             error => Self::invalid(prompt, error.to_string()),
         }
     }

@@ -53,7 +53,7 @@ pub(super) fn messages(
         None | Some(Value::Null) => {
             return Err(ApiError::invalid("messages", "`messages` is missing"));
         }
-        Some(given) => reading::value(given.clone(), "messages")?,
+        Some(given) => reading::value(given, "messages")?,
     };
     if bodies.is_empty() {
         return Err(ApiError::invalid("messages", "`messages` is empty"));
@@ -156,9 +156,9 @@ impl CallBody {
 pub(super) fn tools(body: &Map<String, Value>) -> Result<(Vec<Value>, Vec<Tool>), ApiError> {
     let tools = match body.get("tools") {
         None | Some(Value::Null) => return Ok(<_>::default()),
-        Some(tools) => tools.clone(),
+        Some(tools) => tools,
     };
-    let typed: Vec<ToolBody> = reading::value(tools.clone(), "tools")?;
+    let typed: Vec<ToolBody> = reading::value(tools, "tools")?;
     match body.get("tool_choice") {
         None | Some(Value::Null) => {}
         Some(Value::String(choice)) if choice == "auto" => {}

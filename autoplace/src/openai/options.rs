@@ -75,16 +75,16 @@ impl Options {
                 let message = format!("{place}: a token is an integer");
                 ApiError::invalid(&place, message)
             })?;
-            let bias = reading::value(bias.clone(), &place)?;
+            let bias = reading::value(bias, &place)?;
             generate = generate.logit_bias(number, bias);
         }
         Ok(generate)
     }
 
     fn stops(&self) -> Result<Vec<String>, ApiError> {
-        let stops: Vec<String> = match self.stop.clone() {
+        let stops: Vec<String> = match &self.stop {
             None => Vec::new(),
-            Some(Value::String(stop)) => vec![stop],
+            Some(Value::String(stop)) => vec![stop.clone()],
             Some(stops) => reading::value(stops, "stop")?,
         };
         if stops.len() > MOST_STOPS {
@@ -125,7 +125,7 @@ pub(super) fn sampling(own: &Sampling, body: &Map<String, Value>) -> Result<Samp
             _ => {}
         }
     }
-    let sampling: Sampling = reading::value(Value::Object(merged), "")?;
+    let sampling: Sampling = reading::value(&Value::Object(merged), "")?;
     // Each entry costs its part of every token, or of the vocabulary.
     for (name, entries) in [
         ("samplers", sampling.samplers.len()),

@@ -1,6 +1,7 @@
 //! JSON from anybody, read so that what is wrong is named.
 
-use serde::de::DeserializeOwned;
+use serde::Deserialize;
+use serde::de::value::MapDeserializer;
 use serde_json::{Map, Value};
 
 use super::error::ApiError;
@@ -15,16 +16,33 @@ pub(super) fn object(body: &[u8]) -> Result<Map<String, Value>, ApiError> {
     }
 }
 
-/// A type's part of an object, the rest of which is another's. `null` is as if it were not there.
-pub(super) fn part<T: DeserializeOwned>(object: &Map<String, Value>) -> Result<T, ApiError> {
+/// A type's part of an object, the rest of which is another's. `null` is as if it were not there. Nothing is copied but what the type
+/// keeps: a body may be megabytes of messages.
+pub(super) fn part<'de, T: Deserialize<'de>>(
+    object: &'de Map<String, Value>,
+) -> Result<T, ApiError> {
     let given = object.iter().filter(|(_, value)| !value.is_null());
-    let given = given.map(|(name, value)| (name.clone(), value.clone()));
-    value(Value::Object(given.collect()), "")
+    let given = given.map(|(name, value)| (name.as_str(), value));
+    told(
+        serde_path_to_error::deserialize(MapDeserializer::new(given)),
+        "",
+    )
 }
 
 /// A value that is in the request at `place`.
-pub(super) fn value<T: DeserializeOwned>(value: Value, place: &str) -> Result<T, ApiError> {
-    serde_path_to_error::deserialize(value).map_err(|error| {
+pub(super) fn value<'de, T: Deserialize<'de>>(
+    value: &'de Value,
+    place: &str,
+) -> Result<T, ApiError> {
+    told(serde_path_to_error::deserialize(value), place)
+}
+
+/// What is wrong, named from the request on.
+fn told<T>(
+    read: Result<T, serde_path_to_error::Error<serde_json::Error>>,
+    place: &str,
+) -> Result<T, ApiError> {
+    read.map_err(|error| {
         let inner = error.path().to_string();
         let path = match (place, &*inner) {
             (place, ".") => place.to_owned(),
@@ -93,9 +111,9 @@ mod tests {
 
     #[test]
     fn what_is_inside_a_value_is_named_from_the_request_on() {
-        let error = value::<Vec<u8>>(serde_json::json!([true]), "prompt").unwrap_err();
+        let error = value::<Vec<u8>>(&serde_json::json!([true]), "prompt").unwrap_err();
         assert_eq!(error.param.as_deref(), Some("prompt[0]"));
-        let error = value::<u8>(serde_json::json!("x"), "prompt").unwrap_err();
+        let error = value::<u8>(&serde_json::json!("x"), "prompt").unwrap_err();
         assert_eq!(error.param.as_deref(), Some("prompt"));
     }
 

@@ -85,7 +85,7 @@ fn prompts(body: &Map<String, Value>) -> Result<Vec<PromptBody>, ApiError> {
     let prompt = body.get("prompt").ok_or_else(missing)?;
     let one = |prompt: &Value, place: &str| match prompt {
         Value::String(text) => Ok(PromptBody::Text(text.clone())),
-        tokens => reading::value(tokens.clone(), place).map(PromptBody::Tokens),
+        tokens => reading::value(tokens, place).map(PromptBody::Tokens),
     };
     match prompt {
         Value::Null => Err(missing()),

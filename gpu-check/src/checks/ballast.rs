@@ -76,7 +76,7 @@ pub(crate) fn run(setting: &Setting) -> Result<Verdict> {
                 continue;
             }
         };
-        for left in LEFT.map(|left| left * unit) {
+        for left in lefts(setting, model.bytes, unit) {
             if setting.is_late() {
                 skipped.push(format!("{}, {left} bytes left: no time left", model.name));
                 continue;
@@ -90,6 +90,17 @@ pub(crate) fn run(setting: &Setting) -> Result<Verdict> {
         }
     }
     Ok(verdict(&rows, &skipped))
+}
+
+/// All of [`LEFT`]; but where a real card's time is limited, the most that the model does not fit into, and the least that it might.
+fn lefts(setting: &Setting, model: u64, unit: u64) -> Vec<u64> {
+    let all = LEFT.map(|left| left * unit);
+    if setting.size == Size::Small || setting.until.is_none() {
+        return all.to_vec();
+    }
+    let above = all.iter().position(|&left| left > model);
+    let above = above.unwrap_or(all.len() - 1);
+    all[above.saturating_sub(1)..=above].to_vec()
 }
 
 /// The model, while somebody holds all but `left` bytes.

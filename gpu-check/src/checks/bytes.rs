@@ -16,6 +16,10 @@ use crate::setting::{Setting, Size, Verdict};
 /// Weights times tokens beyond which a context is not filled: a large model takes minutes for a long one.
 const LONGEST: u64 = (5 << 30) * 16384;
 
+/// Stages of a card before anything is on it: no process has opened it; one has.
+const UNOPENED: &str = "unopened";
+const OPENED: &str = "opened";
+
 /// Tokens that are generated after the first prompt.
 const DECODED: usize = 16;
 
@@ -57,16 +61,30 @@ pub(crate) struct Reading {
 }
 
 impl Card {
+    /// Bytes that opening the card took of it: the driver's context. `None` where no driver tells.
+    pub(crate) fn context(&self) -> Option<u64> {
+        let at = |stage: &str| {
+            let reading = self.stages.iter().find(|reading| reading.stage == stage);
+            reading?.free.nvml
+        };
+        Some(at(UNOPENED)?.saturating_sub(at(OPENED)?))
+    }
+
     /// Bytes that have gone since the devices were opened, beside the buffers that llama.cpp counts: after the load, and at the last
     /// stage. `None` where the card does not tell.
     pub(crate) fn beyond(&self) -> Option<(u64, u64)> {
         let at = |reading: &Reading| reading.free.ggml;
-        let first = at(self.stages.first()?)?;
+        let opened = self
+            .stages
+            .iter()
+            .position(|reading| reading.stage == OPENED)?;
+        let stages = &self.stages[opened..];
+        let first = at(&stages[0])?;
         let beyond = |reading: &Reading| {
             let gone = first.saturating_sub(at(reading)?);
             Some(gone.saturating_sub(self.allocated.total()))
         };
-        Some((beyond(self.stages.get(1)?)?, beyond(self.stages.last()?)?))
+        Some((beyond(stages.get(1)?)?, beyond(stages.last()?)?))
     }
 }
 
@@ -99,15 +117,17 @@ impl Row {
 }
 
 /// Sizes of a context.
+#[derive(Clone)]
 struct Shape {
     n_ctx: u32,
     kv: KvType,
     flash: bool,
 }
 
-fn shapes(size: Size) -> Vec<Shape> {
+/// The shapes of the model of this number. All of them; but where a real card's time is limited, two, other ones for each model.
+fn shapes(setting: &Setting, number: usize) -> Vec<Shape> {
     let shape = |n_ctx, kv, flash| Shape { n_ctx, kv, flash };
-    match size {
+    let all = match setting.size {
         Size::Small => vec![
             shape(512, KvType::F16, true),
             shape(1024, KvType::Q8_0, true),
@@ -119,7 +139,16 @@ fn shapes(size: Size) -> Vec<Shape> {
             shape(4096, KvType::F16, false),
             shape(65536, KvType::F16, true),
         ],
+    };
+    if setting.size == Size::Small || setting.until.is_none() {
+        return all;
     }
+    let count = all.len();
+    all.into_iter()
+        .cycle()
+        .skip(number % count)
+        .take(2)
+        .collect()
 }
 
 pub(crate) fn run(setting: &Setting) -> Result<Verdict> {
@@ -128,13 +157,13 @@ pub(crate) fn run(setting: &Setting) -> Result<Verdict> {
         Size::Real => models::of_real_size(),
     };
     let (mut rows, mut skipped): (Vec<Row>, Vec<String>) = (Vec::new(), Vec::new());
-    for sketch in sketches {
+    for (number, sketch) in sketches.iter().enumerate() {
         if setting.is_late() {
             skipped.push(format!("{}: no time left", sketch.name));
             continue;
         }
-        match Written::new(&sketch, &setting.scratch) {
-            Ok(model) => rows.extend(of_model(setting, &model, &mut skipped)?),
+        match Written::new(sketch, &setting.scratch) {
+            Ok(model) => rows.extend(of_model(setting, &model, number, &mut skipped)?),
             Err(error) => skipped.push(format!("{}: {error:#}", sketch.name)),
         }
     }
@@ -142,9 +171,14 @@ pub(crate) fn run(setting: &Setting) -> Result<Verdict> {
 }
 
 /// All shapes and splits of one model.
-fn of_model(setting: &Setting, model: &Written, skipped: &mut Vec<String>) -> Result<Vec<Row>> {
+fn of_model(
+    setting: &Setting,
+    model: &Written,
+    number: usize,
+    skipped: &mut Vec<String>,
+) -> Result<Vec<Row>> {
     let mut rows: Vec<Row> = Vec::new();
-    for (number, shape) in shapes(setting.size).iter().enumerate() {
+    for (kind, shape) in shapes(setting, number).iter().enumerate() {
         // As many layers as fit, then half of them, then the output layer alone.
         let mut asked = vec![GpuLayers::Auto];
         let mut next = 0;
@@ -158,7 +192,7 @@ fn of_model(setting: &Setting, model: &Written, skipped: &mut Vec<String>) -> Re
                 return Ok(rows);
             }
             // Of a simulated card: enough for all of it, or for a part.
-            let total = match number % 2 {
+            let total = match kind % 2 {
                 0 => model.bytes * 2 + mib(16),
                 _ => model.bytes / 2 + mib(10),
             };
@@ -204,11 +238,12 @@ fn of_split(
     // Nothing falls back, and nothing is computed before it is looked at.
     (job.attempts, job.warm_up) = (1, false);
     job.on_difference = OnDifference::Fail;
+    let unopened = rig.unopened();
     let outcome = child::drive(&job, &setting.cache())?;
-    Ok(row(model, shape, &outcome))
+    Ok(row(model, shape, &unopened, &outcome))
 }
 
-fn row(model: &Written, shape: &Shape, outcome: &Outcome) -> Row {
+fn row(model: &Written, shape: &Shape, unopened: &[Free], outcome: &Outcome) -> Row {
     let mut row = Row {
         model: model.name.clone(),
         model_bytes: model.bytes,
@@ -243,7 +278,11 @@ fn row(model: &Written, shape: &Shape, outcome: &Outcome) -> Row {
                         stages: Vec::new(),
                     })
                     .collect();
-                read(&mut row, "opened", 0, opened);
+                // Where both list the same cards.
+                if unopened.len() == opened.len() {
+                    read(&mut row, UNOPENED, 0, unopened);
+                }
+                read(&mut row, OPENED, 0, opened);
                 read(&mut row, "loaded", 0, free);
             }
             Stage::Done {

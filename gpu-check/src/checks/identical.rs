@@ -1,7 +1,200 @@
-use anyhow::{Result, bail};
+//! The demo model's text on the CPU, and at every split between CPU and card: the same, and if not, for how long.
 
+use anyhow::Result;
+use autoplace::machine::mib;
+use autoplace::memory::FlashAttention;
+use autoplace::plan::{Context, GpuLayers};
+use serde::{Deserialize, Serialize};
+
+use crate::child::{self, End};
+use crate::job::{Stage, Step};
+use crate::rig::Rig;
 use crate::setting::{Setting, Verdict};
 
-pub(crate) fn run(_setting: &Setting) -> Result<Verdict> {
-    bail!("not written yet")
+const PROMPT: &str = "Once upon a time";
+const TOKENS: usize = 96;
+/// Room for both.
+const CONTEXT: u32 = 256;
+
+/// A card rounds otherwise than a CPU, and one rounding otherwise may choose another token, after which the texts have nothing in common.
+const ROUNDING: &str = "A card adds up in another order than a CPU, so that results may differ in their last bits; where two tokens are \
+about as likely, the other one may be chosen, and from there on the text is another one.";
+
+/// A text at a split.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct Row {
+    pub(crate) n_gpu_layers: u32,
+    pub(crate) flash_attention: bool,
+    pub(crate) end: End,
+    /// Tokens that were generated.
+    pub(crate) tokens: usize,
+    /// Tokens until the first that differs from the CPU's; `None` where none does.
+    pub(crate) differs_at: Option<usize>,
+}
+
+pub(crate) fn run(setting: &Setting) -> Result<Verdict> {
+    let (mut rows, mut skipped): (Vec<Row>, Vec<String>) = (Vec::new(), Vec::new());
+    for flash in [false, true] {
+        let mut of_cpu = Vec::new();
+        let (mut n_gpu_layers, mut layers) = (0, 0);
+        while n_gpu_layers <= layers {
+            // There is always time for the CPU and one split.
+            if rows.len() > 1 && setting.is_late() {
+                skipped.push(format!(
+                    "{n_gpu_layers} layers and more, flash attention {flash}: no time left"
+                ));
+                break;
+            }
+            let text = text(setting, n_gpu_layers, flash)?;
+            if n_gpu_layers == 0 {
+                (of_cpu, layers) = (text.tokens.clone(), text.layers);
+            }
+            rows.push(Row {
+                n_gpu_layers,
+                flash_attention: flash,
+                tokens: text.tokens.len(),
+                differs_at: first_difference(&of_cpu, &text.tokens)
+                    .filter(|_| text.end == End::Completed),
+                end: text.end,
+            });
+            n_gpu_layers += 1;
+        }
+    }
+    Ok(verdict(setting.simulated, &rows, &skipped))
+}
+
+struct Text {
+    tokens: Vec<i32>,
+    layers: u32,
+    end: End,
+}
+
+fn text(setting: &Setting, n_gpu_layers: u32, flash: bool) -> Result<Text> {
+    let request = setting
+        .request()
+        .context(Context::Tokens(CONTEXT))
+        .flash_attention(if flash {
+            FlashAttention::On
+        } else {
+            FlashAttention::Off
+        })
+        .gpu_layers(GpuLayers::Exactly(n_gpu_layers));
+    let step = Step::Greedy {
+        prompt: PROMPT.to_owned(),
+        tokens: TOKENS,
+    };
+    let rig: Rig = setting.rig("identical", mib(64));
+    let job = setting.job(&rig, &setting.demo, request, vec![step]);
+    let outcome = child::drive(&job, &setting.cache())?;
+    let mut text = Text {
+        tokens: Vec::new(),
+        layers: 0,
+        end: outcome.end,
+    };
+    for stage in outcome.stages {
+        match stage {
+            Stage::Loaded { report, .. } => text.layers = report.plan.layers(),
+            Stage::Done { tokens, .. } => text.tokens = tokens,
+            Stage::Opened { .. } | Stage::Failed { .. } => {}
+        }
+    }
+    Ok(text)
+}
+
+/// Tokens that both begin with, unless they are the same to the end.
+fn first_difference(one: &[i32], other: &[i32]) -> Option<usize> {
+    let same = one.iter().zip(other).take_while(|(a, b)| a == b).count();
+    (same < one.len().max(other.len())).then_some(same)
+}
+
+fn verdict(simulated: bool, rows: &[Row], skipped: &[String]) -> Verdict {
+    let wrong: Vec<String> = rows
+        .iter()
+        .filter_map(|row| {
+            let what = match (&row.end, row.differs_at) {
+                (End::Completed, Some(at)) if simulated && !row.flash_attention => {
+                    format!(
+                        "differs from the CPU's after {at} tokens, with the CPU's own arithmetic"
+                    )
+                }
+                (End::Completed, _) if row.tokens < TOKENS => {
+                    format!("{} tokens instead of {TOKENS}", row.tokens)
+                }
+                (End::Completed, _) => return None,
+                (End::Refused(why) | End::OutOfMemory(why) | End::Failed(why), _) => why.clone(),
+            };
+            let flash = if row.flash_attention { "on" } else { "off" };
+            Some(format!(
+                "{} layers, flash attention {flash}: {what}",
+                row.n_gpu_layers
+            ))
+        })
+        .collect();
+    let of_splits = || rows.iter().filter(|row| row.n_gpu_layers > 0);
+    let splits = of_splits().count();
+    let same = of_splits()
+        .filter(|row| row.end == End::Completed && row.differs_at.is_none())
+        .count();
+    let soonest = of_splits().filter_map(|row| row.differs_at).min();
+    let soonest = soonest.map_or(String::new(), |at| {
+        format!("; the first difference after {at} tokens: rounding may differ")
+    });
+    let first = wrong
+        .first()
+        .map_or(String::new(), |first| format!("; {first}"));
+    Verdict {
+        passed: wrong.is_empty() && splits > 0,
+        line: format!("{same} of {splits} splits give the CPU's {TOKENS} tokens{soonest}{first}"),
+        json: serde_json::json!({
+            "prompt": PROMPT,
+            "tokens": TOKENS,
+            "rows": rows,
+            "wrong": wrong,
+            "skipped": skipped,
+            "note": ROUNDING,
+        }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Row, TOKENS, first_difference, verdict};
+    use crate::child::End;
+
+    #[test]
+    fn the_first_difference_is_after_as_many_tokens_as_both_begin_with() {
+        assert_eq!(first_difference(&[1, 2, 3], &[1, 2, 3]), None);
+        assert_eq!(first_difference(&[1, 2, 3], &[1, 9, 3]), Some(1));
+        assert_eq!(first_difference(&[1, 2, 3], &[1, 2]), Some(2));
+        assert_eq!(first_difference(&[], &[]), None);
+    }
+
+    fn row(n_gpu_layers: u32, flash_attention: bool, differs_at: Option<usize>) -> Row {
+        Row {
+            n_gpu_layers,
+            flash_attention,
+            end: End::Completed,
+            tokens: TOKENS,
+            differs_at,
+        }
+    }
+
+    #[test]
+    fn the_cpus_own_arithmetic_must_give_the_same_text_and_a_cards_may_round() {
+        let rows = [row(0, false, None), row(1, false, Some(5))];
+        let simulated = verdict(true, &rows, &[]);
+        assert!(!simulated.passed && simulated.line.contains("after 5 tokens"));
+        assert!(verdict(false, &rows, &[]).passed);
+        let fused = [row(0, true, None), row(1, true, Some(5))];
+        assert!(verdict(true, &fused, &[]).passed);
+    }
+
+    #[test]
+    fn a_split_that_generates_nothing_fails_wherever_it_is() {
+        let mut dead = row(1, true, None);
+        dead.end = End::Failed("signal: 6".to_owned());
+        let judged = verdict(false, &[row(0, true, None), dead], &[]);
+        assert!(!judged.passed && judged.line.contains("signal: 6"));
+        assert!(!verdict(false, &[row(0, true, None)], &[]).passed);
+    }
 }

@@ -1,7 +1,262 @@
-use anyhow::{Result, bail};
+//! Beside what llama.cpp's users have: its benchmark's loop on the same split, and its own fit on the same card.
 
-use crate::setting::{Setting, Verdict};
+mod bench;
+mod fit;
 
-pub(crate) fn run(_setting: &Setting) -> Result<Verdict> {
-    bail!("not written yet")
+use anyhow::Result;
+use autoplace::machine::{Machine, gib, mib};
+
+use crate::child::{Ballast, End};
+use crate::measured;
+use crate::models::{self, Written};
+use crate::peer::Work;
+use crate::setting::{SIM_HEADROOM, Setting, Size, Verdict};
+
+use bench::{LOOP, Loop};
+use fit::{FIT, Fit, MARGIN};
+
+/// How much is computed.
+struct Shape {
+    /// As llama-bench's defaults on a real card: pp512 and tg128.
+    bench: Work,
+    fit: Work,
+    n_ctx: u32,
+    n_ubatch: u32,
+}
+
+const fn shape(size: Size) -> Shape {
+    match size {
+        Size::Small => Shape {
+            bench: Work {
+                prompt: 64,
+                generated: 24,
+                rounds: 5,
+            },
+            fit: Work {
+                prompt: 64,
+                generated: 16,
+                rounds: 3,
+            },
+            n_ctx: 512,
+            n_ubatch: 64,
+        },
+        Size::Real => Shape {
+            bench: Work {
+                prompt: 512,
+                generated: 128,
+                rounds: 5,
+            },
+            fit: Work {
+                prompt: 512,
+                generated: 32,
+                rounds: 3,
+            },
+            n_ctx: 8192,
+            n_ubatch: 512,
+        },
+    }
+}
+
+/// How much of a card a model finds free.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Room {
+    /// More than it needs.
+    All,
+    /// Less.
+    Part,
+}
+
+pub(crate) fn run(setting: &Setting) -> Result<Verdict> {
+    let shape = shape(setting.size);
+    let mut found = Peers::default();
+    let model = match measured::model(setting, 2) {
+        Ok(model) => model,
+        Err(error) => return Ok(measured::nothing(&error)),
+    };
+    found.beside_loop(setting, &model, 1, shape.bench)?;
+    for room in [Room::Part, Room::All] {
+        found.fit(setting, &shape, &model, room)?;
+    }
+    // What the CPU takes part in takes its time.
+    found.beside_loop(setting, &model, 2, shape.fit)?;
+    drop(model);
+    let of_experts = match setting.size {
+        Size::Small => models::small(),
+        Size::Real => models::of_real_size(),
+    };
+    let of_experts = of_experts.iter().find(|sketch| sketch.arch == "qwen3moe");
+    if let Some(sketch) = of_experts {
+        if setting.is_late() {
+            found.skipped.push(format!("{}: no time left", sketch.name));
+        } else {
+            match Written::new(sketch, &setting.scratch) {
+                Ok(model) => found.fit(setting, &shape, &model, Room::Part)?,
+                Err(error) => found.skipped.push(format!("{}: {error:#}", sketch.name)),
+            }
+        }
+    }
+    Ok(found.verdict(&shape))
+}
+
+/// Both are given as many, whatever either would choose.
+fn threads(setting: &Setting) -> u32 {
+    setting.threads.unwrap_or_else(|| {
+        let processors = std::thread::available_parallelism().map_or(1, |n| n.get() as u32);
+        let cores = Machine::detect().host.physical_cores;
+        cores.map_or(processors, |cores| cores.min(processors))
+    })
+}
+
+#[derive(Default)]
+struct Peers {
+    loops: Vec<Loop>,
+    fits: Vec<Fit>,
+    skipped: Vec<String>,
+}
+
+impl Peers {
+    /// The session beside llama.cpp's loop, with all layers on the card by 1, or half of them by 2. The first is never too late.
+    fn beside_loop(
+        &mut self,
+        setting: &Setting,
+        model: &Written,
+        by: u32,
+        work: Work,
+    ) -> Result<()> {
+        if !self.loops.is_empty() && setting.is_late() {
+            let name = &model.name;
+            self.skipped
+                .push(format!("{name}, layers by {by}: no time left"));
+            return Ok(());
+        }
+        self.loops.push(Loop::of(setting, model, by, work)?);
+        Ok(())
+    }
+
+    /// A model beside llama.cpp's fit. The first is never too late.
+    fn fit(&mut self, setting: &Setting, shape: &Shape, model: &Written, room: Room) -> Result<()> {
+        let name = &model.name;
+        if !self.fits.is_empty() && setting.is_late() {
+            self.skipped.push(format!("{name}, fit: no time left"));
+            return Ok(());
+        }
+        // Six tenths of the weights, and what is to be left free.
+        let part = model.bytes / 10 * 6;
+        let total = match room {
+            Room::All => model.bytes * 2 + mib(32),
+            Room::Part => part + SIM_HEADROOM + mib(1),
+        };
+        let rig = setting.rig(&format!("fit-{}", self.fits.len()), total);
+        let mut ballast = None;
+        if room == Room::Part && !setting.simulated {
+            match Ballast::hold(&rig, part + MARGIN + gib(1), &setting.cache()) {
+                Ok(held) => ballast = Some(held),
+                Err(error) => {
+                    self.skipped.push(format!("{name}, fit: {error:#}"));
+                    return Ok(());
+                }
+            }
+        }
+        self.fits.push(Fit::of(setting, shape, model, &rig)?);
+        drop(ballast);
+        Ok(())
+    }
+
+    fn verdict(&self, shape: &Shape) -> Verdict {
+        let ours = self
+            .loops
+            .iter()
+            .map(|row| (&row.model, &row.end))
+            .chain(self.fits.iter().map(|row| (&row.model, &row.ours.end)));
+        let wrong: Vec<String> = ours
+            .filter_map(|(model, end)| match end {
+                End::Completed => None,
+                End::Refused(why) | End::OutOfMemory(why) | End::Failed(why) => {
+                    Some(format!("{model}: {why}"))
+                }
+            })
+            .collect();
+        let loops = self.loops.iter().filter_map(|row| {
+            let (prompt, generation) = row.ours_by_theirs?;
+            Some(format!(
+                "{prompt:.3} and {generation:.3} on {} of {} layers ({} pairs)",
+                row.n_gpu_layers, row.layers, row.work.rounds
+            ))
+        });
+        let loops: Vec<String> = loops.collect();
+        let fits: Vec<String> = self.fits.iter().map(Fit::words).collect();
+        let first = wrong
+            .first()
+            .map_or(String::new(), |first| format!("; {first}"));
+        Verdict {
+            passed: wrong.is_empty() && !self.loops.is_empty() && !self.fits.is_empty(),
+            line: format!(
+                "speed of prompt and generation by that of llama-bench's loop: {}; beside llama.cpp's fit: {}{first}",
+                loops.join(", "),
+                fits.join(", "),
+            ),
+            json: serde_json::json!({
+                "fit": shape.fit,
+                "n_ctx": shape.n_ctx,
+                "loops": self.loops,
+                "fits": self.fits,
+                "wrong": wrong,
+                "skipped": self.skipped,
+                "notes": [LOOP, FIT],
+            }),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::fit::{Fit, Found};
+    use super::{Loop, Peers, Size, shape};
+    use crate::child::End;
+
+    fn peers(ours: End, theirs: End) -> Peers {
+        let of = |end| Found {
+            end,
+            ..Found::nothing()
+        };
+        Peers {
+            loops: vec![Loop {
+                model: "a model".to_owned(),
+                model_bytes: 1,
+                n_gpu_layers: 9,
+                layers: 9,
+                threads: 1,
+                work: shape(Size::Small).bench,
+                end: End::Completed,
+                ours: Vec::new(),
+                theirs: Vec::new(),
+                ours_by_theirs: Some((1.0, 0.875)),
+            }],
+            fits: vec![Fit {
+                model: "a model".to_owned(),
+                model_bytes: 1,
+                n_ctx: 512,
+                margin: 1,
+                ours: of(ours),
+                theirs: of(theirs),
+            }],
+            skipped: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn what_a_peer_cannot_do_is_told_and_fails_nobody() {
+        let died = || End::Failed("signal: 6".to_owned());
+        let judged = peers(End::Completed, died()).verdict(&shape(Size::Small));
+        assert!(
+            judged.passed && judged.line.contains("0.875") && judged.line.contains("signal: 6")
+        );
+        let judged = peers(died(), End::Completed).verdict(&shape(Size::Small));
+        assert!(!judged.passed && judged.line.contains("signal: 6"));
+    }
+
+    #[test]
+    fn where_nothing_was_compared_nothing_has_passed() {
+        assert!(!Peers::default().verdict(&shape(Size::Small)).passed);
+    }
 }

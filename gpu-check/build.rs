@@ -1,0 +1,35 @@
+//! Compiles llama.cpp's own fit out of the source that `llama-sys` builds: its libraries leave `common` out.
+
+#[path = "../llama-sys/build/source.rs"]
+mod source;
+
+fn main() {
+    for path in ["build.rs", "native"] {
+        println!("cargo:rerun-if-changed={path}");
+    }
+    println!("cargo:rerun-if-env-changed=DOCS_RS");
+    if std::env::var_os("DOCS_RS").is_some() {
+        // No network, and nothing is linked.
+        return;
+    }
+    let source = source::find();
+    let common = source.join("common");
+    println!("cargo:rerun-if-changed={}", common.display());
+    cc::Build::new()
+        .cpp(true)
+        .std("c++17")
+        .opt_level(2)
+        .debug(false)
+        // As llama.cpp's own programs are built.
+        .define("NDEBUG", None)
+        .warnings(false)
+        .include(source.join("include"))
+        .include(source.join("ggml/include"))
+        .include(&common)
+        // nlohmann/json.hpp, of which the fit's table of memory is made.
+        .include(source.join("vendor"))
+        .file(common.join("fit.cpp"))
+        .file(common.join("json.cpp"))
+        .file("native/fit.cpp")
+        .compile("gpu_check_fit");
+}

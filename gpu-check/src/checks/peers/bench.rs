@@ -1,0 +1,106 @@
+//! The session beside the loop of llama.cpp's llama-bench, on one split, in one process, in turns.
+
+use anyhow::Result;
+use autoplace::machine::mib;
+use autoplace::plan::{Context, GpuLayers};
+use serde::{Deserialize, Serialize};
+
+use super::threads;
+use crate::child::{self, End};
+use crate::job::{Stage, Step};
+use crate::measured::medians;
+use crate::models::{self, Written};
+use crate::peer::Work;
+use crate::setting::Setting;
+
+/// What the numbers are of.
+pub(super) const LOOP: &str = "llama.cpp's packaged source has no llama-bench: its protocol (test_prompt, test_gen, a warm-up, an empty memory for \
+each) is carried out by the same library calls, in the same process, in turns with the session, on the same split, threads, batches and \
+types. It chooses no tokens; the session looks for the likeliest. \
+It has no thread pool of its own, as llama-bench has.";
+
+/// The session beside llama.cpp's loop, on one split. Speeds in tokens per second.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(super) struct Loop {
+    pub(super) model: String,
+    pub(super) model_bytes: u64,
+    pub(super) n_gpu_layers: u32,
+    pub(super) layers: u32,
+    pub(super) threads: u32,
+    pub(super) work: Work,
+    pub(super) end: End,
+    /// A pair of speeds for each round: prompt, generation.
+    pub(super) ours: Vec<(f64, f64)>,
+    pub(super) theirs: Vec<(f64, f64)>,
+    /// The median over the rounds of ours by theirs: prompt, generation.
+    pub(super) ours_by_theirs: Option<(f64, f64)>,
+}
+
+impl Loop {
+    /// With all layers on the card by 1, or half of them by 2.
+    pub(super) fn of(setting: &Setting, model: &Written, by: u32, work: Work) -> Result<Self> {
+        let threads = threads(setting);
+        // The weights are there twice.
+        let rig = setting.rig(&format!("loop-{by}"), model.bytes * 3 + mib(64));
+        let layers = models::layers(&model.path)?;
+        let Work {
+            prompt,
+            generated,
+            rounds,
+        } = work;
+        let step = Step::Beside {
+            prompt,
+            generated,
+            rounds,
+        };
+        let request = setting
+            .request()
+            .context(Context::Tokens(u32::try_from(prompt + generated)?))
+            .gpu_layers(GpuLayers::Exactly(layers / by));
+        let mut job = setting.job(&rig, &model.path, request, vec![step]);
+        job.threads = Some(threads);
+        let outcome = child::drive(&job, &setting.cache())?;
+        let mut row = Self {
+            model: model.name.clone(),
+            model_bytes: model.bytes,
+            n_gpu_layers: layers / by,
+            layers,
+            threads,
+            work,
+            end: outcome.end,
+            ours: Vec::new(),
+            theirs: Vec::new(),
+            ours_by_theirs: None,
+        };
+        for stage in outcome.stages {
+            if let Stage::Done { speeds, plain, .. } = stage {
+                (row.ours, row.theirs) = (speeds, plain);
+            }
+        }
+        row.ours_by_theirs = medians(&by_pairs(&row.ours, &row.theirs));
+        Ok(row)
+    }
+}
+
+/// Ours by theirs, round by round.
+fn by_pairs(ours: &[(f64, f64)], theirs: &[(f64, f64)]) -> Vec<(f64, f64)> {
+    let pairs = ours.iter().zip(theirs);
+    pairs
+        .map(|(ours, theirs)| (ours.0 / theirs.0, ours.1 / theirs.1))
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::by_pairs;
+    use crate::measured::medians;
+
+    #[test]
+    fn rounds_are_compared_in_pairs_so_that_a_slow_moment_hits_both() {
+        let ours = [(100.0, 10.0), (50.0, 5.0), (100.0, 9.0)];
+        let theirs = [(100.0, 10.0), (50.0, 5.0), (80.0, 10.0)];
+        let pairs = by_pairs(&ours, &theirs);
+        assert_eq!(pairs, [(1.0, 1.0), (1.0, 1.0), (1.25, 0.9)]);
+        assert_eq!(medians(&pairs), Some((1.0, 1.0)));
+    }
+}

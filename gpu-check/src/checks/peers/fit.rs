@@ -1,0 +1,220 @@
+//! Our plan beside llama.cpp's own fit, for the same model on the same card.
+
+use anyhow::Result;
+use autoplace::machine::{Bytes, mib};
+use autoplace::memory::Split;
+use serde::{Deserialize, Serialize};
+
+use super::{Shape, threads};
+use crate::child::{self, End};
+use crate::measured::{median, medians};
+use crate::models::Written;
+use crate::peer::{Question, Side, Stage};
+use crate::rig::{Free, Rig};
+use crate::setting::{SIM_HEADROOM, Setting};
+
+/// What llama.cpp's fit leaves free of each device, unless told otherwise (common/common.h, `fit_params_target`).
+pub(super) const MARGIN: u64 = mib(1024);
+
+/// Processes of each side that only ask for a split.
+const ASKED: usize = 3;
+/// Times that each of them asks again.
+const AGAIN: usize = 3;
+
+/// What the numbers are of.
+pub(super) const FIT: &str = "llama.cpp's fit is common/fit.cpp of the same source, asked for the same context and one row of logits, with its own \
+default margin on a real card and our headroom on a simulated one. Both splits are loaded and computed with by llama.cpp's own calls. Times \
+to a split begin when the devices are open.";
+
+/// Our plan beside llama.cpp's fit, on one card.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(super) struct Fit {
+    pub(super) model: String,
+    pub(super) model_bytes: u64,
+    pub(super) n_ctx: u32,
+    /// Bytes that llama.cpp's fit was told to leave free of each card.
+    pub(super) margin: u64,
+    pub(super) ours: Found,
+    pub(super) theirs: Found,
+}
+
+/// What a side came to. Times in milliseconds, from the question to the split, the devices being open; sizes in bytes.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(super) struct Found {
+    pub(super) end: End,
+    pub(super) split: Option<Split>,
+    /// What it meant to leave free, over all cards.
+    pub(super) headroom: u64,
+    /// The first question of a process.
+    pub(super) fresh_ms: Vec<f64>,
+    /// Those after it.
+    pub(super) warm_ms: Vec<f64>,
+    /// Free of each card before the load, after it, and when the context was full.
+    pub(super) opened: Vec<Free>,
+    pub(super) loaded: Vec<Free>,
+    pub(super) full: Vec<Free>,
+    /// Tokens in the context at the end.
+    pub(super) depth: usize,
+    /// A pair of speeds for each round: prompt, generation.
+    pub(super) speeds: Vec<(f64, f64)>,
+    pub(super) medians: Option<(f64, f64)>,
+}
+
+impl Fit {
+    /// Both sides, in turns: first the questions alone, then with what they lead to.
+    pub(super) fn of(setting: &Setting, shape: &Shape, model: &Written, rig: &Rig) -> Result<Self> {
+        let margin = if setting.simulated {
+            SIM_HEADROOM
+        } else {
+            MARGIN
+        };
+        let (mut ours, mut theirs) = (Found::nothing(), Found::nothing());
+        for round in 0..=ASKED {
+            let mut sides = [(Side::Ours, &mut ours), (Side::Theirs, &mut theirs)];
+            if round % 2 == 1 {
+                sides.reverse();
+            }
+            for (side, found) in sides {
+                let loads = round == ASKED;
+                let question = Question {
+                    side,
+                    rig: rig.clone(),
+                    model: model.path.clone(),
+                    request: setting.request().n_ubatch(shape.n_ubatch),
+                    n_ctx: shape.n_ctx,
+                    margin,
+                    threads: threads(setting),
+                    again: if loads { 0 } else { AGAIN },
+                    work: loads.then_some(shape.fit),
+                };
+                let (stages, end) = child::peer(&question, &setting.cache())?;
+                found.hear(stages, end);
+            }
+        }
+        Ok(Self {
+            model: model.name.clone(),
+            model_bytes: model.bytes,
+            n_ctx: shape.n_ctx,
+            margin,
+            ours,
+            theirs,
+        })
+    }
+
+    /// In words: ours, then theirs.
+    pub(super) fn words(&self) -> String {
+        let (ours, theirs) = (&self.ours, &self.theirs);
+        let fresh = |found: &Found| median(found.fresh_ms.iter().copied());
+        let told = |value: Option<String>| value.unwrap_or_else(|| "none".to_owned());
+        let speed = |found: &Found| told(found.medians.map(|(_, tg)| format!("{tg:.1}")));
+        let time = |found: &Found| told(fresh(found).map(|ms| format!("{ms:.0}")));
+        let spare = |found: &Found| told(found.unused().map(|bytes| Bytes(bytes).to_string()));
+        let layers = |found: &Found| told(found.split.as_ref().map(|s| s.n_gpu_layers.to_string()));
+        format!(
+            "{}: {} and {} layers, {} and {} tok/s, {} and {} unused, {} and {} ms",
+            self.model,
+            layers(ours),
+            layers(theirs),
+            speed(ours),
+            speed(theirs),
+            spare(ours),
+            spare(theirs),
+            time(ours),
+            time(theirs),
+        ) + &theirs.trouble()
+    }
+}
+
+impl Found {
+    /// Of whom nobody has heard yet.
+    pub(super) const fn nothing() -> Self {
+        Self {
+            end: End::Completed,
+            split: None,
+            headroom: 0,
+            fresh_ms: Vec::new(),
+            warm_ms: Vec::new(),
+            opened: Vec::new(),
+            loaded: Vec::new(),
+            full: Vec::new(),
+            depth: 0,
+            speeds: Vec::new(),
+            medians: None,
+        }
+    }
+
+    /// How it ended, unless that was well.
+    fn trouble(&self) -> String {
+        match &self.end {
+            End::Completed => String::new(),
+            End::Refused(why) | End::OutOfMemory(why) | End::Failed(why) => {
+                format!(" (llama.cpp's: {why})")
+            }
+        }
+    }
+
+    /// Bytes that nobody used when the context was full, over all cards; `None` where one does not tell.
+    fn unused(&self) -> Option<u64> {
+        if self.full.is_empty() {
+            return None;
+        }
+        self.full.iter().map(|free| free.ggml).sum()
+    }
+
+    /// Adds what a process has said.
+    fn hear(&mut self, stages: Vec<Stage>, end: End) {
+        // One failure is not made good by another's success.
+        if self.end == End::Completed {
+            self.end = end;
+        }
+        for stage in stages {
+            match stage {
+                Stage::Opened { free } => self.opened = free,
+                Stage::Asked {
+                    milliseconds,
+                    split,
+                    headroom,
+                    ..
+                } => {
+                    let mut times = milliseconds.into_iter();
+                    self.fresh_ms.extend(times.next());
+                    self.warm_ms.extend(times);
+                    (self.split, self.headroom) = (Some(split), headroom);
+                }
+                Stage::Loaded { free } => self.loaded = free,
+                Stage::Measured { speeds } => {
+                    self.speeds.extend(speeds);
+                    self.medians = medians(&self.speeds);
+                }
+                Stage::Full { free, depth } => (self.full, self.depth) = (free, depth),
+                Stage::Failed { .. } => {}
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use autoplace::memory::{ContextParams, Split};
+
+    use super::{Found, Stage};
+    use crate::child::End;
+
+    #[test]
+    fn the_first_time_of_each_process_is_apart_and_a_failure_is_kept() {
+        let asked = |milliseconds: &[f64]| Stage::Asked {
+            milliseconds: milliseconds.to_vec(),
+            split: Split::layers(9),
+            headroom: 1,
+            context: ContextParams::default(),
+        };
+        let mut found = Found::nothing();
+        found.hear(vec![asked(&[9.0, 2.0, 1.0])], End::Completed);
+        found.hear(vec![], End::Failed("signal: 6".to_owned()));
+        found.hear(vec![asked(&[8.0, 3.0])], End::Completed);
+        assert_eq!(found.fresh_ms, [9.0, 8.0]);
+        assert_eq!(found.warm_ms, [2.0, 1.0, 3.0]);
+        assert!(found.end != End::Completed && found.trouble().contains("signal: 6"));
+        assert_eq!(found.unused(), None);
+    }
+}

@@ -1,0 +1,146 @@
+//! llama.cpp's own fit: a file, devices and a margin in, the split that it chooses out.
+
+use std::ffi::{CStr, CString, c_char, c_int};
+use std::path::Path;
+
+use anyhow::{Context as _, Result, bail, ensure};
+use autoplace::llama_sys::raw;
+use autoplace::memory::estimate::Place;
+use autoplace::memory::{ContextParams, Split, TensorOverride};
+
+use crate::models;
+use crate::plain::{NO_OVERRIDE, handles, native_context};
+
+unsafe extern "C" {
+    /// native/fit.cpp
+    fn gpu_check_fit(
+        path: *const c_char,
+        model: *mut raw::llama_model_params,
+        context: *mut raw::llama_context_params,
+        tensor_split: *mut f32,
+        overrides: *mut raw::llama_model_tensor_buft_override,
+        margins: *mut usize,
+        n_ctx_min: u32,
+    ) -> c_int;
+}
+
+/// What it is asked. It sees these devices and no others.
+#[derive(Debug)]
+pub(crate) struct Asked<'a> {
+    pub(crate) path: &'a Path,
+    pub(crate) devices: &'a [String],
+    pub(crate) params: &'a ContextParams,
+    /// Bytes that it is to leave free of each device.
+    pub(crate) margin: u64,
+    pub(crate) threads: u32,
+}
+
+/// What it answers, before that is read.
+#[derive(Debug)]
+pub(crate) struct Answer {
+    devices: Vec<raw::ggml_backend_dev_t>,
+    n_gpu_layers: i32,
+    tensor_split: Vec<f32>,
+    overrides: Vec<raw::llama_model_tensor_buft_override>,
+}
+
+impl Asked<'_> {
+    /// Asks it.
+    pub(crate) fn fit(&self) -> Result<Answer> {
+        let path = CString::new(self.path.to_str().context("a path of UTF-8")?)?;
+        let mut devices = handles(self.devices)?;
+        // SAFETY: functions without arguments.
+        let (mut model, most_devices, most_overrides) = unsafe {
+            (
+                raw::llama_model_default_params(),
+                raw::llama_max_devices(),
+                raw::llama_max_tensor_buft_overrides(),
+            )
+        };
+        model.devices = devices.as_mut_ptr();
+        let mut context = native_context(self.params, self.threads);
+        let mut tensor_split = vec![0.0; most_devices];
+        let mut overrides = vec![NO_OVERRIDE; most_overrides + 1];
+        let mut margins = vec![usize::try_from(self.margin)?; most_devices];
+        // SAFETY: the path is NUL-terminated; every buffer has the length that common/fit.h asks for and outlives the call; no other
+        // thread uses llama.cpp.
+        let status = unsafe {
+            gpu_check_fit(
+                path.as_ptr(),
+                &raw mut model,
+                &raw mut context,
+                tensor_split.as_mut_ptr(),
+                overrides.as_mut_ptr(),
+                margins.as_mut_ptr(),
+                self.params.n_ctx,
+            )
+        };
+        match status {
+            0 => {}
+            1 => bail!(
+                "llama.cpp's fit finds no split that leaves {} bytes free",
+                self.margin
+            ),
+            _ => bail!("llama.cpp's fit fails ({status})"),
+        }
+        ensure!(
+            context.n_ctx == self.params.n_ctx,
+            "llama.cpp's fit makes {} tokens of {}",
+            context.n_ctx,
+            self.params.n_ctx
+        );
+        if model.tensor_split.is_null() {
+            tensor_split.clear();
+        } else {
+            tensor_split.truncate(self.devices.len());
+        }
+        Ok(Answer {
+            devices,
+            n_gpu_layers: model.n_gpu_layers,
+            tensor_split,
+            overrides,
+        })
+    }
+
+    /// Reads an answer.
+    pub(crate) fn read(&self, answer: Answer) -> Result<Split> {
+        // Negative: all of them.
+        let layers = match u32::try_from(answer.n_gpu_layers) {
+            Ok(layers) => layers,
+            Err(_) => models::layers(self.path)?,
+        };
+        let written = answer.overrides.iter();
+        let overrides = written
+            .take_while(|one| !one.pattern.is_null())
+            .map(|one| {
+                // SAFETY: not null, and of common_fit_params, whose patterns are static strings.
+                let pattern = unsafe { CStr::from_ptr(one.pattern) };
+                Ok(TensorOverride::new(
+                    pattern.to_str()?,
+                    place_of(one.buft, &answer.devices)?,
+                ))
+            })
+            .collect::<Result<Vec<_>>>()?;
+        Ok(Split::layers(layers)
+            .tensor_split(answer.tensor_split)
+            .overrides(overrides))
+    }
+}
+
+/// Whose memory it is.
+fn place_of(
+    buft: raw::ggml_backend_buffer_type_t,
+    devices: &[raw::ggml_backend_dev_t],
+) -> Result<Place> {
+    // SAFETY: a function without arguments.
+    if buft == unsafe { raw::ggml_backend_cpu_buffer_type() } {
+        return Ok(Place::Host);
+    }
+    let found = devices.iter().position(|&device| {
+        // SAFETY: a device that is found lives until the process ends, and has a buffer type.
+        !device.is_null() && buft == unsafe { raw::ggml_backend_dev_buffer_type(device) }
+    });
+    Ok(Place::Gpu(found.context(
+        "llama.cpp's fit puts weights into memory of no device that it was given",
+    )?))
+}

@@ -1,0 +1,97 @@
+//! Speeds: the model that they are measured with, and what is made of several rounds.
+
+use anyhow::{Result, bail};
+use autoplace::machine::{Machine, gib};
+
+use crate::models::{self, Written};
+use crate::setting::{Setting, Size, Verdict};
+
+/// Real sizes, the preferred one first.
+const PREFERRED: [&str; 3] = ["8B Q4_K", "1B Q4_K", "0.1 GB Q8_0"];
+
+/// Beside the weights on a card: a context and its buffers, roundly.
+const BESIDE: u64 = gib(3);
+
+/// Writes the first of the preferred models that goes so many times onto the emptiest card, and for which there is room on the disk.
+pub(crate) fn model(setting: &Setting, copies: u64) -> Result<Written> {
+    let (sketches, names) = match setting.size {
+        Size::Small => (models::small(), vec!["small Q4_K"]),
+        Size::Real => (models::of_real_size(), PREFERRED.to_vec()),
+    };
+    // NVIDIA's driver is asked; where it says nothing, the load says whether there is room.
+    let free = || {
+        let gpus = Machine::detect().gpus.into_iter();
+        gpus.filter_map(|gpu| Some(gpu.nvml?.free)).max()
+    };
+    let room = match setting.size {
+        Size::Small => None,
+        Size::Real => free(),
+    };
+    let mut sketches: Vec<_> = sketches.into_iter().map(Some).collect();
+    let mut why = Vec::new();
+    for name in names {
+        let found = sketches
+            .iter_mut()
+            .find_map(|slot| slot.take_if(|sketch| sketch.name == name));
+        let Some(sketch) = found else { continue };
+        match Written::new(&sketch, &setting.scratch) {
+            Ok(model) => {
+                let needed = model.bytes * copies + BESIDE;
+                if room.is_none_or(|room| needed <= room) {
+                    return Ok(model);
+                }
+                why.push(format!(
+                    "{name}: {needed} bytes needed on a card, {} free",
+                    room.unwrap_or_default()
+                ));
+            }
+            Err(error) => why.push(format!("{name}: {error:#}")),
+        }
+    }
+    bail!("no model to measure speeds with: {}", why.join("; "))
+}
+
+/// Where there is no such model.
+pub(crate) fn nothing(error: &anyhow::Error) -> Verdict {
+    Verdict {
+        passed: false,
+        line: format!("{error:#}"),
+        json: serde_json::json!({ "wrong": [format!("{error:#}")] }),
+    }
+}
+
+/// The middle of these, or of the two in the middle the upper one; `None` of nothing.
+pub(crate) fn median(values: impl IntoIterator<Item = f64>) -> Option<f64> {
+    let mut sorted: Vec<f64> = values.into_iter().collect();
+    sorted.sort_by(f64::total_cmp);
+    sorted.get(sorted.len() / 2).copied()
+}
+
+/// The medians of pairs.
+pub(crate) fn medians(pairs: &[(f64, f64)]) -> Option<(f64, f64)> {
+    Some((
+        median(pairs.iter().map(|pair| pair.0))?,
+        median(pairs.iter().map(|pair| pair.1))?,
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{median, medians};
+
+    #[test]
+    fn the_median_is_the_middle_whatever_the_order() {
+        assert_eq!(median([3.0, 1.0, 200.0]), Some(3.0));
+        assert_eq!(median([4.0, 1.0, 2.0, 3.0]), Some(3.0));
+        assert_eq!(median([]), None);
+    }
+
+    #[test]
+    fn each_of_a_pair_has_a_median_of_its_own() {
+        assert_eq!(
+            medians(&[(1.0, 30.0), (2.0, 10.0), (3.0, 20.0)]),
+            Some((2.0, 20.0))
+        );
+        assert_eq!(medians(&[]), None);
+    }
+}

@@ -1,0 +1,370 @@
+//! `cuda-check`: whether the CUDA backend of the GPU check's archive compiles, on a machine without a card and without a toolkit.
+//!
+//! In: the pinned llama.cpp, and the toolkit that NVIDIA publishes as Python packages. Out: objects of the kernels that carry a model's
+//! time, made by the archive's own build (`gpu-check/bundle/cuda`); with `--all` the whole library, what it links to, and the CPU time
+//! that it took. Nothing of it is run: that needs the card.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Instant, SystemTime};
+use std::{env, fs, thread};
+
+use anyhow::{Context, Result, bail, ensure};
+
+use crate::workspace::{Workspace, output, run, succeeds};
+use crate::{python, setup, source, tree};
+
+const REQUIREMENTS: &str = "gpu-check/cuda/requirements.txt";
+const BUILD: &str = "gpu-check/bundle/cuda";
+
+/// Hopper: the newest code path but Blackwell's that plain `XX-real` names, tensor cores and asynchronous copies included.
+const ARCHITECTURE: &str = "90-real";
+
+/// Beside llama-sys's build, so that one word serves both.
+const ARCHITECTURES: &str = "CMAKE_CUDA_ARCHITECTURES";
+
+/// ggml-cuda's folder below llama.cpp and below the build.
+const BACKEND: &str = "ggml/src/ggml-cuda";
+
+/// One of each kind that a token passes through, and of the template instances the one that most models use.
+const REPRESENTATIVE: &[&str] = &[
+    // Devices, pools of virtual memory (the driver's interface), graphs, cuBLAS.
+    "ggml-cuda.cu",
+    // Quantised matrices: by vectors and by tiles.
+    "mmvq.cu",
+    "mmq.cu",
+    "template-instances/mmq-instance-q4_k.cu",
+    // Flash attention: the choice among the kernels, one by tensor cores, one by vectors.
+    "fattn.cu",
+    "template-instances/fattn-mma-f16-instance-ncols1_16-ncols2_4.cu",
+    "template-instances/fattn-vec-instance-f16-f16.cu",
+    "norm.cu",
+    "rope.cu",
+];
+
+/// Compiles the representative sources, or everything.
+pub(crate) fn cuda_check(workspace: &Workspace, all: bool) -> Result<()> {
+    if !cfg!(all(target_os = "linux", target_arch = "x86_64")) {
+        bail!(
+            "cuda-check needs Linux on x86-64, whose packages of the CUDA toolkit it pins; this is {} on {}",
+            env::consts::OS,
+            env::consts::ARCH
+        );
+    }
+    setup::native()?;
+    let llama_cpp = source::find(workspace)?;
+    let python = python::environment(workspace, REQUIREMENTS)?;
+    let toolkit = toolkit(&python)?;
+    let architectures = env::var(ARCHITECTURES).unwrap_or_else(|_| ARCHITECTURE.into());
+    let build = workspace
+        .target
+        .join("cuda-check")
+        .join(architectures.replace(';', "+"));
+
+    let cmake = env::var_os("CMAKE").unwrap_or_else(|| "cmake".into());
+    let define = |name: &str, value: &Path| format!("-D{name}={}", value.display());
+    run(Command::new(&cmake)
+        .args(["-G", "Ninja", "-S"])
+        .arg(workspace.root.join(BUILD))
+        .arg("-B")
+        .arg(&build)
+        .args([
+            "-DCMAKE_BUILD_TYPE=Release".to_owned(),
+            format!("-D{ARCHITECTURES}={architectures}"),
+            define("CMAKE_MAKE_PROGRAM", &python.with_file_name("ninja")),
+            define("CUDAToolkit_ROOT", &toolkit),
+            define("LLAMA_CPP", &llama_cpp),
+        ])
+        // A toolkit of this machine's own is not what is pinned.
+        .env_remove("CUDACXX"))?;
+
+    let objects = build.join(BACKEND).join("CMakeFiles/ggml-cuda.dir");
+    let mut make = Command::new(&cmake);
+    make.arg("--build").arg(&build).arg("--target");
+    if all {
+        make.arg("ggml-cuda");
+    } else {
+        make.args(
+            REPRESENTATIVE
+                .iter()
+                .map(|source| format!("{BACKEND}/CMakeFiles/ggml-cuda.dir/{source}.o")),
+        );
+    }
+    if env::var_os("CMAKE_BUILD_PARALLEL_LEVEL").is_none() {
+        let cores = thread::available_parallelism()?;
+        make.env("CMAKE_BUILD_PARALLEL_LEVEL", cores.to_string());
+    }
+    let (begin, since, before) = (Instant::now(), SystemTime::now(), cpu_of_children()?);
+    run(&mut make)?;
+    let (seconds, cpu) = (begin.elapsed().as_secs_f64(), cpu_of_children()? - before);
+    if all {
+        check_library(&build.join("bin"))?;
+    }
+    let made = compiled(&objects, since)?;
+    println!(
+        "\nCompiled now for {architectures}: {} of {} objects, in {seconds:.0} s and {cpu:.0} s of CPU time.",
+        made.new, made.all
+    );
+    if all && made.new == made.all {
+        println!("16 cores need {:.0} s at least.", cpu / 16.0);
+    }
+    Ok(())
+}
+
+/// The folder of the toolkit in Python's environment, completed to what cmake and nvcc look for.
+fn toolkit(python: &Path) -> Result<PathBuf> {
+    let libraries = output(Command::new(python).args([
+        "-c",
+        "import sysconfig; print(sysconfig.get_path('purelib'))",
+    ]))?;
+    // The packages of CUDA 13 share this one folder, laid out as a toolkit is.
+    let toolkit = Path::new(libraries.trim()).join("nvidia/cu13");
+    complete(&toolkit)?;
+    stand_in(&toolkit)?;
+    Ok(toolkit)
+}
+
+/// What an installed toolkit has and the packages lack: programs that may be run (not every installer of packages keeps that), the
+/// folder `lib64`, and libraries by the names that linkers search.
+fn complete(toolkit: &Path) -> Result<()> {
+    run(Command::new("chmod")
+        .args(["-R", "a+x", "bin", "nvvm/bin"])
+        .current_dir(toolkit))?;
+    link("lib", &toolkit.join("lib64"))?;
+    for library in ["cudart", "cublas"] {
+        let name = format!("lib{library}.so");
+        let folder = toolkit.join("lib");
+        let versioned = tree::files(&folder)?
+            .into_iter()
+            .filter_map(|path| path.to_str().map(str::to_owned))
+            .find(|file| file.starts_with(&format!("{name}.")))
+            .with_context(|| format!("{REQUIREMENTS} brings no {name}.*"))?;
+        link(&versioned, &folder.join(name))?;
+    }
+    fs::create_dir_all(toolkit.join("lib/stubs"))?;
+    Ok(())
+}
+
+/// Makes the path a link to a name beside it.
+fn link(name: &str, path: &Path) -> Result<()> {
+    if fs::read_link(path).is_ok_and(|old| old == Path::new(name)) {
+        return Ok(());
+    }
+    run(Command::new("ln").arg("-sn").arg(name).arg(path))
+}
+
+/// A libcuda to link with, as an installed toolkit's stub: the driver brings the real one, and no package a stub. It has every function
+/// of the header and not merely the name, because most linkers record a library only where it has a symbol that is asked for.
+fn stand_in(toolkit: &Path) -> Result<()> {
+    let header = toolkit.join("include/cuda.h");
+    let header =
+        fs::read_to_string(&header).with_context(|| format!("cannot read {}", header.display()))?;
+    let stubs = toolkit.join("lib/stubs");
+    let (code, library) = (stubs.join("libcuda.c"), stubs.join("libcuda.so"));
+    tree::write(&code, stub(&header).as_bytes())?;
+    let chosen = env::var("CXX").ok().filter(|name| !name.is_empty());
+    let known = ["c++", "g++", "clang++"];
+    let compiler = chosen.as_deref().or_else(|| {
+        known
+            .into_iter()
+            .find(|name| succeeds(name, &["--version"]))
+    });
+    let compiler = compiler.context("there is no C++ compiler")?;
+    run(Command::new(compiler)
+        .args(["-shared", "-fPIC", "-Wl,-soname,libcuda.so.1", "-x", "c"])
+        .arg(code)
+        .arg("-o")
+        .arg(library))
+}
+
+/// C code of functions that have the names of the driver's, and answer what NVIDIA's own stubs do: `CUDA_ERROR_STUB_LIBRARY` of cuda.h.
+fn stub(header: &str) -> String {
+    // Types begin with `CU`, functions of the runtime with `cuda`: only the driver's functions, and their versions, are written so.
+    let is_function = |word: &&str| {
+        word.strip_prefix("cu")
+            .is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_uppercase()))
+    };
+    let names: BTreeSet<&str> = header
+        .split(|c: char| c != '_' && !c.is_ascii_alphanumeric())
+        .filter(is_function)
+        .collect();
+    names
+        .into_iter()
+        .map(|name| format!("int {name}(void) {{ return 34; }}\n"))
+        .collect()
+}
+
+/// The library is put beside programs of another build: it must ask for the driver, the toolkit and ggml-base by the names that they have
+/// there, and look beside itself first.
+fn check_library(folder: &Path) -> Result<()> {
+    let library = folder.join("libggml-cuda.so");
+    let dynamic = output(Command::new("readelf").arg("-dW").arg(&library))?;
+    for needed in [
+        "libggml-base.so.",
+        "libcuda.so.1",
+        "libcudart.so.",
+        "libcublas.so.",
+    ] {
+        ensure!(
+            dynamic.contains(&format!("Shared library: [{needed}")),
+            "{} does not link to {needed}:\n{dynamic}",
+            library.display()
+        );
+    }
+    ensure!(
+        dynamic.contains("path: [$ORIGIN:") && !dynamic.contains("/stubs"),
+        "{} is to look beside itself first, and never among stubs:\n{dynamic}",
+        library.display()
+    );
+    let symbols = |kind: &str, file: &Path| {
+        let mut list = Command::new("nm");
+        output(list.args(["-DP", kind]).arg(file))
+    };
+    let base = symbols("--defined-only", &folder.join("libggml-base.so"))?;
+    let lacking = symbols("--undefined-only", &library)?;
+    let foreign = names_of_cpp(&lacking, &base);
+    ensure!(
+        foreign.is_empty(),
+        "{} takes C++ from libggml-base.so, which another compiler with another standard library may have made: {foreign:?}",
+        library.display()
+    );
+    Ok(())
+}
+
+/// Of the symbols that a library lacks, those that another defines and that are not C. Each line begins with a name, perhaps versioned.
+fn names_of_cpp<'a>(lacking: &'a str, defined: &'a str) -> Vec<&'a str> {
+    let names = |list: &'a str| -> BTreeSet<&'a str> {
+        list.lines()
+            .filter_map(|line| line.split([' ', '@']).next())
+            .filter(|name| name.starts_with("_Z"))
+            .collect()
+    };
+    names(lacking)
+        .intersection(&names(defined))
+        .copied()
+        .collect()
+}
+
+/// Objects below a folder, and how many of them were written since.
+struct Compiled {
+    new: usize,
+    all: usize,
+}
+
+fn compiled(folder: &Path, since: SystemTime) -> Result<Compiled> {
+    let mut counted = Compiled { new: 0, all: 0 };
+    for file in tree::files(folder)? {
+        if file.extension().is_some_and(|name| name == "o") {
+            counted.all += 1;
+            counted.new += usize::from(fs::metadata(folder.join(file))?.modified()? >= since);
+        }
+    }
+    Ok(counted)
+}
+
+/// Seconds that this process's ended children and theirs have computed: `cutime` and `cstime` of proc(5).
+fn cpu_of_children() -> Result<f64> {
+    let stat = fs::read_to_string("/proc/self/stat").context("cannot read /proc/self/stat")?;
+    children(&stat).context("/proc/self/stat has no times of children")
+}
+
+fn children(stat: &str) -> Option<f64> {
+    /// Of Linux on x86-64, whatever the kernel's own clock (`USER_HZ`).
+    const TICKS_PER_SECOND: f64 = 100.0;
+    // The program's name, in brackets, may hold anything; the third field comes after it, and these are the 16th and 17th.
+    let (_, fields) = stat.rsplit_once(')')?;
+    let mut times = fields.split_whitespace().skip(13);
+    let mut next = || times.next()?.parse::<u64>().ok();
+    Some((next()? + next()?) as f64 / TICKS_PER_SECOND)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_representative_source_is_in_the_pinned_llama_cpp() {
+        let llama_cpp = source::find(&Workspace::find().unwrap()).unwrap();
+        for name in REPRESENTATIVE {
+            let path = llama_cpp.join(BACKEND).join(name);
+            assert!(path.is_file(), "{} is gone", path.display());
+        }
+    }
+
+    /// The bundle enters ggml directly, past llama.cpp's own CMakeLists.txt.
+    #[test]
+    fn the_bundle_sets_every_default_that_llama_cpp_sets_over_ggmls() {
+        let workspace = Workspace::find().unwrap();
+        let theirs = source::find(&workspace).unwrap().join("CMakeLists.txt");
+        let theirs = fs::read_to_string(theirs).unwrap();
+        let ours = workspace.root.join(BUILD).join("CMakeLists.txt");
+        let ours = fs::read_to_string(ours).unwrap();
+        let defaults: Vec<&str> = theirs
+            .lines()
+            .map(str::trim)
+            .filter(|line| line.starts_with("set(GGML_") && line.contains("_DEFAULT "))
+            .collect();
+        assert!(!defaults.is_empty(), "llama.cpp sets them in another way");
+        for line in defaults {
+            assert!(ours.contains(line), "the bundle lacks `{line}`");
+        }
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn a_toolkit_of_packages_gets_what_an_installed_one_has() {
+        use std::os::unix::fs::PermissionsExt;
+
+        let toolkit = env::temp_dir().join(format!("autoplace-toolkit-{}", std::process::id()));
+        let _ = fs::remove_dir_all(&toolkit);
+        for path in [
+            "bin/nvcc",
+            "nvvm/bin/cicc",
+            "lib/libcudart.so.13",
+            "lib/libcublas.so.13",
+            "lib/libcublasLt.so.13",
+        ] {
+            tree::write(&toolkit.join(path), path.as_bytes()).unwrap();
+        }
+        complete(&toolkit).unwrap();
+        // Once more changes nothing.
+        complete(&toolkit).unwrap();
+        for program in ["bin/nvcc", "nvvm/bin/cicc"] {
+            let mode = fs::metadata(toolkit.join(program)).unwrap().permissions();
+            assert_eq!(mode.mode() & 0o111, 0o111, "{program}");
+        }
+        for (link, content) in [
+            ("lib64/libcudart.so", "lib/libcudart.so.13"),
+            ("lib/libcublas.so", "lib/libcublas.so.13"),
+        ] {
+            assert_eq!(fs::read_to_string(toolkit.join(link)).unwrap(), content);
+        }
+        fs::remove_dir_all(toolkit).unwrap();
+    }
+
+    #[test]
+    fn a_stub_has_the_functions_of_the_drivers_header() {
+        let header = "typedef int CUresult; /* see cudaMalloc */\n#define cuMemFree cuMemFree_v2\n\
+             CUresult CUDAAPI cuMemFree(CUdeviceptr dptr, cuuint64_t flags);";
+        assert_eq!(
+            stub(header),
+            "int cuMemFree(void) { return 34; }\nint cuMemFree_v2(void) { return 34; }\n"
+        );
+    }
+
+    #[test]
+    fn only_c_may_cross_from_ggml_base() {
+        let base = "ggml_backend_free T 10 4\n_ZN4gguf4readEv T 20 4\n";
+        let lacking = "_ZdlPv@GLIBCXX_3.4 U\nggml_backend_free U\n";
+        assert!(names_of_cpp(lacking, base).is_empty());
+        let lacking = "_ZN4gguf4readEv U\nggml_backend_free U\n";
+        assert_eq!(names_of_cpp(lacking, base), ["_ZN4gguf4readEv"]);
+    }
+
+    #[test]
+    fn the_times_of_children_are_read_behind_any_name() {
+        let stat = "7 (a) b (c)) S 1 7 7 0 -1 0 10 20 30 40 111 222 250 50 20 0 1 0 99";
+        assert_eq!(children(stat), Some(3.0));
+    }
+}

@@ -1,0 +1,243 @@
+//! `gpu-bundle`: one archive that checks the library on a machine with an NVIDIA card, without Rust and without a network.
+//!
+//! 1. The programs are built for the oldest glibc and the plainest x86-64 that are promised (`toolchain`), with loadable backends
+//!    between which exceptions can pass (`exceptions`).
+//! 2. They are laid out with llama.cpp's source, the CUDA backend's own cmake build, the demo model and `run.sh`.
+//! 3. Whatever they ask of a system is held against what every such system has (`portable`).
+//! 4. The archive is packed, measured, unpacked elsewhere and run there without a card.
+
+mod exceptions;
+mod portable;
+mod toolchain;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, bail, ensure};
+use serde_json::{Value, json};
+
+use crate::workspace::{Workspace, output, run};
+use crate::{setup, source, tree};
+use toolchain::Toolchain;
+
+/// The limit of the archive, in bytes: what a person sends to a machine by hand.
+const LIMIT: u64 = 60_000_000;
+
+const MODEL: &str = "autoplace-demo-q8_0.gguf";
+
+/// The programs, by the names of their cargo targets.
+const PROGRAMS: [&str; 3] = ["autoplace", "generate", "gpu-check"];
+
+/// Those, and neither `native` nor `openmp`: the CPU's code for any x86-64, and no runtime of a compiler's to ship.
+const FEATURES: [&str; 4] = [
+    "autoplace/cli",
+    "autoplace/dynamic-backends",
+    "autoplace-examples/dynamic-backends",
+    "autoplace-gpu-check/dynamic-backends",
+];
+
+pub(crate) fn gpu_bundle(workspace: &Workspace, arguments: &[String]) -> Result<()> {
+    let try_it = match arguments {
+        [] => true,
+        [flag] if flag == "--no-run" => false,
+        _ => bail!("usage: cargo xtask gpu-bundle [--no-run]"),
+    };
+    ensure!(
+        cfg!(all(target_os = "linux", target_arch = "x86_64")),
+        "the bundle is for x86-64 Linux and is made on it; this machine is {} {}",
+        std::env::consts::ARCH,
+        std::env::consts::OS
+    );
+    setup::native()?;
+    let toolchain = Toolchain::prepare(workspace)?;
+    exceptions::check(workspace, &toolchain)?;
+    let built = build(workspace, &toolchain)?;
+    let folder = lay_out(workspace, &toolchain, &built)?;
+    portable::check(&folder.join("bin"), toolchain::GLIBC)?;
+    let archive = pack(workspace, &folder)?;
+    if try_it {
+        unpack_and_run(&archive)?;
+    }
+    Ok(())
+}
+
+/// What cargo says it has built.
+struct Built {
+    programs: Vec<PathBuf>,
+    /// The folder with llama.cpp's shared libraries and loadable backends.
+    libraries: PathBuf,
+}
+
+fn build(workspace: &Workspace, toolchain: &Toolchain) -> Result<Built> {
+    println!(
+        "gpu-bundle: builds the programs; llama.cpp's fourteen CPU variants take some minutes the first time"
+    );
+    let mut command = toolchain.cargo(workspace);
+    command.args([
+        "--release",
+        "--locked",
+        "--no-default-features",
+        "--message-format=json-render-diagnostics",
+        "--package=autoplace",
+        "--package=autoplace-examples",
+        "--package=autoplace-gpu-check",
+        "--bin=autoplace",
+        "--example=generate",
+        "--bin=gpu-check",
+    ]);
+    command.arg(format!("--features={}", FEATURES.join(",")));
+    let messages = output(&mut command)?;
+    let mut programs = Vec::new();
+    let mut libraries = None;
+    for message in messages
+        .lines()
+        .filter_map(|line| serde_json::from_str::<Value>(line).ok())
+    {
+        let name = message["target"]["name"].as_str().unwrap_or_default();
+        if let Some(program) = message["executable"].as_str()
+            && PROGRAMS.contains(&name)
+        {
+            programs.push(PathBuf::from(program));
+        }
+        for variable in message["env"].as_array().into_iter().flatten() {
+            if variable[0] == "LLAMA_SYS_BACKEND_DIR" {
+                libraries = variable[1].as_str().map(PathBuf::from);
+            }
+        }
+    }
+    ensure!(
+        programs.len() == PROGRAMS.len(),
+        "cargo has built {programs:?}, and {PROGRAMS:?} are wanted"
+    );
+    let libraries = libraries.context("llama-sys's build script names no folder of backends")?;
+    Ok(Built {
+        programs,
+        libraries,
+    })
+}
+
+/// The folder that the archive holds, below the target folder.
+fn lay_out(workspace: &Workspace, toolchain: &Toolchain, built: &Built) -> Result<PathBuf> {
+    let name = format!("autoplace-gpu-check-{}", env!("CARGO_PKG_VERSION"));
+    let folder = toolchain.folder.join(name);
+    if folder.exists() {
+        fs::remove_dir_all(&folder)?;
+    }
+    let root = &workspace.root;
+    tree::mirror(&root.join("gpu-check/bundle"), &folder, &|_| true)?;
+    // Once more, as a program.
+    copy(
+        &root.join("gpu-check/bundle/run.sh"),
+        &folder.join("run.sh"),
+    )?;
+    source::mirror(&source::find(workspace)?, &folder.join("llama.cpp"))?;
+    for licence in ["LICENSE-APACHE", "LICENSE-MIT"] {
+        copy(&root.join(licence), &folder.join(licence))?;
+    }
+    copy(
+        &root.join("examples/model").join(MODEL),
+        &folder.join("model").join(MODEL),
+    )?;
+    for program in &built.programs {
+        let name = program.file_name().context("a program has a name")?;
+        copy(program, &folder.join("bin").join(name))?;
+    }
+    for file in tree::files(&built.libraries)? {
+        let path = built.libraries.join(&file);
+        // Links to them have further names, of which programs ask for one only.
+        if path.is_symlink() || !path.to_string_lossy().contains(".so") {
+            continue;
+        }
+        // What is opened by its path has no other name.
+        let name = portable::needs(&path)?.name;
+        let name = name.map_or_else(|| file.as_os_str().to_owned(), Into::into);
+        copy(&path, &folder.join("bin").join(name))?;
+    }
+    let record = serde_json::to_string_pretty(&record(workspace, toolchain)?)?;
+    tree::write(&folder.join("BUILD.json"), format!("{record}\n").as_bytes())?;
+    Ok(folder)
+}
+
+/// A copy that may be run where the original may.
+fn copy(from: &Path, to: &Path) -> Result<()> {
+    let parent = to.parent().context("a file lies in a folder")?;
+    fs::create_dir_all(parent)?;
+    fs::copy(from, to)
+        .with_context(|| format!("cannot copy {} to {}", from.display(), to.display()))?;
+    Ok(())
+}
+
+/// What the bundle is made of, for who reads its results.
+fn record(workspace: &Workspace, toolchain: &Toolchain) -> Result<Value> {
+    let said = |program: &str, arguments: &[&str]| -> Result<String> {
+        let mut command = Command::new(program);
+        let text = output(command.current_dir(&workspace.root).args(arguments))?;
+        Ok(text.trim().to_owned())
+    };
+    let (major, minor) = toolchain::GLIBC;
+    let (target, packages) = (toolchain::TARGET, &toolchain.packages);
+    Ok(json!({
+        "version": env!("CARGO_PKG_VERSION"),
+        "commit": said("git", &["describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"])?,
+        "target": target,
+        "glibc": format!("{major}.{minor}"),
+        "rustc": said("rustc", &["--version"])?,
+        "toolchain": packages,
+        "features": FEATURES,
+    }))
+}
+
+/// Packs the folder. The same folder and commit give the same archive.
+fn pack(workspace: &Workspace, folder: &Path) -> Result<PathBuf> {
+    let name = folder.file_name().context("the folder has a name")?;
+    let archive = folder.with_file_name(format!("{}.tar.gz", name.to_string_lossy()));
+    let mut time = Command::new("git");
+    time.current_dir(&workspace.root);
+    let time = output(time.args(["log", "-1", "--format=@%ct"]))?;
+    run(Command::new("tar")
+        .args(["--sort=name", "--owner=0", "--group=0", "--numeric-owner"])
+        .args(["--mode=u=rwX,go=rX", "--format=gnu"])
+        .arg(format!("--mtime={}", time.trim()))
+        .args(["--use-compress-program", "gzip -9n", "--create"])
+        .arg("--file")
+        .arg(&archive)
+        .arg("--directory")
+        .arg(folder.parent().context("the folder lies in another")?)
+        .arg(name))?;
+    let bytes = fs::metadata(&archive)?.len();
+    ensure!(
+        bytes <= LIMIT,
+        "{} is {bytes} bytes, {LIMIT} at most are wanted",
+        archive.display()
+    );
+    println!("gpu-bundle: {}, {bytes} bytes", archive.display());
+    Ok(archive)
+}
+
+/// Unpacks the archive in a folder of its own outside the repository, and runs what can be run without a card.
+fn unpack_and_run(archive: &Path) -> Result<()> {
+    let name = format!("autoplace-gpu-bundle-{}", std::process::id());
+    let elsewhere = std::env::temp_dir().join(name);
+    fs::create_dir_all(&elsewhere)?;
+    run(Command::new("tar")
+        .arg("-xzf")
+        .arg(archive)
+        .arg("-C")
+        .arg(&elsewhere))?;
+    let stem = archive.file_name().unwrap_or_default().to_string_lossy();
+    let folder = elsewhere.join(stem.trim_end_matches(".tar.gz"));
+    let mut command = Command::new(folder.join("run.sh"));
+    // Without OpenMP ggml's threads spin for each other, which takes many times as long where others compute too.
+    command
+        .args(["--cpu", "--small", "--threads", "1"])
+        .env_remove("LD_LIBRARY_PATH");
+    run(&mut command).with_context(|| {
+        format!(
+            "the bundle fails where it is unpacked; it is left in {}",
+            folder.display()
+        )
+    })?;
+    fs::remove_dir_all(&elsewhere)?;
+    Ok(())
+}

@@ -1,0 +1,70 @@
+//! Whether an exception arrives with its words, from library to library and through one of another compiler's: a library, a program
+//! and a stand-in for the CUDA backend, in `gpu-check/zig/exceptions`. In: the toolchain. Out: an error that says which way fails.
+
+use std::path::Path;
+use std::process::Command;
+
+use anyhow::{Context, Result, bail};
+
+use super::toolchain::Toolchain;
+use crate::workspace::{Workspace, run};
+
+/// What the exit codes of `program.cpp` mean.
+const WAYS: [&str; 5] = [
+    "from a library to the program",
+    "from the program to a library",
+    "from the program to itself, through another compiler's library",
+    "from a library to the program, through another compiler's library",
+    "past what another compiler's library has to tidy up",
+];
+
+pub(crate) fn check(workspace: &Workspace, toolchain: &Toolchain) -> Result<()> {
+    let source = workspace.root.join("gpu-check/zig/exceptions");
+    let folder = toolchain.folder.join("exceptions");
+    std::fs::create_dir_all(&folder)?;
+    let library = folder.join("liblibrary.so");
+    run(shared(
+        &mut toolchain.cxx(),
+        &source.join("library.cpp"),
+        &library,
+    ))?;
+    // As the other machine does.
+    let theirs = std::env::var_os("CXX").unwrap_or_else(|| "c++".into());
+    let backend = folder.join("libbackend.so");
+    run(shared(
+        &mut Command::new(theirs),
+        &source.join("backend.cpp"),
+        &backend,
+    ))?;
+    let program = folder.join("program");
+    run(toolchain
+        .cxx()
+        .arg(source.join("program.cpp"))
+        .args([&library, &backend])
+        // What the other library wants of a newer glibc is this machine's business.
+        .args(["-Wl,--allow-shlib-undefined", "-Wl,-rpath,$ORIGIN", "-o"])
+        .arg(&program))?;
+    let status = Command::new(&program)
+        .status()
+        .with_context(|| format!("cannot start {}", program.display()))?;
+    if status.success() {
+        return Ok(());
+    }
+    let way = status
+        .code()
+        .and_then(|code| WAYS.get(usize::try_from(code).ok()?.checked_sub(1)?));
+    match way {
+        Some(way) => bail!("an exception does not arrive {way}"),
+        None => bail!("an exception ends the program ({status})"),
+    }
+}
+
+fn shared<'a>(compiler: &'a mut Command, source: &Path, library: &Path) -> &'a mut Command {
+    let name = library.file_name().unwrap_or_default().to_string_lossy();
+    compiler
+        .args(["-O2", "-fPIC", "-shared"])
+        .arg(format!("-Wl,-soname,{name}"))
+        .arg(source)
+        .arg("-o")
+        .arg(library)
+}

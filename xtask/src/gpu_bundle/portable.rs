@@ -1,0 +1,188 @@
+//! What the bundle's programs and libraries ask of the system that they are run on. In: ELF files. Out: an error that names the file
+//! and what it asks for beyond what every such system has.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::Path;
+
+use anyhow::{Context, Result, ensure};
+use object::elf::{DT_NEEDED, DT_SONAME};
+use object::read::elf::{Dyn, ElfFile64, FileHeader};
+use object::{Endianness, StringTable};
+
+use crate::tree;
+
+/// What is there wherever glibc is, and gcc's unwinder, which is there wherever a C++ program is.
+const SYSTEM: [&str; 7] = [
+    "ld-linux-x86-64.so.2",
+    "libc.so.6",
+    "libdl.so.2",
+    UNWINDER,
+    "libm.so.6",
+    "libpthread.so.0",
+    "librt.so.1",
+];
+
+const UNWINDER: &str = "libgcc_s.so.1";
+
+/// What one file asks for.
+#[derive(Debug, Default, PartialEq)]
+pub(crate) struct Needs {
+    /// The name under which others ask for it.
+    pub(crate) name: Option<String>,
+    pub(crate) libraries: BTreeSet<String>,
+    /// Versions of symbols: `GLIBC_2.17`.
+    pub(crate) versions: BTreeSet<String>,
+}
+
+/// Reads what the loader would read.
+pub(crate) fn needs(path: &Path) -> Result<Needs> {
+    let data = fs::read(path).with_context(|| format!("cannot read {}", path.display()))?;
+    read(&data).with_context(|| format!("{} is no ELF file of 64 bits", path.display()))
+}
+
+fn read(data: &[u8]) -> object::Result<Needs> {
+    let file = ElfFile64::<Endianness>::parse(data)?;
+    let endian = file.endian();
+    let sections = file.elf_header().sections(endian, data)?;
+    let mut needs = Needs::default();
+    if let Some((entries, strings)) = sections.dynamic(endian, data)? {
+        let strings: StringTable<'_> = sections.strings(endian, data, strings)?;
+        for entry in entries {
+            let tag = entry.d_tag(endian);
+            let text = || Ok(String::from_utf8_lossy(entry.string(endian, strings)?).into_owned());
+            if tag == DT_NEEDED {
+                needs.libraries.insert(text()?);
+            } else if tag == DT_SONAME {
+                needs.name = Some(text()?);
+            }
+        }
+    }
+    if let Some((mut files, strings)) = sections.gnu_verneed(endian, data)? {
+        let strings = sections.strings(endian, data, strings)?;
+        while let Some((_, mut versions)) = files.next()? {
+            while let Some(version) = versions.next()? {
+                let name = version.name(endian, strings)?;
+                needs
+                    .versions
+                    .insert(String::from_utf8_lossy(name).into_owned());
+            }
+        }
+    }
+    Ok(needs)
+}
+
+/// Holds every file of a folder against a glibc of this version and against the folder itself.
+pub(crate) fn check(folder: &Path, glibc: (u32, u32)) -> Result<()> {
+    let mut all = Vec::new();
+    for file in tree::files(folder)? {
+        let needs = needs(&folder.join(&file))?;
+        all.push((file.display().to_string(), needs));
+    }
+    let beside: BTreeSet<&str> = all
+        .iter()
+        .filter_map(|(_, needs)| needs.name.as_deref())
+        .collect();
+    for (file, needs) in &all {
+        let missing = missing(needs, &beside, glibc);
+        ensure!(
+            missing.is_empty(),
+            "{file} needs {}, which the bundle does not have, nor every system with glibc {}.{}",
+            missing.join(" and "),
+            glibc.0,
+            glibc.1
+        );
+        // Another unwinder, linked in, cannot unwind the CUDA backend.
+        ensure!(
+            needs.libraries.contains(UNWINDER),
+            "{file} does not use the system's {UNWINDER}"
+        );
+    }
+    println!(
+        "gpu-bundle: {} files need nothing newer than glibc {}.{}",
+        all.len(),
+        glibc.0,
+        glibc.1
+    );
+    Ok(())
+}
+
+/// What a file asks for that neither the files beside it nor the system have.
+fn missing<'a>(needs: &'a Needs, beside: &BTreeSet<&str>, glibc: (u32, u32)) -> Vec<&'a str> {
+    let is_there = |library: &str| SYSTEM.contains(&library) || beside.contains(library);
+    let libraries = needs.libraries.iter().filter(|library| !is_there(library));
+    let versions = needs
+        .versions
+        .iter()
+        .filter(|version| !is_old_enough(version, glibc));
+    libraries.chain(versions).map(String::as_str).collect()
+}
+
+/// `GLIBC_2.17` up to the version, and what is gcc's and older than that. `GLIBC_PRIVATE` is of one build of glibc only.
+fn is_old_enough(version: &str, glibc: (u32, u32)) -> bool {
+    let Some(version) = version.strip_prefix("GLIBC_") else {
+        // libgcc's, whose last change on x86-64 that we link against is of gcc 4.2 (gpu-check/zig/gcc_s.map).
+        return version.starts_with("GCC_");
+    };
+    let mut numbers = version.split('.').map(str::parse::<u32>);
+    match (numbers.next(), numbers.next()) {
+        (Some(Ok(major)), Some(Ok(minor))) => (major, minor) <= glibc,
+        _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn asking(libraries: &[&str], versions: &[&str]) -> Needs {
+        let set = |names: &[&str]| names.iter().map(|&name| name.to_owned()).collect();
+        Needs {
+            name: None,
+            libraries: set(libraries),
+            versions: set(versions),
+        }
+    }
+
+    #[test]
+    fn a_newer_symbol_of_glibc_is_missing() {
+        let needs = asking(
+            &["libc.so.6"],
+            &["GLIBC_2.2.5", "GLIBC_2.28", "GLIBC_2.29", "GLIBC_PRIVATE"],
+        );
+        let beside = BTreeSet::new();
+        assert_eq!(
+            missing(&needs, &beside, (2, 28)),
+            ["GLIBC_2.29", "GLIBC_PRIVATE"]
+        );
+    }
+
+    #[test]
+    fn a_library_lies_beside_is_the_systems_or_is_missing() {
+        let needs = asking(
+            &["libggml-base.so.0", "libm.so.6", "libstdc++.so.6"],
+            &["GLIBCXX_3.4"],
+        );
+        let beside = BTreeSet::from(["libggml-base.so.0"]);
+        assert_eq!(
+            missing(&needs, &beside, (2, 28)),
+            ["libstdc++.so.6", "GLIBCXX_3.4"]
+        );
+    }
+
+    #[cfg(all(target_os = "linux", target_env = "gnu"))]
+    #[test]
+    fn a_program_of_this_machine_says_what_it_needs() {
+        let needs = needs(&std::env::current_exe().unwrap()).unwrap();
+        assert_eq!(needs.name, None);
+        assert!(needs.libraries.contains("libc.so.6"), "{needs:?}");
+        assert!(needs.versions.contains("GLIBC_2.2.5"), "{needs:?}");
+    }
+
+    #[test]
+    fn a_file_that_is_no_program_is_named() {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("Cargo.toml");
+        let error = format!("{:#}", needs(&path).unwrap_err());
+        assert!(error.contains("Cargo.toml is no ELF file"), "{error}");
+    }
+}
