@@ -31,6 +31,16 @@ pub(crate) enum End {
     Failed(String),
 }
 
+impl End {
+    /// Why it failed, if it did. A refusal is no failure: nothing was promised.
+    pub(crate) fn failure(&self) -> Option<&str> {
+        match self {
+            Self::OutOfMemory(why) | Self::Failed(why) => Some(why),
+            Self::Completed | Self::Refused(_) => None,
+        }
+    }
+}
+
 /// What came of a job.
 #[derive(Debug, Clone)]
 pub(crate) struct Outcome {

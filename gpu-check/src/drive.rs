@@ -1,7 +1,5 @@
 //! The process that carries a [`Job`] out.
 
-use std::time::Instant;
-
 use anyhow::{Context as _, Result, bail};
 use autoplace::generate::{self, FinishReason, Sampling, Session, Statistics};
 use autoplace::llama_sys::Token;
@@ -32,17 +30,10 @@ pub(crate) fn main() -> Result<()> {
 fn carry_out(job: &Job) -> Result<()> {
     let rig = job.rig.open()?;
     say(&Stage::Opened { free: rig.free()? })?;
-    // The load plans for itself; this is for the time alone, and says nothing of the load.
-    let begin = Instant::now();
-    builder(job, &rig)?.plan()?;
-    let planned_in_ms = milliseconds(begin);
-    let begin = Instant::now();
     let model = builder(job, &rig)?.load()?;
     say(&Stage::Loaded {
         report: (*model.report()).clone(),
         free: rig.free()?,
-        planned_in_ms,
-        loaded_in_ms: milliseconds(begin),
     })?;
     let mut driver = Driver::new(&model, job)?;
     for step in &job.steps {
@@ -259,10 +250,6 @@ fn greedy(generate: generate::Generate) -> generate::Generate {
 /// A prompt and a generation by llama.cpp's own loop, in tokens per second.
 fn bench(plain: &mut Plain, prompt: usize, generated: usize) -> Result<(f64, f64)> {
     Ok((plain.prompt(prompt)?, plain.generation(generated)?))
-}
-
-fn milliseconds(begin: Instant) -> f64 {
-    begin.elapsed().as_secs_f64() * 1e3
 }
 
 /// What kind of failure it was. A computation that fails where the load had been verified is taken to lack memory: llama.cpp does not always

@@ -1,13 +1,14 @@
 //! The process that holds memory of every GPU, so that others find little of it free.
 
-use std::ffi::CString;
 use std::io::{BufRead, Read, Write};
 use std::ptr::NonNull;
 
 use anyhow::{Context as _, Result, ensure};
 use autoplace::llama_sys::raw;
+use autoplace::memory::estimate::Place;
 
-use crate::rig::{Free, Opened, Rig};
+use crate::plain::{handles, memory_of};
+use crate::rig::{Opened, Rig};
 
 /// What it says once the memory is taken.
 pub(crate) const HELD: &str = "held";
@@ -44,11 +45,12 @@ pub(crate) fn main() -> Result<()> {
 /// Takes memory of one GPU until less than a grain more than `leave` bytes are free.
 fn take(opened: &Opened, index: usize, leave: u64, grain: u64) -> Result<Vec<Piece>> {
     let device = &opened.devices[index];
+    let memory = memory_of(Place::Gpu(index), &handles(&opened.devices)?)?;
     let mut pieces = Vec::new();
     let mut most = PIECE;
     loop {
-        let free =
-            free(opened, index).with_context(|| format!("{device} does not tell what is free"))?;
+        let free = opened.free()?[index].ggml;
+        let free = free.with_context(|| format!("{device} does not tell what is free"))?;
         ensure!(
             !pieces.is_empty() || free >= leave,
             "{device} has {free} bytes free, fewer than the {leave} that are to be left"
@@ -57,7 +59,7 @@ fn take(opened: &Opened, index: usize, leave: u64, grain: u64) -> Result<Vec<Pie
         if surplus == 0 || most < grain {
             return Ok(pieces);
         }
-        match Piece::of(device, surplus.min(most)) {
+        match Piece::of(memory, surplus.min(most)) {
             Some(piece) => pieces.push(piece),
             // Memory in pieces that are smaller than this one.
             None => most /= 2,
@@ -65,27 +67,14 @@ fn take(opened: &Opened, index: usize, leave: u64, grain: u64) -> Result<Vec<Pie
     }
 }
 
-fn free(opened: &Opened, index: usize) -> Option<u64> {
-    let free: Vec<Free> = opened.free().ok()?;
-    free.get(index)?.ggml
-}
-
 /// A buffer on a device.
 struct Piece(NonNull<raw::ggml_backend_buffer>);
 
 impl Piece {
-    fn of(device: &str, bytes: u64) -> Option<Self> {
-        let name = CString::new(device).ok()?;
+    fn of(memory: raw::ggml_backend_buffer_type_t, bytes: u64) -> Option<Self> {
         let bytes = usize::try_from(bytes).ok()?;
-        // SAFETY: the registry was initialised when the rig was opened; the name is NUL-terminated; a device that is found lives until
-        // the process ends, and has a buffer type.
-        let buffer = unsafe {
-            let device = raw::ggml_backend_dev_by_name(name.as_ptr());
-            if device.is_null() {
-                return None;
-            }
-            raw::ggml_backend_buft_alloc_buffer(raw::ggml_backend_dev_buffer_type(device), bytes)
-        };
+        // SAFETY: a buffer type of a device lives as long as that, which is until the process ends.
+        let buffer = unsafe { raw::ggml_backend_buft_alloc_buffer(memory, bytes) };
         NonNull::new(buffer).map(Self)
     }
 }

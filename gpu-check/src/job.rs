@@ -62,13 +62,12 @@ pub(crate) enum Step {
 #[allow(clippy::large_enum_variant, reason = "a few of them exist at a time")]
 pub(crate) enum Stage {
     /// The devices are open, nothing is loaded.
-    Opened { free: Vec<Free> },
+    Opened {
+        free: Vec<Free>,
+    },
     Loaded {
         report: LoadReport,
         free: Vec<Free>,
-        /// From the request to the plan, which llama.cpp has confirmed.
-        planned_in_ms: f64,
-        loaded_in_ms: f64,
     },
     /// A step is done.
     Done {

@@ -14,10 +14,11 @@ const BESIDE: u64 = gib(3);
 
 /// Writes the first of the preferred models that goes so many times onto the emptiest card, and for which there is room on the disk.
 pub(crate) fn model(setting: &Setting, copies: u64) -> Result<Written> {
-    let (sketches, names) = match setting.size {
-        Size::Small => (models::small(), vec!["small Q4_K"]),
-        Size::Real => (models::of_real_size(), PREFERRED.to_vec()),
+    let names = match setting.size {
+        Size::Small => vec!["small Q4_K"],
+        Size::Real => PREFERRED.to_vec(),
     };
+    let sketches = models::of(setting.size);
     // NVIDIA's driver is asked; where it says nothing, the load says whether there is room.
     let free = || {
         let gpus = Machine::detect().gpus.into_iter();
@@ -27,24 +28,21 @@ pub(crate) fn model(setting: &Setting, copies: u64) -> Result<Written> {
         Size::Small => None,
         Size::Real => free(),
     };
-    let mut sketches: Vec<_> = sketches.into_iter().map(Some).collect();
     let mut why = Vec::new();
     for name in names {
-        let found = sketches
-            .iter_mut()
-            .find_map(|slot| slot.take_if(|sketch| sketch.name == name));
-        let Some(sketch) = found else { continue };
-        match Written::new(&sketch, &setting.scratch) {
-            Ok(model) => {
-                let needed = model.bytes * copies + BESIDE;
-                if room.is_none_or(|room| needed <= room) {
-                    return Ok(model);
-                }
-                why.push(format!(
-                    "{name}: {needed} bytes needed on a card, {} free",
-                    room.unwrap_or_default()
-                ));
-            }
+        let Some(sketch) = sketches.iter().find(|sketch| sketch.name == name) else {
+            continue;
+        };
+        let blank = Written::blank(sketch, &setting.scratch)?;
+        let needed = blank.bytes * copies + BESIDE;
+        if let Some(free) = room.filter(|&room| needed > room) {
+            why.push(format!(
+                "{name}: {needed} bytes needed on a card, {free} free"
+            ));
+            continue;
+        }
+        match blank.filled() {
+            Ok(model) => return Ok(model),
             Err(error) => why.push(format!("{name}: {error:#}")),
         }
     }

@@ -6,6 +6,8 @@ use anyhow::{Context as _, Result};
 use autoplace::gguf::{Header, TensorType as T};
 use autoplace::profile::ModelProfile;
 
+use crate::random_weights::DIMS;
+use crate::setting::Size;
 use crate::synthetic::Sketch;
 use crate::synthetic::block::{Better, Block, Feed, QkNorms};
 use crate::synthetic::dims::{self, Dims, Mixture};
@@ -32,7 +34,7 @@ const LLAMA_3B: Dims = Dims {
 };
 
 /// From 0.1 to 60 GB, dense and of experts, the smallest first.
-pub(crate) fn of_real_size() -> Vec<Sketch> {
+fn of_real_size() -> Vec<Sketch> {
     vec![
         dense("0.1 GB Q8_0", TINY, T::Q8_0),
         dense("1B Q4_K", dims::LLAMA_1B, T::Q4_K),
@@ -60,17 +62,17 @@ const LARGE: Mixture = Mixture {
     },
 };
 
+/// Those of a size.
+pub(crate) fn of(size: Size) -> Vec<Sketch> {
+    match size {
+        Size::Small => small(),
+        Size::Real => of_real_size(),
+    }
+}
+
 /// The same kinds in some megabytes, for a machine without a card.
-pub(crate) fn small() -> Vec<Sketch> {
-    let dims = Dims {
-        n_layer: 8,
-        n_embd: 256,
-        n_ff: 768,
-        n_head: 4,
-        n_head_kv: 2,
-        head_dim: 64,
-        n_vocab: 512,
-    };
+fn small() -> Vec<Sketch> {
+    let dims = Dims { n_layer: 8, ..DIMS };
     let experts = dims::Experts {
         n: 8,
         used: 2,
@@ -140,10 +142,14 @@ pub(crate) struct Written {
 impl Written {
     /// Writes a model with random weights into a folder of its own below `folder`.
     pub(crate) fn new(sketch: &Sketch, folder: &Path) -> Result<Self> {
+        Self::blank(sketch, folder)?.filled()
+    }
+
+    /// Its header alone; the data is a hole.
+    pub(crate) fn blank(sketch: &Sketch, folder: &Path) -> Result<Self> {
         let own = tempfile::tempdir_in(folder)
             .with_context(|| format!("cannot make a folder in {}", folder.display()))?;
         let path = sketch.write(own.path());
-        weights::fill(&path)?;
         let bytes = Header::open(&path)?
             .tensors()
             .map(|tensor| tensor.bytes())
@@ -154,6 +160,12 @@ impl Written {
             bytes,
             _folder: own,
         })
+    }
+
+    /// With random weights.
+    pub(crate) fn filled(self) -> Result<Self> {
+        weights::fill(&self.path)?;
+        Ok(self)
     }
 }
 

@@ -215,7 +215,7 @@ pub(crate) fn handles(devices: &[String]) -> Result<Vec<raw::ggml_backend_dev_t>
 }
 
 /// The memory of a place, on a list of devices that ends with a null.
-fn memory_of(
+pub(crate) fn memory_of(
     place: Place,
     devices: &[raw::ggml_backend_dev_t],
 ) -> Result<raw::ggml_backend_buffer_type_t> {

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use anyhow::Result;
+use anyhow::{Context as _, Result};
 use autoplace::load::OnDifference;
 use autoplace::machine::mib;
 use autoplace::memory::Headroom;
@@ -102,9 +102,14 @@ impl Setting {
     /// Writes a file among the results.
     pub(crate) fn keep(&self, name: &str, content: &[u8]) -> Result<()> {
         let path = self.out.join(name);
-        std::fs::write(&path, content)
-            .map_err(|error| anyhow::anyhow!("cannot write {}: {error}", path.display()))
+        std::fs::write(&path, content).with_context(|| format!("cannot write {}", path.display()))
     }
+}
+
+/// The first of what is wrong, to end the line of a table with.
+pub(crate) fn first(wrong: &[String]) -> String {
+    let first = wrong.first();
+    first.map_or(String::new(), |first| format!("; {first}"))
 }
 
 /// What plans for a simulated card leave free.

@@ -127,7 +127,7 @@ impl Probe for NativeProbe {
 /// is in a picture, and a bit for each of 256 sequences (llama-kv-cells.h, `resize`).
 const CELL: u64 = 4 + 4 + 8 + 32;
 
-/// As many cells as any model is trained for take less than this; what is free is not asked for them.
+/// A million cells take less than this: what is free is not asked for them.
 const FEW: u64 = mib(64);
 
 /// Refuses a context of which a question alone would take more memory than the host has.

@@ -14,7 +14,7 @@ use autoplace::gguf::Header;
 
 use crate::synthetic::Sketch;
 pub(crate) use blocks::Random;
-pub(crate) use models::{all, deep, without_attention};
+pub(crate) use models::{DIMS, all, deep, without_attention};
 
 /// Writes the model's files into `folder` and returns the first.
 pub(crate) fn write(sketch: &Sketch, folder: &Path) -> PathBuf {

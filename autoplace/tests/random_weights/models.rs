@@ -5,7 +5,7 @@ use autoplace::gguf::TensorType as T;
 use crate::synthetic::{Dims, Sketch};
 
 /// Small enough to be computed with in milliseconds.
-const DIMS: Dims = Dims {
+pub(crate) const DIMS: Dims = Dims {
     n_layer: 4,
     n_embd: 256,
     n_ff: 768,

@@ -12,7 +12,7 @@ use crate::child::{self, Ballast, End, Outcome};
 use crate::job::{Job, Stage, Step};
 use crate::models::{self, Written};
 use crate::rig::Rig;
-use crate::setting::{Setting, Size, Verdict};
+use crate::setting::{Setting, Size, Verdict, first};
 
 /// What is left free of each card: GiB, and MiB of a simulated one.
 const LEFT: [u64; 6] = [1, 2, 4, 8, 16, 24];
@@ -59,12 +59,12 @@ fn request(setting: &Setting) -> Request {
 }
 
 pub(crate) fn run(setting: &Setting) -> Result<Verdict> {
-    let (sketches, unit) = match setting.size {
-        Size::Small => (models::small(), mib(1)),
-        Size::Real => (models::of_real_size(), gib(1)),
+    let unit = match setting.size {
+        Size::Small => mib(1),
+        Size::Real => gib(1),
     };
     let (mut rows, mut skipped): (Vec<Row>, Vec<String>) = (Vec::new(), Vec::new());
-    for sketch in sketches {
+    for sketch in models::of(setting.size) {
         if setting.is_late() {
             skipped.push(format!("{}: no time left", sketch.name));
             continue;
@@ -177,11 +177,9 @@ fn verdict(rows: &[Row], skipped: &[String]) -> Verdict {
     let events: usize = rows.iter().map(Row::events).sum();
     let failed: Vec<String> = rows
         .iter()
-        .filter_map(|row| match &row.end {
-            End::OutOfMemory(why) | End::Failed(why) => {
-                Some(format!("{}, {} bytes left: {why}", row.model, row.left))
-            }
-            End::Completed | End::Refused(_) => None,
+        .filter_map(|row| {
+            let why = row.end.failure()?;
+            Some(format!("{}, {} bytes left: {why}", row.model, row.left))
         })
         .collect();
     let completed = rows.iter().filter(|row| row.end == End::Completed).count();
@@ -189,9 +187,7 @@ fn verdict(rows: &[Row], skipped: &[String]) -> Verdict {
     let parted = rows
         .iter()
         .filter(|row| row.n_gpu_layers > 0 && row.n_gpu_layers < row.layers);
-    let first = failed
-        .first()
-        .map_or(String::new(), |first| format!("; {first}"));
+    let first = first(&failed);
     Verdict {
         passed: events == 0 && failed.is_empty() && completed > 0,
         line: format!(

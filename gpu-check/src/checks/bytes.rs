@@ -11,7 +11,7 @@ use crate::child::{self, End, Outcome};
 use crate::job::{Stage, Step};
 use crate::models::{self, Written};
 use crate::rig::{Free, Rig};
-use crate::setting::{Setting, Size, Verdict};
+use crate::setting::{Setting, Size, Verdict, first};
 
 /// Weights times tokens beyond which a context is not filled: a large model takes minutes for a long one.
 const LONGEST: u64 = (5 << 30) * 16384;
@@ -91,11 +91,8 @@ impl Card {
 impl Row {
     /// What is wrong with it, if anything is.
     pub(crate) fn wrong(&self) -> Option<String> {
-        match &self.end {
-            End::Completed => {}
-            // Nothing was promised.
-            End::Refused(_) => return None,
-            End::OutOfMemory(reason) | End::Failed(reason) => return Some(reason.clone()),
+        if let Some(why) = self.end.failure() {
+            return Some(why.to_owned());
         }
         self.gpus.iter().find_map(|gpu| {
             let device = &gpu.device;
@@ -152,12 +149,8 @@ fn shapes(setting: &Setting, number: usize) -> Vec<Shape> {
 }
 
 pub(crate) fn run(setting: &Setting) -> Result<Verdict> {
-    let sketches = match setting.size {
-        Size::Small => models::small(),
-        Size::Real => models::of_real_size(),
-    };
     let (mut rows, mut skipped): (Vec<Row>, Vec<String>) = (Vec::new(), Vec::new());
-    for (number, sketch) in sketches.iter().enumerate() {
+    for (number, sketch) in models::of(setting.size).iter().enumerate() {
         if setting.is_late() {
             skipped.push(format!("{}: no time left", sketch.name));
             continue;
@@ -329,9 +322,7 @@ fn verdict(rows: &[Row], skipped: &[String]) -> Verdict {
         .filter_map(|card| Some(card.beyond()?.1))
         .max()
         .unwrap_or(0);
-    let first = wrong
-        .first()
-        .map_or(String::new(), |first| format!("; {first}"));
+    let first = first(&wrong);
     Verdict {
         passed: wrong.is_empty() && loads > 0,
         line: format!(

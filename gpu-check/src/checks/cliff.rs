@@ -6,13 +6,13 @@ use autoplace::machine::{Gpu, Machine, mib};
 use autoplace::plan::{Context, GpuLayers, Planner, Request, Speed};
 use autoplace::profile::ModelProfile;
 
-use crate::child::{self, End};
+use crate::child;
 use crate::curve::{self, Point};
 use crate::job::{Stage, Step};
 use crate::measured;
 use crate::models::{self, Written};
 use crate::rig::Rig;
-use crate::setting::{Setting, Size, Verdict};
+use crate::setting::{Setting, Size, Verdict, first};
 
 /// What is measured at each point, and in what context.
 struct Shape {
@@ -184,11 +184,9 @@ impl Sweep {
         let failed: Vec<String> = self
             .points
             .iter()
-            .filter_map(|point| match &point.end {
-                End::Completed | End::Refused(_) => None,
-                End::OutOfMemory(why) | End::Failed(why) => {
-                    Some(format!("{} layers: {why}", point.n_gpu_layers))
-                }
+            .filter_map(|point| {
+                let why = point.end.failure()?;
+                Some(format!("{} layers: {why}", point.n_gpu_layers))
             })
             .collect();
         let completed = || {
@@ -207,9 +205,7 @@ impl Sweep {
             self.drop_by(fewer)
                 .map_or("?".to_owned(), |by| format!("{by:.2}"))
         };
-        let first = failed
-            .first()
-            .map_or(String::new(), |first| format!("; {first}"));
+        let first = first(&failed);
         let (one, two, four) = (drop(1), drop(2), drop(4));
         Verdict {
             // Fewer points say nothing of a cliff.

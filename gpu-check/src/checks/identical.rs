@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use crate::child::{self, End};
 use crate::job::{Stage, Step};
 use crate::rig::Rig;
-use crate::setting::{Setting, Verdict};
+use crate::setting::{Setting, Verdict, first};
 
 const PROMPT: &str = "Once upon a time";
 const TOKENS: usize = 96;
@@ -139,9 +139,7 @@ fn verdict(simulated: bool, rows: &[Row], skipped: &[String]) -> Verdict {
     let soonest = soonest.map_or(String::new(), |at| {
         format!("; the first difference after {at} tokens: rounding may differ")
     });
-    let first = wrong
-        .first()
-        .map_or(String::new(), |first| format!("; {first}"));
+    let first = first(&wrong);
     Verdict {
         passed: wrong.is_empty() && splits > 0,
         line: format!("{same} of {splits} splits give the CPU's {TOKENS} tokens{soonest}{first}"),

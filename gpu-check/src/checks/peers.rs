@@ -10,7 +10,7 @@ use crate::child::{Ballast, End};
 use crate::measured;
 use crate::models::{self, Written};
 use crate::peer::Work;
-use crate::setting::{SIM_HEADROOM, Setting, Size, Verdict};
+use crate::setting::{SIM_HEADROOM, Setting, Size, Verdict, first};
 
 use bench::{LOOP, Loop};
 use fit::{FIT, Fit, MARGIN};
@@ -80,11 +80,8 @@ pub(crate) fn run(setting: &Setting) -> Result<Verdict> {
     // What the CPU takes part in takes its time.
     found.beside_loop(setting, &model, 2, shape.fit)?;
     drop(model);
-    let of_experts = match setting.size {
-        Size::Small => models::small(),
-        Size::Real => models::of_real_size(),
-    };
-    let of_experts = of_experts.iter().find(|sketch| sketch.arch == "qwen3moe");
+    let sketches = models::of(setting.size);
+    let of_experts = sketches.iter().find(|sketch| sketch.arch == "qwen3moe");
     if let Some(sketch) = of_experts {
         if setting.is_late() {
             found.skipped.push(format!("{}: no time left", sketch.name));
@@ -185,9 +182,7 @@ impl Peers {
         });
         let loops: Vec<String> = loops.collect();
         let fits: Vec<String> = self.fits.iter().map(Fit::words).collect();
-        let first = wrong
-            .first()
-            .map_or(String::new(), |first| format!("; {first}"));
+        let first = first(&wrong);
         Verdict {
             passed: wrong.is_empty() && !self.loops.is_empty() && !self.fits.is_empty(),
             line: format!(
