@@ -12,7 +12,7 @@ use std::{env, fs, thread};
 
 use anyhow::{Context, Result, bail, ensure};
 
-use crate::workspace::{Workspace, output, run, succeeds};
+use crate::workspace::{Workspace, output, run};
 use crate::{python, setup, source, tree};
 
 const REQUIREMENTS: &str = "gpu-check/cuda/requirements.txt";
@@ -163,15 +163,7 @@ fn stand_in(toolkit: &Path) -> Result<()> {
     let stubs = toolkit.join("lib/stubs");
     let (code, library) = (stubs.join("libcuda.c"), stubs.join("libcuda.so"));
     tree::write(&code, stub(&header).as_bytes())?;
-    let chosen = env::var("CXX").ok().filter(|name| !name.is_empty());
-    let known = ["c++", "g++", "clang++"];
-    let compiler = chosen.as_deref().or_else(|| {
-        known
-            .into_iter()
-            .find(|name| succeeds(name, &["--version"]))
-    });
-    let compiler = compiler.context("there is no C++ compiler")?;
-    run(Command::new(compiler)
+    run(Command::new(setup::cxx()?)
         .args(["-shared", "-fPIC", "-Wl,-soname,libcuda.so.1", "-x", "c"])
         .arg(code)
         .arg("-o")

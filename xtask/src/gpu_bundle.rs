@@ -220,11 +220,7 @@ fn unpack_and_run(archive: &Path) -> Result<()> {
     let name = format!("autoplace-gpu-bundle-{}", std::process::id());
     let elsewhere = std::env::temp_dir().join(name);
     fs::create_dir_all(&elsewhere)?;
-    run(Command::new("tar")
-        .arg("-xzf")
-        .arg(archive)
-        .arg("-C")
-        .arg(&elsewhere))?;
+    tree::unpack(archive, &elsewhere)?;
     let stem = archive.file_name().unwrap_or_default().to_string_lossy();
     let folder = elsewhere.join(stem.trim_end_matches(".tar.gz"));
     let mut command = Command::new(folder.join("run.sh"));

@@ -10,7 +10,6 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 
@@ -124,11 +123,7 @@ fn unpack(workspace: &Workspace, crates: &[PathBuf]) -> Result<PathBuf> {
             fs::remove_dir_all(&scratch)?;
         }
         fs::create_dir_all(&scratch)?;
-        run(Command::new("tar")
-            .arg("-xzf")
-            .arg(path)
-            .arg("-C")
-            .arg(&scratch))?;
+        tree::unpack(path, &scratch)?;
         let folder = scratch.join(path.file_stem().context("a package has a name")?);
         let files = tree::files(&folder)?;
         for required in published.required {

@@ -4,7 +4,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
 
 use crate::workspace::{Workspace, run, succeeds};
 
@@ -12,6 +12,22 @@ use crate::workspace::{Workspace, run, succeeds};
 struct Missing {
     what: &'static str,
     package: &'static str,
+}
+
+/// What a C++ compiler is called.
+const COMPILERS: [&str; 3] = ["c++", "g++", "clang++"];
+
+/// This machine's C++ compiler: the one that CXX names, else the first of the usual names. [`native`] has seen to it that there is one.
+pub(crate) fn cxx() -> Result<String> {
+    let found = || {
+        let name = COMPILERS
+            .into_iter()
+            .find(|name| succeeds(name, &["--version"]));
+        name.map(str::to_owned)
+    };
+    chosen("CXX")
+        .or_else(found)
+        .context("there is no C++ compiler")
 }
 
 /// cmake, a C++ compiler, and make or ninja: what `llama-sys/build/require.rs` asks for.
@@ -35,7 +51,7 @@ pub(crate) fn native() -> Result<()> {
     }
     // On Windows the cc crate finds Visual Studio's compiler, which is not in PATH: the build script checks it.
     if cfg!(unix) {
-        if chosen("CXX").is_none() && !any_starts(&["c++", "g++", "clang++"]) {
+        if chosen("CXX").is_none() && !any_starts(&COMPILERS) {
             missing.push(Missing {
                 what: "a C++ compiler",
                 package: "g++",

@@ -1,10 +1,13 @@
-//! Copies of folders that touch only what differs, so that whatever was built from the copy stays up to date.
+//! Folders: lists of them, archives unpacked into them, and copies that touch only what differs, so that whatever was built from the copy stays up to date.
 
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use anyhow::{Context, Result};
+
+use crate::workspace::run;
 
 /// Makes the folder `to` hold the files of `from` whose path (relative to `from`) is wanted, and no others. A folder that is
 /// not wanted is not entered. Links are followed: what is copied is what they lead to.
@@ -12,6 +15,15 @@ pub(crate) fn mirror(from: &Path, to: &Path, wanted: &dyn Fn(&Path) -> bool) -> 
     let mut keep = BTreeSet::new();
     copy(from, to, Path::new(""), wanted, &mut keep)?;
     prune(to, Path::new(""), &keep)
+}
+
+/// Unpacks an archive of tar and gzip into a folder that is there.
+pub(crate) fn unpack(archive: &Path, folder: &Path) -> Result<()> {
+    run(Command::new("tar")
+        .arg("-xzf")
+        .arg(archive)
+        .arg("-C")
+        .arg(folder))
 }
 
 /// All files below a folder, relative to it, sorted.

@@ -7,6 +7,7 @@ use std::process::Command;
 use anyhow::{Context, Result, bail};
 
 use super::toolchain::Toolchain;
+use crate::setup;
 use crate::workspace::{Workspace, run};
 
 /// What the exit codes of `program.cpp` mean.
@@ -28,11 +29,10 @@ pub(crate) fn check(workspace: &Workspace, toolchain: &Toolchain) -> Result<()> 
         &source.join("library.cpp"),
         &library,
     ))?;
-    // As the other machine does.
-    let theirs = std::env::var_os("CXX").unwrap_or_else(|| "c++".into());
     let backend = folder.join("libbackend.so");
     run(shared(
-        &mut Command::new(theirs),
+        // As the other machine does.
+        &mut Command::new(setup::cxx()?),
         &source.join("backend.cpp"),
         &backend,
     ))?;
