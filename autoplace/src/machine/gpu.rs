@@ -12,6 +12,7 @@ use super::mig::MigSlice;
 use super::pci::PciId;
 use super::pcie::PcieLink;
 use super::process::GpuProcess;
+use super::rates::MeasuredRates;
 
 /// A device that llama.cpp can place layers on.
 ///
@@ -60,6 +61,9 @@ pub struct Gpu {
     /// What it took beside the buffers that llama.cpp counts, where that has been measured with this driver and build.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub learned: Option<LearnedHeadroom>,
+    /// What ggml's operations were measured to do on it, where they were.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rates: Option<MeasuredRates>,
     /// The slice that it is, where it is one of a card in MIG mode.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mig: Option<MigSlice>,
@@ -141,6 +145,7 @@ impl Gpu {
             resident_threads: None,
             driver: None,
             learned: None,
+            rates: None,
             mig: None,
             processes: None,
             ggml: None,

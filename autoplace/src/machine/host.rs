@@ -10,6 +10,7 @@ use super::bandwidth::{Bandwidth, BandwidthSource};
 use super::bytes::Bytes;
 use super::date::Date;
 use super::note::{Note, Notes};
+use super::rates::MeasuredRates;
 use super::tree::Tree;
 
 mod cache;
@@ -52,6 +53,9 @@ pub struct Host {
     /// [`measure_bandwidth`](Self::measure_bandwidth).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bandwidth: Option<Bandwidth>,
+    /// What ggml's operations were measured to do on its processor, where they were.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rates: Option<MeasuredRates>,
 }
 
 /// What decides how much of the host's memory this process can take.
@@ -121,6 +125,7 @@ impl Host {
             physical_cores: None,
             usable_cores: None,
             bandwidth: None,
+            rates: None,
         }
     }
 

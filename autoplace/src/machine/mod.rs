@@ -20,6 +20,7 @@ pub mod nvidia;
 mod pci;
 mod pcie;
 mod process;
+mod rates;
 mod throttle;
 mod tree;
 mod unused;
@@ -46,6 +47,9 @@ pub use note::Note;
 pub use pci::{PciId, PciIdError};
 pub use pcie::{PcieLink, PcieRate};
 pub use process::GpuProcess;
+pub use rates::{
+    AttentionRate, LinkRate, MeasuredRates, PromptAttentionRate, PromptRate, WeightRate,
+};
 pub use throttle::ThrottleReason;
 pub use unused::{UnusedGpu, UnusedReason};
 

@@ -1,0 +1,122 @@
+//! What a device was measured to do, through ggml's own operations on it: the figures by which placements are compared.
+//!
+//! Integers throughout, so that a machine file reads back as it was written. A figure that could not be measured is absent.
+
+use serde::{Deserialize, Serialize};
+
+use super::date::Date;
+use crate::gguf::TensorType;
+
+/// What one device was measured to do.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct MeasuredRates {
+    /// The day of the measurement.
+    pub date: Date,
+    /// Threads that computed, on the host.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub threads: Option<u32>,
+    /// One token through a matrix, by the type of its weights.
+    #[serde(default)]
+    pub weights: Vec<WeightRate>,
+    /// One token's attention over a cache that is larger than the processor's caches.
+    #[serde(default)]
+    pub attention: Vec<AttentionRate>,
+    /// Many tokens through a matrix.
+    #[serde(default)]
+    pub prompts: Vec<PromptRate>,
+    /// The attention of many tokens.
+    #[serde(default)]
+    pub prompt_attention: Vec<PromptAttentionRate>,
+    /// Nanoseconds that a block takes for one token beside its matrices and its attention: norms, activations, launches, barriers.
+    pub layer_ns: u64,
+    /// The way between the host's memory and the device; `None` for the host itself.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub link: Option<LinkRate>,
+}
+
+impl MeasuredRates {
+    /// Nothing measured yet.
+    #[must_use]
+    pub const fn new(date: Date) -> Self {
+        Self {
+            date,
+            threads: None,
+            weights: Vec::new(),
+            attention: Vec::new(),
+            prompts: Vec::new(),
+            prompt_attention: Vec::new(),
+            layer_ns: 0,
+            link: None,
+        }
+    }
+}
+
+/// One token through a matrix (`MUL_MAT`), or through the experts that it uses (`MUL_MAT_ID`).
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WeightRate {
+    /// The type of the weights.
+    #[serde(rename = "type")]
+    pub tensor_type: TensorType,
+    /// Whether they are experts.
+    #[serde(default)]
+    pub experts: bool,
+    /// Bytes of weights per second.
+    pub bytes_per_second: u64,
+}
+
+/// One token's fused attention (`FLASH_ATTN_EXT`).
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AttentionRate {
+    /// The type of keys and values.
+    #[serde(rename = "type")]
+    pub kv_type: TensorType,
+    /// Elements of a head.
+    pub head_size: u32,
+    /// Query heads that share a head of keys and values.
+    pub n_gqa: u32,
+    /// Bytes of keys and values per second.
+    pub bytes_per_second: u64,
+}
+
+/// Many tokens through a matrix.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PromptRate {
+    /// The type of the weights.
+    #[serde(rename = "type")]
+    pub tensor_type: TensorType,
+    /// Whether they are experts.
+    #[serde(default)]
+    pub experts: bool,
+    /// Tokens computed at once.
+    pub n_tokens: u32,
+    /// Floating-point operations per second: two for each weight and token.
+    pub flops: u64,
+}
+
+/// The fused attention of many tokens.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PromptAttentionRate {
+    /// The type of keys and values.
+    #[serde(rename = "type")]
+    pub kv_type: TensorType,
+    /// Elements of a head.
+    pub head_size: u32,
+    /// Query heads that share a head of keys and values.
+    pub n_gqa: u32,
+    /// Tokens computed at once.
+    pub n_tokens: u32,
+    /// Floating-point operations per second: four for each element of a query head, token and cell.
+    pub flops: u64,
+}
+
+/// The way between the host's memory and a device's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LinkRate {
+    /// Bytes per second to the device, from memory as llama.cpp's host weights lie in.
+    pub upload: u64,
+    /// Bytes per second from the device.
+    pub download: u64,
+    /// Nanoseconds to hand a token's activations over, with the wait for it.
+    pub crossing_ns: u64,
+}
