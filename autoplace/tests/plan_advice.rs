@@ -6,7 +6,7 @@ use autoplace::machine::{Gpu, GpuProcess, Host, Machine, gib, mib};
 use autoplace::memory::{Headroom, KvType};
 use autoplace::plan::{
     Advice, Change, ChangeKind, Context, Effect, Error, GpuLayers, KvCache, Outcome, Plan, Planner,
-    Request,
+    Request, Workload,
 };
 use autoplace::profile::{ModelProfile, Quantisation};
 use proptest::prelude::{
@@ -75,8 +75,12 @@ fn make(
             other => panic!("{other:?}"),
         }
     }
-    let depth = advice.depth.min(request.context.tokens(&profile));
-    planner(&profile, &machine, &request.depth(depth)).plan()
+    let n_ctx = request.context.tokens(&profile);
+    let workload = match advice.workload.tokens() > n_ctx {
+        true => Workload::typical(n_ctx),
+        false => advice.workload,
+    };
+    planner(&profile, &machine, &request.workload(workload)).plan()
 }
 
 #[track_caller]

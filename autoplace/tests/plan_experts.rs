@@ -20,8 +20,8 @@ fn a_plan_is_at_least_as_fast_as_llama_cpps_own_fit() {
     let profile = profile();
     for case in CASES {
         let plan = case.plan(&profile);
-        let ours = case.score(&profile, &plan, &plan.split());
-        let theirs = case.score(&profile, &plan, &case.fitted.split());
+        let ours = case.ours(&profile, &plan);
+        let theirs = case.theirs(&profile, &plan, &case.fitted.split());
         assert!(
             ours.is_as_fast_as(&theirs),
             "{} with {} tokens: {ours:?}, the fit {theirs:?}\n{plan}",
@@ -37,7 +37,7 @@ fn plans_are_scored_as_they_say_and_both_placements_fit() {
     let profile = profile();
     for case in CASES {
         let plan = case.plan(&profile);
-        let ours = case.score(&profile, &plan, &plan.split());
+        let ours = case.ours(&profile, &plan);
         let said = plan.speed.as_ref().unwrap().tokens_per_second;
         let off = ours.tokens_per_second / said - 1.0;
         // What is said may be rounded.
@@ -45,7 +45,7 @@ fn plans_are_scored_as_they_say_and_both_placements_fit() {
         let gpu = plan.gpus().next().unwrap();
         assert_eq!(ours.card, gpu.footprint);
         assert_eq!(gpu.headroom.total(), case.margin);
-        let theirs = case.score(&profile, &plan, &case.fitted.split());
+        let theirs = case.theirs(&profile, &plan, &case.fitted.split());
         for on_card in [ours.card, theirs.card] {
             assert!(on_card.total() <= gpu.budget, "{on_card:?} of {gpu:?}");
         }

@@ -4,15 +4,24 @@ mod shapes;
 
 use autoplace::memory::ContextParams;
 use autoplace::memory::estimate::Assignment;
-use autoplace::plan::speed::{Rate, SpeedModel, Traffic};
+use autoplace::plan::Workload;
+use autoplace::plan::speed::{Rate, Rates, SpeedModel, Work};
 use autoplace::profile::ModelProfile;
 use proptest::prelude::{prop_assert, proptest};
 
 use shapes::any::shape;
 use shapes::{LLAMA_8B, QWEN_14B, QWEN3_30B_A3B};
 
-fn traffic(profile: &ModelProfile, depth: u32) -> Traffic {
-    Traffic::of(profile, &ContextParams::default(), depth)
+fn token_bytes(profile: &ModelProfile, depth: u32) -> u64 {
+    Work::of(profile, &ContextParams::default()).token_bytes(depth)
+}
+
+fn model(profile: &ModelProfile, gpu: Rate, host: Rate) -> SpeedModel {
+    SpeedModel::new(
+        profile,
+        &ContextParams::default(),
+        Rates::new(vec![gpu], host),
+    )
 }
 
 /// So many layers on one GPU.
@@ -36,11 +45,12 @@ const SWEEP: [(u32, f64); 7] = [
 fn two_measured_ends_give_the_cliff_between_them_within_eight_percent() {
     let profile = QWEN_14B.profile();
     // The middle of 256 generated tokens, and a short prompt before them.
-    let traffic = traffic(&profile, 256);
-    let ends = (SWEEP[0].1, SWEEP[6].1);
-    let model = SpeedModel::calibrated(traffic, ends.0, ends.1).unwrap();
+    const DEPTH: u32 = 256;
+    let bytes = token_bytes(&profile, DEPTH) as f64;
+    let [host, gpu] = [SWEEP[0].1, SWEEP[6].1].map(|speed| Rate::new(bytes * speed));
+    let model = model(&profile, gpu, host);
     for (n, measured) in SWEEP {
-        let predicted = model.tokens_per_second(&one_gpu(&profile, n));
+        let predicted = model.tokens_per_second(&one_gpu(&profile, n), DEPTH);
         let error = predicted / measured - 1.0;
         println!(
             "{n:>3}  {measured:>6.2}  {predicted:>6.2}  {:>+5.1} %",
@@ -56,7 +66,7 @@ fn two_measured_ends_give_the_cliff_between_them_within_eight_percent() {
 #[test]
 fn a_token_reads_the_experts_it_uses_and_no_embedding() {
     let profile = QWEN3_30B_A3B.profile();
-    let read = traffic(&profile, 0).total();
+    let read = token_bytes(&profile, 0);
     let weights = &profile.weights;
     let all: u64 = weights.loaded().map(|weight| weight.bytes).sum();
     let experts: u64 = weights
@@ -72,29 +82,38 @@ fn a_token_reads_the_experts_it_uses_and_no_embedding() {
 #[test]
 fn a_deep_context_reads_every_key_and_value_of_it() {
     let profile = LLAMA_8B.profile();
-    let none = traffic(&profile, 0).total();
+    let none = token_bytes(&profile, 0);
     // 32 blocks of 1024 keys and 1024 values in 16 bits.
-    assert_eq!(
-        traffic(&profile, 1000).total() - none,
-        32 * 2 * 1024 * 2 * 1000
-    );
+    assert_eq!(token_bytes(&profile, 1000) - none, 32 * 2 * 1024 * 2 * 1000);
 }
 
 #[test]
-fn what_is_no_speed_calibrates_nothing() {
-    let of = |host, gpu| SpeedModel::calibrated(traffic(&LLAMA_8B.profile(), 0), host, gpu);
-    assert!(of(0.0, 40.0).is_none());
-    assert!(of(3.0, f64::NAN).is_none());
-    assert!(of(3.0, 40.0).is_some());
+fn a_prompt_is_faster_the_more_of_it_is_computed_at_once_where_weights_are_carried_over() {
+    let profile = LLAMA_8B.profile();
+    let speed = |n_ubatch| {
+        let mut params = ContextParams::default();
+        params.n_ubatch = n_ubatch;
+        let rates = Rates::new(vec![Rate::new(800e9)], Rate::new(40e9));
+        let model = SpeedModel::new(&profile, &params, rates);
+        model.prompt_seconds(&one_gpu(&profile, 10), &Workload::new(2048, 0))
+    };
+    // 23 blocks' weights go over the link once instead of four times.
+    assert!(speed(512) > 2.5 * speed(2048));
+    let alone = |params: &ContextParams| {
+        let model = SpeedModel::new(&profile, params, Rates::new(Vec::new(), Rate::new(40e9)));
+        model.prompt_seconds(&Assignment::by_counts(32, &[]), &Workload::new(2048, 0))
+    };
+    let mut large = ContextParams::default();
+    large.n_ubatch = 2048;
+    assert!((alone(&ContextParams::default()) / alone(&large) - 1.0).abs() < 0.2);
 }
 
 proptest! {
     #[test]
     fn on_a_faster_gpu_every_layer_more_is_faster(shape in shape(), depth in 0u32..5000) {
         let profile = shape.profile();
-        let rates = (Rate::new(300e9).per_layer(1e-6), Rate::new(30e9).per_layer(1e-5));
-        let model = SpeedModel::new(traffic(&profile, depth), vec![rates.0], rates.1);
-        let speed = |n| model.tokens_per_second(&one_gpu(&profile, n));
+        let model = model(&profile, Rate::new(300e9).per_layer(1e-6), Rate::new(30e9).per_layer(1e-5));
+        let speed = |n| model.tokens_per_second(&one_gpu(&profile, n), depth);
         for n in 1..=profile.full_offload() {
             prop_assert!(speed(n) > speed(n - 1));
         }

@@ -111,9 +111,7 @@ const fn with(free: u64, held: u64, total: u64) -> u64 {
 
 fn gain(loaded: &Plan, other: &Plan) -> f64 {
     match (&loaded.speed, &other.speed) {
-        (Some(now), Some(then)) if now.tokens_per_second > 0.0 => {
-            then.tokens_per_second / now.tokens_per_second - 1.0
-        }
+        (Some(now), Some(then)) if then.seconds() > 0.0 => now.seconds() / then.seconds() - 1.0,
         _ => {
             let more = f64::from(other.n_gpu_layers) - f64::from(loaded.n_gpu_layers);
             more / f64::from(loaded.layers())

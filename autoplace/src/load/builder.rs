@@ -63,6 +63,12 @@ impl ModelBuilder {
         self
     }
 
+    /// What is to take the least time. Default: [`plan::Workload::typical`] of the context.
+    pub fn workload(mut self, workload: plan::Workload) -> Self {
+        self.recipe.request = self.recipe.request.workload(workload);
+        self
+    }
+
     /// Embeds texts instead of generating: see [`Request::embeddings`] and [`Model::embedder`].
     pub fn embeddings(mut self, pooling: Pooling) -> Self {
         self.recipe.request = self.recipe.request.embeddings(pooling);

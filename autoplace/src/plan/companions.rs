@@ -213,10 +213,10 @@ impl Arrangement {
     }
 }
 
-/// Whether a plan is faster, or where no speed is known has more layers on GPUs.
+/// Whether a plan is faster, or, of those that embed, has more layers on GPUs.
 fn is_better(plan: &Plan, known: &Plan) -> bool {
     match (&plan.speed, &known.speed) {
-        (Some(plan), Some(known)) => plan.tokens_per_second > known.tokens_per_second,
+        (Some(plan), Some(known)) => plan.seconds() < known.seconds(),
         _ => (plan.n_gpu_layers, known.parted_blocks) > (known.n_gpu_layers, plan.parted_blocks),
     }
 }

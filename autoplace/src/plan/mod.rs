@@ -26,6 +26,7 @@ mod saved;
 pub mod speed;
 #[cfg(test)]
 pub(crate) mod test_plan;
+mod workload;
 
 use std::path::PathBuf;
 
@@ -46,6 +47,7 @@ pub use probe::{NoRoom, Probe};
 pub use request::{Context, GpuLayers, HostParts, KvCache, KvPlace, Policy, Request};
 pub use saved::{MachineChange, ModelIdentity, Replay, SavedPlan, SavedPlanError};
 pub use speed::Speed;
+pub use workload::Workload;
 
 /// Where a model goes, and why. It serialises, and what is read back is the same plan.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -76,7 +78,7 @@ pub struct Plan {
     /// What is loaded beside the model, and where.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub companions: Vec<PlannedCompanion>,
-    /// How fast it generates, predicted; `None` where nothing says how fast one of its devices reads.
+    /// How fast it is, predicted, and on what basis; `None` where it embeds texts.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub speed: Option<Speed>,
     /// Why it is this plan, for people: what decided, what was changed of the request, what is not known.

@@ -1,6 +1,7 @@
 //! The planner: from a profile, a machine and a request to a plan.
 
 use crate::machine::Machine;
+use crate::memory;
 use crate::memory::{Companion, ContextParams, MOST_TAKEN_BACK};
 use crate::profile::ModelProfile;
 
@@ -124,7 +125,23 @@ impl<'a> Planner<'a> {
         let checked = self
             .profile
             .check_predicting(sequences, self.request.embeds());
-        Ok(checked?)
+        checked?;
+        let n_ctx = self.request.tokens(self.profile);
+        let asked = self.request.workload.map(|workload| workload.tokens());
+        let asked = asked.map(|tokens| ("workload", tokens));
+        let at = self.request.at.iter().map(|&depth| ("at", depth));
+        match asked
+            .into_iter()
+            .chain(at)
+            .find(|&(_, tokens)| tokens > n_ctx)
+        {
+            Some((parameter, tokens)) => Err(Error::Memory(memory::Error::Context {
+                parameter,
+                value: u64::from(tokens),
+                limit: format!("the context has {n_ctx} tokens"),
+            })),
+            None => Ok(()),
+        }
     }
 
     /// Whoever names a number of layers wants that number, and no other placement of them.
@@ -196,20 +213,20 @@ impl<'a> Planner<'a> {
         let profile = self.profile;
         let layers = profile.full_offload();
         let n = chosen.split.n_gpu_layers;
-        let depth = self.request.filled(profile);
+        let workload = self.request.work(profile);
         let rates = Rates::of(&chosen.room.gpus, chosen.room.host);
         // Of generation, which a context for embeddings does not do.
         let speed = if self.request.embeds() {
             None
         } else {
-            Speed::of(
+            Some(Speed::of(
                 profile,
                 &chosen.params,
-                depth,
+                (workload, &self.request.depths(profile)),
                 &chosen.assignment,
                 &chosen.split,
                 rates,
-            )?
+            )?)
         };
         let mut notes = vec![chosen.why];
         notes.extend(reasons::changed(profile, &self.request));

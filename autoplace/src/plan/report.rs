@@ -76,16 +76,34 @@ impl fmt::Display for Plan {
 impl Plan {
     /// What is predicted, and what the layers on the host cost.
     fn speed_in_words(&self, speed: &Speed) -> String {
-        let measured = if speed.measured {
-            "by what was measured"
-        } else {
-            "by data sheets"
-        };
-        let begin = format!(
-            "about {} tok/s after {} tokens, {measured}",
-            rounded(speed.tokens_per_second),
-            speed.depth
+        let mut depths = speed.generation.iter();
+        let first = depths.next().map_or_else(
+            || {
+                format!(
+                    "about {} tok/s after {} tokens",
+                    rounded(speed.tokens_per_second),
+                    speed.depth
+                )
+            },
+            |at| {
+                format!(
+                    "about {} tok/s after {} tokens",
+                    rounded(at.tokens_per_second),
+                    at.depth
+                )
+            },
         );
+        let others =
+            depths.map(|at| format!(", {} after {}", rounded(at.tokens_per_second), at.depth));
+        let prompt = match speed.prompt.tokens {
+            0 => String::new(),
+            _ => format!(
+                "; prompts {} tok/s",
+                rounded(speed.prompt.tokens_per_second)
+            ),
+        };
+        let others: String = others.collect();
+        let begin = format!("{first}{others}{prompt}; by {}", speed.basis);
         let Some(all) = speed.all_on_gpus else {
             return begin;
         };

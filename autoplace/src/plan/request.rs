@@ -5,6 +5,8 @@ use serde::{Deserialize, Serialize};
 use crate::memory::{ContextParams, FlashAttention, Headroom, KvType, Pooling};
 use crate::profile::ModelProfile;
 
+use super::Workload;
+
 /// How many tokens of context to make room for.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -108,10 +110,12 @@ pub enum KvPlace {
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum HostParts {
+    /// Experts; in a block without experts the feed-forward matrices: attention, keys and values first.
+    #[default]
+    Auto,
     /// None: whole layers.
     None,
     /// Experts, of which a token reads a few: many bytes that cost little there.
-    #[default]
     Experts,
     /// Experts, and the dense feed-forward matrices too: attention first.
     FeedForward,
@@ -143,8 +147,16 @@ pub struct Request {
     /// The fewest tokens to compute at once, where fewer than `params.n_ubatch` make the plan faster: halved down to this. `None`
     /// leaves it as it is.
     pub min_ubatch: Option<u32>,
-    /// The tokens before the one whose generation is to be fast. `None` is half the context, the mean of a session that fills it.
-    pub depth: Option<u32>,
+    /// The most tokens to compute at once, where more than `params.n_ubatch` make the plan faster: doubled up to this, and to
+    /// `params.n_batch`. `None` leaves it as it is.
+    #[serde(default)]
+    pub max_ubatch: Option<u32>,
+    /// What is to take the least time. `None` is [`Workload::typical`].
+    #[serde(default)]
+    pub workload: Option<Workload>,
+    /// Depths that the plan's speed is told for, in tokens. Empty: a beginning, half and all of the context.
+    #[serde(default)]
+    pub at: Vec<u32>,
     /// Tokens of each sequence that may be guessed and computed together with its last one: speculative decoding. The context has an output
     /// for each, whose logits take memory. 0 is none, or 3 for a model [with a block that predicts](ModelProfile::with_mtp).
     #[serde(default)]
@@ -160,6 +172,9 @@ impl Default for Request {
 }
 
 impl Request {
+    /// Of more tokens at once prompts gain no more (docs/speed-model.md), and compute buffers grow with them.
+    const LARGEST_UBATCH: u32 = 2048;
+
     /// The default request.
     #[must_use]
     pub fn new() -> Self {
@@ -170,9 +185,11 @@ impl Request {
             headroom: Headroom::Default,
             kv_cache: KvCache::Given,
             kv_place: KvPlace::Given,
-            host_parts: HostParts::Experts,
+            host_parts: HostParts::Auto,
             min_ubatch: None,
-            depth: None,
+            max_ubatch: Some(Self::LARGEST_UBATCH),
+            workload: None,
+            at: Vec::new(),
             draft_max: 0,
             params: ContextParams::default(),
         }
@@ -227,17 +244,45 @@ impl Request {
         self
     }
 
-    /// Sets the tokens before the one whose generation is to be fast.
+    /// Sets the most tokens that may be computed at once where that makes the plan faster (2048, unless
+    /// [`n_ubatch`](Self::n_ubatch) is set).
     #[must_use]
-    pub const fn depth(mut self, tokens: u32) -> Self {
-        self.depth = Some(tokens);
+    pub const fn max_ubatch(mut self, tokens: u32) -> Self {
+        self.max_ubatch = Some(tokens);
         self
     }
 
-    /// The tokens before the one whose generation is to be fast: half of the context that is asked for, unless stated.
-    pub(super) fn filled(&self, profile: &ModelProfile) -> u32 {
-        let asked = self.tokens(profile);
-        self.depth.unwrap_or(asked / 2)
+    /// Sets what is to take the least time: a prompt and its reply.
+    #[must_use]
+    pub const fn workload(mut self, workload: Workload) -> Self {
+        self.workload = Some(workload);
+        self
+    }
+
+    /// Sets the depths that the plan's speed is told for, in tokens.
+    #[must_use]
+    pub fn at(mut self, depths: impl Into<Vec<u32>>) -> Self {
+        self.at = depths.into();
+        self
+    }
+
+    /// What is to take the least time.
+    pub(super) fn work(&self, profile: &ModelProfile) -> Workload {
+        let n_ctx = self.tokens(profile);
+        self.workload.unwrap_or_else(|| Workload::typical(n_ctx))
+    }
+
+    /// The depths that the plan's speed is told for, rising.
+    pub(super) fn depths(&self, profile: &ModelProfile) -> Vec<u32> {
+        const BEGINNING: u32 = 64;
+        let n_ctx = self.tokens(profile);
+        let mut depths = match self.at.as_slice() {
+            [] => vec![BEGINNING.min(n_ctx / 4), n_ctx / 2, n_ctx],
+            at => at.to_vec(),
+        };
+        depths.sort_unstable();
+        depths.dedup();
+        depths
     }
 
     /// Sets what to leave free on GPUs.
@@ -269,10 +314,11 @@ impl Request {
         self
     }
 
-    /// Sets the tokens that are computed at once (llama.cpp: 512).
+    /// Sets the tokens that are computed at once (llama.cpp: 512), and no others.
     #[must_use]
     pub const fn n_ubatch(mut self, tokens: u32) -> Self {
         self.params.n_ubatch = tokens;
+        self.max_ubatch = None;
         self
     }
 

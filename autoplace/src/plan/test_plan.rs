@@ -5,7 +5,8 @@ use std::path::PathBuf;
 use crate::machine::{gib, mib};
 use crate::memory::{ContextParams, Footprint, HeadroomParts};
 
-use super::{Confidence, ModelSummary, Placement, PlacementKind, Plan, Speed};
+use super::speed::{Basis, GenerationSpeed, PromptSpeed};
+use super::{Confidence, ModelSummary, Placement, PlacementKind, Plan, Speed, Workload};
 
 /// 20 of 33 layers on a card, the others on the host.
 pub(crate) fn plan() -> Plan {
@@ -61,15 +62,25 @@ pub(crate) fn host_plan() -> Plan {
 
 fn speed() -> Speed {
     let at = |n: u32| 500.0 / (100.0 - 2.5 * f64::from(n));
+    let workload = Workload::new(0, 256).after(3968);
     Speed {
+        basis: Basis::DataSheet,
+        prompt: PromptSpeed {
+            tokens: 0,
+            tokens_per_second: 0.0,
+        },
+        generation: vec![GenerationSpeed {
+            depth: 4096,
+            tokens_per_second: at(20),
+        }],
+        workload,
         tokens_per_second: at(20),
-        depth: 4096,
+        depth: workload.depth(),
         all_on_host: at(0),
         all_on_gpus: Some(at(33)),
         curve: (0..=33).map(at).collect(),
         gpu_rates: vec![200e9],
         host_rate: 40e9,
-        measured: false,
     }
 }
 

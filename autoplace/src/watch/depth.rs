@@ -3,7 +3,7 @@
 use crate::machine::{Gpu, Machine};
 use crate::memory::estimate::{Assignment, split_points};
 use crate::plan::Plan;
-use crate::plan::speed::{CROSSING, Rates, SpeedModel, Traffic, counted};
+use crate::plan::speed::{Basis, Rate, Rates, SpeedModel};
 use crate::profile::ModelProfile;
 
 /// Depths at which the speed model is asked: between them it is linear but for sliding windows, which end early.
@@ -42,7 +42,8 @@ impl DepthCost {
         };
         let gpus: Option<Vec<&Gpu>> = plan.gpus().map(|gpu| of_plan(&gpu.device)).collect();
         let rates = Rates::of(&gpus?, &machine.host);
-        if !rates.known {
+        let is_guess = |rate: &Rate| rate.basis == Basis::Guess;
+        if rates.gpus.iter().any(is_guess) || is_guess(&rates.host) {
             return None;
         }
         let points = if rates.gpus.len() > 1 {
@@ -56,18 +57,13 @@ impl DepthCost {
             plan.n_gpu_layers
         };
         let assignment = Assignment::new(profile.n_layer(), n_gpu_layers, &points);
-        let params = counted(&plan.context);
-        let cost = |depth| {
-            let traffic = Traffic::of(profile, &params, depth);
-            let model = SpeedModel::new(traffic, rates.gpus.clone(), rates.host)
-                .per_crossing(CROSSING)
-                .kv_on_host(!plan.context.offload_kqv);
-            let model = model.overrides(profile, &plan.overrides).ok()?;
-            Some((depth, model.seconds(&assignment)))
-        };
+        let model = SpeedModel::new(profile, &plan.context, rates);
+        let model = model.overrides(profile, &plan.overrides).ok()?;
         let n_ctx = plan.context.n_ctx;
         let depths = (0..=DEPTHS).map(|step| n_ctx / DEPTHS * step);
-        depths.map(cost).collect::<Option<Vec<_>>>().map(Self::new)
+        Some(Self::new(depths.map(|depth| {
+            (depth, model.token_seconds(&assignment, depth))
+        })))
     }
 
     /// Whether anything is known.

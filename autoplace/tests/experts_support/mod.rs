@@ -8,9 +8,9 @@ use std::ops::Range;
 
 use autoplace::machine::{Gpu, Host, Machine, gib};
 use autoplace::memory::estimate::{Assignment, Estimate, Place};
-use autoplace::memory::{Footprint, Headroom, Split, TensorOverride};
-use autoplace::plan::speed::{CROSSING, Rates, SpeedModel, Traffic};
-use autoplace::plan::{Context, Plan, Planner, Request};
+use autoplace::memory::{ContextParams, Footprint, Headroom, Split, TensorOverride};
+use autoplace::plan::speed::{Rates, SpeedModel};
+use autoplace::plan::{Context, Plan, Planner, Request, Workload};
 use autoplace::profile::ModelProfile;
 
 /// What the host's memory has on paper, in bytes per second, between DDR4-3200 and DDR5-5600 in two channels: stated, not measured.
@@ -75,24 +75,34 @@ impl Case {
         planner.plan().expect("the host alone has room")
     }
 
-    /// What a split makes of the plan's model and context, on this machine.
-    pub(crate) fn score(&self, profile: &ModelProfile, plan: &Plan, split: &Split) -> Score {
+    /// Our placement, in the context that our plan chose.
+    pub(crate) fn ours(&self, profile: &ModelProfile, plan: &Plan) -> Score {
+        self.score(profile, &plan.context, &plan.split())
+    }
+
+    /// A placement of the fit, which keeps llama.cpp's default of tokens at once.
+    pub(crate) fn theirs(&self, profile: &ModelProfile, plan: &Plan, split: &Split) -> Score {
+        let mut params = plan.context.clone();
+        params.n_ubatch = ContextParams::default().n_ubatch;
+        self.score(profile, &params, split)
+    }
+
+    /// What a split makes of a model and a context, on this machine.
+    fn score(&self, profile: &ModelProfile, params: &ContextParams, split: &Split) -> Score {
         let machine = self.machine();
         let gpus: Vec<&Gpu> = machine.gpus.iter().collect();
         let assignment = Assignment::new(profile.n_layer(), split.n_gpu_layers, &[1.0]);
         let rates = Rates::of(&gpus, &machine.host);
-        let depth = plan.speed.as_ref().map_or(0, |speed| speed.depth);
-        let traffic = Traffic::of(profile, &plan.context, depth);
-        let speed = SpeedModel::new(traffic, rates.gpus, rates.host)
-            .per_crossing(CROSSING)
-            .kv_on_host(!plan.context.offload_kqv)
+        let workload = Workload::typical(self.context);
+        let speed = SpeedModel::new(profile, params, rates)
             .overrides(profile, &split.overrides)
             .expect("patterns of C++ that mean the same here");
-        let estimate = Estimate::new(profile, &gpus, &plan.context)
+        let estimate = Estimate::new(profile, &gpus, params)
             .and_then(|estimate| estimate.overrides(&split.overrides))
             .expect("parameters that a plan was made with");
         Score {
-            tokens_per_second: speed.tokens_per_second(&assignment),
+            tokens_per_second: speed.tokens_per_second(&assignment, workload.depth()),
+            seconds: speed.seconds(&assignment, &workload),
             card: estimate.footprints_of(&assignment).gpus[0],
         }
     }
@@ -103,6 +113,8 @@ impl Case {
 pub(crate) struct Score {
     /// Predicted, of one sequence.
     pub(crate) tokens_per_second: f64,
+    /// Of the typical workload.
+    pub(crate) seconds: f64,
     /// Bytes on the card by the estimate.
     pub(crate) card: Footprint,
 }
@@ -110,7 +122,7 @@ pub(crate) struct Score {
 impl Score {
     /// Whether it is as fast as the other one, but for the rounding of sums in another order.
     pub(crate) fn is_as_fast_as(&self, other: &Self) -> bool {
-        self.tokens_per_second >= other.tokens_per_second * (1.0 - 1e-12)
+        self.seconds <= other.seconds * (1.0 + 1e-12)
     }
 }
 

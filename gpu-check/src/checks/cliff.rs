@@ -3,7 +3,7 @@
 use anyhow::Result;
 use autoplace::gguf::Header;
 use autoplace::machine::{Gpu, Machine, mib};
-use autoplace::plan::{Context, GpuLayers, Planner, Request, Speed};
+use autoplace::plan::{Context, GpuLayers, Planner, Request, Speed, Workload};
 use autoplace::profile::ModelProfile;
 
 use crate::child;
@@ -94,7 +94,11 @@ fn predict(setting: &Setting, model: &Written, shape: &Shape) -> Result<Option<S
 fn request(setting: &Setting, shape: &Shape) -> Result<Request> {
     let request = setting.request().context(Context::Tokens(shape.n_ctx));
     // What is predicted is the middle of the generation that is measured.
-    Ok(request.depth(u32::try_from(shape.prompt + shape.generated / 2)?))
+    let workload = Workload::new(
+        u32::try_from(shape.prompt)?,
+        u32::try_from(shape.generated)?,
+    );
+    Ok(request.workload(workload))
 }
 
 /// All layers and fewer, those first that say most of the cliff.

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use autoplace::llama_sys::sim::MAX_CARDS;
 use autoplace::memory::companion::Role;
 use autoplace::memory::{FlashAttention, Headroom, KvType, Pooling};
-use autoplace::plan::{Context, GpuLayers, HostParts, KvCache, KvPlace, Policy, Request};
+use autoplace::plan::{Context, GpuLayers, HostParts, KvCache, KvPlace, Policy, Request, Workload};
 use clap::{Parser, Subcommand, ValueEnum, value_parser};
 use serde_json::Value;
 
@@ -103,18 +103,22 @@ pub(crate) struct PlanArgs {
     /// Keys and values with their layers (`on`), on the host (`off`), or there where that is faster
     #[arg(long, value_name = "on|off|auto", value_enum, default_value_t = KvOffload::On, hide_possible_values = true)]
     pub(crate) kv_offload: KvOffload,
-    /// Tokens computed at once; `auto` is 512, or fewer where that is faster, down to 64
-    #[arg(long, value_name = "N|auto", default_value = "512", value_parser = ubatch)]
-    pub(crate) ubatch: Ubatch,
+    /// Tokens computed at once; `auto` goes down to 64, too, where that is faster [default: 512, or up to 2048 where that is faster]
+    #[arg(long, value_name = "N|auto", value_parser = ubatch)]
+    pub(crate) ubatch: Option<Ubatch>,
     /// What makes a plan better: more tokens per second, or more layers on GPUs, whole ones
     #[arg(long, value_name = "fastest|most-layers", value_enum, default_value_t = PolicyName::Fastest, hide_possible_values = true)]
     pub(crate) policy: PolicyName,
-    /// What may stay on the host of a block that is on a GPU: nothing, experts, or experts and feed-forward matrices
-    #[arg(long, value_name = "none|experts|ffn", value_enum, default_value_t = Parts::Experts, hide_possible_values = true)]
+    /// What may stay on the host of a block that is on a GPU: nothing, experts, experts and feed-forward matrices; or experts, and
+    /// feed-forward matrices where a block has none
+    #[arg(long, value_name = "auto|none|experts|ffn", value_enum, default_value_t = Parts::Auto, hide_possible_values = true)]
     pub(crate) host_parts: Parts,
-    /// Tokens before the one whose speed is predicted [default: half the context]
-    #[arg(long, value_name = "N", value_parser = value_parser!(u32).range(0..=i64::from(MAX_TOKENS)))]
-    pub(crate) depth: Option<u32>,
+    /// What is to take the least time: tokens of a prompt and of its reply [default: 1024+256 in the middle of the context]
+    #[arg(long, value_name = "PROMPT+REPLY", value_parser = workload)]
+    pub(crate) workload: Option<Workload>,
+    /// Depths, in tokens, at which the speed is told [default: 64, half and all of the context]
+    #[arg(long, value_name = "N,...", value_delimiter = ',', value_parser = value_parser!(u32).range(0..=i64::from(MAX_TOKENS)))]
+    pub(crate) at: Vec<u32>,
     /// Sequences held at once, which share the context out
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = value_parser!(u32).range(1..=256))]
     pub(crate) seqs: u32,
@@ -207,6 +211,7 @@ pub(crate) enum PolicyName {
 /// [`HostParts`] by name.
 #[derive(Debug, Clone, Copy, ValueEnum)]
 pub(crate) enum Parts {
+    Auto,
     None,
     Experts,
     Ffn,
@@ -243,15 +248,15 @@ impl PlanArgs {
     /// What is asked of the planner.
     pub(crate) fn request(&self) -> Request {
         let mut request = Request::new();
-        let ubatch = match self.ubatch {
-            Ubatch::Tokens(tokens) => tokens,
-            Ubatch::Auto => {
-                request = request.min_ubatch(LEAST_UBATCH);
-                request.params.n_ubatch
+        match self.ubatch {
+            // A computation is a part of a batch: a larger one needs a larger batch.
+            Some(Ubatch::Tokens(tokens)) => {
+                let n_batch = request.params.n_batch.max(tokens);
+                request = request.n_ubatch(tokens).n_batch(n_batch);
             }
-        };
-        // A computation is a part of a batch: a larger one needs a larger batch.
-        let n_batch = request.params.n_batch.max(ubatch);
+            Some(Ubatch::Auto) => request = request.min_ubatch(LEAST_UBATCH),
+            None => {}
+        }
         request = match self.kv {
             Kv::One(ty) => request.kv_types(ty, ty),
             Kv::Auto(types) => request.kv_cache(types),
@@ -261,7 +266,8 @@ impl PlanArgs {
             KvOffload::Off => request.offload_kqv(false),
             KvOffload::Auto => request.kv_place(KvPlace::Auto),
         };
-        request.depth = self.depth;
+        request.workload = self.workload;
+        request = request.at(self.at.as_slice());
         request = self.outputs.request(request);
         if let Some(tokens) = self.mtp {
             request = request.draft_max(tokens);
@@ -275,13 +281,12 @@ impl PlanArgs {
         }
         request
             .context(self.ctx.unwrap_or_default())
-            .n_ubatch(ubatch)
-            .n_batch(n_batch)
             .policy(match self.policy {
                 PolicyName::Fastest => Policy::Fastest,
                 PolicyName::MostLayers => Policy::MostLayers,
             })
             .host_parts(match self.host_parts {
+                Parts::Auto => HostParts::Auto,
                 Parts::None => HostParts::None,
                 Parts::Experts => HostParts::Experts,
                 Parts::Ffn => HostParts::FeedForward,
@@ -382,6 +387,21 @@ fn variable(text: &str) -> Result<(String, Value), String> {
 }
 
 /// `auto`, or so many tokens.
+/// `4096+512`: a prompt and its reply.
+fn workload(text: &str) -> Result<Workload, String> {
+    let numbers = text.split_once('+');
+    let numbers =
+        numbers.and_then(|(prompt, reply)| Some((prompt.parse().ok()?, reply.parse().ok()?)));
+    match numbers {
+        Some((prompt, reply)) if prompt <= MAX_TOKENS && (1..=MAX_TOKENS).contains(&reply) => {
+            Ok(Workload::new(prompt, reply))
+        }
+        _ => Err(format!(
+            "`{text}` is no workload; one is PROMPT+REPLY in tokens, such as 4096+512, the reply at least 1"
+        )),
+    }
+}
+
 fn ubatch(text: &str) -> Result<Ubatch, String> {
     match text.parse::<u32>() {
         _ if text == "auto" => Ok(Ubatch::Auto),

@@ -16,7 +16,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Error, Plan, Planner};
+use super::{Error, Plan, Planner, Workload};
 
 pub use change::{Change, ChangeKind, Effect, Outcome};
 use scene::Scene;
@@ -31,8 +31,8 @@ pub struct Advice {
     /// Set where layers on GPUs are not worth it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pointless: Option<Pointless>,
-    /// The tokens before the one whose generation all speeds are of; where a context is shorter, it is full.
-    pub depth: u32,
+    /// What all plans are made for, and all speeds are of; where a context is too short for it, [`Workload::typical`] of that context.
+    pub workload: Workload,
 }
 
 /// A plan that generates hardly faster than the host alone would. Speeds in tokens per second.
@@ -74,8 +74,8 @@ impl Advice {
 
     fn about(planner: &Planner<'_>, plan: Option<&Plan>) -> Self {
         let scene = Scene::of(planner);
-        let depth = scene.depth(plan);
-        let trials = Trials::new(scene, depth, plan);
+        let workload = scene.workload();
+        let trials = Trials::new(scene, workload, plan);
         let changes = if trials.is_enough_already() {
             Vec::new()
         } else {
@@ -90,7 +90,7 @@ impl Advice {
         Self {
             changes,
             pointless: plan.and_then(Pointless::of),
-            depth,
+            workload,
         }
     }
 }

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use crate::machine::{Gpu, Machine};
 use crate::memory::ContextParams;
-use crate::plan::{Context, KvCache, Plan, Planner, Request};
+use crate::plan::{Context, KvCache, Plan, Planner, Request, Workload};
 use crate::profile::{Block, ModelProfile, Weight};
 
 use super::ChangeKind;
@@ -26,18 +26,21 @@ impl<'a> Scene<'a> {
         }
     }
 
-    /// The tokens before the one whose speed is predicted.
-    pub(super) fn depth(&self, plan: Option<&Plan>) -> u32 {
-        let predicted = plan.and_then(|plan| plan.speed.as_ref());
-        let predicted = predicted.map(|speed| speed.depth);
-        let depth = predicted.or(self.request.depth);
-        depth.unwrap_or_else(|| self.request.context.tokens(&self.profile) / 2)
+    /// What all plans are made for.
+    pub(super) fn workload(&self) -> Workload {
+        let typical = || Workload::typical(self.request.context.tokens(&self.profile));
+        self.request.workload.unwrap_or_else(typical)
     }
 
-    /// The plan, and the speed at this depth.
-    pub(super) fn plan(mut self, depth: u32) -> Option<Plan> {
+    /// The plan for this work, or, in a context that is shorter, for its last tokens.
+    pub(super) fn plan(mut self, workload: Workload) -> Option<Plan> {
         let most = self.request.context.tokens(&self.profile);
-        self.request.depth = Some(depth.min(most));
+        let workload = if workload.tokens() > most {
+            Workload::typical(most)
+        } else {
+            workload
+        };
+        self.request = self.request.workload(workload);
         let planner = Planner::new(&self.profile, &self.machine);
         planner.request(self.request).plan().ok()
     }

@@ -4,6 +4,7 @@ use super::change::PerSecond;
 use super::{Advice, Change, ChangeKind, Effect, Outcome, Pointless};
 use crate::machine::{gib, mib};
 use crate::memory::KvType;
+use crate::plan::Workload;
 use crate::profile::Quantisation;
 
 fn outcome() -> Outcome {
@@ -113,7 +114,7 @@ fn pointless_layers_stand_first_and_no_advice_is_no_line() {
     let advice = Advice {
         changes: vec![change(vec![ChangeKind::Context(8192)])],
         pointless: Some(pointless),
-        depth: 8192,
+        workload: Workload::typical(16384),
     };
     assert_eq!(
         advice.to_string(),
@@ -134,7 +135,7 @@ fn it_serialises() {
             },
         ])],
         pointless: None,
-        depth: 8192,
+        workload: Workload::typical(16384),
     };
     let text = serde_json::to_string(&advice).unwrap();
     assert_eq!(serde_json::from_str::<Advice>(&text).unwrap(), advice);

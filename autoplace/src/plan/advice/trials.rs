@@ -1,23 +1,27 @@
 //! Trying changes: the plan of each, and how much better it is.
 
 use crate::plan::halving::least_that;
-use crate::plan::{GpuLayers, HostParts, Plan};
+use crate::plan::{GpuLayers, HostParts, Plan, Workload};
 
 use super::{Change, ChangeKind, Effect, Outcome, Scene, WORTH};
 
 /// What changes are tried on.
 pub(super) struct Trials<'a> {
     pub(super) scene: Scene<'a>,
-    depth: u32,
+    workload: Workload,
     /// What there is without a change; `None` where it does not fit.
     pub(super) before: Option<&'a Plan>,
 }
 
 impl<'a> Trials<'a> {
-    pub(super) const fn new(scene: Scene<'a>, depth: u32, before: Option<&'a Plan>) -> Self {
+    pub(super) const fn new(
+        scene: Scene<'a>,
+        workload: Workload,
+        before: Option<&'a Plan>,
+    ) -> Self {
         Self {
             scene,
-            depth,
+            workload,
             before,
         }
     }
@@ -43,7 +47,7 @@ impl<'a> Trials<'a> {
     /// The plan with these changes, whether or not it is better; `None` where it does not fit.
     pub(super) fn attempt(&self, kinds: Vec<ChangeKind>) -> Option<Change> {
         let scene = kinds.iter().fold(self.scene.clone(), Scene::with);
-        let outcome = Outcome::of(&scene.plan(self.depth)?);
+        let outcome = Outcome::of(&scene.plan(self.workload)?);
         let effect = if self.is_enough(&outcome) {
             Effect::Fits
         } else if self.before.is_none() {
@@ -72,7 +76,7 @@ impl<'a> Trials<'a> {
             return false;
         }
         scene.request.host_parts = HostParts::None;
-        let plan = scene.plan(self.depth);
+        let plan = scene.plan(self.workload);
         plan.is_some_and(|plan| self.is_enough(&Outcome::of(&plan)))
     }
 

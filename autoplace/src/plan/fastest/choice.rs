@@ -92,7 +92,7 @@ impl<'a> Fastest<'a> {
                     "no layer on a GPU: there is no usable one".to_owned()
                 }
                 _ if self.gpus.is_empty() => {
-                    "no layer on a GPU: none reads its memory faster than the host".to_owned()
+                    "no layer on a GPU: none is faster than the host".to_owned()
                 }
                 Some(nearest) => {
                     let lacks = lacks(nearest);
@@ -146,10 +146,7 @@ impl<'a> Fastest<'a> {
         }
         if !self.gpus.is_empty() && !self.slow.is_empty() {
             let slow = self.slow.iter().map(|gpu| gpu.name.as_str()).collect();
-            notes.push(format!(
-                "not used, as the host reads faster: {}",
-                list(slow)
-            ));
+            notes.push(format!("not used, as the host is faster: {}", list(slow)));
         }
         let (wanted, params) = (self.wanted(), self.params(path));
         if params.type_k != wanted.type_k {

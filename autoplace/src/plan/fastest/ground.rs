@@ -6,8 +6,8 @@ use std::rc::Rc;
 use crate::machine::Gpu;
 use crate::memory::estimate::Assignment;
 use crate::memory::{ContextParams, Estimate, Place, Workload};
-use crate::plan::Error;
-use crate::plan::speed::{Rates, Traffic};
+use crate::plan::speed::{Rates, SpeedModel};
+use crate::plan::{self, Error};
 use crate::profile::ModelProfile;
 
 use super::Corrections;
@@ -35,8 +35,8 @@ impl Ground {
         gpus: &[&Gpu],
         setting: Setting,
         parts: &Parts<'_>,
-        traffic: &Traffic,
         rates: &Rates,
+        work: &plan::Workload,
     ) -> Result<Self, Error> {
         let params = &setting.params;
         let mut alone = BTreeMap::new();
@@ -70,7 +70,7 @@ impl Ground {
             .zip(&least_compute)
             .map(|(&budget, &compute)| compute.map(|compute| budget.saturating_sub(compute)))
             .collect();
-        let kv_on_host = !params.offload_kqv;
+        let model = SpeedModel::new(profile, params, rates.clone());
         let all_on_first = Assignment::by_counts(profile.n_layer(), &[profile.full_offload()]);
         let always_on_host = match gpus {
             [] => 0,
@@ -78,7 +78,7 @@ impl Ground {
         };
         Ok(Self {
             always_on_host,
-            table: Table::new(&estimate, &rooms, parts, traffic, rates, kv_on_host),
+            table: Table::new(&estimate, &rooms, parts, &model, work),
             budgets,
             alone,
             workload,

@@ -1,7 +1,7 @@
 //! The fastest safe plan: of all placements that fit every device, the one with the most predicted tokens per second.
 //!
 //! A placement is a [`Setting`] (types and place of the cache, tokens computed at once), an [`Order`] of GPUs, a run of layers on each
-//! of them, and the [`Parts`] of blocks that stay on the host. It costs the seconds of a token by [`speed`](super::speed), and a
+//! of them, and the [`Parts`] of blocks that stay on the host. It costs the seconds of the workload by [`speed`](super::speed), and a
 //! thousandth of the fastest ones for each of these, so that they decide between plans of one speed: a GPU, twice if it is full;
 //! a single copy of the graph, by half; a step away from the wanted setting.
 //!
@@ -28,11 +28,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
 use crate::machine::{Gpu, Machine};
+use crate::memory::estimate::Assignment;
 use crate::memory::{ContextParams, Estimate, Headroom, Workload};
 use crate::profile::ModelProfile;
 
 use super::fit::Levels;
-use super::speed::{Rates, Traffic, counted};
+use super::speed::{Rates, SpeedModel};
 use super::{Error, HostParts, Request};
 
 use self::ground::Ground;
@@ -48,7 +49,7 @@ use self::table::Table;
 /// Placements that are looked at before the search gives up: many times what any of a thousand random machines has taken.
 const MOST_LOOKED_AT: usize = 4096;
 
-/// The part of the fastest token's seconds that decides between plans of one speed.
+/// The part of the fastest placement's seconds that decides between plans of one speed.
 const TIE: f64 = 1e-3;
 
 /// Begins of placements that are looked at.
@@ -59,9 +60,9 @@ pub(super) struct Fastest<'a> {
     profile: &'a ModelProfile,
     machine: &'a Machine,
     request: &'a Request,
-    /// The GPUs that read faster than the host and have something free.
+    /// The GPUs that are faster than the host and have something free.
     gpus: Vec<&'a Gpu>,
-    /// Those that do not read faster.
+    /// Those that are not faster.
     slow: Vec<&'a Gpu>,
     orders: Vec<Order>,
     parts: Parts<'a>,
@@ -132,23 +133,31 @@ impl<'a> Fastest<'a> {
         params: &ContextParams,
     ) -> Result<Self, Error> {
         let free: Vec<&Gpu> = machine.gpus.iter().filter(|gpu| gpu.free > 0).collect();
+        let workload = request.work(profile);
         let all_rates = Rates::of(&free, &machine.host);
-        let host_rate = all_rates.host.bytes_per_second;
-        let (fast, slow): (Vec<_>, Vec<_>) = free
-            .into_iter()
-            .zip(&all_rates.gpus)
-            .partition(|(_, rate)| rate.bytes_per_second >= host_rate);
-        let gpus: Vec<&Gpu> = fast.into_iter().map(|(gpu, _)| gpu).collect();
+        let model = SpeedModel::new(profile, params, all_rates);
+        let seconds = |counts: &[u32]| {
+            let assignment = Assignment::by_counts(profile.n_layer(), counts);
+            model.seconds(&assignment, &workload)
+        };
+        let on_host = seconds(&[]);
+        let (fast, slow): (Vec<_>, Vec<_>) = free.into_iter().enumerate().partition(|&(gpu, _)| {
+            let mut counts = vec![0; gpu + 1];
+            counts[gpu] = profile.full_offload();
+            seconds(&counts) <= on_host
+        });
+        let gpus: Vec<&Gpu> = fast.into_iter().map(|(_, gpu)| gpu).collect();
         let rates = Rates::of(&gpus, &machine.host);
         let parts = Parts::of(profile, request.host_parts);
-        let traffic = traffic(profile, request, params);
         let headroom = |gpu: &Gpu, workload: &Workload| {
             let headroom = request.headroom.of_gpu(gpu, workload, 0, machine.wsl);
             headroom.total()
         };
-        let grounds: Vec<Ground> = Setting::all(request, profile, params)
+        let grounds: Vec<Ground> = Setting::all(request, profile, params, &gpus)
             .into_iter()
-            .map(|setting| Ground::new(profile, headroom, &gpus, setting, &parts, &traffic, &rates))
+            .map(|setting| {
+                Ground::new(profile, headroom, &gpus, setting, &parts, &rates, &workload)
+            })
             .collect::<Result<_, Error>>()?;
         let mut orders = orders(&gpus, &rates.gpus);
         // The host alone.
@@ -156,7 +165,7 @@ impl<'a> Fastest<'a> {
         let tables = grounds.iter().map(|ground| &ground.table);
         let fastest = tables.flat_map(|table| {
             let gpus = (0..table.gpus.len()).map(|gpu| table.whole_seconds(gpu));
-            gpus.chain([table.host_seconds(table.layers)])
+            gpus.chain([table.host_seconds(table.layers, None)])
         });
         Ok(Self {
             profile,
@@ -164,7 +173,7 @@ impl<'a> Fastest<'a> {
             request,
             tie: TIE * fastest.fold(f64::INFINITY, f64::min),
             gpus,
-            slow: slow.into_iter().map(|(gpu, _)| gpu).collect(),
+            slow: slow.into_iter().map(|(_, gpu)| gpu).collect(),
             orders,
             parts,
             grounds,
@@ -250,8 +259,9 @@ impl<'a> Fastest<'a> {
     /// Which parts those are, for people.
     const fn parts_in_words(&self) -> &'static str {
         match self.request.host_parts {
+            HostParts::Auto if self.profile.hparams.experts.is_none() => "feed-forward matrices",
             HostParts::FeedForward => "feed-forward matrices",
-            HostParts::Experts | HostParts::None => "experts",
+            HostParts::Auto | HostParts::Experts | HostParts::None => "experts",
         }
     }
 
@@ -286,9 +296,4 @@ impl<'a> Fastest<'a> {
         }
         Some(room.saturating_add_signed(-corrections.host.min(0)))
     }
-}
-
-/// What a token reads, by which placements are compared.
-fn traffic(profile: &ModelProfile, request: &Request, params: &ContextParams) -> Traffic {
-    Traffic::of(profile, &counted(params), request.filled(profile))
 }

@@ -34,7 +34,7 @@ impl Fastest<'_> {
             0.0
         };
         let steps = self.tie * f64::from(ground.setting.steps);
-        steps + ground.table.host_seconds(path.first) + runs.sum::<f64>() + single_copy
+        steps + prices.host_seconds(path.first) + runs.sum::<f64>() + single_copy
     }
 
     /// What would be one step better: a part less on the host, else a layer less; of the host alone a GPU with the output layer.

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashSet};
 
 use crate::memory::{Place, TensorOverride};
 use crate::plan::HostParts;
-use crate::plan::speed::used_bytes;
+use crate::plan::speed::{Matrices, matrices};
 use crate::profile::{ModelProfile, Role, Weight};
 
 /// Weights of a block that belong together: `ffn_down_exps.weight` and its bias.
@@ -14,8 +14,8 @@ pub(super) struct Part<'a> {
     /// What its names have in common: `ffn_down_exps`.
     stem: &'a str,
     pub(super) weights: Vec<&'a Weight>,
-    /// Bytes that a token reads of them.
-    pub(super) used: u64,
+    /// The same by type.
+    pub(super) matrices: Vec<Matrices>,
 }
 
 /// All parts that may stay on the host, block after block.
@@ -32,6 +32,12 @@ impl<'a> Parts<'a> {
         for (block, weights) in profile.weights.blocks.iter().enumerate() {
             parts.begins.push(parts.all.len());
             let block = u32::try_from(block).unwrap_or(u32::MAX);
+            let has_experts = weights.weights.iter().any(|it| it.role == Role::Experts);
+            let wanted = match (wanted, has_experts) {
+                (HostParts::Auto, true) => HostParts::Experts,
+                (HostParts::Auto, false) => HostParts::FeedForward,
+                (wanted, _) => wanted,
+            };
             // Against the order of their names: up, gate, down. The last ones are the first to stay on the host, as with llama.cpp's
             // own fit.
             let mut stems: BTreeMap<&str, Vec<&Weight>> = BTreeMap::new();
@@ -42,14 +48,11 @@ impl<'a> Parts<'a> {
             }
             parts
                 .all
-                .extend(stems.into_iter().rev().map(|(stem, weights)| {
-                    let used = weights.iter().map(|weight| used_bytes(profile, weight));
-                    Part {
-                        block,
-                        stem,
-                        used: used.fold(0, u64::saturating_add),
-                        weights,
-                    }
+                .extend(stems.into_iter().rev().map(|(stem, weights)| Part {
+                    block,
+                    stem,
+                    matrices: matrices(profile, weights.iter().copied()),
+                    weights,
                 }));
         }
         parts.begins.push(parts.all.len());

@@ -173,7 +173,7 @@ impl Heap {
     pub(super) fn begin(&mut self, setting: usize, order: usize, extra: f64, around: &Around<'_>) {
         for first in 0..=around.prices.table.layers {
             self.put(
-                extra + around.prices.table.host_seconds(first),
+                extra + around.prices.host_seconds(first),
                 around.prices.table.host_bytes(first),
                 Path {
                     setting,

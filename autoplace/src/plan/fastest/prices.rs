@@ -17,10 +17,22 @@ impl Prices<'_> {
     /// Cost of a run on the `n`th GPU of the order.
     pub(super) fn run(&self, n: usize, run: Run) -> f64 {
         let gpu = self.order[n];
-        let seconds = self.table.seconds(gpu, run, self.parts);
+        let seconds = self.seconds(n, run);
         let whole = Run { kept: 0, ..run };
         let bytes = self.table.bytes(gpu, whole, self.parts);
         seconds + self.gpu(bytes, self.table.room(gpu, run))
+    }
+
+    /// Seconds of a run on the `n`th GPU of the order, with the way to it.
+    pub(super) fn seconds(&self, n: usize, run: Run) -> f64 {
+        let before = n.checked_sub(1).map(|before| self.order[before]);
+        let gpu = self.order[n];
+        self.table.way(gpu, before) + self.table.seconds(gpu, self.order[0], run, self.parts)
+    }
+
+    /// Seconds of the layers before `end` on the host.
+    pub(super) fn host_seconds(&self, end: u32) -> f64 {
+        self.table.host_seconds(end, self.order.first().copied())
     }
 
     /// What a way costs more that keeps a single copy of its graph.

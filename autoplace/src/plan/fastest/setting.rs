@@ -1,8 +1,9 @@
 //! One choice of everything that is chosen beside the placement itself: types and place of the cache, tokens computed at once.
 
+use crate::machine::Gpu;
 use crate::memory::{ContextParams, KvType};
 use crate::plan::{KvCache, KvPlace, Request};
-use crate::profile::ModelProfile;
+use crate::profile::{Block, ModelProfile};
 
 /// Parameters to plan with, and how little they are wanted.
 #[derive(Debug, Clone)]
@@ -31,7 +32,13 @@ impl Setting {
         request: &Request,
         profile: &ModelProfile,
         params: &ContextParams,
+        gpus: &[&Gpu],
     ) -> Vec<Self> {
+        let most = request
+            .max_ubatch
+            .filter(|_| leaves_something(profile, gpus));
+        let most = most.map(|most| most.min(params.n_batch).min(params.n_ctx));
+        let ubatches = ubatches(params.n_ubatch, request.min_ubatch, most);
         let types: Vec<(KvType, KvType)> = match request.kv_cache {
             KvCache::Given => vec![(params.type_k, params.type_v)],
             KvCache::Auto => types_down_to(KvType::Q8_0),
@@ -45,7 +52,7 @@ impl Setting {
         let mut all = Vec::new();
         for (smaller, &(type_k, type_v)) in (0..).zip(&types) {
             for (elsewhere, &offload_kqv) in (0..).zip(places) {
-                for (halved, n_ubatch) in (0..).zip(ubatches(params.n_ubatch, request.min_ubatch)) {
+                for &(changed, n_ubatch) in &ubatches {
                     let params = ContextParams {
                         type_k,
                         type_v,
@@ -57,7 +64,7 @@ impl Setting {
                     // only one: then its error is the answer.
                     let refused = smaller > 0 && params.check_kv_types(&profile.hparams).is_err();
                     if !refused {
-                        let steps = STEPS_PER_TYPE * smaller + elsewhere + halved;
+                        let steps = STEPS_PER_TYPE * smaller + elsewhere + changed;
                         all.push(Self { params, steps });
                     }
                 }
@@ -79,14 +86,33 @@ fn types_down_to(least: KvType) -> Vec<(KvType, KvType)> {
     types.into_iter().map(|ty| (ty, ty)).collect()
 }
 
-fn ubatches(wanted: u32, least: Option<u32>) -> Vec<u32> {
+/// The wanted one, its halves and its doubles, with the steps to each. 0 is a whole batch.
+fn ubatches(wanted: u32, least: Option<u32>, most: Option<u32>) -> Vec<(u32, u32)> {
     let least = least.unwrap_or(wanted).max(1);
+    let most = most.unwrap_or(wanted);
     let halves = std::iter::successors(Some(wanted), |&n| Some(n / 2));
-    let mut all: Vec<u32> = halves.take_while(|&n| n >= least).take(32).collect();
-    if all.is_empty() {
-        all.push(wanted);
-    }
-    all
+    let halves = (1..).zip(halves.skip(1).take_while(|&n| n >= least));
+    let doubles = std::iter::successors(Some(wanted), |&n| n.checked_mul(2));
+    let doubles = (1..).zip(doubles.skip(1).take_while(|&n| n > 0 && n <= most));
+    [(0, wanted)]
+        .into_iter()
+        .chain(halves)
+        .chain(doubles)
+        .collect()
+}
+
+/// Whether GPUs are there and some of the model stays on the host: then prompts carry its weights over once for each computation, and
+/// fewer computations of more tokens are faster.
+fn leaves_something(profile: &ModelProfile, gpus: &[&Gpu]) -> bool {
+    /// Of what is free on a GPU; the rest goes to headroom, caches and compute buffers.
+    const FOR_WEIGHTS: f64 = 0.85;
+    let free = gpus.iter().map(|gpu| gpu.free);
+    let free = free.fold(0, u64::saturating_add);
+    let blocks = profile.weights.blocks.iter().map(Block::bytes);
+    let bytes = blocks.fold(0, u64::saturating_add);
+    #[allow(clippy::cast_precision_loss)] // a share
+    let leaves = bytes as f64 > free as f64 * FOR_WEIGHTS;
+    free > 0 && leaves
 }
 
 #[cfg(test)]
@@ -107,10 +133,17 @@ mod tests {
     }
 
     #[test]
-    fn ubatches_are_halved_as_far_as_is_allowed() {
-        assert_eq!(ubatches(512, None), [512]);
-        assert_eq!(ubatches(512, Some(128)), [512, 256, 128]);
-        assert_eq!(ubatches(512, Some(1024)), [512]);
-        assert_eq!(ubatches(0, Some(128)), [0]);
+    fn ubatches_are_halved_and_doubled_as_far_as_is_allowed() {
+        assert_eq!(ubatches(512, None, None), [(0, 512)]);
+        assert_eq!(
+            ubatches(512, Some(128), None),
+            [(0, 512), (1, 256), (2, 128)]
+        );
+        assert_eq!(ubatches(512, Some(1024), None), [(0, 512)]);
+        assert_eq!(ubatches(0, Some(128), Some(2048)), [(0, 0)]);
+        assert_eq!(
+            ubatches(512, None, Some(2048)),
+            [(0, 512), (1, 1024), (2, 2048)]
+        );
     }
 }

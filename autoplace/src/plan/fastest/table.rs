@@ -1,20 +1,22 @@
-//! What runs of layers cost on each GPU under one setting, from sums made once: seconds per token, and bytes without compute buffers.
+//! What runs of layers cost on each GPU under one setting, from sums made once: seconds of the workload, and bytes without compute buffers.
 
-use crate::memory::Estimate;
+use crate::memory::{Estimate, Place};
+use crate::plan::Workload;
 use crate::plan::halving::least_that;
-use crate::plan::speed::{CROSSING, Rate, Rates, Traffic};
+use crate::plan::speed::SpeedModel;
 
 use super::parts::Parts;
 
 /// A GPU, as far as runs of layers are concerned.
 #[derive(Debug, Clone)]
 pub(super) struct GpuTable {
-    /// Sums over the layers before each: bytes they take, and seconds a token spends in them.
+    /// Sums over the layers before each: bytes they take, and seconds the workload spends in them.
     bytes: Vec<u64>,
     seconds: Vec<f64>,
-    /// Sums over the parts before each: bytes they take here, and seconds more that they cost on the host.
+    /// Sums over the parts before each: bytes they take here, and seconds more that they cost on the host, by the GPU that computes with
+    /// what the host keeps.
     part_bytes: Vec<u64>,
-    part_seconds: Vec<f64>,
+    part_seconds: Vec<Vec<f64>>,
     /// Bytes that weights and caches may take at most, by the role of a run.
     pub(super) rooms: Roles,
 }
@@ -66,7 +68,10 @@ impl Run {
 pub(super) struct Table {
     pub(super) gpus: Vec<GpuTable>,
     host_bytes: Vec<u64>,
-    host_seconds: Vec<f64>,
+    /// By the GPU that computes with what the host keeps; the last without one.
+    host_seconds: Vec<Vec<f64>>,
+    /// Seconds of the workload's ways to each GPU, and to the host.
+    crossings: Vec<f64>,
     part_host_bytes: Vec<u64>,
     /// Blocks that the parts before each are of.
     part_blocks: Vec<u32>,
@@ -84,31 +89,24 @@ pub(super) struct Run {
 }
 
 impl Table {
-    /// `estimate` is of all GPUs at once, in the order of `rates`; `rooms` are what each has for weights and caches.
+    /// `estimate` is of all GPUs at once, in the order of the model's rates; `rooms` are what each has for weights and caches.
     pub(super) fn new(
         estimate: &Estimate,
         rooms: &[Roles],
         parts: &Parts<'_>,
-        traffic: &Traffic,
-        rates: &Rates,
-        kv_on_host: bool,
+        model: &SpeedModel,
+        workload: &Workload,
     ) -> Self {
-        let layers = u32::try_from(traffic.weights.len()).unwrap_or(u32::MAX);
-        let each_layer = || {
-            let kv = traffic.kv.iter().chain(std::iter::repeat(&0));
-            traffic.weights.iter().zip(kv)
-        };
-        let seconds = |rate: &Rate, on_gpu: bool| {
-            sums(each_layer().map(|(&weights, &kv)| {
-                let away = kv_on_host && on_gpu && kv > 0;
-                let kv_rate = if away { &rates.host } else { rate };
-                let back_and_forth = if away { 2.0 * CROSSING } else { 0.0 };
-                float(weights) / rate.bytes_per_second
-                    + float(kv) / kv_rate.bytes_per_second
-                    + rate.seconds_per_layer
-                    + back_and_forth
+        let n_layers = model.work().layers.len();
+        let layers = u32::try_from(n_layers).unwrap_or(u32::MAX);
+        let reply = f64::from(workload.reply);
+        let seconds = |place: Place, first: Option<usize>| {
+            sums((0..n_layers).map(|il| {
+                model.layer_token(il, place, workload.depth()) * reply
+                    + model.layer_prompt(il, place, first, workload)
             }))
         };
+        let ways = reply + model.computations(workload);
         // The last part of a block is the first to stay: with it the block's activations go to the host and back.
         let next = parts.all.iter().skip(1).map(|part| Some(part.block));
         let opens: Vec<bool> = parts
@@ -117,46 +115,50 @@ impl Table {
             .zip(next.chain([None]))
             .map(|(part, next)| next != Some(part.block))
             .collect();
-        let gpus = rates.gpus.iter().zip(rooms).enumerate();
-        let gpus = gpus
-            .map(|(gpu, (rate, &rooms))| {
-                let slower = 1.0 / rates.host.bytes_per_second - 1.0 / rate.bytes_per_second;
-                let part_seconds = parts.all.iter().zip(&opens).map(|(part, &opens)| {
-                    let crossings = if opens { 2.0 * CROSSING } else { 0.0 };
-                    float(part.used) * slower + crossings
-                });
-                GpuTable {
-                    bytes: byte_sums((0..layers).map(|il| estimate.layer_bytes(gpu, il))),
-                    seconds: seconds(rate, true),
-                    part_bytes: byte_sums(parts.all.iter().map(|part| {
-                        let bytes = part.weights.iter();
-                        let bytes = bytes.map(|weight| estimate.weight_bytes(gpu, weight));
-                        bytes.fold(0, u64::saturating_add)
-                    })),
-                    part_seconds: sums(part_seconds),
-                    rooms,
-                }
-            })
-            .collect();
+        let part_seconds = |gpu: usize, first: usize| {
+            let place = Place::Gpu(gpu);
+            let there_and_back = model.there_and_back(place, Place::Host) * ways;
+            sums(parts.all.iter().zip(&opens).map(|(part, &opens)| {
+                model.moved_token(&part.matrices, place, Place::Host) * reply
+                    + model.moved_prompt(&part.matrices, place, Place::Host, Some(first), workload)
+                    + if opens { there_and_back } else { 0.0 }
+            }))
+        };
+        let n_gpus = rooms.len();
+        let gpus = rooms.iter().enumerate().map(|(gpu, &rooms)| GpuTable {
+            bytes: byte_sums((0..layers).map(|il| estimate.layer_bytes(gpu, il))),
+            seconds: seconds(Place::Gpu(gpu), None),
+            part_bytes: byte_sums(parts.all.iter().map(|part| {
+                let bytes = part.weights.iter();
+                let bytes = bytes.map(|weight| estimate.weight_bytes(gpu, weight));
+                bytes.fold(0, u64::saturating_add)
+            })),
+            part_seconds: (0..n_gpus).map(|first| part_seconds(gpu, first)).collect(),
+            rooms,
+        });
         let part_file_bytes = parts.all.iter().map(|part| {
             let bytes = part.weights.iter().map(|weight| weight.bytes);
             bytes.fold(0, u64::saturating_add)
         });
+        let firsts = (0..rooms.len()).map(Some).chain([None]);
+        let places = (0..rooms.len()).map(Place::Gpu).chain([Place::Host]);
         Self {
-            gpus,
             host_bytes: byte_sums((0..layers).map(|il| estimate.host_layer_bytes(il))),
-            host_seconds: seconds(&rates.host, false),
+            host_seconds: firsts.map(|first| seconds(Place::Host, first)).collect(),
+            crossings: places.map(|place| model.crossing(place) * ways).collect(),
             part_host_bytes: byte_sums(part_file_bytes),
             part_blocks: running(opens.iter().map(|&opens| u32::from(opens)), |sum, one| {
                 sum + one
             }),
             layers,
+            gpus: gpus.collect(),
         }
     }
 
-    /// Seconds per token of the layers before `end`, on the host.
-    pub(super) fn host_seconds(&self, end: u32) -> f64 {
-        self.host_seconds[end as usize]
+    /// Seconds of the layers before `end`, on the host, whose large batches the GPU `first` computes if there is one.
+    pub(super) fn host_seconds(&self, end: u32, first: Option<usize>) -> f64 {
+        let without = self.host_seconds.len() - 1;
+        self.host_seconds[first.unwrap_or(without)][end as usize]
     }
 
     /// Bytes of the layers before `end`, on the host.
@@ -164,18 +166,24 @@ impl Table {
         self.host_bytes[end as usize]
     }
 
-    /// Seconds per token of all layers on this GPU.
+    /// Seconds of all layers on this GPU.
     pub(super) fn whole_seconds(&self, gpu: usize) -> f64 {
         self.gpus[gpu].seconds[self.layers as usize]
     }
 
-    /// Seconds per token of a run, with the way to its GPU.
-    pub(super) fn seconds(&self, gpu: usize, run: Run, parts: &Parts<'_>) -> f64 {
+    /// Seconds of a run, without the way to its GPU. `first` is the GPU that computes with what the host keeps.
+    pub(super) fn seconds(&self, gpu: usize, first: usize, run: Run, parts: &Parts<'_>) -> f64 {
         let table = &self.gpus[gpu];
         let (from, to) = kept(run, parts);
+        let part_seconds = &table.part_seconds[first];
         table.seconds[run.end as usize] - table.seconds[run.begin as usize]
-            + (table.part_seconds[to] - table.part_seconds[from])
-            + CROSSING
+            + (part_seconds[to] - part_seconds[from])
+    }
+
+    /// Seconds of the way to a GPU from another one, or from the host.
+    pub(super) fn way(&self, gpu: usize, from: Option<usize>) -> f64 {
+        let host = self.crossings.len() - 1;
+        self.crossings[gpu].max(self.crossings[from.unwrap_or(host)])
     }
 
     /// Bytes that a run takes of its GPU, without compute buffers.
@@ -246,9 +254,4 @@ fn running<T: Copy + Default>(each: impl Iterator<Item = T>, add: impl Fn(T, T) 
         sum
     });
     std::iter::once(T::default()).chain(after).collect()
-}
-
-#[allow(clippy::cast_precision_loss)] // bytes of a model: to a millionth of a millionth
-const fn float(bytes: u64) -> f64 {
-    bytes as f64
 }

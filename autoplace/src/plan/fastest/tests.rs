@@ -8,10 +8,10 @@ use std::collections::BTreeSet;
 use proptest::prelude::{Just, ProptestConfig, Strategy, prop, prop_assert, prop_oneof, proptest};
 
 use super::told::NOTHING;
-use super::{Fastest, Found, Given, Path, Prices, traffic};
+use super::{Fastest, Found, Given, Path, Prices};
 use crate::machine::{Gpu, GpuKind, Host, Machine, mib};
 use crate::memory::{Estimate, Headroom, KvType, Place, TensorOverride, Workload};
-use crate::plan::speed::{CROSSING, Rates, SpeedModel};
+use crate::plan::speed::{Rates, SpeedModel};
 use crate::plan::{Context, HostParts, KvCache, KvPlace, Request};
 use crate::profile::ModelProfile;
 
@@ -143,13 +143,10 @@ fn cost(fastest: &Fastest<'_>, request: &Request, path: &Path, tie: f64) -> f64 
     let (profile, params) = (fastest.profile, fastest.params(path));
     let gpus = fastest.gpus_of(path);
     let rates = Rates::of(&gpus, &fastest.machine.host);
-    let wanted = self::params(profile, request);
-    let model = SpeedModel::new(traffic(profile, request, &wanted), rates.gpus, rates.host)
-        .per_crossing(CROSSING)
-        .kv_on_host(!params.offload_kqv)
+    let model = SpeedModel::new(profile, params, rates)
         .overrides(profile, &fastest.split(path).overrides)
         .unwrap();
-    let seconds = model.seconds(&fastest.assignment(path));
+    let seconds = model.seconds(&fastest.assignment(path), &request.work(profile));
     let ground = &fastest.grounds[path.setting];
     let order = &fastest.orders[path.order];
     let prices = Prices {
@@ -160,7 +157,7 @@ fn cost(fastest: &Fastest<'_>, request: &Request, path: &Path, tie: f64) -> f64 
     };
     let gpu_prices = path.runs().enumerate().map(|(n, run)| {
         // The price of a run, but for its seconds.
-        prices.run(n, run) - ground.table.seconds(order[n], run, &fastest.parts)
+        prices.run(n, run) - prices.seconds(n, run)
     });
     let single = if path.single_copy { tie / 2.0 } else { 0.0 };
     seconds + gpu_prices.sum::<f64>() + single + tie * f64::from(ground.setting.steps)

@@ -164,9 +164,12 @@ fn check_speed(plan: &Plan) -> Result<(), String> {
         Some(speed.all_on_host),
         speed.all_on_gpus,
     ];
+    let generation = speed.generation.iter().map(|at| at.tokens_per_second);
     let mut all = ends
         .into_iter()
         .flatten()
+        .chain([speed.prompt.tokens_per_second])
+        .chain(generation)
         .chain(speed.curve.iter().copied());
     if all.any(|speed| !(speed.is_finite() && (0.0..=1e9).contains(&speed))) {
         return Err("speed has tokens per second that cannot be".to_owned());

@@ -1,0 +1,299 @@
+//! The time of a token, a prompt or a workload on a placement: the sum over the layers of what each device takes for its share.
+
+use crate::memory::estimate::Assignment;
+use crate::memory::{ContextParams, Error, OverrideRules, Place, TensorOverride};
+use crate::plan::Workload;
+use crate::profile::ModelProfile;
+
+use super::Rates;
+use super::rates::Rate;
+use super::work::{Cache, LayerWork, Matrices, Work, float, matrices};
+
+/// From as many tokens on a GPU computes with weights that the host keeps, and carries them over for it (`offload_op` of ggml's backends).
+const OFFLOADED_FROM: u32 = 32;
+
+/// Predicts the seconds of tokens and prompts of one sequence, given the rates of the devices.
+#[derive(Debug, Clone)]
+pub struct SpeedModel {
+    work: Work,
+    rates: Rates,
+    n_ubatch: u32,
+    kv_on_host: bool,
+    op_offload: bool,
+    /// Of each layer, what lies elsewhere.
+    moved: Vec<Vec<(Place, Vec<Matrices>)>>,
+}
+
+impl SpeedModel {
+    /// This model in a context with these parameters, over devices with these rates.
+    #[must_use]
+    pub fn new(profile: &ModelProfile, params: &ContextParams, rates: Rates) -> Self {
+        let n_ubatch = match params.n_ubatch {
+            0 => params.n_batch,
+            n => n.min(params.n_batch),
+        };
+        Self {
+            work: Work::of(profile, params),
+            rates,
+            n_ubatch: n_ubatch.max(1),
+            kv_on_host: !params.offload_kqv,
+            op_offload: params.op_offload,
+            moved: Vec::new(),
+        }
+    }
+
+    /// Puts weights of this model elsewhere than their layer. Only those of blocks count: what else there is moves as a whole.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Override`] for a pattern that is none, and for a GPU that is not there.
+    pub fn overrides(
+        mut self,
+        profile: &ModelProfile,
+        overrides: &[TensorOverride],
+    ) -> Result<Self, Error> {
+        let rules = OverrideRules::new(overrides, self.rates.gpus.len())?;
+        let blocks = profile.weights.blocks.iter().map(|block| {
+            let mut places: Vec<(Place, Vec<_>)> = Vec::new();
+            for weight in &block.weights {
+                let Some(place) = rules.place(&weight.name) else {
+                    continue;
+                };
+                match places.iter_mut().find(|(known, _)| *known == place) {
+                    Some((_, weights)) => weights.push(weight),
+                    None => places.push((place, vec![weight])),
+                }
+            }
+            let places = places.into_iter();
+            places
+                .map(|(place, weights)| (place, matrices(profile, weights)))
+                .collect()
+        });
+        self.moved = blocks.collect();
+        Ok(self)
+    }
+
+    /// Seconds of a generated token that has `depth` others before it.
+    #[must_use]
+    pub fn token_seconds(&self, assignment: &Assignment, depth: u32) -> f64 {
+        // The embedding of the token comes from the host.
+        let mut at = Place::Host;
+        let mut seconds = 0.0;
+        for (layer, place) in assignment.layers().enumerate() {
+            seconds += self.layer_token(layer, place, depth);
+            for (other, matrices) in self.moved(layer, place) {
+                seconds +=
+                    self.moved_token(matrices, place, other) + self.there_and_back(place, other);
+            }
+            if place != at {
+                seconds += self.crossing(at).max(self.crossing(place));
+                at = place;
+            }
+        }
+        seconds
+    }
+
+    /// Generated tokens per second at this depth.
+    #[must_use]
+    pub fn tokens_per_second(&self, assignment: &Assignment, depth: u32) -> f64 {
+        1.0 / self.token_seconds(assignment, depth)
+    }
+
+    /// Seconds of a workload's prompt.
+    #[must_use]
+    pub fn prompt_seconds(&self, assignment: &Assignment, workload: &Workload) -> f64 {
+        let first = assignment.layers().filter_map(|place| match place {
+            Place::Gpu(gpu) => Some(gpu),
+            Place::Host => None,
+        });
+        let first = first.min();
+        let mut at = Place::Host;
+        let mut seconds = 0.0;
+        for (layer, place) in assignment.layers().enumerate() {
+            seconds += self.layer_prompt(layer, place, first, workload);
+            for (other, matrices) in self.moved(layer, place) {
+                seconds += self.moved_prompt(matrices, place, other, first, workload)
+                    + self.there_and_back(place, other) * self.computations(workload);
+            }
+            if place != at {
+                let crossing = self.crossing(at).max(self.crossing(place));
+                seconds += crossing * self.computations(workload);
+                at = place;
+            }
+        }
+        seconds
+    }
+
+    /// Seconds of a workload: its prompt, and each token of its reply in the middle of it.
+    #[must_use]
+    pub fn seconds(&self, assignment: &Assignment, workload: &Workload) -> f64 {
+        let token = self.token_seconds(assignment, workload.depth());
+        self.prompt_seconds(assignment, workload) + token * f64::from(workload.reply)
+    }
+
+    /// Seconds of a token in a layer as it is, without the way to it.
+    pub(in crate::plan) fn layer_token(&self, layer: usize, place: Place, depth: u32) -> f64 {
+        let Some(work) = self.work.layers.get(layer) else {
+            return 0.0;
+        };
+        let rate = self.rate(place);
+        let weights: f64 = work.matrices.iter().map(|it| rate.token(it)).sum();
+        let attention: f64 = work
+            .caches
+            .iter()
+            .map(|cache| rate.attend(cache, depth))
+            .sum();
+        let carried = if self.is_carried(work, place) {
+            self.carry_cache(work, rate, depth) + 2.0 * rate.crossing
+        } else {
+            0.0
+        };
+        let state = float(work.state) / rate.bytes_per_second;
+        weights + attention + carried + state + rate.seconds_per_layer
+    }
+
+    /// Seconds more of a token where weights of a layer lie elsewhere, without the way there.
+    pub(in crate::plan) fn moved_token(
+        &self,
+        matrices: &[Matrices],
+        place: Place,
+        other: Place,
+    ) -> f64 {
+        let of = |rate: &Rate| matrices.iter().map(|it| rate.token(it)).sum::<f64>();
+        of(self.rate(other)) - of(self.rate(place))
+    }
+
+    /// Seconds of a token's way to what lies elsewhere, and back.
+    pub(in crate::plan) fn there_and_back(&self, place: Place, other: Place) -> f64 {
+        2.0 * self.crossing(place).max(self.crossing(other))
+    }
+
+    /// Seconds of a workload's prompt in a layer as it is. `first` is the GPU that computes with what the host keeps.
+    pub(in crate::plan) fn layer_prompt(
+        &self,
+        layer: usize,
+        place: Place,
+        first: Option<usize>,
+        workload: &Workload,
+    ) -> f64 {
+        let Some(work) = self.work.layers.get(layer) else {
+            return 0.0;
+        };
+        let depth = workload.prompt_depth();
+        if layer + 1 == self.work.layers.len() {
+            // Only the last token has logits.
+            return self.layer_token(layer, place, depth);
+        }
+        let of = |n_tokens: u32| {
+            let borrows = self.borrower(place, first, n_tokens);
+            let rate = borrows.unwrap_or_else(|| self.rate(place));
+            let matrices = work.matrices.iter();
+            let weights: f64 = matrices
+                .map(|it| self.compute(it, rate, borrows, n_tokens))
+                .sum();
+            let caches = work.caches.iter();
+            let attention: f64 = caches
+                .map(|it| rate.prompt_attend(it, n_tokens, depth))
+                .sum();
+            let carried = if borrows.is_some() || self.is_carried(work, place) {
+                self.carry_cache(work, rate, depth)
+            } else {
+                0.0
+            };
+            weights + attention + carried + rate.seconds_per_layer
+        };
+        self.sum_of_computations(workload, of)
+    }
+
+    /// Seconds more of a workload's prompt where weights of a layer lie elsewhere, without the way there.
+    pub(in crate::plan) fn moved_prompt(
+        &self,
+        matrices: &[Matrices],
+        place: Place,
+        other: Place,
+        first: Option<usize>,
+        workload: &Workload,
+    ) -> f64 {
+        let of = |n_tokens: u32| {
+            let borrows = self.borrower(other, first, n_tokens);
+            let rate = borrows.unwrap_or_else(|| self.rate(other));
+            let there = matrices
+                .iter()
+                .map(|it| self.compute(it, rate, borrows, n_tokens));
+            let here = matrices
+                .iter()
+                .map(|it| self.rate(place).prompt(it, n_tokens));
+            there.sum::<f64>() - here.sum::<f64>()
+        };
+        self.sum_of_computations(workload, of)
+    }
+
+    /// Seconds in which so many tokens pass these weights, carried over first where the device borrows them.
+    fn compute(&self, it: &Matrices, rate: &Rate, borrows: Option<&Rate>, n_tokens: u32) -> f64 {
+        let carried = borrows.map_or(0.0, |rate| it.bytes(n_tokens) / rate.upload);
+        carried + rate.prompt(it, n_tokens)
+    }
+
+    /// The GPU that computes with what the host keeps.
+    fn borrower(&self, place: Place, first: Option<usize>, n_tokens: u32) -> Option<&Rate> {
+        let borrows = place == Place::Host && self.op_offload && n_tokens >= OFFLOADED_FROM;
+        let first = first.filter(|_| borrows)?;
+        self.rates.gpus.get(first)
+    }
+
+    /// Whether the keys and values of a layer on a GPU come over from the host.
+    fn is_carried(&self, work: &LayerWork, place: Place) -> bool {
+        self.kv_on_host && place != Place::Host && !work.caches.is_empty()
+    }
+
+    fn carry_cache(&self, work: &LayerWork, rate: &Rate, depth: u32) -> f64 {
+        let bytes = |cache: &Cache| float(cache.bytes(depth));
+        work.caches.iter().map(bytes).sum::<f64>() / rate.upload
+    }
+
+    /// Over the prompt's computations of `n_ubatch` tokens and the rest.
+    fn sum_of_computations(&self, workload: &Workload, of: impl Fn(u32) -> f64) -> f64 {
+        let (whole, rest) = (
+            workload.prompt / self.n_ubatch,
+            workload.prompt % self.n_ubatch,
+        );
+        let mut seconds = 0.0;
+        if whole > 0 {
+            seconds += f64::from(whole) * of(self.n_ubatch);
+        }
+        if rest > 0 {
+            seconds += of(rest);
+        }
+        seconds
+    }
+
+    /// Computations that a prompt takes.
+    pub(in crate::plan) fn computations(&self, workload: &Workload) -> f64 {
+        f64::from(workload.prompt.div_ceil(self.n_ubatch))
+    }
+
+    /// What of a layer lies elsewhere.
+    fn moved(&self, layer: usize, place: Place) -> impl Iterator<Item = (Place, &[Matrices])> {
+        let moved = self.moved.get(layer).map_or(&[][..], Vec::as_slice);
+        let elsewhere = moved.iter().filter(move |(other, _)| *other != place);
+        elsewhere.map(|(other, matrices)| (*other, matrices.as_slice()))
+    }
+
+    /// Seconds of the way to a device.
+    pub(in crate::plan) fn crossing(&self, place: Place) -> f64 {
+        self.rate(place).crossing
+    }
+
+    /// The work that it counts.
+    #[must_use]
+    pub const fn work(&self) -> &Work {
+        &self.work
+    }
+
+    fn rate(&self, place: Place) -> &Rate {
+        match place {
+            Place::Gpu(gpu) => self.rates.gpus.get(gpu).unwrap_or(&self.rates.host),
+            Place::Host => &self.rates.host,
+        }
+    }
+}

@@ -1,0 +1,259 @@
+//! What computing a token asks of each layer: the weights and the keys and values that it reads, and the arithmetic of them.
+
+use crate::gguf::TensorType;
+use crate::memory::{ContextParams, KvType};
+use crate::profile::{BlockState, ModelProfile, Role, Weight};
+
+/// What a token, or a batch of tokens, asks of each layer; the output layer is the last.
+///
+/// A token reads every weight of a block once, but of the experts only those it uses; of the token embedding one row, which is
+/// nothing; and every key and value that it attends to.
+#[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
+pub struct Work {
+    /// The blocks in their order, and the output layer.
+    pub layers: Vec<LayerWork>,
+}
+
+/// What a token asks of one layer.
+#[derive(Debug, Clone, Default, PartialEq)]
+#[non_exhaustive]
+pub struct LayerWork {
+    /// Weights by their type.
+    pub matrices: Vec<Matrices>,
+    /// What it attends to.
+    pub caches: Vec<Cache>,
+    /// Bytes of recurrent state that it reads and writes.
+    pub state: u64,
+}
+
+/// Weights of one type.
+#[derive(Debug, Clone, Copy, PartialEq)]
+#[non_exhaustive]
+pub struct Matrices {
+    /// Their type.
+    pub tensor_type: TensorType,
+    /// Of experts: how many a token uses, and how many there are.
+    pub experts: Option<(u32, u32)>,
+    /// Bytes, all experts included.
+    pub stored: u64,
+    /// Multiplications of one token.
+    pub multiplications: f64,
+}
+
+/// Keys and values that a token attends to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Cache {
+    /// Elements of a token's keys, over all heads.
+    pub k: u32,
+    /// The same of its values; 0 where they are a part of the keys.
+    pub v: u32,
+    /// Tokens that it attends to at most.
+    pub window: u32,
+    /// Tokens that one key stands for.
+    pub ratio: u32,
+    /// Query heads.
+    pub n_head: u32,
+    /// Query heads that share a head of keys and values.
+    pub n_gqa: u32,
+    /// Elements of a key head and of a value head, as they are multiplied.
+    pub head: (u32, u32),
+    /// The types of keys and values.
+    pub types: (KvType, KvType),
+}
+
+impl Work {
+    /// The work of this model in a context with these parameters.
+    #[must_use]
+    pub fn of(profile: &ModelProfile, params: &ContextParams) -> Self {
+        // What predicts further tokens has no part in one that is not predicted.
+        let trunk = profile.hparams.n_layer_trunk() as usize;
+        let idle = |index| profile.predicts() && index >= trunk;
+        let every = profile.hparams.every_block_in_full();
+        let states = profile.state.blocks().unwrap_or(&every);
+        let blocks = profile.weights.blocks.iter().enumerate();
+        let blocks = blocks.map(|(index, block)| {
+            if idle(index) {
+                return LayerWork::default();
+            }
+            let state = states.get(index).copied().unwrap_or(BlockState::None);
+            LayerWork {
+                matrices: matrices(profile, &block.weights),
+                caches: Cache::of(profile, params, index, state),
+                state: recurrent_bytes(state),
+            }
+        });
+        // Where the output is tied to the embedding, the embedding is read whole for the logits.
+        let tied = profile.weights.output_matrix();
+        let tied = tied.filter(|_| profile.weights.tied_output);
+        let output = LayerWork {
+            matrices: matrices(profile, profile.weights.output.iter().chain(tied)),
+            ..LayerWork::default()
+        };
+        Self {
+            layers: blocks.chain([output]).collect(),
+        }
+    }
+
+    /// Bytes that a token reads which has `depth` others before it.
+    #[must_use]
+    pub fn token_bytes(&self, depth: u32) -> u64 {
+        let bytes = self.layers.iter().map(|layer| layer.token_bytes(depth));
+        bytes.fold(0, u64::saturating_add)
+    }
+}
+
+impl LayerWork {
+    fn token_bytes(&self, depth: u32) -> u64 {
+        let weights = self.matrices.iter().map(Matrices::token_bytes);
+        let caches = self.caches.iter().map(|cache| cache.bytes(depth));
+        weights.chain(caches).fold(self.state, u64::saturating_add)
+    }
+}
+
+/// The weights by type, experts apart.
+pub(in crate::plan) fn matrices<'w>(
+    profile: &ModelProfile,
+    weights: impl IntoIterator<Item = &'w Weight>,
+) -> Vec<Matrices> {
+    let mut all: Vec<Matrices> = Vec::new();
+    for weight in weights {
+        let experts = match &profile.hparams.experts {
+            Some(experts) if weight.role == Role::Experts => {
+                Some((experts.used.min(experts.count), experts.count.max(1)))
+            }
+            _ => None,
+        };
+        let elements = weight.shape.iter().fold(1.0, |all, &n| all * float(n));
+        let (used, count) = experts.unwrap_or((1, 1));
+        let multiplications = elements * f64::from(used) / f64::from(count);
+        let alike =
+            |known: &&mut Matrices| known.tensor_type == weight.ty && known.experts == experts;
+        match all.iter_mut().find(alike) {
+            Some(known) => {
+                known.stored = known.stored.saturating_add(weight.bytes);
+                known.multiplications += multiplications;
+            }
+            None => all.push(Matrices {
+                tensor_type: weight.ty,
+                experts,
+                stored: weight.bytes,
+                multiplications,
+            }),
+        }
+    }
+    all
+}
+
+impl Matrices {
+    /// Bytes that one token reads.
+    pub(super) fn token_bytes(&self) -> u64 {
+        let (used, count) = self.experts.unwrap_or((1, 1));
+        let share = u128::from(used) * u128::from(self.stored) / u128::from(count);
+        u64::try_from(share).unwrap_or(u64::MAX)
+    }
+
+    /// Bytes that so many tokens read together: of experts those that any of them uses, chosen evenly.
+    pub(super) fn bytes(&self, n_tokens: u32) -> f64 {
+        let (used, count) = self.experts.unwrap_or((1, 1));
+        let unused = 1.0 - f64::from(used) / f64::from(count);
+        float(self.stored) * (1.0 - unused.powi(i32::try_from(n_tokens).unwrap_or(i32::MAX)))
+    }
+}
+
+impl Cache {
+    /// What a block attends to.
+    fn of(
+        profile: &ModelProfile,
+        params: &ContextParams,
+        index: usize,
+        state: BlockState,
+    ) -> Vec<Self> {
+        let of = |list: &[u32]| list.get(index).copied().unwrap_or(0).max(1);
+        let n_head = of(&profile.hparams.n_head);
+        let n_head_kv = of(&profile.hparams.n_head_kv).min(n_head);
+        let types = (params.type_k, params.type_v);
+        let plain = |k: u32, v: u32, window: u32| Self {
+            k,
+            v,
+            window,
+            ratio: 1,
+            n_head,
+            n_gqa: n_head.div_ceil(n_head_kv),
+            head: (k / n_head_kv, v / n_head_kv),
+            types,
+        };
+        // One key for all heads, the larger part of which is the value too.
+        let compressed = |k: u32, window: u32| Self {
+            n_gqa: n_head,
+            head: (k, k),
+            ..plain(k, 0, window)
+        };
+        const ALL: u32 = u32::MAX;
+        match state {
+            BlockState::Full(cache) | BlockState::FullAndRecurrent(cache, _) => {
+                vec![plain(cache.k, cache.v, ALL)]
+            }
+            BlockState::Windowed { state, window } => vec![plain(state.k, state.v, window)],
+            BlockState::Compressed { k } => vec![compressed(k, ALL)],
+            BlockState::CompressedWindowed { k, window } => vec![compressed(k, window)],
+            // At most: the index chooses among the keys, how many is a matter of the header and of the depth.
+            BlockState::Indexed(state) => {
+                let keys = match state.v {
+                    Some(v) => plain(state.k, v, ALL),
+                    None => compressed(state.k, ALL),
+                };
+                vec![keys, compressed(state.index_k, ALL)]
+            }
+            BlockState::Distilled(state) => {
+                let mut caches = vec![compressed(state.k, state.window)];
+                if let Some(distilled) = state.distilled {
+                    let ratio = distilled.ratio.max(1);
+                    let of = |k| Self {
+                        ratio,
+                        ..compressed(k, ALL)
+                    };
+                    caches.push(of(state.k));
+                    caches.extend(distilled.index_k.map(of));
+                }
+                caches
+            }
+            BlockState::Recurrent(_) | BlockState::None => Vec::new(),
+        }
+    }
+
+    /// Cells that a token attends to which has `depth` others before it.
+    pub(super) fn cells(&self, depth: u32) -> u32 {
+        (depth / self.ratio).min(self.window)
+    }
+
+    /// Bytes of keys and values that it reads.
+    pub(super) fn bytes(&self, depth: u32) -> u64 {
+        let row = |ty: KvType, n: u32| ty.tensor_type().row_bytes(u64::from(n));
+        let (k, v) = self.types;
+        let rows = row(k, self.k).saturating_add(row(v, self.v));
+        rows.saturating_mul(u64::from(self.cells(depth)))
+    }
+
+    /// Multiplications of a token's attention: of each query head with each cell's key and value.
+    pub(super) fn multiplications(&self, depth: u32) -> f64 {
+        let (k, v) = self.head;
+        f64::from(self.n_head) * (f64::from(k) + f64::from(v)) * f64::from(self.cells(depth))
+    }
+}
+
+/// Read and written, in 32-bit floats.
+fn recurrent_bytes(state: BlockState) -> u64 {
+    match state {
+        BlockState::Recurrent(state) | BlockState::FullAndRecurrent(_, state) => {
+            (u64::from(state.r) + u64::from(state.s)) * 8
+        }
+        _ => 0,
+    }
+}
+
+#[allow(clippy::cast_precision_loss)] // bytes of a model: to a millionth of a millionth
+pub(super) const fn float(bytes: u64) -> f64 {
+    bytes as f64
+}
