@@ -6,7 +6,11 @@ mod cli_support;
 
 use std::fs;
 
-use autoplace::machine::{Date, Gpu, Host, LearnedHeadroom, Machine, Reading, gib, mib};
+use autoplace::gguf::TensorType;
+use autoplace::machine::{
+    Date, Gpu, Host, LearnedHeadroom, Machine, MeasuredRates, PromptRate, Reading, WeightRate, gib,
+    mib,
+};
 use cli_support::{User, demo};
 use serde_json::Value;
 
@@ -69,6 +73,40 @@ fn the_hosts_memory_is_measured_the_first_time_and_when_asked() {
     assert_eq!(bandwidth(&[]), first, "kept");
     let again = bandwidth(&["--measure"]);
     assert_eq!(bandwidth(&[]), again, "kept anew");
+}
+
+#[test]
+fn what_was_measured_is_a_table_and_json_and_stays_in_a_written_machine() {
+    let user = User::new();
+    let mut machine = elsewhere();
+    let mut rates = MeasuredRates::new(Date::new(2026, 11, 22).unwrap());
+    rates.threads = Some(16);
+    rates.weights = vec![WeightRate {
+        tensor_type: TensorType::Q4_K,
+        experts: false,
+        bytes_per_second: 41_500_000_000,
+    }];
+    rates.prompts = vec![PromptRate {
+        tensor_type: TensorType::Q4_K,
+        experts: false,
+        n_tokens: 512,
+        flops: 812_000_000_000,
+    }];
+    rates.layer_ns = 31_400;
+    machine.host.rates = Some(rates);
+    let file = file(&user, &machine);
+    let words = user.says(&["devices", "--machine", &file]);
+    let expected = "    measured  on 2026-11-22, 16 threads
+      weights                      GB/s 512 tok.
+      Q4_K                         41.5    812 G
+      rest of a block           31.4 us
+";
+    assert!(words.ends_with(expected), "{words}");
+    let written = user.path("written.json");
+    let written = written.to_str().unwrap();
+    let json = user.json(&["devices", "--machine", &file, "--write", written]);
+    assert_eq!(json["host"]["rates"]["weights"][0]["type"], "Q4_K");
+    assert_eq!(Machine::read(written).unwrap(), machine);
 }
 
 #[test]

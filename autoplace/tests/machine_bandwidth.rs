@@ -6,7 +6,11 @@ mod folder;
 use std::fs;
 use std::path::Path;
 
-use autoplace::machine::{Bandwidth, BandwidthCache, Date, Gpu, Host, Machine, gib};
+use autoplace::gguf::TensorType;
+use autoplace::machine::{
+    Bandwidth, BandwidthCache, Date, Gpu, GpuKind, Host, Machine, MeasuredRates, RatesCache,
+    WeightRate, gib,
+};
 use folder::Fake;
 use proptest::prelude::{ProptestConfig, any, prop, prop_assert, prop_assert_eq, proptest};
 
@@ -159,4 +163,73 @@ fn a_hypothetical_machine_has_the_bandwidths_that_are_stated() {
         machine.host.bandwidth.unwrap().to_string(),
         "60 GB/s as stated"
     );
+}
+
+fn rates(threads: Option<u32>, weights: &[(TensorType, u64)]) -> MeasuredRates {
+    let mut rates = MeasuredRates::new(Date::new(2026, 11, 22).unwrap());
+    rates.threads = threads;
+    rates.weights = weights
+        .iter()
+        .map(|&(tensor_type, bytes_per_second)| WeightRate {
+            tensor_type,
+            experts: false,
+            bytes_per_second,
+        })
+        .collect();
+    rates
+}
+
+#[test]
+fn measured_rates_are_found_again_by_device_build_and_threads_and_later_ones_are_added() {
+    let folder = tempfile::tempdir().unwrap();
+    let cache = RatesCache::at(folder.path().join("new"));
+    let host = Host::new(gib(64)).physical_cores(8);
+    assert_eq!(cache.host(&host, "build", None), None);
+    let q4 = rates(Some(8), &[(TensorType::Q4_K, 10)]);
+    cache.put_host(&host, "build", q4.clone());
+    cache.put_host(&host, "build", rates(Some(8), &[(TensorType::Q6_K, 11)]));
+    let one = rates(Some(1), &[(TensorType::Q4_K, 4)]);
+    cache.put_host(&host, "build", one.clone());
+    let both = [(TensorType::Q4_K, 10), (TensorType::Q6_K, 11)];
+    let both = rates(Some(8), &both);
+    assert_eq!(cache.host(&host, "build", Some(8)), Some(both));
+    assert_eq!(cache.host(&host, "build", None), Some(one), "the latest");
+    assert_eq!(cache.host(&host, "build", Some(4)), None);
+    assert_eq!(cache.host(&host, "another build", Some(8)), None);
+    assert_eq!(cache.host(&Host::new(gib(64)), "build", Some(8)), None);
+
+    let gpu = Gpu::new("RTX 4090").total(gib(24));
+    let card = rates(None, &[(TensorType::Q4_K, 900)]);
+    let mut machine = Machine::new(host).with_gpu(gpu.clone());
+    machine.gpus[0].rates = Some(card.clone());
+    cache.put(&machine, "build");
+    assert_eq!(cache.gpu(&gpu, "build"), Some(card.clone()));
+    assert_eq!(cache.gpu(&gpu, "another build"), None);
+    let remote = gpu.kind(GpuKind::Remote);
+    cache.put_gpu(&remote, "build", card);
+    assert_eq!(cache.gpu(&remote, "build"), None, "its driver is not known");
+}
+
+#[test]
+fn a_file_of_rates_that_is_none_is_ignored_and_replaced() {
+    let folder = tempfile::tempdir().unwrap();
+    let cache = RatesCache::at(folder.path());
+    let host = Host::new(gib(64));
+    let q4 = rates(Some(8), &[(TensorType::Q4_K, 10)]);
+    cache.put_host(&host, "build", q4.clone());
+    let file = fs::read_dir(folder.path()).unwrap().next().unwrap();
+    let file = file.unwrap().path();
+    for text in [
+        "",
+        "{}",
+        "[1",
+        "{\"version\":2,\"device\":\"x\",\"rates\":[]}",
+    ] {
+        fs::write(&file, text).unwrap();
+        assert_eq!(cache.host(&host, "build", None), None, "{text}");
+        cache.put_host(&host, "build", q4.clone());
+        assert_eq!(cache.host(&host, "build", None), Some(q4.clone()));
+    }
+    // A folder that cannot be written keeps nothing.
+    RatesCache::at(file.join("below")).put_host(&host, "build", q4);
 }

@@ -5,8 +5,12 @@
 mod native_support;
 mod sim_support;
 
+use std::time::Duration;
+
+use autoplace::gguf::TensorType;
 use autoplace::llama_sys::sim::{Rules, SimGpu};
-use autoplace::machine::mib;
+use autoplace::load::{RateCase, RatesRequest, detect, measure_rates};
+use autoplace::machine::{MeasuredRates, mib};
 use autoplace::memory::{Footprint, Headroom};
 use autoplace::plan::{self, GpuLayers};
 use autoplace::{Model, ModelBuilder, load};
@@ -217,4 +221,74 @@ fn the_table_of_headroom_keeps_the_demo_off_a_card_that_a_driver_would_fill() {
     let plan = Model::builder(demo_path()).plan().unwrap();
     assert_eq!(plan.n_gpu_layers, 0);
     assert!(plan.to_string().contains("SIM card"), "{plan}");
+}
+
+#[test]
+fn a_card_and_the_host_are_measured_case_by_case_and_what_is_known_is_left_out() {
+    let _alone = alone();
+    let card = card(mib(256), Rules::Cuda);
+    let mut machine = detect().unwrap();
+    let measured_before = machine.host.rates.is_some();
+    machine.host.rates = None;
+    let (tensor_type, kv_type) = (TensorType::Q4_K, TensorType::F16);
+    let (head_size, n_gqa, n_tokens) = (64, 4, 32);
+    let cases = [false, true].map(|experts| RateCase::Weights {
+        tensor_type,
+        experts,
+    });
+    let mut cases = cases.to_vec();
+    cases.extend([
+        RateCase::Prompt {
+            tensor_type,
+            experts: false,
+            n_tokens,
+        },
+        RateCase::Attention {
+            kv_type,
+            head_size,
+            n_gqa,
+        },
+        RateCase::PromptAttention {
+            kv_type,
+            head_size,
+            n_gqa,
+            n_tokens,
+        },
+        RateCase::Layer,
+        RateCase::Routing,
+        RateCase::Link,
+    ]);
+    let request = RatesRequest::new(cases.clone())
+        .each(Duration::ZERO)
+        .working_set(1 << 20);
+    let mut told = Vec::new();
+    measure_rates(&mut machine, &request, Some(1), |progress| {
+        assert!(!progress.device.is_empty());
+        told.push((progress.done, progress.total));
+    })
+    .unwrap();
+    // The host has no link to itself.
+    let total = 2 * cases.len() - 1;
+    let expected: Vec<_> = (1..=total).map(|done| (done, total)).collect();
+    assert_eq!(told, expected);
+    let name = card.device().name();
+    let gpu = machine
+        .gpus
+        .iter()
+        .find(|gpu| gpu.device.as_ref() == Some(&name));
+    let gpu = gpu.unwrap().rates.as_ref().unwrap();
+    let host = machine.host.rates.as_ref().unwrap();
+    let all = |rates: &MeasuredRates| cases.iter().filter(|case| case.is_in(rates)).count();
+    assert_eq!((all(gpu), all(host)), (cases.len(), cases.len() - 1));
+    assert_eq!((gpu.threads, host.threads), (None, Some(1)));
+    assert_eq!((card.used(), card.buffers()), (0, 0));
+
+    let mut told = 0;
+    measure_rates(&mut machine, &request.missing(), Some(1), |_| told += 1).unwrap();
+    assert_eq!(told, 0);
+    // A load on simulated cards measures nothing of its own accord.
+    drop(builder(mib(1)).load().unwrap());
+    let now = detect().unwrap();
+    assert!(now.gpus.iter().all(|gpu| gpu.rates.is_none()));
+    assert_eq!(now.host.rates.is_some(), measured_before);
 }

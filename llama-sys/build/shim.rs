@@ -20,5 +20,6 @@ pub(crate) fn compile(source: &Path) {
         .file("native/shim.cpp")
         .file("native/no_alloc.cpp")
         .file("native/lora.cpp")
+        .file("native/rates.cpp")
         .compile("llama_shim");
 }

@@ -1,6 +1,7 @@
 #include "shim.h"
 #include "lora.h"
 #include "no_alloc.h"
+#include "rates.h"
 
 #include "llama-context.h"
 #include "llama-io.h"
@@ -745,4 +746,20 @@ int32_t shim_adapter_bytes(const llama_model * model, bool control_vector, shim_
         }
         return n;
     });
+}
+
+shim_bench * shim_bench_new(ggml_backend_dev_t device, int32_t n_threads, shim_error * error) {
+    return guarded(error, (shim_bench *) nullptr, [&] { return bench_new(device, n_threads); });
+}
+
+void shim_bench_free(shim_bench * bench) {
+    delete bench;
+}
+
+shim_measured shim_bench_time(shim_bench * bench, const shim_operation * operation, uint64_t budget_ns, shim_timing * timing, shim_error * error) {
+    return checked(error, SHIM_MEASURED_UNSUPPORTED, [&] { return bench_time(*bench, *operation, budget_ns, *timing); });
+}
+
+shim_measured shim_bench_link(shim_bench * bench, size_t bytes, size_t width, uint64_t budget_ns, shim_link * link, shim_error * error) {
+    return checked(error, SHIM_MEASURED_UNSUPPORTED, [&] { return bench_link(*bench, bytes, width, budget_ns, *link); });
 }

@@ -222,6 +222,59 @@ bool shim_context_set_control_vector(struct llama_context * ctx, const float * d
 int32_t shim_adapter_bytes(const struct llama_model * model, bool control_vector, struct shim_buffer_bytes * rows, int32_t n_max,
                            struct shim_error * error);
 
+// ---- measuring ----
+
+// One of ggml's operations, as a graph of llama.cpp's has it. Each kind reads the numbers beside it, `n_tokens` and `n_repeat`.
+enum shim_operation_kind {
+    SHIM_OPERATION_MATRIX    = 0, // type, n_in, n_out
+    SHIM_OPERATION_EXPERTS   = 1, // the same of each expert, n_expert, n_used
+    SHIM_OPERATION_ATTENTION = 2, // type, head_size, n_head, n_head_kv, n_kv
+    SHIM_OPERATION_BLOCK     = 3, // beside matrices and attention: type of the cache, n_in, n_out (feed-forward), head_size, n_head, n_head_kv
+    SHIM_OPERATION_ROUTING   = 4, // the choice of experts: n_in, n_expert, n_used
+};
+struct shim_operation {
+    enum shim_operation_kind kind;
+    enum ggml_type           type;
+    int64_t n_in;
+    int64_t n_out;
+    int64_t n_expert;
+    int64_t n_used;
+    int64_t head_size;
+    int64_t n_head;
+    int64_t n_head_kv;
+    int64_t n_kv;
+    int64_t n_tokens;
+    int64_t n_repeat; // times in one graph, each with data of its own
+};
+
+enum shim_measured {
+    SHIM_MEASURED_DONE        = 0,
+    SHIM_MEASURED_UNSUPPORTED = 1, // the device has no such operation
+    SHIM_MEASURED_NO_ROOM     = 2, // or no memory for its data
+};
+// The median time of one graph, and the bytes of weights or cache that it reads.
+struct shim_timing {
+    uint64_t graph_ns;
+    uint64_t bytes;
+};
+// Median times: of copies to and from the device, and of a token's activations there, an operation on them, and back.
+struct shim_link {
+    uint64_t upload_ns;
+    uint64_t download_ns;
+    uint64_t crossing_ns;
+};
+
+// Opens a device to measure it. The CPU computes with so many threads.
+struct shim_bench;
+struct shim_bench * shim_bench_new(ggml_backend_dev_t device, int32_t n_threads, struct shim_error * error);
+void                shim_bench_free(struct shim_bench * bench);
+// Computes for at least `budget_ns`, and at least once. Not guarded, as shim_decode. All memory is given back.
+enum shim_measured shim_bench_time(struct shim_bench * bench, const struct shim_operation * operation, uint64_t budget_ns,
+                                   struct shim_timing * timing, struct shim_error * error);
+// The way between the host's plain memory and the device: `bytes` to be copied, `width` activations of a token.
+enum shim_measured shim_bench_link(struct shim_bench * bench, size_t bytes, size_t width, uint64_t budget_ns, struct shim_link * link,
+                                   struct shim_error * error);
+
 #ifdef __cplusplus
 }
 #endif

@@ -2183,6 +2183,98 @@ const _: () = {
     ["Offset of field: shim_buffer_bytes::bytes"]
         [::core::mem::offset_of!(shim_buffer_bytes, bytes) - 24usize];
 };
+pub const SHIM_OPERATION_MATRIX: shim_operation_kind = 0;
+pub const SHIM_OPERATION_EXPERTS: shim_operation_kind = 1;
+pub const SHIM_OPERATION_ATTENTION: shim_operation_kind = 2;
+pub const SHIM_OPERATION_BLOCK: shim_operation_kind = 3;
+pub const SHIM_OPERATION_ROUTING: shim_operation_kind = 4;
+pub type shim_operation_kind = crate::raw::CEnum;
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct shim_operation {
+    pub kind: shim_operation_kind,
+    pub type_: ggml_type,
+    pub n_in: i64,
+    pub n_out: i64,
+    pub n_expert: i64,
+    pub n_used: i64,
+    pub head_size: i64,
+    pub n_head: i64,
+    pub n_head_kv: i64,
+    pub n_kv: i64,
+    pub n_tokens: i64,
+    pub n_repeat: i64,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of shim_operation"][::core::mem::size_of::<shim_operation>() - 88usize];
+    ["Alignment of shim_operation"][::core::mem::align_of::<shim_operation>() - 8usize];
+    ["Offset of field: shim_operation::kind"]
+        [::core::mem::offset_of!(shim_operation, kind) - 0usize];
+    ["Offset of field: shim_operation::type_"]
+        [::core::mem::offset_of!(shim_operation, type_) - 4usize];
+    ["Offset of field: shim_operation::n_in"]
+        [::core::mem::offset_of!(shim_operation, n_in) - 8usize];
+    ["Offset of field: shim_operation::n_out"]
+        [::core::mem::offset_of!(shim_operation, n_out) - 16usize];
+    ["Offset of field: shim_operation::n_expert"]
+        [::core::mem::offset_of!(shim_operation, n_expert) - 24usize];
+    ["Offset of field: shim_operation::n_used"]
+        [::core::mem::offset_of!(shim_operation, n_used) - 32usize];
+    ["Offset of field: shim_operation::head_size"]
+        [::core::mem::offset_of!(shim_operation, head_size) - 40usize];
+    ["Offset of field: shim_operation::n_head"]
+        [::core::mem::offset_of!(shim_operation, n_head) - 48usize];
+    ["Offset of field: shim_operation::n_head_kv"]
+        [::core::mem::offset_of!(shim_operation, n_head_kv) - 56usize];
+    ["Offset of field: shim_operation::n_kv"]
+        [::core::mem::offset_of!(shim_operation, n_kv) - 64usize];
+    ["Offset of field: shim_operation::n_tokens"]
+        [::core::mem::offset_of!(shim_operation, n_tokens) - 72usize];
+    ["Offset of field: shim_operation::n_repeat"]
+        [::core::mem::offset_of!(shim_operation, n_repeat) - 80usize];
+};
+pub const SHIM_MEASURED_DONE: shim_measured = 0;
+pub const SHIM_MEASURED_UNSUPPORTED: shim_measured = 1;
+pub const SHIM_MEASURED_NO_ROOM: shim_measured = 2;
+pub type shim_measured = crate::raw::CEnum;
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct shim_timing {
+    pub graph_ns: u64,
+    pub bytes: u64,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of shim_timing"][::core::mem::size_of::<shim_timing>() - 16usize];
+    ["Alignment of shim_timing"][::core::mem::align_of::<shim_timing>() - 8usize];
+    ["Offset of field: shim_timing::graph_ns"]
+        [::core::mem::offset_of!(shim_timing, graph_ns) - 0usize];
+    ["Offset of field: shim_timing::bytes"][::core::mem::offset_of!(shim_timing, bytes) - 8usize];
+};
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct shim_link {
+    pub upload_ns: u64,
+    pub download_ns: u64,
+    pub crossing_ns: u64,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of shim_link"][::core::mem::size_of::<shim_link>() - 24usize];
+    ["Alignment of shim_link"][::core::mem::align_of::<shim_link>() - 8usize];
+    ["Offset of field: shim_link::upload_ns"]
+        [::core::mem::offset_of!(shim_link, upload_ns) - 0usize];
+    ["Offset of field: shim_link::download_ns"]
+        [::core::mem::offset_of!(shim_link, download_ns) - 8usize];
+    ["Offset of field: shim_link::crossing_ns"]
+        [::core::mem::offset_of!(shim_link, crossing_ns) - 16usize];
+};
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct shim_bench {
+    _unused: [u8; 0],
+}
 unsafe extern "C" {
     pub fn ggml_set_abort_callback(callback: ggml_abort_callback_t) -> ggml_abort_callback_t;
     pub fn ggml_guid_matches(guid_a: ggml_guid_t, guid_b: ggml_guid_t) -> bool;
@@ -3504,4 +3596,25 @@ unsafe extern "C" {
         n_max: i32,
         error: *mut shim_error,
     ) -> i32;
+    pub fn shim_bench_new(
+        device: ggml_backend_dev_t,
+        n_threads: i32,
+        error: *mut shim_error,
+    ) -> *mut shim_bench;
+    pub fn shim_bench_free(bench: *mut shim_bench);
+    pub fn shim_bench_time(
+        bench: *mut shim_bench,
+        operation: *const shim_operation,
+        budget_ns: u64,
+        timing: *mut shim_timing,
+        error: *mut shim_error,
+    ) -> shim_measured;
+    pub fn shim_bench_link(
+        bench: *mut shim_bench,
+        bytes: usize,
+        width: usize,
+        budget_ns: u64,
+        link: *mut shim_link,
+        error: *mut shim_error,
+    ) -> shim_measured;
 }

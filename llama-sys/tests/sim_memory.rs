@@ -2,8 +2,12 @@
 
 mod sim_support;
 
+use std::time::Duration;
+
 use llama_sys::sim::{Rules, SimGpu};
-use llama_sys::{Batch, Device, Error, LoadMode, Model};
+use llama_sys::{
+    Backend, Batch, Bench, Device, DeviceKind, Error, LoadMode, Model, Operation, tensor_types,
+};
 use sim_support::{
     MIB, accounted, alone, card, context, demo_path, greedy, load, params, try_context, try_load,
 };
@@ -235,4 +239,140 @@ fn numbers_of_tokens_that_no_computation_has_are_not_reserved_for() {
         assert!(matches!(refused, Err(Error::InvalidParameter { .. })));
     }
     context.reserve(context.n_ubatch()).unwrap();
+}
+
+/// ggml's number of a type.
+fn type_id(name: &str) -> u32 {
+    let types = tensor_types();
+    types.iter().find(|info| info.name == name).unwrap().id
+}
+
+/// One of each kind, small.
+fn operations(name: &str) -> [Operation; 5] {
+    let (type_id, n_tokens) = (type_id(name), 1);
+    [
+        Operation::Matrix {
+            type_id,
+            n_in: 256,
+            n_out: 64,
+            n_tokens,
+        },
+        Operation::Experts {
+            type_id,
+            n_in: 256,
+            n_out: 64,
+            n_expert: 8,
+            n_used: 2,
+            n_tokens,
+        },
+        Operation::Attention {
+            type_id: self::type_id("q8_0"),
+            head_size: 64,
+            n_head: 4,
+            n_head_kv: 2,
+            n_kv: 256,
+            n_tokens,
+        },
+        Operation::Block {
+            type_id: self::type_id("f16"),
+            n_embd: 256,
+            n_ff: 512,
+            head_size: 64,
+            n_head: 4,
+            n_head_kv: 2,
+            n_tokens,
+        },
+        Operation::Routing {
+            n_embd: 256,
+            n_expert: 8,
+            n_used: 2,
+            n_tokens,
+        },
+    ]
+}
+
+#[test]
+fn a_measurement_takes_time_and_gives_its_memory_back() {
+    let _alone = alone();
+    let gpu = card(64 * MIB);
+    let backend = Backend::init().unwrap();
+    let cpu = (backend.devices().into_iter()).find(|device| device.kind() == DeviceKind::Cpu);
+    for device in [gpu.device(), cpu.unwrap()] {
+        let mut bench = Bench::new(&device, 2).unwrap();
+        // Q4_0 is rearranged on the CPU, IQ2_XS has no quick quantisation.
+        for name in [
+            "f32", "f16", "bf16", "q8_0", "q4_0", "q4_K", "iq2_xs", "mxfp4",
+        ] {
+            for operation in operations(name) {
+                let timing = bench.time(&operation, 3, Duration::ZERO).unwrap().unwrap();
+                assert!(timing.graph > Duration::ZERO, "{operation:?}");
+                let reads = !matches!(
+                    operation,
+                    Operation::Block { .. } | Operation::Routing { .. }
+                );
+                assert_eq!(timing.bytes > 0, reads, "{operation:?}");
+                assert_eq!((gpu.used(), gpu.buffers()), (0, 0), "{operation:?}");
+            }
+        }
+    }
+    let mut bench = Bench::new(&gpu.device(), 1).unwrap();
+    let link = bench.link(1 << 20, 256, Duration::ZERO).unwrap().unwrap();
+    assert!(link.upload > Duration::ZERO && link.crossing > Duration::ZERO);
+    assert_eq!((gpu.used(), gpu.buffers()), (0, 0));
+}
+
+#[test]
+fn what_a_device_lacks_an_operation_or_room_for_is_not_measured() {
+    let _alone = alone();
+    let gpu = SimGpu::builder("SIM card")
+        .total(8 * MIB)
+        .flash_attention(false)
+        .register()
+        .unwrap();
+    let mut bench = Bench::new(&gpu.device(), 1).unwrap();
+    let [matrix, _, attention, ..] = operations("f16");
+    assert_eq!(bench.time(&attention, 1, Duration::ZERO).unwrap(), None);
+    assert!(bench.time(&matrix, 1, Duration::ZERO).unwrap().is_some());
+    // 512 matrices of 32 KiB.
+    assert_eq!(bench.time(&matrix, 512, Duration::ZERO).unwrap(), None);
+    assert_eq!(bench.link(16 << 20, 256, Duration::ZERO).unwrap(), None);
+    assert_eq!((gpu.used(), gpu.buffers()), (0, 0));
+}
+
+#[test]
+fn a_measurement_that_ggml_would_abort_is_refused() {
+    let _alone = alone();
+    let gpu = card(8 * MIB);
+    let mut bench = Bench::new(&gpu.device(), 1).unwrap();
+    let matrix = |type_id, n_in, n_out| Operation::Matrix {
+        type_id,
+        n_in,
+        n_out,
+        n_tokens: 1,
+    };
+    let attention = Operation::Attention {
+        type_id: type_id("f16"),
+        head_size: 64,
+        n_head: 5,
+        n_head_kv: 2,
+        n_kv: 256,
+        n_tokens: 1,
+    };
+    let wrong = [
+        (matrix(type_id("q4_K"), 128, 64), 1),
+        (matrix(type_id("f16"), 0, 64), 1),
+        (matrix(type_id("f16"), 64, u32::MAX), 1),
+        (matrix(4, 64, 64), 1),
+        (matrix(u32::MAX, 64, 64), 1),
+        (matrix(type_id("f16"), 64, 64), 0),
+        (matrix(type_id("f16"), 64, 64), 1 << 20),
+        (attention, 1),
+    ];
+    for (operation, n_repeat) in wrong {
+        let refused = bench.time(&operation, n_repeat, Duration::ZERO);
+        let is_named = matches!(refused, Err(Error::InvalidParameter { .. }));
+        assert!(is_named, "{operation:?}: {refused:?}");
+    }
+    assert!(Bench::new(&gpu.device(), 0).is_err());
+    assert!(bench.link(0, 1, Duration::ZERO).is_err());
 }

@@ -97,7 +97,11 @@ impl<'a> Contract<'a> {
         match &self.first {
             First::Fresh | First::Again => {
                 let again = matches!(self.first, First::Again);
-                let (machine, section) = leases.machine(|| self.recipe.machine(again))?;
+                // Nobody else reads what is free while a measurement takes some of it.
+                let (machine, section) = leases.machine(|| {
+                    let machine = self.recipe.machine(again)?;
+                    Ok::<_, Error>(self.recipe.measured(machine, &self.header, &self.profile))
+                })?;
                 Ok(leased(self.planned(machine)?, section))
             }
             First::Given(plan, machine) => {

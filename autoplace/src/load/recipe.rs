@@ -310,7 +310,7 @@ fn lacks_memory(stage: Stage, error: &llama_sys::Error, devices: &[Device]) -> b
 }
 
 /// The same machine, of whose GPUs no more counts as free than is free now, as far as they tell.
-fn bounded_by_now(mut machine: Machine) -> Result<Machine, Error> {
+pub(super) fn bounded_by_now(mut machine: Machine) -> Result<Machine, Error> {
     let devices = Backend::init()?.devices();
     for gpu in &mut machine.gpus {
         let device = devices
@@ -326,7 +326,7 @@ fn bounded_by_now(mut machine: Machine) -> Result<Machine, Error> {
 }
 
 /// One thread per physical core: a second one on the same core only waits for the same memory.
-fn default_threads(machine: &Machine) -> u32 {
+pub(super) fn default_threads(machine: &Machine) -> u32 {
     let allowed = std::thread::available_parallelism().map_or(1, |n| n.get() as u32);
     machine
         .host

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-use crate::machine::HeadroomCache;
+use crate::machine::{HeadroomCache, RatesCache};
 
 /// How far a load computes before it counts as done.
 ///
@@ -82,6 +82,14 @@ impl Learn {
             Self::User if !is_simulated => Some(HeadroomCache::user()),
             Self::At(folder) => Some(HeadroomCache::at(folder)),
             Self::User | Self::Nothing => None,
+        }
+    }
+    /// The cache for what devices are measured to do; `None` where nothing is measured.
+    pub(super) fn rates(&self) -> Option<RatesCache> {
+        match self {
+            Self::User => Some(RatesCache::user()),
+            Self::At(folder) => Some(RatesCache::at(folder)),
+            Self::Nothing => None,
         }
     }
 }

@@ -35,9 +35,8 @@ struct Line<const N: usize> {
 impl<const N: usize> CacheFile<N> {
     /// The file of this name in the user's cache folder; nothing is kept where the user has no home.
     pub(super) fn user(name: &'static str, header: &'static str) -> Self {
-        let strategy = etcetera::base_strategy::choose_native_strategy();
         Self {
-            folder: strategy.ok().map(|dirs| dirs.cache_dir().join("autoplace")),
+            folder: user_folder(),
             name,
             header,
         }
@@ -103,22 +102,32 @@ impl<const N: usize> CacheFile<N> {
         lines.collect()
     }
 
-    /// Written beside and moved into its place: a reader finds the old file or the new one.
     fn write(&self, folder: &Path, lines: &[Line<N>]) -> io::Result<()> {
         let mut text = format!("{}\n", self.header);
         for Line { date, numbers, key } in lines {
             let numbers = numbers.map(|number| number.to_string()).join(" ");
             text.push_str(&format!("{date} {numbers} {key}\n"));
         }
-        fs::create_dir_all(folder)?;
-        let beside = folder.join(format!("{}.{}", self.name, std::process::id()));
-        let written = fs::write(&beside, text);
-        let moved = written.and_then(|()| fs::rename(&beside, folder.join(self.name)));
-        moved.inspect_err(|_| {
-            // The first error is the one to tell.
-            let _ = fs::remove_file(&beside);
-        })
+        replace(folder, self.name, &text)
     }
+}
+
+/// The user's own cache folder for this library; `None` where the user has no home.
+pub(super) fn user_folder() -> Option<PathBuf> {
+    let strategy = etcetera::base_strategy::choose_native_strategy();
+    strategy.ok().map(|dirs| dirs.cache_dir().join("autoplace"))
+}
+
+/// Writes a file beside its place and moves it there: a reader finds the old file or the new one.
+pub(super) fn replace(folder: &Path, name: &str, text: &str) -> io::Result<()> {
+    fs::create_dir_all(folder)?;
+    let beside = folder.join(format!("{name}.{}", std::process::id()));
+    let written = fs::write(&beside, text);
+    let moved = written.and_then(|()| fs::rename(&beside, folder.join(name)));
+    moved.inspect_err(|_| {
+        // The first error is the one to tell.
+        let _ = fs::remove_file(&beside);
+    })
 }
 
 impl<const N: usize> Line<N> {

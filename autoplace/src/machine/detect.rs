@@ -11,6 +11,7 @@ use super::merge::{self, GgmlDevice};
 use super::note::Notes;
 use super::nvidia::{self, Nvidia};
 use super::pcie::PcieLink;
+use super::rates_cache::RatesCache;
 use super::tree::Tree;
 use super::visible::CudaVisibility;
 
@@ -190,13 +191,16 @@ impl Detector {
         }
     }
 
-    /// Adds what was learned of the GPUs with this build.
+    /// Adds what was learned and measured with this build.
     fn remember(&self, machine: &mut Machine) {
-        let cache = self.cache(HeadroomCache::user, |folder| HeadroomCache::at(folder));
-        if let (Some(cache), Some(build)) = (cache, &self.build) {
+        let headroom = self.cache(HeadroomCache::user, |folder| HeadroomCache::at(folder));
+        let rates = self.cache(RatesCache::user, |folder| RatesCache::at(folder));
+        if let (Some(headroom), Some(rates), Some(build)) = (headroom, rates, &self.build) {
             for gpu in &mut machine.gpus {
-                gpu.learned = cache.get(gpu, build);
+                gpu.learned = headroom.get(gpu, build);
+                gpu.rates = rates.gpu(gpu, build);
             }
+            machine.host.rates = rates.host(&machine.host, build, None);
         }
     }
 

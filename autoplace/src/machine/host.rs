@@ -13,7 +13,7 @@ use super::note::{Note, Notes};
 use super::rates::MeasuredRates;
 use super::tree::Tree;
 
-mod cache;
+pub(super) mod cache;
 mod cgroup;
 mod cores;
 mod linux;
@@ -176,9 +176,7 @@ impl Host {
     /// [`Detector::measure_host`](super::Detector::measure_host) does all of it.
     #[must_use]
     pub fn measure_bandwidth(&self) -> Option<Bandwidth> {
-        // Where the system does not tell its caches (it is not Linux), they are taken for large ones.
-        let caches = cores::last_level_caches(Tree::new(Path::new("/"))).unwrap_or(64 << 20);
-        let bytes = measure::buffer_size(caches);
+        let bytes = Self::beyond_caches();
         if bytes > self.available / 8 {
             tracing::debug!(bytes, "too little memory to measure how fast it is read");
             return None;
@@ -190,6 +188,13 @@ impl Host {
         let threads = cores.unwrap_or(processors).min(processors);
         let rate = measure::read_rate(threads, bytes)?;
         Some(Bandwidth::measured(rate, Date::today()))
+    }
+
+    /// Bytes to read over and over so that hardly any come from this computer's caches.
+    pub(crate) fn beyond_caches() -> u64 {
+        // Where the system does not tell its caches (it is not Linux), they are taken for large ones.
+        let caches = cores::last_level_caches(Tree::new(Path::new("/"))).unwrap_or(64 << 20);
+        measure::buffer_size(caches)
     }
 }
 

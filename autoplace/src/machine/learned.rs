@@ -147,8 +147,8 @@ impl HeadroomCache {
     }
 }
 
-/// What tells one GPU, driver and build from another.
-fn key(gpu: &Gpu, build: &str) -> Option<String> {
+/// What tells one GPU, driver and build from another; `None` for one of another machine.
+pub(super) fn key(gpu: &Gpu, build: &str) -> Option<String> {
     if gpu.kind == GpuKind::Remote {
         return None;
     }

@@ -21,6 +21,7 @@ mod pci;
 mod pcie;
 mod process;
 mod rates;
+mod rates_cache;
 mod throttle;
 mod tree;
 mod unused;
@@ -50,6 +51,7 @@ pub use process::GpuProcess;
 pub use rates::{
     AttentionRate, LinkRate, MeasuredRates, PromptAttentionRate, PromptRate, WeightRate,
 };
+pub use rates_cache::RatesCache;
 pub use throttle::ThrottleReason;
 pub use unused::{UnusedGpu, UnusedReason};
 

@@ -30,6 +30,9 @@ pub struct MeasuredRates {
     pub prompt_attention: Vec<PromptAttentionRate>,
     /// Nanoseconds that a block takes for one token beside its matrices and its attention: norms, activations, launches, barriers.
     pub layer_ns: u64,
+    /// Nanoseconds more of a block with experts: to choose them, and to add up their results.
+    #[serde(default)]
+    pub routing_ns: u64,
     /// The way between the host's memory and the device; `None` for the host itself.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub link: Option<LinkRate>,
@@ -47,7 +50,44 @@ impl MeasuredRates {
             prompts: Vec::new(),
             prompt_attention: Vec::new(),
             layer_ns: 0,
+            routing_ns: 0,
             link: None,
+        }
+    }
+
+    /// Adds what was measured later: of one thing the later figure stays, of others each.
+    pub fn merge(&mut self, later: Self) {
+        self.date = later.date;
+        self.threads = later.threads.or(self.threads);
+        update(&mut self.weights, later.weights, |rate| {
+            (rate.tensor_type, rate.experts)
+        });
+        update(&mut self.attention, later.attention, |rate| {
+            (rate.kv_type, rate.head_size, rate.n_gqa)
+        });
+        update(&mut self.prompts, later.prompts, |rate| {
+            (rate.tensor_type, rate.experts, rate.n_tokens)
+        });
+        update(&mut self.prompt_attention, later.prompt_attention, |rate| {
+            (rate.kv_type, rate.head_size, rate.n_gqa, rate.n_tokens)
+        });
+        // 0: not measured.
+        for (mine, later) in [
+            (&mut self.layer_ns, later.layer_ns),
+            (&mut self.routing_ns, later.routing_ns),
+        ] {
+            *mine = if later > 0 { later } else { *mine };
+        }
+        self.link = later.link.or(self.link);
+    }
+}
+
+/// Puts the later figures in the place of those with the same key, or behind all.
+fn update<T, K: PartialEq>(figures: &mut Vec<T>, later: Vec<T>, key: impl Fn(&T) -> K) {
+    for figure in later {
+        match figures.iter_mut().find(|old| key(old) == key(&figure)) {
+            Some(old) => *old = figure,
+            None => figures.push(figure),
         }
     }
 }
@@ -119,4 +159,51 @@ pub struct LinkRate {
     pub download: u64,
     /// Nanoseconds to hand a token's activations over, with the wait for it.
     pub crossing_ns: u64,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{AttentionRate, LinkRate, MeasuredRates, WeightRate};
+    use crate::gguf::TensorType;
+    use crate::machine::Date;
+
+    fn weight(tensor_type: TensorType, bytes_per_second: u64) -> WeightRate {
+        WeightRate {
+            tensor_type,
+            experts: false,
+            bytes_per_second,
+        }
+    }
+
+    #[test]
+    fn of_one_thing_the_later_figure_stays_and_of_others_each() {
+        let day = |day| Date::new(2026, 11, day).unwrap();
+        let mut rates = MeasuredRates::new(day(21));
+        rates.weights = vec![weight(TensorType::Q4_K, 10), weight(TensorType::Q6_K, 11)];
+        rates.layer_ns = 5;
+        rates.threads = Some(2);
+        let mut later = MeasuredRates::new(day(22));
+        later.weights = vec![weight(TensorType::Q6_K, 21), weight(TensorType::F16, 22)];
+        later.attention = vec![AttentionRate {
+            kv_type: TensorType::F16,
+            head_size: 128,
+            n_gqa: 4,
+            bytes_per_second: 3,
+        }];
+        later.link = Some(LinkRate {
+            upload: 1,
+            download: 2,
+            crossing_ns: 3,
+        });
+        rates.merge(later.clone());
+        let expected = [
+            weight(TensorType::Q4_K, 10),
+            weight(TensorType::Q6_K, 21),
+            weight(TensorType::F16, 22),
+        ];
+        assert_eq!(rates.weights, expected);
+        assert_eq!((rates.date, rates.threads), (day(22), Some(2)));
+        assert_eq!((rates.layer_ns, rates.routing_ns), (5, 0));
+        assert_eq!((rates.attention, rates.link), (later.attention, later.link));
+    }
 }

@@ -52,7 +52,8 @@ pub(crate) struct DevicesArgs {
     /// Writes the machine to a file too, for `plan --machine` on another computer
     #[arg(long, value_name = "FILE")]
     pub(crate) write: Option<PathBuf>,
-    /// Measures how fast the host's memory is read, though it was measured before
+    /// Measures how fast each device computes with common types of weights and caches (some ten seconds per device) and how fast the
+    /// host's memory is read, and keeps the figures for plans
     #[arg(long, conflicts_with = "machine")]
     pub(crate) measure: bool,
     /// Describes the machine in a file instead of this one

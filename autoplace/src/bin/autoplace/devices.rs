@@ -7,6 +7,7 @@ use autoplace::load;
 use autoplace::machine::{BandwidthCache, Bytes, Gpu, GpuProcess, Host, Machine};
 
 use crate::args::DevicesArgs;
+use crate::rates;
 
 /// Programs that are listed by name; the rest is counted.
 const LISTED: usize = 8;
@@ -27,7 +28,8 @@ pub(crate) fn run(args: &DevicesArgs) -> Result<String, Box<dyn Error>> {
     })
 }
 
-/// This machine, with the speed of its memory: measured where that has not been done or is asked for.
+/// This machine, with the speed of its memory, measured where that has not been done, and with what was measured of its devices, or is
+/// now if that is asked for.
 fn this_machine(measure: bool) -> Result<Machine, load::Error> {
     let mut machine = load::detect()?;
     let host = &mut machine.host;
@@ -36,6 +38,9 @@ fn this_machine(measure: bool) -> Result<Machine, load::Error> {
     {
         BandwidthCache::user().put(host, bandwidth);
         host.bandwidth = Some(bandwidth);
+    }
+    if measure {
+        rates::measure(&mut machine)?;
     }
     Ok(machine)
 }
@@ -82,6 +87,10 @@ fn describe(text: &mut String, gpu: &Gpu) {
     if let Some(learned) = &gpu.learned {
         say("headroom", learned.to_string());
     }
+    if let Some(rates) = &gpu.rates {
+        rates::describe(text, rates);
+    }
+    let mut say = |what: &str, value: String| line(text, format_args!("    {what:<9} {value}"));
     let programs = gpu.processes.as_deref().unwrap_or_default();
     // Windows lists every window here and counts for none.
     let told = programs.iter().filter(|program| program.bytes.is_some());
@@ -118,10 +127,13 @@ fn describe_host(text: &mut String, host: &Host) {
     if let Some(bandwidth) = &host.bandwidth {
         line(text, format_args!("    memory    {bandwidth}"));
     }
+    if let Some(rates) = &host.rates {
+        rates::describe(text, rates);
+    }
 }
 
 /// One line, without what would move the cursor: names come from drivers and from files.
-fn line(text: &mut String, value: impl std::fmt::Display) {
+pub(crate) fn line(text: &mut String, value: impl std::fmt::Display) {
     let value = value.to_string().replace(char::is_control, " ");
     // A string takes all that is written.
     let _ = writeln!(text, "{value}");

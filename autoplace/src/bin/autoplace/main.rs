@@ -10,6 +10,7 @@ mod gpu;
 mod json;
 mod outputs;
 mod plan;
+mod rates;
 mod shell;
 mod sizes;
 mod template;

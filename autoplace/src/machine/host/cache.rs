@@ -52,7 +52,7 @@ impl BandwidthCache {
 }
 
 /// What tells one machine from another.
-fn key(host: &Host) -> String {
+pub(in crate::machine) fn key(host: &Host) -> String {
     let cpu = host.cpu.as_deref().unwrap_or("unknown processor");
     let count = |cores: Option<u32>| cores.map_or_else(|| "?".to_owned(), |n| n.to_string());
     // The kernel's own part of the memory, and with it the total, changes from version to version.

@@ -1,0 +1,105 @@
+//! Measuring what ggml's operations do on this machine's devices, and the figures in words.
+
+use autoplace::load::{self, RatesRequest, build_name, measure_rates};
+use autoplace::machine::{Machine, MeasuredRates, RatesCache};
+use indicatif::{ProgressBar, ProgressStyle};
+
+use crate::devices::line;
+
+/// Measures all devices, with a progress bar where stderr is a terminal, and keeps the figures.
+pub(crate) fn measure(machine: &mut Machine) -> Result<(), load::Error> {
+    let bar = ProgressBar::new(0);
+    let template = "measuring {msg} {wide_bar} {pos}/{len}";
+    if let Ok(style) = ProgressStyle::with_template(template) {
+        bar.set_style(style);
+    }
+    let measured = measure_rates(machine, &RatesRequest::full(), None, |progress| {
+        bar.set_length(progress.total as u64);
+        bar.set_message(progress.device.to_owned());
+        bar.set_position(progress.done as u64);
+    });
+    bar.finish_and_clear();
+    measured?;
+    RatesCache::user().put(machine, &build_name());
+    Ok(())
+}
+
+/// The figures of one device, a line each.
+pub(crate) fn describe(text: &mut String, rates: &MeasuredRates) {
+    let threads = match rates.threads {
+        Some(1) => ", 1 thread".to_owned(),
+        Some(threads) => format!(", {threads} threads"),
+        None => String::new(),
+    };
+    line(
+        text,
+        format_args!("    measured  on {}{threads}", rates.date),
+    );
+    let mut say = |what: &str, values: &[String]| {
+        let row: String = values.iter().map(|value| format!("{value:>9}")).collect();
+        line(text, format_args!("      {what:<24}{row}"));
+    };
+    let heading = |tokens: u32| format!("{tokens} tok.");
+    if !rates.weights.is_empty() {
+        let mut batches: Vec<u32> = rates.prompts.iter().map(|rate| rate.n_tokens).collect();
+        batches.sort_unstable();
+        batches.dedup();
+        let head = ["GB/s".to_owned()].into_iter();
+        let head: Vec<String> = head.chain(batches.iter().map(|&n| heading(n))).collect();
+        say("weights", &head);
+        for rate in &rates.weights {
+            let of_type = |n: u32| {
+                let mut prompts = rates.prompts.iter();
+                let found = prompts.find(|prompt| {
+                    (prompt.tensor_type, prompt.experts, prompt.n_tokens)
+                        == (rate.tensor_type, rate.experts, n)
+                });
+                found.map_or_else(String::new, |prompt| tera(prompt.flops))
+            };
+            let own = [giga(rate.bytes_per_second)].into_iter();
+            let row: Vec<String> = own.chain(batches.iter().map(|&n| of_type(n))).collect();
+            let experts = if rate.experts { ", experts" } else { "" };
+            say(&format!("{}{experts}", rate.tensor_type), &row);
+        }
+    }
+    if !rates.attention.is_empty() {
+        say("attention", &["GB/s".to_owned()]);
+        for rate in &rates.attention {
+            let (ty, size, n_gqa) = (rate.kv_type, rate.head_size, rate.n_gqa);
+            let what = format!("{ty}, head {size}, GQA {n_gqa}");
+            say(&what, &[giga(rate.bytes_per_second)]);
+        }
+        for rate in &rates.prompt_attention {
+            let (ty, size, n_gqa) = (rate.kv_type, rate.head_size, rate.n_gqa);
+            let what = format!("{ty}, head {size}, GQA {n_gqa}");
+            say(
+                &what,
+                &[String::new(), tera(rate.flops), heading(rate.n_tokens)],
+            );
+        }
+    }
+    let micro = |ns: u64| format!("{:.1} us", ns as f64 / 1e3);
+    say("rest of a block", &[micro(rates.layer_ns)]);
+    if rates.routing_ns > 0 {
+        say("choice of experts", &[micro(rates.routing_ns)]);
+    }
+    if let Some(link) = &rates.link {
+        say("to the device, GB/s", &[giga(link.upload)]);
+        say("from the device, GB/s", &[giga(link.download)]);
+        say("a token there and back", &[micro(link.crossing_ns)]);
+    }
+}
+
+/// Billions.
+fn giga(per_second: u64) -> String {
+    format!("{:.1}", per_second as f64 / 1e9)
+}
+
+/// Billions or trillions of operations.
+fn tera(flops: u64) -> String {
+    if flops >= 1_000_000_000_000 {
+        format!("{:.1} T", flops as f64 / 1e12)
+    } else {
+        format!("{:.0} G", flops as f64 / 1e9)
+    }
+}

@@ -1,0 +1,398 @@
+//! One thing to measure: the operation that it is, as large as real ones are, and the figure that its time makes.
+
+use std::time::Duration;
+
+use llama_sys::{Bench, Operation, Timing};
+
+use crate::gguf::TensorType;
+use crate::load::Error;
+use crate::machine::{
+    AttentionRate, LinkRate, MeasuredRates, PromptAttentionRate, PromptRate, WeightRate,
+};
+
+/// One figure of [`MeasuredRates`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[allow(missing_docs, reason = "the fields are those of the figures")]
+#[non_exhaustive]
+pub enum RateCase {
+    /// A [`WeightRate`].
+    Weights {
+        tensor_type: TensorType,
+        experts: bool,
+    },
+    /// An [`AttentionRate`].
+    Attention {
+        kv_type: TensorType,
+        head_size: u32,
+        n_gqa: u32,
+    },
+    /// A [`PromptRate`].
+    Prompt {
+        tensor_type: TensorType,
+        experts: bool,
+        n_tokens: u32,
+    },
+    /// A [`PromptAttentionRate`].
+    PromptAttention {
+        kv_type: TensorType,
+        head_size: u32,
+        n_gqa: u32,
+        n_tokens: u32,
+    },
+    /// [`MeasuredRates::layer_ns`].
+    Layer,
+    /// [`MeasuredRates::routing_ns`].
+    Routing,
+    /// [`MeasuredRates::link`]; nothing on the host.
+    Link,
+}
+
+/// How large operations are.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Scale {
+    /// Bytes of weights or of a cache that a graph reads.
+    pub(super) working_set: u64,
+    /// Floating-point operations of a graph for many tokens.
+    flops: u64,
+}
+
+/// A block as those of models of 7 to 8 billion weights are.
+const N_EMBD: u32 = 4096;
+const N_FF: u32 = 8192;
+/// Experts as small mixtures have them.
+const EXPERT_EMBD: u32 = 2048;
+const EXPERT_FF: u32 = 1024;
+const N_EXPERT: u32 = 64;
+const N_USED: u32 = 8;
+/// Cells that attention sees.
+const N_KV: u32 = 4096;
+/// Blocks in one graph.
+const N_BLOCKS: u32 = 32;
+
+impl Scale {
+    pub(super) fn host(working_set: u64) -> Self {
+        Self {
+            working_set,
+            flops: 1 << 32,
+        }
+    }
+
+    /// More than what any GPU caches, and work that takes longer than to start it.
+    pub(super) fn gpu(free: u64) -> Self {
+        Self {
+            working_set: free.min(256 << 20),
+            flops: 1 << 37,
+        }
+    }
+
+    /// Rows of a matrix, so that two of it fit in the working set.
+    fn rows(&self, most: u32, row_bytes: u64, flops_per_row: u64) -> u32 {
+        let room = self.working_set / 2 / row_bytes.max(1);
+        let rows = room.min(self.flops / flops_per_row.max(1));
+        // Kernels take rows by tiles.
+        let rows = (rows / 64 * 64).clamp(64, most.into());
+        u32::try_from(rows).unwrap_or(most)
+    }
+
+    /// How often such an operation fits in a graph.
+    fn repeats(&self, bytes: u64, most: u32) -> u32 {
+        let fit = self.working_set.div_ceil(bytes.max(1)).max(1);
+        u32::try_from(fit).unwrap_or(most).min(most)
+    }
+}
+
+impl RateCase {
+    /// Whether it was measured.
+    #[must_use]
+    pub fn is_in(&self, rates: &MeasuredRates) -> bool {
+        match *self {
+            Self::Weights {
+                tensor_type,
+                experts,
+            } => (rates.weights.iter())
+                .any(|rate| (rate.tensor_type, rate.experts) == (tensor_type, experts)),
+            Self::Attention {
+                kv_type,
+                head_size,
+                n_gqa,
+            } => (rates.attention.iter()).any(|rate| {
+                (rate.kv_type, rate.head_size, rate.n_gqa) == (kv_type, head_size, n_gqa)
+            }),
+            Self::Prompt {
+                tensor_type,
+                experts,
+                n_tokens,
+            } => (rates.prompts.iter()).any(|rate| {
+                (rate.tensor_type, rate.experts, rate.n_tokens) == (tensor_type, experts, n_tokens)
+            }),
+            Self::PromptAttention {
+                kv_type,
+                head_size,
+                n_gqa,
+                n_tokens,
+            } => (rates.prompt_attention.iter()).any(|rate| {
+                (rate.kv_type, rate.head_size, rate.n_gqa, rate.n_tokens)
+                    == (kv_type, head_size, n_gqa, n_tokens)
+            }),
+            Self::Layer => rates.layer_ns > 0,
+            Self::Routing => rates.routing_ns > 0,
+            Self::Link => rates.link.is_some(),
+        }
+    }
+
+    /// Measures it and adds the figure, unless the device has no such operation.
+    pub(super) fn measure(
+        &self,
+        bench: &mut Bench,
+        scale: &Scale,
+        each: Duration,
+        rates: &mut MeasuredRates,
+    ) -> Result<(), Error> {
+        if *self == Self::Link {
+            rates.link = link(bench, scale, each)?;
+            return Ok(());
+        }
+        let (operation, n_repeat) = self.operation(scale);
+        let Some(timing) = bench.time(&operation, n_repeat, each)? else {
+            tracing::debug!(?operation, "the device has no such operation, or no room");
+            return Ok(());
+        };
+        let bytes_per_second = per_second(timing.bytes, timing.graph);
+        let flops = per_second(
+            flops(&operation).saturating_mul(n_repeat.into()),
+            timing.graph,
+        );
+        match *self {
+            Self::Weights {
+                tensor_type,
+                experts,
+            } => rates.weights.push(WeightRate {
+                tensor_type,
+                experts,
+                bytes_per_second,
+            }),
+            Self::Attention {
+                kv_type,
+                head_size,
+                n_gqa,
+            } => rates.attention.push(AttentionRate {
+                kv_type,
+                head_size,
+                n_gqa,
+                bytes_per_second,
+            }),
+            Self::Prompt {
+                tensor_type,
+                experts,
+                n_tokens,
+            } => rates.prompts.push(PromptRate {
+                tensor_type,
+                experts,
+                n_tokens,
+                flops,
+            }),
+            Self::PromptAttention {
+                kv_type,
+                head_size,
+                n_gqa,
+                n_tokens,
+            } => rates.prompt_attention.push(PromptAttentionRate {
+                kv_type,
+                head_size,
+                n_gqa,
+                n_tokens,
+                flops,
+            }),
+            Self::Layer => rates.layer_ns = each_of(&timing, n_repeat),
+            Self::Routing => rates.routing_ns = each_of(&timing, n_repeat),
+            Self::Link => {}
+        }
+        Ok(())
+    }
+
+    /// The operation, and how often a graph has it.
+    fn operation(&self, scale: &Scale) -> (Operation, u32) {
+        match *self {
+            Self::Weights {
+                tensor_type,
+                experts: false,
+            } => matrix(tensor_type, 1, scale),
+            Self::Prompt {
+                tensor_type,
+                experts: false,
+                n_tokens,
+            } => matrix(tensor_type, n_tokens, scale),
+            Self::Weights {
+                tensor_type,
+                experts: true,
+            } => experts(tensor_type, 1, scale),
+            Self::Prompt {
+                tensor_type,
+                experts: true,
+                n_tokens,
+            } => experts(tensor_type, n_tokens, scale),
+            Self::Attention {
+                kv_type,
+                head_size,
+                n_gqa,
+            } => attention(kv_type, head_size, n_gqa, 1, scale),
+            Self::PromptAttention {
+                kv_type,
+                head_size,
+                n_gqa,
+                n_tokens,
+            } => attention(kv_type, head_size, n_gqa, n_tokens, scale),
+            Self::Layer | Self::Link => (
+                Operation::Block {
+                    type_id: TensorType::F16.id(),
+                    n_embd: N_EMBD,
+                    n_ff: N_FF,
+                    head_size: 128,
+                    n_head: N_EMBD / 128,
+                    n_head_kv: N_EMBD / 128 / 4,
+                    n_tokens: 1,
+                },
+                N_BLOCKS,
+            ),
+            Self::Routing => (
+                Operation::Routing {
+                    n_embd: EXPERT_EMBD,
+                    n_expert: N_EXPERT,
+                    n_used: N_USED,
+                    n_tokens: 1,
+                },
+                N_BLOCKS,
+            ),
+        }
+    }
+}
+
+fn matrix(tensor_type: TensorType, n_tokens: u32, scale: &Scale) -> (Operation, u32) {
+    let row_bytes = tensor_type.row_bytes(N_EMBD.into());
+    let n_out = scale.rows(N_FF, row_bytes, 2 * u64::from(N_EMBD) * u64::from(n_tokens));
+    let bytes = row_bytes * u64::from(n_out);
+    let operation = Operation::Matrix {
+        type_id: tensor_type.id(),
+        n_in: N_EMBD,
+        n_out,
+        n_tokens,
+    };
+    // Weights are read once for all tokens: of many they are no matter.
+    let most = if n_tokens == 1 { 16 } else { 4 };
+    let most = if n_tokens > 32 { 1 } else { most };
+    (operation, scale.repeats(bytes, most))
+}
+
+fn experts(tensor_type: TensorType, n_tokens: u32, scale: &Scale) -> (Operation, u32) {
+    let row_bytes = tensor_type.row_bytes(EXPERT_EMBD.into());
+    let flops = 2 * u64::from(EXPERT_EMBD) * u64::from(N_USED) * u64::from(n_tokens);
+    let n_out = scale.rows(EXPERT_FF, row_bytes * u64::from(N_EXPERT) / 2, flops);
+    let used = row_bytes * u64::from(n_out) * u64::from(N_USED);
+    let operation = Operation::Experts {
+        type_id: tensor_type.id(),
+        n_in: EXPERT_EMBD,
+        n_out,
+        n_expert: N_EXPERT,
+        n_used: N_USED,
+        n_tokens,
+    };
+    let n_repeat = if n_tokens == 1 {
+        scale.repeats(used, 32)
+    } else {
+        1
+    };
+    (operation, n_repeat)
+}
+
+fn attention(
+    kv_type: TensorType,
+    head_size: u32,
+    n_gqa: u32,
+    n_tokens: u32,
+    scale: &Scale,
+) -> (Operation, u32) {
+    let many = n_tokens > 1;
+    // As wide as the block; for many tokens on a host some of its heads are work enough.
+    let flops = 4 * u64::from(n_tokens) * u64::from(N_EMBD);
+    let n_head = N_EMBD / head_size.max(1) / n_gqa * n_gqa;
+    let n_head = n_head.max(n_gqa);
+    let cell_bytes = 2 * kv_type.row_bytes((head_size * (n_head / n_gqa)).into());
+    let cells = scale.working_set / cell_bytes.max(1);
+    let cells = if many {
+        cells.min(scale.flops / flops.max(1))
+    } else {
+        cells
+    };
+    // llama.cpp pads what attention sees (llama-kv-cache.cpp, get_n_kv).
+    let n_kv = (cells / 256 * 256).clamp(256, N_KV.into());
+    let operation = Operation::Attention {
+        type_id: kv_type.id(),
+        head_size,
+        n_head,
+        n_head_kv: n_head / n_gqa,
+        n_kv: u32::try_from(n_kv).unwrap_or(N_KV),
+        n_tokens,
+    };
+    let n_repeat = if many {
+        1
+    } else {
+        scale.repeats(n_kv * cell_bytes, 16)
+    };
+    (operation, n_repeat)
+}
+
+fn link(bench: &mut Bench, scale: &Scale, each: Duration) -> Result<Option<LinkRate>, Error> {
+    let bytes = scale.working_set.min(64 << 20);
+    // At most 64 MiB.
+    let size = u32::try_from(bytes).unwrap_or(u32::MAX);
+    let timing = bench.link(size, N_EMBD, each)?;
+    Ok(timing.map(|timing| LinkRate {
+        upload: per_second(bytes, timing.upload),
+        download: per_second(bytes, timing.download),
+        crossing_ns: nanoseconds(timing.crossing),
+    }))
+}
+
+fn flops(operation: &Operation) -> u64 {
+    let product = |factors: &[u32]| {
+        let factors = factors.iter().map(|&factor| u64::from(factor));
+        factors.fold(1, u64::saturating_mul)
+    };
+    match *operation {
+        Operation::Matrix {
+            n_in,
+            n_out,
+            n_tokens,
+            ..
+        } => product(&[2, n_in, n_out, n_tokens]),
+        Operation::Experts {
+            n_in,
+            n_out,
+            n_used,
+            n_tokens,
+            ..
+        } => product(&[2, n_in, n_out, n_used, n_tokens]),
+        Operation::Attention {
+            head_size,
+            n_head,
+            n_kv,
+            n_tokens,
+            ..
+        } => product(&[4, head_size, n_head, n_kv, n_tokens]),
+        Operation::Block { .. } | Operation::Routing { .. } => 0,
+    }
+}
+
+fn each_of(timing: &Timing, n: u32) -> u64 {
+    (nanoseconds(timing.graph) / u64::from(n.max(1))).max(1)
+}
+
+/// At least one: a figure of 0 is none.
+fn per_second(count: u64, time: Duration) -> u64 {
+    let rate = u128::from(count) * 1_000_000_000 / time.as_nanos().max(1);
+    u64::try_from(rate).unwrap_or(u64::MAX).max(1)
+}
+
+fn nanoseconds(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+}

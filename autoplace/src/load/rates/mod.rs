@@ -1,0 +1,165 @@
+//! Measuring what ggml's own operations do on the devices of this machine.
+//!
+//! In flow a machine and the cases to measure ([`RatesRequest`]); out flow its [`MeasuredRates`], per device. Each case is one operation,
+//! several times over in one graph as llama.cpp computes it, with weights or a cache that no processor's cache holds.
+
+mod case;
+mod request;
+mod short;
+
+use std::time::Instant;
+
+use llama_sys::{Backend, Bench, Device, DeviceKind};
+
+use super::Error;
+use super::devices::is_simulated;
+use super::recipe::default_threads;
+use crate::machine::{Date, GpuKind, Host, Machine, MeasuredRates};
+pub use case::RateCase;
+use case::Scale;
+pub use request::RatesRequest;
+
+/// How far a measurement is.
+#[derive(Debug, Clone, Copy)]
+#[non_exhaustive]
+pub struct RatesProgress<'a> {
+    /// ggml's name of the device that is measured: `CUDA0`, `CPU`.
+    pub device: &'a str,
+    /// Cases that are done, on all devices together.
+    pub done: usize,
+    /// All cases.
+    pub total: usize,
+}
+
+/// Less to work with is too little to tell memory from caches.
+const LEAST_WORKING_SET: u64 = 16 << 20;
+
+/// Measures the GPUs and the host of this machine, and adds the figures to its [`rates`](crate::machine::Gpu::rates). What was measured
+/// before is measured again, unless the request is for what is missing. `threads` are those that compute on the host; `None` takes as many
+/// as a load would.
+///
+/// Takes memory while it measures, at most an eighth of what is free on a device, and gives all of it back. Nothing is kept for the next
+/// time: see [`RatesCache::put`](crate::machine::RatesCache::put).
+///
+/// # Errors
+///
+/// [`Error::Native`] when the native code cannot run on this CPU, or a device fails.
+pub fn measure_rates(
+    machine: &mut Machine,
+    request: &RatesRequest,
+    threads: Option<u32>,
+    mut progress: impl FnMut(RatesProgress<'_>),
+) -> Result<(), Error> {
+    let threads = threads.unwrap_or_else(|| default_threads(machine));
+    let devices = Backend::init()?.devices();
+    let mut jobs = Vec::new();
+    for gpu in &mut machine.gpus {
+        let device = (devices.iter()).find(|device| gpu.device.as_ref() == Some(&device.name()));
+        let Some(device) = device else { continue };
+        // Nothing of it is kept, and it would be missing again each time.
+        if request.missing && gpu.kind == GpuKind::Remote {
+            continue;
+        }
+        let scale = if is_simulated(&device.name()) {
+            // The processor computes for it.
+            Scale::host(gpu.free / 8)
+        } else if gpu.kind == GpuKind::Remote {
+            // All that is computed with goes over a network first.
+            Scale::gpu((gpu.free / 8).min(32 << 20))
+        } else {
+            Scale::gpu(gpu.free / 8)
+        };
+        jobs.push(Job::new(device, request, scale, None, &mut gpu.rates));
+    }
+    let host = (devices.iter()).find(|device| device.kind() == DeviceKind::Cpu);
+    if let Some(device) = host {
+        let scale = Scale::host((machine.host.available / 8).min(Host::beyond_caches()));
+        let rates = &mut machine.host.rates;
+        jobs.push(Job::new(device, request, scale, Some(threads), rates));
+    }
+    let total = jobs.iter().map(|job| job.cases.len()).sum();
+    let mut done = 0;
+    for job in &mut jobs {
+        let device = job.device.name();
+        job.run(request, threads, || {
+            done += 1;
+            progress(RatesProgress {
+                device: &device,
+                done,
+                total,
+            });
+        })?;
+    }
+    Ok(())
+}
+
+/// What is measured of one device.
+struct Job<'a> {
+    device: &'a Device,
+    cases: Vec<RateCase>,
+    scale: Scale,
+    /// On the host, those that are measured.
+    threads: Option<u32>,
+    rates: &'a mut Option<MeasuredRates>,
+}
+
+impl<'a> Job<'a> {
+    fn new(
+        device: &'a Device,
+        request: &RatesRequest,
+        mut scale: Scale,
+        threads: Option<u32>,
+        rates: &'a mut Option<MeasuredRates>,
+    ) -> Self {
+        // With another number of threads they are others.
+        let _ = rates.take_if(|rates| rates.threads != threads);
+        let mut cases = request.cases.clone();
+        cases.retain(|case| {
+            let is_known = rates.as_ref().is_some_and(|rates| case.is_in(rates));
+            let has_link = threads.is_none();
+            !(request.missing && is_known) && (has_link || *case != RateCase::Link)
+        });
+        if let Some(bytes) = request.working_set {
+            scale.working_set = scale.working_set.min(bytes);
+        } else if scale.working_set < LEAST_WORKING_SET {
+            tracing::debug!(
+                device = device.name(),
+                "too little memory is free to measure it"
+            );
+            cases.clear();
+        }
+        Self {
+            device,
+            cases,
+            scale,
+            threads,
+            rates,
+        }
+    }
+
+    fn run(
+        &mut self,
+        request: &RatesRequest,
+        threads: u32,
+        mut done: impl FnMut(),
+    ) -> Result<(), Error> {
+        if self.cases.is_empty() {
+            return Ok(());
+        }
+        let begin = Instant::now();
+        let mut bench = Bench::new(self.device, threads)?;
+        let mut rates = MeasuredRates::new(Date::today());
+        rates.threads = self.threads;
+        for case in &self.cases {
+            if request.within.is_none_or(|within| begin.elapsed() < within) {
+                case.measure(&mut bench, &self.scale, request.each, &mut rates)?;
+            }
+            done();
+        }
+        match &mut *self.rates {
+            Some(earlier) => earlier.merge(rates),
+            nothing => *nothing = Some(rates),
+        }
+        Ok(())
+    }
+}

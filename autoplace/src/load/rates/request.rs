@@ -1,0 +1,209 @@
+//! What is measured: everything that is common, or what one model needs.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use super::RateCase;
+use crate::gguf::{Header, TensorType};
+use crate::memory::KvType;
+use crate::profile::ModelProfile;
+
+/// What is measured of each device.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct RatesRequest {
+    /// What is measured, in this order. What a device has no operation for is left out.
+    pub cases: Vec<RateCase>,
+    /// How long each case computes; at least once.
+    pub each: Duration,
+    /// After this time no further case of a device is begun.
+    pub within: Option<Duration>,
+    /// Whether only what was not measured before is.
+    pub missing: bool,
+    /// At most so many bytes are read by a case, instead of more than the caches hold: figures that are wrong, for tests.
+    pub working_set: Option<u64>,
+}
+
+/// Tokens computed at once.
+const PROMPTS: [u32; 3] = [32, 512, 2048];
+
+/// Types of common files.
+const WEIGHTS: [TensorType; 10] = [
+    TensorType::F16,
+    TensorType::BF16,
+    TensorType::Q8_0,
+    TensorType::Q6_K,
+    TensorType::Q5_K,
+    TensorType::Q4_K,
+    TensorType::Q4_0,
+    TensorType::IQ4_XS,
+    TensorType::MXFP4,
+    TensorType::Q3_K,
+];
+
+/// Types of common mixtures of experts.
+const EXPERTS: [TensorType; 5] = [
+    TensorType::Q8_0,
+    TensorType::Q6_K,
+    TensorType::Q4_K,
+    TensorType::IQ4_XS,
+    TensorType::MXFP4,
+];
+
+const KV_TYPES: [TensorType; 3] = [TensorType::F16, TensorType::Q8_0, TensorType::Q4_0];
+
+impl RatesRequest {
+    /// These cases, measured for 60 milliseconds each.
+    #[must_use]
+    pub const fn new(cases: Vec<RateCase>) -> Self {
+        Self {
+            cases,
+            each: Duration::from_millis(60),
+            within: None,
+            missing: false,
+            working_set: None,
+        }
+    }
+
+    /// All that plans commonly need: some seconds per device.
+    #[must_use]
+    pub fn full() -> Self {
+        let mut cases = vec![RateCase::Link, RateCase::Layer, RateCase::Routing];
+        let dense = WEIGHTS.map(|tensor_type| (tensor_type, false));
+        let experts = EXPERTS.map(|tensor_type| (tensor_type, true));
+        for (tensor_type, experts) in dense.into_iter().chain(experts) {
+            cases.push(RateCase::Weights {
+                tensor_type,
+                experts,
+            });
+            cases.extend(PROMPTS.map(|n_tokens| RateCase::Prompt {
+                tensor_type,
+                experts,
+                n_tokens,
+            }));
+        }
+        for kv_type in KV_TYPES {
+            for head_size in [64, 128, 256] {
+                cases.extend([1, 4, 8].map(|n_gqa| RateCase::Attention {
+                    kv_type,
+                    head_size,
+                    n_gqa,
+                }));
+                cases.push(RateCase::PromptAttention {
+                    kv_type,
+                    head_size,
+                    n_gqa: 4,
+                    n_tokens: 512,
+                });
+            }
+        }
+        Self::new(cases)
+    }
+
+    /// What a plan for this model needs, with its cache in these types: types of weights that are a twentieth of it or more, the largest
+    /// first. What matters most comes first.
+    #[must_use]
+    pub fn of_model(header: &Header, profile: &ModelProfile, kv: &[KvType]) -> Self {
+        let weights = weight_types(header);
+        let mut cases: Vec<RateCase> = weights
+            .iter()
+            .map(|&(tensor_type, experts)| RateCase::Weights {
+                tensor_type,
+                experts,
+            })
+            .collect();
+        cases.extend([RateCase::Layer, RateCase::Link]);
+        if weights.iter().any(|&(_, experts)| experts) {
+            cases.push(RateCase::Routing);
+        }
+        let heads = heads(profile);
+        let mut kv_types: Vec<TensorType> = kv.iter().map(|kv| kv.tensor_type()).collect();
+        kv_types.dedup();
+        for &kv_type in &kv_types {
+            cases.extend(heads.map(|(head_size, n_gqa)| RateCase::Attention {
+                kv_type,
+                head_size,
+                n_gqa,
+            }));
+        }
+        let n_tokens = 512;
+        cases.extend(
+            weights
+                .first()
+                .map(|&(tensor_type, experts)| RateCase::Prompt {
+                    tensor_type,
+                    experts,
+                    n_tokens,
+                }),
+        );
+        for &kv_type in &kv_types {
+            cases.extend(heads.map(|(head_size, n_gqa)| RateCase::PromptAttention {
+                kv_type,
+                head_size,
+                n_gqa,
+                n_tokens,
+            }));
+        }
+        Self::new(cases)
+    }
+
+    /// Sets how long each case computes.
+    #[must_use]
+    pub const fn each(mut self, time: Duration) -> Self {
+        self.each = time;
+        self
+    }
+
+    /// Sets after which time no further case of a device is begun.
+    #[must_use]
+    pub const fn within(mut self, time: Duration) -> Self {
+        self.within = Some(time);
+        self
+    }
+
+    /// Leaves out what was measured before.
+    #[must_use]
+    pub const fn missing(mut self) -> Self {
+        self.missing = true;
+        self
+    }
+
+    /// Sets how many bytes a case reads at most: figures that are wrong, for tests.
+    #[must_use]
+    pub const fn working_set(mut self, bytes: u64) -> Self {
+        self.working_set = Some(bytes);
+        self
+    }
+}
+
+/// The types of a twentieth of the matrices or more, and whether they are experts; the largest first.
+fn weight_types(header: &Header) -> Vec<(TensorType, bool)> {
+    let mut bytes: BTreeMap<(TensorType, bool), u64> = BTreeMap::new();
+    for tensor in header.tensors() {
+        let shape = tensor.shape();
+        if shape[1] > 1 && !tensor.name().starts_with("token_embd") {
+            let rows: u64 = shape[1..].iter().product();
+            let size = tensor.ty().row_bytes(shape[0]).saturating_mul(rows);
+            let kind = (tensor.ty(), tensor.name().contains("_exps."));
+            let sum = bytes.entry(kind).or_default();
+            *sum = sum.saturating_add(size);
+        }
+    }
+    let all: u64 = bytes.values().sum();
+    let mut types: Vec<_> = bytes.into_iter().collect();
+    types.retain(|(_, bytes)| *bytes >= all / 20);
+    types.sort_by_key(|(_, bytes)| std::cmp::Reverse(*bytes));
+    types.into_iter().map(|(kind, _)| kind).collect()
+}
+
+/// Elements of a head of keys, and query heads that share one, of the block that shares the least; `None` where no block has a cache.
+fn heads(profile: &ModelProfile) -> Option<(u32, u32)> {
+    let hparams = &profile.hparams;
+    let shared = hparams.n_head.iter().zip(&hparams.n_head_kv);
+    let n_gqa = shared.filter_map(|(&heads, &kv)| heads.checked_div(kv));
+    let n_gqa = n_gqa.filter(|&n_gqa| n_gqa > 0).min()?;
+    // Compressed keys are as wide as nothing that is measured.
+    let head_size = hparams.head_dim_k;
+    let is_measured = head_size > 0 && head_size <= 256 && head_size == hparams.head_dim_v;
+    is_measured.then_some((head_size, n_gqa))
+}

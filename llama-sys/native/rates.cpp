@@ -1,0 +1,401 @@
+#include "rates.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <cstring>
+#include <functional>
+#include <limits>
+#include <random>
+#include <stdexcept>
+#include <vector>
+
+namespace {
+
+// Rows that are random; those behind them repeat them.
+constexpr int64_t random_rows = 16;
+
+constexpr size_t max_tensors = 8192;
+
+ggml_context_ptr new_context(size_t extra = 0) {
+    ggml_init_params params = { ggml_tensor_overhead() * max_tensors + extra, nullptr, /*.no_alloc =*/ true };
+    ggml_context_ptr ctx(ggml_init(params));
+    if (!ctx) {
+        throw std::bad_alloc();
+    }
+    return ctx;
+}
+
+std::vector<float> random_floats(size_t n) {
+    std::mt19937 generator(42);
+    std::normal_distribution<float> normal(0.0f, 1.0f);
+    std::vector<float> values(n);
+    for (float & value : values) {
+        value = normal(generator);
+    }
+    return values;
+}
+
+// Types whose quantisation begins with a table that takes seconds to make (ggml.c, ggml_quantize_init).
+bool is_slow_to_quantize(ggml_type type) {
+    switch (type) {
+        case GGML_TYPE_IQ1_S: case GGML_TYPE_IQ1_M: case GGML_TYPE_IQ2_XXS: case GGML_TYPE_IQ2_XS: case GGML_TYPE_IQ2_S:
+        case GGML_TYPE_IQ3_XXS: case GGML_TYPE_IQ3_S: return true;
+        default: return false;
+    }
+}
+
+// Bytes of a tensor of this type and width as they may stand in a file: numbers of common size, no denormals, which some CPUs compute
+// a hundred times slower with.
+std::vector<uint8_t> random_bytes(ggml_type type, int64_t width, size_t size) {
+    const size_t row = ggml_row_size(type, width);
+    std::vector<uint8_t> pattern(row * random_rows);
+    if (is_slow_to_quantize(type)) {
+        // Any bits are valid indices into their grids.
+        std::mt19937 generator(42);
+        std::generate(pattern.begin(), pattern.end(), [&] { return (uint8_t) generator(); });
+    } else {
+        const std::vector<float> values = random_floats(width * random_rows);
+        ggml_quantize_chunk(type, values.data(), pattern.data(), 0, random_rows, width, nullptr);
+    }
+    std::vector<uint8_t> bytes(size);
+    for (size_t at = 0; at < size; at += pattern.size()) {
+        std::memcpy(bytes.data() + at, pattern.data(), std::min(pattern.size(), size - at));
+    }
+    return bytes;
+}
+
+bool is_cpu(ggml_backend_dev_t device) {
+    return ggml_backend_dev_type(device) == GGML_BACKEND_DEVICE_TYPE_CPU;
+}
+
+// Whether the device computes with a weight in this kind of buffer: llama-model-loader.cpp, weight_buft_supported.
+bool computes_with(ggml_backend_dev_t device, ggml_tensor * weight, const ggml_tensor * node, ggml_backend_buffer_type_t buft) {
+    ggml_backend_buffer_ptr dummy(ggml_backend_buft_alloc_buffer(buft, 0));
+    weight->buffer = dummy.get();
+    const bool supported = ggml_backend_dev_supports_op(device, node);
+    weight->buffer = nullptr;
+    return supported;
+}
+
+// Where a load would put a weight: the CPU's own kinds of buffers (repacked, AMX) come first (llama-model.cpp, make_cpu_buft_list).
+ggml_backend_buffer_type_t weight_buft(ggml_backend_dev_t device, ggml_tensor * weight, const ggml_tensor * node) {
+    if (is_cpu(device)) {
+        auto extra_bufts = (ggml_backend_dev_get_extra_bufts_t)
+            ggml_backend_reg_get_proc_address(ggml_backend_dev_backend_reg(device), "ggml_backend_dev_get_extra_bufts");
+        for (auto * buft = extra_bufts ? extra_bufts(device) : nullptr; buft && *buft; ++buft) {
+            if (computes_with(device, weight, node, *buft)) {
+                return *buft;
+            }
+        }
+    }
+    return ggml_backend_dev_buffer_type(device);
+}
+
+uint64_t now_ns() {
+    return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+// The median of what a call takes, called for so long. The first one, which opens and warms, counts only where it took all of the time.
+uint64_t median_ns(uint64_t budget_ns, const std::function<void()> & call) {
+    constexpr size_t max_runs = 101;
+    const uint64_t begin = now_ns();
+    call();
+    uint64_t before = now_ns();
+    std::vector<uint64_t> runs;
+    if (before - begin >= budget_ns) {
+        return before - begin;
+    }
+    do {
+        call();
+        const uint64_t now = now_ns();
+        runs.push_back(now - before);
+        before = now;
+    } while (before - begin < budget_ns && runs.size() < max_runs);
+    std::nth_element(runs.begin(), runs.begin() + runs.size() / 2, runs.end());
+    return runs[runs.size() / 2];
+}
+
+void compute(shim_bench & bench, ggml_cgraph * graph) {
+    if (ggml_backend_graph_compute(bench.backend.get(), graph) != GGML_STATUS_SUCCESS) {
+        throw std::runtime_error("the device could not compute an operation that it supports");
+    }
+}
+
+// A graph of one operation, several times over, with its data.
+struct graph {
+    explicit graph(shim_bench & bench) : bench(bench), large(new_context()), small(new_context()),
+        ctx(new_context(ggml_graph_overhead_custom(max_tensors, false))), gf(ggml_new_graph_custom(ctx.get(), max_tensors, false)) {}
+
+    // Weights or a cache, which the graph reads or writes.
+    ggml_tensor * data(ggml_type type, int64_t ne0, int64_t ne1, int64_t ne2 = 1) {
+        return ggml_new_tensor_3d(large.get(), type, ne0, ne1, ne2);
+    }
+
+    // Activations, masks, positions.
+    ggml_tensor * input(ggml_type type, int64_t ne0, int64_t ne1 = 1, int64_t ne2 = 1) {
+        return ggml_new_tensor_3d(small.get(), type, ne0, ne1, ne2);
+    }
+
+    void add(ggml_tensor * node) { ggml_build_forward_expand(gf, node); }
+
+    // Takes memory for all of it and fills it. Everything in `large` has one shape.
+    shim_measured allocate() {
+        for (int i = 0; i < ggml_graph_n_nodes(gf); ++i) {
+            const ggml_tensor * node = ggml_graph_node(gf, i);
+            const bool computes = node->op != GGML_OP_VIEW && node->op != GGML_OP_RESHAPE && node->op != GGML_OP_PERMUTE;
+            if (computes && !ggml_backend_dev_supports_op(bench.device, node)) {
+                return SHIM_MEASURED_UNSUPPORTED;
+            }
+        }
+        ggml_backend_buffer_type_t own = ggml_backend_dev_buffer_type(bench.device);
+        ggml_backend_buffer_type_t buft = own;
+        ggml_tensor * first = ggml_get_first_tensor(large.get());
+        const ggml_tensor * reader = ggml_graph_node(gf, 0);
+        if (first && (reader->op == GGML_OP_MUL_MAT || reader->op == GGML_OP_MUL_MAT_ID)) {
+            buft = weight_buft(bench.device, first, reader);
+        }
+        if (first) {
+            buffers.emplace_back(ggml_backend_alloc_ctx_tensors_from_buft(large.get(), buft));
+            if (!buffers.back()) {
+                return SHIM_MEASURED_NO_ROOM;
+            }
+            ggml_backend_buffer_set_usage(buffers.back().get(), GGML_BACKEND_BUFFER_USAGE_WEIGHTS);
+        }
+        buffers.emplace_back(ggml_backend_alloc_ctx_tensors_from_buft(small.get(), own));
+        galloc.reset(ggml_gallocr_new(own));
+        if (!buffers.back() || !ggml_gallocr_alloc_graph(galloc.get(), gf)) {
+            return SHIM_MEASURED_NO_ROOM;
+        }
+        fill();
+        return SHIM_MEASURED_DONE;
+    }
+
+    void fill() {
+        ggml_tensor * first = ggml_get_first_tensor(large.get());
+        std::vector<uint8_t> bytes;
+        for (ggml_tensor * t = first; t; t = ggml_get_next_tensor(large.get(), t)) {
+            // A load rearranges weights for some kinds of buffers; all of these are equal, and in the CPU's own memory.
+            if (t != first && is_cpu(bench.device)) {
+                std::memcpy(t->data, first->data, ggml_nbytes(t));
+                continue;
+            }
+            if (bytes.empty()) {
+                bytes = t->type == GGML_TYPE_I8 ? std::vector<uint8_t>(ggml_nbytes(t)) : random_bytes(t->type, t->ne[0], ggml_nbytes(t));
+            }
+            ggml_backend_tensor_set(t, bytes.data(), 0, bytes.size());
+        }
+        for (ggml_tensor * t = ggml_get_first_tensor(small.get()); t; t = ggml_get_next_tensor(small.get(), t)) {
+            // What is no activation: a mask that shows everything, the first position, the first expert.
+            const bool activations = t->type == GGML_TYPE_F32;
+            const std::vector<float> values = activations ? random_floats(ggml_nelements(t)) : std::vector<float>(ggml_nbytes(t));
+            ggml_backend_tensor_set(t, values.data(), 0, ggml_nbytes(t));
+        }
+    }
+
+    shim_bench & bench;
+    ggml_context_ptr large;
+    ggml_context_ptr small;
+    ggml_context_ptr ctx;
+    ggml_cgraph * gf;
+    std::vector<ggml_backend_buffer_ptr> buffers;
+    ggml_gallocr_ptr galloc;
+};
+
+// Which experts each token uses: each use in the graph other ones, as far as there are.
+struct choice {
+    ggml_tensor * ids;
+    int64_t       turn;
+};
+
+void set_choices(const std::vector<choice> & choices, int64_t n_expert) {
+    for (const auto & [ids, turn] : choices) {
+        const int64_t n_used = ids->ne[0];
+        std::vector<int32_t> values(ggml_nelements(ids));
+        for (size_t i = 0; i < values.size(); ++i) {
+            const int64_t token = (int64_t) i / n_used;
+            // 7: so that tokens beside each other choose other ones, none twice.
+            values[i] = (int32_t) ((turn * n_used + token * 7 + (int64_t) i % n_used) % n_expert);
+        }
+        ggml_backend_tensor_set(ids, values.data(), 0, ggml_nbytes(ids));
+    }
+}
+
+void build_matrix(graph & g, const shim_operation & op, shim_timing & timing) {
+    ggml_tensor * input = g.input(GGML_TYPE_F32, op.n_in, op.n_tokens);
+    for (int64_t i = 0; i < op.n_repeat; ++i) {
+        ggml_tensor * weight = g.data(op.type, op.n_in, op.n_out);
+        g.add(ggml_mul_mat(g.ctx.get(), weight, input));
+        timing.bytes += ggml_nbytes(weight);
+    }
+}
+
+void build_experts(graph & g, const shim_operation & op, shim_timing & timing, std::vector<choice> & choices) {
+    ggml_tensor * input = g.input(GGML_TYPE_F32, op.n_in, 1, op.n_tokens);
+    const int64_t turns = std::max<int64_t>(op.n_expert / op.n_used, 1);
+    ggml_tensor * weight = nullptr;
+    for (int64_t i = 0; i < op.n_repeat; ++i) {
+        if (i % turns == 0) {
+            weight = g.data(op.type, op.n_in, op.n_out, op.n_expert);
+        }
+        ggml_tensor * ids = g.input(GGML_TYPE_I32, op.n_used, op.n_tokens);
+        choices.push_back({ ids, i % turns });
+        g.add(ggml_mul_mat_id(g.ctx.get(), weight, input, ids));
+        timing.bytes += ggml_nbytes(weight) / op.n_expert * op.n_used;
+    }
+}
+
+// llama-graph.cpp, build_attn_mha, over views as llama-kv-cache.cpp, get_k and get_v, make them.
+void build_attention(graph & g, const shim_operation & op, shim_timing & timing) {
+    ggml_context * ctx = g.ctx.get();
+    ggml_tensor * query = g.input(GGML_TYPE_F32, op.head_size, op.n_head, op.n_tokens);
+    ggml_tensor * mask  = g.input(GGML_TYPE_F16, op.n_kv, op.n_tokens);
+    const int64_t width = op.head_size * op.n_head_kv;
+    const auto cache = [&]() {
+        ggml_tensor * layer = g.data(op.type, width, op.n_kv);
+        timing.bytes += ggml_nbytes(layer);
+        ggml_tensor * view = ggml_view_4d(ctx, layer, op.head_size, op.n_head_kv, op.n_kv, 1, ggml_row_size(op.type, op.head_size),
+            ggml_row_size(op.type, width), ggml_row_size(op.type, width * op.n_kv), 0);
+        return ggml_permute(ctx, view, 0, 2, 1, 3);
+    };
+    for (int64_t i = 0; i < op.n_repeat; ++i) {
+        ggml_tensor * q = ggml_permute(ctx, query, 0, 2, 1, 3);
+        ggml_tensor * k = cache();
+        ggml_tensor * v = cache();
+        ggml_tensor * out = ggml_flash_attn_ext(ctx, q, k, v, mask, 1.0f / std::sqrt((float) op.head_size), 0.0f, 0.0f);
+        ggml_prec_set_acc(out, GGML_PREC_F32);
+        g.add(out);
+    }
+}
+
+// What a block computes beside its matrices and its attention: src/models/llama.cpp.
+void build_block(graph & g, const shim_operation & op) {
+    ggml_context * ctx = g.ctx.get();
+    const int64_t n_embd = op.n_in;
+    const int64_t width_kv = op.head_size * op.n_head_kv;
+    ggml_tensor * cur  = g.input(GGML_TYPE_F32, n_embd, op.n_tokens);
+    ggml_tensor * q_in = g.input(GGML_TYPE_F32, op.head_size, op.n_head, op.n_tokens);
+    ggml_tensor * k_in = g.input(GGML_TYPE_F32, op.head_size, op.n_head_kv, op.n_tokens);
+    ggml_tensor * gate = g.input(GGML_TYPE_F32, op.n_out, op.n_tokens);
+    ggml_tensor * up   = g.input(GGML_TYPE_F32, op.n_out, op.n_tokens);
+    ggml_tensor * norm = g.input(GGML_TYPE_F32, n_embd);
+    ggml_tensor * position = g.input(GGML_TYPE_I32, op.n_tokens);
+    ggml_tensor * cell = g.input(GGML_TYPE_I64, op.n_tokens);
+    const auto normed = [&](ggml_tensor * x) { return ggml_mul(ctx, ggml_rms_norm(ctx, x, 1e-5f), norm); };
+    const auto turned = [&](ggml_tensor * x) {
+        return ggml_rope_ext(ctx, x, position, nullptr, (int) op.head_size, 0, 4096, 10000.0f, 1.0f, 0.0f, 1.0f, 32.0f, 1.0f);
+    };
+    const auto stored = [&](ggml_tensor * x) {
+        ggml_tensor * cache = g.data(op.type, width_kv, 256);
+        return ggml_set_rows(ctx, cache, ggml_reshape_2d(ctx, x, width_kv, op.n_tokens), cell);
+    };
+    for (int64_t i = 0; i < op.n_repeat; ++i) {
+        g.add(normed(cur));
+        g.add(turned(q_in));
+        g.add(stored(turned(k_in)));
+        g.add(stored(k_in));
+        ggml_tensor * attended = ggml_add(ctx, cur, cur);
+        g.add(normed(attended));
+        g.add(ggml_swiglu_split(ctx, gate, up));
+        cur = ggml_add(ctx, attended, attended);
+        g.add(cur);
+    }
+}
+
+// What a block with experts computes to choose them and to add up what they say: llama-graph.cpp, build_moe_ffn.
+void build_routing(graph & g, const shim_operation & op) {
+    ggml_context * ctx = g.ctx.get();
+    ggml_tensor * logits  = g.input(GGML_TYPE_F32, op.n_expert, op.n_tokens);
+    ggml_tensor * experts = g.input(GGML_TYPE_F32, op.n_in, op.n_used, op.n_tokens);
+    for (int64_t i = 0; i < op.n_repeat; ++i) {
+        ggml_tensor * probs = ggml_soft_max(ctx, logits);
+        ggml_tensor * chosen = ggml_argsort_top_k(ctx, probs, (int) op.n_used);
+        ggml_tensor * weights = ggml_get_rows(ctx, ggml_reshape_3d(ctx, probs, 1, op.n_expert, op.n_tokens), chosen);
+        weights = ggml_reshape_2d(ctx, weights, op.n_used, op.n_tokens);
+        ggml_tensor * sum = ggml_clamp(ctx, ggml_sum_rows(ctx, weights), 6.103515625e-5f, std::numeric_limits<float>::infinity());
+        weights = ggml_reshape_3d(ctx, ggml_div(ctx, weights, sum), 1, op.n_used, op.n_tokens);
+        ggml_tensor * weighted = ggml_mul(ctx, experts, weights);
+        ggml_tensor * out = nullptr;
+        for (int64_t n = 0; n < op.n_used; ++n) {
+            ggml_tensor * one = ggml_view_2d(ctx, weighted, op.n_in, op.n_tokens, weighted->nb[2], n * weighted->nb[1]);
+            out = out ? ggml_add(ctx, out, one) : one;
+        }
+        g.add(out);
+    }
+}
+
+} // namespace
+
+shim_bench * bench_new(ggml_backend_dev_t device, int32_t n_threads) {
+    ggml_backend_ptr backend(ggml_backend_dev_init(device, nullptr));
+    if (!backend) {
+        throw std::runtime_error("the device does not open");
+    }
+    auto set_n_threads = (ggml_backend_set_n_threads_t)
+        ggml_backend_reg_get_proc_address(ggml_backend_dev_backend_reg(device), "ggml_backend_set_n_threads");
+    if (set_n_threads) {
+        set_n_threads(backend.get(), n_threads);
+    }
+    return new shim_bench { device, std::move(backend) };
+}
+
+shim_measured bench_time(shim_bench & bench, const shim_operation & op, uint64_t budget_ns, shim_timing & timing) {
+    timing = {};
+    graph g(bench);
+    std::vector<choice> choices;
+    switch (op.kind) {
+        case SHIM_OPERATION_MATRIX:    build_matrix(g, op, timing);             break;
+        case SHIM_OPERATION_EXPERTS:   build_experts(g, op, timing, choices);   break;
+        case SHIM_OPERATION_ATTENTION: build_attention(g, op, timing);          break;
+        case SHIM_OPERATION_BLOCK:     build_block(g, op);                      break;
+        case SHIM_OPERATION_ROUTING:   build_routing(g, op);                    break;
+    }
+    const shim_measured allocated = g.allocate();
+    if (allocated != SHIM_MEASURED_DONE) {
+        return allocated;
+    }
+    set_choices(choices, op.n_expert);
+    timing.graph_ns = median_ns(budget_ns, [&] { compute(bench, g.gf); });
+    return SHIM_MEASURED_DONE;
+}
+
+shim_measured bench_link(shim_bench & bench, size_t bytes, size_t width, uint64_t budget_ns, shim_link & link) {
+    link = {};
+    graph g(bench);
+    ggml_tensor * input = g.input(GGML_TYPE_F32, (int64_t) width);
+    ggml_tensor * output = ggml_scale(g.ctx.get(), input, 0.5f);
+    g.add(output);
+    // Copied and not computed with.
+    ggml_tensor * block = g.data(GGML_TYPE_I8, (int64_t) bytes, 1);
+    ggml_context_ptr ctx = new_context();
+    ggml_tensor * host = ggml_new_tensor_1d(ctx.get(), GGML_TYPE_I8, (int64_t) bytes);
+    // Plain memory: mapped weights lie in no other.
+    ggml_backend_buffer_ptr buffer(ggml_backend_alloc_ctx_tensors_from_buft(ctx.get(), ggml_backend_cpu_buffer_type()));
+    if (!buffer) {
+        return SHIM_MEASURED_NO_ROOM;
+    }
+    ggml_backend_buffer_clear(buffer.get(), 1);
+    const shim_measured allocated = g.allocate();
+    if (allocated != SHIM_MEASURED_DONE) {
+        return allocated;
+    }
+    ggml_backend_t backend = bench.backend.get();
+    link.upload_ns = median_ns(budget_ns / 3, [&] {
+        ggml_backend_tensor_set(block, host->data, 0, bytes);
+        ggml_backend_synchronize(backend);
+    });
+    link.download_ns = median_ns(budget_ns / 3, [&] {
+        ggml_backend_tensor_get(block, host->data, 0, bytes);
+        ggml_backend_synchronize(backend);
+    });
+    std::vector<float> activations(width);
+    link.crossing_ns = median_ns(budget_ns / 3, [&] {
+        ggml_backend_tensor_set_async(backend, input, activations.data(), 0, ggml_nbytes(input));
+        if (ggml_backend_graph_compute_async(backend, g.gf) != GGML_STATUS_SUCCESS) {
+            throw std::runtime_error("the device could not compute an operation that it supports");
+        }
+        ggml_backend_tensor_get_async(backend, output, activations.data(), 0, ggml_nbytes(output));
+        ggml_backend_synchronize(backend);
+    });
+    return SHIM_MEASURED_DONE;
+}

@@ -1,0 +1,16 @@
+// ggml's own operations on one device, timed: as a graph of llama.cpp's has them, with the data where a load would put it.
+#pragma once
+
+#include "shim.h"
+
+#include "ggml-cpp.h"
+
+struct shim_bench {
+    ggml_backend_dev_t device;
+    ggml_backend_ptr   backend;
+};
+
+// Throws.
+shim_bench * bench_new(ggml_backend_dev_t device, int32_t n_threads);
+shim_measured bench_time(shim_bench & bench, const shim_operation & operation, uint64_t budget_ns, shim_timing & timing);
+shim_measured bench_link(shim_bench & bench, size_t bytes, size_t width, uint64_t budget_ns, shim_link & link);

@@ -1,0 +1,345 @@
+//! How long ggml's own operations take on a device: as a graph of llama.cpp's has them, with their data where a load would put it.
+
+use std::ptr::NonNull;
+use std::time::Duration;
+
+use crate::device::Device;
+use crate::error::Error;
+use crate::{Backend, raw, shim};
+
+/// A device that is open to be measured.
+#[derive(Debug)]
+pub struct Bench {
+    raw: NonNull<raw::shim_bench>,
+}
+
+// SAFETY: a ggml backend belongs to no thread (llama.cpp moves contexts, and their backends with them, between threads), and `Bench` is
+// used through `&mut` alone.
+unsafe impl Send for Bench {}
+
+/// One of ggml's operations. Sizes are elements; `n_tokens` are computed at once.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[allow(missing_docs, reason = "the names are llama.cpp's")]
+pub enum Operation {
+    /// Tokens through a matrix (`MUL_MAT`). The type is ggml's number.
+    Matrix {
+        type_id: u32,
+        n_in: u32,
+        n_out: u32,
+        n_tokens: u32,
+    },
+    /// Tokens through the experts that they use (`MUL_MAT_ID`), each of which is such a matrix.
+    Experts {
+        type_id: u32,
+        n_in: u32,
+        n_out: u32,
+        n_expert: u32,
+        n_used: u32,
+        n_tokens: u32,
+    },
+    /// Fused attention (`FLASH_ATTN_EXT`) of tokens that see all `n_kv` cells.
+    Attention {
+        type_id: u32,
+        head_size: u32,
+        n_head: u32,
+        n_head_kv: u32,
+        n_kv: u32,
+        n_tokens: u32,
+    },
+    /// What a block computes beside its matrices and its attention: norms, rotations, writes to the cache, an activation, sums.
+    Block {
+        type_id: u32,
+        n_embd: u32,
+        n_ff: u32,
+        head_size: u32,
+        n_head: u32,
+        n_head_kv: u32,
+        n_tokens: u32,
+    },
+    /// What a block computes to choose experts and to add up their results.
+    Routing {
+        n_embd: u32,
+        n_expert: u32,
+        n_used: u32,
+        n_tokens: u32,
+    },
+}
+
+/// How long a graph took, and what it read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Timing {
+    /// The median of several times.
+    pub graph: Duration,
+    /// Bytes of weights, or of keys and values, that it reads.
+    pub bytes: u64,
+}
+
+/// How long the way to a device and back takes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LinkTiming {
+    /// A copy from the host's plain memory to the device.
+    pub upload: Duration,
+    /// A copy from the device.
+    pub download: Duration,
+    /// A token's activations there, an operation on them, and back.
+    pub crossing: Duration,
+}
+
+/// The largest size of any kind: products of three stay within 64 bits.
+const MAX_SIZE: u32 = 1 << 20;
+
+/// Nodes that a graph may have (native/rates.cpp, `max_tensors`).
+const MAX_NODES: u32 = 8192;
+
+impl Bench {
+    /// Opens a device. Where it is the CPU it computes with so many threads.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Call`] where the device does not open; [`Error::InvalidParameter`] for no thread.
+    pub fn new(device: &Device, threads: u32) -> Result<Self, Error> {
+        Backend::init()?;
+        let n_threads = i32::try_from(threads).ok().filter(|&n| n > 0);
+        let n_threads = n_threads.ok_or_else(|| {
+            Error::parameter("n_threads", threads, "at least one thread computes")
+        })?;
+        let bench = shim::checked(|error| {
+            // SAFETY: the device is registered, and the error slot is valid.
+            unsafe { raw::shim_bench_new(device.as_ptr(), n_threads, error) }
+        })
+        .map_err(|failure| Error::Call {
+            what: "opening a device to measure it",
+            failure,
+        })?;
+        // The shim returns NULL with an error alone.
+        let raw = NonNull::new(bench).expect("a bench or an error");
+        Ok(Self { raw })
+    }
+
+    /// Computes a graph that has the operation so many times, each with weights or a cache of its own, again and again for that long, and at
+    /// least once. `None` where the device has no such operation, or no memory for it.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::InvalidParameter`] for sizes that cannot be; [`Error::Call`] where the device fails.
+    pub fn time(
+        &mut self,
+        operation: &Operation,
+        n_repeat: u32,
+        budget: Duration,
+    ) -> Result<Option<Timing>, Error> {
+        let native = operation.to_native(n_repeat)?;
+        let mut timing = raw::shim_timing {
+            graph_ns: 0,
+            bytes: 0,
+        };
+        let budget = nanoseconds(budget);
+        let done = shim::checked(|error| {
+            // SAFETY: the bench is open, and every pointer is valid. `to_native` has checked what ggml asserts: whole blocks, and heads
+            // that share keys evenly (ggml.c, ggml_new_tensor, ggml_flash_attn_ext).
+            unsafe {
+                let (native, timing) = (&raw const native, &raw mut timing);
+                raw::shim_bench_time(self.raw.as_ptr(), native, budget, timing, error)
+            }
+        })
+        .map_err(|failure| Error::Call {
+            what: "measuring an operation",
+            failure,
+        })?;
+        Ok((done == raw::SHIM_MEASURED_DONE).then(|| Timing {
+            graph: Duration::from_nanos(timing.graph_ns),
+            bytes: timing.bytes,
+        }))
+    }
+
+    /// Copies so many bytes to the device and back, and hands `width` activations over, for that long in all. `None` where there is no
+    /// memory for it.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::InvalidParameter`] for sizes that cannot be; [`Error::Call`] where the device fails.
+    pub fn link(
+        &mut self,
+        bytes: u32,
+        width: u32,
+        budget: Duration,
+    ) -> Result<Option<LinkTiming>, Error> {
+        if bytes == 0 || width == 0 || width > MAX_SIZE {
+            let given = format!("{bytes} bytes, {width} activations");
+            return Err(Error::parameter("link", given, "something is carried"));
+        }
+        let mut link = raw::shim_link {
+            upload_ns: 0,
+            download_ns: 0,
+            crossing_ns: 0,
+        };
+        let (bytes, width, budget) = (bytes as usize, width as usize, nanoseconds(budget));
+        let done = shim::checked(|error| {
+            // SAFETY: the bench is open, and every pointer is valid.
+            unsafe {
+                let link = &raw mut link;
+                raw::shim_bench_link(self.raw.as_ptr(), bytes, width, budget, link, error)
+            }
+        })
+        .map_err(|failure| Error::Call {
+            what: "measuring a link",
+            failure,
+        })?;
+        Ok((done == raw::SHIM_MEASURED_DONE).then(|| LinkTiming {
+            upload: Duration::from_nanos(link.upload_ns),
+            download: Duration::from_nanos(link.download_ns),
+            crossing: Duration::from_nanos(link.crossing_ns),
+        }))
+    }
+}
+
+impl Drop for Bench {
+    fn drop(&mut self) {
+        // SAFETY: from shim_bench_new, freed once.
+        unsafe { raw::shim_bench_free(self.raw.as_ptr()) }
+    }
+}
+
+impl Operation {
+    fn to_native(self, n_repeat: u32) -> Result<raw::shim_operation, Error> {
+        let mut native = raw::shim_operation {
+            kind: raw::SHIM_OPERATION_MATRIX,
+            type_: raw::GGML_TYPE_F32,
+            n_in: 1,
+            n_out: 1,
+            n_expert: 1,
+            n_used: 1,
+            head_size: 1,
+            n_head: 1,
+            n_head_kv: 1,
+            n_kv: 1,
+            n_tokens: 1,
+            n_repeat: n_repeat.into(),
+        };
+        // The type, and what rows of it have to be made of.
+        let (type_id, row) = match self {
+            Self::Matrix {
+                type_id,
+                n_in,
+                n_out,
+                n_tokens,
+            } => {
+                native.n_in = n_in.into();
+                native.n_out = n_out.into();
+                native.n_tokens = n_tokens.into();
+                (type_id, n_in)
+            }
+            Self::Experts {
+                type_id,
+                n_in,
+                n_out,
+                n_expert,
+                n_used,
+                n_tokens,
+            } => {
+                native.kind = raw::SHIM_OPERATION_EXPERTS;
+                native.n_in = n_in.into();
+                native.n_out = n_out.into();
+                native.n_expert = n_expert.into();
+                native.n_used = n_used.into();
+                native.n_tokens = n_tokens.into();
+                (type_id, n_in)
+            }
+            Self::Attention {
+                type_id,
+                head_size,
+                n_head,
+                n_head_kv,
+                n_kv,
+                n_tokens,
+            } => {
+                native.kind = raw::SHIM_OPERATION_ATTENTION;
+                native.head_size = head_size.into();
+                native.n_head = n_head.into();
+                native.n_head_kv = n_head_kv.into();
+                native.n_kv = n_kv.into();
+                native.n_tokens = n_tokens.into();
+                (type_id, head_size)
+            }
+            Self::Block {
+                type_id,
+                n_embd,
+                n_ff,
+                head_size,
+                n_head,
+                n_head_kv,
+                n_tokens,
+            } => {
+                native.kind = raw::SHIM_OPERATION_BLOCK;
+                native.n_in = n_embd.into();
+                native.n_out = n_ff.into();
+                native.head_size = head_size.into();
+                native.n_head = n_head.into();
+                native.n_head_kv = n_head_kv.into();
+                native.n_tokens = n_tokens.into();
+                (type_id, head_size)
+            }
+            Self::Routing {
+                n_embd,
+                n_expert,
+                n_used,
+                n_tokens,
+            } => {
+                native.kind = raw::SHIM_OPERATION_ROUTING;
+                native.n_in = n_embd.into();
+                native.n_expert = n_expert.into();
+                native.n_used = n_used.into();
+                native.n_tokens = n_tokens.into();
+                (raw::GGML_TYPE_F32 as u32, 1)
+            }
+        };
+        let wrong = |reason| {
+            let given = format!("{self:?}");
+            Err(Error::parameter("operation", given, reason))
+        };
+        let sizes = [
+            native.n_in,
+            native.n_out,
+            native.n_expert,
+            native.n_used,
+            native.head_size,
+            native.n_head,
+            native.n_head_kv,
+            native.n_kv,
+            native.n_tokens,
+            native.n_repeat,
+        ];
+        if !sizes
+            .iter()
+            .all(|size| (1..=i64::from(MAX_SIZE)).contains(size))
+        {
+            return wrong("every size is 1 to 1048576");
+        }
+        let known = crate::tensor_types();
+        let Some(info) = known
+            .get(type_id as usize)
+            .filter(|info| info.type_size > 0)
+        else {
+            return wrong("ggml has no such type");
+        };
+        if !u64::from(row).is_multiple_of(info.block_size) {
+            return wrong("a row is a whole number of blocks");
+        }
+        if native.n_used > native.n_expert || native.n_head % native.n_head_kv != 0 {
+            return wrong("experts are used that are there, and heads share keys evenly");
+        }
+        // Twenty for a block; a sum for each expert, and its view.
+        let nodes = i64::from(n_repeat) * (20 + 2 * native.n_used);
+        if nodes > i64::from(MAX_NODES)
+            || native.head_size % 2 != 0 && native.kind == raw::SHIM_OPERATION_BLOCK
+        {
+            return wrong("it makes too large a graph, or turns half a pair");
+        }
+        native.type_ = type_id as raw::ggml_type;
+        Ok(native)
+    }
+}
+
+fn nanoseconds(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+}
