@@ -97,8 +97,8 @@ fn a_prompt_is_faster_the_more_of_it_is_computed_at_once_where_weights_are_carri
         let model = SpeedModel::new(&profile, &params, rates);
         model.prompt_seconds(&one_gpu(&profile, 10), &Workload::new(2048, 0))
     };
-    // 23 blocks' weights go over the link once instead of four times.
-    assert!(speed(512) > 2.5 * speed(2048));
+    // 23 blocks' weights go over the link once instead of four times; the arithmetic stays.
+    assert!(speed(512) > 1.5 * speed(2048));
     let alone = |params: &ContextParams| {
         let model = SpeedModel::new(&profile, params, Rates::new(Vec::new(), Rate::new(40e9)));
         model.prompt_seconds(&Assignment::by_counts(32, &[]), &Workload::new(2048, 0))

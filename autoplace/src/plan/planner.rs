@@ -9,8 +9,11 @@ use super::chosen::Chosen;
 use super::fastest::Fastest;
 use super::growth;
 use super::most_layers::MostLayers;
-use super::speed::{Rates, Speed};
-use super::{Error, GpuLayers, ModelSummary, Plan, Policy, Probe, Request, reasons};
+use super::speed::{Rates, Speed, SpeedModel};
+use super::{Error, GpuLayers, ModelSummary, Plan, Policy, Probe, Request, Workload, reasons};
+
+/// How many times as fast another placement is at some depth that is worth a note.
+const WORTH_TELLING: f64 = 1.1;
 
 /// Makes plans of one model on one machine.
 ///
@@ -80,7 +83,7 @@ impl<'a> Planner<'a> {
             Policy::MostLayers => None,
         };
         let mut chosen = match fastest {
-            Some(chosen) => chosen,
+            Some(chosen) => self.with_other_depths(chosen)?,
             None => self.most_layers(params).choose()?,
         };
         if self.request.context.may_grow() && !self.request.embeds() {
@@ -111,7 +114,7 @@ impl<'a> Planner<'a> {
             _ => None,
         };
         let mut chosen = match fastest {
-            Some(chosen) => chosen,
+            Some(chosen) => self.with_other_depths(chosen)?,
             None => self.most_layers(params).choose_probed(probe)?,
         };
         if self.request.context.may_grow() && !self.request.embeds() {
@@ -154,6 +157,39 @@ impl<'a> Planner<'a> {
 
     fn fastest(&self, params: &ContextParams) -> Result<Fastest<'_>, Error> {
         Fastest::new(self.profile, self.machine, &self.request, params)
+    }
+
+    /// Notes where another placement would generate faster at the beginning or at the end of the context. Nothing is where all is on
+    /// GPUs.
+    fn with_other_depths<'c>(&self, mut chosen: Chosen<'c>) -> Result<Chosen<'c>, Error> {
+        let layers = self.profile.full_offload();
+        let all_on_gpus = chosen.split.n_gpu_layers == layers && chosen.parted_blocks == 0;
+        if self.machine.gpus.is_empty() || all_on_gpus || self.request.embeds() {
+            return Ok(chosen);
+        }
+        let depths = self.request.depths(self.profile);
+        let ends = depths.first().into_iter().chain(depths.last());
+        for &depth in ends {
+            let request = self.request.clone();
+            let request = request.workload(Workload::new(0, 1).after(depth));
+            let other = Fastest::new(self.profile, self.machine, &request, &chosen.params)?;
+            let Some(other) = other.choose()? else {
+                continue;
+            };
+            let speed = |chosen: &Chosen<'_>| {
+                let rates = Rates::of(&chosen.room.gpus, chosen.room.host);
+                let model = SpeedModel::new(self.profile, &chosen.params, rates);
+                let model = model.overrides(self.profile, &chosen.split.overrides)?;
+                Ok::<_, Error>(model.tokens_per_second(&chosen.assignment, depth))
+            };
+            let (now, then) = (speed(&chosen)?, speed(&other)?);
+            if then > now * WORTH_TELLING {
+                chosen
+                    .notes
+                    .push(reasons::faster_at(depth, &other, layers, then, now));
+            }
+        }
+        Ok(chosen)
     }
 
     fn most_layers(&self, params: ContextParams) -> MostLayers<'_> {

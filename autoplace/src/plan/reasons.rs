@@ -4,6 +4,7 @@ use crate::machine::{Bytes, Machine, UnusedReason};
 use crate::memory::ContextParams;
 use crate::profile::{ModelProfile, Unmodelled, Weight};
 
+use super::chosen::Chosen;
 use super::{Confidence, Context, GpuLayers, Request};
 
 /// GPUs that are there and could not be planned for: a card that a build cannot drive is the commonest reason of a slow model.
@@ -41,6 +42,26 @@ pub(super) fn changed(profile: &ModelProfile, request: &Request) -> Option<Strin
         )),
         _ => None,
     }
+}
+
+/// Another placement that is faster at a depth.
+pub(super) fn faster_at(
+    depth: u32,
+    other: &Chosen<'_>,
+    layers: u32,
+    then: f64,
+    now: f64,
+) -> String {
+    let n = other.split.n_gpu_layers;
+    let parts = match other.parted_blocks {
+        0 => String::new(),
+        blocks => format!(" with parts of {blocks} blocks on the host"),
+    };
+    format!(
+        "after {depth} tokens {n} of {layers} layers on GPUs{parts} would generate {:.1} times as fast: for such texts plan with \
+         a workload of that length",
+        then / now
+    )
 }
 
 /// What is computed with beside the model's own weights.

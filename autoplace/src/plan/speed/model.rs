@@ -149,7 +149,7 @@ impl SpeedModel {
             0.0
         };
         let state = float(work.state) / rate.bytes_per_second;
-        weights + attention + carried + state + rate.seconds_per_layer
+        weights + attention + carried + state + rate.constant(work)
     }
 
     /// Seconds more of a token where weights of a layer lie elsewhere, without the way there.
@@ -200,7 +200,7 @@ impl SpeedModel {
             } else {
                 0.0
             };
-            weights + attention + carried + rate.seconds_per_layer
+            weights + attention + carried + rate.constant(work)
         };
         self.sum_of_computations(workload, of)
     }

@@ -8,7 +8,7 @@ use crate::gguf::TensorType;
 use crate::machine::{Bandwidth, BandwidthSource, Gpu, GpuKind, Host, MeasuredRates};
 use crate::memory::KvType;
 
-use super::work::{Cache, Matrices, float};
+use super::work::{Cache, LayerWork, Matrices, float};
 
 /// What a GPU reads of its peak while it generates: 83 % was calibrated on an RTX 5060 Ti (docs/speed-model.md).
 const GPU_SHARE: f64 = 0.8;
@@ -91,6 +91,8 @@ pub struct Rate {
     pub half_speed: f64,
     /// Seconds that a layer takes whatever its size: launches, barriers.
     pub seconds_per_layer: f64,
+    /// Seconds more of a layer with experts: to choose them, and to add up their results.
+    pub routing: f64,
     /// Bytes per second from the host's memory to it.
     pub upload: f64,
     /// Seconds to hand a token's activations to it or from it.
@@ -141,8 +143,8 @@ impl Rates {
 }
 
 impl Rate {
-    /// A device that reads so many bytes per second, weights and keys alike, loses no time between layers, and computes prompts as
-    /// cards of that bandwidth do.
+    /// A device that reads so many bytes per second, weights and keys alike, loses no time between layers and devices, and computes
+    /// prompts as cards of that bandwidth do.
     #[must_use]
     pub const fn new(bytes_per_second: f64) -> Self {
         Self {
@@ -151,8 +153,9 @@ impl Rate {
             flops: bytes_per_second * GPU_FLOPS_PER_BYTE,
             half_speed: HALF_SPEED,
             seconds_per_layer: 0.0,
+            routing: 0.0,
             upload: UNKNOWN_LINK,
-            crossing: CROSSING,
+            crossing: 0.0,
             basis: Basis::Stated,
             measured: None,
         }
@@ -173,7 +176,6 @@ impl Rate {
             attention: Some(cores * CORE_ATTENTION),
             flops: cores * CORE_FLOPS,
             half_speed: 0.0,
-            crossing: 0.0,
             basis,
             ..Self::new(bytes_per_second).per_layer(HOST_LAYER)
         }
@@ -229,12 +231,19 @@ impl Rate {
         if measured.layer_ns > 0 {
             self.seconds_per_layer = measured.layer_ns as f64 * 1e-9;
         }
+        self.routing = measured.routing_ns as f64 * 1e-9;
         if let Some(link) = measured.link {
             self.upload = float(link.upload.max(1));
             self.crossing = link.crossing_ns as f64 * 1e-9;
         }
         self.measured = Some(measured.clone());
         self
+    }
+
+    /// Seconds that a layer takes whatever its size.
+    pub(super) fn constant(&self, work: &LayerWork) -> f64 {
+        let has_experts = work.matrices.iter().any(|it| it.experts.is_some());
+        self.seconds_per_layer + if has_experts { self.routing } else { 0.0 }
     }
 
     /// Seconds in which a token passes these weights.

@@ -1,0 +1,266 @@
+//! What plans predict beside what llama.cpp's own loop does, in one run: the rates of this machine's processor are measured, and with them
+//! the speeds of three models on the host are predicted and measured, each with two types of cache.
+//!
+//! The files are made here: true widths, few blocks, random weights. `cargo bench -p autoplace-benches --bench prediction` prints the table of
+//! docs/speed-model.md; without `--bench`, as in `cargo test`, the same is done once with models of some megabytes.
+
+#[path = "../autoplace/tests/random_weights/mod.rs"]
+mod random_weights;
+#[path = "../autoplace/tests/synthetic/mod.rs"]
+mod synthetic;
+#[allow(dead_code, unused_imports, reason = "its own test uses the rest")]
+#[path = "../gpu-check/src/weights.rs"]
+mod weights;
+
+use std::ffi::CString;
+use std::path::Path;
+use std::time::Instant;
+
+use autoplace::gguf::{Header, TensorType as T};
+use autoplace::llama_sys::{Backend, raw};
+use autoplace::load::{RatesRequest, measure_rates};
+use autoplace::machine::Machine;
+use autoplace::memory::estimate::Assignment;
+use autoplace::memory::{ContextParams, KvType};
+use autoplace::plan::Workload;
+use autoplace::plan::speed::{Rates, SpeedModel};
+use autoplace::profile::ModelProfile;
+
+use synthetic::block::{Better, Block, Feed, QkNorms};
+use synthetic::dims::{self, Dims, Mixture};
+use synthetic::{SMALL, Sketch};
+
+/// Every head has keys of its own: the attention of phi-3-mini (3.8B).
+const PHI3_MINI: Dims = Dims {
+    n_layer: 32,
+    n_embd: 3072,
+    n_ff: 8192,
+    n_head: 32,
+    n_head_kv: 32,
+    head_dim: 96,
+    n_vocab: 32064,
+};
+
+/// Blocks of each model: as many as a deep context takes minutes with, and not hours.
+const BLOCKS: u64 = 8;
+/// Tokens that are generated at each depth, of which the median counts.
+const TOKENS: usize = 15;
+/// Times that everything is measured, the rates each time anew; medians count.
+const ROUNDS: usize = 3;
+
+/// What is measured.
+struct Shape {
+    depths: &'static [u32],
+    prompt: u32,
+    rounds: usize,
+}
+
+fn main() {
+    let is_measured = std::env::args().any(|argument| argument == "--bench");
+    let shape = if is_measured {
+        Shape {
+            depths: &[64, 1024, 4096],
+            prompt: 512,
+            rounds: ROUNDS,
+        }
+    } else {
+        Shape {
+            depths: &[8, 16],
+            prompt: 32,
+            rounds: 1,
+        }
+    };
+    Backend::init().expect("llama.cpp starts");
+    let folder = tempfile::tempdir().expect("a folder for the models");
+    println!("| model | cache | | predicted | measured | predicted / measured |");
+    println!("|---|---|---|--:|--:|--:|");
+    for sketch in sketches(is_measured) {
+        let path = sketch.write(folder.path());
+        weights::fill(&path).expect("the model is written");
+        for kv in [KvType::F16, KvType::Q8_0] {
+            compare(sketch.name, &path, kv, &shape);
+        }
+        std::fs::remove_file(path).expect("the model is there");
+    }
+}
+
+/// Keys for each head, keys for four, and experts.
+fn sketches(is_measured: bool) -> [Sketch; 3] {
+    let width = |dims: Dims| match is_measured {
+        true => Dims {
+            n_layer: BLOCKS,
+            ..dims
+        },
+        false => Dims {
+            n_layer: 2,
+            n_embd: 512,
+            n_ff: 1024,
+            n_vocab: 512,
+            head_dim: 64,
+            n_head: 8,
+            ..SMALL
+        },
+    };
+    let Mixture { dims, experts } = dims::QWEN3_30B_A3B;
+    let mut mixture = Sketch::new("qwen3moe", "30B-A3B", width(dims));
+    mixture.mixture(experts.n, experts.used, experts.ff);
+    finish(&mut mixture, |block| Block {
+        qk_norms: QkNorms::PerHead,
+        feed: Feed::Experts {
+            n: experts.n,
+            ff: experts.ff,
+            ty: T::Q4_K,
+        },
+        ..block
+    });
+    let dense = |name, dims| {
+        let mut sketch = Sketch::new("llama", name, width(dims));
+        finish(&mut sketch, |block| block);
+        sketch
+    };
+    [
+        dense("3.8B, a key for each head", PHI3_MINI),
+        dense("8B, a key for four heads", dims::LLAMA_8B),
+        mixture,
+    ]
+}
+
+/// As `llama-quantize` makes `Q4_K_M`.
+fn finish(sketch: &mut Sketch, change: impl FnOnce(Block) -> Block) {
+    sketch.ends(T::Q4_K, Some(T::Q6_K));
+    sketch.stack(&change(Block {
+        better: Better::Half,
+        ..Block::new(T::Q4_K, T::Q6_K)
+    }));
+}
+
+/// Prints a line per depth, and one of a prompt.
+fn compare(name: &str, path: &Path, kv: KvType, shape: &Shape) {
+    let header = Header::open(path).expect("a header that was just written");
+    let profile = ModelProfile::from_header(&header).expect("a model");
+    let mut machine = Machine::detect();
+    machine.gpus.clear();
+    let threads = machine.host.usable_cores.unwrap_or(1);
+    let n_ctx = shape.depths[shape.depths.len() - 1] + 256;
+    let mut params = ContextParams::default();
+    (params.n_ctx, params.type_k, params.type_v) = (n_ctx, kv, kv);
+    let mut plain = Plain::load(path, &params, threads);
+    let host = Assignment::by_counts(profile.n_layer(), &[]);
+    let mut found = vec![(Vec::new(), Vec::new()); shape.depths.len() + 1];
+    for _ in 0..shape.rounds {
+        let request = RatesRequest::of_model(&header, &profile, &[kv]);
+        measure_rates(&mut machine, &request, Some(threads), |_| ()).expect("rates");
+        let model = SpeedModel::new(&profile, &params, Rates::of(&[], &machine.host));
+        let prompt = Workload::new(shape.prompt, 0);
+        let prompt_speed = f64::from(shape.prompt) / model.prompt_seconds(&host, &prompt);
+        found[0].0.push(prompt_speed);
+        found[0]
+            .1
+            .push(f64::from(shape.prompt) / plain.prompt(shape.prompt));
+        plain.clear();
+        for (found, &depth) in found[1..].iter_mut().zip(shape.depths) {
+            found.0.push(model.tokens_per_second(&host, depth));
+            found.1.push(1.0 / plain.token_after(depth));
+        }
+    }
+    let what = [format!("prompt of {}", shape.prompt)].into_iter();
+    let what = what.chain(shape.depths.iter().map(|depth| format!("after {depth}")));
+    for (what, (predicted, measured)) in what.zip(found) {
+        let ratios = predicted
+            .iter()
+            .zip(&measured)
+            .map(|(p, m)| p / m)
+            .collect();
+        println!(
+            "| {name} | {kv} | {what} | {:.2} | {:.2} | {:.2} |",
+            median(predicted),
+            median(measured),
+            median(ratios)
+        );
+    }
+}
+
+fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values[values.len() / 2]
+}
+
+/// llama.cpp's own API and nothing else.
+struct Plain {
+    model: *mut raw::llama_model,
+    context: *mut raw::llama_context,
+    tokens: u32,
+}
+
+impl Plain {
+    fn load(path: &Path, params: &ContextParams, threads: u32) -> Self {
+        let path = CString::new(path.to_str().expect("a path of UTF-8")).expect("no NUL");
+        // SAFETY: the backend is initialised; the path is NUL-terminated; the parameters are llama.cpp's defaults with numbers changed.
+        unsafe {
+            let mut model = raw::llama_model_default_params();
+            model.n_gpu_layers = 0;
+            let model = raw::llama_model_load_from_file(path.as_ptr(), model);
+            assert!(!model.is_null());
+            let mut native = raw::llama_context_default_params();
+            native.n_ctx = params.n_ctx;
+            (native.n_threads, native.n_threads_batch) = (threads as i32, threads as i32);
+            let ty = params.type_k.tensor_type().id();
+            (native.type_k, native.type_v) = (ty as _, ty as _);
+            let context = raw::llama_init_from_model(model, native);
+            assert!(!context.is_null());
+            Self {
+                model,
+                context,
+                tokens: 0,
+            }
+        }
+    }
+
+    fn clear(&mut self) {
+        // SAFETY: the context lives.
+        unsafe { raw::llama_memory_clear(raw::llama_get_memory(self.context), true) };
+        self.tokens = 0;
+    }
+
+    /// Seconds of a prompt of so many tokens, after a first one that is not timed.
+    fn prompt(&mut self, n_tokens: u32) -> f64 {
+        self.clear();
+        self.decode(n_tokens);
+        self.clear();
+        self.decode(n_tokens)
+    }
+
+    /// Seconds of a token with so many before it: the median of some.
+    fn token_after(&mut self, depth: u32) -> f64 {
+        while self.tokens < depth {
+            self.decode((depth - self.tokens).min(512));
+        }
+        median((0..TOKENS).map(|_| self.decode(1)).collect())
+    }
+
+    /// Seconds to compute so many further tokens.
+    fn decode(&mut self, n_tokens: u32) -> f64 {
+        let mut tokens: Vec<i32> = (0..n_tokens)
+            .map(|n| ((self.tokens + n) * 31 % 500) as i32)
+            .collect();
+        let begin = Instant::now();
+        // SAFETY: the context lives and has room; the tokens are of its vocabulary, and live through the call.
+        unsafe {
+            let batch = raw::llama_batch_get_one(tokens.as_mut_ptr(), n_tokens as i32);
+            assert_eq!(raw::llama_decode(self.context, batch), 0);
+            raw::llama_synchronize(self.context);
+        }
+        self.tokens += n_tokens;
+        begin.elapsed().as_secs_f64()
+    }
+}
+
+impl Drop for Plain {
+    fn drop(&mut self) {
+        // SAFETY: both were created by `load` and are freed once, the context first.
+        unsafe {
+            raw::llama_free(self.context);
+            raw::llama_model_free(self.model);
+        }
+    }
+}
