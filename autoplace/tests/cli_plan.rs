@@ -98,7 +98,7 @@ fn has_the_documented_shape(json: &Value, probed: bool) {
     for device in devices {
         assert_eq!(
             keys(device).join(" "),
-            "compute free headroom kind kv layers name total weights"
+            "compute free headroom kind kv layers name of_host total weights"
         );
         assert!(device["name"].is_string());
         for size in [

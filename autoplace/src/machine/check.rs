@@ -45,6 +45,12 @@ impl Machine {
 fn check_gpu(place: &str, gpu: &Gpu) -> Result<(), MachineError> {
     at_most(&format!("{place}.free"), gpu.free, "total", gpu.total)?;
     let learned = gpu.learned.map_or(0, |learned| learned.total());
+    if let Some(pools) = gpu.pools {
+        for (name, pool) in [("own", pools.own), ("shared", pools.shared)] {
+            let place = format!("{place}.pools.{name}.free");
+            at_most(&place, pool.free, "total", pool.total)?;
+        }
+    }
     at_most(&format!("{place}.learned"), learned, "total", gpu.total)?;
     if gpu.alignment.is_some_and(|bytes| !bytes.is_power_of_two()) {
         return Err(wrong(format!("{place}.alignment"), "is no power of two"));

@@ -1,6 +1,6 @@
 //! Whether footprints fit a device: its free bytes, less the headroom, against what is needed of it.
 
-use crate::machine::{Gpu, GpuKind, Host, mib};
+use crate::machine::{Gpu, Host, mib};
 use crate::memory::{Footprint, Footprints, Headroom, HeadroomParts, Workload};
 
 use super::{Placement, PlacementKind, Shortfall};
@@ -23,7 +23,7 @@ pub(super) struct Level {
     pub(super) headroom: HeadroomParts,
     pub(super) free: u64,
     pub(super) budget: u64,
-    /// Bytes needed of the device: its footprint, and on the host also that of GPUs that use its memory.
+    /// Bytes needed of the device: its footprint, and on the host also what GPUs take of its memory.
     pub(super) needed: u64,
 }
 
@@ -36,6 +36,11 @@ impl Level {
             budget: free.saturating_sub(headroom.total()),
             needed: footprint.total(),
         }
+    }
+
+    /// Bytes of it that lie in the host's memory, where it is this GPU's.
+    fn of_host(&self, gpu: &Gpu) -> u64 {
+        gpu.bytes_of_host(self.needed, self.headroom.total())
     }
 
     pub(super) const fn missing(&self) -> u64 {
@@ -112,9 +117,8 @@ impl Room<'_> {
         let unsure = uncertainty(&footprints.host);
         let headroom = Headroom::of_host(self.host, &self.workload, !gpus.is_empty(), unsure);
         let mut host = Level::new(footprints.host, headroom, self.host.available);
-        let shared = self.gpus.iter().zip(&gpus);
-        for (_, level) in shared.filter(|(gpu, _)| shares_memory(gpu)) {
-            host.needed = host.needed.saturating_add(level.needed);
+        for (gpu, level) in self.gpus.iter().zip(&gpus) {
+            host.needed = host.needed.saturating_add(level.of_host(gpu));
         }
         Levels { gpus, host }
     }
@@ -157,7 +161,7 @@ impl Room<'_> {
                 name: gpu.name.clone(),
                 device: gpu.device.clone(),
                 backend: gpu.backend.clone(),
-                kind: if shares_memory(gpu) {
+                kind: if gpu.shares_host_memory() {
                     PlacementKind::SharedGpu
                 } else {
                     PlacementKind::Gpu
@@ -166,6 +170,7 @@ impl Room<'_> {
                 free: gpu.free,
                 layers,
                 footprint: level.footprint,
+                of_host: level.of_host(gpu),
                 headroom: level.headroom,
                 companions: 0,
                 budget: level.budget,
@@ -180,14 +185,11 @@ impl Room<'_> {
             free: self.host.available,
             layers: host_layers,
             footprint: levels.host.footprint,
+            of_host: 0,
             headroom: levels.host.headroom,
             companions: 0,
             budget: levels.host.budget,
         });
         all
     }
-}
-
-fn shares_memory(gpu: &Gpu) -> bool {
-    gpu.kind == GpuKind::Integrated
 }

@@ -90,6 +90,7 @@ fn gpu(name: &str, device: &str, layers: u32) -> Placement {
         layers,
         footprint: Footprint::new(mib(3000), mib(640), mib(300)),
         headroom,
+        of_host: 0,
         companions: 0,
         budget: free - headroom.total(),
     }
@@ -111,6 +112,7 @@ fn host(layers: u32) -> Placement {
         layers,
         footprint: Footprint::new(gib(2), mib(416), mib(20)),
         headroom,
+        of_host: 0,
         companions: 0,
         budget: gib(24) - headroom.total(),
     }

@@ -63,6 +63,7 @@ struct Device<'a> {
     kv: u64,
     compute: u64,
     headroom: u64,
+    of_host: u64,
 }
 
 #[derive(Serialize)]
@@ -145,6 +146,7 @@ impl<'a> Device<'a> {
             compute: placement.footprint.compute,
             headroom: placement.headroom.total(),
         }
+            of_host: placement.of_host,
     }
 }
 

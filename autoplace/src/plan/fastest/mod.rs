@@ -280,8 +280,10 @@ impl<'a> Fastest<'a> {
         let taken = headroom.total().saturating_add(always);
         let room = host.available.checked_sub(taken)?;
         let shared = order.iter().any(|&gpu| self.gpus[gpu].shares_host_memory());
-        // What lies on a GPU that uses the host's memory lies on the host all the same, all of it.
-        if shared && table.host_bytes(table.layers) > room {
+        // What lies on a GPU that uses the host's memory lies on the host all the same, all that its own pool does not hold.
+        let own = order.iter().map(|&gpu| self.gpus[gpu].own_free());
+        let own = own.fold(0, u64::saturating_add);
+        if shared && table.host_bytes(table.layers) > room.saturating_add(own) {
             return None;
         }
         Some(room.saturating_add_signed(-corrections.host.min(0)))

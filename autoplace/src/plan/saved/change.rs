@@ -164,17 +164,18 @@ impl SavedPlan {
                 host = host.saturating_add(needed);
                 continue;
             }
-            if placement.kind == PlacementKind::SharedGpu {
-                // Its companions are among the host's.
-                host = host.saturating_add(footprint.total());
-            }
             match self.same_gpu(machine, placement) {
                 Ok(gpu) if gpu.free < needed => changes.push(MachineChange::LessFree {
                     gpu: placement.name.clone(),
                     needed,
                     free: gpu.free,
                 }),
-                Ok(_) => {}
+                // Of its companions the host's part is among the host's.
+                Ok(gpu) => {
+                    let beside = needed.saturating_sub(footprint.total());
+                    let of_host = gpu.bytes_of_host(footprint.total(), beside);
+                    host = host.saturating_add(of_host);
+                }
                 Err(change) => changes.push(change),
             }
         }
