@@ -31,7 +31,7 @@ use crate::machine::{Gpu, Machine};
 use crate::memory::{ContextParams, Estimate, Headroom, Workload};
 use crate::profile::ModelProfile;
 
-use super::fit::Levels;
+use super::fit::{Levels, maps_files};
 use super::speed::{Rates, Traffic, counted};
 use super::{Error, HostParts, Request};
 
@@ -275,6 +275,10 @@ impl<'a> Fastest<'a> {
         let host = &self.machine.host;
         let workload = &self.grounds[setting].workload;
         let order = &self.orders[order];
+        if self.request.allow_paging && order.iter().all(|&gpu| maps_files(self.gpus[gpu])) {
+            // Weights need no room there; what else there is the levels count.
+            return Some(u64::MAX);
+        }
         let headroom = Headroom::of_host(host, workload, !order.is_empty(), 0);
         let always = self.grounds[setting].always_on_host;
         let taken = headroom.total().saturating_add(always);

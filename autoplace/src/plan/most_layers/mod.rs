@@ -251,6 +251,7 @@ impl<'a> MostLayers<'a> {
                     host: &self.machine.host,
                     headroom: self.request.headroom,
                     wsl: self.machine.wsl,
+                    paging: self.request.pages(self.profile),
                     workload: Workload::of(self.profile, estimate.sizes()),
                 };
                 let n_layer = self.profile.n_layer();

@@ -153,6 +153,8 @@ impl SavedPlan {
     /// `footprints` are in the order of the plan's placements: its GPUs, then the host.
     fn changes_if(&self, machine: &Machine, footprints: &[Footprint]) -> Vec<MachineChange> {
         let mut changes = Vec::new();
+        // What may be dropped and read again needs no room.
+        let paged = self.plan.paging.map_or(0, |paging| paging.bytes);
         let mut host = 0_u64;
         for (placement, footprint) in self.plan.placements.iter().zip(footprints) {
             let needed = footprint
@@ -179,6 +181,7 @@ impl SavedPlan {
                 Err(change) => changes.push(change),
             }
         }
+        host = host.saturating_sub(paged);
         let available = machine.host.available;
         if available < host {
             changes.push(MachineChange::HostTooSmall {
