@@ -72,7 +72,7 @@ fn held(rows: &Value) -> Vec<(String, u64, u64)> {
 /// Every key that the documentation promises, no other, and each of the right type.
 #[track_caller]
 fn has_the_documented_shape(json: &Value, probed: bool) {
-    let top = "context devices estimate full_offload kv_type model n_gpu_layers notes overrides probe settings speed tensor_split took_ms";
+    let top = "context devices estimate full_offload kv_type model n_gpu_layers notes overrides paging probe settings speed tensor_split took_ms";
     assert_eq!(
         keys(&json["settings"]).join(" "),
         "kv_offload kv_type_v parted_blocks ubatch"
@@ -98,7 +98,7 @@ fn has_the_documented_shape(json: &Value, probed: bool) {
     for device in devices {
         assert_eq!(
             keys(device).join(" "),
-            "compute free headroom kind kv layers name total weights"
+            "compute free headroom kind kv layers name of_host total weights"
         );
         assert!(device["name"].is_string());
         for size in [
@@ -621,4 +621,62 @@ fn help_and_version_are_no_errors() {
         assert!(text(&help.stdout).contains(argument), "{argument}");
     }
     assert!(text(&autoplace(&["--version"]).stdout).contains(env!("CARGO_PKG_VERSION")));
+}
+
+#[test]
+fn a_host_that_one_does_not_have_is_described() {
+    let (_dir, path) = file(&LLAMA_8B.builder());
+    let args = |host: &[&'static str]| [&["--gpu", "RTX 3060 12GB", "--no-probe"], host].concat();
+    let json = plan_json(&path, &args(&["--ram", "64GiB:60GB/s"]));
+    let host = |json: &Value| json["devices"].as_array().unwrap().last().unwrap().clone();
+    assert_eq!(bytes(&host(&json)["free"]), gib(64));
+    assert!(json["speed"]["host_rate"].as_f64().unwrap() < 60e9);
+    // The slower of two hosts, both by name.
+    let speed = |name: &'static str| {
+        let json = plan_json(
+            &path,
+            &args(&["--ram", "64GiB", "--cpu", name, "--ngl", "10"]),
+        );
+        json["speed"]["tokens_per_second"].as_f64().unwrap()
+    };
+    assert!(speed("DDR4-3200 x2") < speed("EPYC 9654"));
+    let file = Machine::new(Host::new(gib(8)));
+    let dir = tempfile::tempdir().unwrap();
+    let machine = dir.path().join("machine.json");
+    file.write(&machine).unwrap();
+    let machine = machine.to_str().unwrap();
+    let json = plan_json(
+        &path,
+        &["--machine", machine, "--no-probe", "--ram", "32GiB"],
+    );
+    assert_eq!(bytes(&host(&json)["total"]), gib(32));
+    misused(&["--ram", "0"], &["more than 0"]);
+    misused(&["--ram", "64GiB:fast"], &["rate"]);
+    misused(&["--cpu", "Ryzen 9 7950Y"], &["Ryzen 9 7950X"]);
+}
+
+#[test]
+fn a_model_larger_than_memory_is_an_error_or_read_from_disk_again() {
+    let (_dir, path) = file(&LLAMA_70B.builder());
+    let host = [
+        "--no-probe",
+        "--gpu",
+        "RTX 3060 12GB",
+        "--ram",
+        "16GiB:60GB/s",
+    ];
+    fails(
+        &[&["plan", path.as_str()], &host[..]].concat(),
+        1,
+        &["does not fit"],
+    );
+    let paging = [&host[..], &["--allow-paging", "--disk", "3GB/s"]].concat();
+    let said = plan(&path, &paging);
+    for words in ["do not fit in memory", "3.0 GB/s as stated", "at most"] {
+        assert!(said.contains(words), "{said}");
+    }
+    let json = plan_json(&path, &paging);
+    assert!(bytes(&json["paging"]["bytes"]) > gib(10));
+    assert_eq!(json["paging"]["disk"]["source"], "stated");
+    misused(&["--disk", "3GB/s"], &["--allow-paging"]);
 }

@@ -253,3 +253,33 @@ fn a_model_is_placed_anew_while_nothing_is_generated() {
     model.replace(None).unwrap();
     assert_eq!(text(&model), before);
 }
+
+#[test]
+fn a_model_larger_than_memory_is_loaded_where_paging_is_allowed() {
+    let load = |available, allow| {
+        let mut request = plan::Request::new().gpu_layers(GpuLayers::Exactly(0));
+        // As a plan that pages has it: what is arranged anew is in no file.
+        request.params.repack = false;
+        let builder = Model::builder(demo_path()).request(request);
+        let host = Host::new(gib(64)).available(available);
+        let builder = builder.machine(Machine::new(host));
+        builder.allow_paging(allow).load()
+    };
+    let whole = load(gib(4), true).unwrap();
+    let plan = whole.placement();
+    assert_eq!(plan.paging, None);
+    let text = |model: &Model| {
+        let story = model.generate("Once upon a time").temperature(0.0);
+        story.max_tokens(12).text().unwrap()
+    };
+    let all = text(&whole);
+    // Room for everything but half of the weights.
+    let host = plan.host().unwrap();
+    let little = host.footprint.total() + host.headroom.total() - host.footprint.weights / 2;
+    drop(whole);
+    assert!(matches!(load(little, false), Err(load::Error::Plan(_))));
+    let paged = load(little, true).unwrap();
+    let paging = paged.placement().paging.expect("a part of the weights");
+    assert!(paging.bytes > 0 && paging.bytes < host.footprint.weights);
+    assert_eq!(text(&paged), all);
+}

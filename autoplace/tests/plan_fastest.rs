@@ -4,9 +4,7 @@ mod shapes;
 
 use autoplace::machine::{Gpu, Host, Machine, gib, mib};
 use autoplace::memory::Headroom;
-use autoplace::plan::{
-    Context, Error, KvCache, KvPlace, PlacementKind, Plan, Planner, Policy, Request,
-};
+use autoplace::plan::{Context, Error, KvCache, KvPlace, Plan, Planner, Policy, Request};
 use autoplace::profile::ModelProfile;
 use proptest::prelude::{
     Just, ProptestConfig, Strategy, prop, prop_assert, prop_assert_eq, prop_oneof, proptest,
@@ -75,10 +73,7 @@ fn is_within_budget(plan: &Plan) -> bool {
             && placement.budget + placement.headroom.total() <= placement.free
     };
     let bytes = |placement: &autoplace::plan::Placement| placement.footprint.total();
-    let shared = plan
-        .gpus()
-        .filter(|gpu| gpu.kind == PlacementKind::SharedGpu);
-    let shared: u64 = shared.map(bytes).sum();
+    let shared: u64 = plan.gpus().map(|gpu| gpu.of_host).sum();
     let host = plan.host().unwrap();
     plan.gpus().all(|gpu| within(bytes(gpu), gpu)) && within(bytes(host) + shared, host)
 }

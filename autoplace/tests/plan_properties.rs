@@ -2,7 +2,7 @@
 
 mod shapes;
 
-use autoplace::machine::{Gpu, GpuKind, Host, Machine, gib, mib};
+use autoplace::machine::{Gpu, Host, Machine, gib, mib};
 use autoplace::memory::{ContextParams, Estimate, Headroom, Workload};
 use autoplace::plan::{Error, Plan, Planner, Request};
 use autoplace::profile::ModelProfile;
@@ -32,10 +32,8 @@ fn fits(profile: &ModelProfile, gpu: &Gpu, host: &Host, request: &Request, n: u3
     let headroom = request
         .headroom
         .of_gpu(gpu, &workload, unsure(&on_gpu), false);
-    let mut host_needed = footprints.host.total();
-    if gpu.kind == GpuKind::Integrated {
-        host_needed += on_gpu.total();
-    }
+    let of_host = gpu.bytes_of_host(on_gpu.total(), headroom.total());
+    let host_needed = footprints.host.total() + of_host;
     let host_headroom = Headroom::of_host(host, &workload, true, unsure(&footprints.host));
     on_gpu.total() + headroom.total() <= gpu.free
         && host_needed + host_headroom.total() <= host.available
@@ -51,14 +49,11 @@ proptest! {
     ) {
         let machine = Machine::new(Host::new(host)).with_gpu(gpu.clone());
         if let Ok(plan) = plan(&shape.profile(), &machine, &request) {
-            let mut shared = 0;
             for placement in &plan.placements {
                 prop_assert!(placement.footprint.total() <= placement.budget, "{plan}");
                 prop_assert!(placement.budget + placement.headroom.total() <= placement.free);
             }
-            if gpu.kind == GpuKind::Integrated {
-                shared = plan.gpus().map(|placement| placement.footprint.total()).sum();
-            }
+            let shared: u64 = plan.gpus().map(|placement| placement.of_host).sum();
             let on_host = plan.host().unwrap();
             prop_assert!(on_host.footprint.total() + shared <= on_host.budget);
         }

@@ -77,6 +77,9 @@ impl Model {
             if let Some(gpu) = gpu {
                 let held = held.total().saturating_add(beside);
                 gpu.free = with(gpu.free, held, gpu.total);
+                if let Some(pools) = &mut gpu.pools {
+                    pools.own.free = pools.own.total.min(pools.own.free.saturating_add(held));
+                }
             }
         }
         // A mapped file is in the page cache, which counts as available already.

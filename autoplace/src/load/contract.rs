@@ -11,7 +11,7 @@ use super::recipe::{Failure, Loaded, Prepared, Recipe};
 use super::taught::{Place, Taught};
 use super::{Error, GpuReport, OnDifference, replay};
 use crate::gguf::Header;
-use crate::machine::{Gpu, Machine};
+use crate::machine::{Gpu, Host, Machine};
 use crate::memory::{Footprints, Headroom, Pooling};
 use crate::plan::{self, Confidence, Plan, Probe, Replay, SavedPlan};
 use crate::profile::ModelProfile;
@@ -145,7 +145,10 @@ impl<'a> Contract<'a> {
         }
     }
 
-    fn planned(&self, machine: Machine) -> Result<Prepared, Error> {
+    fn planned(&self, mut machine: Machine) -> Result<Prepared, Error> {
+        if self.recipe.request.allow_paging && machine.host.disk.is_none() {
+            machine.host.disk = Host::measure_disk(&self.recipe.path);
+        }
         let plan = self.recipe.plan(&self.header, &self.profile, &machine)?;
         self.prepared(plan, machine)
     }

@@ -34,6 +34,8 @@ pub enum BandwidthSource {
     Catalogue,
     /// Somebody wrote the number down.
     Stated,
+    /// Nobody knows: a figure of the lower middle stands in.
+    Guess,
 }
 
 impl Bandwidth {
@@ -74,6 +76,7 @@ impl fmt::Display for Bandwidth {
             (BandwidthSource::Nvml, _) => f.write_str("by its memory clock"),
             (BandwidthSource::Catalogue, _) => f.write_str("by its data sheet"),
             (BandwidthSource::Stated, _) => f.write_str("as stated"),
+            (BandwidthSource::Guess, _) => f.write_str("by a guess"),
         }
     }
 }

@@ -4,12 +4,14 @@
 //! A name must be the card's whole name: `RTX 4090 Laptop GPU` is no `RTX 4090`, and of two sizes one must be said.
 
 mod cards;
+mod cpus;
 mod name;
 
 use super::bandwidth::{Bandwidth, BandwidthSource};
 use super::bytes::gib;
 use super::gpu::{Gpu, GpuKind};
 use cards::CARDS;
+pub(super) use cpus::host;
 use name::Name;
 
 /// A row of the table.
@@ -47,7 +49,7 @@ enum Memory {
     Host,
 }
 
-/// No one card of the catalogue has that name.
+/// No one card or processor of the catalogue has that name.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum CatalogueError {
@@ -75,6 +77,17 @@ pub enum CatalogueError {
     NoSize {
         /// The name as it was given.
         name: String,
+    },
+    /// No processor has it, or more than one, and it is no notation of memory.
+    #[error(
+        "`{name}` is not in the catalogue of processors{}; memory is written as `DDR5-5600 x2` or `LPDDR5X-8000 256-bit`",
+        listed("; near it are ", near)
+    )]
+    UnknownCpu {
+        /// The name as it was given.
+        name: String,
+        /// Names that may have been meant, the nearest first.
+        near: Vec<String>,
     },
 }
 

@@ -26,7 +26,8 @@ impl Machine {
         at_most("host.available", host.available, "total", host.total)?;
         let (available, total) = (host.system_available, host.total);
         at_most("host.system_available", available, "total", total)?;
-        rate("host", host.bandwidth)?;
+        rate("host.bandwidth", host.bandwidth)?;
+        rate("host.disk", host.disk)?;
         let unused = self.unused_gpus.iter().map(|unused| &unused.gpu);
         for (index, gpu) in self.gpus.iter().enumerate() {
             let place = format!("gpus[{index}]");
@@ -44,6 +45,12 @@ impl Machine {
 
 fn check_gpu(place: &str, gpu: &Gpu) -> Result<(), MachineError> {
     at_most(&format!("{place}.free"), gpu.free, "total", gpu.total)?;
+    if let Some(pools) = gpu.pools {
+        for (name, pool) in [("own", pools.own), ("shared", pools.shared)] {
+            let place = format!("{place}.pools.{name}.free");
+            at_most(&place, pool.free, "total", pool.total)?;
+        }
+    }
     let learned = gpu.learned.map_or(0, |learned| learned.total());
     at_most(&format!("{place}.learned"), learned, "total", gpu.total)?;
     if gpu.alignment.is_some_and(|bytes| !bytes.is_power_of_two()) {
@@ -60,12 +67,12 @@ fn check_gpu(place: &str, gpu: &Gpu) -> Result<(), MachineError> {
             }
         }
     }
-    rate(place, gpu.bandwidth)
+    rate(&format!("{place}.bandwidth"), gpu.bandwidth)
 }
 
 fn rate(place: &str, bandwidth: Option<super::Bandwidth>) -> Result<(), MachineError> {
     if bandwidth.is_some_and(|found| found.bytes_per_second == 0) {
-        let place = format!("{place}.bandwidth.bytes_per_second");
+        let place = format!("{place}.bytes_per_second");
         return Err(wrong(place, "is 0: leave out what is not known"));
     }
     Ok(())

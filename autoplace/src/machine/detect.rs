@@ -137,7 +137,10 @@ impl Detector {
     /// The machine as ggml's devices and the drivers together describe it.
     #[must_use]
     pub fn detect_with(&self, devices: &[GgmlDevice]) -> Machine {
-        self.with_witnesses(|cards, host| merge::merge(devices, &self.backends, cards, host))
+        self.with_witnesses(|cards, host| {
+            let tree = self.linux_root().map(Tree::new);
+            merge::merge(devices, &self.backends, cards, host, tree)
+        })
     }
 
     fn with_witnesses(
@@ -178,8 +181,7 @@ impl Detector {
 
     /// Adds what the system itself tells: of the machine, and of cards whose driver does not.
     fn look_around(&self, machine: &mut Machine) {
-        let usual = cfg!(target_os = "linux").then_some(Path::new("/"));
-        let Some(root) = self.root.as_deref().or(usual) else {
+        let Some(root) = self.linux_root() else {
             return;
         };
         machine.wsl = Host::is_wsl(root);
@@ -189,6 +191,12 @@ impl Detector {
                 gpu.pcie = PcieLink::of_card(Tree::new(root), id);
             }
         }
+    }
+
+    /// Where Linux describes itself; `None` on another system.
+    fn linux_root(&self) -> Option<&Path> {
+        let usual = cfg!(target_os = "linux").then_some(Path::new("/"));
+        self.root.as_deref().or(usual)
     }
 
     /// Adds what was learned and measured with this build.

@@ -11,6 +11,7 @@ use super::learned::LearnedHeadroom;
 use super::mig::MigSlice;
 use super::pci::PciId;
 use super::pcie::PcieLink;
+use super::pools::Pools;
 use super::process::GpuProcess;
 use super::rates::MeasuredRates;
 
@@ -42,6 +43,10 @@ pub struct Gpu {
     pub total: u64,
     /// Bytes free now: the smallest of what was read, never more than `total`.
     pub free: u64,
+    /// Of an integrated GPU, which of its bytes are its own and which the host's, where the system tells them apart. `None`: all
+    /// are the host's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pools: Option<Pools>,
     /// What every tensor on it begins at a multiple of, in bytes, where that is the device's own affair and known: Vulkan's
     /// `minStorageBufferOffsetAlignment`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -86,7 +91,8 @@ pub struct Gpu {
 pub enum GpuKind {
     /// A card with memory of its own.
     Discrete,
-    /// A GPU that uses the host's memory: bytes placed on it are bytes taken from the host.
+    /// A GPU in the host's memory: bytes placed on it are taken from the host, those apart that were set aside for it
+    /// ([`Gpu::pools`]).
     Integrated,
     /// A device of another machine, reached through llama.cpp's RPC backend.
     Remote,
@@ -139,6 +145,7 @@ impl Gpu {
             pci_id: None,
             total: 0,
             free: 0,
+            pools: None,
             alignment: None,
             bandwidth: None,
             pcie: None,
@@ -217,6 +224,13 @@ impl Gpu {
         self
     }
 
+    /// Sets which bytes of an integrated GPU are its own and which the host's.
+    #[must_use]
+    pub const fn pools(mut self, pools: Pools) -> Self {
+        self.pools = Some(pools);
+        self
+    }
+
     /// Sets the ggml backend that drives it (`CUDA`, `Vulkan`, `MTL`, `ROCm`, `RPC`).
     #[must_use]
     pub fn backend(mut self, backend: impl Into<String>) -> Self {
@@ -259,10 +273,37 @@ impl Gpu {
         self
     }
 
-    /// Whether bytes placed on it are taken from the host's memory.
+    /// Whether bytes placed on it may be taken from the host's memory.
     #[must_use]
     pub fn shares_host_memory(&self) -> bool {
-        self.kind == GpuKind::Integrated
+        self.kind == GpuKind::Integrated && self.pools.is_none_or(|pools| pools.shared.total > 0)
+    }
+
+    /// Free bytes that are not the host's.
+    #[must_use]
+    pub fn own_free(&self) -> u64 {
+        match self.kind {
+            GpuKind::Discrete | GpuKind::Remote => self.free,
+            GpuKind::Integrated => self.pools.map_or(0, |pools| pools.own.free.min(self.free)),
+        }
+    }
+
+    /// How many of `bytes` placed on it are taken from the host's memory: what its own pool does not hold, `headroom` being left
+    /// free in that pool.
+    #[must_use]
+    pub fn bytes_of_host(&self, bytes: u64, headroom: u64) -> u64 {
+        match self.kind {
+            GpuKind::Discrete | GpuKind::Remote => 0,
+            GpuKind::Integrated => bytes.saturating_sub(self.own_free().saturating_sub(headroom)),
+        }
+    }
+
+    /// Takes bytes of what is free, of its own pool first.
+    pub(crate) fn take(&mut self, bytes: u64) {
+        self.free = self.free.saturating_sub(bytes);
+        if let Some(pools) = &mut self.pools {
+            pools.own.free = pools.own.free.saturating_sub(bytes);
+        }
     }
 
     /// Whether `free` was read after the backend had opened the device, so that what opening costs (a CUDA context:
@@ -285,7 +326,14 @@ impl fmt::Display for Gpu {
         write!(f, ": {} free of {}", Bytes(self.free), Bytes(self.total))?;
         match self.kind {
             GpuKind::Discrete => Ok(()),
-            GpuKind::Integrated => f.write_str(", shared with the host"),
+            GpuKind::Integrated => match self.pools {
+                Some(pools) if pools.shared.total == 0 => f.write_str(", set aside for it"),
+                Some(pools) if pools.own.total > 0 => {
+                    let own = Bytes(pools.own.total);
+                    write!(f, ", {own} set aside for it, the rest shared with the host")
+                }
+                _ => f.write_str(", shared with the host"),
+            },
             GpuKind::Remote => f.write_str(", on another machine"),
         }
     }

@@ -9,7 +9,8 @@
 //! - `free` is the smaller of both. CUDA's comes after its context (107 to 555 MiB) is open, NVML's sees every process.
 //! - `free` above `total` is `total`, and a negative number in disguise is 0: Vulkan subtracts what it uses from its budget
 //!   without a check (ggml-vulkan.cpp:15213), and a budget may exceed its heap (#29277).
-//! - A GPU in host memory has no more free than the host.
+//! - A GPU in host memory has no more free than the host, beside what was set aside for it (`pools.rs`): a carve-out of 96 GiB leaves
+//!   Linux 32 GiB of 128, and is the GPU's all the same.
 //! - A card that no backend lists is told apart from one that is not there.
 //! - In MIG mode a device is a slice of a card. CUDA tells its bytes; which slice it is follows from them, if only one has so many.
 //! - Whose memory it is, is what ggml's backend says (CUDA's `integrated`, ggml-cuda.cu:5196), or without ggml what NVML does.
@@ -22,6 +23,8 @@ use super::host::{Host, HostLimit};
 use super::note::Notes;
 use super::nvidia::NvidiaGpu;
 use super::pci::PciId;
+use super::pools::Pools;
+use super::tree::Tree;
 use super::unused::{UnusedGpu, UnusedReason};
 
 /// A device as ggml's registry describes it (`ggml_backend_dev_props`), in plain data: this room calls no native code.
@@ -120,18 +123,20 @@ impl GgmlDevice {
 }
 
 /// A machine of which ggml's devices can be used, the rest being told as unused. `backends` are those of this build, with or
-/// without devices.
+/// without devices; `tree` is where the system describes itself.
 pub(super) fn merge(
     devices: &[GgmlDevice],
     backends: &[String],
     cards: Vec<NvidiaGpu>,
     host: Host,
+    tree: Option<Tree<'_>>,
 ) -> Machine {
     let mut merge = Merge {
         devices,
         claimed: vec![false; cards.len()],
         cards,
         notes: Notes::default(),
+        tree,
         machine: Machine::new(host),
     };
     for device in devices {
@@ -148,6 +153,7 @@ struct Merge<'a> {
     /// For each card, whether a ggml device stands for it.
     claimed: Vec<bool>,
     notes: Notes,
+    tree: Option<Tree<'a>>,
     machine: Machine,
 }
 
@@ -182,6 +188,10 @@ impl Merge<'_> {
                 reason: UnusedReason::NoMemory,
             });
         } else {
+            if let (GpuKind::Integrated, Some(id), Some(tree)) = (kind, gpu.pci_id, self.tree) {
+                let (backend, notes) = (&device.backend, &mut self.notes);
+                gpu.pools = Pools::of_amdgpu(tree, id, backend, device.total, notes);
+            }
             let free = self.free(device, &gpu);
             let mut gpu = gpu.total(device.total).free(free);
             describe(&mut gpu, place.map(|place| &self.cards[place]));
@@ -254,12 +264,15 @@ impl Merge<'_> {
             );
             free = device.total;
         }
+        let host = &self.machine.host;
         match (gpu.kind, gpu.nvml) {
             (GpuKind::Discrete, Some(card)) if card.total > 0 => {
                 free.min(card.free / self.sharers(device))
             }
-            (GpuKind::Integrated, _) if self.machine.host.limit != HostLimit::Unknown => {
-                free.min(self.machine.host.system_available)
+            (GpuKind::Integrated, _) if host.limit != HostLimit::Unknown => {
+                let shared = gpu.pools.map_or(u64::MAX, |pools| pools.shared.free);
+                let own = gpu.pools.map_or(0, |pools| pools.own.free);
+                free.min(own.saturating_add(shared.min(host.system_available)))
             }
             _ => free,
         }

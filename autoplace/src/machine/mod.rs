@@ -19,6 +19,7 @@ mod note;
 pub mod nvidia;
 mod pci;
 mod pcie;
+mod pools;
 mod process;
 mod rates;
 mod rates_cache;
@@ -47,6 +48,7 @@ pub use mig::MigSlice;
 pub use note::Note;
 pub use pci::{PciId, PciIdError};
 pub use pcie::{PcieLink, PcieRate};
+pub use pools::{Pool, Pools};
 pub use process::GpuProcess;
 pub use rates::{
     AttentionRate, LinkRate, MeasuredRates, PromptAttentionRate, PromptRate, WeightRate,

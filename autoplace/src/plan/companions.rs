@@ -125,9 +125,6 @@ impl Planner<'_> {
             if let (Some(index), Some(gpu)) = (spot, gpu) {
                 let of_gpu = self.taken_of_gpu(companion, gpu, &bytes, params)?;
                 taken[index] = taken[index].saturating_add(of_gpu);
-                if gpu.shares_host_memory() {
-                    taken_of_host = taken_of_host.saturating_add(of_gpu);
-                }
             }
             placed.push(PlannedCompanion {
                 role: companion.role(),
@@ -143,7 +140,9 @@ impl Planner<'_> {
             if taken > 0 && taken.saturating_add(beside.total()) > gpu.free {
                 return Ok(None);
             }
-            gpu.free -= taken;
+            let of_host = gpu.bytes_of_host(taken, beside.total());
+            taken_of_host = taken_of_host.saturating_add(of_host);
+            gpu.take(taken);
         }
         if taken_of_host > machine.host.available {
             return Ok(None);

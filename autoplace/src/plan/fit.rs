@@ -14,6 +14,8 @@ pub(super) struct Room<'a> {
     pub(super) workload: Workload,
     /// Whether the machine is a Linux inside of Windows.
     pub(super) wsl: bool,
+    /// Bytes of weights that are no mapped file, where those that are may be more than the host has room for.
+    pub(super) paging: Option<u64>,
 }
 
 /// One device, with what a placement takes of it.
@@ -23,8 +25,10 @@ pub(super) struct Level {
     pub(super) headroom: HeadroomParts,
     pub(super) free: u64,
     pub(super) budget: u64,
-    /// Bytes needed of the device: its footprint, and on the host also that of GPUs that use its memory.
+    /// Bytes needed of the device: its footprint, and on the host also what GPUs take of its memory.
     pub(super) needed: u64,
+    /// Bytes of the host's weights that are not among them: the system drops them and reads them again.
+    pub(super) paged: u64,
 }
 
 impl Level {
@@ -35,7 +39,20 @@ impl Level {
             free,
             budget: free.saturating_sub(headroom.total()),
             needed: footprint.total(),
+            paged: 0,
         }
+    }
+
+    /// Leaves out what is missing, as far as it is mapped weights; the others take `real` bytes.
+    fn page(&mut self, real: u64) {
+        let mapped = self.footprint.weights.saturating_sub(real);
+        self.paged = self.missing().min(mapped);
+        self.needed -= self.paged;
+    }
+
+    /// Bytes of it that lie in the host's memory, where it is this GPU's.
+    fn of_host(&self, gpu: &Gpu) -> u64 {
+        gpu.bytes_of_host(self.needed, self.headroom.total())
     }
 
     pub(super) const fn missing(&self) -> u64 {
@@ -91,6 +108,11 @@ impl Levels {
     }
 }
 
+/// Whether the host's weights are a mapped file beside this GPU (llama-model.cpp:1515; Metal: `ContextParams::load_mode`).
+pub(super) fn maps_files(gpu: &Gpu) -> bool {
+    gpu.kind != GpuKind::Integrated && gpu.backend != "MTL"
+}
+
 impl Room<'_> {
     /// What these footprints leave on each device. `uncertainty` says how many bytes the numbers of a device may be wrong by.
     pub(super) fn levels(
@@ -112,9 +134,12 @@ impl Room<'_> {
         let unsure = uncertainty(&footprints.host);
         let headroom = Headroom::of_host(self.host, &self.workload, !gpus.is_empty(), unsure);
         let mut host = Level::new(footprints.host, headroom, self.host.available);
-        let shared = self.gpus.iter().zip(&gpus);
-        for (_, level) in shared.filter(|(gpu, _)| shares_memory(gpu)) {
-            host.needed = host.needed.saturating_add(level.needed);
+        for (gpu, level) in self.gpus.iter().zip(&gpus) {
+            host.needed = host.needed.saturating_add(level.of_host(gpu));
+        }
+        let maps = self.gpus.iter().all(|gpu| maps_files(gpu));
+        if let Some(real) = self.paging.filter(|_| maps) {
+            host.page(real);
         }
         Levels { gpus, host }
     }
@@ -157,7 +182,7 @@ impl Room<'_> {
                 name: gpu.name.clone(),
                 device: gpu.device.clone(),
                 backend: gpu.backend.clone(),
-                kind: if shares_memory(gpu) {
+                kind: if gpu.shares_host_memory() {
                     PlacementKind::SharedGpu
                 } else {
                     PlacementKind::Gpu
@@ -166,6 +191,7 @@ impl Room<'_> {
                 free: gpu.free,
                 layers,
                 footprint: level.footprint,
+                of_host: level.of_host(gpu),
                 headroom: level.headroom,
                 companions: 0,
                 budget: level.budget,
@@ -180,14 +206,11 @@ impl Room<'_> {
             free: self.host.available,
             layers: host_layers,
             footprint: levels.host.footprint,
+            of_host: 0,
             headroom: levels.host.headroom,
             companions: 0,
             budget: levels.host.budget,
         });
         all
     }
-}
-
-fn shares_memory(gpu: &Gpu) -> bool {
-    gpu.kind == GpuKind::Integrated
 }

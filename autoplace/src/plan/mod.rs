@@ -14,6 +14,7 @@ mod fit;
 mod growth;
 mod halving;
 mod most_layers;
+mod paging;
 #[cfg(feature = "svg")]
 mod picture;
 mod placement;
@@ -39,6 +40,7 @@ pub use companions::PlannedCompanion;
 pub use emit::{EmitError, Tool, ToolError};
 pub use error::{Error, Shortfall};
 pub use most_layers::{largest_fitting, refine};
+pub use paging::Paging;
 #[cfg(feature = "svg")]
 pub use picture::PictureError;
 pub use placement::{Placement, PlacementKind};
@@ -78,6 +80,9 @@ pub struct Plan {
     /// What is loaded beside the model, and where.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub companions: Vec<PlannedCompanion>,
+    /// Weights that the host's memory has no room for; `None` where everything fits.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub paging: Option<Paging>,
     /// How fast it is, predicted, and on what basis; `None` where it embeds texts.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub speed: Option<Speed>,

@@ -11,7 +11,8 @@ use crate::memory::{Footprint, HeadroomParts};
 pub enum PlacementKind {
     /// A GPU with memory of its own.
     Gpu,
-    /// A GPU that uses the host's memory: its bytes are counted against the host's too.
+    /// A GPU that uses the host's memory: what its own pool does not hold is counted against the host's too
+    /// ([`Placement::of_host`]).
     SharedGpu,
     /// The host.
     Host,
@@ -38,6 +39,9 @@ pub struct Placement {
     /// What the plan takes of it.
     #[serde(flatten)]
     pub footprint: Footprint,
+    /// Bytes of the footprint that lie in the host's memory: of an integrated GPU those beyond its own pool.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub of_host: u64,
     /// What is left free on purpose.
     pub headroom: HeadroomParts,
     /// Bytes for what is loaded beside the model ([`Plan::companions`](super::Plan::companions)), its pools included.
@@ -45,4 +49,9 @@ pub struct Placement {
     pub companions: u64,
     /// `free` less `headroom` and `companions`: what the plan may take.
     pub budget: u64,
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref)] // as serde calls it
+const fn is_zero(bytes: &u64) -> bool {
+    *bytes == 0
 }

@@ -10,7 +10,10 @@ use super::fastest::Fastest;
 use super::growth;
 use super::most_layers::MostLayers;
 use super::speed::{Rates, Speed, SpeedModel};
-use super::{Error, GpuLayers, ModelSummary, Plan, Policy, Probe, Request, Workload, reasons};
+use super::{
+    Context, Error, GpuLayers, ModelSummary, Paging, Plan, Policy, Probe, Request, Workload,
+    reasons,
+};
 
 /// How many times as fast another placement is at some depth that is worth a note.
 const WORTH_TELLING: f64 = 1.1;
@@ -67,6 +70,10 @@ impl<'a> Planner<'a> {
     /// [`Error::DoesNotFit`] where it fits nowhere, with the bytes missing on each device; [`Error::Unknown`] where the model's
     /// memory follows no law we know: an estimate that may be too low is no promise, so only a probe can plan such a model.
     pub fn plan(&self) -> Result<Plan, Error> {
+        self.paging_at_last(Self::plan_once)
+    }
+
+    fn plan_once(&self) -> Result<Plan, Error> {
         self.check_predicting()?;
         if !self.companions.is_empty() {
             return self.beside_companions(by_arithmetic);
@@ -101,6 +108,10 @@ impl<'a> Planner<'a> {
     ///
     /// As [`plan`](Self::plan), but never [`Error::Unknown`]; [`Error::Probe`] where the probe fails on a GPU and no other one will do.
     pub fn plan_probed(&self, probe: &dyn Probe) -> Result<Plan, Error> {
+        self.paging_at_last(|planner| planner.plan_probed_once(probe))
+    }
+
+    fn plan_probed_once(&self, probe: &dyn Probe) -> Result<Plan, Error> {
         self.check_predicting()?;
         if !self.companions.is_empty() {
             return self.beside_companions(|planner| planner.plan_probed(probe));
@@ -121,6 +132,29 @@ impl<'a> Planner<'a> {
             growth::grow_probed(self.profile, &mut chosen, probe)?;
         }
         self.finish(chosen)
+    }
+
+    /// A plan in memory; where there is none, one that reads weights from disk again, if that is allowed.
+    fn paging_at_last(&self, plan: impl Fn(&Self) -> Result<Plan, Error>) -> Result<Plan, Error> {
+        if !self.request.allow_paging {
+            return plan(self);
+        }
+        let in_memory = self.request.clone().allow_paging(false);
+        match plan(&self.clone().request(in_memory)) {
+            Err(Error::DoesNotFit { .. }) => {
+                let mut request = self.request.clone();
+                (request.params.mmap, request.params.repack) = (true, false);
+                // More context would leave less room for weights.
+                request.context = Context::Tokens(request.tokens(self.profile));
+                let mut found = plan(&self.clone().request(request))?;
+                found.notes.push(
+                    "the file is mapped, and no weight arranged anew: it fits nowhere otherwise"
+                        .to_owned(),
+                );
+                Ok(found)
+            }
+            found => found,
+        }
     }
 
     fn check_predicting(&self) -> Result<(), Error> {
@@ -264,7 +298,14 @@ impl<'a> Planner<'a> {
                 rates,
             )?)
         };
+        let paging = Paging::of(profile, &chosen)?;
+        let n_ubatch = chosen.params.n_ubatch;
+        let speed = match (speed, paging) {
+            (Some(speed), Some(paging)) => Some(paging.slow_down(speed, n_ubatch)),
+            (speed, _) => speed,
+        };
         let mut notes = vec![chosen.why];
+        notes.extend(paging.map(|paging| paging.to_string()));
         notes.extend(reasons::changed(profile, &self.request));
         notes.extend(chosen.notes);
         notes.extend(reasons::notes(
@@ -295,6 +336,7 @@ impl<'a> Planner<'a> {
             context: chosen.params,
             confidence: chosen.confidence,
             companions: Vec::new(),
+            paging,
             speed,
             notes,
         })

@@ -58,6 +58,10 @@ impl fmt::Display for Plan {
                 PlacementKind::Host => write!(f, "   {} layers", placement.layers)?,
                 _ => write!(f, "   {} of {} layers", placement.layers, self.layers())?,
             }
+            if placement.of_host > 0 {
+                let of_host = Bytes(placement.of_host);
+                write!(f, ", {of_host} of its bytes in the host's memory")?;
+            }
         }
         for (index, note) in self.notes.iter().enumerate() {
             let label = if index == 0 { "why  " } else { "note " };

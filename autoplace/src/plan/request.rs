@@ -161,6 +161,9 @@ pub struct Request {
     /// for each, whose logits take memory. 0 is none, or 3 for a model [with a block that predicts](ModelProfile::with_mtp).
     #[serde(default)]
     pub draft_max: u32,
+    /// Whether weights that the host's memory has no room for may be read from disk again for every token.
+    #[serde(default)]
+    pub allow_paging: bool,
     /// Everything else, under llama.cpp's names and with its defaults. Its `n_ctx` is set by `context`.
     pub params: ContextParams,
 }
@@ -191,6 +194,7 @@ impl Request {
             workload: None,
             at: Vec::new(),
             draft_max: 0,
+            allow_paging: false,
             params: ContextParams::default(),
         }
     }
@@ -344,6 +348,18 @@ impl Request {
         self
     }
 
+    /// Sets whether a model may be planned that fits nowhere, GPUs and host together (`false`: that is an error).
+    ///
+    /// Where it fits nothing changes. Where it does not, its file is mapped and the host's weights are not arranged anew (`mmap` on, `repack`
+    /// off): the system then drops those that it has no room for, and reads them from disk again for every token, which
+    /// [`Plan::paging`](super::Plan::paging) counts. Cache, compute buffers and adapters must fit. A GPU whose backend lets no file be
+    /// mapped (Metal, integrated GPUs) has no part in such a plan.
+    #[must_use]
+    pub const fn allow_paging(mut self, allow: bool) -> Self {
+        self.allow_paging = allow;
+        self
+    }
+
     /// Asks for a context that embeds texts instead of generating, their tokens' vectors combined so.
     ///
     /// Each computation is of whole texts. So the context is the longest text that can be embedded: a batch, a computation and its
@@ -368,6 +384,11 @@ impl Request {
             0 if profile.predicts() => BY_HEADS,
             stated => stated,
         }
+    }
+
+    /// Bytes of weights that are in no mapped file, where weights may be paged.
+    pub(super) fn pages(&self, profile: &ModelProfile) -> Option<u64> {
+        self.allow_paging.then(|| profile.adapters.bytes())
     }
 
     /// Whether the context is to embed.

@@ -32,6 +32,7 @@ pub(crate) fn plan() -> Plan {
         },
         confidence: Confidence::Probed,
         companions: Vec::new(),
+        paging: None,
         speed: Some(speed()),
         notes: vec!["20 of 33 layers: layer 21 needs 40 MiB more on RTX 3050".to_owned()],
     }
@@ -100,6 +101,7 @@ fn gpu(name: &str, device: &str, layers: u32) -> Placement {
         free,
         layers,
         footprint: Footprint::new(mib(3000), mib(640), mib(300)),
+        of_host: 0,
         headroom,
         companions: 0,
         budget: free - headroom.total(),
@@ -121,6 +123,7 @@ fn host(layers: u32) -> Placement {
         free: gib(24),
         layers,
         footprint: Footprint::new(gib(2), mib(416), mib(20)),
+        of_host: 0,
         headroom,
         companions: 0,
         budget: gib(24) - headroom.total(),

@@ -1,7 +1,7 @@
 //! Anything that a plan may be asked: models, GPUs, requests.
 #![allow(dead_code, unreachable_pub)] // Each test uses some of it, and none exports it.
 
-use autoplace::machine::{Gpu, GpuKind, gib, mib};
+use autoplace::machine::{Gpu, GpuKind, Pool, Pools, gib, mib};
 use autoplace::memory::{Headroom, KvType};
 use autoplace::plan::{Context, HostParts, KvCache, Policy, Request};
 use proptest::prelude::{Just, Strategy, any, prop_oneof};
@@ -51,20 +51,21 @@ pub fn kv_cache() -> impl Strategy<Value = KvCache> {
     ]
 }
 
-/// A card of 4 GiB, some of them free.
+/// A card of 4 GiB, some of them free, or an integrated GPU of as many, some of them perhaps its own.
 pub fn gpu() -> impl Strategy<Value = Gpu> {
     let backend = prop_oneof![Just("CUDA"), Just("Vulkan"), Just("MTL"), Just("Other")];
-    (backend, mib(1)..gib(3), any::<bool>()).prop_map(|(backend, free, shared)| {
-        let kind = if shared {
-            GpuKind::Integrated
-        } else {
-            GpuKind::Discrete
+    let own = prop_oneof![Just(None), Just(None), (0..gib(3)).prop_map(Some)];
+    (backend, mib(1)..gib(3), any::<bool>(), own).prop_map(|(backend, free, shared, own)| {
+        let card = Gpu::new("card").total(gib(4)).free(free).backend(backend);
+        let pools = |own: u64| {
+            let own = Pool::new(own.min(free), own.min(free));
+            Pools::new(own, Pool::new(gib(4) - own.total, free - own.free))
         };
-        Gpu::new("card")
-            .total(gib(4))
-            .free(free)
-            .backend(backend)
-            .kind(kind)
+        match (shared, own) {
+            (false, _) => card,
+            (true, None) => card.kind(GpuKind::Integrated),
+            (true, Some(own)) => card.kind(GpuKind::Integrated).pools(pools(own)),
+        }
     })
 }
 

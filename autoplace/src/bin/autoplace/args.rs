@@ -10,6 +10,7 @@ use clap::{Parser, Subcommand, ValueEnum, value_parser};
 use serde_json::Value;
 
 use crate::gpu::SimulatedGpu;
+use crate::host::HostArgs;
 use crate::outputs::OutputArgs;
 use crate::sizes;
 
@@ -145,6 +146,11 @@ pub(crate) struct PlanArgs {
     /// The machine in a file that `devices --write` wrote, instead of this one
     #[arg(long, value_name = "FILE", conflicts_with = "gpu")]
     pub(crate) machine: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) host: HostArgs,
+    /// Plans a model that is larger than all memory too: what does not fit is read from disk again for every token
+    #[arg(long)]
+    pub(crate) allow_paging: bool,
     /// What is loaded beside the model: `mmproj=FILE`, `draft=FILE`; several times for several
     #[arg(long = "with", value_name = "mmproj=FILE|draft=FILE", value_parser = beside)]
     pub(crate) with: Vec<Beside>,
@@ -281,6 +287,7 @@ impl PlanArgs {
             request = request.n_seq_max(self.seqs);
         }
         request
+            .allow_paging(self.allow_paging)
             .context(self.ctx.unwrap_or_default())
             .policy(match self.policy {
                 PolicyName::Fastest => Policy::Fastest,

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::time::Duration;
 
 use autoplace::memory::{Footprint, Place, TensorOverride};
-use autoplace::plan::{Placement, PlacementKind, Plan, Speed};
+use autoplace::plan::{Paging, Placement, PlacementKind, Plan, Speed};
 use serde::Serialize;
 
 use crate::plan::Answer;
@@ -30,6 +30,7 @@ struct Document<'a> {
     probe: Option<Vec<Bytes<'a>>>,
     took_ms: Took,
     settings: Settings,
+    paging: Option<Paging>,
     speed: Option<&'a Speed>,
     notes: &'a [String],
 }
@@ -62,6 +63,7 @@ struct Device<'a> {
     weights: u64,
     kv: u64,
     compute: u64,
+    of_host: u64,
     headroom: u64,
 }
 
@@ -126,6 +128,7 @@ impl<'a> Document<'a> {
                 ubatch: plan.context.n_ubatch,
                 parted_blocks: plan.parted_blocks,
             },
+            paging: plan.paging,
             speed: plan.speed.as_ref(),
             notes: &plan.notes,
         }
@@ -143,6 +146,7 @@ impl<'a> Device<'a> {
             weights: placement.footprint.weights,
             kv: placement.footprint.kv,
             compute: placement.footprint.compute,
+            of_host: placement.of_host,
             headroom: placement.headroom.total(),
         }
     }

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use autoplace::gguf::Header;
 use autoplace::load::{self, NativeProbe};
-use autoplace::machine::{Gpu, Machine};
+use autoplace::machine::{Gpu, Host, Machine};
 use autoplace::memory::companion::{self, Role};
 use autoplace::memory::{Companion, ContextParams, Estimate, Footprints, Split};
 use autoplace::plan::{self, Advice, Placement, Plan, Planner, Probe};
@@ -95,15 +95,25 @@ fn answer(args: &PlanArgs, begin: Instant) -> Result<Answer, Box<dyn Error>> {
     let profile = adapted(args, ModelProfile::from_header(&header)?)?;
     let header_took = reading.elapsed();
 
-    let described = match &args.machine {
+    let mut described = match &args.machine {
         Some(file) => Some(Machine::read(file)?),
         None if args.gpu.is_empty() => None,
         None => Some(gpu::machine(&args.gpu)),
     };
     // The cards stay registered until the plan is there.
-    let (machine, _cards) = match &described {
-        Some(described) => gpu::simulated(described.clone(), probing)?,
-        None => (load::detect()?, Vec::new()),
+    let (machine, _cards) = match &mut described {
+        Some(described) => {
+            args.host.apply(described)?;
+            gpu::simulated(described.clone(), probing)?
+        }
+        None => {
+            let mut machine = load::detect()?;
+            if args.allow_paging {
+                machine.host.disk = Host::measure_disk(&args.model);
+            }
+            args.host.apply(&mut machine)?;
+            (machine, Vec::new())
+        }
     };
 
     let planning = Instant::now();

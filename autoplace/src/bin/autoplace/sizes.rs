@@ -55,6 +55,13 @@ pub(crate) fn size(text: &str) -> Result<u64, String> {
         .ok_or_else(|| format!("`{text}` is more than 64 bits count"))
 }
 
+/// Bytes per second: `60GB/s`, `3.5 GB/s`.
+pub(crate) fn rate(text: &str) -> Result<u64, String> {
+    let wrong = || format!("`{text}` is no rate; rates are 60GB/s (1000-based) or 600MiB/s");
+    let bytes = text.trim().strip_suffix("/s").ok_or_else(wrong)?;
+    size(bytes).ok().filter(|&rate| rate > 0).ok_or_else(wrong)
+}
+
 /// A preset by its name, bytes, or a share: `cautious`, `600MiB`, `5%`, `7.5%`.
 pub(crate) fn headroom(text: &str) -> Result<Headroom, String> {
     match text.trim().to_ascii_lowercase().as_str() {

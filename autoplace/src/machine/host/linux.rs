@@ -30,6 +30,7 @@ pub(super) fn detect_under(root: &Path, notes: &mut Notes) -> Host {
         physical_cores: cores.physical,
         usable_cores: cores.usable,
         bandwidth: None,
+        disk: None,
         rates: None,
     };
     for bound in cgroup::bounds(tree, notes)

@@ -33,6 +33,7 @@ pub(super) fn detect() -> (Host, Vec<Note>) {
         physical_cores: System::physical_core_count().and_then(|cores| u32::try_from(cores).ok()),
         usable_cores: None,
         bandwidth: None,
+        disk: None,
         rates: None,
     };
     (host, notes.into_vec())

@@ -32,7 +32,7 @@ use crate::memory::estimate::Assignment;
 use crate::memory::{ContextParams, Estimate, Headroom, Workload};
 use crate::profile::ModelProfile;
 
-use super::fit::Levels;
+use super::fit::{Levels, maps_files};
 use super::speed::{Rates, SpeedModel};
 use super::{Error, HostParts, Request};
 
@@ -285,13 +285,19 @@ impl<'a> Fastest<'a> {
         let host = &self.machine.host;
         let workload = &self.grounds[setting].workload;
         let order = &self.orders[order];
+        if self.request.allow_paging && order.iter().all(|&gpu| maps_files(self.gpus[gpu])) {
+            // Weights need no room there; what else there is the levels count.
+            return Some(u64::MAX);
+        }
         let headroom = Headroom::of_host(host, workload, !order.is_empty(), 0);
         let always = self.grounds[setting].always_on_host;
         let taken = headroom.total().saturating_add(always);
         let room = host.available.checked_sub(taken)?;
         let shared = order.iter().any(|&gpu| self.gpus[gpu].shares_host_memory());
-        // What lies on a GPU that uses the host's memory lies on the host all the same, all of it.
-        if shared && table.host_bytes(table.layers) > room {
+        // What lies on a GPU that uses the host's memory lies on the host all the same, all that its own pool does not hold.
+        let own = order.iter().map(|&gpu| self.gpus[gpu].own_free());
+        let own = own.fold(0, u64::saturating_add);
+        if shared && table.host_bytes(table.layers) > room.saturating_add(own) {
             return None;
         }
         Some(room.saturating_add_signed(-corrections.host.min(0)))

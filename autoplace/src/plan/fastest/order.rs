@@ -16,7 +16,8 @@ pub(super) type Order = Vec<usize>;
 pub(super) fn orders(gpus: &[&Gpu], rates: &[Rate]) -> Vec<Order> {
     let (own, shared): (Vec<usize>, Vec<usize>) =
         (0..gpus.len()).partition(|&gpu| gpus[gpu].kind != GpuKind::Integrated);
-    // One that uses the host's memory adds none to that of others; llama.cpp leaves it out too (llama.cpp:250).
+    // One in the host's memory reads no faster than the host, so it helps no card; llama.cpp leaves it out beside one too
+    // (llama.cpp:250). Alone it is chosen where no card does the work faster.
     let mut all: Vec<Order> = shared.into_iter().map(|gpu| vec![gpu]).collect();
     if own.len() <= ALL_ORDERS {
         let equal = |a: usize, b: usize| are_equal(gpus[a], gpus[b]);

@@ -9,7 +9,7 @@ use proptest::prelude::{Just, ProptestConfig, Strategy, prop, prop_assert, prop_
 
 use super::told::NOTHING;
 use super::{Fastest, Found, Given, Path, Prices};
-use crate::machine::{Gpu, GpuKind, Host, Machine, mib};
+use crate::machine::{Gpu, GpuKind, Host, Machine, Pool, Pools, mib};
 use crate::memory::{Estimate, Headroom, KvType, Place, TensorOverride, Workload};
 use crate::plan::speed::{Rates, SpeedModel};
 use crate::plan::{Context, HostParts, KvCache, KvPlace, Request};
@@ -34,17 +34,15 @@ fn shape(most_blocks: u32) -> impl Strategy<Value = Shape> {
 fn gpus(most: usize) -> impl Strategy<Value = Vec<Gpu>> {
     let backend = prop_oneof![Just("CUDA"), Just("CUDA"), Just("Vulkan"), Just("MTL")];
     let gpu =
-        (backend, 1..mib(600), 0u64..1000, 0u32..8).prop_map(|(backend, free, speed, kind)| {
-            let kind = if kind == 0 {
-                GpuKind::Integrated
-            } else {
-                GpuKind::Discrete
+        (backend, 1..mib(600), 0u64..1000, 0u32..9).prop_map(|(backend, free, speed, kind)| {
+            let gpu = Gpu::new("card").total(mib(700)).free(free).backend(backend);
+            let own = Pool::new(free / 2, free / 2);
+            let shared = Pool::new(mib(700) - own.total, free - own.free);
+            let gpu = match kind {
+                0 => gpu.kind(GpuKind::Integrated),
+                1 => gpu.kind(GpuKind::Integrated).pools(Pools::new(own, shared)),
+                _ => gpu,
             };
-            let gpu = Gpu::new("card")
-                .total(mib(700))
-                .free(free)
-                .backend(backend)
-                .kind(kind);
             // Some of unknown speed, some slower than the host.
             if speed < 50 {
                 gpu
@@ -182,9 +180,7 @@ fn fits(fastest: &Fastest<'_>, request: &Request, path: &Path) -> bool {
         if footprint.total() + headroom.total() > gpu.free {
             return false;
         }
-        if gpu.shares_host_memory() {
-            host_needed += footprint.total();
-        }
+        host_needed += gpu.bytes_of_host(footprint.total(), headroom.total());
     }
     let headroom = Headroom::of_host(host, &workload, !gpus.is_empty(), unsure(&footprints.host));
     host_needed + headroom.total() <= host.available

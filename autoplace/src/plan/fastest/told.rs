@@ -24,6 +24,7 @@ impl<'a> Fastest<'a> {
             host: &self.machine.host,
             headroom: self.request.headroom,
             wsl: self.machine.wsl,
+            paging: self.request.pages(self.profile),
             workload: self.grounds[path.setting].workload,
         }
     }

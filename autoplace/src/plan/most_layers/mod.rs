@@ -232,11 +232,17 @@ impl<'a> MostLayers<'a> {
         }
         let params = &self.params;
         let usable = self.machine.gpus.iter().filter(|gpu| gpu.free > 0);
-        let alone = usable.clone().map(|gpu| vec![gpu]);
-        // One that uses the host's memory adds none to that of others; llama.cpp leaves it out too (llama.cpp:250).
-        let own = usable.filter(|gpu| gpu.kind != GpuKind::Integrated);
+        // One in the host's memory reads no faster than the host: it never stands in for a card, and llama.cpp leaves it out beside
+        // one too (llama.cpp:250). Where so many layers are asked for, it may be what holds them.
+        let (mut shared, own): (Vec<&Gpu>, Vec<&Gpu>) =
+            usable.partition(|gpu| gpu.kind == GpuKind::Integrated);
+        if self.request.gpu_layers == GpuLayers::Auto && !own.is_empty() {
+            shared.clear();
+        }
+        let alone: Vec<Vec<&Gpu>> = own.iter().chain(&shared).map(|&gpu| vec![gpu]).collect();
         alone
-            .chain(together(own.collect()))
+            .into_iter()
+            .chain(together(own))
             .chain([Vec::new()])
             .map(|gpus| {
                 let estimate = Estimate::new(self.profile, &gpus, params)?;
@@ -245,6 +251,7 @@ impl<'a> MostLayers<'a> {
                     host: &self.machine.host,
                     headroom: self.request.headroom,
                     wsl: self.machine.wsl,
+                    paging: self.request.pages(self.profile),
                     workload: Workload::of(self.profile, estimate.sizes()),
                 };
                 let n_layer = self.profile.n_layer();

@@ -153,6 +153,8 @@ impl SavedPlan {
     /// `footprints` are in the order of the plan's placements: its GPUs, then the host.
     fn changes_if(&self, machine: &Machine, footprints: &[Footprint]) -> Vec<MachineChange> {
         let mut changes = Vec::new();
+        // What may be dropped and read again needs no room.
+        let paged = self.plan.paging.map_or(0, |paging| paging.bytes);
         let mut host = 0_u64;
         for (placement, footprint) in self.plan.placements.iter().zip(footprints) {
             let needed = footprint
@@ -164,20 +166,22 @@ impl SavedPlan {
                 host = host.saturating_add(needed);
                 continue;
             }
-            if placement.kind == PlacementKind::SharedGpu {
-                // Its companions are among the host's.
-                host = host.saturating_add(footprint.total());
-            }
             match self.same_gpu(machine, placement) {
                 Ok(gpu) if gpu.free < needed => changes.push(MachineChange::LessFree {
                     gpu: placement.name.clone(),
                     needed,
                     free: gpu.free,
                 }),
-                Ok(_) => {}
+                // Of its companions the host's part is among the host's.
+                Ok(gpu) => {
+                    let beside = needed.saturating_sub(footprint.total());
+                    let of_host = gpu.bytes_of_host(footprint.total(), beside);
+                    host = host.saturating_add(of_host);
+                }
                 Err(change) => changes.push(change),
             }
         }
+        host = host.saturating_sub(paged);
         let available = machine.host.available;
         if available < host {
             changes.push(MachineChange::HostTooSmall {

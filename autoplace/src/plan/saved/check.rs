@@ -98,6 +98,13 @@ fn check_placements(plan: &Plan) -> Result<(), String> {
             "placements have {layers} layers on GPUs, and n_gpu_layers is {n}"
         ));
     }
+    let paged = plan.paging.map_or(0, |paging| paging.bytes);
+    if paged > host.footprint.weights {
+        let weights = host.footprint.weights;
+        return Err(format!(
+            "paging.bytes is {paged}, more than the host's weights, which are {weights}"
+        ));
+    }
     for (index, placement) in plan.placements.iter().enumerate() {
         if placement.free > placement.total {
             let (free, total) = (placement.free, placement.total);

@@ -367,6 +367,7 @@ fn read_rate(figure: Option<Bandwidth>, share: f64, unknown: f64) -> (f64, Basis
         BandwidthSource::Nvml => (share, Basis::Driver),
         BandwidthSource::Catalogue => (share, Basis::DataSheet),
         BandwidthSource::Stated => (share, Basis::Stated),
+        BandwidthSource::Guess => (share, Basis::Guess),
     };
     (float(figure.bytes_per_second) * share, basis)
 }

@@ -148,7 +148,7 @@ pub(in crate::plan) fn matrices<'w>(
 
 impl Matrices {
     /// Bytes that one token reads.
-    pub(super) fn token_bytes(&self) -> u64 {
+    pub(in crate::plan) fn token_bytes(&self) -> u64 {
         let (used, count) = self.experts.unwrap_or((1, 1));
         let share = u128::from(used) * u128::from(self.stored) / u128::from(count);
         u64::try_from(share).unwrap_or(u64::MAX)

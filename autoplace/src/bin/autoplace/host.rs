@@ -1,0 +1,141 @@
+//! A host that this computer is not: `--ram 64GiB:60GB/s` and `--cpu NAME` flow in, a machine with that host flows out.
+
+use std::str::FromStr;
+
+use autoplace::machine::{Host, Machine};
+
+use crate::sizes::{rate, size};
+
+/// What is said of the host.
+#[derive(Debug, clap::Args)]
+pub(crate) struct HostArgs {
+    /// Memory of a host instead of this one's, all of it free, and how fast it is read: `64GiB`, `64GiB:60GB/s`
+    #[arg(long, value_name = "SIZE[:RATE]", allow_hyphen_values = true)]
+    ram: Option<Ram>,
+    /// The processor of a host instead of this one, or its memory: `Ryzen 9 7950X`, `DDR5-5600 x2`, `LPDDR5X-8000 256-bit`
+    #[arg(long, value_name = "NAME", value_parser = cpu)]
+    cpu: Option<String>,
+    /// How fast the disk is read, for a model that does not fit [default: as measured on the model's file]
+    #[arg(long, value_name = "RATE", value_parser = rate, requires = "allow_paging")]
+    disk: Option<u64>,
+}
+
+/// Bytes, and perhaps bytes per second.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Ram {
+    bytes: u64,
+    rate: Option<u64>,
+}
+
+impl FromStr for Ram {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (bytes, per_second) = match text.split_once(':') {
+            Some((bytes, per_second)) => (bytes, Some(rate(per_second)?)),
+            None => (text, None),
+        };
+        match size(bytes)? {
+            0 => Err("a host has more than 0 bytes".to_owned()),
+            bytes => Ok(Self {
+                bytes,
+                rate: per_second,
+            }),
+        }
+    }
+}
+
+/// A name that the catalogue knows.
+fn cpu(text: &str) -> Result<String, String> {
+    match Host::named(text, 1) {
+        Ok(_) => Ok(text.to_owned()),
+        Err(error) => Err(error.to_string()),
+    }
+}
+
+impl HostArgs {
+    /// The machine with the host that was described. What was not said of it is not known: its memory is as large as the machine's own,
+    /// nothing else of that one holds.
+    pub(crate) fn apply(&self, machine: &mut Machine) -> Result<(), String> {
+        if self.ram.is_some() || self.cpu.is_some() {
+            machine.host = self.host(&machine.host)?;
+        }
+        if let Some(rate) = self.disk {
+            machine.host = machine.host.clone().disk(rate);
+        }
+        Ok(())
+    }
+
+    fn host(&self, own: &Host) -> Result<Host, String> {
+        let (total, available) = match self.ram {
+            Some(ram) => (ram.bytes, ram.bytes),
+            None => (own.total, own.available),
+        };
+        let host = match &self.cpu {
+            Some(name) => Host::named(name, total).map_err(|error| error.to_string())?,
+            None => Host::new(total),
+        };
+        let host = host.available(available);
+        Ok(match self.ram.and_then(|ram| ram.rate) {
+            Some(rate) => host.bandwidth(rate),
+            None => host,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{HostArgs, Ram};
+    use autoplace::machine::{Host, Machine, gib};
+
+    #[test]
+    fn ram_is_a_size_and_perhaps_a_rate() {
+        let ram = |bytes, rate| Ok(Ram { bytes, rate });
+        assert_eq!("64GiB".parse(), ram(gib(64), None));
+        assert_eq!("64G:60GB/s".parse(), ram(gib(64), Some(60_000_000_000)));
+        for (text, word) in [
+            ("0", "more than 0"),
+            ("", "size"),
+            ("64GiB:", "rate"),
+            ("64GiB:60", "rate"),
+            ("64GiB:0GB/s", "rate"),
+            ("-1GiB", "size"),
+        ] {
+            let error = text.parse::<Ram>().unwrap_err();
+            assert!(error.contains(word), "{text}: {error}");
+        }
+    }
+
+    #[test]
+    fn what_is_said_of_the_host_replaces_it() {
+        let described = |ram: Option<&str>, cpu: Option<&str>| {
+            let mut own = Machine::new(Host::new(gib(8)).available(gib(6)).bandwidth(1));
+            let args = HostArgs {
+                ram: ram.map(|ram| ram.parse().unwrap()),
+                cpu: cpu.map(str::to_owned),
+                disk: None,
+            };
+            args.apply(&mut own).unwrap();
+            let rate = own.host.bandwidth.map(|rate| rate.bytes_per_second);
+            (
+                own.host.total,
+                own.host.available,
+                own.host.physical_cores,
+                rate,
+            )
+        };
+        assert_eq!(described(None, None), (gib(8), gib(6), None, Some(1)));
+        assert_eq!(
+            described(Some("64GiB"), None),
+            (gib(64), gib(64), None, None)
+        );
+        assert_eq!(
+            described(Some("64GiB:60GB/s"), Some("7950X")),
+            (gib(64), gib(64), Some(16), Some(60_000_000_000))
+        );
+        assert_eq!(
+            described(None, Some("DDR5-5600 x2")),
+            (gib(8), gib(6), None, Some(89_600_000_000))
+        );
+    }
+}
