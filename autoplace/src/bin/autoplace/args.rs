@@ -103,6 +103,9 @@ pub(crate) struct PlanArgs {
     /// Keys and values with their layers (`on`), on the host (`off`), or there where that is faster
     #[arg(long, value_name = "on|off|auto", value_enum, default_value_t = KvOffload::On, hide_possible_values = true)]
     pub(crate) kv_offload: KvOffload,
+    /// Layers with a sliding window keep the whole context all the same
+    #[arg(long)]
+    pub(crate) swa_full: bool,
     /// Tokens computed at once; `auto` is 512, or fewer where that is faster, down to 64
     #[arg(long, value_name = "N|auto", default_value = "512", value_parser = ubatch)]
     pub(crate) ubatch: Ubatch,
@@ -277,6 +280,7 @@ impl PlanArgs {
             .context(self.ctx.unwrap_or_default())
             .n_ubatch(ubatch)
             .n_batch(n_batch)
+            .swa_full(self.swa_full)
             .policy(match self.policy {
                 PolicyName::Fastest => Policy::Fastest,
                 PolicyName::MostLayers => Policy::MostLayers,
