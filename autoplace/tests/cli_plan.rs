@@ -9,6 +9,7 @@ use std::path::PathBuf;
 
 use autoplace::gguf::Builder;
 use autoplace::machine::{Gpu, Host, Machine, gib};
+use autoplace::memory::{ContextParams, Pooling};
 use cli_support::{autoplace, demo, fails, succeeds, text};
 use serde_json::Value;
 use shapes::{LLAMA_8B, LLAMA_70B, QWEN3_30B_A3B, Shape, TINY};
@@ -73,10 +74,14 @@ fn held(rows: &Value) -> Vec<(String, u64, u64)> {
 #[track_caller]
 fn has_the_documented_shape(json: &Value, probed: bool) {
     let top = "context devices estimate full_offload kv_type model n_gpu_layers notes overrides paging probe settings speed tensor_split took_ms";
-    assert_eq!(
-        keys(&json["settings"]).join(" "),
-        "kv_offload kv_type_v parted_blocks ubatch"
-    );
+    // All of a context's parameters, those included that are left out of a saved plan where they are off.
+    let mut params = ContextParams::default();
+    (params.embeddings, params.mtp, params.n_rs_seq) = (Some(Pooling::Model), true, 1);
+    let params = serde_json::to_value(params).expect("JSON");
+    let mut settings = keys(&params);
+    settings.extend(["kv_offload", "kv_type_v", "parted_blocks", "ubatch"]);
+    settings.sort_unstable();
+    assert_eq!(keys(&json["settings"]), settings);
     assert_eq!(keys(json).join(" "), top);
     assert_eq!(
         keys(&json["model"]).join(" "),

@@ -1,7 +1,10 @@
-//! Each flag that is emitted for llama.cpp's own programs is one of the llama.cpp that this crate builds: its source is asked.
+//! The source of the llama.cpp that this crate builds is asked: each flag that is emitted for its programs is one of them, and docs/defaults.md
+//! says its defaults.
 
 #![cfg(feature = "llama")]
 
+#[path = "llama_source/defaults.rs"]
+mod defaults;
 mod llama_source;
 mod shapes;
 
@@ -33,6 +36,7 @@ fn plan() -> Plan {
     (context.type_k, context.type_v) = (KvType::Q8_0, KvType::Q5_1);
     (context.offload_kqv, context.op_offload) = (false, false);
     (context.mmap, context.repack) = (false, false);
+    context.swa_full = true;
     plan
 }
 

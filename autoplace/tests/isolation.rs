@@ -492,8 +492,12 @@ mod deaths {
     }
 
     fn load_with(script: &str) -> worker::Error {
+        load_within(Duration::from_secs(120), script)
+    }
+
+    fn load_within(patience: Duration, script: &str) -> worker::Error {
         let (_dir, path) = stub(script);
-        let process = WorkerProcess::program(path).patience(Duration::from_secs(2));
+        let process = WorkerProcess::program(path).patience(patience);
         match builder(process).load() {
             Err(load::Error::Worker(error)) => error,
             other => panic!("{other:?}"),
@@ -512,7 +516,7 @@ mod deaths {
         }
         assert!(error.to_string().contains("worker_main"), "{error}");
         // One that says nothing and does not end: it is ended, and what it started with it or not, the wait is over.
-        let error = load_with("exec sleep 600");
+        let error = load_within(Duration::from_millis(200), "exec sleep 600");
         assert!(
             matches!(error, worker::Error::NotAWorker { .. }),
             "{error:?}"

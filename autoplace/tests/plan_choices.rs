@@ -1,9 +1,11 @@
 //! Which GPU, how many layers, how many tokens: what a plan chooses.
 
 mod shapes;
+mod synthetic;
 
+use autoplace::gguf::Header;
 use autoplace::machine::{BandwidthSource, Gpu, GpuKind, Host, Machine, gib};
-use autoplace::plan::{Context, Error, GpuLayers, Plan, Planner, Policy, Request};
+use autoplace::plan::{Context, Error, GpuLayers, HostParts, Plan, Planner, Policy, Request};
 use autoplace::profile::ModelProfile;
 
 use shapes::{LLAMA_1B, LLAMA_8B, LLAMA_70B, QWEN3_30B_A3B, Shape};
@@ -216,4 +218,63 @@ fn a_gpu_beside_which_no_file_is_mapped_has_no_part_in_paging() {
     let machine = Machine::new(Host::new(gib(16))).with_gpu(shared);
     let plan = plan(&profile, &machine, &paging(4096)).unwrap();
     assert_eq!(plan.gpus().count(), 0, "{plan}");
+}
+
+#[test]
+fn a_window_is_kept_as_a_window_unless_the_whole_context_is_asked_for() {
+    let folder = tempfile::tempdir().unwrap();
+    let at_32k = |sketch: &synthetic::Sketch, card, swa_full| {
+        let header = Header::open(sketch.write(folder.path())).unwrap();
+        let profile = ModelProfile::from_header(&header).unwrap();
+        let machine = Machine::new(Host::new(gib(64))).with_gpu(
+            Gpu::new("card")
+                .total(gib(card))
+                .bandwidth(1_008_000_000_000),
+        );
+        // As llama.cpp's own fit: whole layers, or experts.
+        let request = Request::new()
+            .host_parts(HostParts::Experts)
+            .context(Context::Tokens(32_768))
+            .swa_full(swa_full);
+        plan(&profile, &machine, &request).unwrap()
+    };
+    use synthetic::well_known::{gemma2_9b_q4_k_m, gemma3_27b_q4_k_m, gpt_oss_20b};
+    // At least what llama.cpp's own fit finds with its defaults and the same bytes left free.
+    for (sketch, card, least) in [
+        (gemma3_27b_q4_k_m(), 24, 63),
+        (gemma2_9b_q4_k_m(), 12, 40),
+        (gemma2_9b_q4_k_m(), 8, 24),
+    ] {
+        let windows = at_32k(&sketch, card, false);
+        assert!(windows.n_gpu_layers >= least, "{windows}");
+        assert!(!windows.context.swa_full, "{windows}");
+        let full = at_32k(&sketch, card, true);
+        assert!(full.n_gpu_layers + 4 < windows.n_gpu_layers, "{full}");
+        assert!(full.to_string().contains("swa_full"), "{full}");
+    }
+    let (windows, full) = (
+        at_32k(&gpt_oss_20b(), 8, false),
+        at_32k(&gpt_oss_20b(), 8, true),
+    );
+    assert!(windows.parted_blocks <= 12, "{windows}");
+    assert!(windows.parted_blocks < full.parted_blocks, "{full}");
+}
+
+#[test]
+fn where_windows_alone_would_fit_that_is_advised() {
+    use autoplace::plan::ChangeKind;
+    let folder = tempfile::tempdir().unwrap();
+    let sketch = synthetic::well_known::gemma3_27b_q4_k_m();
+    let header = Header::open(sketch.write(folder.path())).unwrap();
+    let profile = ModelProfile::from_header(&header).unwrap();
+    let machine = Machine::new(Host::new(gib(64))).with_gpu(Gpu::new("card").total(gib(24)));
+    let request = Request::new()
+        .context(Context::Tokens(32_768))
+        .swa_full(true);
+    let advice = Planner::new(&profile, &machine)
+        .request(request)
+        .advice()
+        .unwrap();
+    assert_eq!(advice.changes[0].kinds, [ChangeKind::SwaFull(false)]);
+    assert!(advice.changes[0].outcome.full, "{advice}");
 }

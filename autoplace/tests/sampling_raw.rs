@@ -1,9 +1,8 @@
 //! Each sampling parameter gives the text of llama.cpp's own chain with that parameter, put together as its programs do
-//! (common/sampling.cpp, common_sampler_init); and the defaults are those of its programs. On the demo model.
+//! (common/sampling.cpp, common_sampler_init). On the demo model.
 
 #![cfg(feature = "llama")]
 
-mod llama_source;
 mod native_support;
 mod session_support;
 
@@ -332,79 +331,4 @@ fn samplers_apply_in_any_order_and_those_that_are_left_out_do_not() {
     all.sort();
     all.dedup();
     assert!(all.len() > 4 * orders.len(), "they are all alike");
-}
-
-/// The source of llama.cpp's defaults.
-fn defaults() -> String {
-    let source = llama_source::read("common/common.h");
-    let begin = source.find("struct common_params_sampling {").unwrap();
-    let end = source[begin..].find("\n};").unwrap();
-    source[begin..begin + end].to_owned()
-}
-
-#[test]
-fn the_defaults_are_those_of_the_llama_cpp_that_is_built() {
-    let source = defaults();
-    let field = |name: &str| -> &str {
-        let mut lines = source.lines().map(str::trim);
-        let value = lines.find_map(|line| {
-            let (left, right) = line.split_once('=')?;
-            let is = left.split_whitespace().last() == Some(name);
-            is.then_some(right)?.split(';').next()
-        });
-        value.unwrap_or_else(|| panic!("{name} is gone")).trim()
-    };
-    let number = |name: &str| -> f32 { field(name).trim_end_matches('f').parse().unwrap() };
-    let ours = Sampling::default();
-    for (name, ours) in [
-        ("min_keep", ours.min_keep as f32),
-        ("top_k", ours.top_k as f32),
-        ("top_p", ours.top_p),
-        ("min_p", ours.min_p),
-        ("xtc_probability", ours.xtc_probability),
-        ("xtc_threshold", ours.xtc_threshold),
-        ("typ_p", ours.typical_p),
-        ("temp", ours.temperature),
-        ("dynatemp_range", ours.dynatemp_range),
-        ("dynatemp_exponent", ours.dynatemp_exponent),
-        ("penalty_last_n", ours.repeat_last_n as f32),
-        ("penalty_repeat", ours.repeat_penalty),
-        ("penalty_freq", ours.frequency_penalty),
-        ("penalty_present", ours.presence_penalty),
-        ("dry_multiplier", ours.dry_multiplier),
-        ("dry_base", ours.dry_base),
-        ("dry_allowed_length", ours.dry_allowed_length as f32),
-        ("dry_penalty_last_n", ours.dry_penalty_last_n as f32),
-        ("adaptive_target", ours.adaptive_target),
-        ("adaptive_decay", ours.adaptive_decay),
-        (
-            "mirostat",
-            f32::from(u8::from(ours.mirostat != Mirostat::Off)),
-        ),
-        ("top_n_sigma", ours.top_n_sigma),
-        ("mirostat_tau", ours.mirostat_tau),
-        ("mirostat_eta", ours.mirostat_eta),
-    ] {
-        assert_eq!(number(name), ours, "{name}");
-    }
-    let breakers: Vec<String> = ours
-        .dry_sequence_breakers
-        .iter()
-        .map(|it| format!("{it:?}"))
-        .collect();
-    let theirs = field("dry_sequence_breakers").trim_matches(['{', '}']);
-    assert_eq!(theirs, breakers.join(", "));
-    let order = source.split("samplers = {").nth(1).unwrap();
-    let order = order.split('}').next().unwrap();
-    let order: Vec<String> = order
-        .split([',', '\n'])
-        .filter_map(|name| name.trim().strip_prefix("COMMON_SAMPLER_TYPE_"))
-        .map(|name| name.replace('_', ""))
-        .collect();
-    let ours: Vec<String> = ours
-        .samplers
-        .iter()
-        .map(|kind| format!("{kind:?}").to_uppercase())
-        .collect();
-    assert_eq!(order, ours);
 }

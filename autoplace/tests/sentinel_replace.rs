@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use autoplace::Model;
 use autoplace::machine::mib;
-use autoplace::watch::Sentinel;
+use autoplace::watch::{Replacement, Sentinel};
 use native_support::demo_path;
 use replace_support::{PROMPT, builder, generations, request};
 use sim_support::{alone, card};
@@ -57,22 +57,23 @@ fn under_pressure_a_text_goes_on_elsewhere_and_back_when_there_is_room() {
     let generate = generations(&model, PROMPT, 400)[1].clone();
     let expected = generate.clone().text().unwrap();
 
-    let _sentinel = sentinel(&model);
+    let sentinel = sentinel(&model);
     let mut stream = generate.stream().unwrap();
     let mut text = stream.next().unwrap().unwrap();
     let layers = || model.placement().n_gpu_layers;
-    let mut go_on_until = |what: &str, holds: &dyn Fn() -> bool| {
-        until(what, || {
-            text.extend(stream.next().map(Result::unwrap));
-            holds() || stream.finish_reason().is_some()
-        });
-        assert!(holds(), "the text ended before it was {what}");
+    let mut go_on_until = |what: &str, advised: Replacement, holds: &dyn Fn() -> bool| {
+        // The next token is computed when the model has been told to be placed anew: however late that is, the text has not ended.
+        while sentinel.events().recv_timeout(LONG).expect(what).advises() != Some(advised) {}
+        text.extend(stream.next().map(Result::unwrap));
+        assert!(holds(), "not {what} before the next token");
     };
     // Another program takes all that is free, and a part of what the model would need again.
     gpu.set_taken(mib(61));
-    go_on_until("placed on less", &|| layers() < 7);
+    go_on_until("placed on less", Replacement::Smaller, &|| layers() < 7);
     gpu.set_taken(0);
-    go_on_until("placed on all of it again", &|| layers() == 7);
+    go_on_until("placed on all again", Replacement::Larger, &|| {
+        layers() == 7
+    });
     text.extend(stream.map(Result::unwrap));
     assert_eq!(text, expected);
 }

@@ -174,8 +174,9 @@ fn a_saved_plan_that_cannot_be_followed_is_refused_and_made_anew_if_asked() {
 fn ctrl_c_ends_it_cleanly_with_what_was_done() {
     use std::io::Read;
 
+    // More text than a pipe holds: it waits for the signal, however late that comes.
     let mut child = Command::new(GENERATE.executable())
-        .args(["-n", "100000", "--ctx", "16384", "--temp", "0"])
+        .args(["-n", "100000", "--ctx", "65536", "--temp", "0"])
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()

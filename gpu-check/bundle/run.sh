@@ -15,6 +15,7 @@ them, or those named (bytes, ballast, cliff, peers, identical).
   --cpu          no card and no build: the CPU backend and simulated GPUs
   --small        fewer and smaller cases
   --build-only   builds the CUDA backend and ends
+  --cases N      begins no further case of a check after so many [default: gpu-check's]
   --out DIR      where the results go [default: results/DATE-CARD]
   --jobs N       compiles N files at once [default: as many as there are cores]
   --minutes N    begins no further case after so many minutes of checks [default: gpu-check's]
@@ -57,7 +58,7 @@ while [ $# -gt 0 ]; do
         --cpu) cpu=true; handed_on+=("$1") ;;
         --small) handed_on+=("$1") ;;
         --build-only) build_only=true ;;
-        --out | --jobs | --minutes | --scratch | --threads)
+        --out | --jobs | --cases | --minutes | --scratch | --threads)
             [ $# -ge 2 ] || wrong "$1 wants a value"
             case $1 in
                 --out) out=$2 ;;

@@ -62,6 +62,9 @@ struct Args {
     /// Minutes after which no further case is begun, for all checks together; 0 for as long as it takes.
     #[arg(long, default_value_t = 4.0)]
     minutes: f64,
+    /// Cases of each check after which no further one is begun.
+    #[arg(long, value_name = "N")]
+    cases: Option<usize>,
     /// Threads of the CPU.
     #[arg(long)]
     threads: Option<u32>,
@@ -122,6 +125,7 @@ fn run(args: &Args) -> Result<bool> {
         scratch: scratch.path().to_owned(),
         threads: args.threads,
         growth: args.sim_growth << 10,
+        cases: args.cases,
         until: None,
     };
     machine::record(&setting, args.build.as_deref())?;

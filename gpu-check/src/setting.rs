@@ -38,6 +38,8 @@ pub(crate) struct Setting {
     pub(crate) threads: Option<u32>,
     /// What a simulated card's pools take at the first computation, in bytes.
     pub(crate) growth: u64,
+    /// Cases of a check after which no further one is begun.
+    pub(crate) cases: Option<usize>,
     /// After this no further case of the running check is begun.
     pub(crate) until: Option<Instant>,
 }
@@ -94,9 +96,13 @@ impl Setting {
         self.scratch.join("cache")
     }
 
-    /// Whether the time of this check is up.
-    pub(crate) fn is_late(&self) -> bool {
-        self.until.is_some_and(|until| Instant::now() >= until)
+    /// Why no further case of this check is begun after so many, if none is.
+    pub(crate) fn ends(&self, cases: usize) -> Option<&'static str> {
+        if self.cases.is_some_and(|most| cases >= most) {
+            return Some("no case left");
+        }
+        let is_late = self.until.is_some_and(|until| Instant::now() >= until);
+        is_late.then_some("no time left")
     }
 
     /// Writes a file among the results.

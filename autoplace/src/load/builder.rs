@@ -81,6 +81,13 @@ impl ModelBuilder {
         self
     }
 
+    /// Whether layers with a sliding window keep the whole context all the same. Default: no, as in llama.cpp's programs: a window takes a
+    /// fraction of the bytes, and a text that goes back further than it reaches is computed again.
+    pub fn swa_full(mut self, full: bool) -> Self {
+        self.recipe.request = self.recipe.request.swa_full(full);
+        self
+    }
+
     /// Tokens that are computed at once: `n_ubatch`, with `n_batch` at least as large. Default: 512.
     pub fn batch(mut self, n_ubatch: u32) -> Self {
         let n_batch = self.recipe.request.params.n_batch.max(n_ubatch);

@@ -60,7 +60,7 @@ pub struct ContextParams {
     pub op_offload: bool,
     /// Whether all sequences share one cache.
     pub kv_unified: bool,
-    /// Whether layers with a sliding window keep the whole context all the same.
+    /// Whether layers with a sliding window keep the whole context all the same. More bytes; in return a text may go back to any token.
     pub swa_full: bool,
     /// Whether the file is mapped (`LLAMA_LOAD_MODE_AUTO` and `_MMAP` where every device can) or read.
     pub mmap: bool,
@@ -96,7 +96,8 @@ const fn is_off(switch: &bool) -> bool {
 }
 
 impl Default for ContextParams {
-    /// llama.cpp's defaults (llama-context.cpp, `llama_context_default_params`), but for a context of 4096 tokens and one output.
+    /// Those of llama.cpp's programs (common.h, `common_params`), but for a context of 4096 tokens and one output. docs/defaults.md holds each
+    /// beside theirs.
     fn default() -> Self {
         Self {
             n_ctx: 4096,
@@ -110,7 +111,7 @@ impl Default for ContextParams {
             offload_kqv: true,
             op_offload: true,
             kv_unified: false,
-            swa_full: true,
+            swa_full: false,
             mmap: true,
             repack: true,
             embeddings: None,

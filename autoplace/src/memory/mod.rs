@@ -28,6 +28,7 @@ pub use companion::{Companion, CompanionBytes};
 pub(crate) use context::{CONTEXT_PADDING, MOST_TAKEN_BACK};
 pub use context::{ContextParams, ContextSizes, FlashAttention};
 pub use error::Error;
+pub(crate) use estimate::full_windows;
 pub use estimate::{Estimate, Place};
 pub use footprint::{Footprint, Footprints};
 #[cfg(feature = "llama")]

@@ -108,6 +108,9 @@ pub struct ModelSummary {
     pub blocks: u32,
     /// Tokens of context that it was trained on.
     pub n_ctx_train: u32,
+    /// Whether some of its layers attend to a sliding window.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub sliding_window: bool,
 }
 
 /// How far the bytes of a plan can be trusted.

@@ -324,6 +324,10 @@ impl<'a> Planner<'a> {
                 file_bytes: profile.file_bytes,
                 blocks: profile.n_layer(),
                 n_ctx_train: profile.hparams.n_ctx_train,
+                sliding_window: profile
+                    .state
+                    .windows()
+                    .is_some_and(|windows| windows.contains(&true)),
             },
             n_gpu_layers: n,
             tensor_split: chosen.split.tensor_split,

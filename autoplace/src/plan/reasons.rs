@@ -1,7 +1,7 @@
 //! What there is to say of a plan, in words, beside why it is the one.
 
 use crate::machine::{Bytes, Machine, UnusedReason};
-use crate::memory::ContextParams;
+use crate::memory::{ContextParams, full_windows};
 use crate::profile::{ModelProfile, Unmodelled, Weight};
 
 use super::chosen::Chosen;
@@ -99,6 +99,15 @@ pub(super) fn notes(
         notes.push(format!(
             "{n_ctx} tokens of context, the default; the model was trained on {trained}"
         ));
+    }
+    if params.swa_full {
+        let bytes = full_windows(profile, params);
+        if bytes > 0 {
+            notes.push(format!(
+                "swa_full: layers with a sliding window keep all {n_ctx} tokens, which takes {} more",
+                Bytes(bytes)
+            ));
+        }
     }
     if params.embeddings.is_some() {
         let texts = params.n_seq_max;

@@ -311,6 +311,13 @@ impl Request {
         self
     }
 
+    /// Sets whether layers with a sliding window keep the whole context all the same (`false`, as llama.cpp's programs have it).
+    #[must_use]
+    pub const fn swa_full(mut self, full: bool) -> Self {
+        self.params.swa_full = full;
+        self
+    }
+
     /// Sets the tokens that one call may submit (llama.cpp: 2048).
     #[must_use]
     pub const fn n_batch(mut self, tokens: u32) -> Self {

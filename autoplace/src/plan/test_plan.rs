@@ -12,6 +12,7 @@ use super::{Confidence, ModelSummary, Placement, PlacementKind, Plan, Speed, Wor
 pub(crate) fn plan() -> Plan {
     Plan {
         model: ModelSummary {
+            sliding_window: false,
             path: Some(PathBuf::from("/models/llama 8b.gguf")),
             name: "Llama 8B".to_owned(),
             architecture: "llama".to_owned(),

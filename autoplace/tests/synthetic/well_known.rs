@@ -2,7 +2,7 @@
 
 use autoplace::gguf::TensorType as T;
 
-use super::block::{Better, Block, Feed, QKV, QkNorms};
+use super::block::{ALL_NORMS, Better, Block, Feed, QKV, QkNorms};
 use super::dims::{self, Experts, Mixture};
 use super::experts::{Deep, deepseek2};
 use super::windowed::{GEMMA3, gpt_oss_of};
@@ -103,4 +103,51 @@ fn deepseek_v3() -> Sketch {
         experts: (experts.n, experts.used, 1, experts.ff),
     };
     deepseek2("v3", &deep)
+}
+
+/// With windows, as `llama-quantize` makes it Q4_K_M.
+fn gemma(
+    arch: &'static str,
+    name: &'static str,
+    dims: Dims,
+    window: u64,
+    qk_norms: QkNorms,
+) -> Sketch {
+    let mut sketch = Sketch::new(arch, name, dims);
+    sketch.u32("attention.sliding_window", window);
+    sketch.ends(T::Q6_K, None);
+    sketch.stack(&Block {
+        norms: ALL_NORMS,
+        qk_norms,
+        ..Q4_K_M
+    });
+    sketch
+}
+
+pub(crate) fn gemma3_27b_q4_k_m() -> Sketch {
+    gemma(
+        "gemma3",
+        "27B Q4_K_M",
+        dims::GEMMA3_27B,
+        1024,
+        QkNorms::PerHead,
+    )
+}
+
+pub(crate) fn gemma2_9b_q4_k_m() -> Sketch {
+    let dims = Dims {
+        n_layer: 42,
+        n_embd: 3584,
+        n_ff: 14336,
+        n_head: 16,
+        n_head_kv: 8,
+        head_dim: 256,
+        n_vocab: 256_000,
+    };
+    gemma("gemma2", "9B Q4_K_M", dims, 4096, QkNorms::None)
+}
+
+pub(crate) fn gpt_oss_20b() -> Sketch {
+    let Mixture { dims, experts } = dims::GPT_OSS_20B;
+    gpt_oss_of("20B", dims, experts)
 }

@@ -117,6 +117,8 @@ fn call(
     );
     context.n_ctx = n_ctx;
     context.n_outputs_max = 1;
+    // As llama.cpp's tools call it (common.h, `common_params`), and as our plans have it.
+    context.swa_full = false;
     let mut split = vec![0.0f32; devices];
     // SAFETY: every buffer has the length that common/fit.h asks for and outlives the call; no other thread uses llama.cpp.
     let status = unsafe {

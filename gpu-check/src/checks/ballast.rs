@@ -65,8 +65,8 @@ pub(crate) fn run(setting: &Setting) -> Result<Verdict> {
     };
     let (mut rows, mut skipped): (Vec<Row>, Vec<String>) = (Vec::new(), Vec::new());
     for sketch in models::of(setting.size) {
-        if setting.is_late() {
-            skipped.push(format!("{}: no time left", sketch.name));
+        if let Some(why) = setting.ends(rows.len()) {
+            skipped.push(format!("{}: {why}", sketch.name));
             continue;
         }
         let model = match Written::new(&sketch, &setting.scratch) {
@@ -77,8 +77,8 @@ pub(crate) fn run(setting: &Setting) -> Result<Verdict> {
             }
         };
         for left in lefts(setting, model.bytes, unit) {
-            if setting.is_late() {
-                skipped.push(format!("{}, {left} bytes left: no time left", model.name));
+            if let Some(why) = setting.ends(rows.len()) {
+                skipped.push(format!("{}, {left} bytes left: {why}", model.name));
                 continue;
             }
             let total = LEFT[LEFT.len() - 1] * unit + unit;
@@ -114,7 +114,7 @@ fn crowded(setting: &Setting, rig: &Rig, model: &Written, left: u64) -> Result<R
     // Layers beyond the plan's, until one is too many.
     while row.n_gpu_layers + row.also_safe < row.layers
         && row.also_safe < MOST_MORE
-        && !setting.is_late()
+        && setting.ends(0).is_none()
     {
         let more = row.n_gpu_layers + row.also_safe + 1;
         let end = child::drive(&bare(&job, more), &setting.cache())?.end;

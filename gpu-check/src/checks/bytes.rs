@@ -151,38 +151,35 @@ fn shapes(setting: &Setting, number: usize) -> Vec<Shape> {
 pub(crate) fn run(setting: &Setting) -> Result<Verdict> {
     let (mut rows, mut skipped): (Vec<Row>, Vec<String>) = (Vec::new(), Vec::new());
     for (number, sketch) in models::of(setting.size).iter().enumerate() {
-        if setting.is_late() {
-            skipped.push(format!("{}: no time left", sketch.name));
+        if let Some(why) = setting.ends(rows.len()) {
+            skipped.push(format!("{}: {why}", sketch.name));
             continue;
         }
         match Written::new(sketch, &setting.scratch) {
-            Ok(model) => rows.extend(of_model(setting, &model, number, &mut skipped)?),
+            Ok(model) => of_model(setting, &model, number, &mut rows, &mut skipped)?,
             Err(error) => skipped.push(format!("{}: {error:#}", sketch.name)),
         }
     }
     Ok(verdict(&rows, &skipped))
 }
 
-/// All shapes and splits of one model.
+/// All shapes and splits of one model, behind the rows of others.
 fn of_model(
     setting: &Setting,
     model: &Written,
     number: usize,
+    rows: &mut Vec<Row>,
     skipped: &mut Vec<String>,
-) -> Result<Vec<Row>> {
-    let mut rows: Vec<Row> = Vec::new();
+) -> Result<()> {
     for (kind, shape) in shapes(setting, number).iter().enumerate() {
         // As many layers as fit, then half of them, then the output layer alone.
         let mut asked = vec![GpuLayers::Auto];
         let mut next = 0;
         while let Some(&layers) = asked.get(next) {
             next += 1;
-            if setting.is_late() {
-                skipped.push(format!(
-                    "{}, {} tokens: no time left",
-                    model.name, shape.n_ctx
-                ));
-                return Ok(rows);
+            if let Some(why) = setting.ends(rows.len()) {
+                skipped.push(format!("{}, {} tokens: {why}", model.name, shape.n_ctx));
+                return Ok(());
             }
             // Of a simulated card: enough for all of it, or for a part.
             let total = match kind % 2 {
@@ -203,7 +200,7 @@ fn of_model(
             rows.push(row);
         }
     }
-    Ok(rows)
+    Ok(())
 }
 
 fn of_split(

@@ -56,10 +56,9 @@ pub(crate) fn run(setting: &Setting) -> Result<Verdict> {
     }
     for n_gpu_layers in order(sweep.layers) {
         // There is always time for two points.
-        if sweep.points.len() > 1 && setting.is_late() {
-            sweep
-                .skipped
-                .push(format!("{n_gpu_layers} layers: no time left"));
+        let points = sweep.points.len();
+        if let Some(why) = setting.ends(points).filter(|_| points > 1) {
+            sweep.skipped.push(format!("{n_gpu_layers} layers: {why}"));
         } else {
             sweep.measure(setting, &rig, &model, &shape, n_gpu_layers)?;
         }

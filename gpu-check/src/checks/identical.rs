@@ -39,9 +39,9 @@ pub(crate) fn run(setting: &Setting) -> Result<Verdict> {
         let (mut n_gpu_layers, mut layers) = (0, 0);
         while n_gpu_layers <= layers {
             // There is always time for the CPU and one split.
-            if rows.len() > 1 && setting.is_late() {
+            if let Some(why) = setting.ends(rows.len()).filter(|_| rows.len() > 1) {
                 skipped.push(format!(
-                    "{n_gpu_layers} layers and more, flash attention {flash}: no time left"
+                    "{n_gpu_layers} layers and more, flash attention {flash}: {why}"
                 ));
                 break;
             }

@@ -83,8 +83,8 @@ pub(crate) fn run(setting: &Setting) -> Result<Verdict> {
     let sketches = models::of(setting.size);
     let of_experts = sketches.iter().find(|sketch| sketch.arch == "qwen3moe");
     if let Some(sketch) = of_experts {
-        if setting.is_late() {
-            found.skipped.push(format!("{}: no time left", sketch.name));
+        if let Some(why) = setting.ends(found.cases()) {
+            found.skipped.push(format!("{}: {why}", sketch.name));
         } else {
             match Written::new(sketch, &setting.scratch) {
                 Ok(model) => found.fit(setting, &shape, &model, Room::Part)?,
@@ -112,6 +112,10 @@ struct Peers {
 }
 
 impl Peers {
+    fn cases(&self) -> usize {
+        self.loops.len() + self.fits.len()
+    }
+
     /// The session beside llama.cpp's loop, with all layers on the card by 1, or half of them by 2. The first is never too late.
     fn beside_loop(
         &mut self,
@@ -120,10 +124,10 @@ impl Peers {
         by: u32,
         work: Work,
     ) -> Result<()> {
-        if !self.loops.is_empty() && setting.is_late() {
+        let ends = setting.ends(self.cases());
+        if let Some(why) = ends.filter(|_| !self.loops.is_empty()) {
             let name = &model.name;
-            self.skipped
-                .push(format!("{name}, layers by {by}: no time left"));
+            self.skipped.push(format!("{name}, layers by {by}: {why}"));
             return Ok(());
         }
         self.loops.push(Loop::of(setting, model, by, work)?);
@@ -133,8 +137,9 @@ impl Peers {
     /// A model beside llama.cpp's fit. The first is never too late.
     fn fit(&mut self, setting: &Setting, shape: &Shape, model: &Written, room: Room) -> Result<()> {
         let name = &model.name;
-        if !self.fits.is_empty() && setting.is_late() {
-            self.skipped.push(format!("{name}, fit: no time left"));
+        let ends = setting.ends(self.cases());
+        if let Some(why) = ends.filter(|_| !self.fits.is_empty()) {
+            self.skipped.push(format!("{name}, fit: {why}"));
             return Ok(());
         }
         // Six tenths of the weights, and what is to be left free.

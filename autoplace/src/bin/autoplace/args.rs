@@ -105,6 +105,9 @@ pub(crate) struct PlanArgs {
     /// Keys and values with their layers (`on`), on the host (`off`), or there where that is faster
     #[arg(long, value_name = "on|off|auto", value_enum, default_value_t = KvOffload::On, hide_possible_values = true)]
     pub(crate) kv_offload: KvOffload,
+    /// Layers with a sliding window keep the whole context all the same
+    #[arg(long)]
+    pub(crate) swa_full: bool,
     /// Tokens computed at once; `auto` goes down to 64, too, where that is faster [default: 512, or up to 2048 where that is faster]
     #[arg(long, value_name = "N|auto", value_parser = ubatch)]
     pub(crate) ubatch: Option<Ubatch>,
@@ -289,6 +292,7 @@ impl PlanArgs {
         request
             .allow_paging(self.allow_paging)
             .context(self.ctx.unwrap_or_default())
+            .swa_full(self.swa_full)
             .policy(match self.policy {
                 PolicyName::Fastest => Policy::Fastest,
                 PolicyName::MostLayers => Policy::MostLayers,

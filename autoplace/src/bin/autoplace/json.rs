@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::time::Duration;
 
-use autoplace::memory::{Footprint, Place, TensorOverride};
+use autoplace::memory::{ContextParams, FlashAttention, Footprint, Place, Pooling, TensorOverride};
 use autoplace::plan::{Paging, Placement, PlacementKind, Plan, Speed};
 use serde::Serialize;
 
@@ -35,13 +35,61 @@ struct Document<'a> {
     notes: &'a [String],
 }
 
-/// What a plan may have chosen beside the layers.
+/// What a plan has beside the layers: all of [`ContextParams`], and what was called otherwise before.
 #[derive(Serialize)]
 struct Settings {
     kv_type_v: String,
     kv_offload: bool,
     ubatch: u32,
     parted_blocks: u32,
+    n_ctx: u32,
+    n_batch: u32,
+    n_ubatch: u32,
+    n_seq_max: u32,
+    n_outputs_max: u32,
+    type_k: String,
+    type_v: String,
+    flash_attn: FlashAttention,
+    offload_kqv: bool,
+    op_offload: bool,
+    kv_unified: bool,
+    swa_full: bool,
+    mmap: bool,
+    repack: bool,
+    embeddings: Option<Pooling>,
+    mtp: bool,
+    n_rs_seq: u32,
+}
+
+impl Settings {
+    fn of(plan: &Plan) -> Self {
+        let context: &ContextParams = &plan.context;
+        // As llama.cpp's own programs take it.
+        let name = |ty: autoplace::memory::KvType| ty.to_string().to_lowercase();
+        Self {
+            kv_type_v: name(context.type_v),
+            kv_offload: context.offload_kqv,
+            ubatch: context.n_ubatch,
+            parted_blocks: plan.parted_blocks,
+            n_ctx: context.n_ctx,
+            n_batch: context.n_batch,
+            n_ubatch: context.n_ubatch,
+            n_seq_max: context.n_seq_max,
+            n_outputs_max: context.n_outputs_max,
+            type_k: name(context.type_k),
+            type_v: name(context.type_v),
+            flash_attn: context.flash_attn,
+            offload_kqv: context.offload_kqv,
+            op_offload: context.op_offload,
+            kv_unified: context.kv_unified,
+            swa_full: context.swa_full,
+            mmap: context.mmap,
+            repack: context.repack,
+            embeddings: context.embeddings,
+            mtp: context.mtp,
+            n_rs_seq: context.n_rs_seq,
+        }
+    }
 }
 
 #[derive(Serialize)]
@@ -122,12 +170,7 @@ impl<'a> Document<'a> {
                 probe: took.probe.map(milliseconds),
                 total: milliseconds(took.total),
             },
-            settings: Settings {
-                kv_type_v: plan.context.type_v.to_string().to_lowercase(),
-                kv_offload: plan.context.offload_kqv,
-                ubatch: plan.context.n_ubatch,
-                parted_blocks: plan.parted_blocks,
-            },
+            settings: Settings::of(plan),
             paging: plan.paging,
             speed: plan.speed.as_ref(),
             notes: &plan.notes,

@@ -114,7 +114,8 @@ mod tests {
 
     #[test]
     fn what_is_read_takes_time_and_what_cannot_be_had_is_no_rate() {
-        assert!(read_rate(2, 8 * MIB).is_some());
+        // On a busy machine no reader may have had its turn in a tenth of a second.
+        assert!((0..1000).any(|_| read_rate(2, 8 * MIB).is_some()));
         assert_eq!(read_rate(0, 8 * MIB), None);
         assert_eq!(read_rate(64, 8 * MIB), None);
         assert_eq!(read_rate(2, u64::MAX), None);

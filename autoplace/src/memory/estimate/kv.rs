@@ -288,6 +288,21 @@ impl KvTable {
     }
 }
 
+/// Bytes that `swa_full` adds to a model's caches, before any device's alignment.
+pub(crate) fn full_windows(profile: &ModelProfile, params: &ContextParams) -> u64 {
+    let bytes = |swa_full| {
+        let params = ContextParams {
+            swa_full,
+            ..params.clone()
+        };
+        let table = |sizes| KvTable::new(profile, &[], &params, &sizes);
+        let caches = params.sizes().map(|sizes| table(sizes).blocks);
+        let caches = caches.unwrap_or_default();
+        caches.iter().map(|cache| cache.host).sum::<u64>()
+    };
+    bytes(true).saturating_sub(bytes(false))
+}
+
 /// What each block keeps, and the width of the widest values. Where the law is unknown: as if every block kept everything, which
 /// is more than sliding windows, compressed keys and reused layers take, but says nothing about recurrent states.
 fn blocks(profile: &ModelProfile) -> (Vec<BlockState>, u32) {

@@ -31,6 +31,7 @@ use super::pattern::OverrideRules;
 use super::{ContextParams, ContextSizes, Error, Footprint, Footprints, TensorOverride};
 
 pub use assignment::{Assignment, Place, split_points};
+pub(crate) use kv::full_windows;
 
 /// What a device without layers may compute for others all the same, on architectures whose graph we do not know.
 const UNREAD_GRAPH: u64 = 64 << 20;

@@ -1,4 +1,4 @@
-//! What may be asked differently: types of keys and values, tokens of context, tokens computed at once.
+//! What may be asked differently: whole sliding windows, types of keys and values, tokens of context, tokens computed at once.
 
 use crate::memory::{CONTEXT_PADDING as STEP, KvType};
 
@@ -19,6 +19,11 @@ const LEAST_CONTEXT: u32 = 1024;
 const LEAST_UBATCH: u32 = 32;
 
 pub(super) fn changes(trials: &Trials<'_>) -> Vec<Change> {
+    let windows = trials
+        .scene
+        .params()
+        .swa_full
+        .then(|| trials.worthwhile(vec![ChangeKind::SwaFull(false)]));
     let types = smaller_types(trials);
     let kv = trials.least(types.len(), &|index| vec![ChangeKind::KvType(types[index])]);
     let fits = |change: &Option<Change>| {
@@ -30,7 +35,7 @@ pub(super) fn changes(trials: &Trials<'_>) -> Vec<Change> {
         Some(&ty) if !fits(&kv) && !fits(&context) => together(trials, ty),
         _ => None,
     };
-    [kv, context, ubatch(trials), both]
+    [windows.flatten(), kv, context, ubatch(trials), both]
         .into_iter()
         .flatten()
         .collect()

@@ -33,6 +33,8 @@ pub enum ChangeKind {
     KvType(KvType),
     /// So many tokens of context.
     Context(u32),
+    /// Layers with a sliding window keep the whole context, or what the window takes.
+    SwaFull(bool),
     /// So many tokens computed at once.
     Ubatch(u32),
     /// A program that holds memory of a GPU is closed.
@@ -158,6 +160,8 @@ impl fmt::Display for ChangeKind {
         match self {
             Self::KvType(ty) => write!(f, "keys and values as {ty}"),
             Self::Context(tokens) => write!(f, "a context of {tokens} tokens"),
+            Self::SwaFull(true) => f.write_str("the whole context of sliding windows (swa_full)"),
+            Self::SwaFull(false) => f.write_str("sliding windows only (swa_full off)"),
             Self::Ubatch(tokens) => write!(f, "{tokens} tokens computed at once"),
             Self::CloseProcess {
                 name,

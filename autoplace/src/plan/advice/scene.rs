@@ -55,6 +55,7 @@ impl<'a> Scene<'a> {
             ChangeKind::Context(tokens) => {
                 self.request = self.request.context(Context::Tokens(*tokens));
             }
+            ChangeKind::SwaFull(full) => self.request = self.request.swa_full(*full),
             ChangeKind::Ubatch(tokens) => {
                 self.request.min_ubatch = None;
                 self.request = self.request.n_ubatch(*tokens);

@@ -80,7 +80,7 @@ pub(super) fn emit(plan: &Plan) -> Result<String, EmitError> {
     }
     for (differs, flag) in [
         (!context.offload_kqv, "--lowvram"),
-        (!context.swa_full, "--useswa"),
+        (plan.model.sliding_window && !context.swa_full, "--useswa"),
         (mapped(plan), "--usemmap"),
     ] {
         if differs {
@@ -233,6 +233,7 @@ mod tests {
     fn what_differs_from_the_defaults_is_said_or_refused() {
         let mut plan = plan();
         plan.overrides = vec![TensorOverride::new("exps", Place::Host)];
+        plan.model.sliding_window = true;
         let context = &mut plan.context;
         (context.type_k, context.type_v) = (KvType::Q8_0, KvType::Q8_0);
         context.flash_attn = FlashAttention::Off;

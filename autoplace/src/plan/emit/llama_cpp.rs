@@ -164,7 +164,6 @@ mod tests {
             &["-ctk", "f16"],
             &["-ctv", "f16"],
             &["-fa", "auto"],
-            &["--swa-full"],
         ] {
             has(&words, part);
         }
@@ -175,6 +174,7 @@ mod tests {
             "--no-repack",
             "--load-mode",
             "--kv-unified",
+            "--swa-full",
         ] {
             assert!(!words.contains(&absent.to_owned()), "{absent}");
         }
@@ -218,7 +218,7 @@ mod tests {
             offload_kqv: false,
             op_offload: false,
             kv_unified: true,
-            swa_full: false,
+            swa_full: true,
             mmap: false,
             repack: false,
             ..plan.context
@@ -232,11 +232,11 @@ mod tests {
             &["--no-kv-offload"],
             &["--no-op-offload"],
             &["--no-repack"],
+            &["--swa-full"],
             &["--load-mode", "none"],
         ] {
             has(&words, part);
         }
-        assert!(!words.contains(&"--swa-full".to_owned()));
     }
 
     #[test]

@@ -108,8 +108,8 @@ pub(super) fn emit(plan: &Plan) -> Result<String, EmitError> {
             "not to rearrange weights for the CPU (repack)",
         ),
         (
-            !context.swa_full,
-            "to keep the sliding windows only (swa_full off), which may take more",
+            context.swa_full,
+            "to keep more than the sliding windows (swa_full), which takes less and goes back less far",
         ),
     ] {
         if differs {
