@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::batch::Batch;
-use crate::context_params::{ContextParams, Mtp, Pooling};
+use crate::context_params::{ContextParams, Mtp, Pooling, check_threads};
 use crate::error::{Cause, Error, Failure};
 use crate::log::Captured;
 use crate::model::Model;
@@ -423,6 +423,36 @@ impl Context {
         let length = self.vocab.n_tokens() as usize;
         // SAFETY: as above.
         Ok(unsafe { std::slice::from_raw_parts(row, length) })
+    }
+
+    /// Threads that compute a graph of one token, and one of several.
+    pub fn threads(&self) -> (u32, u32) {
+        // SAFETY: the context lives.
+        let (one, several) = unsafe {
+            (
+                raw::llama_n_threads(self.as_ptr()),
+                raw::llama_n_threads_batch(self.as_ptr()),
+            )
+        };
+        (one.unsigned_abs(), several.unsigned_abs())
+    }
+
+    /// Sets the threads that compute a graph of one token, and one of several, from the next computation on
+    /// (llama-context.cpp, `graph_compute`). The numbers that stand already cost nothing.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::InvalidParameter`] for none, or more than ggml can have.
+    pub fn set_threads(&mut self, one: u32, several: u32) -> Result<(), Error> {
+        for (name, threads) in [("n_threads", one), ("n_threads_batch", several)] {
+            check_threads(name, threads)?;
+        }
+        // llama.cpp writes a line to its log at each call.
+        if self.threads() != (one, several) {
+            // SAFETY: the context lives and is borrowed mutably, so nothing is computed; both numbers are above 0 and ggml's at most.
+            unsafe { raw::llama_set_n_threads(self.as_ptr(), one as i32, several as i32) };
+        }
+        Ok(())
     }
 
     /// Waits until the devices are done.

@@ -8,6 +8,15 @@ use crate::tensor_type::KvType;
 /// ggml.h, GGML_MAX_N_THREADS.
 const MAX_THREADS: u32 = raw::GGML_MAX_N_THREADS;
 
+/// Refuses a number of threads that ggml asserts against.
+pub(crate) fn check_threads(name: &'static str, threads: u32) -> Result<(), Error> {
+    if (1..=MAX_THREADS).contains(&threads) {
+        return Ok(());
+    }
+    let wanted = format!("1 to {MAX_THREADS} threads");
+    Err(Error::parameter(name, threads, wanted))
+}
+
 /// How a context is made; the fields are those of `llama_context_params`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ContextParams {
@@ -211,12 +220,8 @@ impl ContextParams {
             ("n_threads", self.n_threads),
             ("n_threads_batch", self.n_threads_batch),
         ] {
-            if let Some(threads) = threads.filter(|threads| !(1..=MAX_THREADS).contains(threads)) {
-                return Err(Error::parameter(
-                    name,
-                    threads,
-                    format!("1 to {MAX_THREADS} threads"),
-                ));
+            if let Some(threads) = threads {
+                check_threads(name, threads)?;
             }
         }
         // With flash attention llama.cpp checks the row itself; without, it asserts later (llama-kv-cache.cpp:1363).

@@ -46,6 +46,9 @@ pub struct Statistics {
     /// How many of them were then chosen.
     #[serde(default)]
     pub accepted_tokens: usize,
+    /// Threads of the CPU that the last step was computed with; 0 before the first.
+    #[serde(default)]
+    pub threads: u32,
     /// Why none are guessed at the moment, though that was asked for.
     #[serde(default)]
     pub drafts_off: Option<DraftsOff>,

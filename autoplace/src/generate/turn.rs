@@ -56,6 +56,15 @@ pub(super) struct Turn<'a> {
     pub(super) step: u64,
 }
 
+/// What a step has computed.
+#[derive(Debug, Default)]
+struct Computed {
+    /// Guesses are to be judged by the time that it takes.
+    is_steady: bool,
+    /// How many tokens, where none of them is a prompt's or a guess.
+    generated: Option<usize>,
+}
+
 impl Turn<'_> {
     pub(super) fn run(mut self) -> Result<(), Error> {
         // Texts of which no token was wanted.
@@ -66,12 +75,19 @@ impl Turn<'_> {
             return Ok(());
         }
         let begun = Instant::now();
-        let is_steady = self.compute()?;
+        let Computed {
+            is_steady,
+            generated,
+        } = self.compute()?;
         let computed = begun.elapsed();
         let alone = self.alone();
         self.choose(begun, computed)?;
+        let took = begun.elapsed();
         if is_steady {
-            self.learn(begun.elapsed());
+            self.learn(took);
+        }
+        if let Some(tokens) = generated {
+            self.pace(tokens, took);
         }
         if let (Some((depth, before)), [only]) = (alone, &**self.sequences) {
             let took = only.statistics().generation_time.saturating_sub(before);
@@ -128,14 +144,16 @@ impl Turn<'_> {
         Ok(())
     }
 
-    /// Computes the next tokens of every text whose turn it is. Returns whether guesses are to be judged by the time that it takes.
-    fn compute(&mut self) -> Result<bool, Error> {
+    /// Computes the next tokens of every text whose turn it is.
+    fn compute(&mut self) -> Result<Computed, Error> {
         self.fill()?;
         if self.batch.is_empty() {
-            return Ok(false);
+            return Ok(Computed::default());
         }
         let queued = self.batch.len();
         let is_steady = speculative::draft(self.lent, self.drafters, self.sequences, self.batch)?;
+        let generates = self.sequences.iter().all(Sequence::is_steady);
+        self.set_threads(generates)?;
         let context = &mut self.lent.context;
         if context.kv_unified() {
             // What idle texts have left lies in the same cells.
@@ -158,7 +176,34 @@ impl Turn<'_> {
         if self.sequences.iter().any(Sequence::ends_prompt) {
             context.synchronize()?;
         }
-        Ok(is_steady)
+        Ok(Computed {
+            is_steady,
+            generated: (generates && self.batch.len() == queued).then_some(queued),
+        })
+    }
+
+    /// Sets the threads of the batch, which holds tokens of prompts unless it `generates`.
+    fn set_threads(&mut self, generates: bool) -> Result<(), Error> {
+        let Some(pacer) = &mut *self.pulse.pacer() else {
+            return Ok(());
+        };
+        let one = pacer.threads(if generates { self.batch.len() } else { 1 });
+        let several = if generates { one } else { pacer.prompt() };
+        self.lent.context.set_threads(one, several)?;
+        for sequence in self.sequences.iter_mut() {
+            sequence.statistics.threads = if generates { one } else { several };
+        }
+        Ok(())
+    }
+
+    /// Takes note of the time of a step that generated so many tokens: the threads of the next ones follow from it.
+    fn pace(&self, tokens: usize, took: Duration) {
+        let mut pacer = self.pulse.pacer();
+        let change = pacer.as_mut().and_then(|pacer| pacer.step(tokens, took));
+        drop(pacer);
+        if let Some(change) = change {
+            tracing::info!("{change}");
+        }
     }
 
     /// Chooses the next token of every text of which all is computed, and those after it as long as they were guessed. `computed`: how long

@@ -138,7 +138,8 @@ impl ModelBuilder {
         self
     }
 
-    /// Threads for what the CPU computes. Default: one per physical core that this process may use.
+    /// Threads for what the CPU computes, whatever else the machine has to do. Default: for prompts, one per physical core that this process
+    /// may use; to generate, as many as the load [measures](super::Threads) to be best, and fewer for as long as other programs hold them up.
     pub fn threads(mut self, threads: u32) -> Self {
         self.recipe.threads = Some(threads);
         self

@@ -5,6 +5,7 @@ use super::headroom::{Judged, LoadReadings, judge};
 use super::recipe::Prepared;
 use super::report::{GpuReport, HostReport, LoadReport};
 use super::terms::Terms;
+use super::threads::Threads;
 use super::warm_up::WarmedUp;
 use crate::machine::Bytes;
 use crate::memory::Footprint;
@@ -14,6 +15,7 @@ pub(super) fn report(
     prepared: &Prepared,
     readings: &LoadReadings,
     run: &WarmedUp,
+    threads: Threads,
     terms: &Terms,
 ) -> LoadReport {
     let Prepared { plan, machine, .. } = prepared;
@@ -59,6 +61,7 @@ pub(super) fn report(
             allocated: run.allocated.host,
         },
         warm_up: run.warm_up.clone(),
+        threads,
         attempts: Vec::new(),
         plan: plan.clone(),
     }

@@ -32,6 +32,7 @@ mod room;
 mod slot;
 mod taught;
 mod terms;
+mod threads;
 mod warm_up;
 
 pub use adapters::Adapter;
@@ -57,3 +58,5 @@ pub use report::{GpuReport, HostReport, LoadReport, WarmUp};
 pub use requested::Replacement;
 pub(crate) use slot::{Contents, ContextSlot, Purpose, Remembered};
 pub use terms::{OnDifference, Verify};
+pub(crate) use threads::Pacer;
+pub use threads::{ThreadBasis, Threads, TriedThreads};

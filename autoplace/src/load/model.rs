@@ -14,6 +14,7 @@ use super::remote::{self, Remote};
 use super::requested::Requested;
 use super::slot::Native;
 use super::terms::Terms;
+use super::threads::Threads;
 use super::warm_up::WarmedUp;
 use super::{
     Adapter, Added, Contents, ContextSlot, Error, LoadReport, ModelBuilder, Pulse, Scales,
@@ -72,13 +73,14 @@ impl Placed {
         prepared: &Prepared,
         readings: &LoadReadings,
         run: &WarmedUp,
+        threads: Threads,
         terms: &Terms,
     ) -> Self {
         Self {
             plan: Arc::new(prepared.plan.clone()),
             machine: Arc::new(prepared.machine.clone()),
             allocated: run.allocated.clone(),
-            report: Arc::new(measure::report(prepared, readings, run, terms)),
+            report: Arc::new(measure::report(prepared, readings, run, threads, terms)),
         }
     }
 }
@@ -125,6 +127,8 @@ impl Model {
             params,
             attached,
         };
+        let pulse = Pulse::default();
+        pulse.paced_by(&placed.report.threads);
         Self {
             inner: Arc::new(Inner {
                 recipe,
@@ -132,7 +136,7 @@ impl Model {
                 remote: None,
                 placed: RwLock::new(Arc::new(placed)),
                 requested: Requested::default(),
-                pulse: Arc::default(),
+                pulse: Arc::new(pulse),
                 header: OnceLock::new(),
                 kept: OnceLock::new(),
             }),
@@ -363,6 +367,7 @@ impl Model {
             attached,
         };
         slot.refill(native, drafts);
+        self.pulse().paced_by(&placed.report.threads);
         *self.placed_mut() = Arc::new(placed);
         self.pulse().placed_anew();
         Ok(context)

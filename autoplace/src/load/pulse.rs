@@ -1,7 +1,10 @@
 //! What a model has generated so far: written by whoever generates, read by whoever watches.
 
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
+
+use super::threads::{Pacer, Threads};
 
 /// Running totals of a model, over all its streams.
 ///
@@ -13,9 +16,20 @@ pub(crate) struct Pulse {
     nanoseconds: AtomicU64,
     depths: AtomicU64,
     placements: AtomicU64,
+    pacer: Mutex<Option<Pacer>>,
 }
 
 impl Pulse {
+    /// Begins with the threads that a load has chosen.
+    pub(super) fn paced_by(&self, threads: &Threads) {
+        *self.pacer() = Some(Pacer::new(threads.clone()));
+    }
+
+    /// What decides how many threads compute; `None` of a model in a worker. Never locked for longer than it takes to note a step down.
+    pub(crate) fn pacer(&self) -> MutexGuard<'_, Option<Pacer>> {
+        self.pacer.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Adds a token of one sequence: the time that computing and choosing it took, and the tokens before it. What comes of a prompt, or is
     /// computed for several sequences at once, has another speed and does not belong here.
     pub(crate) fn token(&self, took: Duration, depth: usize) {

@@ -16,6 +16,7 @@ use super::lease::Leases;
 use super::model::Placed;
 use super::progress::Progress;
 use super::terms::Terms;
+use super::threads::{self, Threads};
 use super::warm_up::warm_up;
 use super::{Error, room};
 use crate::gguf::Header;
@@ -145,9 +146,10 @@ impl Recipe {
         Ok(planner.plan_probed(&self.adapters.probe(header)?)?)
     }
 
-    /// Threads for what the CPU of this machine computes.
+    /// Threads for what the CPU of this machine computes of a draft.
     pub(super) fn threads_on(&self, machine: &Machine) -> u32 {
-        self.threads.unwrap_or_else(|| default_threads(machine))
+        self.threads
+            .unwrap_or_else(|| threads::cores(&machine.host))
     }
 
     /// Carries a plan out: looks whether it still fits, loads, makes the context, warms up. What was taken is yet to be judged.
@@ -201,10 +203,10 @@ impl Recipe {
             }
             Err(error) => return Err(Failure::other(Stage::Weights, error)),
         };
-        let threads = self.threads_on(machine);
-        let params = llama_sys::ContextParams {
-            n_threads: Some(threads),
-            n_threads_batch: Some(threads),
+        let threads = Threads::before(self.threads, &machine.host, plan, self.terms.verify);
+        let mut params = llama_sys::ContextParams {
+            n_threads: Some(threads.generation),
+            n_threads_batch: Some(threads.prompt),
             ..plan.context.to_native()
         };
         let made = Context::new(&native, params.clone()).and_then(|mut context| {
@@ -219,7 +221,7 @@ impl Recipe {
                 return Err(Failure::of(Stage::Context, error, free, plan, &devices));
             }
         };
-        let mut heads = match Heads::new(&native, &plan.context, threads) {
+        let mut heads = match Heads::new(&native, &plan.context, threads.prompt) {
             Ok(heads) => heads,
             Err(error) => {
                 let free = free(&devices);
@@ -229,14 +231,16 @@ impl Recipe {
         };
         let (op_offload, verify) = (plan.context.op_offload, self.terms.verify);
         let predicting = heads.as_mut().map(|heads| &mut heads.context);
-        let run = match warm_up(
+        let run = warm_up(
             &mut context,
             predicting,
             &devices,
             op_offload,
             verify,
             progress,
-        ) {
+        );
+        let run = run.and_then(|run| Ok((run, threads::try_out(&mut context, threads)?)));
+        let (run, threads) = match run {
             Ok(run) => run,
             Err(error) => {
                 let free = free(&devices);
@@ -244,7 +248,8 @@ impl Recipe {
                 return Err(Failure::of(Stage::WarmUp, error, free, plan, &devices));
             }
         };
-        let placed = Placed::new(prepared, &readings, &run, &self.terms);
+        params.n_threads = Some(threads.generation);
+        let placed = Placed::new(prepared, &readings, &run, threads, &self.terms);
         Ok(Loaded {
             native,
             context,
@@ -323,14 +328,4 @@ pub(super) fn bounded_by_now(mut machine: Machine) -> Result<Machine, Error> {
         }
     }
     Ok(machine)
-}
-
-/// One thread per physical core: a second one on the same core only waits for the same memory.
-pub(super) fn default_threads(machine: &Machine) -> u32 {
-    let allowed = std::thread::available_parallelism().map_or(1, |n| n.get() as u32);
-    machine
-        .host
-        .physical_cores
-        .map_or(allowed, |cores| cores.min(allowed))
-        .max(1)
 }

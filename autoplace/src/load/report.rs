@@ -6,6 +6,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::attempt::Attempt;
+use super::threads::Threads;
 use super::{Doubt, Verify};
 use crate::machine::{Bytes, LearnedHeadroom};
 use crate::memory::{Footprint, HeadroomParts};
@@ -23,6 +24,8 @@ pub struct LoadReport {
     pub host: HostReport,
     /// What was computed to verify the load.
     pub warm_up: WarmUp,
+    /// The threads that were chosen for what the CPU computes.
+    pub threads: Threads,
     /// Every attempt, the one that worked last.
     pub attempts: Vec<Attempt>,
     /// What else there is to say, for people.
@@ -156,7 +159,13 @@ impl fmt::Display for LoadReport {
         for gpu in &self.gpus {
             write!(f, "\n  {gpu}")?;
         }
-        write!(f, "\n  {}\n  {}", self.host, self.warm_up)?;
+        let Self {
+            host,
+            warm_up,
+            threads,
+            ..
+        } = self;
+        write!(f, "\n  {host}\n  {warm_up}\n  {threads}")?;
         for (number, attempt) in (1..).zip(&self.attempts) {
             if attempt.failure.is_some() {
                 write!(f, "\n  attempt {number}: {attempt}")?;

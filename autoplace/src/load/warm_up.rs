@@ -158,7 +158,7 @@ fn predict(heads: &mut Context) -> Result<(), Error> {
 }
 
 /// Encoders (BERT), encoder-decoders (T5) and diffusion models (LLaDA) have no next token.
-fn is_generative(context: &Context) -> bool {
+pub(super) fn is_generative(context: &Context) -> bool {
     let model = context.model();
     let decodes = model.has_decoder() && !model.has_encoder() && !model.is_diffusion();
     decodes && context.has_memory()

@@ -93,6 +93,22 @@ pub enum Event {
         /// What it does.
         observed: f64,
     },
+    /// The model generates with fewer threads of the CPU than usual, since other programs hold more of them up.
+    FewerThreads {
+        /// Threads.
+        threads: u32,
+        /// Threads that the load has chosen.
+        usual: u32,
+        /// What it did with more threads, just before.
+        before: f64,
+        /// What it did with so many, when they were tried.
+        observed: f64,
+    },
+    /// The end of [`FewerThreads`](Self::FewerThreads).
+    ThreadsRestored {
+        /// Threads.
+        threads: u32,
+    },
 }
 
 /// Why a model has become slower, as far as can be told.
@@ -162,6 +178,7 @@ impl Event {
                 | Self::Unthrottled { .. }
                 | Self::OtherProcessGone { .. }
                 | Self::SpeedRecovered { .. }
+                | Self::ThreadsRestored { .. }
         )
     }
 
@@ -185,6 +202,8 @@ impl Event {
             Self::MemoryPressure { .. } | Self::Throttled { .. } | Self::Slowdown { .. } => {
                 tracing::warn!("{self}");
             }
+            // Whoever generates has said it.
+            Self::FewerThreads { .. } | Self::ThreadsRestored { .. } => tracing::debug!("{self}"),
             _ => tracing::info!("{self}"),
         }
     }
@@ -256,6 +275,16 @@ impl fmt::Display for Event {
             Self::SpeedRecovered { observed, .. } => {
                 write!(f, "{observed:.1} tokens per second again")
             }
+            Self::FewerThreads {
+                threads,
+                usual,
+                before,
+                observed,
+            } => write!(
+                f,
+                "{threads} of {usual} threads generate, since others hold them up: {observed:.1} tokens per second instead of {before:.1}"
+            ),
+            Self::ThreadsRestored { threads } => write!(f, "{threads} threads generate, as usual"),
         }
     }
 }

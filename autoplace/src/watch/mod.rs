@@ -11,6 +11,7 @@
 //! | its clocks are held down by heat or power supply | [`Event::Throttled`] | [`Event::Unthrottled`] |
 //! | another program came, or took more | [`Event::OtherProcess`] | [`Event::OtherProcessGone`] |
 //! | the model is slower than it was | [`Event::Slowdown`] | [`Event::SpeedRecovered`] |
+//! | others hold its threads up, and fewer generate | [`Event::FewerThreads`] | [`Event::ThreadsRestored`] |
 //!
 //! Which source tells what on which system, and the thresholds with their reasons, are in `docs/sentinel.md`.
 
@@ -34,5 +35,7 @@ pub use error::Error;
 pub use event::{Cause, Event, Replacement};
 #[cfg(feature = "llama")]
 pub use model::ModelSource;
-pub use sample::{DeviceSample, Generated, HostSample, Sample, Source, Watched, WatchedDevice};
+pub use sample::{
+    DeviceSample, Generated, GeneratingThreads, HostSample, Sample, Source, Watched, WatchedDevice,
+};
 pub use sentinel::{Sentinel, SentinelBuilder};

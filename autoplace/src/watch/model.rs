@@ -7,9 +7,11 @@ use llama_sys::{Backend, Device};
 
 use super::depth::DepthCost;
 use super::host::HostPressure;
-use super::sample::{DeviceSample, Generated, Sample, Source, Watched, WatchedDevice};
+use super::sample::{
+    DeviceSample, Generated, GeneratingThreads, Sample, Source, Watched, WatchedDevice,
+};
 use crate::gguf::Header;
-use crate::load::{Model, Pulse, WeakModel};
+use crate::load::{Model, Pacer, Pulse, WeakModel};
 use crate::machine::nvidia::Driver;
 use crate::machine::{Gpu, GpuKind, Machine, PciId, mib};
 use crate::memory::WSL;
@@ -170,6 +172,9 @@ impl Source for ModelSource {
         // Its streams hold the model: no pulse, no model.
         let pulse = self.pulse.upgrade()?;
         let generated = Generated::new(pulse.tokens(), pulse.time(), pulse.depths());
+        let change = pulse.pacer().as_ref().and_then(Pacer::change);
+        let threads =
+            change.map(|it| GeneratingThreads::new(it.threads, it.usual, it.before, it.after));
         let placement = pulse.placements();
         drop(pulse);
         let devices = 0..self.devices.len();
@@ -177,6 +182,7 @@ impl Source for ModelSource {
             devices: devices.map(|n| self.sample_device(n, processes)).collect(),
             generated,
             host: self.host.sample(),
+            threads,
             placement,
         })
     }

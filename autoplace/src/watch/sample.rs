@@ -127,6 +127,8 @@ pub struct Sample {
     pub generated: Generated,
     /// The host.
     pub host: HostSample,
+    /// The threads that generate, once they were changed.
+    pub threads: Option<GeneratingThreads>,
     /// How often the model was placed anew.
     pub placement: u64,
 }
@@ -152,6 +154,13 @@ impl Sample {
     #[must_use]
     pub const fn host(mut self, host: HostSample) -> Self {
         self.host = host;
+        self
+    }
+
+    /// Sets the threads that generate.
+    #[must_use]
+    pub const fn threads(mut self, threads: GeneratingThreads) -> Self {
+        self.threads = Some(threads);
         self
     }
 
@@ -239,6 +248,33 @@ impl Generated {
             tokens,
             time,
             depths,
+        }
+    }
+}
+
+/// The threads of the CPU that generate, as they were changed last. Speeds in tokens per second.
+#[derive(Debug, Clone, Copy, PartialEq)]
+#[non_exhaustive]
+pub struct GeneratingThreads {
+    /// Threads.
+    pub threads: u32,
+    /// Threads that the load has chosen.
+    pub usual: u32,
+    /// The speed before the change.
+    pub before: f64,
+    /// The speed after it.
+    pub after: f64,
+}
+
+impl GeneratingThreads {
+    /// So many of so many threads, with the speeds before and after the change.
+    #[must_use]
+    pub const fn new(threads: u32, usual: u32, before: f64, after: f64) -> Self {
+        Self {
+            threads,
+            usual,
+            before,
+            after,
         }
     }
 }

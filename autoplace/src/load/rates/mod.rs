@@ -13,7 +13,7 @@ use llama_sys::{Backend, Bench, Device, DeviceKind};
 
 use super::Error;
 use super::devices::is_simulated;
-use super::recipe::default_threads;
+use super::threads;
 use crate::machine::{Date, GpuKind, Host, Machine, MeasuredRates};
 pub use case::RateCase;
 use case::Scale;
@@ -50,7 +50,7 @@ pub fn measure_rates(
     threads: Option<u32>,
     mut progress: impl FnMut(RatesProgress<'_>),
 ) -> Result<(), Error> {
-    let threads = threads.unwrap_or_else(|| default_threads(machine));
+    let threads = threads.unwrap_or_else(|| threads::cores(&machine.host));
     let devices = Backend::init()?.devices();
     let mut jobs = Vec::new();
     for gpu in &mut machine.gpus {

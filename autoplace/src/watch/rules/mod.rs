@@ -3,6 +3,7 @@
 mod memory;
 mod processes;
 mod speed;
+mod threads;
 mod throttle;
 
 #[cfg(test)]
@@ -13,6 +14,7 @@ use std::time::Duration;
 use self::memory::MemoryRule;
 use self::processes::ProcessRule;
 use self::speed::SpeedRule;
+use self::threads::ThreadsRule;
 use self::throttle::ThrottleRule;
 use super::event::{Cause, Event};
 use super::sample::{DeviceSample, HostSample, Sample, Watched, WatchedDevice};
@@ -29,6 +31,7 @@ pub(super) struct Rules {
     settings: Settings,
     devices: Vec<DeviceRules>,
     speed: SpeedRule,
+    threads: ThreadsRule,
 }
 
 #[derive(Debug)]
@@ -53,6 +56,7 @@ impl Rules {
         Self {
             devices: devices.collect(),
             speed: SpeedRule::new(watched.depth_cost),
+            threads: ThreadsRule::default(),
             settings,
         }
     }
@@ -63,7 +67,9 @@ impl Rules {
             settings,
             devices,
             speed,
+            threads,
         } = self;
+        threads.step(at, sample.threads, settings, events);
         let silent = DeviceSample::default();
         for (n, device) in devices.iter_mut().enumerate() {
             let seen = sample.devices.get(n).unwrap_or(&silent);
@@ -98,6 +104,7 @@ impl Rules {
             device.processes.end(watched, events);
         }
         self.speed.end(events);
+        self.threads.end(events);
     }
 }
 

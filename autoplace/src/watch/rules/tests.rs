@@ -8,7 +8,9 @@ use super::Rules;
 use crate::machine::{GpuProcess, ThrottleReason, mib};
 use crate::watch::depth::DepthCost;
 use crate::watch::event::{Cause, Event};
-use crate::watch::sample::{DeviceSample, Generated, HostSample, Sample, Watched, WatchedDevice};
+use crate::watch::sample::{
+    DeviceSample, Generated, GeneratingThreads, HostSample, Sample, Watched, WatchedDevice,
+};
 use crate::watch::settings::Settings;
 
 const NEEDED: u64 = mib(100);
@@ -322,4 +324,33 @@ fn what_has_begun_is_ended_with_the_watching() {
     events.clear();
     rig.rules.end(&mut events);
     assert_eq!(events, []);
+}
+
+#[test]
+fn fewer_threads_are_told_at_once_and_their_end_when_it_has_lasted() {
+    let mut rig = Rig::new();
+    let with = |threads| roomy().threads(GeneratingThreads::new(threads, 2, 33.0, 1065.0));
+    assert_eq!(rig.step(&roomy()), []);
+    let fewer = Event::FewerThreads {
+        threads: 1,
+        usual: 2,
+        before: 33.0,
+        observed: 1065.0,
+    };
+    assert_eq!(
+        fewer.to_string(),
+        "1 of 2 threads generate, since others hold them up: 1065.0 tokens per second instead of 33.0"
+    );
+    assert_eq!(rig.step(&with(1)), [fewer]);
+    assert_eq!(rig.step(&with(1)), []);
+    let events: Vec<Event> = (0..10).flat_map(|_| rig.step(&with(2))).collect();
+    assert_eq!(events, [Event::ThreadsRestored { threads: 2 }]);
+    assert!(events[0].is_end());
+}
+
+#[test]
+fn more_threads_than_a_busy_load_has_chosen_are_no_event() {
+    let mut rig = Rig::new();
+    let sample = roomy().threads(GeneratingThreads::new(2, 1, 900.0, 2500.0));
+    assert_eq!(rig.step(&sample), []);
 }

@@ -29,6 +29,7 @@ fn condition(event: &Event) -> String {
             format!("process {pid} {device}")
         }
         Event::Slowdown { .. } | Event::SpeedRecovered { .. } => "speed".to_owned(),
+        Event::FewerThreads { .. } | Event::ThreadsRestored { .. } => "threads".to_owned(),
     }
 }
 
@@ -65,6 +66,12 @@ fn is_shown(event: &Event, sample: &Sample) -> bool {
             expected, observed, ..
         } => *observed < 0.7 * expected,
         Event::SpeedRecovered { expected, observed } => *observed > 0.7 * expected,
+        Event::FewerThreads { threads, .. } => {
+            sample.threads.map(|seen| seen.threads) == Some(*threads)
+        }
+        Event::ThreadsRestored { threads } => {
+            sample.threads.map(|seen| seen.threads) == Some(*threads)
+        }
     }
 }
 

@@ -1,0 +1,185 @@
+//! Threads for what the CPU computes: how many generate, how many compute prompts, and why.
+//!
+//! In: the cores of the machine, the plan, and what a few tokens take with each number ([`trial`]). Out: [`Threads`], for the report; and
+//! while the model generates, from the times of its steps, the threads of the next one ([`pacer`]).
+//!
+//! ggml's threads wait for each other after every operation. One that has to share its core with another program holds up all the others,
+//! and of a small model hundreds of times per token: two threads on two cores that two other programs use are then slower than one.
+
+mod choose;
+mod pace;
+mod pacer;
+mod trial;
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+pub(crate) use self::pacer::Pacer;
+pub(super) use self::trial::try_out;
+use super::Verify;
+use crate::machine::{Host, mib};
+use crate::plan::Plan;
+
+/// Threads that generate where every layer is on a GPU, and the CPU looks tokens up and does what a backend cannot.
+const BESIDE_GPUS: u32 = 4;
+
+/// Weights on the host of the largest model that is measured: at 10 GB/s, which two channels of DDR4 have to spare, a token reads them in 27 ms.
+const MOST_WEIGHTS: u64 = mib(256);
+
+/// The threads that a load has chosen for what the CPU computes.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct Threads {
+    /// Threads that generate.
+    pub generation: u32,
+    /// Threads that compute prompts.
+    pub prompt: u32,
+    /// Why so many generate.
+    pub basis: ThreadBasis,
+    /// What was measured, the most threads first.
+    pub tried: Vec<TriedThreads>,
+}
+
+/// Why so many threads generate.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum ThreadBasis {
+    /// It was [asked for](super::ModelBuilder::threads).
+    Asked,
+    /// Of what was measured, the most threads within 10 % of the fastest.
+    Measured,
+    /// All layers are on GPUs: a few threads do what is left.
+    FullOffload,
+    /// One per physical core: a token takes too long for others to be tried.
+    LargeModel,
+    /// One per physical core: the model does not generate.
+    NotGenerative,
+    /// One per physical core: nothing is computed to verify the load.
+    NotVerified,
+}
+
+/// What a number of threads was measured at.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct TriedThreads {
+    /// Threads.
+    pub threads: u32,
+    /// Tokens per second, one at a time, in an empty context.
+    pub tokens_per_second: f64,
+}
+
+impl Threads {
+    /// What holds before anything is measured. [`ThreadBasis::Measured`]: a trial is to say how many generate.
+    pub(super) fn before(asked: Option<u32>, host: &Host, plan: &Plan, verify: Verify) -> Self {
+        let cores = cores(host);
+        let (generation, basis) = match asked {
+            Some(asked) => (asked, ThreadBasis::Asked),
+            None if is_on_gpus(plan) => (cores.min(BESIDE_GPUS), ThreadBasis::FullOffload),
+            None if verify == Verify::Off => (cores, ThreadBasis::NotVerified),
+            None if weights_on_host(plan) > MOST_WEIGHTS => (cores, ThreadBasis::LargeModel),
+            None => (cores, ThreadBasis::Measured),
+        };
+        Self {
+            generation,
+            prompt: asked.unwrap_or(cores),
+            basis,
+            tried: Vec::new(),
+        }
+    }
+}
+
+/// One thread per physical core: a second one on the same core only waits for the same memory.
+pub(super) fn cores(host: &Host) -> u32 {
+    let allowed = std::thread::available_parallelism().map_or(1, |n| n.get() as u32);
+    let cores = host.physical_cores.unwrap_or(allowed);
+    cores.min(allowed).max(1)
+}
+
+/// Whether the CPU computes no layer, nor attention.
+fn is_on_gpus(plan: &Plan) -> bool {
+    plan.full_offload && plan.overrides.is_empty() && plan.context.offload_kqv
+}
+
+fn weights_on_host(plan: &Plan) -> u64 {
+    plan.host().map_or(0, |host| host.footprint.weights)
+}
+
+/// Numbers of threads that are worth a try, the most first: all, all but one where another program wants a core, and halves.
+fn ladder(most: u32) -> Vec<u32> {
+    let mut rungs = vec![most];
+    rungs.extend((most >= 4).then_some(most - 1));
+    let halves = std::iter::successors(Some(most / 2), |threads| Some(threads / 2));
+    rungs.extend(halves.take_while(|&threads| threads > 0));
+    rungs
+}
+
+impl fmt::Display for Threads {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            generation, prompt, ..
+        } = self;
+        write!(f, "threads: {generation} to generate, {}", self.basis)?;
+        for (n, tried) in self.tried.iter().enumerate() {
+            let before = if n == 0 { ": " } else { ", " };
+            write!(f, "{before}{tried}")?;
+        }
+        write!(f, "; {prompt} for prompts")
+    }
+}
+
+impl fmt::Display for ThreadBasis {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Asked => "as was asked",
+            Self::Measured => "measured",
+            Self::FullOffload => "since all layers are on GPUs",
+            Self::LargeModel => "one per core, since a token takes too long to try others",
+            Self::NotGenerative => "one per core, since the model does not generate",
+            Self::NotVerified => "one per core, since nothing is computed to verify the load",
+        })
+    }
+}
+
+impl fmt::Display for TriedThreads {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{:.1} tok/s with {}",
+            self.tokens_per_second, self.threads
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{ThreadBasis, Threads, TriedThreads, ladder};
+
+    #[test]
+    fn a_ladder_goes_down_to_one_thread_in_halves() {
+        assert_eq!(ladder(1), [1]);
+        assert_eq!(ladder(2), [2, 1]);
+        assert_eq!(ladder(3), [3, 1]);
+        assert_eq!(ladder(6), [6, 5, 3, 1]);
+        assert_eq!(ladder(16), [16, 15, 8, 4, 2, 1]);
+    }
+
+    #[test]
+    fn the_line_says_what_was_measured() {
+        let tried = |threads, tokens_per_second| TriedThreads {
+            threads,
+            tokens_per_second,
+        };
+        let threads = Threads {
+            generation: 1,
+            prompt: 2,
+            basis: ThreadBasis::Measured,
+            tried: vec![tried(2, 33.25), tried(1, 1065.0)],
+        };
+        assert_eq!(
+            threads.to_string(),
+            "threads: 1 to generate, measured: 33.2 tok/s with 2, 1065.0 tok/s with 1; 2 for prompts"
+        );
+    }
+}
