@@ -7,6 +7,7 @@ mod native_support;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use autoplace::load::{ThreadBasis, Threads, Verify};
 use autoplace::machine::{Gpu, Host, Machine, gib, mib};
 use autoplace::memory::KvType;
 use autoplace::plan::{self, Confidence, Context, GpuLayers, PlacementKind};
@@ -282,4 +283,63 @@ fn a_model_larger_than_memory_is_loaded_where_paging_is_allowed() {
     let paging = paged.placement().paging.expect("a part of the weights");
     assert!(paging.bytes > 0 && paging.bytes < host.footprint.weights);
     assert_eq!(text(&paged), all);
+}
+
+#[test]
+fn a_load_measures_how_many_threads_generate_and_says_so() {
+    let load = |verify| {
+        let builder = Model::builder(demo_path()).gpu_layers(GpuLayers::Exactly(0));
+        builder.verify(verify).load().unwrap()
+    };
+    let model = load(Verify::Quick);
+    let report = model.report();
+    let Threads {
+        generation,
+        prompt,
+        basis,
+        tried,
+        ..
+    } = &report.threads;
+    assert_eq!(*basis, ThreadBasis::Measured, "{report}");
+    let cores = model.machine().host.physical_cores.unwrap_or(u32::MAX);
+    assert!(generation <= prompt && *prompt <= cores, "{report}");
+    let counts: Vec<u32> = tried.iter().map(|it| it.threads).collect();
+    assert!(counts.contains(generation), "{report}");
+    assert_eq!((counts.first(), counts.last()), (Some(prompt), Some(&1)));
+    assert!(counts.is_sorted_by(|more, fewer| more > fewer), "{report}");
+    assert!(tried.iter().all(|it| it.tokens_per_second > 0.0));
+    let said = report.to_string();
+    assert!(said.contains(&format!("threads: {generation} to generate, measured")));
+    // What was computed for it is gone, and no number of threads changes a text.
+    let text = |model: &Model| {
+        let generate = model.generate("And it came to pass").temperature(0.0);
+        generate.max_tokens(48).text().unwrap()
+    };
+    assert_eq!(text(&model), text(&load_demo()));
+
+    let unverified = load(Verify::Off).report();
+    assert_eq!(unverified.threads.basis, ThreadBasis::NotVerified);
+    assert_eq!(
+        (
+            unverified.threads.generation,
+            unverified.threads.tried.len()
+        ),
+        (*prompt, 0)
+    );
+}
+
+#[test]
+fn threads_that_were_asked_for_are_kept() {
+    for asked in [1, 3] {
+        let model = Model::builder(demo_path()).threads(asked).load().unwrap();
+        let threads = model.report().threads.clone();
+        assert_eq!((threads.generation, threads.prompt), (asked, asked));
+        assert_eq!(
+            (threads.basis, threads.tried.len()),
+            (ThreadBasis::Asked, 0)
+        );
+        let mut stream = model.generate("And").max_tokens(3).stream().unwrap();
+        stream.by_ref().for_each(|piece| drop(piece.unwrap()));
+        assert_eq!(stream.statistics().threads, asked);
+    }
 }

@@ -38,3 +38,39 @@ fn a_context_can_be_used_on_another_thread_than_its_makers() {
     .join()
     .unwrap();
 }
+
+#[test]
+fn the_number_of_threads_changes_between_two_tokens_and_the_logits_do_not() {
+    let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("../examples/model/autoplace-demo-q8_0.gguf");
+    let params = llama_sys::ModelParams {
+        devices: Some(Vec::new()),
+        ..llama_sys::ModelParams::default()
+    };
+    let model = Model::load(path, params).unwrap();
+    let params = llama_sys::ContextParams {
+        n_threads: Some(2),
+        n_threads_batch: Some(3),
+        ..llama_sys::ContextParams::default()
+    };
+    let mut context = Context::new(&model, params).unwrap();
+    assert_eq!(context.threads(), (2, 3));
+    let mut logits = |threads| {
+        context.set_threads(threads, threads).unwrap();
+        assert_eq!(context.threads(), (threads, threads));
+        let mut batch = Batch::default();
+        batch.add(1, 0, 0, true);
+        context.decode(&batch).unwrap();
+        let logits = context.logits(-1).unwrap().to_vec();
+        context.kv_clear().unwrap();
+        logits
+    };
+    assert_eq!(logits(2), logits(1));
+    for (one, several) in [(0, 1), (1, 0), (1, 100_000)] {
+        assert!(matches!(
+            context.set_threads(one, several),
+            Err(Error::InvalidParameter { .. })
+        ));
+    }
+    assert_eq!(context.threads(), (1, 1));
+}

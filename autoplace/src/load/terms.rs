@@ -15,10 +15,10 @@ use crate::machine::{HeadroomCache, RatesCache};
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Verify {
-    /// Nothing is computed. llama.cpp's own account is held against the plan, and no more.
+    /// Nothing is computed, and no number of threads tried. llama.cpp's own account is held against the plan, and no more.
     Off,
     /// The largest batch and one token after it, at the beginning of the context; with several sequences, one of them alone too.
-    /// Where the plan uses no GPU there is nothing to measure, and nothing is computed.
+    /// Where the plan uses no GPU there is no memory to measure, and no more is computed than the choice of [threads](super::Threads) takes.
     #[default]
     Quick,
     /// The whole context, up to its last position: takes as long as a prompt of `n_ctx` tokens.

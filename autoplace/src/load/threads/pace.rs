@@ -1,7 +1,7 @@
 //! Threads while generating: how long each step took flows in, the threads of the next one flow out.
 //!
-//! Steps are judged in windows of some dozens of milliseconds, which other programs' slices of time even out in. Where a window takes three
-//! times as long as it did, or longer than fewer threads did, fewer are tried for a window; while they are fewer than there were at first, more
+//! Steps are judged in windows of a tenth of a second, which other programs' slices of time even out in. Where windows take twice
+//! as long as they did, or longer than fewer threads did, fewer are tried for a window; while they are fewer than there were at first, more
 //! are tried from time to time. A trial decides by the window just before it, at the same depth of the context and with the same
 //! weights: a model that is slow for another reason is as slow with fewer threads, and keeps those that it has.
 //!
@@ -12,12 +12,12 @@ use std::time::Duration;
 
 /// A window has this many steps and takes this long, or is that much longer.
 const STEPS: u32 = 4;
-const WINDOW: Duration = Duration::from_millis(50);
+const WINDOW: Duration = Duration::from_millis(100);
 const FEW_STEPS: u32 = 2;
 const LONG_WINDOW: Duration = Duration::from_millis(200);
 
-/// A window that takes this many times as long as those before it is slow.
-const SLOW: f64 = 3.0;
+/// A window that takes this many times as long as those before it is slow: what half of the threads are sure to do as well.
+const SLOW: f64 = 2.0;
 /// So many windows in a row: one alone may be a hiccup.
 const PATIENCE: u32 = 2;
 /// Fewer threads are worth a trial where they once were this much faster than what is seen now.
@@ -222,8 +222,13 @@ impl Pace {
         self.trial = None;
         self.known[rung] = Some(seen);
         let is_fewer = rung > self.at;
-        let pays = if is_fewer { FEWER_PAY } else { MORE_PAY };
-        let is_kept = seen < before * pays;
+        // Beside other programs one window is quicker than another: more threads are held against the usual one too.
+        let usual = self.known[self.at].unwrap_or(before).min(before);
+        let is_kept = if is_fewer {
+            seen < before * FEWER_PAY
+        } else {
+            seen < usual * MORE_PAY
+        };
         let cost = (seen - before).max(0.0) * f64::from(window.steps);
         let cost = Duration::from_secs_f64(cost);
         if is_fewer && !is_kept {
