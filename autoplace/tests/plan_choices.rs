@@ -1,5 +1,10 @@
 //! Which GPU, how many layers, how many tokens: what a plan chooses.
 
+#![allow(
+    clippy::duplicate_mod,
+    reason = "both kinds of models have the same sizes"
+)]
+
 mod shapes;
 mod synthetic;
 
