@@ -53,5 +53,5 @@ pub use probe::{NativeProbe, PlacedProbe};
 pub(crate) use pulse::Pulse;
 pub use report::{GpuReport, HostReport, LoadReport, WarmUp};
 pub use requested::Replacement;
-pub(crate) use slot::{Contents, ContextSlot, Purpose, Remembered};
+pub(crate) use slot::{Checkpoint, Contents, ContextSlot, Purpose, Remembered};
 pub use terms::{OnDifference, Verify};
