@@ -1,8 +1,10 @@
 //! Models whose memory cannot go back to every token: sliding windows, recurrent states, both beside attention. What is reused, forked,
-//! rolled back or shifted gives the text of a fresh model, or is refused. On small models with random weights.
+//! rolled back or shifted gives the text of a fresh model, or is refused. On small models with random weights; without checkpoints here, and
+//! with them in `checkpoints`.
 
 #![cfg(feature = "llama")]
 
+mod checkpoints;
 mod random_weights;
 mod session_support;
 mod synthetic;
@@ -47,7 +49,8 @@ fn load(path: &Path, n_ctx: u32, n_seq_max: u32, unified: bool) -> Model {
     let mut request = request(n_ctx, n_seq_max, unified).n_batch(64).n_ubatch(32);
     // With small batches, a window's cache holds 256 tokens (llama-kv-cache-iswa.cpp).
     request.params.swa_full = false;
-    session_support::load(path, request)
+    let builder = Model::builder(path).request(request).threads(1);
+    builder.checkpoints(0).load().unwrap()
 }
 
 /// llama.cpp's own text after these tokens, by the same chance. Random weights tend to one likeliest token for ever, which would tell

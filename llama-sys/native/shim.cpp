@@ -9,6 +9,8 @@
 #include "llama-kv-cache-dsa-iswa.h"
 #include "llama-kv-cache-iswa.h"
 #include "llama-memory-hybrid-iswa.h"
+#include "llama-memory-hybrid.h"
+#include "llama-memory-recurrent.h"
 #include "llama-memory.h"
 #include "llama-model.h"
 
@@ -151,6 +153,11 @@ llama_kv_cache * windowed(llama_memory_t memory) {
         return both->get_mem_attn()->get_swa();
     }
     return nullptr;
+}
+
+// What of a state is written and read: all, or what the memory cannot go back in.
+llama_state_seq_flags flags_of(bool partial) {
+    return partial ? LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY : 0;
 }
 
 // A tensor goes through the host in pieces of this size.
@@ -633,35 +640,46 @@ size_t shim_state_set(llama_context * ctx, llama_seq_id seq, const uint8_t * src
     });
 }
 
-size_t shim_state_stream_size(llama_context * ctx, llama_seq_id seq, shim_error * error) {
+bool shim_memory_has_partial(const llama_context * ctx) {
+    llama_memory_t memory = ctx->get_memory();
+    if (dynamic_cast<llama_memory_recurrent *>(memory) || dynamic_cast<llama_memory_hybrid *>(memory) ||
+        dynamic_cast<llama_memory_hybrid_iswa *>(memory)) {
+        return true;
+    }
+    auto * both = dynamic_cast<llama_kv_cache_iswa *>(memory);
+    return both && both->get_swa()->get_size() < both->get_base()->get_size();
+}
+
+size_t shim_state_stream_size(llama_context * ctx, llama_seq_id seq, bool partial, shim_error * error) {
     if (!shim_memory_update(ctx, error)) {
         return 0;
     }
     return guarded(error, (size_t) 0, [&] {
         counting_writer io;
-        ctx->get_memory()->state_write(io, seq, 0);
+        ctx->get_memory()->state_write(io, seq, flags_of(partial));
         return io.n_bytes();
     });
 }
 
-size_t shim_state_write(llama_context * ctx, llama_seq_id seq, shim_put put, void * user, shim_error * error) {
+size_t shim_state_write(llama_context * ctx, llama_seq_id seq, bool partial, shim_put put, void * user, shim_error * error) {
     if (!shim_memory_update(ctx, error)) {
         return 0;
     }
     return guarded(error, (size_t) 0, [&] {
         stream_writer io(put, user);
-        ctx->get_memory()->state_write(io, seq, 0);
+        ctx->get_memory()->state_write(io, seq, flags_of(partial));
         return io.n_bytes();
     });
 }
 
-size_t shim_state_read(llama_context * ctx, llama_seq_id seq, size_t size, shim_take take, void * user, shim_error * error) {
+size_t shim_state_read(llama_context * ctx, llama_seq_id seq, bool partial, size_t size, shim_take take, void * user,
+                       shim_error * error) {
     if (!shim_memory_update(ctx, error)) {
         return 0;
     }
     return guarded(error, (size_t) 0, [&] {
         stream_reader io(take, user, size);
-        ctx->get_memory()->state_read(io, seq, 0);
+        ctx->get_memory()->state_read(io, seq, flags_of(partial));
         return io.n_bytes();
     });
 }

@@ -184,11 +184,15 @@ size_t shim_state_set (struct llama_context * ctx, llama_seq_id seq, const uint8
 // The state of one sequence in pieces, none of them larger than a megabyte. False ends the call with an error.
 typedef bool (*shim_put)(void * user, const void * data, size_t size);
 typedef bool (*shim_take)(void * user, void * data, size_t size);
+// Whether the memory holds something that cannot go back to an earlier token: a recurrent state, or windows in a cache shorter than
+// the other layers'. That is what `partial` means below.
+bool   shim_memory_has_partial(const struct llama_context * ctx);
 // Bytes that shim_state_write would put.
-size_t shim_state_stream_size(struct llama_context * ctx, llama_seq_id seq, struct shim_error * error);
-size_t shim_state_write(struct llama_context * ctx, llama_seq_id seq, shim_put put, void * user, struct shim_error * error);
+size_t shim_state_stream_size(struct llama_context * ctx, llama_seq_id seq, bool partial, struct shim_error * error);
+size_t shim_state_write(struct llama_context * ctx, llama_seq_id seq, bool partial, shim_put put, void * user, struct shim_error * error);
 // Takes `size` bytes at most, and returns how many. Where it fails, the sequence may hold some of them.
-size_t shim_state_read (struct llama_context * ctx, llama_seq_id seq, size_t size, shim_take take, void * user, struct shim_error * error);
+size_t shim_state_read (struct llama_context * ctx, llama_seq_id seq, bool partial, size_t size, shim_take take, void * user,
+                        struct shim_error * error);
 
 // Loads one backend library, or all in a folder.
 ggml_backend_reg_t shim_backend_load(const char * path, struct shim_error * error);

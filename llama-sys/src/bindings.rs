@@ -3539,14 +3539,17 @@ unsafe extern "C" {
         size: usize,
         error: *mut shim_error,
     ) -> usize;
+    pub fn shim_memory_has_partial(ctx: *const llama_context) -> bool;
     pub fn shim_state_stream_size(
         ctx: *mut llama_context,
         seq: llama_seq_id,
+        partial: bool,
         error: *mut shim_error,
     ) -> usize;
     pub fn shim_state_write(
         ctx: *mut llama_context,
         seq: llama_seq_id,
+        partial: bool,
         put: shim_put,
         user: *mut ::core::ffi::c_void,
         error: *mut shim_error,
@@ -3554,6 +3557,7 @@ unsafe extern "C" {
     pub fn shim_state_read(
         ctx: *mut llama_context,
         seq: llama_seq_id,
+        partial: bool,
         size: usize,
         take: shim_take,
         user: *mut ::core::ffi::c_void,

@@ -182,10 +182,14 @@ impl Context {
     ///
     /// As [`save_state`](Self::save_state).
     pub fn state_bytes(&mut self, seq: SeqId) -> Result<u64, Error> {
+        self.bytes_of(seq, Part::Whole)
+    }
+
+    pub(crate) fn bytes_of(&mut self, seq: SeqId, part: Part) -> Result<u64, Error> {
         self.check_streamed(seq)?;
-        let ctx = self.as_ptr();
+        let (ctx, partial) = (self.as_ptr(), part == Part::Partial);
         // SAFETY: the context lives, has a memory and is borrowed mutably; the sequence exists.
-        shim::checked(|error| unsafe { raw::shim_state_stream_size(ctx, seq, error) })
+        shim::checked(|error| unsafe { raw::shim_state_stream_size(ctx, seq, partial, error) })
             .map(|bytes| bytes as u64)
             .map_err(|failure| Error::Call {
                 what: "measuring the state",
@@ -199,13 +203,22 @@ impl Context {
     ///
     /// As [`save_state`](Self::save_state); [`Error::State`] with what `to` said where it takes no more.
     pub fn write_state(&mut self, seq: SeqId, to: &mut dyn Write) -> Result<u64, Error> {
+        self.write_part(seq, Part::Whole, to)
+    }
+
+    pub(crate) fn write_part(
+        &mut self,
+        seq: SeqId,
+        part: Part,
+        to: &mut dyn Write,
+    ) -> Result<u64, Error> {
         self.check_streamed(seq)?;
-        let ctx = self.as_ptr();
+        let (ctx, partial) = (self.as_ptr(), part == Part::Partial);
         let mut stream = Stream { of: to, said: None };
         let user = (&raw mut stream).cast();
         // SAFETY: as above; `put` is called during the call only, with the stream that outlives it.
         let written = shim::checked(|error| unsafe {
-            raw::shim_state_write(ctx, seq, Some(put), user, error)
+            raw::shim_state_write(ctx, seq, partial, Some(put), user, error)
         });
         match (written, stream.said) {
             (_, Some(said)) => Err(Error::State {
@@ -226,8 +239,18 @@ impl Context {
     ///
     /// [`Error::State`] with what llama.cpp or `from` said against it; otherwise as [`save_state`](Self::save_state).
     pub fn read_state(&mut self, seq: SeqId, bytes: u64, from: &mut dyn Read) -> Result<(), Error> {
+        self.read_part(seq, Part::Whole, bytes, from)
+    }
+
+    pub(crate) fn read_part(
+        &mut self,
+        seq: SeqId,
+        part: Part,
+        bytes: u64,
+        from: &mut dyn Read,
+    ) -> Result<(), Error> {
         self.check_streamed(seq)?;
-        let ctx = self.as_ptr();
+        let (ctx, partial) = (self.as_ptr(), part == Part::Partial);
         let size = usize::try_from(bytes).unwrap_or(usize::MAX);
         let mut stream = Stream {
             of: from,
@@ -236,7 +259,7 @@ impl Context {
         let user = (&raw mut stream).cast();
         // SAFETY: as above. Every length that llama.cpp reads is held against what is left (native/shim.cpp, stream_reader).
         let read = shim::checked(|error| unsafe {
-            raw::shim_state_read(ctx, seq, size, Some(take), user, error)
+            raw::shim_state_read(ctx, seq, partial, size, Some(take), user, error)
         });
         let reason = match (read, stream.said) {
             (_, Some(said)) => said.to_string(),
@@ -269,7 +292,7 @@ impl Context {
     }
 
     /// Shapes and size of the model: two models that share them still differ in weights, which the product layer identifies.
-    fn fingerprint(&self) -> u64 {
+    pub(crate) fn fingerprint(&self) -> u64 {
         let model = self.model();
         let shape = model.shape();
         let text = format!(
@@ -284,6 +307,14 @@ impl Context {
         );
         fnv1a(text.as_bytes())
     }
+}
+
+/// What of a sequence's state is written and read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Part {
+    Whole,
+    /// What cannot go back to an earlier token.
+    Partial,
 }
 
 /// What llama.cpp writes to or reads from, and what that said when it failed.

@@ -139,3 +139,14 @@ fn what_a_reader_or_writer_says_is_the_reason() {
         "{refused:?}"
     );
 }
+
+#[test]
+fn attention_that_goes_back_by_itself_has_no_partial_state() {
+    let (mut context, _) = with_text();
+    assert!(!context.has_partial_state());
+    let refused = context.save_partial_state(0).unwrap_err();
+    assert!(
+        matches!(refused, Error::InvalidParameter { .. }),
+        "{refused}"
+    );
+}

@@ -2,6 +2,7 @@
 
 use llama_sys::{Context, Position, SeqId, Token};
 
+use super::checkpoints::{Checkpoints, Stops};
 use super::error::Error;
 use super::session::Room;
 use crate::load::{Contents, Remembered, Scales};
@@ -14,18 +15,22 @@ const WORTH_A_COPY: usize = 64;
 pub(super) struct Cache {
     /// Least recently used first. Empty sequences are not in it.
     idle: Vec<Remembered>,
+    /// How sequences were before, where a memory cannot go back by itself.
+    pub(super) checkpoints: Checkpoints,
     /// Whether the context holds what nobody knows.
     stale: bool,
 }
 
 /// Where a text is to run.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 pub(super) struct Place {
     pub(super) seq: SeqId,
     /// Tokens at the beginning of its prompt that the sequence holds.
     pub(super) cached: usize,
     /// The sequence of a running text that holds these in the same cells.
     pub(super) shares: Option<SeqId>,
+    /// Where its prompt is interrupted.
+    pub(super) stops: Stops,
 }
 
 impl Place {
@@ -34,6 +39,7 @@ impl Place {
             seq,
             cached,
             shares: None,
+            stops: Stops::default(),
         }
     }
 }
@@ -42,20 +48,23 @@ impl Place {
 #[derive(Debug, Clone, Copy)]
 struct Donor {
     seq: SeqId,
-    /// Tokens that it shares with the prompt.
+    /// Tokens that it shares with the prompt, and that its memory can go back to.
     shared: usize,
     /// It may be cut down to them: nobody else wants what is behind.
     yields: bool,
 }
 
 impl Cache {
-    pub(super) fn of(contents: Contents) -> Self {
-        match contents {
-            Contents::Unknown => Self {
-                idle: Vec::new(),
-                stale: true,
-            },
-            Contents::Idle(idle) => Self { idle, stale: false },
+    /// `checkpoints`: bytes that those may take.
+    pub(super) fn of(contents: Contents, checkpoints: u64) -> Self {
+        let (idle, kept, stale) = match contents {
+            Contents::Unknown => (Vec::new(), Vec::new(), true),
+            Contents::Idle(idle, kept) => (idle, kept, false),
+        };
+        Self {
+            idle,
+            checkpoints: Checkpoints::new(checkpoints, kept),
+            stale,
         }
     }
 
@@ -63,17 +72,19 @@ impl Cache {
         if self.stale {
             Contents::Unknown
         } else {
-            Contents::Idle(self.idle)
+            Contents::Idle(self.idle, self.checkpoints.into_kept())
         }
     }
 
     /// Says that a computation failed: nobody knows what of it the context holds.
     pub(super) fn spoil(&mut self) {
         self.idle.clear();
+        self.checkpoints.clear();
         self.stale = true;
     }
 
-    /// Says that the context is another, and empty.
+    /// Says that the context holds nothing but running texts. Checkpoints of those stay good: they are bytes of the host, and what the context
+    /// cannot take of them it refuses.
     pub(super) fn emptied(&mut self) {
         self.idle.clear();
         self.stale = false;
@@ -123,26 +134,26 @@ impl Cache {
         Ok(Some(free))
     }
 
-    /// Gives a text's fork a sequence that holds the first `keep` tokens of the text's, to which its memory can go back. `None` where
-    /// texts run on all.
+    /// Gives a text's fork a sequence that holds the first of the text's tokens, up to the end of `known` as far as its memory
+    /// [goes back](Self::reach) to that. `None` where texts run on all.
     pub(super) fn fork(
         &mut self,
         context: &mut Context,
         room: Room,
         running: &[(SeqId, &[Token])],
         source: SeqId,
-        keep: usize,
+        (known, scales): (&[Token], &Scales),
     ) -> Result<Option<Place>, Error> {
         self.refresh(context)?;
         let Some(free) = self.free(room, running) else {
             return Ok(None);
         };
         self.forget(context, free)?;
-        if keep == 0 {
+        if self.reach(context, source, known, scales)? == 0 {
             return Ok(Some(Place::of_its_own(free, 0)));
         }
         context.kv_seq_copy(source, free, 0..Position::MAX)?;
-        let cached = cut(context, free, keep)?;
+        let cached = self.go_back(context, free, known, scales)?;
         let mut place = Place::of_its_own(free, cached);
         place.shares = context.kv_unified().then_some(source);
         Ok(Some(place))
@@ -188,36 +199,56 @@ impl Cache {
         let Some(free) = self.free(room, running) else {
             return Ok(None);
         };
-        if !reuse {
+        let (donor, common) = if reuse {
+            self.donor(context, running, prompt, scales)?
+        } else {
             if running.is_empty() && context.kv_unified() {
                 // The cells that it gets are those that the first text had.
                 self.make_room(context, 0)?;
             }
-            self.forget(context, free)?;
-            return Ok(Some(Place::of_its_own(free, 0)));
-        }
-        let Some(donor) = self.donor(context, running, prompt, scales)? else {
-            self.forget(context, free)?;
-            return Ok(Some(Place::of_its_own(free, 0)));
+            (None, 0)
         };
+        let mut place = match donor {
+            Some(donor) => self.take_over(context, free, running, donor, (prompt, scales))?,
+            None => {
+                self.forget(context, free)?;
+                Place::of_its_own(free, 0)
+            }
+        };
+        if self.checkpoints.are_taken(context) {
+            place.stops = Stops::of(prompt.len(), place.cached, common);
+        }
+        Ok(Some(place))
+    }
+
+    /// Has a sequence hold what another holds of a prompt's beginning: that one itself, where nobody else wants it.
+    fn take_over(
+        &mut self,
+        context: &mut Context,
+        free: SeqId,
+        running: &[(SeqId, &[Token])],
+        donor: Donor,
+        (prompt, scales): (&[Token], &Scales),
+    ) -> Result<Place, Error> {
         let Donor { seq, shared, .. } = donor;
+        let known = &prompt[..shared];
         let is_free = !running.iter().any(|(running, _)| *running == seq);
         if is_free && (donor.yields || seq == free) {
             self.idle.retain(|idle| idle.seq != seq);
-            let cached = cut(context, seq, shared)?;
-            return Ok(Some(Place::of_its_own(seq, cached)));
+            let cached = self.go_back(context, seq, known, scales)?;
+            return Ok(Place::of_its_own(seq, cached));
         }
         self.forget(context, free)?;
         let worth_it = context.kv_unified() || shared >= WORTH_A_COPY;
         let cached = if worth_it {
             context.kv_seq_copy(seq, free, 0..Position::MAX)?;
-            cut(context, free, shared)?
+            self.go_back(context, free, known, scales)?
         } else {
             0
         };
         let mut place = Place::of_its_own(free, cached);
         place.shares = (context.kv_unified() && !is_free).then_some(seq);
-        Ok(Some(place))
+        Ok(place)
     }
 
     /// An empty sequence that no text runs on, else the one of them that was used least recently.
@@ -228,23 +259,26 @@ impl Cache {
         empty.or_else(|| self.idle.first().map(|idle| idle.seq))
     }
 
-    /// The sequence that holds the most of a prompt's beginning.
+    /// The sequence that can go on from the most of a prompt's beginning; and how many tokens of it any sequence holds.
     fn donor(
         &self,
         context: &Context,
         running: &[(SeqId, &[Token])],
         prompt: &[Token],
         scales: &Scales,
-    ) -> Result<Option<Donor>, Error> {
+    ) -> Result<(Option<Donor>, usize), Error> {
         let idle = self.idle.iter().filter(|it| it.scales == *scales);
         let idle = idle.map(|it| (it.seq, &*it.tokens, true));
         let others = running.iter().map(|&(seq, tokens)| (seq, tokens, false));
         let mut best: Option<Donor> = None;
+        let mut common = 0;
         for (seq, held, is_idle) in idle.chain(others) {
             // The last token is computed in any case: the next one is chosen by what it gives.
             let most = prompt.len().saturating_sub(1);
             let shared = common_prefix(held, prompt).min(most);
-            if shared == 0 || !can_go_back(context, seq, shared)? {
+            common = common.max(shared);
+            let shared = self.reach(context, seq, &prompt[..shared], scales)?;
+            if shared == 0 {
                 continue;
             }
             // Of two that hold as much, the one that was used last.
@@ -257,7 +291,56 @@ impl Cache {
                 });
             }
         }
-        Ok(best)
+        Ok((best, common))
+    }
+
+    /// How far a sequence, whose first tokens these are, can go back to the end of them: to just there, or to a checkpoint before.
+    pub(super) fn reach(
+        &self,
+        context: &Context,
+        seq: SeqId,
+        known: &[Token],
+        scales: &Scales,
+    ) -> Result<usize, Error> {
+        if can_go_back(context, seq, known.len())? {
+            return Ok(known.len());
+        }
+        Ok(self.checkpoints.last_among(known, scales).unwrap_or(0))
+    }
+
+    /// Has a sequence, whose first tokens these are, [go back](Self::reach) to the end of them as far as it can. Returns how many it holds.
+    pub(super) fn go_back(
+        &mut self,
+        context: &mut Context,
+        seq: SeqId,
+        known: &[Token],
+        scales: &Scales,
+    ) -> Result<usize, Error> {
+        if can_go_back(context, seq, known.len())? {
+            return cut(context, seq, known.len());
+        }
+        let held = self.checkpoints.restore(context, seq, known, scales);
+        if held == 0 {
+            context.kv_seq_remove(seq, 0..Position::MAX)?;
+        }
+        Ok(held)
+    }
+
+    /// Takes a checkpoint of a running text, whose sequence holds just these tokens.
+    pub(super) fn checkpoint(
+        &mut self,
+        context: &mut Context,
+        seq: SeqId,
+        (tokens, scales): (&[Token], &Scales),
+        running: &[(SeqId, &[Token])],
+    ) {
+        let idle = &self.idle;
+        let is_held = |known: &[Token]| {
+            running.iter().any(|(_, held)| held.starts_with(known))
+                || idle.iter().any(|it| it.tokens.starts_with(known))
+        };
+        self.checkpoints
+            .take(context, seq, (tokens, scales), is_held);
     }
 
     /// Forgets what idle sequences hold, the least recently used first, until they hold `tokens` at most.
@@ -293,16 +376,7 @@ fn cut(context: &mut Context, seq: SeqId, keep: usize) -> Result<usize, Error> {
     Ok(0)
 }
 
-/// Cuts a sequence down to its first tokens, or to none where its memory cannot go back to them. Returns how many it holds.
-pub(super) fn keep_first(context: &mut Context, seq: SeqId, keep: usize) -> Result<usize, Error> {
-    if can_go_back(context, seq, keep)? {
-        return cut(context, seq, keep);
-    }
-    context.kv_seq_remove(seq, 0..Position::MAX)?;
-    Ok(0)
-}
-
-/// Whether the memory of a sequence can go back to the first `keep` tokens.
+/// Whether the memory of a sequence can go back to the first `keep` tokens by itself.
 ///
 /// A recurrent state knows only its last token. Of a sliding window, what the first tokens after `keep` look at has to be there still.
 pub(super) fn can_go_back(context: &Context, seq: SeqId, keep: usize) -> Result<bool, Error> {

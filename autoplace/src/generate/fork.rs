@@ -2,7 +2,6 @@
 
 use llama_sys::Model;
 
-use super::cache::can_go_back;
 use super::error::Error;
 use super::join::held;
 use super::sampling::Sampling;
@@ -72,8 +71,9 @@ impl Session {
     /// [own sampler](super::Generate::sampler) is copied with all that it remembers, and for a [`Fork::from_prompt`] as it was before its
     /// first choice.
     ///
-    /// A memory that cannot go back to the end of the prompt (recurrent; a window that has passed on) computes it again for a
-    /// [`Fork::from_prompt`]: its [`Statistics::cached_tokens`] are 0 then.
+    /// A memory that cannot go back to the end of the prompt (recurrent; a window that has passed on) goes back to the last
+    /// [checkpoint](crate::ModelBuilder::checkpoints) before it, and computes the rest of the prompt again for a [`Fork::from_prompt`]:
+    /// [`Statistics::cached_tokens`] tells from where, 0 without one.
     ///
     /// # Errors
     ///
@@ -96,10 +96,9 @@ impl Session {
         let mut forked = source.forked(id, fork, lent.context.model())?;
         // Cells of its own are those that are not computed yet, and all of them where they would be computed again.
         let seq = source.seq;
-        let kept = match forked.computed {
-            keep if can_go_back(&lent.context, seq, keep)? => keep,
-            _ => 0,
-        };
+        let known = &forked.tokens[..forked.computed];
+        let known = (known, &source.scales);
+        let kept = self.cache.reach(&lent.context, seq, known.0, known.1)?;
         let own = forked.needs() - kept;
         if lent.context.kv_unified() && used + own > all {
             return Err(Error::ContextTooSmall {
@@ -109,7 +108,7 @@ impl Session {
         }
         let running = held(&self.sequences);
         let context = &mut lent.context;
-        let place = self.cache.fork(context, lent.room, &running, seq, kept)?;
+        let place = self.cache.fork(context, lent.room, &running, seq, known)?;
         let place = place.ok_or(Error::SequencesBusy {
             n_seq_max: sequences,
         })?;

@@ -7,6 +7,7 @@
 mod cache;
 mod channel;
 mod chat;
+mod checkpoints;
 mod choose;
 #[cfg_attr(not(feature = "constraints"), path = "unconstrained.rs")]
 mod constraint;
@@ -41,6 +42,7 @@ mod turns;
 mod wait;
 
 pub use chat::{Chat, ChatStream};
+pub use checkpoints::CheckpointUse;
 #[cfg(feature = "constraints")]
 pub use constraint::Constraint;
 #[cfg(feature = "async")]
@@ -179,8 +181,8 @@ impl Generate {
     /// Computes only what of the prompt the context does not hold from earlier texts, which may have another rounding: then the same
     /// seed can give another text. [`Statistics::cached_tokens`] says how much was there. Default: off, and on in an [`Engine`].
     ///
-    /// What a text leaves in the context is kept until another needs the place. Recurrent models can only go on where a text ended, and
-    /// with sliding windows what has left the window is computed again.
+    /// What a text leaves in the context is kept until another needs the place. Recurrent models go on where a text ended, models with
+    /// sliding windows also where the window is still held, and both from a [checkpoint](crate::ModelBuilder::checkpoints) before.
     pub fn cache_prompt(mut self, cache: bool) -> Self {
         self.spec.cache_prompt = Some(cache);
         self

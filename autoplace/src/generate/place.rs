@@ -2,7 +2,7 @@
 
 use llama_sys::{Context, SeqId, Token};
 
-use super::cache::{Cache, Place, keep_first};
+use super::cache::{Cache, Place};
 use super::error::Error;
 use super::sequence::Sequence;
 use crate::load::Scales;
@@ -13,6 +13,7 @@ impl Sequence {
         self.seq = place.seq;
         self.computed = place.cached;
         self.statistics.cached_tokens = place.cached;
+        self.stops = place.stops;
     }
 
     /// Its number in the context, and what the context holds of it that others with these adapters can go on from.
@@ -29,6 +30,7 @@ impl Sequence {
     pub(super) fn put_again(&mut self, place: Place) {
         self.seq = place.seq;
         self.computed_to(place.cached);
+        self.stops = place.stops;
     }
 
     /// Takes it out of the context, which keeps what it holds of it as long as nobody needs the place. It is
@@ -38,7 +40,7 @@ impl Sequence {
         cache: &mut Cache,
         context: &mut Context,
     ) -> Result<(), Error> {
-        let held = self.keep_genuine(context);
+        let held = self.keep_genuine(cache, context);
         self.computed = 0;
         self.shares = None;
         cache.remember(self.seq, self.scales.clone(), self.tokens.clone(), held?);
@@ -47,15 +49,16 @@ impl Sequence {
 
     /// Ends it, and leaves in the cache what the context holds of it and others can go on from.
     pub(super) fn leave(self, cache: &mut Cache, context: &mut Context) -> Result<(), Error> {
-        let held = self.keep_genuine(context)?;
+        let held = self.keep_genuine(cache, context)?;
         cache.remember(self.seq, self.scales, self.tokens, held);
         Ok(())
     }
 
     /// Has the context hold no more of it than others can go on from. Returns how many tokens that are.
-    fn keep_genuine(&self, context: &mut Context) -> Result<usize, Error> {
+    fn keep_genuine(&self, cache: &mut Cache, context: &mut Context) -> Result<usize, Error> {
         if self.genuine < self.computed {
-            return keep_first(context, self.seq, self.genuine);
+            let known = &self.tokens[..self.genuine];
+            return cache.go_back(context, self.seq, known, &self.scales);
         }
         Ok(self.computed)
     }

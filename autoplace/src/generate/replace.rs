@@ -206,6 +206,7 @@ impl Session {
             Ok((resumed, drafts)) => {
                 self.drop_saved();
                 self.cache.emptied();
+                self.cache.checkpoints.set_limit(self.model.checkpoints());
                 self.drafters = Drafters::new(drafts, self.abort.clone());
                 self.lent = Some(Lent::new(context, &self.model.placement().context));
                 Ok(resumed)

@@ -1,6 +1,6 @@
 //! Forgetting the last tokens of a running text, as if they had never been chosen.
 
-use super::cache::{can_go_back, keep_first};
+use super::cache::{Cache, can_go_back};
 use super::constraint::Matcher;
 use super::error::Error;
 use super::fork::part_after;
@@ -43,7 +43,7 @@ impl Session {
         let at = self.position(sequence)?;
         let lent = self.lent.as_mut().ok_or_else(Error::not_loaded)?;
         let sequence = &mut self.sequences[at];
-        let possible = sequence.can_roll_back(lent)?;
+        let possible = sequence.can_roll_back(lent, &self.cache)?;
         if tokens > possible {
             return Err(Error::CannotRollBack {
                 tokens,
@@ -58,16 +58,17 @@ impl Session {
                 reason: SAMPLER,
             });
         }
-        let rolled_back = sequence.roll_back(lent, tokens)?;
+        let rolled_back = sequence.roll_back(lent, &mut self.cache, tokens)?;
         let left = sequence.computed;
         part_after(&mut self.sequences, at, left);
         Ok(rolled_back)
     }
 
     /// How many tokens of a running text can be rolled back: all but the first, where the memory holds every token by itself. A
-    /// recurrent state knows no earlier one; with a sliding window (`swa_full` off), what was in the window then must still be held; a
-    /// text that was shifted keeps what the shift kept and one token more. 0 for a text that does not run, and where a sampler would have
-    /// to go back to a place [between](Self::roll_back).
+    /// recurrent state knows no earlier one, and with a sliding window (`swa_full` off), what was in the window then must still be held:
+    /// those go back as far as to the first [checkpoint](crate::ModelBuilder::checkpoints) that is kept, and what is between it and the
+    /// place to go back to is computed again. A text that was shifted keeps what the shift kept and one token more. 0 for a text that
+    /// does not run, and where a sampler would have to go back to a place [between](Self::roll_back).
     ///
     /// # Errors
     ///
@@ -75,7 +76,7 @@ impl Session {
     pub fn can_roll_back(&self, sequence: SequenceId) -> Result<usize, Error> {
         let lent = self.lent.as_ref().ok_or_else(Error::not_loaded)?;
         match self.sequences.iter().find(|it| it.id == sequence) {
-            Some(sequence) => sequence.can_roll_back(lent),
+            Some(sequence) => sequence.can_roll_back(lent, &self.cache),
             None => Ok(0),
         }
     }
@@ -108,8 +109,8 @@ impl Sequence {
         tokens > 0 && self.chooser.depends_on_logits() && self.choices_before(tokens) > 0
     }
 
-    fn can_roll_back(&self, lent: &Lent) -> Result<usize, Error> {
-        let possible = self.can_go_back(lent)?;
+    fn can_roll_back(&self, lent: &Lent, cache: &Cache) -> Result<usize, Error> {
+        let possible = self.can_go_back(lent, cache)?;
         Ok(if self.choices_lost(possible) {
             0
         } else {
@@ -118,13 +119,17 @@ impl Sequence {
     }
 
     /// As far as the memory goes.
-    fn can_go_back(&self, lent: &Lent) -> Result<usize, Error> {
+    fn can_go_back(&self, lent: &Lent, cache: &Cache) -> Result<usize, Error> {
         let len = self.len();
+        let genuine = &self.tokens[..self.computed.min(self.genuine)];
+        let checkpoint = cache.checkpoints.first_among(genuine, &self.scales);
         let most = len.saturating_sub(self.stays());
         // The last token that stays is computed again, for what comes after it.
         let goes = |tokens: usize| {
             let keep = len - tokens - 1;
-            Ok::<_, Error>(keep >= self.computed || can_go_back(&lent.context, self.seq, keep)?)
+            let is_after = |first: usize| keep >= first;
+            let goes_back = keep >= self.computed || checkpoint.is_some_and(is_after);
+            Ok::<_, Error>(goes_back || can_go_back(&lent.context, self.seq, keep)?)
         };
         if goes(most)? {
             return Ok(most);
@@ -158,7 +163,12 @@ impl Sequence {
     }
 
     /// Forgets as many tokens as it [can](Self::can_roll_back).
-    fn roll_back(&mut self, lent: &mut Lent, tokens: usize) -> Result<RolledBack, Error> {
+    fn roll_back(
+        &mut self,
+        lent: &mut Lent,
+        cache: &mut Cache,
+        tokens: usize,
+    ) -> Result<RolledBack, Error> {
         if tokens == 0 {
             return Ok(RolledBack { tokens, text: 0 });
         }
@@ -171,8 +181,22 @@ impl Sequence {
         let mut chooser = self.chooser_after(&mut choosing, left, choices, model)?;
         chooser.take_custom(&self.chooser);
         let matcher = self.matcher_after(left)?;
-        if self.computed > left - 1 {
-            self.computed = keep_first(&mut lent.context, self.seq, left - 1)?;
+        let keep = left - 1;
+        if self.computed > keep {
+            let context = &mut lent.context;
+            let by_itself = can_go_back(context, self.seq, keep)?;
+            let known = if by_itself {
+                keep
+            } else {
+                keep.min(self.genuine)
+            };
+            let known = &self.tokens[..known];
+            let held = cache.go_back(context, self.seq, known, &self.scales)?;
+            if by_itself {
+                self.computed = held;
+            } else {
+                self.computed_to(held);
+            }
         }
         (self.choosing, self.chooser, self.matcher) = (choosing, chooser, matcher);
         self.chosen = self.chosen.min(left);

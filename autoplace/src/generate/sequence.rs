@@ -7,6 +7,7 @@ use std::time::Duration;
 use llama_sys::{Batch, Context, Model, SeqId, State, Token, Vocab};
 
 use super::cache::can_go_back;
+use super::checkpoints::Stops;
 use super::choose::{Chooser, Choosing};
 use super::constraint::Matcher;
 use super::error::Error;
@@ -32,6 +33,8 @@ pub(super) struct Sequence {
     pub(super) in_batches: usize,
     /// Tokens at the beginning that the KV cache holds.
     pub(super) computed: usize,
+    /// Where the prompt is interrupted for checkpoints.
+    pub(super) stops: Stops,
     /// Tokens after those that the batch holds.
     queued: usize,
     /// Nothing of it is computed while it waits for its reader.
@@ -111,6 +114,7 @@ impl Sequence {
             prompt,
             in_batches: prompt,
             computed: 0,
+            stops: Stops::default(),
             queued: 0,
             is_paused: false,
             favoured: 0,
@@ -191,6 +195,7 @@ impl Sequence {
             prompt: self.prompt,
             in_batches: self.in_batches,
             computed: self.computed,
+            stops: Stops::default(),
             queued: 0,
             is_paused: self.is_paused,
             favoured: self.favoured,
@@ -310,7 +315,9 @@ impl Sequence {
         if self.is_paused {
             return 0;
         }
-        self.in_batches.saturating_sub(self.computed).max(1)
+        let end = self.stops.next(self.computed).unwrap_or(usize::MAX);
+        let end = end.min(self.in_batches);
+        end.saturating_sub(self.computed).max(1)
     }
 
     /// Adds its next tokens to a batch, as many as [wanted](Self::wanted) at most.

@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use super::Generate;
 use super::cache::Cache;
+use super::checkpoints::CheckpointUse;
 use super::error::Error;
 use super::fork::take_out;
 use super::logprobs::TokenLogprobs;
@@ -229,7 +230,7 @@ impl Model {
             abort,
             lent: Some(Lent::new(context, &self.placement().context)),
             sequences: Vec::new(),
-            cache: Cache::of(contents),
+            cache: Cache::of(contents, self.checkpoints()),
             last_replaced: None,
             prompt_chunk: PromptChunk::Batch,
             batch: Batch::default(),
@@ -396,6 +397,11 @@ impl Session {
         let mut sequences = self.sequences.iter();
         let sequence = sequences.find(|it| it.id == sequence)?;
         Some(sequence.statistics())
+    }
+
+    /// What checkpoints take, which [`ModelBuilder::checkpoints`](crate::ModelBuilder::checkpoints) limits.
+    pub fn checkpoints(&self) -> CheckpointUse {
+        self.cache.checkpoints.usage()
     }
 
     /// Texts that run.

@@ -5,7 +5,7 @@
 use llama_sys::{Position, SeqId, Token, Vocab};
 use serde::{Deserialize, Serialize};
 
-use super::cache::keep_first;
+use super::cache::Cache;
 use super::error::Error;
 use super::prompt::Prompt;
 use super::sequence::Sequence;
@@ -142,17 +142,9 @@ fn turns_in_place(lent: &Lent) -> bool {
     plain && has_place && context.kv_can_shift() && context.rope_only_rotates()
 }
 
-/// How much of a sequence a shift has left in the memory.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Shifted {
-    /// Everything that was not forgotten.
-    InPlace,
-    /// So many tokens at the beginning: the others have to be computed again.
-    CutTo(usize),
-}
-
-/// Takes `discard` tokens after the first `keep` out of a sequence, whose later ones lie in cells of its own.
-fn shift(lent: &mut Lent, seq: SeqId, keep: usize, discard: usize) -> Result<Shifted, Error> {
+/// Takes `discard` tokens after the first `keep` out of a sequence, whose later ones lie in cells of its own. Returns whether its memory could
+/// do it in place.
+fn shift(lent: &mut Lent, seq: SeqId, keep: usize, discard: usize) -> Result<bool, Error> {
     let in_place = turns_in_place(lent);
     let context = &mut lent.context;
     let positions = |tokens: usize| Position::try_from(tokens).unwrap_or(Position::MAX);
@@ -160,9 +152,9 @@ fn shift(lent: &mut Lent, seq: SeqId, keep: usize, discard: usize) -> Result<Shi
     if in_place && context.kv_seq_remove(seq, from..to)? {
         context.kv_seq_shift(seq, to..Position::MAX, from - to)?;
         context.kv_update()?;
-        return Ok(Shifted::InPlace);
+        return Ok(true);
     }
-    keep_first(context, seq, keep).map(Shifted::CutTo)
+    Ok(false)
 }
 
 impl Sequence {
@@ -175,24 +167,27 @@ impl Sequence {
 
     /// Makes room by forgetting its oldest tokens, all but the last of which are computed. `shared`: tokens at the beginning that lie in
     /// cells of others too. Returns whether there was anything to forget.
-    pub(super) fn shift(&mut self, lent: &mut Lent, shared: usize) -> Result<bool, Error> {
+    pub(super) fn shift(
+        &mut self,
+        lent: &mut Lent,
+        cache: &mut Cache,
+        shared: usize,
+    ) -> Result<bool, Error> {
         let capacity = lent.room.each;
         let Some((keep, discard)) = self.forget_oldest(&lent.vocab, capacity, shared)? else {
             return Ok(false);
         };
-        let statistics = &mut self.statistics;
         let before = self.computed;
-        match shift(lent, self.seq, keep, discard)? {
-            Shifted::InPlace => {
-                self.computed = before - discard;
-                self.genuine = self.genuine.min(keep);
-                statistics.shifted_tokens += self.computed - keep;
-            }
-            Shifted::CutTo(held) => {
-                let again = (before - discard).saturating_sub(held);
-                statistics.recomputed_tokens += again;
-                self.computed_to(held);
-            }
+        if shift(lent, self.seq, keep, discard)? {
+            self.computed = before - discard;
+            self.genuine = self.genuine.min(keep);
+            self.statistics.shifted_tokens += self.computed - keep;
+        } else {
+            let known = &self.tokens[..keep];
+            let held = cache.go_back(&mut lent.context, self.seq, known, &self.scales)?;
+            let again = (before - discard).saturating_sub(held);
+            self.statistics.recomputed_tokens += again;
+            self.computed_to(held);
         }
         Ok(true)
     }

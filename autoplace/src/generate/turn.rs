@@ -7,10 +7,12 @@ use llama_sys::{Batch, Context};
 use super::cache::Cache;
 use super::error::Error;
 use super::fork::{part_after, shared, take_out};
+use super::join::held;
 use super::sequence::Sequence;
 use super::session::{FinishReason, Lent, Piece, Room, SequenceId};
 use super::share::{Asking, share};
 use super::speculative::{self, Drafters};
+use super::stats::Statistics;
 use super::turns::Turns;
 use crate::load::{ContextSlot, Pulse};
 
@@ -100,8 +102,13 @@ impl Turn<'_> {
     /// since others have another speed.
     fn alone(&self) -> Option<(usize, Duration)> {
         match &**self.sequences {
-            [only] if self.batch.len() == 1 && !only.ends_prompt() => {
-                Some((only.len(), only.statistics().generation_time))
+            [only] if self.batch.len() == 1 => {
+                let Statistics {
+                    first_token_latency,
+                    generation_time,
+                    ..
+                } = only.statistics();
+                first_token_latency.map(|_| (only.len(), generation_time))
             }
             _ => None,
         }
@@ -218,6 +225,9 @@ impl Turn<'_> {
             }
             let (from, shifted) = (sequence.computed, sequence.statistics.discarded_tokens);
             sequence.computed(computed);
+            if sequence.checkpoint_is_due() {
+                self.checkpoint(at);
+            }
             match self.choose_of(at, room, &mut used, begun, computed) {
                 Err(error) if error.is_of_one_text() => {
                     self.failed.push((self.sequences[at].id, error));
@@ -233,6 +243,16 @@ impl Turn<'_> {
             sequence.forget_draft(context)?;
         }
         Ok(())
+    }
+
+    /// Takes a checkpoint of a text where it is computed to.
+    fn checkpoint(&mut self, at: usize) {
+        let running = held(self.sequences);
+        let sequence = &self.sequences[at];
+        let tokens = &sequence.tokens()[..sequence.computed];
+        let of = (tokens, sequence.scales());
+        let context = &mut self.lent.context;
+        self.cache.checkpoint(context, sequence.seq, of, &running);
     }
 
     /// Chooses the next tokens of one text.
@@ -302,7 +322,7 @@ impl Turn<'_> {
             self.cache.part_from(&mut self.lent.context, tokens, end)?;
         }
         let sequence = &mut self.sequences[at];
-        if sequence.shift(self.lent, shared)? {
+        if sequence.shift(self.lent, self.cache, shared)? {
             let keep = sequence.shifting.map_or(0, |it| it.keep);
             part_after(self.sequences, at, keep);
         }

@@ -9,7 +9,7 @@ use super::adapters::AdapterFiles;
 use super::contract::{Contract, First};
 use super::lease::Leases;
 use super::progress::Progress;
-use super::recipe::Recipe;
+use super::recipe::{CHECKPOINTS, Recipe};
 use super::remote::{Load, Remote};
 use super::replay::Source;
 use super::terms::{Learn, Terms};
@@ -41,6 +41,7 @@ impl ModelBuilder {
                 adapters: AdapterFiles::default(),
                 machine: None,
                 threads: None,
+                checkpoints: CHECKPOINTS,
                 leases: Leases::user(),
                 terms: Terms::default(),
             },
@@ -142,6 +143,18 @@ impl ModelBuilder {
     /// may use; to generate, as many as the load [measures](super::Threads) to be best, and fewer for as long as other programs hold them up.
     pub fn threads(mut self, threads: u32) -> Self {
         self.recipe.threads = Some(threads);
+        self
+    }
+
+    /// Bytes of host memory that checkpoints may take: what the memory of a model with sliding windows (`swa_full` off) or a recurrent
+    /// state cannot go back to by itself, saved at the end of each prompt, so that a conversation whose earlier turns are rewritten, a
+    /// [fork](crate::generate::Session::fork) or a [roll back](crate::generate::Session::roll_back) goes on from there. The least recently
+    /// used go first. Default: 1 GiB; 0 keeps none. Other models never take any.
+    ///
+    /// No plan counts them: a checkpoint is taken only as far as the host has this much free at that moment, beyond the margin that
+    /// plans leave on it.
+    pub fn checkpoints(mut self, bytes: u64) -> Self {
+        self.recipe.checkpoints = bytes;
         self
     }
 

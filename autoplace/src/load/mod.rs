@@ -56,7 +56,7 @@ pub(crate) use pulse::Pulse;
 pub use rates::{RateCase, RatesProgress, RatesRequest, measure_rates};
 pub use report::{GpuReport, HostReport, LoadReport, WarmUp};
 pub use requested::Replacement;
-pub(crate) use slot::{Contents, ContextSlot, Purpose, Remembered};
+pub(crate) use slot::{Checkpoint, Contents, ContextSlot, Purpose, Remembered};
 pub use terms::{OnDifference, Verify};
 pub(crate) use threads::Pacer;
 pub use threads::{ThreadBasis, Threads, TriedThreads};

@@ -23,7 +23,7 @@ use super::{
 use crate::gguf::{self, Header};
 use crate::machine::Machine;
 use crate::memory::Footprints;
-use crate::plan::Plan;
+use crate::plan::{PlacementKind, Plan};
 
 /// A loaded model. Cloning is cheap; everything is freed when the last clone and the last stream are dropped.
 #[derive(Debug, Clone)]
@@ -263,6 +263,20 @@ impl Model {
             .placed
             .write()
             .unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Bytes of the host that checkpoints may take: as many as were asked for, and no more than the plan has left of it.
+    pub(crate) fn checkpoints(&self) -> u64 {
+        let plan = self.placement();
+        let shared = plan.gpus().filter(|it| it.kind == PlacementKind::SharedGpu);
+        let shared: u64 = shared.map(|it| it.footprint.total()).sum();
+        let left = plan
+            .host()
+            .map_or(0, |host| host.budget.saturating_sub(host.footprint.total()));
+        self.inner
+            .recipe
+            .checkpoints
+            .min(left.saturating_sub(shared))
     }
 
     /// The one context, lent to whoever generates.

@@ -28,6 +28,10 @@ use crate::profile::ModelProfile;
 /// Tokens that a draft may draft at once, where nobody says how many.
 const DRAFT_MAX: u32 = 8;
 
+/// Bytes that checkpoints of a model may take, where nobody says how many: two of gemma-3-27b's, and dozens or hundreds of models with
+/// smaller windows or states.
+pub(super) const CHECKPOINTS: u64 = 1 << 30;
+
 /// How a model is loaded.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Recipe {
@@ -44,6 +48,8 @@ pub(crate) struct Recipe {
     /// The machine to believe in, instead of what is detected.
     pub(super) machine: Option<Machine>,
     pub(super) threads: Option<u32>,
+    /// Bytes of the host that checkpoints may take.
+    pub(super) checkpoints: u64,
     /// Where loads tell each other what they are about to take.
     pub(super) leases: Leases,
     pub(super) terms: Terms,

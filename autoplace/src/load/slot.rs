@@ -2,7 +2,7 @@
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use llama_sys::{Context, ContextParams, Model, SeqId, Token};
+use llama_sys::{Context, ContextParams, Model, PartialState, SeqId, Token};
 
 use super::adapters::{Attached, Scales};
 use super::drafts::Drafts;
@@ -52,8 +52,8 @@ pub(crate) enum Contents {
     /// It has to be cleared.
     #[default]
     Unknown,
-    /// These sequences, the least recently used first, and nothing else.
-    Idle(Vec<Remembered>),
+    /// These sequences, the least recently used first, and nothing else; and what was kept of how some of them were before.
+    Idle(Vec<Remembered>, Vec<Checkpoint>),
 }
 
 /// The tokens of a sequence that a context's memory holds.
@@ -63,6 +63,15 @@ pub(crate) struct Remembered {
     /// The adapters that they were computed with.
     pub(crate) scales: Scales,
     pub(crate) tokens: Vec<Token>,
+}
+
+/// What a memory cannot go back to by itself, as it was after these tokens.
+#[derive(Debug)]
+pub(crate) struct Checkpoint {
+    /// The adapters that they were computed with.
+    pub(crate) scales: Scales,
+    pub(crate) tokens: Vec<Token>,
+    pub(crate) state: PartialState,
 }
 
 impl ContextSlot {

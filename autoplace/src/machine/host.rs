@@ -107,6 +107,15 @@ impl Host {
         return other::detect();
     }
 
+    /// This computer's memory alone, as it is now.
+    #[cfg(feature = "llama")]
+    pub(crate) fn detect_memory() -> Self {
+        #[cfg(target_os = "linux")]
+        return linux::memory_under(Path::new("/"), &mut Notes::default());
+        #[cfg(not(target_os = "linux"))]
+        return other::detect().0;
+    }
+
     /// The Linux computer that `{root}/proc` and `{root}/sys` describe, with notes on what could not be seen.
     ///
     /// What `/proc/meminfo` calls available, bounded by the memory limit of every control group around the process (both

@@ -12,7 +12,6 @@ use std::sync::Arc;
 
 use llama_sys::{Context, SeqId, Token};
 
-use super::cache::keep_first;
 use super::error::Error;
 use super::join::held;
 use super::sequence::Sequence;
@@ -174,7 +173,7 @@ impl Session {
             return Err(refused(reason));
         }
         let context = &mut lent.context;
-        let kept = keep_first(context, seq, tokens.len())?;
+        let kept = self.cache.go_back(context, seq, &tokens, &scales)?;
         self.cache.remember(seq, scales, tokens, kept);
         Ok(SavedCache {
             tokens: kept,

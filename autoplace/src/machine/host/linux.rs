@@ -15,8 +15,20 @@ pub(super) struct Bound {
 
 pub(super) fn detect_under(root: &Path, notes: &mut Notes) -> Host {
     let tree = Tree::new(root);
-    let (total, system_available) = system_memory(tree, notes);
+    let memory = memory_under(root, notes);
     let cores = cores::cores(tree, notes);
+    Host {
+        cpu: cores::cpu(tree, notes),
+        physical_cores: cores.physical,
+        usable_cores: cores.usable,
+        ..memory
+    }
+}
+
+/// Its memory alone: a few small files.
+pub(super) fn memory_under(root: &Path, notes: &mut Notes) -> Host {
+    let tree = Tree::new(root);
+    let (total, system_available) = system_memory(tree, notes);
     let mut host = Host {
         total,
         available: system_available,
@@ -26,9 +38,9 @@ pub(super) fn detect_under(root: &Path, notes: &mut Notes) -> Host {
         } else {
             HostLimit::System
         },
-        cpu: cores::cpu(tree, notes),
-        physical_cores: cores.physical,
-        usable_cores: cores.usable,
+        cpu: None,
+        physical_cores: None,
+        usable_cores: None,
         bandwidth: None,
         disk: None,
         rates: None,

@@ -1,0 +1,275 @@
+//! Checkpoints: what a memory cannot go back to by itself, saved as it was after the first tokens of a text.
+//!
+//! In: sequences whose prompts are being computed. Out: how far a sequence whose memory holds a window or a recurrent state can go back all
+//! the same. A checkpoint belongs to the tokens before it and the adapters that they were computed with, not to a sequence: whichever
+//! holds those tokens goes back to it. Saved is only what full attention does not keep by itself.
+
+use llama_sys::{Context, PartialState, SeqId, Token};
+
+use super::sequence::Sequence;
+use crate::load::{Checkpoint, Scales};
+use crate::machine::Host;
+use crate::memory::{Headroom, Workload};
+
+/// How far before the end of a prompt one is taken: what is asked next may end otherwise (a template that opens the reasoning in the
+/// prompt and leaves it out of the history), and the last token is computed again in any case. llama.cpp's server takes as many.
+const BEFORE_END: usize = 4;
+
+/// A prompt of fewer tokens is computed again: llama.cpp's server takes none of those either.
+const MIN_PROMPT: usize = 64;
+
+/// In a long prompt, tokens after which another is taken (common.h, `checkpoint_min_step`).
+const STEP: usize = 8192;
+
+/// Tokens from which on the beginning that two prompts have in common is worth one.
+const WORTH_ONE: usize = 64;
+
+/// What checkpoints take.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub struct CheckpointUse {
+    /// Checkpoints that are kept.
+    pub checkpoints: usize,
+    /// Bytes of host memory that they take.
+    pub bytes: u64,
+    /// Bytes that they may take: what was [asked for](crate::ModelBuilder::checkpoints), as far as the plan has left it on the host.
+    pub limit: u64,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Checkpoints {
+    limit: u64,
+    /// Least recently used first.
+    kept: Vec<Checkpoint>,
+}
+
+impl Checkpoints {
+    pub(super) fn new(limit: u64, kept: Vec<Checkpoint>) -> Self {
+        Self { limit, kept }
+    }
+
+    pub(super) fn into_kept(self) -> Vec<Checkpoint> {
+        self.kept
+    }
+
+    pub(super) fn clear(&mut self) {
+        self.kept.clear();
+    }
+
+    /// Says that the model was placed anew.
+    pub(super) fn set_limit(&mut self, limit: u64) {
+        self.limit = limit;
+        self.evict_to(limit);
+    }
+
+    pub(super) fn usage(&self) -> CheckpointUse {
+        CheckpointUse {
+            checkpoints: self.kept.len(),
+            bytes: self.bytes(),
+            limit: self.limit,
+        }
+    }
+
+    /// Whether checkpoints of this context are taken.
+    pub(super) fn are_taken(&self, context: &Context) -> bool {
+        self.limit > 0 && context.has_partial_state()
+    }
+
+    /// The tokens before the last checkpoint that lies among the first of these, which were computed with these adapters.
+    pub(super) fn last_among(&self, tokens: &[Token], scales: &Scales) -> Option<usize> {
+        self.find(tokens, scales)
+            .map(|at| self.kept[at].tokens.len())
+    }
+
+    /// The first such.
+    pub(super) fn first_among(&self, tokens: &[Token], scales: &Scales) -> Option<usize> {
+        let among = self.kept.iter().filter(|it| it.is_among(tokens, scales));
+        among.map(|it| it.tokens.len()).min()
+    }
+
+    fn find(&self, tokens: &[Token], scales: &Scales) -> Option<usize> {
+        let among = self.kept.iter().enumerate();
+        let among = among.filter(|(_, it)| it.is_among(tokens, scales));
+        among.max_by_key(|(_, it)| it.tokens.len()).map(|it| it.0)
+    }
+
+    /// Has a sequence, which holds these tokens, go back to the last checkpoint among them. Returns how many tokens it holds then: none
+    /// where there is no such, or the context does not take it.
+    pub(super) fn restore(
+        &mut self,
+        context: &mut Context,
+        seq: SeqId,
+        tokens: &[Token],
+        scales: &Scales,
+    ) -> usize {
+        let Some(at) = self.find(tokens, scales) else {
+            return 0;
+        };
+        // Whichever is used is the last to go.
+        let checkpoint = self.kept.remove(at);
+        let held = checkpoint.tokens.len();
+        match context.restore_partial_state(seq, &checkpoint.state) {
+            Ok(()) => {
+                tracing::debug!("sequence {seq} goes back to a checkpoint after {held} tokens");
+                self.kept.push(checkpoint);
+                held
+            }
+            Err(error) => {
+                tracing::debug!("a checkpoint after {held} tokens is of no use: {error}");
+                0
+            }
+        }
+    }
+
+    /// Takes one of a sequence, which holds just these tokens, as far as there is room for it. `is_held`: whether any sequence
+    /// begins with these tokens; what none does is of no use.
+    pub(super) fn take(
+        &mut self,
+        context: &mut Context,
+        seq: SeqId,
+        (tokens, scales): (&[Token], &Scales),
+        is_held: impl Fn(&[Token]) -> bool,
+    ) {
+        let same = |it: &Checkpoint| it.tokens == tokens && it.scales == *scales;
+        if self.kept.iter().any(same) {
+            return;
+        }
+        self.kept.retain(|it| is_held(&it.tokens));
+        let state = context.partial_state_bytes(seq);
+        let Ok(needed) = state.map(|state| state.saturating_add(bytes_of(tokens))) else {
+            return;
+        };
+        let limit = self.limit.min(self.bytes().saturating_add(free()));
+        if needed > limit {
+            tracing::debug!(
+                "no checkpoint after {} tokens: it takes {needed} bytes, and may take {limit}",
+                tokens.len()
+            );
+            return;
+        }
+        self.evict_to(limit - needed);
+        match context.save_partial_state(seq) {
+            Ok(state) => self.kept.push(Checkpoint {
+                scales: scales.clone(),
+                tokens: tokens.to_vec(),
+                state,
+            }),
+            Err(error) => tracing::debug!("no checkpoint after {} tokens: {error}", tokens.len()),
+        }
+    }
+
+    fn evict_to(&mut self, limit: u64) {
+        while self.bytes() > limit {
+            let oldest = self.kept.remove(0);
+            let after = oldest.tokens.len();
+            tracing::debug!("a checkpoint after {after} tokens makes room for others");
+        }
+    }
+
+    fn bytes(&self) -> u64 {
+        let bytes = |it: &Checkpoint| state_bytes(&it.state) + bytes_of(&it.tokens);
+        self.kept.iter().map(bytes).sum()
+    }
+}
+
+impl Checkpoint {
+    fn is_among(&self, tokens: &[Token], scales: &Scales) -> bool {
+        self.scales == *scales && tokens.starts_with(&self.tokens)
+    }
+}
+
+fn state_bytes(state: &PartialState) -> u64 {
+    state.len() as u64
+}
+
+fn bytes_of(tokens: &[Token]) -> u64 {
+    size_of_val(tokens) as u64
+}
+
+/// Bytes of the host that are free now, beyond the margin that a plan leaves.
+fn free() -> u64 {
+    let host = Host::detect_memory();
+    let margin = Headroom::of_host(&host, &Workload::default(), false, 0).margin;
+    host.available.saturating_sub(margin)
+}
+
+/// Where the prompt of a text is interrupted to take checkpoints.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Stops {
+    are_on: bool,
+    /// Numbers of tokens, ascending; those that are computed are no longer in it.
+    at: Vec<usize>,
+    /// Tokens after which the last one was taken.
+    last: usize,
+}
+
+impl Stops {
+    /// For a text of so many tokens, of which `cached` are computed. `common`: tokens that it has in common with another, whose memory
+    /// could not go back to there.
+    pub(super) fn of(tokens: usize, cached: usize, common: usize) -> Self {
+        let end = tokens.saturating_sub(BEFORE_END);
+        let common = (common >= cached + WORTH_ONE && common + WORTH_ONE <= end).then_some(common);
+        let end = (tokens >= MIN_PROMPT && end > cached).then_some(end);
+        Self {
+            are_on: true,
+            at: common.into_iter().chain(end).collect(),
+            last: cached,
+        }
+    }
+
+    /// The tokens after which the next is taken, where so many are computed.
+    pub(super) fn next(&self, computed: usize) -> Option<usize> {
+        self.at.iter().copied().find(|&at| at > computed)
+    }
+
+    /// Whether one is due after so many tokens of a prompt.
+    fn is_due(&mut self, computed: usize) -> bool {
+        if !self.are_on {
+            return false;
+        }
+        let before = self.at.len();
+        let is_stop = self.at.contains(&computed);
+        self.at.retain(|&at| at > computed);
+        let is_due = is_stop || (before > 0 && computed >= self.last + STEP);
+        if is_due {
+            self.last = computed;
+        }
+        is_due
+    }
+}
+
+impl Sequence {
+    /// Whether a checkpoint is due where it is computed to.
+    pub(super) fn checkpoint_is_due(&mut self) -> bool {
+        let computed = self.computed;
+        self.stops.is_due(computed) && computed <= self.genuine
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Stops;
+
+    #[test]
+    fn a_prompt_is_interrupted_before_its_end_and_where_it_left_another() {
+        assert_eq!(Stops::of(500, 0, 0).at, [496]);
+        assert_eq!(Stops::of(500, 0, 300).at, [300, 496]);
+        // What little is computed is computed at once.
+        assert_eq!(Stops::of(500, 497, 498).at, [0usize; 0]);
+        assert_eq!(Stops::of(63, 0, 0).at, [0usize; 0]);
+        assert_eq!(Stops::of(500, 290, 300).at, [496]);
+        assert_eq!(Stops::of(500, 0, 480).at, [496]);
+    }
+
+    #[test]
+    fn one_is_due_at_each_stop_and_after_many_tokens() {
+        let mut stops = Stops::of(20_000, 0, 0);
+        let due: Vec<usize> = (0..19_900)
+            .step_by(500)
+            .chain([19_996, 20_000])
+            .filter(|&computed| stops.is_due(computed))
+            .collect();
+        assert_eq!(due, [8500, 17_000, 19_996]);
+        assert_eq!(stops.next(19_996), None);
+    }
+}

@@ -1,0 +1,452 @@
+//! Conversations on models whose memory cannot go back by itself: what a turn computes again is bounded by the turn before it, and the text
+//! is that of a fresh model. In floats of 32 bits throughout: what is restored lies in other cells of a window, and is summed in another
+//! order.
+
+use std::path::{Path, PathBuf};
+
+use autoplace::Model;
+use autoplace::generate::{Engine, Fork, Generate, Statistics};
+use autoplace::llama_sys::{self, Batch, Context, ContextParams, Error, KvType, Position, Token};
+use autoplace::memory;
+
+use crate::random_weights;
+use crate::session_support::{Raw, Texts, request, sampled, told};
+
+const SEED: u32 = 4;
+const ANSWER: usize = 48;
+/// How far before the end of a prompt the last checkpoint lies.
+const BEFORE_END: usize = 4;
+const GIB: u64 = 1 << 30;
+
+/// A model of each kind of memory that cannot go back. The window leaves its cache of 256 cells room for 32 tokens more.
+fn models(folder: &Path) -> Vec<(&'static str, PathBuf)> {
+    let mut kinds = ["gemma3", "mamba2", "jamba", "falcon-h1"].map(|arch| {
+        let mut sketches = random_weights::all().into_iter();
+        sketches.find(|sketch| sketch.arch == arch).unwrap()
+    });
+    kinds[0].u32("attention.sliding_window", 224);
+    let write = |sketch: crate::synthetic::Sketch| {
+        let mut sketch = sketch.in_floats();
+        sketch.vocabulary();
+        (sketch.arch, random_weights::write(&sketch, folder))
+    };
+    kinds.map(write).into()
+}
+
+fn load(path: &Path, n_ctx: u32, n_seq_max: u32, unified: bool, checkpoints: u64) -> Model {
+    let mut request = request(n_ctx, n_seq_max, unified).n_batch(64).n_ubatch(32);
+    request.params.swa_full = false;
+    request.params.type_k = memory::KvType::F32;
+    request.params.type_v = memory::KvType::F32;
+    let builder = Model::builder(path).request(request).threads(1);
+    builder.checkpoints(checkpoints).load().unwrap()
+}
+
+fn words(seed: u32, n: usize) -> Vec<Token> {
+    let mut state = seed;
+    let next = |_| {
+        state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        259 + (state >> 16) as Token % 200
+    };
+    (0..n).map(next).collect()
+}
+
+fn raw(model: &Model, prompt: &[Token], n: usize) -> Vec<Token> {
+    let native = &model.native().unwrap();
+    let n_ctx = (prompt.len() + n + 8) as u32;
+    let raw = Raw::of(native, n_ctx, false, KvType::F32);
+    raw.by_chance(SEED, 0).go_on(prompt, n)
+}
+
+fn generate(model: &Model, prompt: &[Token]) -> Generate {
+    let generate = sampled(model, prompt, SEED).max_tokens(ANSWER);
+    generate.cache_prompt(true)
+}
+
+/// A conversation whose template opens the reasoning in the prompt of an answer, and leaves it out of the history.
+struct Conversation {
+    history: Vec<Token>,
+    seed: u32,
+}
+
+impl Conversation {
+    const MESSAGE: usize = 12;
+    const HEADER: [Token; 2] = [460, 461];
+    const REASONING: [Token; 2] = [470, 471];
+    /// Tokens of an answer that are no reasoning.
+    const KEPT: usize = 8;
+
+    fn new(seed: u32) -> Self {
+        Self {
+            history: words(seed, 80),
+            seed,
+        }
+    }
+
+    fn prompt(&mut self) -> Vec<Token> {
+        self.seed += 1;
+        self.history.extend(words(self.seed, Self::MESSAGE));
+        self.history.extend(Self::HEADER);
+        let mut prompt = self.history.clone();
+        prompt.extend(Self::REASONING);
+        prompt
+    }
+
+    fn answered(&mut self, answer: &[Token]) {
+        let from = answer.len().saturating_sub(Self::KEPT);
+        self.history.extend(&answer[from..]);
+    }
+
+    /// What a turn may compute: the last answer as the history has it, the new message, and what is before the end of the prompt before.
+    const fn bound() -> usize {
+        Self::KEPT + Self::MESSAGE + Self::HEADER.len() + Self::REASONING.len() + BEFORE_END
+    }
+}
+
+fn computed(statistics: &Statistics) -> usize {
+    statistics.prompt_tokens - statistics.cached_tokens
+}
+
+#[test]
+fn a_conversation_without_its_reasoning_computes_the_last_turn_again_and_no_more() {
+    let folder = tempfile::tempdir().unwrap();
+    for (title, path) in models(folder.path()) {
+        let model = load(&path, 1024, 1, false, GIB);
+        let mut conversation = Conversation::new(1);
+        for turn in 0..20 {
+            let prompt = conversation.prompt();
+            let text = told(generate(&model, &prompt), &model);
+            let statistics = text.end.unwrap().statistics;
+            if turn > 0 {
+                let computed = computed(&statistics);
+                let most = Conversation::bound();
+                assert!(
+                    computed <= most,
+                    "{title}, turn {turn}: {computed} > {most}"
+                );
+            }
+            if turn % 6 == 1 {
+                let alone = raw(&model, &prompt, ANSWER);
+                assert_eq!(text.tokens, alone, "{title}, turn {turn}");
+            }
+            conversation.answered(&text.tokens);
+        }
+        let taken = model.session().unwrap().checkpoints();
+        assert!(
+            taken.checkpoints >= 20 && taken.bytes <= taken.limit,
+            "{title}: {taken:?}"
+        );
+    }
+}
+
+#[test]
+fn without_checkpoints_it_computes_the_whole_conversation_again() {
+    let folder = tempfile::tempdir().unwrap();
+    for (title, path) in models(folder.path()) {
+        let model = load(&path, 1024, 1, false, 0);
+        let mut conversation = Conversation::new(1);
+        let mut last = 0;
+        for _ in 0..14 {
+            let prompt = conversation.prompt();
+            let text = told(generate(&model, &prompt), &model);
+            last = computed(&text.end.unwrap().statistics);
+            conversation.answered(&text.tokens);
+        }
+        assert!(last > 300, "{title}: {last}");
+        let taken = model.session().unwrap().checkpoints();
+        assert_eq!(
+            (taken.checkpoints, taken.bytes, taken.limit),
+            (0, 0, 0),
+            "{title}"
+        );
+    }
+}
+
+#[test]
+fn conversations_in_an_engine_compute_their_last_turns_again() {
+    let folder = tempfile::tempdir().unwrap();
+    for (title, path) in models(folder.path()) {
+        for unified in [false, true] {
+            let model = load(&path, 2048, 2, unified, GIB);
+            let engine = Engine::new(&model).unwrap();
+            let mut both = [Conversation::new(1), Conversation::new(100)];
+            for turn in 0..12 {
+                let prompts = both.each_mut().map(Conversation::prompt);
+                let answers = prompts.each_ref().map(|prompt| {
+                    let generate = generate(&model, prompt);
+                    engine.submit(generate).unwrap()
+                });
+                for ((conversation, prompt), mut answer) in
+                    both.iter_mut().zip(&prompts).zip(answers)
+                {
+                    let pieces: Vec<_> = answer.pieces().map(Result::unwrap).collect();
+                    let tokens: Vec<_> = pieces.iter().filter_map(|piece| piece.token).collect();
+                    let case = format!("{title}, unified: {unified}, turn {turn}");
+                    if turn > 0 {
+                        let computed = computed(&answer.statistics());
+                        assert!(computed <= Conversation::bound(), "{case}: {computed}");
+                    }
+                    if turn == 11 {
+                        assert_eq!(tokens, raw(&model, prompt, ANSWER), "{case}");
+                    }
+                    conversation.answered(&tokens);
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn what_conversations_begin_with_is_computed_twice_and_no_more() {
+    let folder = tempfile::tempdir().unwrap();
+    let system = words(9, 400);
+    for (title, path) in models(folder.path()) {
+        let model = load(&path, 1024, 1, false, GIB);
+        for (number, seed) in (0..4).zip(20..) {
+            let mut prompt = system.clone();
+            prompt.extend(words(seed, 80));
+            let text = told(generate(&model, &prompt), &model);
+            let cached = text.end.unwrap().statistics.cached_tokens;
+            // The second finds that it has the beginning in common with the first, and leaves a checkpoint there.
+            let expected = if number < 2 { 0 } else { system.len() };
+            assert_eq!(cached, expected, "{title}, {number}");
+            assert_eq!(
+                text.tokens,
+                raw(&model, &prompt, ANSWER),
+                "{title}, {number}"
+            );
+        }
+    }
+}
+
+#[test]
+fn the_least_recently_used_make_room_for_others() {
+    let folder = tempfile::tempdir().unwrap();
+    for (title, path) in models(folder.path()) {
+        let prompts: Vec<_> = (30..34).map(|seed| words(seed, 300)).collect();
+        let usage = |limit: u64, prompts: &[Vec<Token>]| {
+            let model = load(&path, 2048, 4, false, limit);
+            for prompt in prompts {
+                told(generate(&model, prompt), &model);
+            }
+            let usage = model.session().unwrap().checkpoints();
+            assert!(usage.bytes <= usage.limit, "{title}: {usage:?}");
+            (usage, model)
+        };
+        let one = usage(GIB, &prompts[..1]).0;
+        assert_eq!(one.checkpoints, 1, "{title}");
+        assert_eq!(
+            usage(one.bytes - 1, &prompts[..1]).0.checkpoints,
+            0,
+            "{title}"
+        );
+        let (two, model) = usage(one.bytes * 5 / 2, &prompts);
+        assert_eq!((two.checkpoints, two.bytes), (2, 2 * one.bytes), "{title}");
+        // Of the last two there is one, of the first two there was.
+        for (prompt, held) in prompts.iter().zip([false, false, true, true]).rev() {
+            let text = told(generate(&model, prompt), &model);
+            let cached = text.end.unwrap().statistics.cached_tokens;
+            let expected = if held { 300 - BEFORE_END } else { 0 };
+            assert_eq!(cached, expected, "{title}");
+        }
+    }
+}
+
+#[test]
+fn a_memory_that_goes_back_by_itself_takes_none() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut sketch = random_weights::all()
+        .into_iter()
+        .find(|it| it.arch == "llama")
+        .unwrap();
+    sketch.vocabulary();
+    let path = random_weights::write(&sketch, folder.path());
+    let model = load(&path, 1024, 1, false, GIB);
+    told(generate(&model, &words(1, 300)), &model);
+    let usage = model.session().unwrap().checkpoints();
+    assert_eq!((usage.checkpoints, usage.bytes), (0, 0));
+}
+
+#[test]
+fn another_answer_to_a_prompt_begins_at_its_end() {
+    let folder = tempfile::tempdir().unwrap();
+    for (title, path) in models(folder.path()) {
+        for unified in [false, true] {
+            let model = load(&path, 2048, 2, unified, GIB);
+            let prompt = words(7, 400);
+            let alone = raw(&model, &prompt, ANSWER);
+            let mut session = model.session().unwrap();
+            let mut texts = Texts::default();
+            let first = session.begin(generate(&model, &prompt)).unwrap();
+            // Past the window's slack.
+            while session.statistics(first).unwrap().generated_tokens < 40 {
+                texts.step(&mut session);
+            }
+            let other = session.fork(first, Fork::from_prompt()).unwrap();
+            texts.run(&mut session);
+            let case = format!("{title}, unified: {unified}");
+            assert_eq!(texts.of(first).tokens, alone, "{case}");
+            assert_eq!(texts.of(other).tokens, alone, "{case}");
+            let cached = texts.of(other).end.unwrap().statistics.cached_tokens;
+            // The window of two texts that share their cells is long enough to go back by itself.
+            let by_itself = unified && title == "gemma3";
+            let before = if by_itself { 1 } else { BEFORE_END };
+            assert_eq!(cached, prompt.len() - before, "{case}");
+        }
+    }
+}
+
+#[test]
+fn a_text_is_rolled_back_behind_its_window_and_its_state() {
+    let folder = tempfile::tempdir().unwrap();
+    for (title, path) in models(folder.path()) {
+        let model = load(&path, 1024, 1, false, GIB);
+        let prompt = words(7, 400);
+        let alone = raw(&model, &prompt, ANSWER);
+        for left in [0, 3, 39] {
+            let mut session = model.session().unwrap();
+            let mut texts = Texts::default();
+            let text = session.begin(generate(&model, &prompt)).unwrap();
+            while session.statistics(text).unwrap().generated_tokens < 40 {
+                texts.step(&mut session);
+            }
+            // As far as to the token after the first checkpoint.
+            let possible = session.can_roll_back(text).unwrap();
+            assert_eq!(possible, 40 + BEFORE_END - 1, "{title}");
+            session.roll_back(text, 40 - left).unwrap();
+            let before = texts.of(text);
+            before.tokens.truncate(left);
+            texts.run(&mut session);
+            assert_eq!(texts.of(text).tokens, alone, "{title}, {left}");
+        }
+    }
+}
+
+#[test]
+fn checkpoints_come_along_when_the_model_is_placed_anew() {
+    let folder = tempfile::tempdir().unwrap();
+    for (title, path) in models(folder.path()) {
+        let model = load(&path, 1024, 1, false, GIB);
+        let prompt = words(7, 400);
+        let alone = raw(&model, &prompt, ANSWER);
+        let mut session = model.session().unwrap();
+        let mut texts = Texts::default();
+        let text = session.begin(generate(&model, &prompt)).unwrap();
+        while session.statistics(text).unwrap().generated_tokens < 40 {
+            texts.step(&mut session);
+        }
+        session.replace(None).unwrap();
+        session.roll_back(text, 40).unwrap();
+        texts.of(text).tokens.clear();
+        texts.run(&mut session);
+        assert_eq!(texts.of(text).tokens, alone, "{title}");
+    }
+}
+
+/// Two sequences, in batches of 64 tokens and graphs of 32: a window's cache holds 256 tokens of each.
+fn context(path: &Path, kv: llama_sys::KvType) -> Context {
+    let model = llama_sys::Model::load(path, llama_sys::ModelParams::default()).unwrap();
+    let params = ContextParams {
+        n_ctx: 2048,
+        n_seq_max: 2,
+        n_batch: 64,
+        n_ubatch: 32,
+        n_threads: Some(1),
+        n_threads_batch: Some(1),
+        flash_attention: llama_sys::FlashAttention::Disabled,
+        type_k: kv,
+        type_v: kv,
+        swa_full: false,
+        ..ContextParams::default()
+    };
+    Context::new(&model, params).unwrap()
+}
+
+/// Computes tokens of a sequence from this position on, and returns the logits after the last.
+fn compute(context: &mut Context, seq: i32, tokens: &[Token], at: Position) -> Vec<f32> {
+    for (number, part) in (0..).zip(tokens.chunks(64)) {
+        let mut batch = Batch::default();
+        for (position, &token) in (at + 64 * number..).zip(part) {
+            batch.add(token, position, seq, true);
+        }
+        context.decode(&batch).unwrap();
+    }
+    context.logits(-1).unwrap().to_vec()
+}
+
+#[test]
+fn a_sequence_goes_on_from_its_partial_state_as_a_fresh_one_does() {
+    let folder = tempfile::tempdir().unwrap();
+    let (system, one, other) = (words(9, 400), words(20, 120), words(21, 120));
+    for (title, path) in models(folder.path()) {
+        let mut here = context(&path, KvType::F32);
+        compute(&mut here, 0, &system, 0);
+        let state = here.save_partial_state(0).unwrap();
+        assert_eq!(state.end(), 400, "{title}");
+        let bytes = here.partial_state_bytes(0).unwrap();
+        assert_eq!(bytes, state.len() as u64, "{title}");
+        compute(&mut here, 0, &one, 400);
+        here.restore_partial_state(0, &state).unwrap();
+        assert_eq!(here.kv_seq_end(0).unwrap(), Some(400), "{title}");
+        let mut fresh = context(&path, KvType::F32);
+        compute(&mut fresh, 0, &system, 0);
+        for (position, token) in (400..).zip(&other) {
+            let token = std::slice::from_ref(token);
+            let expected = compute(&mut fresh, 0, token, position);
+            let got = compute(&mut here, 0, token, position);
+            let off = expected.iter().zip(&got).map(|(a, b)| (a - b).abs());
+            let off = off.fold(0.0, f32::max);
+            assert!(off < 1e-4, "{title}, {position}: {off}");
+        }
+    }
+}
+
+#[test]
+fn a_partial_state_goes_where_it_belongs_and_nowhere_else() {
+    let folder = tempfile::tempdir().unwrap();
+    let models: Vec<_> = models(folder.path());
+    for (title, path) in &models {
+        let mut here = context(path, KvType::F32);
+        assert!(here.has_partial_state(), "{title}");
+        let empty = here.save_partial_state(0);
+        assert!(
+            matches!(empty, Err(Error::State { .. })),
+            "{title}: {empty:?}"
+        );
+        compute(&mut here, 1, &words(2, 90), 0);
+        compute(&mut here, 0, &words(1, 300), 0);
+        let state = here.save_partial_state(0).unwrap();
+        // A sequence that is shorter than where it was taken.
+        let refused = here.restore_partial_state(1, &state);
+        assert!(
+            matches!(refused, Err(Error::State { .. })),
+            "{title}: {refused:?}"
+        );
+        assert_eq!(here.kv_seq_end(1).unwrap(), None, "{title}");
+        assert_eq!(here.kv_seq_end(0).unwrap(), Some(300), "{title}");
+        // Another model, and another type of cache.
+        for (other, path) in &models {
+            let kv = if other == title {
+                KvType::F16
+            } else {
+                KvType::F32
+            };
+            let mut there = context(path, kv);
+            compute(&mut there, 0, &words(1, 320), 0);
+            compute(&mut there, 1, &words(2, 90), 0);
+            let refused = there.restore_partial_state(0, &state);
+            // A recurrent state has one type only.
+            if other == title && *title != "gemma3" {
+                refused.unwrap();
+                continue;
+            }
+            assert!(
+                matches!(refused, Err(Error::State { .. })),
+                "{title}: {refused:?}"
+            );
+            assert_eq!(there.kv_seq_end(0).unwrap(), None, "{title}, {other}");
+            assert_eq!(there.kv_seq_end(1).unwrap(), Some(90), "{title}, {other}");
+            compute(&mut there, 1, &words(3, 4), 90);
+        }
+    }
+}
