@@ -54,6 +54,8 @@ pub(super) struct Pace {
     /// Windows in a row after which fewer threads would have been worth a trial.
     suspect: u32,
     trial: Option<Trial>,
+    /// Whether it is known what fewer threads take: a load onto a busy machine that measured nothing has nothing to compare with.
+    explored: bool,
     /// Time of all steps so far.
     clock: Duration,
     fewer: Wait,
@@ -84,6 +86,8 @@ struct Trial {
     rung: usize,
     /// Seconds of a step in the window before.
     before: f64,
+    /// Whether it is the first, by which nothing is put off.
+    explores: bool,
 }
 
 /// When the next trial may be.
@@ -134,7 +138,9 @@ impl Pace {
     /// On the rung of `threads`; `known`: seconds of a step with a number of threads.
     pub(super) fn new(rungs: Vec<u32>, threads: u32, known: impl Fn(u32) -> Option<f64>) -> Self {
         let at = rungs.iter().position(|&rung| rung <= threads).unwrap_or(0);
+        let next = rungs.get(at + 1);
         Self {
+            explored: next.is_none_or(|&next| known(next).is_some()),
             at,
             usual: at,
             known: rungs.iter().map(|&rung| known(rung)).collect(),
@@ -194,12 +200,13 @@ impl Pace {
         let is_behind = fewer.iter().flatten().any(is_behind);
         let is_suspect = (is_slow || is_behind) && !fewer.is_empty();
         self.suspect = if is_suspect { self.suspect + 1 } else { 0 };
-        if self.suspect >= PATIENCE && self.clock >= self.fewer.until {
-            self.begin(self.at + 1, seen);
+        let explores = !std::mem::replace(&mut self.explored, true);
+        if explores || (self.suspect >= PATIENCE && self.clock >= self.fewer.until) {
+            self.begin(self.at + 1, seen, explores);
             return;
         }
         if self.at > 0 && self.clock >= self.more.until {
-            self.begin(self.at - 1, seen);
+            self.begin(self.at - 1, seen, false);
         }
         if self.at == 0 && self.clock.saturating_sub(self.since) >= QUIET {
             self.more.next = WAIT;
@@ -211,13 +218,21 @@ impl Pace {
         }
     }
 
-    fn begin(&mut self, rung: usize, before: f64) {
+    fn begin(&mut self, rung: usize, before: f64, explores: bool) {
         self.suspect = 0;
-        self.trial = Some(Trial { rung, before });
+        self.trial = Some(Trial {
+            rung,
+            before,
+            explores,
+        });
     }
 
     fn decide(&mut self, trial: Trial, window: Window) -> Option<Change> {
-        let Trial { rung, before } = trial;
+        let Trial {
+            rung,
+            before,
+            explores,
+        } = trial;
         let seen = window.seconds();
         self.trial = None;
         self.known[rung] = Some(seen);
@@ -234,10 +249,12 @@ impl Pace {
         if is_fewer && !is_kept {
             // It may take more than one to get out of the others' way.
             if rung + 1 < self.rungs.len() && seen < before * HOPELESS {
-                self.begin(rung + 1, before);
+                self.begin(rung + 1, before, explores);
                 return None;
             }
-            self.fewer.put_off(self.clock, cost);
+            if !explores {
+                self.fewer.put_off(self.clock, cost);
+            }
             // This is what it takes now, whatever the reason; what still fewer took at another time says nothing of it.
             self.known[self.at] = Some(before);
             self.known[rung + 1..].fill(None);

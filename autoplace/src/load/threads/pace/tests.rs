@@ -170,6 +170,16 @@ fn a_load_that_found_the_machine_busy_comes_to_all_threads_later() {
 }
 
 #[test]
+fn a_load_onto_a_busy_machine_that_measured_nothing_tries_fewer_once() {
+    let mut rig = Rig::on(ladder(CORES), CORES);
+    assert_eq!(rig.go(seconds(1), busy), [(2, 1)]);
+    // On a quiet machine it costs a window, and is not tried again.
+    let mut rig = Rig::on(ladder(CORES), CORES);
+    assert_eq!(rig.go(seconds(100), quiet), []);
+    assert!(rig.steps[1] * quiet(1) < 200_000_000, "{}", rig.steps[1]);
+}
+
+#[test]
 fn of_many_cores_one_is_left_to_one_other_program() {
     // ggml's threads wait for the one whose core is shared.
     let machine = |threads: u32| match threads {
@@ -199,7 +209,8 @@ fn a_machine_with_one_core_has_no_choice() {
 #[test]
 fn a_token_of_a_second_is_judged_by_two() {
     let mut rig = Rig::on(ladder(CORES), CORES);
-    rig.go(seconds(4), |threads| 2_000_000_000 / u64::from(threads));
+    // A window, and one to see what one thread takes.
+    rig.go(seconds(6), |threads| 2_000_000_000 / u64::from(threads));
     let busy = |threads| {
         if threads == 1 {
             2_000_000_000
