@@ -150,7 +150,8 @@ fn a_conversation_computes_what_is_new_of_every_memory() {
             held = turn.len() - 1;
             turn.extend(&prompts()[4]);
         }
-        // The same again, to within the second turn: a state goes back to the checkpoint before the end of the first prompt.
+        // The same again, to within the second turn: a state goes back to the checkpoint before the end of the first
+        // prompt.
         let answer = engine.submit(generate(&model, &turn[..held - 40])).unwrap();
         let (told, statistics) = tokens(answer);
         assert_eq!(told, raw(&model, &turn[..held - 40]), "{}", kind.title);

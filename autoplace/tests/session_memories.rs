@@ -1,6 +1,6 @@
-//! Models whose memory cannot go back to every token: sliding windows, recurrent states, both beside attention. What is reused, forked,
-//! rolled back or shifted gives the text of a fresh model, or is refused. On small models with random weights; without checkpoints here, and
-//! with them in `checkpoints`.
+//! Models whose memory cannot go back to every token: sliding windows, recurrent states, both beside attention. What is
+//! reused, forked, rolled back or shifted gives the text of a fresh model, or is refused. On small models with random
+//! weights; without checkpoints here, and with them in `checkpoints`.
 
 #![cfg(feature = "llama")]
 

@@ -1,8 +1,8 @@
-//! The part of a sequence's state that cannot go back to an earlier token, out and in again: a recurrent state, and the windows of layers
-//! whose cache is shorter than the others' (`swa_full` off).
+//! The part of a sequence's state that cannot go back to an earlier token, out and in again: a recurrent state, and the
+//! windows of layers whose cache is shorter than the others' (`swa_full` off).
 //!
-//! Full attention keeps every token by itself, so that a sequence goes back to where its partial state was saved: llama.cpp's
-//! `LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY`.
+//! Full attention keeps every token by itself, so that a sequence goes back to where its partial state was saved:
+//! llama.cpp's `LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY`.
 
 use crate::context::Context;
 use crate::error::Error;
@@ -44,8 +44,9 @@ impl std::fmt::Debug for PartialState {
 }
 
 impl Context {
-    /// True when the memory holds something that cannot go back to an earlier token: a recurrent state, or windows in a cache that is
-    /// shorter than the other layers'. False for plain attention, of which a partial state would be the whole.
+    /// True when the memory holds something that cannot go back to an earlier token: a recurrent state, or windows in a
+    /// cache that is shorter than the other layers'. False for plain attention, of which a partial state would be the
+    /// whole.
     pub fn has_partial_state(&self) -> bool {
         // SAFETY: the context lives; no memory is none of the kinds that are asked for.
         self.has_memory() && unsafe { raw::shim_memory_has_partial(self.as_ptr()) }
@@ -65,8 +66,8 @@ impl Context {
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidParameter`] for a sequence that the context does not have, and for a memory
-    /// [without such a part](Self::has_partial_state); [`Error::State`] for an empty sequence, or where the host has no memory for it;
+    /// [`Error::InvalidParameter`] for a sequence that the context does not have, and for a memory [without such a
+    /// part](Self::has_partial_state); [`Error::State`] for an empty sequence, or where the host has no memory for it;
     /// [`Error::Poisoned`]; [`Error::Call`].
     pub fn save_partial_state(&mut self, seq: SeqId) -> Result<PartialState, Error> {
         self.check_partial()?;
@@ -85,14 +86,14 @@ impl Context {
         })
     }
 
-    /// Goes back to where a partial state was saved: restores it into a sequence, and forgets what that holds behind it. The sequence
-    /// must hold the tokens before it, the same ones: of full attention nothing is restored. Where it fails, the sequence is empty, and
-    /// no other is changed.
+    /// Goes back to where a partial state was saved: restores it into a sequence, and forgets what that holds behind
+    /// it. The sequence must hold the tokens before it, the same ones: of full attention nothing is restored. Where it
+    /// fails, the sequence is empty, and no other is changed.
     ///
     /// # Errors
     ///
-    /// [`Error::State`] when it was taken from a model or cache of other shapes, finds no place, or ends behind the sequence; otherwise as
-    /// [`save_partial_state`](Self::save_partial_state).
+    /// [`Error::State`] when it was taken from a model or cache of other shapes, finds no place, or ends behind the
+    /// sequence; otherwise as [`save_partial_state`](Self::save_partial_state).
     pub fn restore_partial_state(&mut self, seq: SeqId, state: &PartialState) -> Result<(), Error> {
         self.check_partial()?;
         let restored = self.restored(seq, state);

@@ -83,8 +83,8 @@ impl Cache {
         self.stale = true;
     }
 
-    /// Says that the context holds nothing but running texts. Checkpoints of those stay good: they are bytes of the host, and what the context
-    /// cannot take of them it refuses.
+    /// Says that the context holds nothing but running texts. Checkpoints of those stay good: they are bytes of the
+    /// host, and what the context cannot take of them it refuses.
     pub(super) fn emptied(&mut self) {
         self.idle.clear();
         self.stale = false;
@@ -134,8 +134,8 @@ impl Cache {
         Ok(Some(free))
     }
 
-    /// Gives a text's fork a sequence that holds the first of the text's tokens, up to the end of `known` as far as its memory
-    /// [goes back](Self::reach) to that. `None` where texts run on all.
+    /// Gives a text's fork a sequence that holds the first of the text's tokens, up to the end of `known` as far as its
+    /// memory [goes back](Self::reach) to that. `None` where texts run on all.
     pub(super) fn fork(
         &mut self,
         context: &mut Context,
@@ -294,7 +294,8 @@ impl Cache {
         Ok((best, common))
     }
 
-    /// How far a sequence, whose first tokens these are, can go back to the end of them: to just there, or to a checkpoint before.
+    /// How far a sequence, whose first tokens these are, can go back to the end of them: to just there, or to a
+    /// checkpoint before.
     pub(super) fn reach(
         &self,
         context: &Context,
@@ -308,7 +309,8 @@ impl Cache {
         Ok(self.checkpoints.last_among(known, scales).unwrap_or(0))
     }
 
-    /// Has a sequence, whose first tokens these are, [go back](Self::reach) to the end of them as far as it can. Returns how many it holds.
+    /// Has a sequence, whose first tokens these are, [go back](Self::reach) to the end of them as far as it can.
+    /// Returns how many it holds.
     pub(super) fn go_back(
         &mut self,
         context: &mut Context,

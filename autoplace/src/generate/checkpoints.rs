@@ -1,8 +1,9 @@
 //! Checkpoints: what a memory cannot go back to by itself, saved as it was after the first tokens of a text.
 //!
-//! In: sequences whose prompts are being computed. Out: how far a sequence whose memory holds a window or a recurrent state can go back all
-//! the same. A checkpoint belongs to the tokens before it and the adapters that they were computed with, not to a sequence: whichever
-//! holds those tokens goes back to it. Saved is only what full attention does not keep by itself.
+//! In: sequences whose prompts are being computed. Out: how far a sequence whose memory holds a window or a recurrent
+//! state can go back all the same. A checkpoint belongs to the tokens before it and the adapters that they were
+//! computed with, not to a sequence: whichever holds those tokens goes back to it. Saved is only what full attention
+//! does not keep by itself.
 
 use llama_sys::{Context, PartialState, SeqId, Token};
 
@@ -11,8 +12,9 @@ use crate::load::{Checkpoint, Scales};
 use crate::machine::Host;
 use crate::memory::{Headroom, Workload};
 
-/// How far before the end of a prompt one is taken: what is asked next may end otherwise (a template that opens the reasoning in the
-/// prompt and leaves it out of the history), and the last token is computed again in any case. llama.cpp's server takes as many.
+/// How far before the end of a prompt one is taken: what is asked next may end otherwise (a template that opens the
+/// reasoning in the prompt and leaves it out of the history), and the last token is computed again in any case.
+/// llama.cpp's server takes as many.
 const BEFORE_END: usize = 4;
 
 /// A prompt of fewer tokens is computed again: llama.cpp's server takes none of those either.
@@ -32,7 +34,8 @@ pub struct CheckpointUse {
     pub checkpoints: usize,
     /// Bytes of host memory that they take.
     pub bytes: u64,
-    /// Bytes that they may take: what was [asked for](crate::ModelBuilder::checkpoints), as far as the plan has left it on the host.
+    /// Bytes that they may take: what was [asked for](crate::ModelBuilder::checkpoints), as far as the plan has left it
+    /// on the host.
     pub limit: u64,
 }
 
@@ -75,7 +78,8 @@ impl Checkpoints {
         self.limit > 0 && context.has_partial_state()
     }
 
-    /// The tokens before the last checkpoint that lies among the first of these, which were computed with these adapters.
+    /// The tokens before the last checkpoint that lies among the first of these, which were computed with these
+    /// adapters.
     pub(super) fn last_among(&self, tokens: &[Token], scales: &Scales) -> Option<usize> {
         self.find(tokens, scales)
             .map(|at| self.kept[at].tokens.len())
@@ -93,8 +97,8 @@ impl Checkpoints {
         among.max_by_key(|(_, it)| it.tokens.len()).map(|it| it.0)
     }
 
-    /// Has a sequence, which holds these tokens, go back to the last checkpoint among them. Returns how many tokens it holds then: none
-    /// where there is no such, or the context does not take it.
+    /// Has a sequence, which holds these tokens, go back to the last checkpoint among them. Returns how many tokens it
+    /// holds then: none where there is no such, or the context does not take it.
     pub(super) fn restore(
         &mut self,
         context: &mut Context,
@@ -121,8 +125,8 @@ impl Checkpoints {
         }
     }
 
-    /// Takes one of a sequence, which holds just these tokens, as far as there is room for it. `is_held`: whether any sequence
-    /// begins with these tokens; what none does is of no use.
+    /// Takes one of a sequence, which holds just these tokens, as far as there is room for it. `is_held`: whether any
+    /// sequence begins with these tokens; what none does is of no use.
     pub(super) fn take(
         &mut self,
         context: &mut Context,
@@ -204,8 +208,8 @@ pub(super) struct Stops {
 }
 
 impl Stops {
-    /// For a text of so many tokens, of which `cached` are computed. `common`: tokens that it has in common with another, whose memory
-    /// could not go back to there.
+    /// For a text of so many tokens, of which `cached` are computed. `common`: tokens that it has in common with
+    /// another, whose memory could not go back to there.
     pub(super) fn of(tokens: usize, cached: usize, common: usize) -> Self {
         let end = tokens.saturating_sub(BEFORE_END);
         let common = (common >= cached + WORTH_ONE && common + WORTH_ONE <= end).then_some(common);

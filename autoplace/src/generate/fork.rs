@@ -71,9 +71,9 @@ impl Session {
     /// [own sampler](super::Generate::sampler) is copied with all that it remembers, and for a [`Fork::from_prompt`] as it was before its
     /// first choice.
     ///
-    /// A memory that cannot go back to the end of the prompt (recurrent; a window that has passed on) goes back to the last
-    /// [checkpoint](crate::ModelBuilder::checkpoints) before it, and computes the rest of the prompt again for a [`Fork::from_prompt`]:
-    /// [`Statistics::cached_tokens`] tells from where, 0 without one.
+    /// A memory that cannot go back to the end of the prompt (recurrent; a window that has passed on) goes back to the
+    /// last [checkpoint](crate::ModelBuilder::checkpoints) before it, and computes the rest of the prompt again for a
+    /// [`Fork::from_prompt`]: [`Statistics::cached_tokens`] tells from where, 0 without one.
     ///
     /// # Errors
     ///

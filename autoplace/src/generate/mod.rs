@@ -181,8 +181,9 @@ impl Generate {
     /// Computes only what of the prompt the context does not hold from earlier texts, which may have another rounding: then the same
     /// seed can give another text. [`Statistics::cached_tokens`] says how much was there. Default: off, and on in an [`Engine`].
     ///
-    /// What a text leaves in the context is kept until another needs the place. Recurrent models go on where a text ended, models with
-    /// sliding windows also where the window is still held, and both from a [checkpoint](crate::ModelBuilder::checkpoints) before.
+    /// What a text leaves in the context is kept until another needs the place. Recurrent models go on where a text
+    /// ended, models with sliding windows also where the window is still held, and both from a
+    /// [checkpoint](crate::ModelBuilder::checkpoints) before.
     pub fn cache_prompt(mut self, cache: bool) -> Self {
         self.spec.cache_prompt = Some(cache);
         self

@@ -64,11 +64,12 @@ impl Session {
         Ok(rolled_back)
     }
 
-    /// How many tokens of a running text can be rolled back: all but the first, where the memory holds every token by itself. A
-    /// recurrent state knows no earlier one, and with a sliding window (`swa_full` off), what was in the window then must still be held:
-    /// those go back as far as to the first [checkpoint](crate::ModelBuilder::checkpoints) that is kept, and what is between it and the
-    /// place to go back to is computed again. A text that was shifted keeps what the shift kept and one token more. 0 for a text that
-    /// does not run, and where a sampler would have to go back to a place [between](Self::roll_back).
+    /// How many tokens of a running text can be rolled back: all but the first, where the memory holds every token by
+    /// itself. A recurrent state knows no earlier one, and with a sliding window (`swa_full` off), what was in the
+    /// window then must still be held: those go back as far as to the first
+    /// [checkpoint](crate::ModelBuilder::checkpoints) that is kept, and what is between it and the place to go back to
+    /// is computed again. A text that was shifted keeps what the shift kept and one token more. 0 for a text that does
+    /// not run, and where a sampler would have to go back to a place [between](Self::roll_back).
     ///
     /// # Errors
     ///

@@ -142,8 +142,8 @@ fn turns_in_place(lent: &Lent) -> bool {
     plain && has_place && context.kv_can_shift() && context.rope_only_rotates()
 }
 
-/// Takes `discard` tokens after the first `keep` out of a sequence, whose later ones lie in cells of its own. Returns whether its memory could
-/// do it in place.
+/// Takes `discard` tokens after the first `keep` out of a sequence, whose later ones lie in cells of its own. Returns
+/// whether its memory could do it in place.
 fn shift(lent: &mut Lent, seq: SeqId, keep: usize, discard: usize) -> Result<bool, Error> {
     let in_place = turns_in_place(lent);
     let context = &mut lent.context;

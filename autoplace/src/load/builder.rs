@@ -146,13 +146,14 @@ impl ModelBuilder {
         self
     }
 
-    /// Bytes of host memory that checkpoints may take: what the memory of a model with sliding windows (`swa_full` off) or a recurrent
-    /// state cannot go back to by itself, saved at the end of each prompt, so that a conversation whose earlier turns are rewritten, a
-    /// [fork](crate::generate::Session::fork) or a [roll back](crate::generate::Session::roll_back) goes on from there. The least recently
-    /// used go first. Default: 1 GiB; 0 keeps none. Other models never take any.
+    /// Bytes of host memory that checkpoints may take: what the memory of a model with sliding windows (`swa_full` off)
+    /// or a recurrent state cannot go back to by itself, saved at the end of each prompt, so that a conversation whose
+    /// earlier turns are rewritten, a [fork](crate::generate::Session::fork) or a [roll
+    /// back](crate::generate::Session::roll_back) goes on from there. The least recently used go first. Default: 1 GiB;
+    /// 0 keeps none. Other models never take any.
     ///
-    /// No plan counts them: a checkpoint is taken only as far as the host has this much free at that moment, beyond the margin that
-    /// plans leave on it.
+    /// No plan counts them: a checkpoint is taken only as far as the host has this much free at that moment, beyond the
+    /// margin that plans leave on it.
     pub fn checkpoints(mut self, bytes: u64) -> Self {
         self.recipe.checkpoints = bytes;
         self

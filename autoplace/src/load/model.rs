@@ -265,7 +265,8 @@ impl Model {
             .unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Bytes of the host that checkpoints may take: as many as were asked for, and no more than the plan has left of it.
+    /// Bytes of the host that checkpoints may take: as many as were asked for, and no more than the plan has left of
+    /// it.
     pub(crate) fn checkpoints(&self) -> u64 {
         let plan = self.placement();
         let shared = plan.gpus().filter(|it| it.kind == PlacementKind::SharedGpu);

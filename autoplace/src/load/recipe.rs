@@ -28,8 +28,8 @@ use crate::profile::ModelProfile;
 /// Tokens that a draft may draft at once, where nobody says how many.
 const DRAFT_MAX: u32 = 8;
 
-/// Bytes that checkpoints of a model may take, where nobody says how many: two of gemma-3-27b's, and dozens or hundreds of models with
-/// smaller windows or states.
+/// Bytes that checkpoints of a model may take, where nobody says how many: two of gemma-3-27b's, and dozens or hundreds
+/// of models with smaller windows or states.
 pub(super) const CHECKPOINTS: u64 = 1 << 30;
 
 /// How a model is loaded.

@@ -52,7 +52,8 @@ pub(crate) enum Contents {
     /// It has to be cleared.
     #[default]
     Unknown,
-    /// These sequences, the least recently used first, and nothing else; and what was kept of how some of them were before.
+    /// These sequences, the least recently used first, and nothing else; and what was kept of how some of them were
+    /// before.
     Idle(Vec<Remembered>, Vec<Checkpoint>),
 }
 
