@@ -381,6 +381,7 @@ mod tests {
         };
         let shared = ContextParams {
             kv_unified: true,
+            swa_full: true,
             ..params(4096, 2)
         };
         // Both sequences have the whole context, though they share it.
