@@ -31,7 +31,7 @@ pub(crate) struct Asked<'a> {
     pub(crate) devices: &'a [String],
     pub(crate) params: &'a ContextParams,
     /// Bytes that it is to leave free of each device.
-    pub(crate) margin: u64,
+    pub(crate) margins: &'a [u64],
     pub(crate) threads: u32,
 }
 
@@ -61,7 +61,10 @@ impl Asked<'_> {
         let mut context = native_context(self.params, self.threads);
         let mut tensor_split = vec![0.0; most_devices];
         let mut overrides = vec![NO_OVERRIDE; most_overrides + 1];
-        let mut margins = vec![usize::try_from(self.margin)?; most_devices];
+        let mut margins = vec![0; most_devices];
+        for (to, &margin) in margins.iter_mut().zip(self.margins) {
+            *to = usize::try_from(margin)?;
+        }
         // SAFETY: the path is NUL-terminated; every buffer has the length that common/fit.h asks for and outlives the call; no other
         // thread uses llama.cpp.
         let status = unsafe {
@@ -78,8 +81,8 @@ impl Asked<'_> {
         match status {
             0 => {}
             1 => bail!(
-                "llama.cpp's fit finds no split that leaves {} bytes free",
-                self.margin
+                "llama.cpp's fit finds no split that leaves {:?} bytes free",
+                self.margins
             ),
             _ => bail!("llama.cpp's fit fails ({status})"),
         }

@@ -19,6 +19,7 @@ mod plain;
 mod rig;
 mod setting;
 mod summary;
+mod table;
 mod weights;
 
 #[path = "../../autoplace/tests/random_weights/mod.rs"]
@@ -85,6 +86,7 @@ fn main() -> ExitCode {
         Some(child::DRIVE) => drive::main().map(|()| true),
         Some(child::HOLD) => hold::main().map(|()| true),
         Some(child::PEER) => peer::main().map(|()| true),
+        Some(table::TABLE) => table::main(),
         _ => run(&Args::parse()),
     };
     match ended {

@@ -173,11 +173,12 @@ fn ask(question: &Question, rig: &Opened, milliseconds: &mut Vec<f64>) -> Result
             })
         }
         Side::Theirs => {
+            let margins = vec![question.margin; rig.devices.len()];
             let asked = Asked {
                 path: &question.model,
                 devices: &rig.devices,
                 params: &params,
-                margin: question.margin,
+                margins: &margins,
                 threads: question.threads,
             };
             let begin = Instant::now();

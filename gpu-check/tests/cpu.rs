@@ -48,6 +48,19 @@ fn success(output: &Output) {
 }
 
 #[test]
+fn no_plan_is_behind_llama_cpps_own_fit() {
+    let output = Command::new(PROGRAM)
+        .args(["fit-table", "Llama 3.1 8B", "Mistral Small 24B"])
+        .output()
+        .unwrap();
+    success(&output);
+    let table = String::from_utf8_lossy(&output.stdout);
+    for row in ["| Llama 3.1 8B | 32768 | ", "| Mistral Small 24B | 4096 | "] {
+        assert!(table.contains(row), "{table}");
+    }
+}
+
+#[test]
 fn without_a_card_every_check_passes_from_a_folder_like_the_archive() {
     let folder = tempfile::tempdir().unwrap();
     bundle(folder.path());

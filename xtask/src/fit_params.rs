@@ -1,6 +1,8 @@
 //! `fit-params`: how long llama.cpp's own fit takes beside `autoplace plan`, and whether our placements of a mixture of experts are at
 //! least as fast. `benches/fit-params` measures and compares; this builds it, and the program that it starts. It lies outside the
 //! workspace, because it compiles a second llama.cpp: minutes, once.
+//!
+//! `fit-table`: the placements of both for models of every kind, which the GPU check compares with the one llama.cpp that it has.
 
 use anyhow::{Context, Result, bail};
 
@@ -42,4 +44,12 @@ pub(crate) fn fit_params(workspace: &Workspace, arguments: &[String]) -> Result<
         .env("CARGO_TARGET_DIR", workspace.target.join("fit-params"))
         .arg(program)
         .arg(rounds.to_string()))
+}
+
+/// Compares all models, or those whose names have one of the words. Fails where a plan is behind.
+pub(crate) fn fit_table(workspace: &Workspace, words: &[String]) -> Result<()> {
+    setup::native()?;
+    let package = "--package=autoplace-gpu-check";
+    let mut program = workspace.cargo(&["run", "--release", package, "--", "fit-table"]);
+    run(program.args(words))
 }

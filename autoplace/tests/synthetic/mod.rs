@@ -4,6 +4,7 @@
 //! load without allocation (`no_alloc`) answers in milliseconds.
 #![allow(dead_code, reason = "each test uses some of it")]
 
+pub(crate) mod at_size;
 pub(crate) mod block;
 mod dense;
 #[path = "../dims/mod.rs"]
@@ -130,8 +131,13 @@ impl Sketch {
         self.keys = with(std::mem::replace(&mut self.keys, Builder::empty()));
     }
 
-    /// A tensor under its full name.
+    /// A tensor under its full name. Of a row that is no whole number of a type's blocks it has the type that `llama-quantize` falls back to.
     pub(crate) fn tensor(&mut self, name: &str, ty: T, shape: &[u64]) {
+        let ty = match ty {
+            T::Q4_K if !shape[0].is_multiple_of(256) => T::Q5_0,
+            T::Q6_K if !shape[0].is_multiple_of(256) => T::Q8_0,
+            ty => ty,
+        };
         self.tensors.push((name.to_owned(), ty, shape.to_vec()));
     }
 

@@ -1,0 +1,346 @@
+//! `fit-table`: our plans beside what llama.cpp's own fit chooses, for models of every kind on cards of every size, by the seconds that the
+//! speed model of plans predicts for either.
+//!
+//! In: words of names of models, or none. Out: tables in Markdown, and whether no plan is behind. Nothing is computed: the
+//! cards are simulated, and of the models there are headers only.
+
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use anyhow::{Context as _, Result, ensure};
+use autoplace::gguf::Header;
+use autoplace::llama_sys::sim::{Rules, SimGpu};
+use autoplace::load::{self, NativeProbe};
+use autoplace::machine::{Gpu, Host, Machine, gib};
+use autoplace::memory::{self, ContextParams, Estimate, Split};
+use autoplace::plan::speed::{Rates, SpeedModel};
+use autoplace::plan::{Context, Plan, Planner, Request, Workload};
+use autoplace::profile::ModelProfile;
+
+use crate::fit::Asked;
+use crate::synthetic::{Sketch, at_size};
+
+/// The verb.
+pub(crate) const TABLE: &str = "fit-table";
+
+/// Names of the catalogue, which has sizes and bandwidths.
+const MACHINES: [(&str, &[&str]); 7] = [
+    ("8 GiB", &["RTX 4060"]),
+    ("12 GiB", &["RTX 3060 12GB"]),
+    ("16 GiB", &["RTX 4060 Ti 16GB"]),
+    ("24 GiB", &["RTX 4090"]),
+    ("48 GiB", &["RTX 6000 Ada Generation"]),
+    ("2 x 12 GiB", &["RTX 3060 12GB", "RTX 3060 12GB"]),
+    ("24 + 8 GiB", &["RTX 4090", "RTX 4060"]),
+];
+/// Tokens.
+const CONTEXTS: [u32; 2] = [4096, 32768];
+/// The host: room for the largest model, as the fit takes its memory for unlimited; dual-channel DDR5 on paper.
+const HOST: (u64, u64, u32) = (gib(512), 60_000_000_000, 8);
+/// Behind by less is no difference that the speed model knows of.
+const NOT_BEHIND: f64 = 0.99;
+
+/// Compares all models, or those whose names have one of the words, and prints the tables.
+pub(crate) fn main() -> Result<bool> {
+    let words: Vec<String> = std::env::args().skip(2).collect();
+    let folder = tempfile::tempdir()?;
+    // It opens the backends.
+    load::detect()?;
+    let models = at_size::all();
+    let models = models
+        .iter()
+        .filter(|sketch| words.is_empty() || words.iter().any(|word| sketch.name.contains(word)));
+    let mut rows = Vec::new();
+    for sketch in models {
+        let model = Model::of(sketch, folder.path())?;
+        for n_ctx in CONTEXTS {
+            let cells = MACHINES.map(|(_, cards)| model.compare(cards, n_ctx));
+            let cells = cells.into_iter().collect::<Result<Vec<_>>>()?;
+            for ((name, _), cell) in MACHINES.iter().zip(&cells) {
+                eprintln!("{}, {n_ctx} tokens, {name}: {}", model.name, cell.words());
+            }
+            rows.push((model.name, n_ctx, cells));
+        }
+    }
+    ensure!(!rows.is_empty(), "no model's name has one of {words:?}");
+    print_ratios(&rows);
+    print_speeds(&rows);
+    print_times(&rows);
+    Ok(rows
+        .iter()
+        .all(|(_, _, cells)| cells.iter().all(|cell| !cell.is_behind())))
+}
+
+type Row = (&'static str, u32, Vec<Cell>);
+
+fn print_ratios(rows: &[Row]) {
+    let names = MACHINES.map(|(name, _)| name).join(" | ");
+    println!("| model | tokens | {names} |");
+    println!("|---|--:|{}", "--:|".repeat(MACHINES.len()));
+    for (model, n_ctx, cells) in rows {
+        let ratios: Vec<String> = cells.iter().map(Cell::ratio_in_words).collect();
+        println!("| {model} | {n_ctx} | {} |", ratios.join(" | "));
+    }
+}
+
+fn print_speeds(rows: &[Row]) {
+    println!(
+        "\n| model | tokens | machine | ours: generation | prompts | the fit: generation | prompts |"
+    );
+    println!("|---|--:|---|--:|--:|--:|--:|");
+    for (model, n_ctx, cells) in rows {
+        for ((machine, _), cell) in MACHINES.iter().zip(cells) {
+            println!(
+                "| {model} | {n_ctx} | {machine} | {} | {} |",
+                speeds(&cell.ours),
+                speeds(&cell.theirs)
+            );
+        }
+    }
+}
+
+/// Medians over the machines, of one process on this machine.
+fn print_times(rows: &[Row]) {
+    println!("\n| model | tokens | our plan, ms: by arithmetic | probed | the fit, ms |");
+    println!("|---|--:|--:|--:|--:|");
+    for (model, n_ctx, cells) in rows {
+        let median = |of: fn(&Cell) -> f64| {
+            let mut all: Vec<f64> = cells.iter().map(of).collect();
+            all.sort_by(f64::total_cmp);
+            all[all.len() / 2]
+        };
+        println!(
+            "| {model} | {n_ctx} | {:.1} | {:.0} | {:.0} |",
+            median(|cell| cell.arithmetic_ms),
+            median(|cell| cell.probed_ms),
+            median(|cell| cell.fit_ms)
+        );
+    }
+}
+
+fn milliseconds<T>(of: impl FnOnce() -> T) -> (T, f64) {
+    let begin = Instant::now();
+    let answer = of();
+    (answer, begin.elapsed().as_secs_f64() * 1e3)
+}
+
+fn speeds(score: &Result<Score, String>) -> String {
+    match score {
+        Ok(score) => format!("{:.1} | {:.0}", score.generation, score.prompt),
+        Err(_) => "- | -".to_owned(),
+    }
+}
+
+/// One of the models, as a header.
+struct Model {
+    name: &'static str,
+    path: PathBuf,
+    profile: ModelProfile,
+    probe: NativeProbe,
+}
+
+/// Both sides of one cell; where there is no placement, why.
+struct Cell {
+    ours: Result<Score, String>,
+    theirs: Result<Score, String>,
+    arithmetic_ms: f64,
+    probed_ms: f64,
+    fit_ms: f64,
+}
+
+/// A placement, and what it comes to.
+#[derive(Debug)]
+struct Score {
+    /// Of the workload.
+    seconds: f64,
+    /// Tokens per second in the middle of the reply, and of the prompt.
+    generation: f64,
+    prompt: f64,
+    placement: String,
+}
+
+impl Model {
+    fn of(sketch: &Sketch, folder: &Path) -> Result<Self> {
+        let path = sketch.write(folder);
+        let header = Header::open(&path)?;
+        Ok(Self {
+            name: sketch.name,
+            profile: ModelProfile::from_header(&header)?,
+            probe: NativeProbe::new(&header)?,
+            path,
+        })
+    }
+
+    /// The same tokens and the same bytes left free for both; the fit gets llama.cpp's own defaults otherwise.
+    fn compare(&self, cards: &[&str], n_ctx: u32) -> Result<Cell> {
+        let mut machine = Machine::new(host());
+        let mut registered = Vec::new();
+        for name in cards {
+            let mut gpu = Gpu::named(name)?;
+            let card = SimGpu::builder(&gpu.name)
+                .backend("CUDA")
+                .rules(Rules::Cuda)
+                .total(gpu.total)
+                // What drivers keep.
+                .taken(gpu.total - gpu.free)
+                .register()?;
+            gpu.device = Some(card.device().name());
+            registered.push(card);
+            machine = machine.with_gpu(gpu);
+        }
+        let mut request = Request::new().context(Context::Tokens(n_ctx));
+        request.params.swa_full = false;
+        let planner = Planner::new(&self.profile, &machine).request(request.clone());
+        let (_, arithmetic_ms) = milliseconds(|| planner.plan());
+        let (plan, probed_ms) = milliseconds(|| planner.plan_probed(&self.probe));
+        let ours = match &plan {
+            Ok(plan) => Ok(self.score(&machine, &used(plan, &machine)?, plan)?),
+            Err(error) => Err(error.to_string()),
+        };
+        let mut params = request.params;
+        params.n_ctx = n_ctx;
+        let (theirs, fit_ms) = milliseconds(|| self.theirs(&machine, params, plan.as_ref().ok()));
+        Ok(Cell {
+            ours,
+            theirs: theirs.map_err(|error| format!("{error:#}")),
+            arithmetic_ms,
+            probed_ms,
+            fit_ms,
+        })
+    }
+
+    fn theirs(
+        &self,
+        machine: &Machine,
+        mut params: ContextParams,
+        plan: Option<&Plan>,
+    ) -> Result<Score> {
+        let gpus: Vec<&Gpu> = machine.gpus.iter().collect();
+        let sizes = params.sizes()?;
+        let workload = memory::Workload::of(&self.profile, &sizes);
+        let margins: Vec<u64> = gpus
+            .iter()
+            .map(|gpu| {
+                let mut placements = plan.iter().flat_map(|plan| plan.gpus());
+                let same = placements.find(|placement| placement.device == gpu.device);
+                let unused = || Request::new().headroom.of_gpu(gpu, &workload, 0, false);
+                same.map_or_else(unused, |placement| placement.headroom)
+                    .total()
+            })
+            .collect();
+        if let Some(plan) = plan {
+            params.n_outputs_max = plan.context.n_outputs_max;
+        }
+        let devices: Vec<String> = gpus.iter().filter_map(|gpu| gpu.device.clone()).collect();
+        let asked = Asked {
+            path: &self.path,
+            devices: &devices,
+            params: &params,
+            margins: &margins,
+            threads: HOST.2,
+        };
+        let split = asked.read(asked.fit()?)?;
+        self.score_split(machine, &gpus, &params, &split)
+    }
+
+    fn score(&self, machine: &Machine, gpus: &[&Gpu], plan: &Plan) -> Result<Score> {
+        self.score_split(machine, gpus, &plan.context, &plan.split())
+    }
+
+    fn score_split(
+        &self,
+        machine: &Machine,
+        gpus: &[&Gpu],
+        params: &ContextParams,
+        split: &Split,
+    ) -> Result<Score> {
+        let profile = &self.profile;
+        let workload = Workload::typical(params.n_ctx);
+        let assignment = Estimate::new(profile, gpus, params)?
+            .tensor_split(&split.tensor_split)?
+            .assignment(split.n_gpu_layers);
+        let model = SpeedModel::new(profile, params, Rates::of(gpus, &machine.host))
+            .overrides(profile, &split.overrides)?;
+        let patterns: Vec<&str> = split
+            .overrides
+            .iter()
+            .map(|one| one.pattern.as_str())
+            .collect();
+        Ok(Score {
+            seconds: model.seconds(&assignment, &workload),
+            generation: model.tokens_per_second(&assignment, workload.depth()),
+            prompt: f64::from(workload.prompt) / model.prompt_seconds(&assignment, &workload),
+            placement: format!(
+                "{} layers {:?} on {:?}, {} at once, but for {}",
+                split.n_gpu_layers,
+                split.tensor_split,
+                gpus.iter().map(|gpu| &gpu.name).collect::<Vec<_>>(),
+                params.n_ubatch,
+                patterns.join(" ")
+            ),
+        })
+    }
+}
+
+fn host() -> Host {
+    let (bytes, bandwidth, cores) = HOST;
+    Host::new(bytes).bandwidth(bandwidth).physical_cores(cores)
+}
+
+/// The GPUs of a plan, in its order.
+fn used<'m>(plan: &Plan, machine: &'m Machine) -> Result<Vec<&'m Gpu>> {
+    let find = |device: &Option<String>| machine.gpus.iter().find(|gpu| &gpu.device == device);
+    plan.gpus()
+        .map(|placement| find(&placement.device).context("a plan for the machine's own GPUs"))
+        .collect()
+}
+
+impl Cell {
+    /// How many times as fast ours is.
+    fn ratio(&self) -> Option<f64> {
+        match (&self.ours, &self.theirs) {
+            (Ok(ours), Ok(theirs)) => Some(theirs.seconds / ours.seconds),
+            _ => None,
+        }
+    }
+
+    fn is_behind(&self) -> bool {
+        match self.ratio() {
+            Some(ratio) => ratio < NOT_BEHIND,
+            // Where even the fit finds nothing, ours is to find the host alone.
+            None => self.ours.is_err(),
+        }
+    }
+
+    fn ratio_in_words(&self) -> String {
+        match (self.ratio(), &self.ours, &self.theirs) {
+            (Some(ratio), ..) => format!("{ratio:.2}"),
+            (None, Ok(_), Err(_)) => "ours alone".to_owned(),
+            (None, Err(_), Ok(_)) => "**the fit alone**".to_owned(),
+            _ => "neither".to_owned(),
+        }
+    }
+
+    fn words(&self) -> String {
+        let side = |score: &Result<Score, String>| match score {
+            Ok(score) => format!(
+                "{:.3} s, {:.2} and {:.0} tok/s: {}",
+                score.seconds, score.generation, score.prompt, score.placement
+            ),
+            Err(error) => error.clone(),
+        };
+        let ratio = match self.ratio() {
+            Some(ratio) => format!("{ratio:.4}"),
+            None => self.ratio_in_words(),
+        };
+        let behind = if self.is_behind() { " BEHIND" } else { "" };
+        format!(
+            "{ratio}{behind} ({:.1} ms, {:.0} ms, {:.0} ms)\n    ours {}\n    fit  {}",
+            self.arithmetic_ms,
+            self.probed_ms,
+            self.fit_ms,
+            side(&self.ours),
+            side(&self.theirs)
+        )
+    }
+}
