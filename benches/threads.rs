@@ -10,7 +10,6 @@
 #[path = "../autoplace/tests/random_weights/mod.rs"]
 mod random_weights;
 #[path = "../autoplace/tests/synthetic/mod.rs"]
-#[allow(dead_code, reason = "of all models, one shape")]
 mod synthetic;
 #[path = "../gpu-check/src/weights.rs"]
 #[allow(unused_imports, reason = "its own tests")]
