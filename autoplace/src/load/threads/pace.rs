@@ -88,6 +88,8 @@ struct Trial {
     before: f64,
     /// Whether it is the first, by which nothing is put off.
     explores: bool,
+    /// Whether a window of it has been worth keeping already.
+    again: bool,
 }
 
 /// When the next trial may be.
@@ -224,6 +226,7 @@ impl Pace {
             rung,
             before,
             explores,
+            again: false,
         });
     }
 
@@ -232,6 +235,7 @@ impl Pace {
             rung,
             before,
             explores,
+            again,
         } = trial;
         let seen = window.seconds();
         self.trial = None;
@@ -246,6 +250,12 @@ impl Pace {
         };
         let cost = (seen - before).max(0.0) * f64::from(window.steps);
         let cost = Duration::from_secs_f64(cost);
+        if is_kept && !is_fewer && !again {
+            // One quick window is soon had beside other programs, and to find that out would take two slow ones.
+            let again = true;
+            self.trial = Some(Trial { again, ..trial });
+            return None;
+        }
         if is_fewer && !is_kept {
             // It may take more than one to get out of the others' way.
             if rung + 1 < self.rungs.len() && seen < before * HOPELESS {
