@@ -39,6 +39,7 @@ pub(super) struct Native {
 }
 
 #[derive(Debug)]
+#[expect(clippy::large_enum_variant, reason = "there is one of each model")]
 enum State {
     Ready(Context, Contents),
     Lent,

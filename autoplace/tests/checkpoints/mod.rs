@@ -341,7 +341,7 @@ fn checkpoints_come_along_when_the_model_is_placed_anew() {
 }
 
 /// Two sequences, in batches of 64 tokens and graphs of 32: a window's cache holds 256 tokens of each.
-fn context(path: &Path, kv: llama_sys::KvType) -> Context {
+fn context(path: &Path, kv: KvType) -> Context {
     let model = llama_sys::Model::load(path, llama_sys::ModelParams::default()).unwrap();
     let params = ContextParams {
         n_ctx: 2048,

@@ -68,7 +68,7 @@ impl Ram {
             },
             _ => return None,
         };
-        let possible = (16..=16_384).contains(&bits) && bits % 8 == 0;
+        let possible = (16..=16_384).contains(&bits) && bits.is_multiple_of(8);
         possible.then_some(Self {
             mega_transfers,
             bits,
