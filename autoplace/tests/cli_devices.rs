@@ -71,8 +71,28 @@ fn the_hosts_memory_is_measured_the_first_time_and_when_asked() {
     assert_eq!(first["source"], "measured");
     assert!(first["bytes_per_second"].as_u64().unwrap() > 0);
     assert_eq!(bandwidth(&[]), first, "kept");
-    let again = bandwidth(&["--measure"]);
+    // One figure of each device, and no more.
+    let again = bandwidth(&["--measure=0"]);
     assert_eq!(bandwidth(&[]), again, "kept anew");
+}
+
+#[test]
+fn devices_are_measured_when_asked_and_it_is_kept() {
+    let user = User::new();
+    let rates = |args: &[&str]| {
+        let json = user.json(&[&["devices"], args].concat());
+        json["host"]["rates"].clone()
+    };
+    assert!(rates(&[]).is_null());
+    let measured = rates(&["--measure=0"]);
+    if measured.is_null() {
+        // This machine has too little memory to spare.
+        return;
+    }
+    assert!(measured["layer_ns"].as_u64().unwrap() > 0, "{measured}");
+    assert!(measured["threads"].as_u64().unwrap() > 0, "{measured}");
+    assert_eq!(rates(&[]), measured, "kept");
+    user.fails(&["devices", "--measure=soon"], 2, &["--measure", "seconds"]);
 }
 
 #[test]

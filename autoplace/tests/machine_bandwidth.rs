@@ -184,7 +184,7 @@ fn measured_rates_are_found_again_by_device_build_and_threads_and_later_ones_are
     let folder = tempfile::tempdir().unwrap();
     let cache = RatesCache::at(folder.path().join("new"));
     let host = Host::new(gib(64)).physical_cores(8);
-    assert_eq!(cache.host(&host, "build", None), None);
+    assert_eq!(cache.host(&host, "build", |_| true), None);
     let q4 = rates(Some(8), &[(TensorType::Q4_K, 10)]);
     cache.put_host(&host, "build", q4.clone());
     cache.put_host(&host, "build", rates(Some(8), &[(TensorType::Q6_K, 11)]));
@@ -192,11 +192,28 @@ fn measured_rates_are_found_again_by_device_build_and_threads_and_later_ones_are
     cache.put_host(&host, "build", one.clone());
     let both = [(TensorType::Q4_K, 10), (TensorType::Q6_K, 11)];
     let both = rates(Some(8), &both);
-    assert_eq!(cache.host(&host, "build", Some(8)), Some(both));
-    assert_eq!(cache.host(&host, "build", None), Some(one), "the latest");
-    assert_eq!(cache.host(&host, "build", Some(4)), None);
-    assert_eq!(cache.host(&host, "another build", Some(8)), None);
-    assert_eq!(cache.host(&Host::new(gib(64)), "build", Some(8)), None);
+    assert_eq!(
+        cache.host(&host, "build", |rates| rates.threads == Some(8)),
+        Some(both)
+    );
+    assert_eq!(
+        cache.host(&host, "build", |_| true),
+        Some(one),
+        "the latest"
+    );
+    assert_eq!(
+        cache.host(&host, "build", |rates| rates.threads == Some(4)),
+        None
+    );
+    assert_eq!(
+        cache.host(&host, "another build", |rates| rates.threads == Some(8)),
+        None
+    );
+    assert_eq!(
+        cache.host(&Host::new(gib(64)), "build", |rates| rates.threads
+            == Some(8)),
+        None
+    );
 
     let gpu = Gpu::new("RTX 4090").total(gib(24));
     let card = rates(None, &[(TensorType::Q4_K, 900)]);
@@ -226,9 +243,9 @@ fn a_file_of_rates_that_is_none_is_ignored_and_replaced() {
         "{\"version\":2,\"device\":\"x\",\"rates\":[]}",
     ] {
         fs::write(&file, text).unwrap();
-        assert_eq!(cache.host(&host, "build", None), None, "{text}");
+        assert_eq!(cache.host(&host, "build", |_| true), None, "{text}");
         cache.put_host(&host, "build", q4.clone());
-        assert_eq!(cache.host(&host, "build", None), Some(q4.clone()));
+        assert_eq!(cache.host(&host, "build", |_| true), Some(q4.clone()));
     }
     // A folder that cannot be written keeps nothing.
     RatesCache::at(file.join("below")).put_host(&host, "build", q4);

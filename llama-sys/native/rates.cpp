@@ -29,9 +29,11 @@ ggml_context_ptr new_context(size_t extra = 0) {
 std::vector<float> random_floats(size_t n) {
     std::mt19937 generator(42);
     std::normal_distribution<float> normal(0.0f, 1.0f);
+    // They repeat: to draw millions would take longer than to compute with them.
+    constexpr size_t period = 1 << 16;
     std::vector<float> values(n);
-    for (float & value : values) {
-        value = normal(generator);
+    for (size_t i = 0; i < n; ++i) {
+        values[i] = i < period ? normal(generator) : values[i - period];
     }
     return values;
 }
@@ -78,9 +80,11 @@ bool computes_with(ggml_backend_dev_t device, ggml_tensor * weight, const ggml_t
     return supported;
 }
 
-// Where a load would put a weight: the CPU's own kinds of buffers (repacked, AMX) come first (llama-model.cpp, make_cpu_buft_list).
-ggml_backend_buffer_type_t weight_buft(ggml_backend_dev_t device, ggml_tensor * weight, const ggml_tensor * node) {
-    if (is_cpu(device)) {
+// Where a load would put a weight: the CPU's own kinds of buffers (repacked, AMX) come first, but for memory that a GPU pins
+// (llama-model.cpp, make_cpu_buft_list), which with mapped files is plain memory.
+ggml_backend_buffer_type_t weight_buft(const shim_bench & bench, ggml_tensor * weight, const ggml_tensor * node) {
+    ggml_backend_dev_t device = bench.device;
+    if (is_cpu(device) && bench.repack) {
         auto extra_bufts = (ggml_backend_dev_get_extra_bufts_t)
             ggml_backend_reg_get_proc_address(ggml_backend_dev_backend_reg(device), "ggml_backend_dev_get_extra_bufts");
         for (auto * buft = extra_bufts ? extra_bufts(device) : nullptr; buft && *buft; ++buft) {
@@ -96,8 +100,9 @@ uint64_t now_ns() {
     return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
-// The median of what a call takes, called for so long. The first one, which opens and warms, counts only where it took all of the time.
-uint64_t median_ns(uint64_t budget_ns, const std::function<void()> & call) {
+// What a call takes, called for so long: the lower quartile, since what other programs do meanwhile only makes it longer. The first one,
+// which opens and warms, counts only where it took all of the time.
+uint64_t typical_ns(uint64_t budget_ns, const std::function<void()> & call) {
     constexpr size_t max_runs = 101;
     const uint64_t begin = now_ns();
     call();
@@ -112,8 +117,8 @@ uint64_t median_ns(uint64_t budget_ns, const std::function<void()> & call) {
         runs.push_back(now - before);
         before = now;
     } while (before - begin < budget_ns && runs.size() < max_runs);
-    std::nth_element(runs.begin(), runs.begin() + runs.size() / 2, runs.end());
-    return runs[runs.size() / 2];
+    std::nth_element(runs.begin(), runs.begin() + runs.size() / 4, runs.end());
+    return runs[runs.size() / 4];
 }
 
 void compute(shim_bench & bench, ggml_cgraph * graph) {
@@ -153,7 +158,7 @@ struct graph {
         ggml_tensor * first = ggml_get_first_tensor(large.get());
         const ggml_tensor * reader = ggml_graph_node(gf, 0);
         if (first && (reader->op == GGML_OP_MUL_MAT || reader->op == GGML_OP_MUL_MAT_ID)) {
-            buft = weight_buft(bench.device, first, reader);
+            buft = weight_buft(bench, first, reader);
         }
         if (first) {
             buffers.emplace_back(ggml_backend_alloc_ctx_tensors_from_buft(large.get(), buft));
@@ -326,7 +331,7 @@ void build_routing(graph & g, const shim_operation & op) {
 
 } // namespace
 
-shim_bench * bench_new(ggml_backend_dev_t device, int32_t n_threads) {
+shim_bench * bench_new(ggml_backend_dev_t device, int32_t n_threads, bool repack) {
     ggml_backend_ptr backend(ggml_backend_dev_init(device, nullptr));
     if (!backend) {
         throw std::runtime_error("the device does not open");
@@ -336,7 +341,7 @@ shim_bench * bench_new(ggml_backend_dev_t device, int32_t n_threads) {
     if (set_n_threads) {
         set_n_threads(backend.get(), n_threads);
     }
-    return new shim_bench { device, std::move(backend) };
+    return new shim_bench { device, std::move(backend), repack };
 }
 
 shim_measured bench_time(shim_bench & bench, const shim_operation & op, uint64_t budget_ns, shim_timing & timing) {
@@ -355,7 +360,7 @@ shim_measured bench_time(shim_bench & bench, const shim_operation & op, uint64_t
         return allocated;
     }
     set_choices(choices, op.n_expert);
-    timing.graph_ns = median_ns(budget_ns, [&] { compute(bench, g.gf); });
+    timing.graph_ns = typical_ns(budget_ns, [&] { compute(bench, g.gf); });
     return SHIM_MEASURED_DONE;
 }
 
@@ -380,16 +385,16 @@ shim_measured bench_link(shim_bench & bench, size_t bytes, size_t width, uint64_
         return allocated;
     }
     ggml_backend_t backend = bench.backend.get();
-    link.upload_ns = median_ns(budget_ns / 3, [&] {
+    link.upload_ns = typical_ns(budget_ns / 3, [&] {
         ggml_backend_tensor_set(block, host->data, 0, bytes);
         ggml_backend_synchronize(backend);
     });
-    link.download_ns = median_ns(budget_ns / 3, [&] {
+    link.download_ns = typical_ns(budget_ns / 3, [&] {
         ggml_backend_tensor_get(block, host->data, 0, bytes);
         ggml_backend_synchronize(backend);
     });
     std::vector<float> activations(width);
-    link.crossing_ns = median_ns(budget_ns / 3, [&] {
+    link.crossing_ns = typical_ns(budget_ns / 3, [&] {
         ggml_backend_tensor_set_async(backend, input, activations.data(), 0, ggml_nbytes(input));
         if (ggml_backend_graph_compute_async(backend, g.gf) != GGML_STATUS_SUCCESS) {
             throw std::runtime_error("the device could not compute an operation that it supports");

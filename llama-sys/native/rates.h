@@ -8,9 +8,10 @@
 struct shim_bench {
     ggml_backend_dev_t device;
     ggml_backend_ptr   backend;
+    bool               repack; // whether the CPU may rearrange weights
 };
 
 // Throws.
-shim_bench * bench_new(ggml_backend_dev_t device, int32_t n_threads);
+shim_bench * bench_new(ggml_backend_dev_t device, int32_t n_threads, bool repack);
 shim_measured bench_time(shim_bench & bench, const shim_operation & operation, uint64_t budget_ns, shim_timing & timing);
 shim_measured bench_link(shim_bench & bench, size_t bytes, size_t width, uint64_t budget_ns, shim_link & link);

@@ -766,8 +766,8 @@ int32_t shim_adapter_bytes(const llama_model * model, bool control_vector, shim_
     });
 }
 
-shim_bench * shim_bench_new(ggml_backend_dev_t device, int32_t n_threads, shim_error * error) {
-    return guarded(error, (shim_bench *) nullptr, [&] { return bench_new(device, n_threads); });
+shim_bench * shim_bench_new(ggml_backend_dev_t device, int32_t n_threads, bool repack, shim_error * error) {
+    return guarded(error, (shim_bench *) nullptr, [&] { return bench_new(device, n_threads, repack); });
 }
 
 void shim_bench_free(shim_bench * bench) {

@@ -256,21 +256,21 @@ enum shim_measured {
     SHIM_MEASURED_UNSUPPORTED = 1, // the device has no such operation
     SHIM_MEASURED_NO_ROOM     = 2, // or no memory for its data
 };
-// The median time of one graph, and the bytes of weights or cache that it reads.
+// The lower quartile of the times of one graph, and the bytes of weights or cache that it reads.
 struct shim_timing {
     uint64_t graph_ns;
     uint64_t bytes;
 };
-// Median times: of copies to and from the device, and of a token's activations there, an operation on them, and back.
+// Lower quartiles of times: of copies to and from the device, and of a token's activations there, an operation on them, and back.
 struct shim_link {
     uint64_t upload_ns;
     uint64_t download_ns;
     uint64_t crossing_ns;
 };
 
-// Opens a device to measure it. The CPU computes with so many threads.
+// Opens a device to measure it. The CPU computes with so many threads, and may rearrange weights or not.
 struct shim_bench;
-struct shim_bench * shim_bench_new(ggml_backend_dev_t device, int32_t n_threads, struct shim_error * error);
+struct shim_bench * shim_bench_new(ggml_backend_dev_t device, int32_t n_threads, bool repack, struct shim_error * error);
 void                shim_bench_free(struct shim_bench * bench);
 // Computes for at least `budget_ns`, and at least once. Not guarded, as shim_decode. All memory is given back.
 enum shim_measured shim_bench_time(struct shim_bench * bench, const struct shim_operation * operation, uint64_t budget_ns,

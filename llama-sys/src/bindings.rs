@@ -3603,6 +3603,7 @@ unsafe extern "C" {
     pub fn shim_bench_new(
         device: ggml_backend_dev_t,
         n_threads: i32,
+        repack: bool,
         error: *mut shim_error,
     ) -> *mut shim_bench;
     pub fn shim_bench_free(bench: *mut shim_bench);

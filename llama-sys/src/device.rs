@@ -119,6 +119,13 @@ impl Device {
         self.props().is_some_and(|props| props.caps.mmap_support)
     }
 
+    /// Whether it has memory of the host that its driver pins. Where a device of a load has, the host's weights lie there, or in plain memory
+    /// where the file is mapped, and are never rearranged for the CPU (llama-model.cpp, `make_cpu_buft_list`).
+    pub fn pins_host_memory(&self) -> bool {
+        // SAFETY: the device is registered.
+        !unsafe { raw::ggml_backend_dev_host_buffer_type(self.as_ptr()) }.is_null()
+    }
+
     fn props(&self) -> Option<raw::ggml_backend_dev_props> {
         // SAFETY: an all-zero properties struct is valid (pointers NULL, numbers 0).
         let mut props: raw::ggml_backend_dev_props = unsafe { std::mem::zeroed() };

@@ -68,7 +68,7 @@ pub enum Operation {
 /// How long a graph took, and what it read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Timing {
-    /// The median of several times.
+    /// The lower quartile of several times: what other programs do meanwhile only makes them longer.
     pub graph: Duration,
     /// Bytes of weights, or of keys and values, that it reads.
     pub bytes: u64,
@@ -92,12 +92,13 @@ const MAX_SIZE: u32 = 1 << 20;
 const MAX_NODES: u32 = 8192;
 
 impl Bench {
-    /// Opens a device. Where it is the CPU it computes with so many threads.
+    /// Opens a device. Where it is the CPU it computes with so many threads, with weights that were rearranged for its instruction set if
+    /// `repack` is true: a load does that unless a GPU of it [pins host memory](Device::pins_host_memory).
     ///
     /// # Errors
     ///
     /// [`Error::Call`] where the device does not open; [`Error::InvalidParameter`] for no thread.
-    pub fn new(device: &Device, threads: u32) -> Result<Self, Error> {
+    pub fn new(device: &Device, threads: u32, repack: bool) -> Result<Self, Error> {
         Backend::init()?;
         let n_threads = i32::try_from(threads).ok().filter(|&n| n > 0);
         let n_threads = n_threads.ok_or_else(|| {
@@ -105,7 +106,7 @@ impl Bench {
         })?;
         let bench = shim::checked(|error| {
             // SAFETY: the device is registered, and the error slot is valid.
-            unsafe { raw::shim_bench_new(device.as_ptr(), n_threads, error) }
+            unsafe { raw::shim_bench_new(device.as_ptr(), n_threads, repack, error) }
         })
         .map_err(|failure| Error::Call {
             what: "opening a device to measure it",

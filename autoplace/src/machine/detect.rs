@@ -208,7 +208,7 @@ impl Detector {
                 gpu.learned = headroom.get(gpu, build);
                 gpu.rates = rates.gpu(gpu, build);
             }
-            machine.host.rates = rates.host(&machine.host, build, None);
+            machine.host.rates = rates.host(&machine.host, build, |_| true);
         }
     }
 

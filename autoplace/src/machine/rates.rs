@@ -16,6 +16,9 @@ pub struct MeasuredRates {
     /// Threads that computed, on the host.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub threads: Option<u32>,
+    /// Whether, on the host, weights were rearranged for its instruction set, as a load does where no GPU pins the host's memory.
+    #[serde(default)]
+    pub repacked: bool,
     /// One token through a matrix, by the type of its weights.
     #[serde(default)]
     pub weights: Vec<WeightRate>,
@@ -45,6 +48,7 @@ impl MeasuredRates {
         Self {
             date,
             threads: None,
+            repacked: false,
             weights: Vec::new(),
             attention: Vec::new(),
             prompts: Vec::new(),

@@ -20,13 +20,13 @@ use super::rates::MeasuredRates;
 /// Changes with the meaning of the figures.
 const VERSION: u32 = 1;
 
-/// Numbers of threads that are kept for a host; the oldest are forgotten.
-const THREADS: usize = 8;
+/// Ways to compute that are kept for a host; the oldest are forgotten.
+const WAYS: usize = 8;
 
 /// The measured rates of devices, each in a file of the user's cache folder.
 ///
 /// A GPU is known as [`HeadroomCache`](super::HeadroomCache) knows it, a host as [`BandwidthCache`](super::BandwidthCache) does and by the
-/// number of threads; each with the build that measured it. New measurements are merged with earlier ones.
+/// number of threads and whether weights were rearranged; each with the build that measured it. New measurements are merged with earlier ones.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RatesCache {
     folder: Option<PathBuf>,
@@ -37,7 +37,7 @@ struct Document {
     version: u32,
     /// What tells the device, its driver and the build from others.
     device: String,
-    /// One for each number of threads, the latest last.
+    /// One for each number of threads, with weights rearranged or not; the latest last.
     rates: Vec<MeasuredRates>,
 }
 
@@ -70,11 +70,16 @@ impl RatesCache {
         }
     }
 
-    /// What was measured of this host with this build and so many threads; `None` takes the latest, with however many.
+    /// The latest that was measured of this host with this build and that is `wanted`: with so many threads, say.
     #[must_use]
-    pub fn host(&self, host: &Host, build: &str, threads: Option<u32>) -> Option<MeasuredRates> {
+    pub fn host(
+        &self,
+        host: &Host,
+        build: &str,
+        wanted: impl Fn(&MeasuredRates) -> bool,
+    ) -> Option<MeasuredRates> {
         let mut all = self.read(&host_key(host, build)).into_iter().rev();
-        all.find(|rates| threads.is_none() || rates.threads == threads)
+        all.find(wanted)
     }
 
     /// Keeps a measurement of this host with this build.
@@ -97,7 +102,8 @@ impl RatesCache {
     fn keep(&self, device: String, later: MeasuredRates) {
         let Some(folder) = &self.folder else { return };
         let mut rates = self.read(&device);
-        let earlier = rates.iter().position(|one| one.threads == later.threads);
+        let earlier = (rates.iter())
+            .position(|one| (one.threads, one.repacked) == (later.threads, later.repacked));
         let merged = match earlier.map(|index| rates.remove(index)) {
             Some(mut merged) => {
                 merged.merge(later);
@@ -106,7 +112,7 @@ impl RatesCache {
             None => later,
         };
         rates.push(merged);
-        rates.drain(..rates.len().saturating_sub(THREADS));
+        rates.drain(..rates.len().saturating_sub(WAYS));
         let name = file_name(&device);
         let document = Document {
             version: VERSION,

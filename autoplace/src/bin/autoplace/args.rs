@@ -1,6 +1,7 @@
 //! What may be said on the command line. Text flows in; what it means flows out, or a line that names the argument.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use autoplace::llama_sys::sim::MAX_CARDS;
 use autoplace::memory::companion::Role;
@@ -53,10 +54,10 @@ pub(crate) struct DevicesArgs {
     /// Writes the machine to a file too, for `plan --machine` on another computer
     #[arg(long, value_name = "FILE")]
     pub(crate) write: Option<PathBuf>,
-    /// Measures how fast each device computes with common types of weights and caches (some ten seconds per device) and how fast the
-    /// host's memory is read, and keeps the figures for plans
-    #[arg(long, conflicts_with = "machine")]
-    pub(crate) measure: bool,
+    /// Measures how fast each device computes with common types of weights and caches (some ten seconds per device, or what of it
+    /// is begun within SECONDS) and how fast the host's memory is read, and keeps the figures for plans
+    #[arg(long, value_name = "SECONDS", num_args = 0..=1, require_equals = true, value_parser = seconds, conflicts_with = "machine")]
+    pub(crate) measure: Option<Option<Duration>>,
     /// Describes the machine in a file instead of this one
     #[arg(long, value_name = "FILE")]
     pub(crate) machine: Option<PathBuf>,
@@ -396,6 +397,13 @@ fn variable(text: &str) -> Result<(String, Value), String> {
         }
         _ => Err("a variable is set by `NAME=VALUE`".to_owned()),
     }
+}
+
+/// Seconds, with a fraction or without.
+fn seconds(text: &str) -> Result<Duration, String> {
+    let seconds = text.parse().ok().map(Duration::try_from_secs_f64);
+    let seconds = seconds.and_then(Result::ok);
+    seconds.ok_or_else(|| "seconds are a number such as 2 or 0.5".to_owned())
 }
 
 /// `auto`, or so many tokens.

@@ -2,6 +2,7 @@
 
 use std::error::Error;
 use std::fmt::Write;
+use std::time::Duration;
 
 use autoplace::load;
 use autoplace::machine::{BandwidthCache, Bytes, Gpu, GpuProcess, Host, Machine};
@@ -30,17 +31,17 @@ pub(crate) fn run(args: &DevicesArgs) -> Result<String, Box<dyn Error>> {
 
 /// This machine, with the speed of its memory, measured where that has not been done, and with what was measured of its devices, or is
 /// now if that is asked for.
-fn this_machine(measure: bool) -> Result<Machine, load::Error> {
+fn this_machine(measure: Option<Option<Duration>>) -> Result<Machine, load::Error> {
     let mut machine = load::detect()?;
     let host = &mut machine.host;
-    if (measure || host.bandwidth.is_none())
+    if (measure.is_some() || host.bandwidth.is_none())
         && let Some(bandwidth) = host.measure_bandwidth()
     {
         BandwidthCache::user().put(host, bandwidth);
         host.bandwidth = Some(bandwidth);
     }
-    if measure {
-        rates::measure(&mut machine)?;
+    if let Some(within) = measure {
+        rates::measure(&mut machine, within)?;
     }
     Ok(machine)
 }

@@ -6,7 +6,8 @@ use std::str::FromStr;
 
 use autoplace::llama_sys;
 use autoplace::llama_sys::sim::{MAX_CARDS, Rules, SimGpu};
-use autoplace::machine::{BandwidthCache, Gpu, Host, Machine};
+use autoplace::load::build_name;
+use autoplace::machine::{BandwidthCache, Gpu, Host, Machine, RatesCache};
 
 use crate::sizes::size;
 
@@ -88,6 +89,7 @@ fn stated(name: &str, total: u64) -> Result<Gpu, String> {
 pub(crate) fn machine(gpus: &[SimulatedGpu]) -> Machine {
     let (mut host, notes) = Host::detect();
     host.bandwidth = BandwidthCache::user().get(&host);
+    host.rates = RatesCache::user().host(&host, &build_name(), |_| true);
     let mut machine = Machine::new(host);
     machine.notes = notes;
     machine.gpus = gpus.iter().map(|gpu| gpu.0.clone()).collect();

@@ -1,5 +1,7 @@
 //! Measuring what ggml's operations do on this machine's devices, and the figures in words.
 
+use std::time::Duration;
+
 use autoplace::load::{self, RatesRequest, build_name, measure_rates};
 use autoplace::machine::{Machine, MeasuredRates, RatesCache};
 use indicatif::{ProgressBar, ProgressStyle};
@@ -7,13 +9,15 @@ use indicatif::{ProgressBar, ProgressStyle};
 use crate::devices::line;
 
 /// Measures all devices, with a progress bar where stderr is a terminal, and keeps the figures.
-pub(crate) fn measure(machine: &mut Machine) -> Result<(), load::Error> {
+pub(crate) fn measure(machine: &mut Machine, within: Option<Duration>) -> Result<(), load::Error> {
+    let mut request = RatesRequest::full();
+    request.within = within;
     let bar = ProgressBar::new(0);
     let template = "measuring {msg} {wide_bar} {pos}/{len}";
     if let Ok(style) = ProgressStyle::with_template(template) {
         bar.set_style(style);
     }
-    let measured = measure_rates(machine, &RatesRequest::full(), None, |progress| {
+    let measured = measure_rates(machine, &request, None, |progress| {
         bar.set_length(progress.total as u64);
         bar.set_message(progress.device.to_owned());
         bar.set_position(progress.done as u64);

@@ -52,6 +52,8 @@ pub fn measure_rates(
 ) -> Result<(), Error> {
     let threads = threads.unwrap_or_else(|| threads::cores(&machine.host));
     let devices = Backend::init()?.devices();
+    let repacked = repacks(machine, &devices);
+    let beyond_caches = Host::beyond_caches();
     let mut jobs = Vec::new();
     for gpu in &mut machine.gpus {
         let device = (devices.iter()).find(|device| gpu.device.as_ref() == Some(&device.name()));
@@ -62,20 +64,32 @@ pub fn measure_rates(
         }
         let scale = if is_simulated(&device.name()) {
             // The processor computes for it.
-            Scale::host(gpu.free / 8)
+            Scale::host((gpu.free / 8).min(beyond_caches))
         } else if gpu.kind == GpuKind::Remote {
             // All that is computed with goes over a network first.
             Scale::gpu((gpu.free / 8).min(32 << 20))
         } else {
             Scale::gpu(gpu.free / 8)
         };
-        jobs.push(Job::new(device, request, scale, None, &mut gpu.rates));
+        jobs.push(Job::new(
+            device,
+            request,
+            scale,
+            (None, false),
+            &mut gpu.rates,
+        ));
     }
     let host = (devices.iter()).find(|device| device.kind() == DeviceKind::Cpu);
     if let Some(device) = host {
-        let scale = Scale::host((machine.host.available / 8).min(Host::beyond_caches()));
+        let scale = Scale::host((machine.host.available / 8).min(beyond_caches));
         let rates = &mut machine.host.rates;
-        jobs.push(Job::new(device, request, scale, Some(threads), rates));
+        jobs.push(Job::new(
+            device,
+            request,
+            scale,
+            (Some(threads), repacked),
+            rates,
+        ));
     }
     let total = jobs.iter().map(|job| job.cases.len()).sum();
     let mut done = 0;
@@ -93,13 +107,22 @@ pub fn measure_rates(
     Ok(())
 }
 
+/// Whether a load on this machine rearranges the host's weights for its processor.
+fn repacks(machine: &Machine, devices: &[Device]) -> bool {
+    let mut gpus = machine.gpus.iter().filter_map(|gpu| gpu.device.as_ref());
+    !gpus.any(|name| {
+        let mut devices = devices.iter();
+        devices.any(|device| device.name() == *name && device.pins_host_memory())
+    })
+}
+
 /// What is measured of one device.
 struct Job<'a> {
     device: &'a Device,
     cases: Vec<RateCase>,
     scale: Scale,
-    /// On the host, those that are measured.
-    threads: Option<u32>,
+    /// On the host: threads, and whether weights are rearranged.
+    way: (Option<u32>, bool),
     rates: &'a mut Option<MeasuredRates>,
 }
 
@@ -108,20 +131,20 @@ impl<'a> Job<'a> {
         device: &'a Device,
         request: &RatesRequest,
         mut scale: Scale,
-        threads: Option<u32>,
+        way: (Option<u32>, bool),
         rates: &'a mut Option<MeasuredRates>,
     ) -> Self {
-        // With another number of threads they are others.
-        let _ = rates.take_if(|rates| rates.threads != threads);
+        // Computed in another way they are others.
+        let _ = rates.take_if(|rates| (rates.threads, rates.repacked) != way);
         let mut cases = request.cases.clone();
         cases.retain(|case| {
             let is_known = rates.as_ref().is_some_and(|rates| case.is_in(rates));
-            let has_link = threads.is_none();
+            let has_link = way.0.is_none();
             !(request.missing && is_known) && (has_link || *case != RateCase::Link)
         });
-        if let Some(bytes) = request.working_set {
-            scale.working_set = scale.working_set.min(bytes);
-        } else if scale.working_set < LEAST_WORKING_SET {
+        let most = request.working_set.unwrap_or(u64::MAX);
+        scale.working_set = scale.working_set.min(most);
+        if scale.working_set < most.min(LEAST_WORKING_SET) {
             tracing::debug!(
                 device = device.name(),
                 "too little memory is free to measure it"
@@ -132,7 +155,7 @@ impl<'a> Job<'a> {
             device,
             cases,
             scale,
-            threads,
+            way,
             rates,
         }
     }
@@ -147,16 +170,20 @@ impl<'a> Job<'a> {
             return Ok(());
         }
         let begin = Instant::now();
-        let mut bench = Bench::new(self.device, threads)?;
         let mut rates = MeasuredRates::new(Date::today());
-        rates.threads = self.threads;
-        for case in &self.cases {
-            if request.within.is_none_or(|within| begin.elapsed() < within) {
+        (rates.threads, rates.repacked) = self.way;
+        let mut bench = Bench::new(self.device, threads, rates.repacked)?;
+        for (index, case) in self.cases.iter().enumerate() {
+            let is_time = request.within.is_none_or(|within| begin.elapsed() < within);
+            if index == 0 || is_time {
                 case.measure(&mut bench, &self.scale, request.each, &mut rates)?;
             }
             done();
         }
+        let is_empty = !self.cases.iter().any(|case| case.is_in(&rates));
         match &mut *self.rates {
+            // The device has none of these operations.
+            _ if is_empty => {}
             Some(earlier) => earlier.merge(rates),
             nothing => *nothing = Some(rates),
         }

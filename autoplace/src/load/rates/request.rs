@@ -16,16 +16,13 @@ pub struct RatesRequest {
     pub cases: Vec<RateCase>,
     /// How long each case computes; at least once.
     pub each: Duration,
-    /// After this time no further case of a device is begun.
+    /// After this time no further case of a device is begun; one is in any case.
     pub within: Option<Duration>,
     /// Whether only what was not measured before is.
     pub missing: bool,
-    /// At most so many bytes are read by a case, instead of more than the caches hold: figures that are wrong, for tests.
+    /// At most so many bytes are read by a case, instead of more than the caches hold: less time, and figures that may be wrong.
     pub working_set: Option<u64>,
 }
-
-/// Tokens computed at once.
-const PROMPTS: [u32; 3] = [32, 512, 2048];
 
 /// Types of common files.
 const WEIGHTS: [TensorType; 10] = [
@@ -65,23 +62,14 @@ impl RatesRequest {
         }
     }
 
-    /// All that plans commonly need: some seconds per device.
+    /// All that plans commonly need, what a token needs first: some ten seconds per device.
     #[must_use]
     pub fn full() -> Self {
-        let mut cases = vec![RateCase::Link, RateCase::Layer, RateCase::Routing];
         let dense = WEIGHTS.map(|tensor_type| (tensor_type, false));
         let experts = EXPERTS.map(|tensor_type| (tensor_type, true));
-        for (tensor_type, experts) in dense.into_iter().chain(experts) {
-            cases.push(RateCase::Weights {
-                tensor_type,
-                experts,
-            });
-            cases.extend(PROMPTS.map(|n_tokens| RateCase::Prompt {
-                tensor_type,
-                experts,
-                n_tokens,
-            }));
-        }
+        let weights: Vec<_> = dense.into_iter().chain(experts).collect();
+        let mut cases = vec![RateCase::Layer, RateCase::Routing, RateCase::Link];
+        cases.extend(weights.iter().map(|&weights| of_weights(weights)));
         for kv_type in KV_TYPES {
             for head_size in [64, 128, 256] {
                 cases.extend([1, 4, 8].map(|n_gqa| RateCase::Attention {
@@ -89,13 +77,18 @@ impl RatesRequest {
                     head_size,
                     n_gqa,
                 }));
-                cases.push(RateCase::PromptAttention {
-                    kv_type,
-                    head_size,
-                    n_gqa: 4,
-                    n_tokens: 512,
-                });
             }
+        }
+        for n_tokens in [512, 2048, 32] {
+            cases.extend(weights.iter().map(|&weights| of_prompt(weights, n_tokens)));
+        }
+        for kv_type in KV_TYPES {
+            cases.extend([64, 128, 256].map(|head_size| RateCase::PromptAttention {
+                kv_type,
+                head_size,
+                n_gqa: 4,
+                n_tokens: 512,
+            }));
         }
         Self::new(cases)
     }
@@ -105,13 +98,7 @@ impl RatesRequest {
     #[must_use]
     pub fn of_model(header: &Header, profile: &ModelProfile, kv: &[KvType]) -> Self {
         let weights = weight_types(header);
-        let mut cases: Vec<RateCase> = weights
-            .iter()
-            .map(|&(tensor_type, experts)| RateCase::Weights {
-                tensor_type,
-                experts,
-            })
-            .collect();
+        let mut cases: Vec<RateCase> = weights.iter().map(|&kind| of_weights(kind)).collect();
         cases.extend([RateCase::Layer, RateCase::Link]);
         if weights.iter().any(|&(_, experts)| experts) {
             cases.push(RateCase::Routing);
@@ -127,15 +114,7 @@ impl RatesRequest {
             }));
         }
         let n_tokens = 512;
-        cases.extend(
-            weights
-                .first()
-                .map(|&(tensor_type, experts)| RateCase::Prompt {
-                    tensor_type,
-                    experts,
-                    n_tokens,
-                }),
-        );
+        cases.extend(weights.first().map(|&kind| of_prompt(kind, n_tokens)));
         for &kv_type in &kv_types {
             cases.extend(heads.map(|(head_size, n_gqa)| RateCase::PromptAttention {
                 kv_type,
@@ -168,11 +147,26 @@ impl RatesRequest {
         self
     }
 
-    /// Sets how many bytes a case reads at most: figures that are wrong, for tests.
+    /// Sets how many bytes a case reads at most, though the caches may hold more.
     #[must_use]
     pub const fn working_set(mut self, bytes: u64) -> Self {
         self.working_set = Some(bytes);
         self
+    }
+}
+
+fn of_weights((tensor_type, experts): (TensorType, bool)) -> RateCase {
+    RateCase::Weights {
+        tensor_type,
+        experts,
+    }
+}
+
+fn of_prompt((tensor_type, experts): (TensorType, bool), n_tokens: u32) -> RateCase {
+    RateCase::Prompt {
+        tensor_type,
+        experts,
+        n_tokens,
     }
 }
 

@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use super::{RatesRequest, measure_rates};
+use llama_sys::Backend;
+
+use super::{RatesRequest, measure_rates, repacks};
 use crate::gguf::Header;
 use crate::load::devices::{build_name, is_simulated};
 use crate::load::recipe::{Recipe, bounded_by_now};
@@ -16,6 +18,9 @@ const LEAST_MODEL: u64 = 64 << 20;
 
 /// No further case of a device is begun after this time: what is left out is measured by a later load.
 const WITHIN: Duration = Duration::from_millis(250);
+
+/// On machines with larger caches some of it is read from them, rather than that a load waits.
+const WORKING_SET: u64 = 256 << 20;
 
 /// Each case; a computation under way is waited for.
 const EACH: Duration = Duration::from_millis(15);
@@ -42,7 +47,14 @@ impl Recipe {
         for gpu in &mut machine.gpus {
             gpu.rates = cache.gpu(gpu, &build);
         }
-        machine.host.rates = cache.host(&machine.host, &build, Some(threads));
+        let devices = Backend::init().map(|backend| backend.devices());
+        let way = (
+            Some(threads),
+            repacks(&machine, &devices.unwrap_or_default()),
+        );
+        machine.host.rates = cache.host(&machine.host, &build, |rates| {
+            (rates.threads, rates.repacked) == way
+        });
         let params = &self.request.params;
         let kv = match self.request.kv_cache {
             KvCache::Given => [params.type_k, params.type_v],
@@ -51,6 +63,7 @@ impl Recipe {
         let request = RatesRequest::of_model(header, profile, &kv)
             .each(EACH)
             .within(WITHIN)
+            .working_set(WORKING_SET)
             .missing();
         let before = machine.clone();
         if let Err(error) = measure_rates(&mut machine, &request, Some(threads), |_| ()) {
