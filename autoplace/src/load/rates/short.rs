@@ -47,7 +47,7 @@ impl Recipe {
         for gpu in &mut machine.gpus {
             gpu.rates = cache.gpu(gpu, &build);
         }
-        let devices = Backend::init().map(|backend| backend.devices());
+        let devices = Backend::init().map(Backend::devices);
         let way = (
             Some(threads),
             repacks(&machine, &devices.unwrap_or_default()),
