@@ -353,7 +353,10 @@ fn the_curve_shows_every_number_of_layers() {
     assert!(words.contains("<- this plan"), "{words}");
     // Of a card of which nothing is known it is a guess.
     let words = plan(&demo(), &["--gpu", "X=8GiB", "--curve"]);
-    assert!(words.contains("by a guess") && words.contains("<- this plan"), "{words}");
+    assert!(
+        words.contains("by a guess") && words.contains("<- this plan"),
+        "{words}"
+    );
 }
 
 #[test]
