@@ -42,10 +42,10 @@ const PHI3_MINI: Dims = Dims {
 };
 
 /// Blocks of each model: as many as a deep context takes minutes with, and not hours.
-const BLOCKS: u64 = 8;
-/// Tokens that are generated at each depth, of which the median counts.
-const TOKENS: usize = 15;
-/// Times that everything is measured, the rates each time anew; medians count.
+const BLOCKS: u64 = 4;
+/// Tokens that are generated at each depth and round, of which the median counts.
+const TOKENS: usize = 9;
+/// Rounds, each with rates of its own; medians count.
 const ROUNDS: usize = 3;
 
 /// What is measured.
@@ -146,37 +146,30 @@ fn compare(name: &str, path: &Path, kv: KvType, shape: &Shape) {
     (params.n_ctx, params.type_k, params.type_v) = (n_ctx, kv, kv);
     let mut plain = Plain::load(path, &params, threads);
     let host = Assignment::by_counts(profile.n_layer(), &[]);
-    let mut found = vec![(Vec::new(), Vec::new()); shape.depths.len() + 1];
-    for _ in 0..shape.rounds {
-        let request = RatesRequest::of_model(&header, &profile, &[kv]);
+    let request = RatesRequest::of_model(&header, &profile, &[kv]);
+    let mut model = || {
         measure_rates(&mut machine, &request, Some(threads), |_| ()).expect("rates");
-        let model = SpeedModel::new(&profile, &params, Rates::of(&[], &machine.host));
-        let prompt = Workload::new(shape.prompt, 0);
-        let prompt_speed = f64::from(shape.prompt) / model.prompt_seconds(&host, &prompt);
-        found[0].0.push(prompt_speed);
-        found[0]
-            .1
-            .push(f64::from(shape.prompt) / plain.prompt(shape.prompt));
-        plain.clear();
-        for (found, &depth) in found[1..].iter_mut().zip(shape.depths) {
-            found.0.push(model.tokens_per_second(&host, depth));
-            found.1.push(1.0 / plain.token_after(depth));
-        }
-    }
-    let what = [format!("prompt of {}", shape.prompt)].into_iter();
-    let what = what.chain(shape.depths.iter().map(|depth| format!("after {depth}")));
-    for (what, (predicted, measured)) in what.zip(found) {
-        let ratios = predicted
-            .iter()
-            .zip(&measured)
-            .map(|(p, m)| p / m)
-            .collect();
-        println!(
-            "| {name} | {kv} | {what} | {:.2} | {:.2} | {:.2} |",
-            median(predicted),
-            median(measured),
-            median(ratios)
-        );
+        SpeedModel::new(&profile, &params, Rates::of(&[], &machine.host))
+    };
+    let mut rounds = |what: String, each: &mut dyn FnMut(&SpeedModel) -> (f64, f64)| {
+        let pairs: Vec<(f64, f64)> = (0..shape.rounds).map(|_| each(&model())).collect();
+        let of = |value: fn(&(f64, f64)) -> f64| median(pairs.iter().map(value).collect());
+        let (predicted, measured) = (of(|pair| pair.0), of(|pair| pair.1));
+        let ratio = of(|pair| pair.0 / pair.1);
+        println!("| {name} | {kv} | {what} | {predicted:.2} | {measured:.2} | {ratio:.2} |");
+    };
+    let tokens = f64::from(shape.prompt);
+    rounds(format!("prompt of {}", shape.prompt), &mut |model| {
+        let seconds = model.prompt_seconds(&host, &Workload::new(shape.prompt, 0));
+        (tokens / seconds, tokens / plain.prompt(shape.prompt))
+    });
+    plain.forget_after(0);
+    for &depth in shape.depths {
+        rounds(format!("after {depth}"), &mut |model| {
+            let measured = 1.0 / plain.token_after(depth);
+            plain.forget_after(depth);
+            (model.tokens_per_second(&host, depth), measured)
+        });
     }
 }
 
@@ -216,17 +209,20 @@ impl Plain {
         }
     }
 
-    fn clear(&mut self) {
+    fn forget_after(&mut self, depth: u32) {
         // SAFETY: the context lives.
-        unsafe { raw::llama_memory_clear(raw::llama_get_memory(self.context), true) };
-        self.tokens = 0;
+        unsafe {
+            let memory = raw::llama_get_memory(self.context);
+            assert!(raw::llama_memory_seq_rm(memory, 0, depth as i32, -1));
+        }
+        self.tokens = depth;
     }
 
     /// Seconds of a prompt of so many tokens, after a first one that is not timed.
     fn prompt(&mut self, n_tokens: u32) -> f64 {
-        self.clear();
+        self.forget_after(0);
         self.decode(n_tokens);
-        self.clear();
+        self.forget_after(0);
         self.decode(n_tokens)
     }
 

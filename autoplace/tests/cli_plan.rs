@@ -351,9 +351,12 @@ fn the_curve_shows_every_number_of_layers() {
     let rows = words.split("layers  tok/s").nth(1).unwrap().trim().lines();
     assert_eq!(rows.count(), 8, "{words}");
     assert!(words.contains("<- this plan"), "{words}");
-    // Nothing says how fast this one is.
+    // Of a card of which nothing is known it is a guess.
     let words = plan(&demo(), &["--gpu", "X=8GiB", "--curve"]);
-    assert!(words.contains("no curve"), "{words}");
+    assert!(
+        words.contains("by a guess") && words.contains("<- this plan"),
+        "{words}"
+    );
 }
 
 #[test]
@@ -406,7 +409,10 @@ fn a_70b_model_on_half_of_a_24_gib_card_goes_where_the_probe_says() {
         .builder()
         .array_str("tokenizer.ggml.tokens", tokens);
     let (_dir, path) = file(&builder);
+    // Whole layers, as many as are safe.
+    let whole = ["--host-parts", "none", "--ubatch", "512"];
     let args = ["--ctx", "8192", "--gpu", "RTX 4090=24GiB,free=22.6GiB"];
+    let args = [&args[..], &whole].concat();
     // The other half is on the host of whoever runs this.
     if Host::detect().0.available < gib(24) {
         let args = [&["plan", &path], &args[..]].concat();

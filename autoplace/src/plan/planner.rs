@@ -11,8 +11,8 @@ use super::growth;
 use super::most_layers::MostLayers;
 use super::speed::{Rates, Speed, SpeedModel};
 use super::{
-    Context, Error, GpuLayers, ModelSummary, Paging, Plan, Policy, Probe, Request, Workload,
-    reasons,
+    Context, Error, GpuLayers, KvCache, KvPlace, ModelSummary, Paging, Plan, Policy, Probe,
+    Request, Workload, reasons,
 };
 
 /// How many times as fast another placement is at some depth that is worth a note.
@@ -204,8 +204,12 @@ impl<'a> Planner<'a> {
         let depths = self.request.depths(self.profile);
         let ends = depths.first().into_iter().chain(depths.last());
         for &depth in ends {
-            let request = self.request.clone();
-            let request = request.workload(Workload::new(0, 1).after(depth));
+            // Everything else stays as it was chosen.
+            let mut request = self.request.clone();
+            request.workload = Some(Workload::new(0, 1).after(depth));
+            request.kv_cache = KvCache::Given;
+            request.kv_place = KvPlace::Given;
+            (request.min_ubatch, request.max_ubatch) = (None, None);
             let other = Fastest::new(self.profile, self.machine, &request, &chosen.params)?;
             let Some(other) = other.choose()? else {
                 continue;

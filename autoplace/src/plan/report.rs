@@ -51,7 +51,11 @@ impl fmt::Display for Plan {
             let row: Vec<&str> = row.iter().map(String::as_str).collect();
             line(f, &placement.name, &row)?;
             match placement.kind {
-                PlacementKind::Host if placement.layers == 0 => {}
+                PlacementKind::Host if placement.layers == 0 => match self.parted_blocks {
+                    0 => {}
+                    1 => write!(f, "   parts of 1 block")?,
+                    blocks => write!(f, "   parts of {blocks} blocks")?,
+                },
                 PlacementKind::Host if placement.layers == self.layers() => {
                     write!(f, "   all {} layers", placement.layers)?;
                 }

@@ -66,7 +66,7 @@ pub(crate) fn run(args: &PlanArgs, begin: Instant) -> Result<String, Box<dyn Err
 fn curve(plan: &Plan) -> String {
     const WIDTH: f64 = 40.0;
     let Some(speed) = plan.speed.as_ref().filter(|speed| !speed.curve.is_empty()) else {
-        return "\n\nno curve: nothing says how fast the GPU and the host read their memory, or there is no GPU in the plan".to_owned();
+        return "\n\nno curve: there is no GPU in the plan".to_owned();
     };
     let most = speed
         .curve

@@ -51,7 +51,8 @@ impl Fastest<'_> {
         };
         let ground = &self.grounds[path.setting];
         let gpu = self.orders[path.order][n];
-        let more = given.corrections.gpus.get(&gpu).copied().unwrap_or(0);
+        let correction = given.correction(path.setting);
+        let more = correction.gpus.get(&gpu).copied().unwrap_or(0);
         let (part, whole) = ALIKE;
         let compute = (compute / whole * part).saturating_add_signed(more);
         let bytes = ground.table.bytes(gpu, run, &self.parts);
@@ -65,7 +66,7 @@ impl Fastest<'_> {
             return 0;
         };
         let (part, whole) = if looks < TRUSTED { ALIKE } else { (1, 1) };
-        (bytes / whole * part).saturating_add_signed(given.corrections.host)
+        (bytes / whole * part).saturating_add_signed(given.correction(path.setting).host)
     }
 
     fn likeness(&self, path: &Path, n: usize, run: Run) -> Likeness {
@@ -85,13 +86,14 @@ impl Fastest<'_> {
     pub(super) fn levels(&self, path: &Path, given: &Given) -> Result<Levels, Error> {
         let look = self.look(path)?;
         let order = &self.orders[path.order];
+        let correction = given.correction(path.setting);
         let mut footprints = look.footprints;
         for (footprint, gpu) in footprints.gpus.iter_mut().zip(order) {
-            let more = given.corrections.gpus.get(gpu).copied().unwrap_or(0);
+            let more = correction.gpus.get(gpu).copied().unwrap_or(0);
             footprint.compute = footprint.compute.saturating_add_signed(more);
         }
         let host = &mut footprints.host.compute;
-        *host = host.saturating_add_signed(given.corrections.host);
+        *host = host.saturating_add_signed(correction.host);
         let estimate = self.estimate(path)?;
         let unsure = |footprint: &Footprint| {
             if given.careful {

@@ -85,7 +85,8 @@ struct Corrections {
 
 /// What a search is told beside what there is to choose from.
 struct Given {
-    corrections: Corrections,
+    /// By setting: graphs of other sizes are off by other bytes.
+    corrections: BTreeMap<usize, Corrections>,
     /// Paths that are known already.
     known: BTreeSet<Path>,
     /// Orders of GPUs that are out of the question.
@@ -100,15 +101,25 @@ impl Given {
     /// Nothing is known yet.
     const fn new(careful: bool) -> Self {
         Self {
-            corrections: Corrections {
-                gpus: BTreeMap::new(),
-                host: 0,
-            },
+            corrections: BTreeMap::new(),
             known: BTreeSet::new(),
             shunned: BTreeSet::new(),
             below: f64::INFINITY,
             careful,
         }
+    }
+}
+
+impl Given {
+    /// What probes have shown beyond the estimate under this setting, else under another.
+    fn correction(&self, setting: usize) -> &Corrections {
+        const NONE: &Corrections = &Corrections {
+            gpus: BTreeMap::new(),
+            host: 0,
+        };
+        let of_another = || self.corrections.values().next();
+        let known = self.corrections.get(&setting).or_else(of_another);
+        known.unwrap_or(NONE)
     }
 }
 
@@ -189,7 +200,8 @@ impl<'a> Fastest<'a> {
         let tables: Vec<Table> = self
             .grounds
             .iter()
-            .map(|ground| ground.corrected(&given.corrections))
+            .enumerate()
+            .map(|(setting, ground)| ground.corrected(given.correction(setting)))
             .collect();
         let may_fit = |path: &Path| self.may_fit(path, path.runs.len() - 1, given);
         let mut heap = Heap::default();
@@ -198,7 +210,7 @@ impl<'a> Fastest<'a> {
             let extra = self.tie * f64::from(ground.setting.steps);
             for order in (0..self.orders.len()).filter(|order| !given.shunned.contains(order)) {
                 let table = &tables[setting];
-                let host_room = self.host_room(setting, order, table, &given.corrections);
+                let host_room = self.host_room(setting, order, table, given.correction(setting));
                 let Some(host_room) = host_room else {
                     continue;
                 };

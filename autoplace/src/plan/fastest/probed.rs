@@ -131,12 +131,10 @@ impl<'f, 'a> Probed<'f, 'a> {
             i64::try_from(theirs - ours).unwrap_or_default()
         };
         let gpus = footprints.gpus.iter().zip(&estimated.gpus);
+        let correction = self.given.corrections.entry(path.setting).or_default();
         for ((theirs, ours), &gpu) in gpus.zip(self.fastest.order_of(path)) {
-            self.given
-                .corrections
-                .gpus
-                .insert(gpu, beyond(theirs, ours));
+            correction.gpus.insert(gpu, beyond(theirs, ours));
         }
-        self.given.corrections.host = beyond(&footprints.host, &estimated.host);
+        correction.host = beyond(&footprints.host, &estimated.host);
     }
 }
