@@ -11,8 +11,8 @@ use super::growth;
 use super::most_layers::MostLayers;
 use super::speed::{Rates, Speed, SpeedModel};
 use super::{
-    Context, Error, GpuLayers, KvCache, KvPlace, ModelSummary, Paging, Plan, Policy, Probe,
-    Request, Workload, reasons,
+    Context, Error, GpuLayers, HostParts, KvCache, KvPlace, ModelSummary, Paging, Plan, Policy,
+    Probe, Request, Workload, reasons,
 };
 
 /// How many times as fast another placement is at some depth that is worth a note.
@@ -193,8 +193,8 @@ impl<'a> Planner<'a> {
         Fastest::new(self.profile, self.machine, &self.request, params)
     }
 
-    /// Notes where another placement would generate faster at the beginning or at the end of the context. Nothing is where all is on
-    /// GPUs.
+    /// Notes where another placement would generate faster at the beginning or at the end of the context, and where keeping parts of dense
+    /// blocks on the host would be faster. Nothing is where all is on GPUs.
     fn with_other_depths<'c>(&self, mut chosen: Chosen<'c>) -> Result<Chosen<'c>, Error> {
         let layers = self.profile.full_offload();
         let all_on_gpus = chosen.split.n_gpu_layers == layers && chosen.parted_blocks == 0;
@@ -203,10 +203,17 @@ impl<'a> Planner<'a> {
         }
         let depths = self.request.depths(self.profile);
         let ends = depths.first().into_iter().chain(depths.last());
-        for &depth in ends {
+        let mut others: Vec<(HostParts, Workload)> = ends
+            .map(|&depth| (self.request.host_parts, Workload::new(0, 1).after(depth)))
+            .collect();
+        if self.request.host_parts == HostParts::Experts {
+            others.push((HostParts::Auto, self.request.work(self.profile)));
+        }
+        for (host_parts, workload) in others {
             // Everything else stays as it was chosen.
             let mut request = self.request.clone();
-            request.workload = Some(Workload::new(0, 1).after(depth));
+            request.host_parts = host_parts;
+            request.workload = Some(workload);
             request.kv_cache = KvCache::Given;
             request.kv_place = KvPlace::Given;
             (request.min_ubatch, request.max_ubatch) = (None, None);
@@ -214,17 +221,18 @@ impl<'a> Planner<'a> {
             let Some(other) = other.choose()? else {
                 continue;
             };
-            let speed = |chosen: &Chosen<'_>| {
+            let seconds = |chosen: &Chosen<'_>| {
                 let rates = Rates::of(&chosen.room.gpus, chosen.room.host);
                 let model = SpeedModel::new(self.profile, &chosen.params, rates);
                 let model = model.overrides(self.profile, &chosen.split.overrides)?;
-                Ok::<_, Error>(model.tokens_per_second(&chosen.assignment, depth))
+                Ok::<_, Error>(model.seconds(&chosen.assignment, &workload))
             };
-            let (now, then) = (speed(&chosen)?, speed(&other)?);
-            if then > now * WORTH_TELLING {
-                chosen
-                    .notes
-                    .push(reasons::faster_at(depth, &other, layers, then, now));
+            let faster = seconds(&chosen)? / seconds(&other)?;
+            if faster > WORTH_TELLING {
+                let same_parts = host_parts == self.request.host_parts;
+                let depth = same_parts.then_some(workload.before);
+                let note = reasons::another_is_faster(depth, &other, layers, faster);
+                chosen.notes.push(note);
             }
         }
         Ok(chosen)

@@ -44,24 +44,28 @@ pub(super) fn changed(profile: &ModelProfile, request: &Request) -> Option<Strin
     }
 }
 
-/// Another placement that is faster at a depth.
-pub(super) fn faster_at(
-    depth: u32,
+/// Another placement that is so many times as fast: at a depth, or else with parts of dense blocks on the host.
+pub(super) fn another_is_faster(
+    depth: Option<u32>,
     other: &Chosen<'_>,
     layers: u32,
-    then: f64,
-    now: f64,
+    faster: f64,
 ) -> String {
     let n = other.split.n_gpu_layers;
     let parts = match other.parted_blocks {
         0 => String::new(),
         blocks => format!(" with parts of {blocks} blocks on the host"),
     };
-    format!(
-        "after {depth} tokens {n} of {layers} layers on GPUs{parts} would generate {:.1} times as fast: for such texts plan with \
-         a workload of that length",
-        then / now
-    )
+    let placement = format!("{n} of {layers} layers on GPUs{parts}");
+    match depth {
+        Some(depth) => format!(
+            "after {depth} tokens {placement} would generate {faster:.1} times as fast: for such texts plan with a workload of \
+             that length"
+        ),
+        None => format!(
+            "{placement} would be {faster:.1} times as fast: ask for it with host parts `auto`"
+        ),
+    }
 }
 
 /// What is computed with beside the model's own weights.

@@ -110,12 +110,14 @@ pub enum KvPlace {
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum HostParts {
-    /// Experts; in a block without experts the feed-forward matrices: attention, keys and values first.
-    #[default]
+    /// Experts; in a block without experts the feed-forward matrices: attention, keys and values first. Where a dense model is on a GPU in
+    /// part this is faster the more tokens are in the context, and the plan says so. It is not the default yet: at the brim of a card
+    /// llama.cpp's computation can need more than it reserves for such a placement, which the load then finds out in its warm-up.
     Auto,
     /// None: whole layers.
     None,
     /// Experts, of which a token reads a few: many bytes that cost little there.
+    #[default]
     Experts,
     /// Experts, and the dense feed-forward matrices too: attention first.
     FeedForward,
@@ -188,7 +190,7 @@ impl Request {
             headroom: Headroom::Default,
             kv_cache: KvCache::Given,
             kv_place: KvPlace::Given,
-            host_parts: HostParts::Auto,
+            host_parts: HostParts::Experts,
             min_ubatch: None,
             max_ubatch: Some(Self::LARGEST_UBATCH),
             workload: None,

@@ -117,7 +117,7 @@ pub(crate) struct PlanArgs {
     pub(crate) policy: PolicyName,
     /// What may stay on the host of a block that is on a GPU: nothing, experts, experts and feed-forward matrices; or experts, and
     /// feed-forward matrices where a block has none
-    #[arg(long, value_name = "auto|none|experts|ffn", value_enum, default_value_t = Parts::Auto, hide_possible_values = true)]
+    #[arg(long, value_name = "auto|none|experts|ffn", value_enum, default_value_t = Parts::Experts, hide_possible_values = true)]
     pub(crate) host_parts: Parts,
     /// What is to take the least time: tokens of a prompt and of its reply [default: 1024+256 in the middle of the context]
     #[arg(long, value_name = "PROMPT+REPLY", value_parser = workload)]
