@@ -61,8 +61,8 @@ fn answered(mut answer: Answer) -> Vec<Token> {
 fn each_text_is_that_of_its_own_adapters_and_scales() {
     let folder = tempfile::tempdir().unwrap();
     let (q, v) = (
-        adapter(folder.path(), "attn_q", 0.2),
-        adapter(folder.path(), "attn_v", 0.3),
+        adapter(folder.path(), "attn_q", 0.8),
+        adapter(folder.path(), "attn_v", 1.2),
     );
     for sequences in [1, 4] {
         let model = Model::builder(demo_path())
@@ -75,7 +75,7 @@ fn each_text_is_that_of_its_own_adapters_and_scales() {
         let sets: [&[(&str, f32)]; 5] = [
             &[("attn_q", 1.0)],
             &[],
-            &[("attn_q", 0.5), ("attn_v", 1.0)],
+            &[("attn_q", 0.8), ("attn_v", 1.0)],
             &[("attn_v", 1.0)],
             &[("attn_v", -0.5)],
         ];

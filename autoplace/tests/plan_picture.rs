@@ -13,6 +13,10 @@ fn speed(chosen: usize) -> serde_json::Value {
     let seconds = |n: u32| f64::from(81 - n) * 0.0078 + f64::from(n) * 0.0006;
     let curve: Vec<f64> = (0..=81).map(|n| 1.0 / seconds(n)).collect();
     serde_json::json!({
+        "basis": "data_sheet",
+        "prompt": { "tokens": 1024, "tokens_per_second": 200.0 },
+        "generation": [],
+        "workload": { "before": 2944, "prompt": 1024, "reply": 256 },
         "tokens_per_second": curve[chosen],
         "depth": 4096,
         "all_on_host": curve[0],
@@ -20,7 +24,6 @@ fn speed(chosen: usize) -> serde_json::Value {
         "curve": curve,
         "gpu_rates": [1008e9],
         "host_rate": 61e9,
-        "measured": false,
     })
 }
 

@@ -147,9 +147,10 @@ fn what_is_kept_makes_room_for_what_runs() {
         to_the_end(&mut session);
     }
     let long = "In the beginning ".repeat(60);
-    let (alone, _) = told(greedy(&load_demo(), long.clone()).max_tokens(100));
+    // Not more: a cache that others share sums in another order, which tells after some fifty tokens on some processors.
+    let (alone, _) = told(greedy(&load_demo(), long.clone()).max_tokens(32));
     session
-        .begin(greedy(&model, long).max_tokens(100).cache_prompt(true))
+        .begin(greedy(&model, long).max_tokens(32).cache_prompt(true))
         .unwrap();
     assert_eq!(to_the_end(&mut session)[0].0, alone);
 }

@@ -198,7 +198,7 @@ fn when_memory_becomes_free_the_model_moves_up_for_a_stated_gain() {
 
     gpu.set_taken(mib(64) - mib(4));
     let part = model.better_plan().unwrap().unwrap();
-    assert!((0.0..1.0).contains(&part.gain()) && part.gain() > 0.0);
+    assert!(part.gain().is_finite() && part.gain() > 0.0);
     let layers = part.plan.n_gpu_layers;
     assert!(stream.improve(part.gain() + 0.01).unwrap().is_none());
     let up = stream.improve(part.gain()).unwrap().unwrap();

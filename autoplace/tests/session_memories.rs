@@ -14,7 +14,8 @@ use std::path::{Path, PathBuf};
 
 use autoplace::Model;
 use autoplace::generate::{Error, Fork, Keep, SavedCacheError, SequenceId, Session, WhenFull};
-use autoplace::llama_sys::Token;
+use autoplace::llama_sys::{KvType, Token};
+use autoplace::memory;
 use session_support::{Raw, Texts, request, sampled, told};
 
 /// The models by the kind of their memory: `(path, recurrent, window)`.
@@ -29,7 +30,7 @@ fn models(folder: &Path) -> Vec<(&'static str, PathBuf, bool, bool)> {
         ("falcon-h1", true, false),
     ];
     let mut models: Vec<(&'static str, PathBuf, bool, bool)> = Vec::new();
-    for mut sketch in random_weights::all() {
+    for sketch in random_weights::all() {
         let kind = kinds.iter().find(|(arch, ..)| *arch == sketch.arch);
         let Some((_, recurrent, window)) = kind else {
             continue;
@@ -37,6 +38,8 @@ fn models(folder: &Path) -> Vec<(&'static str, PathBuf, bool, bool)> {
         if models.iter().any(|model| model.0 == sketch.arch) {
             continue;
         }
+        // In 32 bits, as the cache: quantised numbers round so coarsely that another shape of batch may give another text.
+        let mut sketch = sketch.in_floats();
         sketch.vocabulary();
         let path = random_weights::write(&sketch, folder);
         models.push((sketch.arch, path, *recurrent, *window));
@@ -49,6 +52,8 @@ fn load(path: &Path, n_ctx: u32, n_seq_max: u32, unified: bool) -> Model {
     let mut request = request(n_ctx, n_seq_max, unified).n_batch(64).n_ubatch(32);
     // With small batches, a window's cache holds 256 tokens (llama-kv-cache-iswa.cpp).
     request.params.swa_full = false;
+    request.params.type_k = memory::KvType::F32;
+    request.params.type_v = memory::KvType::F32;
     let builder = Model::builder(path).request(request).threads(1);
     builder.checkpoints(0).load().unwrap()
 }
@@ -58,7 +63,7 @@ fn load(path: &Path, n_ctx: u32, n_seq_max: u32, unified: bool) -> Model {
 fn raw(model: &Model, prompt: &[Token], n: usize) -> Vec<Token> {
     let native = &model.native().unwrap();
     let n_ctx = (prompt.len() + n + 8) as u32;
-    let raw = Raw::new(native, n_ctx, false)
+    let raw = Raw::of(native, n_ctx, false, KvType::F32)
         .by_chance(SEED, 0)
         .go_on(prompt, n);
     let different: BTreeSet<_> = raw.iter().collect();
