@@ -40,8 +40,9 @@ const UNKNOWN_CORES: u32 = 8;
 /// Floating-point operations of prompts per byte per second of bandwidth. llama.cpp computes 3491 tokens of an 8B model per second on an RTX 3090
 /// (ggml-org/llama.cpp#7860): 60; on an RTX 4090 10359 (#7676): 165.
 const GPU_FLOPS_PER_BYTE: f64 = 60.0;
-/// The same of the host, per core: 43 GFLOP/s were measured with Q4_0 on two cores of an EPYC (docs/speed-model.md).
-const CORE_FLOPS: f64 = 43e9;
+/// Floating-point operations of prompts per second and core: measured with Q4_K and 512 tokens at once on two cores of an EPYC with AVX2
+/// (docs/speed-model.md).
+const CORE_FLOPS: f64 = 40e9;
 /// Tokens at which a GPU reaches half of its speed (the same measurements: 5420 tokens per second with 64 at once, 10359 with 512).
 const HALF_SPEED: f64 = 64.0;
 
