@@ -7,14 +7,14 @@
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result, bail, ensure};
 use autoplace::gguf::Header;
 use autoplace::llama_sys::sim::{Rules, SimGpu};
 use autoplace::load::{self, NativeProbe};
 use autoplace::machine::{Gpu, Host, Machine, gib};
 use autoplace::memory::{self, ContextParams, Estimate, Split};
 use autoplace::plan::speed::{Rates, SpeedModel};
-use autoplace::plan::{Context, Plan, Planner, Request, Workload};
+use autoplace::plan::{Context, HostParts, Plan, Planner, Request, Workload};
 use autoplace::profile::ModelProfile;
 
 use crate::fit::Asked;
@@ -40,9 +40,18 @@ const HOST: (u64, u64, u32) = (gib(512), 60_000_000_000, 8);
 /// Behind by less is no difference that the speed model knows of.
 const NOT_BEHIND: f64 = 0.99;
 
+/// What may stay on the host beside a block, where it is asked for.
+const AUTO_PARTS: &str = "--host-parts=auto";
+
 /// Compares all models, or those whose names have one of the words, and prints the tables.
 pub(crate) fn main() -> Result<bool> {
-    let words: Vec<String> = std::env::args().skip(2).collect();
+    let words = std::env::args().skip(2);
+    let (flags, words): (Vec<String>, Vec<String>) = words.partition(|word| word.starts_with("--"));
+    let host_parts = match flags.as_slice() {
+        [] => HostParts::default(),
+        [flag] if flag == AUTO_PARTS => HostParts::Auto,
+        _ => bail!("{flags:?}: the one option is {AUTO_PARTS}"),
+    };
     let folder = tempfile::tempdir()?;
     // It opens the backends.
     load::detect()?;
@@ -54,7 +63,7 @@ pub(crate) fn main() -> Result<bool> {
     for sketch in models {
         let model = Model::of(sketch, folder.path())?;
         for n_ctx in CONTEXTS {
-            let cells = MACHINES.map(|(_, cards)| model.compare(cards, n_ctx));
+            let cells = MACHINES.map(|(_, cards)| model.compare(cards, n_ctx, host_parts));
             let cells = cells.into_iter().collect::<Result<Vec<_>>>()?;
             for ((name, _), cell) in MACHINES.iter().zip(&cells) {
                 eprintln!("{}, {n_ctx} tokens, {name}: {}", model.name, cell.words());
@@ -172,7 +181,7 @@ impl Model {
     }
 
     /// The same tokens and the same bytes left free for both; the fit gets llama.cpp's own defaults otherwise.
-    fn compare(&self, cards: &[&str], n_ctx: u32) -> Result<Cell> {
+    fn compare(&self, cards: &[&str], n_ctx: u32, host_parts: HostParts) -> Result<Cell> {
         let mut machine = Machine::new(host());
         let mut registered = Vec::new();
         for name in cards {
@@ -188,8 +197,8 @@ impl Model {
             registered.push(card);
             machine = machine.with_gpu(gpu);
         }
-        let mut request = Request::new().context(Context::Tokens(n_ctx));
-        request.params.swa_full = false;
+        let request = Request::new().context(Context::Tokens(n_ctx));
+        let request = request.host_parts(host_parts);
         let planner = Planner::new(&self.profile, &machine).request(request.clone());
         let (_, arithmetic_ms) = milliseconds(|| planner.plan());
         let (plan, probed_ms) = milliseconds(|| planner.plan_probed(&self.probe));
