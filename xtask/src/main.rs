@@ -88,7 +88,7 @@ cargo xtask conformance [--write]   compares the estimate with llama.cpp over a 
 cargo xtask bindings [--write]      regenerates the raw bindings and compares (or replaces) the committed ones
 cargo xtask cuda-check [--all]      compiles CUDA kernels of the pinned llama.cpp (or all) without a card (Linux x86-64; downloads a toolkit)
 cargo xtask fit-params [ROUNDS]     times llama.cpp's own fit beside `autoplace plan`, compares placements (compiles a second llama.cpp)
-cargo xtask fit-table [WORD...]     plans beside llama.cpp's own fit: 29 models (or those of these words) on 7 simulated machines
+cargo xtask fit-table [WORD...]     plans beside llama.cpp's own fit: 28 models (or those of these words) on 7 simulated machines
 cargo xtask gpu-bundle [--no-run]   makes the archive that checks the library on a machine with an NVIDIA card (Linux; compiles llama.cpp once more)
 cargo xtask interop                 checks, tests and runs the planner beside llama-cpp-2 (compiles a second llama.cpp)
 cargo xtask package                 packages both published crates and builds what was packaged

@@ -43,7 +43,6 @@ pub(crate) fn all() -> Vec<Sketch> {
         mixtral(),
         qwen3_a3b(),
         glm_air(),
-        deepseek_v2_lite(),
         deepseek_v3(),
         mamba_codestral(),
         jamba_mini(),
@@ -287,25 +286,6 @@ fn glm_air() -> Sketch {
         sketch.vector(il, "exp_probs_b.bias", n);
     }
     sketch
-}
-
-fn deepseek_v2_lite() -> Sketch {
-    let deep = Deep {
-        dims: Dims {
-            n_layer: 27,
-            n_embd: 2048,
-            n_ff: 10944,
-            n_head: 16,
-            n_head_kv: 1,
-            n_vocab: 102_400,
-            ..LLAMA_8B
-        },
-        mla: true,
-        q_rank: 768,
-        leading: 1,
-        experts: (64, 6, 2, 1408),
-    };
-    deepseek2("DeepSeek V2 Lite", &deep)
 }
 
 fn deepseek_v3() -> Sketch {

@@ -16,9 +16,11 @@ pub(super) type Order = Vec<usize>;
 pub(super) fn orders(gpus: &[&Gpu], rates: &[Rate]) -> Vec<Order> {
     let (own, shared): (Vec<usize>, Vec<usize>) =
         (0..gpus.len()).partition(|&gpu| gpus[gpu].kind != GpuKind::Integrated);
-    // One in the host's memory reads no faster than the host, so it helps no card; llama.cpp leaves it out beside one too
-    // (llama.cpp:250). Alone it is chosen where no card does the work faster.
-    let mut all: Vec<Order> = shared.into_iter().map(|gpu| vec![gpu]).collect();
+    // One in the host's memory reads no faster than the host. llama.cpp leaves it out beside a card (llama.cpp, `llama_prepare_model_devices`),
+    // and so do plans; it works alone.
+    let has_card = gpus.iter().any(|gpu| gpu.kind == GpuKind::Discrete);
+    let shared = shared.into_iter().filter(|_| !has_card);
+    let mut all: Vec<Order> = shared.map(|gpu| vec![gpu]).collect();
     if own.len() <= ALL_ORDERS {
         let equal = |a: usize, b: usize| are_equal(gpus[a], gpus[b]);
         extend(&mut all, &mut Vec::new(), &own, &equal);
@@ -111,10 +113,11 @@ mod tests {
     }
 
     #[test]
-    fn one_that_shares_the_hosts_memory_works_alone() {
+    fn one_that_shares_the_hosts_memory_works_alone_and_not_in_place_of_a_card() {
         let shared = Gpu::new("shared").kind(GpuKind::Integrated).total(gib(8));
         let card = Gpu::new("card").total(gib(8));
-        assert_eq!(of(&[shared, card]), [vec![0], vec![1]]);
+        assert_eq!(of(&[shared.clone(), card]), [vec![1]]);
+        assert_eq!(of(&[shared]), [vec![0]]);
     }
 
     #[test]
