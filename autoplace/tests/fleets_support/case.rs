@@ -55,7 +55,8 @@ impl Case {
         let cards = (0..count)
             .map(|_| {
                 let rules = same_rules.unwrap_or_else(|| rules(&mut dice));
-                let kind = if dice.percent(6) {
+                // Beside a card it is left out, so most of them are alone.
+                let kind = if dice.percent(if count == 1 { 25 } else { 6 }) {
                     GpuKind::Integrated
                 } else {
                     GpuKind::Discrete
