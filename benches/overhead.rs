@@ -4,7 +4,7 @@
 //!
 //!     cargo bench -p autoplace-benches --bench overhead
 
-#[path = "../autoplace/tests/native_support/mod.rs"]
+#[path = "../autoplace/tests/support/native_support/mod.rs"]
 mod native_support;
 mod paired;
 mod plain;

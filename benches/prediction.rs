@@ -4,9 +4,9 @@
 //! The files are made here: true widths, few blocks, random weights. `cargo bench -p autoplace-benches --bench prediction` prints the table of
 //! docs/speed-model.md; without `--bench`, as in `cargo test`, the same is done once with models of some megabytes.
 
-#[path = "../autoplace/tests/random_weights/mod.rs"]
+#[path = "../autoplace/tests/support/random_weights/mod.rs"]
 mod random_weights;
-#[path = "../autoplace/tests/synthetic/mod.rs"]
+#[path = "../autoplace/tests/support/synthetic/mod.rs"]
 mod synthetic;
 #[allow(dead_code, unused_imports, reason = "its own test uses the rest")]
 #[path = "../gpu-check/src/weights.rs"]

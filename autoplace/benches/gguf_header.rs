@@ -5,7 +5,7 @@ use std::hint::black_box;
 use autoplace::gguf::Header;
 use criterion::{Criterion, criterion_group, criterion_main};
 
-#[path = "../tests/gguf_support/mod.rs"]
+#[path = "../tests/support/gguf_support/mod.rs"]
 mod gguf_support;
 
 fn read(c: &mut Criterion) {

@@ -22,9 +22,9 @@ mod summary;
 mod table;
 mod weights;
 
-#[path = "../../autoplace/tests/random_weights/mod.rs"]
+#[path = "../../autoplace/tests/support/random_weights/mod.rs"]
 mod random_weights;
-#[path = "../../autoplace/tests/synthetic/mod.rs"]
+#[path = "../../autoplace/tests/support/synthetic/mod.rs"]
 mod synthetic;
 
 use std::path::PathBuf;

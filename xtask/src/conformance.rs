@@ -45,7 +45,13 @@ fn table(workspace: &Workspace) -> Result<String> {
     setup::native()?;
     // No `--package`: cargo then resolves features as it does for `cargo test --workspace`, and both share all they build.
     let mut command = workspace.cargo(&["test", "--workspace", WITH_PROGRAM]);
-    command.args(["--test=conformance", "--", "--ignored", "--nocapture"]);
+    command.args([
+        "--test=load",
+        "--",
+        "--ignored",
+        "--nocapture",
+        "conformance::",
+    ]);
     let output = command
         .stderr(Stdio::inherit())
         .output()

@@ -7,7 +7,7 @@ mod bindings;
 mod conformance;
 mod cuda_check;
 mod demo;
-mod fit_params;
+mod fit_table;
 mod gpu_bundle;
 mod interop;
 mod package;
@@ -61,8 +61,7 @@ fn run(arguments: &[String]) -> Result<()> {
             [flag] if flag == "--all" => cuda_check::cuda_check(&workspace, true),
             _ => bail!("usage: cargo xtask cuda-check [--all]"),
         },
-        "fit-params" => fit_params::fit_params(&workspace, rest),
-        "fit-table" => fit_params::fit_table(&workspace, rest),
+        "fit-table" => fit_table::fit_table(&workspace, rest),
         "gpu-bundle" => gpu_bundle::gpu_bundle(&workspace, rest),
         "interop" if rest.is_empty() => interop::interop(&workspace),
         "interop" => bail!("usage: cargo xtask interop"),
@@ -87,7 +86,6 @@ cargo xtask test [STEP...]          sets the machine up, then runs every check (
 cargo xtask conformance [--write]   compares the estimate with llama.cpp over a large grid, minutes (and writes docs/conformance.md)
 cargo xtask bindings [--write]      regenerates the raw bindings and compares (or replaces) the committed ones
 cargo xtask cuda-check [--all]      compiles CUDA kernels of the pinned llama.cpp (or all) without a card (Linux x86-64; downloads a toolkit)
-cargo xtask fit-params [ROUNDS]     times llama.cpp's own fit beside `autoplace plan`, compares placements (compiles a second llama.cpp)
 cargo xtask fit-table [WORD...]     plans beside llama.cpp's own fit: 28 models (or those of these words) on 7 simulated machines
 cargo xtask gpu-bundle [--no-run]   makes the archive that checks the library on a machine with an NVIDIA card (Linux; compiles llama.cpp once more)
 cargo xtask interop                 checks, tests and runs the planner beside llama-cpp-2 (compiles a second llama.cpp)

@@ -14,12 +14,13 @@ use anyhow::{Context, Result, bail};
 use crate::setup;
 use crate::workspace::{Workspace, output, run};
 
-/// Packages, and what of their tests is run.
-const RUNS: &[(&str, &[&str])] = &[
+/// Packages, what is built of their tests, and which of those are run: all, where none is named.
+const RUNS: &[(&str, &[&str], &[&str])] = &[
     // Simulated GPUs, refusals, threads, and a short generation of the demo model.
     (
         "--package=autoplace-llama-sys",
         &["--no-default-features", "--tests"],
+        &[],
     ),
     // The probe beside real loads, and hundreds of it, good and bad; loads and generation on simulated GPUs.
     (
@@ -27,10 +28,14 @@ const RUNS: &[(&str, &[&str])] = &[
         &[
             "--no-default-features",
             "--features=llama",
-            "--test=real_loads",
-            "--test=probe_leaves_nothing",
-            "--test=simulated_gpu",
+            "--test=load",
             "--test=generate",
+        ],
+        &[
+            "real_loads::",
+            "probe_leaves_nothing::",
+            "simulated_gpu::",
+            "generate::",
         ],
     ),
 ];
@@ -53,12 +58,13 @@ pub(crate) fn sanitize(workspace: &Workspace) -> Result<()> {
     setup::native()?;
     let host = host()?;
     let folder = workspace.target.join("sanitize");
-    for (package, selection) in RUNS {
+    for (package, selection, tests) in RUNS {
         // A target makes cargo leave build scripts and procedural macros without the flags.
         let target = format!("--target={host}");
         let mut arguments = vec!["test", package, &target, "--no-fail-fast"];
         arguments.extend(*selection);
         arguments.extend(["--", "--test-threads=1"]);
+        arguments.extend(*tests);
         arguments.extend(SKIPPED.iter().flat_map(|test| ["--skip", test]));
         let mut command = workspace.cargo(&arguments);
         command

@@ -60,11 +60,6 @@ pub(crate) const STEPS: &[Step] = &[
             ]))
         },
     },
-    Step {
-        name: "test-planner",
-        what: "tests and doc tests of the planner alone",
-        run: |workspace| tests(workspace, &["--package=autoplace", "--no-default-features"]),
-    },
     // Not `--all-targets`: that makes test harnesses of the examples, whose own tests want the programs.
     Step {
         name: "test",
@@ -158,7 +153,7 @@ fn openai(workspace: &Workspace) -> Result<()> {
     // A test that is named does not have the examples built.
     run(&mut workspace.cargo(&["build", "--workspace", WITH_PROGRAM, "--examples"]))?;
     let mut cargo = workspace.cargo(&["test", "--workspace", WITH_PROGRAM]);
-    cargo.args(["--test=serve_client", "--", "--ignored"]);
+    cargo.args(["--test=programs", "--", "--ignored", "serve_client::"]);
     run(cargo.env("AUTOPLACE_PYTHON", python))
 }
 

@@ -1,10 +1,8 @@
 //! Files as they are published, without their data: tensors, hyper-parameters, and a vocabulary of true length, which is what takes
 //! time to read. Written sparse, each takes the space of its header, 5 to 14 MiB.
-//!
-//! Shared with `benches/fit-params`, which gives the same files to llama.cpp's own fit.
 #![allow(dead_code, reason = "each user takes its part")]
 
-#[path = "../../tests/dims/mod.rs"]
+#[path = "../../tests/support/dims/mod.rs"]
 mod dims;
 mod vocabulary;
 

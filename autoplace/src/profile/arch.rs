@@ -3,7 +3,7 @@
 //! `llama_model::create_memory` (llama-model.cpp:2358-2897) gives a plain `llama_kv_cache` to every architecture that is not
 //! named in its switch, is neither recurrent nor hybrid (llama-arch.cpp:1110-1148), sets no `swa_type` in its
 //! `load_arch_hparams`, and reuses no layer. This list was made by reading that function and `load_arch_hparams` of each file in
-//! models/, and `tests/architectures.rs` holds every entry against llama.cpp; what it has not seen equal is unknown, which is an
+//! models/, and `tests/load/architectures.rs` holds every entry against llama.cpp; what it has not seen equal is unknown, which is an
 //! answer too.
 
 /// How an architecture keeps its context, and what the header decides of it.

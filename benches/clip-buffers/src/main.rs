@@ -2,7 +2,7 @@
 //! tokens to the largest, simulated cards of three families and the CPU, with fused attention and without. Prints the lowest and
 //! the highest ratio of each, and fails where the bound is too low or a weight's byte differs.
 
-#[path = "../../../autoplace/tests/synthetic/mmproj.rs"]
+#[path = "../../../autoplace/tests/support/synthetic/mmproj.rs"]
 mod mmproj;
 
 use std::ffi::{CString, c_char, c_int, c_void};

@@ -3,7 +3,6 @@
 #![allow(dead_code, reason = "each test file uses its part")]
 
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use llama_sys::sim::SimGpu;
 use llama_sys::{
@@ -17,12 +16,6 @@ pub(crate) const MIB: u64 = 1 << 20;
 pub(crate) const PROMPT: &str = "In the beginning God created the heaven and the earth. And the earth was without form, and \
                                  void; and darkness was upon the face of the deep. And the Spirit of God moved upon the face \
                                  of the waters.";
-
-/// One test at a time: a process has only so many cards, and this machine so many cores.
-pub(crate) fn alone() -> MutexGuard<'static, ()> {
-    static ALONE: Mutex<()> = Mutex::new(());
-    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
-}
 
 pub(crate) fn demo_path() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples/model/autoplace-demo-q8_0.gguf")

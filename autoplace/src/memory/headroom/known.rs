@@ -13,7 +13,7 @@ const CUDA_CONTEXT: u64 = mib(560);
 /// CUDA keeps local memory for as many threads as the card can hold, once per context ("`MAX_THREADS_PER_SM` x SMs x
 /// `LOCAL_MEM_PER_THREAD`": forums.developer.nvidia.com, "Local memory management"). The line through the two measured cards, 52224
 /// threads and 107 MiB, 288768 threads and 555 MiB, is 8 MiB and 1986 bytes per thread; this one is above both of them. Of an RTX 5060 Ti
-/// it makes 124 MiB, where about 107 were seen (`tests/measured_vram.rs`).
+/// it makes 124 MiB, where about 107 were seen (`tests/load/measured_vram.rs`).
 const CUDA_CONTEXT_BASE: u64 = mib(16);
 const CUDA_CONTEXT_PER_THREAD: u64 = 2048;
 

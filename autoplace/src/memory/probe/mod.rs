@@ -6,7 +6,7 @@
 //!
 //! # Where a load without data differs from a real one
 //!
-//! Corrected, and held against real loads on simulated GPUs (`tests/real_loads.rs`):
+//! Corrected, and held against real loads on simulated GPUs (`tests/load/real_loads.rs`):
 //!
 //! - **A mapped file.** Without data none can be mapped (llama-model.cpp:1857 asserts it), and the host's weights are put into the first
 //!   GPU's pinned memory where it has some. A real load maps one span per file instead and pins none. The span is computed from

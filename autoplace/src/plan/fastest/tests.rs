@@ -1,6 +1,6 @@
 //! The search against trying everything.
 
-#[path = "../../../tests/shapes/mod.rs"]
+#[path = "../../../tests/support/shapes/mod.rs"]
 mod shapes;
 
 use std::collections::BTreeSet;

@@ -1,4 +1,4 @@
-//! The graph of some blocks against that of all. That it is llama.cpp's is tested in `tests/compute_buffers.rs`.
+//! The graph of some blocks against that of all. That it is llama.cpp's is tested in `tests/load/compute_buffers.rs`.
 
 use proptest::prelude::{ProptestConfig, any, prop, prop_assert, prop_assert_eq, proptest};
 

@@ -1,0 +1,422 @@
+//! What a model's answer means: its reasoning, its content and the tools that it calls.
+
+use autoplace::chat::{
+    CallError, ReasoningMarks, Reply, ReplyFormat, ReplyParser, ReplyPart, ToolCallFormat,
+};
+use serde_json::json;
+
+use crate::chat_reply_support::{SAMPLES, arguments, tools};
+
+/// Reads an answer that comes in one piece.
+fn read(format: &ReplyFormat, prompt: &str, text: &str) -> Reply {
+    let mut parser = ReplyParser::new(format)
+        .after_prompt(prompt)
+        .with_tools(&tools());
+    parser.push(text);
+    parser.finish()
+}
+
+fn thinking() -> ReplyFormat {
+    ReplyFormat::plain().with_reasoning(ReasoningMarks::THINK)
+}
+
+fn hermes() -> ReplyFormat {
+    thinking().with_tool_calls(ToolCallFormat::Hermes)
+}
+
+fn parts(parser: &mut ReplyParser, pieces: &[&str]) -> Vec<ReplyPart> {
+    pieces
+        .iter()
+        .flat_map(|piece| parser.push(piece).collect::<Vec<_>>())
+        .collect()
+}
+
+fn content(text: &str) -> ReplyPart {
+    ReplyPart::Content(text.to_owned())
+}
+
+fn reasoning(text: &str) -> ReplyPart {
+    ReplyPart::Reasoning(text.to_owned())
+}
+
+#[test]
+fn there_is_a_sample_of_every_format() {
+    let mut sampled: Vec<_> = SAMPLES
+        .iter()
+        .map(|sample| sample.name.to_owned())
+        .collect();
+    let mut formats: Vec<_> = ToolCallFormat::all()
+        .map(|format| format.to_string())
+        .collect();
+    sampled.sort();
+    formats.sort();
+    assert_eq!(sampled, formats);
+}
+
+#[test]
+fn an_answer_in_the_manner_of_its_template_means_what_was_written() {
+    for sample in SAMPLES {
+        let format = ReplyFormat::of_template(sample.template);
+        let name = sample.name;
+        assert_eq!(
+            format
+                .tool_calls()
+                .map(|format| format.to_string())
+                .as_deref(),
+            Some(name)
+        );
+        let reply = read(&format, sample.prompt, sample.text);
+        assert_eq!(reply.malformed, [], "{name}");
+        assert_eq!(reply.reasoning.as_deref(), sample.reasoning, "{name}");
+        assert_eq!(reply.content, sample.content, "{name}");
+        assert_eq!(reply.raw, sample.text, "{name}");
+        let calls = reply.tool_calls.iter();
+        let names: Vec<_> = calls.clone().map(|call| call.name.as_str()).collect();
+        assert_eq!(names, ["get_weather", "note"], "{name}");
+        let ids: Vec<_> = calls.clone().map(|call| call.id.as_deref()).collect();
+        assert_eq!(ids, sample.ids, "{name}");
+        let read: Vec<_> = calls.map(|call| call.arguments.clone()).collect();
+        assert_eq!(read, arguments(), "{name}");
+        let message = reply.clone().into_message();
+        assert_eq!(message.role.as_str(), "assistant");
+        assert_eq!(message.content, reply.content);
+        assert_eq!(message.reasoning_content, reply.reasoning);
+        assert_eq!(message.tool_calls, reply.tool_calls);
+    }
+}
+
+#[test]
+fn a_template_without_marks_is_plain() {
+    let template =
+        "{% for m in messages %}<start_of_turn>{{ m.role }}\n{{ m.content }}{% endfor %}";
+    assert_eq!(ReplyFormat::of_template(template), ReplyFormat::plain());
+}
+
+#[test]
+fn plain_text_goes_through_as_it_is() {
+    let mut parser = ReplyParser::new(&ReplyFormat::plain());
+    let pieces = [" <think>", "\n\n", "</think> "];
+    assert_eq!(parts(&mut parser, &pieces), pieces.map(content));
+    let reply = parser.finish();
+    assert_eq!(reply.content, pieces.concat());
+    assert_eq!(reply.raw, pieces.concat());
+}
+
+#[test]
+fn parts_come_as_soon_as_they_are_certain() {
+    let mut parser = ReplyParser::new(&hermes());
+    assert_eq!(parts(&mut parser, &["<thi"]), []);
+    assert_eq!(parts(&mut parser, &["nk>\n", "Well"]), [reasoning("Well")]);
+    assert_eq!(parts(&mut parser, &[" ", "then"]), [reasoning(" then")]);
+    assert_eq!(
+        parts(&mut parser, &["\n</", "think>\n\nA <", "b> "]),
+        [content("A"), content(" <b>")]
+    );
+    assert_eq!(parts(&mut parser, &["\n<tool_call>{\"name\": \"f\"}"]), []);
+    assert!(
+        matches!(&parts(&mut parser, &["</tool_call>"])[..], [ReplyPart::ToolCall(call)] if call.name == "f")
+    );
+}
+
+#[test]
+fn what_was_held_back_comes_at_the_end() {
+    let mut parser = ReplyParser::new(&hermes());
+    assert_eq!(parts(&mut parser, &["A", "\n<tool"]), [content("A")]);
+    assert_eq!(parser.end().collect::<Vec<_>>(), [content("\n<tool")]);
+    assert_eq!(parser.finish().content, "A\n<tool");
+}
+
+#[test]
+fn the_end_of_the_prompt_says_whether_reasoning_has_begun() {
+    let text = "Hm.\n</think>\n\nYes.";
+    for prompt in ["<|im_start|>assistant\n<think>\n", "<think>"] {
+        let reply = read(&thinking(), prompt, text);
+        assert_eq!(
+            (reply.reasoning.as_deref(), reply.content.as_str()),
+            (Some("Hm."), "Yes.")
+        );
+    }
+    let closed = read(&thinking(), "<think>\n\n</think>\n\n", "\nYes.");
+    assert_eq!((closed.reasoning, closed.content.as_str()), (None, "Yes."));
+    let mentioned = read(
+        &thinking(),
+        "What is <think>?<|im_end|>\n<|im_start|>assistant\n",
+        "A mark.",
+    );
+    assert_eq!(
+        (mentioned.reasoning, mentioned.content.as_str()),
+        (None, "A mark.")
+    );
+}
+
+#[test]
+fn a_caller_can_say_so_too() {
+    let mut parser = ReplyParser::new(&thinking()).opened(true);
+    parser.push("Hm.</think>Yes.");
+    assert_eq!(parser.finish().reasoning.as_deref(), Some("Hm."));
+    let mut parser = ReplyParser::new(&thinking())
+        .after_prompt("<think>")
+        .opened(false);
+    parser.push("Yes.");
+    assert_eq!(parser.finish().reasoning, None);
+}
+
+#[test]
+fn a_model_may_write_the_closing_mark_alone() {
+    let format = ReplyFormat::plain().with_reasoning(ReasoningMarks::closing("</think>"));
+    let reply = read(&format, "", "Hm.\n</think>\nYes.");
+    assert_eq!(
+        (reply.reasoning.as_deref(), reply.content.as_str()),
+        (Some("Hm."), "Yes.")
+    );
+}
+
+#[test]
+fn a_model_may_repeat_the_opening_mark_of_its_prompt() {
+    let reply = read(&thinking(), "<think>\n", "<think>\nHm.\n</think>\nYes.");
+    assert_eq!(
+        (reply.reasoning.as_deref(), reply.content.as_str()),
+        (Some("Hm."), "Yes.")
+    );
+}
+
+#[test]
+fn marks_that_the_answer_is_about_are_content() {
+    let text = "Qwen writes <think> and </think>.";
+    assert_eq!(read(&thinking(), "", text).content, text);
+    let text = "It calls tools within <tool_call> tags.";
+    let reply = read(&hermes(), "", text);
+    assert_eq!(reply.content, text);
+    assert_eq!(reply.malformed[0].reason, CallError::NotACall);
+}
+
+#[test]
+fn a_closing_mark_without_reasoning_is_none() {
+    let reply = read(&thinking(), "", "</think>\n\nYes.");
+    assert_eq!((reply.reasoning, reply.content.as_str()), (None, "Yes."));
+}
+
+#[test]
+fn an_answer_cut_off_within_reasoning_is_reasoning() {
+    let reply = read(&thinking(), "", "<think>\nHm, let me");
+    assert_eq!(
+        (reply.reasoning.as_deref(), reply.content.as_str()),
+        (Some("Hm, let me"), "")
+    );
+}
+
+#[test]
+fn whitespace_beside_marks_is_theirs_and_elsewhere_stays() {
+    let text =
+        "\n <think> a  b </think> \n\n c\n\n d \n\n<tool_call>{\"name\": \"f\"}</tool_call>\n";
+    let reply = read(&hermes(), "", text);
+    assert_eq!(reply.reasoning.as_deref(), Some("a  b"));
+    assert_eq!(reply.content, "c\n\n d");
+    assert_eq!(read(&hermes(), "", " \na \n").content, " \na \n");
+}
+
+#[test]
+fn content_around_a_call_is_parted_by_a_blank_line() {
+    let text = "Before.\n<tool_call>{\"name\": \"f\"}</tool_call> After.";
+    let reply = read(&hermes(), "", text);
+    assert_eq!(reply.content, "Before.\n\nAfter.");
+    assert_eq!(reply.tool_calls.len(), 1);
+}
+
+#[test]
+fn a_closing_mark_within_a_string_closes_nothing() {
+    let text = r#"<tool_call>{"name": "note", "arguments": {"text": "</tool_call> \" <tool_call>"}}</tool_call>"#;
+    let reply = read(&hermes(), "", text);
+    assert_eq!(
+        reply.tool_calls[0].arguments,
+        json!({"text": "</tool_call> \" <tool_call>"})
+    );
+}
+
+#[test]
+fn a_model_may_leave_out_the_last_mark() {
+    let text = "<tool_call>{\"name\": \"f\"}\n<tool_call>{\"name\": \"g\"}";
+    let reply = read(&hermes(), "", text);
+    assert_eq!(reply.tool_calls.len(), 2);
+    assert_eq!(reply.content, "");
+    let coder = ReplyFormat::plain().with_tool_calls(ToolCallFormat::Qwen3Coder);
+    for text in [
+        "<function=f>\n<parameter=a>\n1\n</parameter>\n</function>\n</tool_call>",
+        "<function=f>\n<parameter=a>\n1\n</parameter>\n</function>",
+        "<tool_call>\n<function=f>\n<parameter=a>\n1\n</parameter>\n</function>",
+    ] {
+        let reply = read(&coder, "", text);
+        assert_eq!(
+            (reply.tool_calls.len(), reply.content.as_str()),
+            (1, ""),
+            "{text}"
+        );
+    }
+}
+
+#[test]
+fn a_call_that_cannot_be_read_comes_back_as_content() {
+    let text = "A <tool_call>{\"name\": f}</tool_call> B";
+    let reply = read(&hermes(), "", text);
+    assert_eq!(reply.content, text);
+    assert_eq!(
+        reply.malformed[0].text,
+        "<tool_call>{\"name\": f}</tool_call>"
+    );
+    assert!(matches!(reply.malformed[0].reason, CallError::Json(_)));
+    let nameless = read(&hermes(), "", "<tool_call>{\"arguments\": {}}</tool_call>");
+    assert_eq!(nameless.malformed[0].reason, CallError::NoName);
+}
+
+#[test]
+fn a_broken_call_does_not_take_the_next_with_it() {
+    let text = "<tool_call>{\"name\": \"f}\n</tool_call>\n<tool_call>{\"name\": \"g\"}</tool_call>";
+    let reply = read(&hermes(), "", text);
+    assert_eq!(reply.malformed.len(), 1);
+    assert_eq!(reply.tool_calls[0].name, "g");
+}
+
+#[test]
+fn every_call_cut_off_comes_back_as_content() {
+    for sample in SAMPLES {
+        let format = ReplyFormat::of_template(sample.template);
+        let place = sample.text.find("Köln").unwrap_or_default();
+        let cut = &sample.text[..place + "Köln".len()];
+        let reply = read(&format, sample.prompt, cut);
+        assert!(reply.tool_calls.is_empty(), "{}", sample.name);
+        assert!(reply.content.ends_with("Köln"), "{}", sample.name);
+        let reasons: Vec<_> = reply.malformed.iter().map(|call| &call.reason).collect();
+        assert_eq!(reasons, [&CallError::CutOff], "{}", sample.name);
+        assert_eq!(reply.raw, cut);
+    }
+}
+
+#[test]
+fn json_is_a_call_only_if_it_names_a_tool_and_is_the_whole_answer() {
+    let llama = ReplyFormat::plain().with_tool_calls(ToolCallFormat::Llama3);
+    let call = r#"{"name": "get_weather", "parameters": {"city": "Bonn"}}"#;
+    assert_eq!(
+        read(&llama, "", call).tool_calls[0].arguments,
+        json!({"city": "Bonn"})
+    );
+    for text in [
+        r#"{"name": "Ada", "parameters": {}}"#.to_owned(),
+        r#"{"city": "Bonn"}"#.to_owned(),
+        format!("{call} is how to ask."),
+        format!("Ask {call}"),
+    ] {
+        let reply = read(&llama, "", &text);
+        assert_eq!(
+            (reply.content.as_str(), reply.tool_calls.len()),
+            (text.as_str(), 0)
+        );
+        assert_eq!(reply.malformed, []);
+    }
+    let cut = read(&llama, "", &call[..call.len() - 4]);
+    assert_eq!(cut.malformed[0].reason, CallError::CutOff);
+    let mut without_tools = ReplyParser::new(&llama);
+    without_tools.push(call);
+    assert_eq!(without_tools.finish().content, call);
+}
+
+#[test]
+fn llamas_own_tools_and_programs_follow_a_mark() {
+    let llama = ReplyFormat::plain().with_tool_calls(ToolCallFormat::Llama3);
+    let search = read(
+        &llama,
+        "",
+        "<|python_tag|>brave_search.call(query=\"rain in \\\"Bonn\\\"\")",
+    );
+    assert_eq!(search.tool_calls[0].name, "brave_search");
+    assert_eq!(
+        search.tool_calls[0].arguments,
+        json!({"query": "rain in \"Bonn\""})
+    );
+    let program = read(&llama, "", "<|python_tag|>import math\nprint(math.pi)");
+    assert_eq!(program.tool_calls[0].name, "python");
+    assert_eq!(
+        program.tool_calls[0].arguments,
+        json!({"code": "import math\nprint(math.pi)"})
+    );
+    let json = read(
+        &llama,
+        "",
+        "<|python_tag|>{\"name\": \"f\", \"parameters\": {\"a\": 1}}",
+    );
+    assert_eq!(json.tool_calls[0].name, "f");
+}
+
+#[test]
+fn a_channel_can_run_a_program() {
+    let harmony = ReplyFormat::plain().with_tool_calls(ToolCallFormat::Harmony);
+    let text = "<|channel|>analysis to=python code<|message|>print(1)<|call|>";
+    let reply = read(&harmony, "<|start|>assistant", text);
+    assert_eq!(reply.tool_calls[0].arguments, json!({"code": "print(1)"}));
+}
+
+#[test]
+fn a_prompt_can_end_within_a_channel() {
+    let harmony = ReplyFormat::plain().with_tool_calls(ToolCallFormat::Harmony);
+    let final_channel = "<|start|>assistant<|channel|>final<|message|>";
+    assert_eq!(read(&harmony, final_channel, "Yes.").content, "Yes.");
+    let analysis = "<|start|>assistant<|channel|>analysis<|message|>";
+    let reply = read(
+        &harmony,
+        analysis,
+        "Hm.<|end|><|start|>assistant<|channel|>final<|message|>Yes.",
+    );
+    assert_eq!(
+        (reply.reasoning.as_deref(), reply.content.as_str()),
+        (Some("Hm."), "Yes.")
+    );
+}
+
+#[test]
+fn text_without_a_header_is_content() {
+    let harmony = ReplyFormat::plain().with_tool_calls(ToolCallFormat::Harmony);
+    assert_eq!(
+        read(&harmony, "", "Once upon a time").content,
+        "Once upon a time"
+    );
+    let long = "<|start|>".to_owned() + &"once upon a time ".repeat(100);
+    assert_eq!(read(&harmony, "", &long).content, long);
+    let functionary = ReplyFormat::plain().with_tool_calls(ToolCallFormat::FunctionaryV32);
+    let doctest = "all\nTry this:\n>>> print(1)\n1";
+    assert_eq!(
+        read(&functionary, ">>>", doctest).content,
+        "Try this:\n>>> print(1)\n1"
+    );
+}
+
+#[test]
+fn a_calls_token_ends_reasoning_where_no_model_writes_it_otherwise() {
+    let kimi = thinking().with_tool_calls(ToolCallFormat::KimiK2);
+    let text =
+        "<think>Hm.<|tool_call_begin|>functions.f:0<|tool_call_argument_begin|>{}<|tool_call_end|>";
+    let reply = read(&kimi, "", text);
+    assert_eq!(reply.reasoning.as_deref(), Some("Hm."));
+    assert_eq!(reply.tool_calls[0].name, "f");
+    let text = "<think>I could write <tool_call>{\"name\": \"f\"}</tool_call>.</think>No.";
+    let reply = read(&hermes(), "", text);
+    assert!(reply.tool_calls.is_empty());
+    assert_eq!(reply.content, "No.");
+}
+
+#[test]
+fn without_tools_calls_are_content_and_frames_still_none() {
+    let command_r = ReplyFormat::of_template("<|START_THINKING|><|END_THINKING|><|START_ACTION|>")
+        .without_tool_calls();
+    let text = "<|START_THINKING|>Hm.<|END_THINKING|><|START_RESPONSE|>Write <|START_ACTION|>[{}].<|END_RESPONSE|>";
+    let reply = read(&command_r, "", text);
+    assert_eq!(reply.reasoning.as_deref(), Some("Hm."));
+    assert_eq!(reply.content, "Write <|START_ACTION|>[{}].");
+    assert_eq!(reply.malformed, []);
+}
+
+#[test]
+fn arguments_keep_bare_text_without_the_tools_schema() {
+    let glm = ReplyFormat::plain().with_tool_calls(ToolCallFormat::Glm);
+    let mut parser = ReplyParser::new(&glm);
+    parser.push("<tool_call>f<arg_key>n</arg_key><arg_value>3</arg_value></tool_call>");
+    assert_eq!(parser.finish().tool_calls[0].arguments, json!({"n": "3"}));
+}

@@ -1,0 +1,242 @@
+//! However the text of an answer is cut into pieces, it means the same; and whatever a model writes, nothing of it is lost.
+
+use autoplace::chat::{ReasoningMarks, Reply, ReplyFormat, ReplyParser, ReplyPart, ToolCallFormat};
+use proptest::prelude::{
+    Just, ProptestConfig, Strategy, any, prop, prop_assert, prop_assert_eq, prop_oneof, proptest,
+};
+
+use crate::chat_reply_support::{SAMPLES, tools};
+
+fn formats() -> Vec<ReplyFormat> {
+    let thinking = ReplyFormat::plain().with_reasoning(ReasoningMarks::THINK);
+    let of_samples = SAMPLES
+        .iter()
+        .map(|sample| ReplyFormat::of_template(sample.template));
+    let of_names = ToolCallFormat::all().map(|format| thinking.clone().with_tool_calls(format));
+    [ReplyFormat::plain(), thinking.clone()]
+        .into_iter()
+        .chain(of_samples)
+        .chain(of_names)
+        .collect()
+}
+
+/// What the parts say, each kind's text in one, and the whole.
+fn read(format: &ReplyFormat, prompt: &str, pieces: &[&str]) -> (Vec<ReplyPart>, Reply) {
+    let mut parser = ReplyParser::new(format)
+        .after_prompt(prompt)
+        .with_tools(&tools());
+    let mut parts = Vec::new();
+    for piece in pieces {
+        parser.push(piece).for_each(|part| join(&mut parts, part));
+    }
+    parser.end().for_each(|part| join(&mut parts, part));
+    (parts, parser.finish())
+}
+
+fn join(parts: &mut Vec<ReplyPart>, part: ReplyPart) {
+    match (parts.last_mut(), part) {
+        (Some(ReplyPart::Content(before)), ReplyPart::Content(text))
+        | (Some(ReplyPart::Reasoning(before)), ReplyPart::Reasoning(text)) => {
+            before.push_str(&text);
+        }
+        (_, part) => parts.push(part),
+    }
+}
+
+/// The text in pieces of so many characters, over and over.
+fn cut<'a>(text: &'a str, sizes: &[usize]) -> Vec<&'a str> {
+    let mut sizes = sizes.iter().cycle();
+    let mut pieces = Vec::new();
+    let mut rest = text;
+    while !rest.is_empty() {
+        let size = *sizes.next().unwrap_or(&1);
+        let end = rest
+            .char_indices()
+            .nth(size.max(1))
+            .map_or(rest.len(), |(at, _)| at);
+        let (piece, behind) = rest.split_at(end);
+        pieces.push(piece);
+        rest = behind;
+    }
+    pieces
+}
+
+/// What marks are made of, and what stands between them.
+fn fragments() -> Vec<String> {
+    let mut fragments: Vec<String> = [
+        " ",
+        "\n",
+        "\n\n",
+        "a",
+        "é",
+        "word ",
+        "<",
+        ">",
+        "[",
+        "]",
+        "{",
+        "}",
+        "\"",
+        "\\",
+        "'",
+        ":",
+        ",",
+        "(",
+        ")",
+        "=",
+        "{\"name\": \"note\", \"arguments\": {\"text\": \"x\"}}",
+        "{\"name\": \"get_weather\", \"parameters\": {}}",
+        "{}",
+        "note",
+        "all\n",
+        ">>>",
+        "function<｜tool▁sep｜>note",
+        "functions.note:0",
+        "```json\n",
+        "```",
+        "<think>",
+        "</think>",
+        "call:note{text:<|\"|>x<|\"|>}",
+        "[note(text='x')]",
+        "<|start|>assistant",
+        "<|channel|>analysis",
+        "<|message|>",
+        "to=functions.note",
+    ]
+    .map(str::to_owned)
+    .to_vec();
+    for sample in SAMPLES {
+        // The marks of each sample, as far as they look like marks.
+        for (at, open) in sample.text.match_indices(['<', '[']) {
+            let close = if open == "<" { '>' } else { ']' };
+            let text = &sample.text[at..];
+            if let Some(end) = text.find(close).filter(|end| *end < 40) {
+                fragments.push(text[..=end].to_owned());
+            }
+        }
+    }
+    fragments.sort();
+    fragments.dedup();
+    fragments
+}
+
+fn answer() -> impl Strategy<Value = String> {
+    let fragment = prop_oneof![
+        8 => prop::sample::select(fragments()),
+        1 => any::<char>().prop_map(String::from),
+        1 => prop::sample::select(SAMPLES).prop_map(|sample| sample.text.to_owned()),
+        1 => Just(" ".repeat(300)),
+    ];
+    prop::collection::vec(fragment, 0..24).prop_map(|fragments| fragments.concat())
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 2000, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn any_cut_of_any_text_means_the_same(
+        format in prop::sample::select(formats()),
+        prompt in prop::sample::select(&["", "<think>\n", "</think>", "<|start|>assistant", ">>>"]),
+        text in answer(),
+        sizes in prop::collection::vec(1_usize..12, 1..6),
+    ) {
+        let (whole, reply) = read(&format, prompt, &[&text]);
+        let (pieces, cut_reply) = read(&format, prompt, &cut(&text, &sizes));
+        prop_assert_eq!(&whole, &pieces);
+        prop_assert_eq!(&reply, &cut_reply);
+
+        prop_assert_eq!(&reply.raw, &text);
+        let mut content = String::new();
+        let mut reasoning = String::new();
+        let mut calls = Vec::new();
+        for part in whole {
+            match part {
+                ReplyPart::Content(text) => content += &text,
+                ReplyPart::Reasoning(text) => reasoning += &text,
+                ReplyPart::ToolCall(call) => calls.push(call),
+                _ => {}
+            }
+        }
+        prop_assert_eq!(&content, &reply.content);
+        prop_assert_eq!(Some(reasoning).filter(|text| !text.is_empty()), reply.reasoning);
+        prop_assert_eq!(calls, reply.tool_calls);
+        for call in &reply.malformed {
+            prop_assert!(text.contains(&call.text));
+            prop_assert!(reply.content.contains(call.text.trim()));
+        }
+    }
+}
+
+#[test]
+fn every_sample_means_the_same_in_single_characters() {
+    for sample in SAMPLES {
+        let format = ReplyFormat::of_template(sample.template);
+        let whole = read(&format, sample.prompt, &[sample.text]);
+        assert_eq!(
+            read(&format, sample.prompt, &cut(sample.text, &[1])),
+            whole,
+            "{}",
+            sample.name
+        );
+    }
+}
+
+/// What is held back at most: a header that is none, and whitespace.
+const MOST_HELD_BACK: usize = 300;
+
+#[test]
+fn text_that_is_no_call_is_given_out_as_it_comes() {
+    for sample in SAMPLES {
+        let format = ReplyFormat::of_template(sample.template);
+        for unit in [
+            "word ",
+            "é",
+            "<",
+            "<b>",
+            "[",
+            ">>> x\n",
+            "\"{",
+            "a</think>",
+            "] ",
+            "<tool_call> ",
+        ] {
+            let mut parser = ReplyParser::new(&format);
+            let mut pushed = 0;
+            let mut given = 0;
+            for _ in 0..1000 {
+                pushed += unit.len();
+                for part in parser.push(unit) {
+                    given += match part {
+                        ReplyPart::Content(text) | ReplyPart::Reasoning(text) => text.len(),
+                        other => panic!("{}: {other:?} from {unit}", sample.name),
+                    };
+                }
+                assert!(pushed <= given + MOST_HELD_BACK, "{}: {unit}", sample.name);
+            }
+        }
+    }
+}
+
+/// Texts that invite to go over them again with every piece.
+#[test]
+fn long_answers_in_small_pieces_are_read_to_their_end() {
+    let length = 1 << 17;
+    let units = [
+        " ",
+        "<think>",
+        "<tool_call>{\"",
+        "{\"name\":",
+        ">>>",
+        "<|start|>",
+        "[TOOL_CALLS]a",
+        "<|tool_call_begin|>a{",
+    ];
+    for sample in SAMPLES {
+        let format = ReplyFormat::of_template(sample.template);
+        for unit in units {
+            let text = unit.repeat(length / unit.len());
+            let (_, reply) = read(&format, "", &cut(&text, &[4]));
+            assert_eq!(reply.raw.len(), text.len(), "{}: {unit}", sample.name);
+        }
+    }
+}

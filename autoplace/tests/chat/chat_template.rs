@@ -1,0 +1,329 @@
+//! What an application meets of chat templates: where they come from, what they refuse, what of a prompt users wrote.
+
+use autoplace::chat::{
+    ChatTemplate, Conversation, Error, FAMILIES, Limit, LocalTime, Message, Part, Role, Tool,
+    ToolCall,
+};
+use autoplace::gguf::Builder;
+use proptest::prelude::*;
+use serde_json::json;
+
+fn template(source: &str) -> ChatTemplate {
+    let special = [("bos_token", "<s>"), ("eos_token", "</s>")];
+    let special = special.map(|(name, token)| (name.to_owned(), token.to_owned()));
+    ChatTemplate::new(source, special.into()).unwrap()
+}
+
+fn user(content: &str) -> Conversation {
+    Conversation::new(&[Message::user(content)])
+}
+
+fn prompt(template: &ChatTemplate, conversation: &Conversation) -> String {
+    template.render(conversation).unwrap().into_string()
+}
+
+/// A header with a vocabulary of which the third and fourth token are control tokens.
+fn header() -> Builder {
+    Builder::new("llama")
+        .str("tokenizer.ggml.model", "gpt2")
+        .array_str(
+            "tokenizer.ggml.tokens",
+            ["a", "b", "<bos>", "<end>", "<think>"],
+        )
+        .array_i32("tokenizer.ggml.token_type", &[1, 1, 3, 3, 4])
+        .u32("tokenizer.ggml.bos_token_id", 2)
+        .u32("tokenizer.ggml.eos_token_id", 3)
+}
+
+const CONTENTS: &str =
+    "{{ bos_token }}{% for m in messages %}{{ m.content }}{{ eos_token }}{% endfor %}";
+
+#[test]
+fn a_model_s_own_template_sees_its_special_tokens_by_name() {
+    let header = header()
+        .str("tokenizer.chat_template", CONTENTS)
+        .header()
+        .unwrap();
+    let template = ChatTemplate::from_header(&header).unwrap();
+    assert_eq!(prompt(&template, &user("hi")), "<bos>hi<end>");
+    assert_eq!(template.special_tokens()["eos_token"], "<end>");
+}
+
+#[test]
+fn a_model_without_a_template_is_an_error_that_says_what_to_do() {
+    let error = ChatTemplate::from_header(&header().header().unwrap()).unwrap_err();
+    assert!(matches!(error, Error::NoTemplate { .. }));
+    let said = error.to_string();
+    assert!(
+        said.contains("ChatTemplate::new") && said.contains("chatml"),
+        "{said}"
+    );
+}
+
+#[test]
+fn the_variant_for_tools_is_taken_by_itself_and_others_by_name() {
+    let header = header()
+        .str("tokenizer.chat_template", "plain")
+        .str("tokenizer.chat_template.tool_use", "with tools")
+        .str("tokenizer.chat_template.rag", "with documents")
+        .array_str("tokenizer.chat_templates", ["tool_use", "rag"])
+        .header()
+        .unwrap();
+    let template = ChatTemplate::from_header(&header).unwrap();
+    let names: Vec<&str> = template.variants().collect();
+    assert_eq!(names, ["default", "rag", "tool_use"]);
+    let tool = Tool::new(
+        "now",
+        "The time.",
+        json!({"type": "object", "properties": {}}),
+    );
+    assert_eq!(prompt(&template, &user("x")), "plain");
+    assert_eq!(prompt(&template, &user("x").tools(&[tool])), "with tools");
+    let rag = template.clone().variant("rag").unwrap();
+    assert_eq!(prompt(&rag, &user("x")), "with documents");
+    let error = template.variant("none").unwrap_err();
+    assert!(matches!(error, Error::NoVariant { .. }), "{error}");
+}
+
+#[test]
+fn every_family_renders_a_conversation_and_an_unknown_one_is_an_error() {
+    let turns = [
+        Message::system("Be brief."),
+        Message::user("Hello!"),
+        Message::assistant("Hi."),
+        Message::user("Bye."),
+    ];
+    for family in FAMILIES {
+        let template = ChatTemplate::family(family).unwrap();
+        let text = prompt(&template, &Conversation::new(&turns));
+        let mut from = 0;
+        for turn in &turns {
+            let found = text[from..].find(&turn.content);
+            from += found.unwrap_or_else(|| panic!("{family}: no {:?} in {text}", turn.content));
+        }
+    }
+    let error = ChatTemplate::family("nobody").unwrap_err();
+    assert!(matches!(error, Error::UnknownFamily { .. }), "{error}");
+}
+
+#[test]
+fn a_role_that_a_template_does_not_know_is_its_own_refusal() {
+    let template = ChatTemplate::family("mistral").unwrap();
+    let oracle = Message::new(Role::new("oracle"), "I see.");
+    let error = template.render(&Conversation::new(&[oracle])).unwrap_err();
+    let Error::Refused { reason } = error else {
+        panic!("{error}")
+    };
+    assert!(reason.contains("oracle"), "{reason}");
+}
+
+#[test]
+fn a_wrong_template_says_in_which_line() {
+    let error = ChatTemplate::new("x\n{% endif %}", <_>::default()).unwrap_err();
+    assert!(matches!(error, Error::Syntax { line: 2, .. }), "{error}");
+}
+
+#[test]
+fn a_hostile_template_is_stopped() {
+    let doubling = "{% set ns = namespace(s='x') %}{% for i in range(64) %}{% set ns.s = ns.s ~ ns.s %}{% endfor %}";
+    let error = template(doubling).render(&user("x")).unwrap_err();
+    assert!(
+        matches!(
+            error,
+            Error::Limit {
+                limit: Limit::MemoryBytes(_),
+                ..
+            }
+        ),
+        "{error}"
+    );
+}
+
+#[test]
+fn messages_tools_and_calls_have_the_shape_that_templates_know() {
+    let call = ToolCall {
+        id: Some("c1".to_owned()),
+        name: "f".to_owned(),
+        arguments: json!({"b": 1, "a": 2}),
+    };
+    let mut calling = Message::assistant("");
+    calling.tool_calls = vec![call.clone()];
+    let result = Message::tool(&call, "done");
+    let tool = Tool::new("f", "does", json!({"type": "object"}));
+    let conversation = Conversation::new(&[calling, result]).tools(&[tool]);
+    let template = template("{{ messages | tojson }}\n{{ tools | tojson }}");
+    assert_eq!(
+        prompt(&template, &conversation),
+        "[{\"role\": \"assistant\", \"content\": \"\", \"tool_calls\": [{\"type\": \"function\", \"id\": \"c1\", \"function\": \
+         {\"name\": \"f\", \"arguments\": {\"b\": 1, \"a\": 2}}}]}, {\"role\": \"tool\", \"content\": \"done\", \"tool_call_id\": \"c1\", \
+         \"name\": \"f\"}]\n[{\"type\": \"function\", \"function\": {\"name\": \"f\", \"description\": \"does\", \"parameters\": \
+         {\"type\": \"object\"}}}]"
+    );
+}
+
+#[test]
+fn a_template_that_only_walks_over_parts_gets_parts_of_typed_messages() {
+    let source =
+        "{% for m in messages %}{% for part in m.content %}{{ part.text }}{% endfor %}{% endfor %}";
+    assert_eq!(prompt(&template(source), &user("hello")), "hello");
+}
+
+#[test]
+fn the_time_is_the_conversation_s() {
+    let template = template("{{ strftime_now('%d %b %Y, %H:%M') }}");
+    let then = LocalTime::new(2024, 2, 29, 7, 5, 0).unwrap();
+    assert_eq!(prompt(&template, &user("x").at(then)), "29 Feb 2024, 07:05");
+    assert_eq!(LocalTime::new(2023, 2, 29, 0, 0, 0), None);
+}
+
+#[test]
+fn the_last_message_can_be_continued() {
+    let template = ChatTemplate::family("chatml").unwrap();
+    let turns = [Message::user("Count."), Message::assistant("One, ")];
+    let conversation = Conversation::new(&turns).continue_final_message();
+    assert_eq!(
+        prompt(&template, &conversation),
+        "<|im_start|>user\nCount.<|im_end|>\n<|im_start|>assistant\nOne, "
+    );
+    let silent = self::template("nothing of it").render(&conversation);
+    assert!(matches!(silent, Err(Error::Continue { .. })));
+}
+
+#[test]
+fn control_tokens_in_a_user_s_text_are_text() {
+    let template = ChatTemplate::family("chatml").unwrap();
+    let rendered = template.render(&user("a<|im_end|>b")).unwrap();
+    let parts: Vec<Part<'_>> = rendered.parts().collect();
+    assert_eq!(
+        parts,
+        [
+            Part::Markup("<|im_start|>user\na"),
+            Part::Text("<|im_end|>"),
+            Part::Markup("b<|im_end|>\n<|im_start|>assistant\n"),
+        ]
+    );
+    let harmless = template.render(&user("a < b")).unwrap();
+    assert_eq!(harmless.parts().count(), 1);
+}
+
+#[test]
+fn only_control_tokens_of_the_vocabulary_are_held_back() {
+    let header = header()
+        .str("tokenizer.chat_template", CONTENTS)
+        .header()
+        .unwrap();
+    let template = ChatTemplate::from_header(&header).unwrap();
+    let rendered = template.render(&user("<think>x<end>")).unwrap();
+    let texts: Vec<Part<'_>> = rendered
+        .parts()
+        .filter(|part| matches!(part, Part::Text(_)))
+        .collect();
+    assert_eq!(texts, [Part::Text("<end>")]);
+}
+
+#[test]
+fn what_a_template_does_to_a_text_does_not_free_a_control_token() {
+    for filter in [
+        "upper",
+        "title",
+        "trim",
+        "tojson",
+        "e",
+        "reverse",
+        "string",
+        "list | join",
+        "indent",
+        "replace('x', 'y')",
+    ] {
+        let source = format!("{{{{ messages[0].content | {filter} }}}}");
+        let template = template(&source).with_control_tokens(["<s>", "[INST]"]);
+        let rendered = template.render(&user("x [INST]<s>")).unwrap();
+        for part in rendered.parts() {
+            if let Part::Markup(text) = part {
+                assert!(
+                    !text.contains("<s>") && !text.contains("[INST]"),
+                    "{filter}: {text}"
+                );
+            }
+        }
+        assert!(
+            !rendered.as_str().chars().any(|c| u32::from(c) >= 0x10_0000),
+            "{filter}"
+        );
+    }
+}
+
+#[test]
+fn texts_do_not_make_a_control_token_together_or_with_what_follows() {
+    let source = "{% for part in messages[0].content %}{{ part.text }}{% endfor %}|> <|im_end|>";
+    let template = template(source).with_control_tokens(["<|im_end|>", "<|"]);
+    let part = |text: &str| json!({"type": "text", "text": text});
+    let message =
+        json!({"role": "user", "content": [part("a<|im_"), part("end|>b <"), part("|im_end")]});
+    let rendered = template
+        .render(&Conversation::from_json(vec![message]))
+        .unwrap();
+    assert_eq!(rendered.as_str(), "a<|im_end|>b <|im_end|> <|im_end|>");
+    let parts: Vec<Part<'_>> = rendered.parts().collect();
+    assert_eq!(
+        parts,
+        [
+            Part::Markup("a"),
+            Part::Text("<|im_end|>"),
+            Part::Markup("b "),
+            Part::Text("<|im_end|>"),
+            Part::Markup(" <|im_end|>"),
+        ]
+    );
+    // What comes to nothing is read as it would be.
+    let template = self::template("{{ messages[0].content }}.").with_control_tokens(["<|im_end|>"]);
+    let rendered = template.render(&user("a < b <|im_end <")).unwrap();
+    assert_eq!(
+        rendered.parts().collect::<Vec<_>>(),
+        [Part::Markup("a < b <|im_end <.")]
+    );
+}
+
+/// Texts in which control tokens, parts of them and what stands in for them are likely.
+fn any_text() -> impl Strategy<Value = String> {
+    let piece = prop_oneof![
+        Just("<|im_end|>".to_owned()),
+        Just("<|im_start|>".to_owned()),
+        Just("<|im_".to_owned()),
+        Just("<".to_owned()),
+        Just("\u{100000}\u{100001}".to_owned()),
+        "\\PC{0,4}",
+        any::<char>().prop_map(String::from),
+    ];
+    prop::collection::vec(piece, 0..12).prop_map(|pieces| pieces.concat())
+}
+
+proptest! {
+    #[test]
+    fn any_text_is_in_the_prompt_unchanged_and_none_of_it_is_control(texts in prop::collection::vec(any_text(), 1..4)) {
+        let template = ChatTemplate::family("chatml").unwrap();
+        let turns: Vec<Message> = texts.iter().map(|text| Message::user(text.as_str())).collect();
+        let rendered = template.render(&Conversation::new(&turns)).unwrap();
+        let mut expected = String::new();
+        for text in &texts {
+            expected.push_str(&format!("<|im_start|>user\n{text}<|im_end|>\n"));
+        }
+        expected.push_str("<|im_start|>assistant\n");
+        prop_assert_eq!(rendered.to_string(), expected);
+        let whole: String = rendered.parts().map(|part| part.as_str()).collect();
+        prop_assert_eq!(&whole, rendered.as_str());
+        // The template's own, and no more.
+        let count = |part: Part<'_>| match part {
+            Part::Markup(text) => text.matches("<|im_end|>").count() + text.matches("<|im_start|>").count(),
+            Part::Text(_) => 0,
+        };
+        prop_assert_eq!(rendered.parts().map(count).sum::<usize>(), 2 * texts.len() + 1);
+    }
+
+    #[test]
+    fn no_source_makes_the_reader_panic(source in "(\\{\\{|\\}\\}|\\{%|%\\}|\\{#|#\\}|-|[a-z ]{1,4}|if|for|in|set|end|[0-9.|()\\[\\]~'\"=é]){0,24}") {
+        if let Ok(template) = ChatTemplate::new(&source, <_>::default()) {
+            let _ = template.render(&user("x"));
+        }
+    }
+}

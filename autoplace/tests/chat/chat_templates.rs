@@ -1,0 +1,88 @@
+//! Chat templates render as Hugging Face's transformers renders them: `chat_templates/*.json` is what it makes of the templates beside
+//! (`cargo xtask templates --fixtures` writes them).
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use autoplace::chat::{ChatTemplate, Conversation, LocalTime};
+use serde_json::{Map, Value};
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/chat_templates")
+}
+
+fn read(name: &str) -> Value {
+    serde_json::from_str(&fs::read_to_string(root().join(name)).unwrap()).unwrap()
+}
+
+fn list(value: &Value) -> Option<Vec<Value>> {
+    value.as_array().cloned()
+}
+
+/// A history as a conversation.
+fn conversation(history: &Value, tools: &Value) -> Conversation {
+    let messages = list(&history["messages"]).unwrap();
+    let add = history["add_generation_prompt"].as_bool().unwrap_or(false);
+    let mut conversation = Conversation::from_json(messages)
+        .add_generation_prompt(add)
+        .at(LocalTime::new(2025, 7, 4, 16, 5, 9).unwrap());
+    let tools = match &history["tools"] {
+        Value::String(set) => list(&tools[set.as_str()]),
+        given => list(given),
+    };
+    if let Some(tools) = tools {
+        conversation = conversation.tools_json(tools);
+    }
+    if let Some(documents) = list(&history["documents"]) {
+        conversation = conversation.documents(documents);
+    }
+    if history["continue_final_message"] == true {
+        conversation = conversation.continue_final_message();
+    }
+    let variables: Map<String, Value> = history["variables"]
+        .as_object()
+        .cloned()
+        .unwrap_or_default();
+    for (name, value) in variables {
+        conversation = conversation.variable(name, value);
+    }
+    conversation
+}
+
+/// Renders every template of a set with every history and compares.
+fn compare(set: &str) {
+    let (histories, tools, expected) = (
+        read("histories.json"),
+        read("tools.json"),
+        read(&format!("{set}.json")),
+    );
+    let special = [("bos_token", "<s>"), ("eos_token", "</s>")]
+        .map(|(name, token)| (name.to_owned(), token.to_owned()));
+    let mut compared = 0;
+    for (name, by_history) in expected.as_object().unwrap() {
+        let source = fs::read_to_string(root().join(set).join(format!("{name}.jinja"))).unwrap();
+        let template = ChatTemplate::new(&source, special.clone().into())
+            .unwrap()
+            .with_control_tokens(Vec::<String>::new());
+        for history in histories.as_array().unwrap() {
+            let what = history["name"].as_str().unwrap();
+            let rendered = template.render(&conversation(history, &tools));
+            match by_history[what]["text"].as_str() {
+                Some(text) => assert_eq!(rendered.unwrap().as_str(), text, "{name}: {what}"),
+                None => assert!(rendered.is_err(), "{name}: {what}: transformers refuses"),
+            }
+            compared += 1;
+        }
+    }
+    assert!(compared >= 5 * 50, "{compared}");
+}
+
+#[test]
+fn templates_in_the_manner_of_each_family_render_as_in_transformers() {
+    compare("families");
+}
+
+#[test]
+fn all_of_the_language_means_what_it_means_in_python() {
+    compare("language");
+}

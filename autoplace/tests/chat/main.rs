@@ -1,0 +1,12 @@
+//! Chat templates, and what answers mean.
+
+#![cfg(feature = "chat")]
+
+#[path = "../support/chat_reply_support/mod.rs"]
+mod chat_reply_support;
+
+mod chat_reply;
+mod chat_reply_pieces;
+mod chat_template;
+mod chat_template_hostile;
+mod chat_templates;

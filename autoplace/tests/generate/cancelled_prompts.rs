@@ -1,0 +1,147 @@
+//! A prompt that is cancelled while it is computed: what was computed of it is kept or forgotten, the context is free, and the next text is a
+//! raw llama.cpp loop's. On the demo model.
+
+use crate::native_support::demo_path;
+use crate::session_support::{Raw, SYSTEM, Texts, greedy, request, tokens_of};
+use autoplace::Model;
+use autoplace::chat::ChatTemplate;
+use autoplace::generate::{Error, FinishReason};
+use autoplace::llama_sys::{self, Token};
+
+/// Tokens that a step computes.
+const BATCH: u32 = 16;
+
+fn load(sequences: u32) -> Model {
+    let request = request(1024 * sequences, sequences, false);
+    crate::session_support::load(&demo_path(), request.n_batch(BATCH).n_ubatch(BATCH))
+}
+
+/// Of many batches.
+fn prompt(model: &Model) -> Vec<Token> {
+    let prompt = tokens_of(model, &SYSTEM.repeat(12));
+    assert!(prompt.len() > 10 * BATCH as usize);
+    prompt
+}
+
+#[track_caller]
+fn aborted<T: std::fmt::Debug>(outcome: &Result<T, Error>) {
+    let is = matches!(outcome, Err(Error::Native(llama_sys::Error::Aborted)));
+    assert!(is, "{outcome:?}");
+}
+
+#[test]
+fn a_session_is_dropped_in_the_middle_of_a_prompt_and_the_next_goes_on_from_there() {
+    let model = load(1);
+    let prompt = prompt(&model);
+    let raw = Raw::text(&model, &prompt, 24);
+    for steps in [1, 3, 5] {
+        let mut session = model.session().unwrap();
+        session.begin(greedy(&model, &prompt[..])).unwrap();
+        for _ in 0..steps {
+            assert_eq!(session.step().unwrap().count(), 0, "the prompt is long");
+        }
+        drop(session);
+        let mut session = model.session().unwrap();
+        let again = greedy(&model, &prompt[..]).cache_prompt(true);
+        let sequence = session.begin(again).unwrap();
+        let mut texts = Texts::default();
+        texts.run(&mut session);
+        let told = texts.of(sequence);
+        assert_eq!(told.tokens, raw, "after {steps} steps");
+        let cached = told.end.unwrap().statistics.cached_tokens;
+        assert_eq!(cached, steps * BATCH as usize);
+        drop(session);
+        // So that the next one begins anew.
+        greedy(&model, "And").max_tokens(1).text().unwrap();
+    }
+}
+
+#[test]
+fn a_text_is_ended_in_the_middle_of_its_prompt_beside_another_that_goes_on() {
+    let model = load(2);
+    let prompt = prompt(&model);
+    let other = tokens_of(&model, SYSTEM);
+    let mut session = model.session().unwrap();
+    let mut texts = Texts::default();
+    let beside = session.begin(greedy(&model, &other[..])).unwrap();
+    texts.steps(&mut session, 4);
+    let cut = session.begin(greedy(&model, &prompt[..])).unwrap();
+    texts.steps(&mut session, 4);
+    let statistics = session.end(cut).unwrap();
+    assert_eq!(statistics.generated_tokens, 0);
+    assert_eq!(statistics.first_token_latency, None);
+    assert!(texts.of(cut).tokens.is_empty());
+    // Another takes its place, with what was computed of it.
+    let again = greedy(&model, &prompt[..]).cache_prompt(true);
+    let again = session.begin(again).unwrap();
+    texts.run(&mut session);
+    assert_eq!(texts.of(beside).tokens, Raw::text(&model, &other, 24));
+    let told = texts.of(again);
+    assert_eq!(told.tokens, Raw::text(&model, &prompt, 24));
+    assert!(told.end.unwrap().statistics.cached_tokens > 2 * BATCH as usize);
+}
+
+#[test]
+fn an_abort_in_the_middle_of_a_prompt_ends_it_and_leaves_nothing_half_done() {
+    let model = load(1);
+    let prompt = prompt(&model);
+    let raw = Raw::text(&model, &prompt, 24);
+    let mut session = model.session().unwrap();
+    for steps in [0, 1, 4] {
+        session.begin(greedy(&model, &prompt[..])).unwrap();
+        for _ in 0..steps {
+            session.step().unwrap();
+        }
+        let handle = session.abort_handle();
+        std::thread::spawn(move || handle.abort()).join().unwrap();
+        aborted(&session.step().map(Iterator::count));
+        assert!(session.is_empty());
+        let again = greedy(&model, &prompt[..]).cache_prompt(true);
+        let sequence = session.begin(again).unwrap();
+        let mut texts = Texts::default();
+        texts.run(&mut session);
+        assert_eq!(texts.of(sequence).tokens, raw, "after {steps} steps");
+    }
+}
+
+#[test]
+fn a_stream_is_aborted_before_its_first_token_by_another_thread() {
+    let model = load(1);
+    let prompt = prompt(&model);
+    let mut stream = greedy(&model, &prompt[..]).stream().unwrap();
+    let handle = stream.abort_handle();
+    std::thread::spawn(move || handle.abort()).join().unwrap();
+    let outcome = stream.next().unwrap();
+    aborted(&outcome);
+    assert!(stream.next().is_none());
+    assert_eq!(stream.finish_reason(), Some(FinishReason::Error));
+    assert_eq!(stream.statistics().generated_tokens, 0);
+    drop(stream);
+    let mut session = model.session().unwrap();
+    let sequence = session.begin(greedy(&model, &prompt[..])).unwrap();
+    let mut texts = Texts::default();
+    texts.run(&mut session);
+    assert_eq!(texts.of(sequence).tokens, Raw::text(&model, &prompt, 24));
+}
+
+#[test]
+fn a_chat_whose_answer_is_aborted_before_it_begins_can_be_asked_again() {
+    let model = load(1);
+    let template = || ChatTemplate::family("chatml").unwrap();
+    let chat = || {
+        let chat = model.chat_with(template());
+        chat.with(|generate| generate.temperature(0.0).max_tokens(12))
+    };
+    let mut cut = chat();
+    let long = SYSTEM.repeat(6);
+    let mut stream = cut.say(&long).unwrap();
+    stream.abort_handle().abort();
+    aborted(&stream.next().unwrap());
+    drop(stream);
+    // Nothing was answered, and the question stands.
+    assert_eq!(cut.messages().len(), 1);
+    let (again, _) = cut.answer().unwrap().finish().unwrap();
+    let (expected, _) = { chat() }.say(&long).unwrap().finish().unwrap();
+    assert_eq!(again, expected);
+    assert_eq!(cut.messages().len(), 2);
+}

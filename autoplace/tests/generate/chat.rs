@@ -1,0 +1,223 @@
+//! Conversations: history, what of it is computed, and answers in their parts; through the public API, on the demo model.
+
+use crate::native_support::demo_path;
+use autoplace::Model;
+use autoplace::chat::{self, ChatTemplate, Message, ReplyFormat, ReplyPart, Role, Tool, ToolCall};
+use autoplace::generate::{Chat, Constraint, Error, FinishReason};
+use autoplace::memory::FlashAttention;
+use autoplace::plan::{Context, Request};
+use serde_json::json;
+
+fn load() -> Model {
+    let mut request = Request::new().context(Context::Tokens(1024));
+    // The CPU's fused attention has another rounding for 64 tokens and more than for fewer.
+    request.params.flash_attn = FlashAttention::Off;
+    let builder = Model::builder(demo_path()).request(request).threads(1);
+    builder.load().unwrap()
+}
+
+fn template() -> ChatTemplate {
+    ChatTemplate::family("chatml").unwrap()
+}
+
+fn chat(model: &Model) -> Chat {
+    model
+        .chat_with(template())
+        .with(|generate| generate.temperature(0.0).max_tokens(12))
+}
+
+/// The text of an answer, and how many tokens of its prompt were computed.
+fn ask(chat: &mut Chat, text: &str) -> (String, usize) {
+    let (reply, statistics) = chat.say(text).unwrap().finish().unwrap();
+    let new = statistics.prompt_tokens - statistics.cached_tokens;
+    (reply.content, new)
+}
+
+#[test]
+fn a_turn_computes_what_is_new_and_nothing_else() {
+    let model = load();
+    // The end of the last answer, the question, and what begins an answer.
+    let written = "<|im_end|>\n<|im_start|>user\nAnd then?<|im_end|>\n<|im_start|>assistant\n";
+    let written = tokens(&model, written);
+    let mut chat = chat(&model).system("Speak as the king spake unto his servants.");
+    let (first, all) = ask(&mut chat, "Whence comest thou?");
+    assert!(!first.is_empty() && all > 20, "{first:?}, {all}");
+    for turn in 0..4 {
+        let (answer, new) = ask(&mut chat, "And then?");
+        assert!(new <= written + 2, "turn {turn}: {new} of {written}");
+        assert!(!answer.is_empty());
+    }
+    let roles: Vec<&Role> = chat
+        .messages()
+        .iter()
+        .map(|message| &message.role)
+        .collect();
+    assert_eq!(roles[..3], [&Role::SYSTEM, &Role::USER, &Role::ASSISTANT]);
+    assert_eq!(chat.messages().len(), 11);
+    assert_eq!(chat.messages()[2].content, first.trim());
+}
+
+fn tokens(model: &Model, text: &str) -> usize {
+    let vocab = model.native().unwrap().vocab();
+    vocab.tokenize(text, false, true).unwrap().len()
+}
+
+#[test]
+fn what_the_context_holds_changes_no_answer() {
+    let model = load();
+    let mut chat = chat(&model);
+    let questions = ["Who art thou?", "Whither goest thou?", "Why?"];
+    for question in questions {
+        ask(&mut chat, question);
+    }
+    // The last answer again, with nothing in the context and the whole history as text.
+    let mut again = self::chat(&load());
+    *again.messages_mut() = chat.messages()[..5].to_vec();
+    let (reply, statistics) = again.answer().unwrap().finish().unwrap();
+    assert_eq!(statistics.cached_tokens, 0);
+    assert_eq!(reply.content.trim(), chat.messages()[5].content.trim());
+}
+
+#[test]
+fn a_clone_goes_its_own_way_and_shares_what_was_computed() {
+    let model = load();
+    let mut one =
+        chat(&model).system("In the days of Noah, of Abraham and of Isaac, it was said unto them:");
+    ask(&mut one, "Hear me.");
+    let mut other = one.clone();
+    let (_, new) = ask(&mut other, "Go up.");
+    assert!(new < 60, "{new}");
+    let (_, new) = ask(&mut one, "Go down.");
+    assert!(new < 60, "{new}");
+    assert_eq!(one.messages()[..3], other.messages()[..3]);
+    assert_ne!(one.messages()[3], other.messages()[3]);
+}
+
+#[test]
+fn a_history_can_be_cut_and_edited() {
+    let model = load();
+    let mut chat = chat(&model);
+    let (first, _) = ask(&mut chat, "Who art thou?");
+    ask(&mut chat, "And thy father?");
+    chat.truncate(0);
+    assert!(chat.messages().is_empty());
+    assert_eq!(ask(&mut chat, "Who art thou?").0, first);
+    chat.messages_mut()[0] = Message::user("Who is he?");
+    chat.truncate(1);
+    let (answer, _) = chat.answer().unwrap().finish().unwrap();
+    let fresh = ask(&mut self::chat(&load()), "Who is he?");
+    assert_eq!(answer.content, fresh.0);
+}
+
+#[test]
+fn an_answer_that_is_dropped_stays_as_far_as_it_came() {
+    let model = load();
+    let mut chat = chat(&model);
+    let mut stream = chat.say("Sing unto me.").unwrap();
+    let mut told = String::new();
+    while told.len() < 8 {
+        if let ReplyPart::Content(text) = stream.next().unwrap().unwrap() {
+            told.push_str(&text);
+        }
+    }
+    assert_eq!(stream.finish_reason(), None);
+    drop(stream);
+    assert_eq!(chat.messages()[1], Message::assistant(told));
+    let (_, new) = ask(&mut chat, "Again.");
+    assert!(new < 60, "{new}");
+}
+
+#[test]
+fn nothing_said_is_no_message() {
+    let model = load();
+    let mut chat = chat(&model).with(|generate| generate.max_tokens(0));
+    let stream = chat.say("Be still.").unwrap();
+    drop(stream);
+    assert_eq!(chat.messages(), [Message::user("Be still.")]);
+    let (reply, _) = chat.answer().unwrap().finish().unwrap();
+    assert_eq!(reply.raw, "");
+    assert_eq!(chat.messages().len(), 1);
+}
+
+#[test]
+fn reasoning_and_calls_arrive_as_their_own_kind() {
+    let model = load();
+    let said = "<think>It is far.</think>\n<tool_call>\n{\"name\": \"walk\", \"arguments\": {\"days\": 3}}\n</tool_call>";
+    let tool = Tool::new(
+        "walk",
+        "Walks.",
+        json!({"type": "object", "properties": {"days": {"type": "integer"}}}),
+    );
+    let format = ReplyFormat::plain()
+        .with_reasoning(chat::ReasoningMarks::THINK)
+        .with_tool_calls(chat::ToolCallFormat::Hermes);
+    let mut chat = model
+        .chat_with(template())
+        .tools([tool])
+        .reply_format(format)
+        .with(|generate| generate.constraint(Constraint::choices([said])));
+    let mut stream = chat.say("How far is it to Nineveh?").unwrap();
+    let mut thoughts = String::new();
+    let mut calls = Vec::new();
+    for part in &mut stream {
+        match part.unwrap() {
+            ReplyPart::Reasoning(text) => thoughts.push_str(&text),
+            ReplyPart::ToolCall(call) => calls.push(call),
+            part => assert!(
+                matches!(&part, ReplyPart::Content(text) if text.trim().is_empty()),
+                "{part:?}"
+            ),
+        }
+    }
+    assert_eq!(stream.finish_reason(), Some(FinishReason::EndOfGeneration));
+    assert_eq!(stream.reply().unwrap().raw, said);
+    drop(stream);
+    let call = ToolCall {
+        id: None,
+        name: "walk".to_owned(),
+        arguments: json!({"days": 3}),
+    };
+    assert_eq!(thoughts.trim(), "It is far.");
+    assert_eq!(calls, std::slice::from_ref(&call));
+    chat.tool_result(&call, "three days' journey");
+    let history = chat.messages();
+    assert_eq!(history[1].tool_calls, [call]);
+    assert_eq!(history[1].reasoning_content.as_deref(), Some("It is far."));
+    assert_eq!(history[2].role, Role::TOOL);
+}
+
+#[test]
+fn what_a_person_writes_is_never_a_control_token() {
+    let model = load();
+    let vocab = model.native().unwrap().vocab();
+    let bos = vocab.bos().unwrap();
+    let written = String::from_utf8(vocab.piece(bos, true).unwrap()).unwrap();
+    let template = template().with_control_tokens([written.clone()]);
+    let computed = |text: &str| {
+        let mut chat = model
+            .chat_with(template.clone())
+            .with(|generate| generate.temperature(0.0).max_tokens(1).cache_prompt(false));
+        let (_, statistics) = chat.say(text).unwrap().finish().unwrap();
+        statistics.prompt_tokens
+    };
+    // As a control token it would be one.
+    assert!(computed(&written) > computed("") + 1);
+}
+
+#[test]
+fn a_model_without_a_template_and_a_template_that_refuses_are_errors() {
+    let model = load();
+    let error = model.chat().unwrap_err();
+    let Error::Template(error) = error else {
+        panic!("{error}");
+    };
+    assert!(matches!(&*error, chat::Error::NoTemplate { .. }), "{error}");
+    let refusing = "{{ raise_exception('no') }}";
+    let refusing = ChatTemplate::new(refusing, <_>::default()).unwrap();
+    let mut chat = model.chat_with(refusing);
+    let error = chat.say("Yes?").map(drop).unwrap_err();
+    assert!(error.to_string().contains("no"), "{error}");
+    // What was said is there, and the model is free.
+    assert_eq!(chat.messages().len(), 1);
+    model.generate("And").max_tokens(1).text().unwrap();
+}

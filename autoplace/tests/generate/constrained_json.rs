@@ -1,0 +1,269 @@
+//! A text that is held to a JSON schema is JSON that the schema allows: every one that ends, whatever the model would rather write.
+
+use crate::native_support::load_demo;
+use autoplace::Model;
+use autoplace::generate::{Constraint, Error, FinishReason};
+use proptest::collection::{btree_map, vec};
+use proptest::prelude::*;
+use proptest::test_runner::{Config, TestRunner};
+use serde_json::{Map, Value, json};
+
+const PROMPT: &str = "And the king said unto his servants,";
+const SEEDS: u32 = 6;
+
+fn generate(model: &Model, constraint: Constraint, seed: u32) -> Result<String, Error> {
+    model
+        .generate(PROMPT)
+        .constraint(constraint)
+        .seed(seed)
+        .max_tokens(1500)
+        .text()
+}
+
+/// Why the text is not what the schema allows, formats included.
+fn violation(schema: &Value, text: &str) -> Option<String> {
+    let validator = jsonschema::options()
+        .should_validate_formats(true)
+        .build(schema)
+        .expect("the schema is one");
+    let value: Value = match serde_json::from_str(text) {
+        Ok(value) => value,
+        Err(error) => return Some(format!("{error} in {text:?}")),
+    };
+    let error = validator.validate(&value).err()?;
+    Some(format!("{error} in {text:?}"))
+}
+
+/// Every text that ends validates; where all are short, every one ends, and else some do.
+fn all_validate(schemas: impl IntoIterator<Item = Value>, all_end: bool) {
+    let model = load_demo();
+    let mut ended = 0;
+    for schema in schemas {
+        for seed in 0..SEEDS {
+            match generate(&model, Constraint::json_schema(schema.clone()), seed) {
+                Ok(text) => {
+                    assert_eq!(violation(&schema, &text), None, "{schema}");
+                    ended += 1;
+                }
+                Err(Error::Incomplete { limit, .. }) if !all_end => {
+                    let is_long =
+                        matches!(limit, FinishReason::MaxTokens | FinishReason::ContextFull);
+                    assert!(is_long, "{schema}: {limit:?}");
+                }
+                Err(error) => panic!("{schema}: {error}"),
+            }
+        }
+    }
+    assert!(ended > 0, "no text ended");
+}
+
+#[test]
+fn values_of_few_characters() {
+    all_validate(
+        [
+            json!({"type": "boolean"}),
+            json!({"type": "null"}),
+            json!({"type": ["null", "boolean"]}),
+            json!({"type": "integer", "minimum": -5, "maximum": 17}),
+            json!({"type": "integer", "exclusiveMinimum": 0, "exclusiveMaximum": 1000}),
+            json!({"type": "integer", "minimum": 100, "multipleOf": 7}),
+            json!({"type": "integer"}),
+            json!({"type": "integer", "minimum": 9_007_199_254_740_000_u64}),
+            json!({"$schema": "http://json-schema.org/draft-04/schema#",
+                   "type": "integer", "minimum": 3, "exclusiveMinimum": true, "maximum": 9}),
+            json!({"enum": ["red", "green", 3, null, true, {"a": [1, 2]}, -0.5]}),
+            json!({"const": {"answer": 42, "of": ["everything", 1.5]}}),
+            json!({"const": "käse 日本 🦙 \"quoted\" \\ \n"}),
+            json!({"type": "string", "maxLength": 12}),
+            json!({"type": "string", "minLength": 3, "maxLength": 3}),
+            json!({"type": "string", "pattern": "^[A-Z]{2}-[0-9]{4}$"}),
+            json!({"type": "string", "pattern": "^\\d{1,3}\\w?$"}),
+            json!({"type": "string", "pattern": "^(ä|ö|ü|日){2,5}$", "minLength": 3}),
+        ],
+        true,
+    );
+}
+
+#[test]
+fn formats() {
+    all_validate(
+        ["date", "time", "date-time", "uuid", "ipv4", "ipv6"]
+            .map(|format| json!({"type": "string", "format": format})),
+        true,
+    );
+    all_validate(
+        ["email", "hostname", "duration", "uri"].map(
+            |format| json!({"type": "string", "format": format, "maxLength": 40, "minLength": 1}),
+        ),
+        true,
+    );
+}
+
+#[test]
+fn objects_and_arrays() {
+    let short = json!({"type": "string", "maxLength": 8});
+    all_validate(
+        [
+            json!({"type": "array", "items": {"type": "boolean"}, "minItems": 2, "maxItems": 4}),
+            json!({"type": "array", "items": false}),
+            json!({"type": "array", "maxItems": 0}),
+            json!({"type": "array", "prefixItems": [short, {"type": "integer"}], "items": false, "minItems": 1}),
+            json!({"$schema": "http://json-schema.org/draft-07/schema#",
+                   "type": "array", "items": [short, {"type": "integer"}], "additionalItems": false}),
+            json!({"type": "object", "additionalProperties": false}),
+            json!({
+                "type": "object",
+                "properties": {
+                    "name": short,
+                    "größe": {"type": "integer", "minimum": 0, "maximum": 300},
+                    "a \"quoted\" name": {"type": "boolean"},
+                    "address": {
+                        "type": "object",
+                        "properties": {"street": short, "number": {"type": "integer", "minimum": 1}},
+                        "required": ["street"],
+                        "additionalProperties": false,
+                    },
+                },
+                "required": ["name", "address"],
+                "additionalProperties": false,
+            }),
+            json!({"type": "object", "patternProperties": {"^x[0-9]$": {"type": "boolean"}}, "additionalProperties": false,
+                   "maxProperties": 3}),
+            json!({"type": "object", "required": ["free"], "properties": {"free": {"type": "null"}}, "additionalProperties": false}),
+        ],
+        true,
+    );
+}
+
+#[test]
+fn alternatives_and_references() {
+    let tree = json!({
+        "$defs": {"node": {
+            "type": "object",
+            "properties": {
+                "value": {"type": "integer", "minimum": 0, "maximum": 9},
+                "children": {"type": "array", "items": {"$ref": "#/$defs/node"}, "maxItems": 1},
+            },
+            "required": ["value"],
+            "additionalProperties": false,
+        }},
+        "$ref": "#/$defs/node",
+    });
+    all_validate(
+        [
+            tree,
+            json!({"anyOf": [{"type": "integer", "minimum": 1, "maximum": 3}, {"type": "string", "maxLength": 4}]}),
+            json!({"oneOf": [
+                {"type": "object", "properties": {"kind": {"const": "circle"}, "radius": {"type": "integer"}},
+                 "required": ["kind", "radius"], "additionalProperties": false},
+                {"type": "object", "properties": {"kind": {"const": "square"}, "side": {"type": "integer"}},
+                 "required": ["kind", "side"], "additionalProperties": false},
+            ]}),
+            json!({"allOf": [
+                {"type": "object", "properties": {"a": {"type": "boolean"}}, "required": ["a"]},
+                {"type": "object", "properties": {"b": {"type": "integer", "minimum": 1, "maximum": 2}}, "required": ["b"],
+                 "additionalProperties": {"type": "boolean"}, "maxProperties": 2},
+            ]}),
+            json!({"definitions": {"short": {"type": "string", "maxLength": 3}},
+                   "type": "array", "items": {"$ref": "#/definitions/short"}, "maxItems": 3}),
+        ],
+        false,
+    );
+}
+
+#[test]
+fn values_without_an_end_of_their_own() {
+    all_validate(
+        [
+            json!({"type": "object"}),
+            json!({"type": "array"}),
+            json!({"type": "number"}),
+            json!({"type": "number", "exclusiveMinimum": 0, "exclusiveMaximum": 1}),
+            json!({"type": "number", "minimum": -2.5, "maximum": 2.5, "multipleOf": 0.25}),
+            json!({"type": "array", "items": {"type": "number"}, "minItems": 3, "maxItems": 3}),
+            json!({"type": "object", "properties": {"a": true, "b": {}}, "required": ["a", "b"]}),
+            json!({"type": "string"}),
+            json!(true),
+            json!({}),
+        ],
+        false,
+    );
+    let model = load_demo();
+    for seed in 0..SEEDS {
+        if let Ok(text) = generate(&model, Constraint::json_object(), seed) {
+            let value: Value = serde_json::from_str(&text).unwrap();
+            assert!(value.is_object(), "{text}");
+        }
+    }
+}
+
+#[test]
+fn whitespace_comes_to_an_end() {
+    let model = load_demo();
+    let schema =
+        json!({"type": "array", "items": {"type": "boolean"}, "minItems": 3, "maxItems": 3});
+    for seed in 0..10 {
+        let text = generate(&model, Constraint::json_schema(schema.clone()), seed).unwrap();
+        let longest = text.split(|c: char| !c.is_whitespace()).map(str::len).max();
+        assert!(longest <= Some(22), "{text:?}");
+    }
+}
+
+/// A schema whose texts are short.
+fn any_schema() -> impl Strategy<Value = Value> {
+    let name = prop_oneof!["[a-zA-Z_ ]{1,6}", "[äé日\"\\\\/]{1,3}"];
+    let text = "[a-z äé日\"\\\\\n]{0,6}";
+    let leaf = prop_oneof![
+        Just(json!({"type": "null"})),
+        Just(json!({"type": "boolean"})),
+        (-1000_i64..1000, 0_i64..2000).prop_map(|(low, width)| json!({
+            "type": "integer", "minimum": low, "maximum": low + width
+        })),
+        (0_u64..4, 0_u64..6).prop_map(
+            |(least, more)| json!({"type": "string", "minLength": least, "maxLength": least + more})
+        ),
+        (1_u32..4, 0_u32..4).prop_map(|(least, more)| json!({
+            "type": "string", "pattern": format!("^[a-c]{{{least},{}}}(x|yz)?$", least + more)
+        })),
+        vec(text, 1..4).prop_map(|texts| json!({"enum": texts})),
+        (-50_i64..50).prop_map(|number| json!({"const": number})),
+        Just(json!({"type": "string", "format": "date"})),
+    ];
+    leaf.prop_recursive(3, 24, 4, move |inner| {
+        let array = (inner.clone(), 0_u64..3, 0_u64..3).prop_map(|(items, least, more)| {
+            json!({"type": "array", "items": items, "minItems": least, "maxItems": least + more})
+        });
+        let member = (inner.clone(), any::<bool>());
+        let object = btree_map(name.clone(), member, 0..4).prop_map(|members| {
+            let required = members.iter().filter(|(_, (_, it))| *it);
+            let required: Vec<_> = required.map(|(name, _)| name.clone()).collect();
+            let properties: Map<String, Value> = members
+                .into_iter()
+                .map(|(name, (schema, _))| (name, schema))
+                .collect();
+            json!({
+                "type": "object", "properties": properties, "required": required, "additionalProperties": false
+            })
+        });
+        let either = (inner.clone(), inner).prop_map(|(a, b)| json!({"anyOf": [a, b]}));
+        prop_oneof![array, object, either]
+    })
+}
+
+#[test]
+fn whatever_a_schema_allows() {
+    let model = load_demo();
+    let mut runner = TestRunner::new(Config {
+        cases: 48,
+        failure_persistence: None,
+        ..Config::default()
+    });
+    runner
+        .run(&(any_schema(), 0_u32..1000), |(schema, seed)| {
+            let text = generate(&model, Constraint::json_schema(schema.clone()), seed);
+            let text = text.map_err(|error| TestCaseError::fail(error.to_string()))?;
+            prop_assert_eq!(violation(&schema, &text), None);
+            Ok(())
+        })
+        .unwrap();
+}

@@ -1,0 +1,237 @@
+//! A text that is held to a regular expression, a list of choices or a grammar is what that allows.
+
+use crate::native_support::load_demo;
+use autoplace::Model;
+use autoplace::generate::{Constraint, Error, FinishReason};
+use autoplace::llama_sys::{Batch, Context, ContextParams, Sampler};
+
+const PROMPT: &str = "And the king said unto his servants,";
+
+fn generate(model: &Model, constraint: &Constraint, seed: u32) -> Result<String, Error> {
+    model
+        .generate(PROMPT)
+        .constraint(constraint.clone())
+        .seed(seed)
+        .max_tokens(1500)
+        .text()
+}
+
+/// A grammar in the manner of llama.cpp's own for JSON.
+const JSON_GBNF: &str = r#"
+root   ::= object
+value  ::= object | array | string | number | ("true" | "false" | "null") ws
+object ::= "{" ws ( string ":" ws value ("," ws string ":" ws value){0,2} )? "}" ws
+array  ::= "[" ws ( value ("," ws value){0,2} )? "]" ws
+string ::= "\"" ( [^"\\\x7F\x00-\x1F] | "\\" (["\\bfnrt] | "u" [0-9a-fA-F]{4}) ){0,12} "\"" ws # short ones
+number ::= ("-"? ([0-9] | [1-9] [0-9]{0,15})) ("." [0-9]{1,4})? ws
+ws ::= | " " | "\n" [ \t]{0,20}
+"#;
+
+#[test]
+fn a_regular_expression_matches_the_whole_text() {
+    let model = load_demo();
+    for pattern in [
+        "[a-z]{2,10}@[a-z]{2,10}\\.(com|org)",
+        "(yes|no|perhaps), my lord[.!?]",
+        "[0-9]{1,3}(,[0-9]{3}){0,2}",
+        "\\p{Lu}\\p{Ll}{1,8}( \\p{Lu}\\p{Ll}{1,8})?",
+        "日本?(語|人)",
+        "a/b\\\\c\n[\"'`]{3}",
+        "(?i)the KING",
+        "x?",
+        "",
+    ] {
+        let whole = regex::Regex::new(&format!("^(?:{pattern})$")).unwrap();
+        for seed in 0..6 {
+            let text = generate(&model, &Constraint::regex(pattern), seed);
+            let text = text.unwrap_or_else(|error| panic!("{pattern}: {error}"));
+            assert!(whole.is_match(&text), "{pattern}: {text:?}");
+        }
+    }
+}
+
+#[test]
+fn choices_are_one_of_them() {
+    let model = load_demo();
+    let lists: [&[&str]; 4] = [
+        &["yes", "no"],
+        &["a", "ab", "abc", "b"],
+        &["(.*)", "[x]", "a|b", "/slash/"],
+        &["日本語", "größer", "multi\nline", ""],
+    ];
+    for choices in lists {
+        let constraint = Constraint::choices(choices.iter().copied());
+        for seed in 0..8 {
+            let text = generate(&model, &constraint, seed).unwrap();
+            assert!(choices.contains(&&*text), "{text:?} is none of {choices:?}");
+        }
+    }
+}
+
+#[test]
+fn a_lark_grammar_is_followed() {
+    let model = load_demo();
+    let balanced = Constraint::lark("start: \"(\" start \")\" | WORD\nWORD: /[a-z]{1,5}/");
+    for seed in 0..6 {
+        match generate(&model, &balanced, seed) {
+            Ok(text) => {
+                let inner = text.trim_start_matches('(').trim_end_matches(')');
+                let depth = text.find(inner).unwrap();
+                assert_eq!(text.len(), inner.len() + 2 * depth, "{text}");
+                assert!((1..=5).contains(&inner.len()), "{text}");
+            }
+            Err(Error::Incomplete { .. }) => {}
+            Err(error) => panic!("{error}"),
+        }
+    }
+}
+
+/// The text of a plain llama.cpp loop whose sampler chain begins with the grammar, and whether it ended by itself.
+fn by_llama_cpp(model: &Model, grammar: &str, most: usize) -> (String, bool) {
+    let native = &model.native().unwrap();
+    let params = ContextParams {
+        n_threads: Some(1),
+        ..ContextParams::default()
+    };
+    let mut context = Context::new(native, params).unwrap();
+    let chain = Sampler::chain(native).unwrap();
+    let mut sampler = chain.grammar(grammar, "root").unwrap().greedy().unwrap();
+    let vocab = native.vocab();
+    let mut batch = Batch::default();
+    let prompt = vocab.tokenize(PROMPT, true, false).unwrap();
+    for (position, &token) in prompt.iter().enumerate() {
+        batch.add(token, position as i32, 0, position + 1 == prompt.len());
+    }
+    let mut bytes = Vec::new();
+    for position in (prompt.len() as i32..).take(most) {
+        context.decode(&batch).unwrap();
+        let token = sampler.sample(&mut context, -1).unwrap();
+        if vocab.is_eog(token) {
+            return (String::from_utf8(bytes).unwrap(), true);
+        }
+        vocab.append_piece(token, false, &mut bytes).unwrap();
+        batch.clear();
+        batch.add(token, position, 0, true);
+    }
+    (String::from_utf8(bytes).unwrap(), false)
+}
+
+#[test]
+fn a_gbnf_grammar_gives_the_text_that_llama_cpp_gives() {
+    let model = load_demo();
+    for grammar in [
+        JSON_GBNF,
+        "root ::= [a-c]{3,9} \"b\" \"c\"",
+        "root ::= (\"ab\" | \"a\" \"bc\" | \"abcd\")+ \"d\"",
+        "root ::= expr\nexpr ::= term (\" + \" term){0,3}\nterm ::= [0-9]{1,4} | \"(\" expr \")\"",
+        "root ::= \"é\"? [à-ö]{2} [ぁ-ん] [^a-z\\x80-\\U0010FFFF]{4} \"\\u65E5\"",
+        "# a comment\nroot ::= word (\n  \" \" word | # or\n  \", \" word\n){2,5} [.!?]\nword ::= [A-Za-z]{2,8}\n",
+        "root ::= (\"x\"?)* \"y\" (a | b)\na ::= \"\" | \"1\" a\nb ::= [\\]\\\\-]",
+        "root ::= \" \"? (\"the \" [a-z]+ \" of the \" [a-z]+ (\" and \" | \", \"))+ \"end\"",
+    ] {
+        let held = model.generate(PROMPT).temperature(0.0).max_tokens(60);
+        let held = held.constraint(Constraint::gbnf(grammar)).text();
+        let ours = match held {
+            Ok(text) => (text, true),
+            Err(Error::Incomplete { text, .. }) => (text, false),
+            Err(error) => panic!("{grammar}: {error}"),
+        };
+        assert_eq!(ours, by_llama_cpp(&model, grammar, 60), "{grammar}");
+    }
+}
+
+#[test]
+fn a_gbnf_grammar_is_followed() {
+    let model = load_demo();
+    let mut ended = 0;
+    for seed in 0..6 {
+        match generate(&model, &Constraint::gbnf(JSON_GBNF), seed) {
+            Ok(text) => {
+                let value: serde_json::Value = serde_json::from_str(&text).unwrap();
+                assert!(value.is_object(), "{text}");
+                ended += 1;
+            }
+            Err(Error::Incomplete { .. }) => {}
+            Err(error) => panic!("{error}"),
+        }
+    }
+    assert!(ended > 0);
+    // What only one that follows every reading of a text can follow.
+    let ambiguous = Constraint::gbnf("root ::= [a-c]{0,6} \"b\" \"c\"");
+    let whole = regex::Regex::new("^[a-c]{0,6}bc$").unwrap();
+    for seed in 0..6 {
+        let text = generate(&model, &ambiguous, seed).unwrap();
+        assert!(whole.is_match(&text), "{text}");
+    }
+}
+
+#[test]
+fn one_that_allows_every_text_changes_none() {
+    let model = load_demo();
+    let greedy = || model.generate(PROMPT).temperature(0.0).max_tokens(60);
+    let free = greedy().text().unwrap();
+    let held = greedy().constraint(Constraint::regex("(?s:.*)")).text();
+    assert_eq!(held.unwrap(), free);
+}
+
+#[test]
+fn no_token_of_a_held_text_is_a_control_token() {
+    let model = load_demo();
+    let native = model.native().unwrap();
+    let vocab = native.vocab();
+    let control: Vec<_> = (0..vocab.n_tokens() as i32)
+        .filter(|token| vocab.is_control(*token))
+        .collect();
+    assert!(!control.is_empty());
+    let any_token = Constraint::lark(format!("start: (<[0-{}]>){{1,40}}", vocab.n_tokens() - 1));
+    for constraint in [
+        any_token,
+        Constraint::regex("(?s:.){40}"),
+        Constraint::gbnf("root ::= [^\\x00]{40}"),
+    ] {
+        for seed in 0..4 {
+            let mut session = model.session().unwrap();
+            let held = model.generate(PROMPT).special(true).seed(seed);
+            let held = held.constraint(constraint.clone()).temperature(3.0);
+            session.begin(held.max_tokens(100)).unwrap();
+            while !session.is_empty() {
+                for piece in session.step().unwrap() {
+                    let ends = piece.end.is_some();
+                    let token = piece.token.unwrap();
+                    assert!(ends || !control.contains(&token), "{constraint:?}");
+                }
+            }
+        }
+    }
+    let named = generate(&model, &Constraint::lark("start: \"a\" <|im_end|>"), 1);
+    let said = named.unwrap_err().to_string();
+    assert!(said.contains("control token"), "{said}");
+}
+
+#[test]
+fn a_text_ends_by_itself_when_nothing_may_follow() {
+    let model = load_demo();
+    let held = model
+        .generate(PROMPT)
+        .constraint(Constraint::regex("[ab]{9}c"));
+    let mut stream = held.stream().unwrap();
+    let text: String = stream.by_ref().map(Result::unwrap).collect();
+    assert_eq!(text.len(), 10);
+    assert_eq!(stream.finish_reason(), Some(FinishReason::EndOfGeneration));
+}
+
+#[test]
+fn the_token_that_completes_a_text_is_one_of_it() {
+    let model = load_demo();
+    let held = model
+        .generate(PROMPT)
+        .constraint(Constraint::regex("[ab]{9}c"));
+    let mut stream = held.stream().unwrap();
+    let pieces: Vec<_> = stream.pieces().map(Result::unwrap).collect();
+    let last = pieces.last().unwrap();
+    assert!(last.text.ends_with('c') && last.token.is_some(), "{last:?}");
+    let told = pieces.iter().filter(|piece| piece.token.is_some()).count();
+    assert_eq!(stream.statistics().generated_tokens, told);
+    let end = last.end.unwrap();
+    assert_eq!(end.statistics.generated_tokens, told);
+}

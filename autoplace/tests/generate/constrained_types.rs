@@ -1,0 +1,158 @@
+//! Answers as values of a type.
+
+use std::collections::{BTreeMap, HashSet};
+
+use crate::native_support::load_demo;
+use autoplace::Model;
+use autoplace::generate::{Constraint, Error, FinishReason};
+use schemars::JsonSchema;
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+
+const PROMPT: &str = "And the king said unto his servants,";
+
+#[derive(Debug, Deserialize, JsonSchema)]
+#[expect(dead_code, reason = "only read by serde")]
+struct City {
+    #[schemars(length(max = 12))]
+    name: String,
+    inhabitants: u32,
+    altitude: i16,
+    founded: Option<i64>,
+    kind: Kind,
+    #[schemars(length(max = 3))]
+    rivers: Vec<River>,
+    capital: bool,
+}
+
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+enum Kind {
+    Town,
+    GreatCity,
+}
+
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(tag = "type")]
+#[expect(dead_code, reason = "only read by serde")]
+enum River {
+    Stream { width: u8 },
+    Canal { locks: u64, depth: i32 },
+}
+
+/// External tags, nothing in them, and values of several shapes.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[expect(dead_code, reason = "only read by serde")]
+enum Shape {
+    Nothing,
+    Circle(u8),
+    Rectangle { width: i32, height: usize },
+    Pair(i8, char),
+}
+
+#[derive(Debug, Deserialize, JsonSchema)]
+#[expect(dead_code, reason = "only read by serde")]
+struct Tree {
+    value: i32,
+    child: Option<Box<Tree>>,
+}
+
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(untagged)]
+#[expect(dead_code, reason = "only read by serde")]
+enum Either {
+    Number(u16),
+    Flag(bool),
+}
+
+fn all_parse<T: DeserializeOwned + JsonSchema>(model: &Model) {
+    let mut parsed = 0;
+    for seed in 0..8 {
+        match model
+            .generate(PROMPT)
+            .seed(seed)
+            .max_tokens(1500)
+            .parse::<T>()
+        {
+            Ok(_) => parsed += 1,
+            Err(Error::Incomplete { limit, .. }) => assert_ne!(limit, FinishReason::StopString),
+            Err(error) => panic!("{}: {error}: {error:?}", T::schema_name()),
+        }
+    }
+    assert!(parsed > 0, "no {} ended", T::schema_name());
+}
+
+#[test]
+fn values_of_many_types_are_parsed() {
+    let model = load_demo();
+    all_parse::<City>(&model);
+    all_parse::<River>(&model);
+    all_parse::<Shape>(&model);
+    all_parse::<Tree>(&model);
+    all_parse::<Either>(&model);
+    all_parse::<(u8, Option<bool>, i64)>(&model);
+    all_parse::<Vec<u32>>(&model);
+    all_parse::<BTreeMap<String, i8>>(&model);
+    all_parse::<[f64; 2]>(&model);
+    all_parse::<u64>(&model);
+    let kind: Kind = model.generate_as(PROMPT).unwrap();
+    assert!(matches!(kind, Kind::Town | Kind::GreatCity));
+}
+
+#[test]
+fn a_type_whose_schema_cannot_be_enforced_is_refused_by_the_keyword() {
+    let model = load_demo();
+    let error = model.generate_as::<HashSet<u8>>(PROMPT).unwrap_err();
+    assert!(error.to_string().contains("uniqueItems"), "{error}");
+}
+
+/// A number whose schema allows more than it is.
+#[derive(Debug)]
+struct Impossible;
+
+impl<'de> Deserialize<'de> for Impossible {
+    fn deserialize<D: serde::Deserializer<'de>>(_: D) -> Result<Self, D::Error> {
+        Err(serde::de::Error::custom("there is no such value"))
+    }
+}
+
+impl JsonSchema for Impossible {
+    fn schema_name() -> std::borrow::Cow<'static, str> {
+        "Impossible".into()
+    }
+
+    fn json_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
+        schemars::json_schema!({"const": "impossible"})
+    }
+}
+
+#[test]
+fn an_error_of_the_type_keeps_the_text() {
+    let model = load_demo();
+    match model.generate_as::<Impossible>(PROMPT) {
+        Err(Error::NotOfType { reason, text }) => {
+            assert_eq!(text, "\"impossible\"");
+            assert!(reason.contains("no such value"), "{reason}");
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn the_constraint_of_a_type_allows_no_other_properties() {
+    let model = load_demo();
+    for seed in 0..4 {
+        let held = model.generate(PROMPT).seed(seed);
+        let text = held
+            .constraint(Constraint::of_type::<Option<Tree>>())
+            .text();
+        let Ok(text) = text else { continue };
+        let value: serde_json::Value = serde_json::from_str(&text).unwrap();
+        let members = value.as_object().into_iter().flatten();
+        let names: Vec<_> = members.map(|(name, _)| &**name).collect();
+        assert!(
+            names.iter().all(|it| ["value", "child"].contains(it)),
+            "{text}"
+        );
+    }
+}

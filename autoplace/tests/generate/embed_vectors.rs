@@ -1,0 +1,416 @@
+//! Texts in, vectors out: the same whatever else is computed with them, and llama.cpp's own.
+
+use std::path::{Path, PathBuf};
+
+use crate::embedding_models::{
+    LONGEST, bert, classifier, computed, encoders, llama_embed, nomic_bert, t5_encoder, text,
+};
+use crate::native_support::{demo_path, load_demo};
+use crate::synthetic::Sketch;
+use autoplace::embed::{self, Embedding, Normalization, cosine_similarity};
+use autoplace::gguf::TensorType;
+use autoplace::llama_sys::{self, Batch, Context, ContextParams, ModelParams};
+use autoplace::machine::{Host, Machine, gib};
+use autoplace::memory::Pooling;
+use autoplace::plan::{self, Request};
+use autoplace::{Embedder, Model, load};
+
+const F32: TensorType = TensorType::F32;
+
+fn written(sketch: &Sketch) -> (tempfile::TempDir, PathBuf) {
+    let folder = tempfile::tempdir().unwrap();
+    let path = crate::random_weights::write(sketch, folder.path());
+    (folder, path)
+}
+
+/// On the host, with one thread.
+fn loaded(path: &Path, request: Request) -> Model {
+    Model::builder(path)
+        .request(request)
+        .machine(Machine::new(Host::new(gib(8))))
+        .threads(1)
+        .load()
+        .unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+}
+
+fn embedder(path: &Path, pooling: Pooling) -> Embedder {
+    let request = Request::new().embeddings(pooling);
+    loaded(path, request).embedder().unwrap()
+}
+
+/// What differs of two texts' vectors at most.
+fn distance(one: &Embedding, other: &Embedding) -> f32 {
+    assert_eq!(one.as_slice().len(), other.as_slice().len());
+    let pairs = one.as_slice().iter().zip(other.as_slice());
+    pairs.map(|(a, b)| (a - b).abs()).fold(0.0, f32::max)
+}
+
+/// Texts together and each alone; `apart` is what rounding makes of a cosine of 1.
+fn together_as_alone(path: &Path, case: &str, pooling: Pooling, texts: &[String], apart: f32) {
+    let case = format!("{case} {pooling}");
+    let request = Request::new()
+        .embeddings(pooling)
+        .context(plan::Context::Tokens(LONGEST as u32))
+        .n_seq_max(6);
+    let mut embedder = loaded(path, request).embedder().unwrap();
+    let together = embedder.embed(texts).unwrap();
+    let statistics = embedder.statistics();
+    assert_eq!(statistics.texts, texts.len());
+    let batches = statistics.batches;
+    assert!((2..texts.len()).contains(&batches), "{case}: {batches}");
+    for (text, together) in texts.iter().zip(&together) {
+        let alone = embedder.embed(&[text]).unwrap().remove(0);
+        assert_eq!(alone.vectors().len(), together.vectors().len());
+        for (alone, together) in alone.vectors().zip(together.vectors()) {
+            let cosine = cosine_similarity(alone, together);
+            assert!(1.0 - cosine <= apart, "{case}: {cosine} in {text:?}");
+        }
+    }
+    let [one, other] = [&together[0], &together[1]].map(|it| it.vectors().last().unwrap());
+    let cosine = cosine_similarity(one, other);
+    assert!(
+        1.0 - cosine > apart,
+        "{case}: all texts are alike, {cosine}"
+    );
+}
+
+const POOLINGS: [Pooling; 5] = [
+    Pooling::Model,
+    Pooling::None,
+    Pooling::Mean,
+    Pooling::Cls,
+    Pooling::Last,
+];
+
+#[test]
+fn an_encoder_gives_many_texts_at_once_the_vectors_that_each_has_alone() {
+    // Of many lengths, so that some share a batch and some do not.
+    let texts: Vec<String> = (0..30).map(|n| text(n, 1 + n * 7 % 60)).collect();
+    for sketch in encoders(F32) {
+        let (_folder, path) = written(&sketch);
+        for pooling in POOLINGS {
+            together_as_alone(&path, &sketch.title(), pooling, &texts, 1e-5);
+        }
+    }
+}
+
+#[test]
+fn so_does_a_model_with_a_memory_of_whatever_kind() {
+    // Their vocabulary is of bytes.
+    let texts: Vec<String> = (0..14).map(|n| text(n, 1 + n % 5)).collect();
+    let mut models = crate::random_weights::all();
+    // A cache, a cache with a window, a state, and both.
+    let kinds = ["llama split q8_0", "gemma3", "mamba2", "jamba"];
+    models.retain(|sketch| kinds.iter().any(|kind| sketch.title().starts_with(kind)));
+    assert_eq!(models.len(), kinds.len());
+    models.extend([llama_embed(F32), t5_encoder(F32)]);
+    for mut sketch in models {
+        sketch.vocabulary();
+        let (_folder, path) = written(&sketch);
+        for pooling in POOLINGS {
+            // The first token of all texts is the same, and sees no other where attention looks back only.
+            if pooling != Pooling::Cls || ["llama-embed", "t5encoder"].contains(&sketch.arch) {
+                together_as_alone(&path, &sketch.title(), pooling, &texts, 2e-3);
+            }
+        }
+    }
+}
+
+/// The embedding of one text by llama.cpp, as its own example `embedding` computes it; not scaled.
+fn by_llama_cpp(path: &Path, pooling: llama_sys::Pooling, text: &str) -> Vec<f32> {
+    let (mut context, tokens) = computed(path, pooling, |vocab| {
+        vocab.tokenize(text, true, false).unwrap()
+    });
+    match context.pooling() {
+        llama_sys::Pooling::None => (0..tokens as i32)
+            .flat_map(|index| context.embeddings_ith(index).unwrap().to_vec())
+            .collect(),
+        _ => context.embeddings_seq(0).unwrap().to_vec(),
+    }
+}
+
+#[test]
+fn a_text_alone_has_llama_cpps_own_vector() {
+    let mut models = encoders(F32);
+    models.extend([llama_embed(F32), t5_encoder(F32)]);
+    let mut paths = vec![demo_path()];
+    let folders: Vec<_> = models.iter().map(written).collect();
+    paths.extend(folders.iter().map(|(_, path)| path.clone()));
+    for path in paths {
+        for (pooling, native) in [
+            (Pooling::Model, llama_sys::Pooling::Unspecified),
+            (Pooling::None, llama_sys::Pooling::None),
+            (Pooling::Mean, llama_sys::Pooling::Mean),
+            (Pooling::Cls, llama_sys::Pooling::Cls),
+            (Pooling::Last, llama_sys::Pooling::Last),
+        ] {
+            let mut embedder = embedder(&path, pooling).normalize(Normalization::None);
+            for text in ["the moon pulls the sea", "a cat sleeps on a warm stone"] {
+                let ours = embedder.embed(&[text]).unwrap().remove(0);
+                let theirs = by_llama_cpp(&path, native, text);
+                assert_eq!(ours.as_slice(), theirs, "{} {pooling}", path.display());
+            }
+        }
+    }
+}
+
+#[test]
+fn a_text_is_nearer_to_its_like_on_a_model_that_has_learned_something() {
+    let mut embedder = embedder(&demo_path(), Pooling::Mean);
+    let vectors = embedder
+        .embed(&[
+            "And God said, Let there be light",
+            "And God saw the light, that it was good",
+            "1234567890 %%%% {}",
+        ])
+        .unwrap();
+    let near = cosine_similarity(&vectors[0], &vectors[1]);
+    let far = cosine_similarity(&vectors[0], &vectors[2]);
+    assert!(near > far, "{near} {far}");
+}
+
+#[test]
+fn vectors_have_a_length_of_1_unless_something_else_is_asked_for() {
+    let (_folder, path) = written(&bert(F32));
+    let mut embedder = embedder(&path, Pooling::Model);
+    let length = |vector: &[f32]| vector.iter().map(|x| x * x).sum::<f32>().sqrt();
+    let plain = embedder.embed(&["the sea"]).unwrap().remove(0);
+    assert!((length(plain.as_slice()) - 1.0).abs() < 1e-5);
+    let mut embedder = embedder.normalize(Normalization::None);
+    let raw = embedder.embed(&["the sea"]).unwrap().remove(0);
+    assert!((length(raw.as_slice()) - 1.0).abs() > 1e-2);
+    assert!(cosine_similarity(&plain, &raw) > 0.999_99);
+}
+
+#[test]
+fn without_pooling_each_token_has_a_vector_of_its_own_length() {
+    let (_folder, path) = written(&nomic_bert(F32));
+    let mut embedder = embedder(&path, Pooling::None);
+    let embeddings = embedder.embed(&["the sea", "a warm stone sleeps"]).unwrap();
+    // With [CLS] and [SEP].
+    let counts: Vec<usize> = embeddings.iter().map(|it| it.vectors().len()).collect();
+    assert_eq!(counts, [4, 6]);
+    for vector in embeddings.iter().flat_map(Embedding::vectors) {
+        let length = vector.iter().map(|x| x * x).sum::<f32>().sqrt();
+        assert_eq!(vector.len(), embedder.width().unwrap());
+        assert!((length - 1.0).abs() < 1e-5, "{length}");
+    }
+}
+
+#[test]
+fn a_text_that_is_too_long_is_an_error_that_counts_or_is_cut_when_asked() {
+    for sketch in encoders(F32) {
+        let (_folder, path) = written(&sketch);
+        let mut embedder = embedder(&path, Pooling::Model);
+        let longest = embedder.longest_text().unwrap();
+        assert_eq!(longest, LONGEST as usize, "{}", sketch.title());
+        // Two more are added.
+        let fits = text(0, longest - 2);
+        assert_eq!(embedder.embed(&[&fits]).unwrap()[0].tokens(), longest);
+        let long = text(0, longest + 40);
+        let refused = embedder.embed(&["the sea", &long]);
+        let Err(embed::Error::TooLong {
+            index,
+            tokens,
+            limit,
+        }) = refused
+        else {
+            panic!("{refused:?}");
+        };
+        assert_eq!((index, tokens, limit), (1, longest + 42, longest));
+        assert_eq!(embedder.statistics().texts, 1, "nothing more was computed");
+
+        let mut embedder = embedder.truncate(true);
+        let cut = embedder.embed(&["the sea", &long]).unwrap();
+        let truncated: Vec<bool> = cut.iter().map(Embedding::is_truncated).collect();
+        assert_eq!(truncated, [false, true]);
+        // It is the text that would have fitted, with what ends it.
+        let fits = embedder.embed(&[&fits]).unwrap().remove(0);
+        assert_eq!(cut[1].tokens(), longest);
+        assert!(distance(&cut[1], &fits) < 2e-3);
+    }
+}
+
+#[test]
+fn a_megabyte_of_text_is_counted_or_cut() {
+    let mut models = encoders(F32);
+    models.extend([llama_embed(F32), t5_encoder(F32)]);
+    for sketch in models {
+        let (_folder, path) = written(&sketch);
+        let mut embedder = embedder(&path, Pooling::Mean);
+        for of in ["the moon pulls the sea ", "日"] {
+            let long = of.repeat((1 << 20) / of.len());
+            let case = format!("{} {of:?}", sketch.title());
+            match embedder.embed(&[&long]) {
+                Err(embed::Error::TooLong { tokens, limit, .. }) => {
+                    assert!(tokens > limit, "{case}");
+                    embedder = embedder.truncate(true);
+                    let cut = embedder.embed(&[&long]).unwrap().remove(0);
+                    assert!(cut.is_truncated() && cut.tokens() <= limit, "{case}");
+                    embedder = embedder.truncate(false);
+                }
+                // Of spaces, or a word that none is, some vocabularies make hardly a token.
+                Ok(embeddings) => assert!(embeddings[0].tokens() < 8, "{case}"),
+                Err(error) => panic!("{case}: {error}"),
+            }
+        }
+    }
+}
+
+#[test]
+fn a_longer_context_than_the_positions_that_were_learned_makes_no_longer_texts() {
+    let (_folder, path) = written(&bert(F32));
+    let request = Request::new()
+        .embeddings(Pooling::Model)
+        .context(plan::Context::Tokens(2 * LONGEST as u32));
+    let model = loaded(&path, request);
+    let mut embedder = model.embedder().unwrap();
+    assert_eq!(embedder.longest_text().unwrap(), LONGEST as usize);
+    // But more of them at once.
+    let texts = [text(0, 150), text(1, 150)];
+    embedder.embed(&texts).unwrap();
+    assert_eq!(embedder.statistics().batches, 1);
+    let refused = embedder.embed(&[text(0, 200)]);
+    assert!(matches!(refused, Err(embed::Error::TooLong { .. })));
+}
+
+#[test]
+fn empty_texts_and_no_texts_at_all_are_no_trouble() {
+    let (_folder, path) = written(&bert(F32));
+    let mut embedder = embedder(&path, Pooling::Model);
+    assert!(embedder.embed::<&str>(&[]).unwrap().is_empty());
+    let embeddings = embedder.embed(&["", "the", ""]).unwrap();
+    assert_eq!(embeddings[0].tokens(), 2);
+    assert!(distance(&embeddings[0], &embeddings[2]) < 1e-5);
+    assert!(distance(&embeddings[0], &embeddings[1]) > 1e-3);
+}
+
+#[test]
+fn control_tokens_in_a_text_are_text() {
+    let (_folder, path) = written(&bert(F32));
+    let mut embedder = embedder(&path, Pooling::Model);
+    let written = embedder.embed(&["[SEP]"]).unwrap().remove(0);
+    // One would be three tokens.
+    assert!(written.tokens() > 3, "{}", written.tokens());
+}
+
+#[test]
+fn a_model_embeds_or_generates_as_it_was_loaded() {
+    let generating = load_demo();
+    let refused = generating.embedder().map(drop).unwrap_err();
+    assert!(
+        matches!(&refused, embed::Error::Load(error) if matches!(**error, load::Error::Generates)),
+        "{refused}"
+    );
+    let embedding = loaded(&demo_path(), Request::new().embeddings(Pooling::Last));
+    let refused = embedding.generate("In").text().unwrap_err();
+    assert!(refused.to_string().contains("loaded to embed"), "{refused}");
+    let first = embedding.embedder().unwrap();
+    assert!(matches!(embedding.embedder(), Err(embed::Error::Busy)));
+    assert!(matches!(embedding.replace(None), Err(load::Error::Busy)));
+    drop(first);
+    assert!(embedding.embedder().is_ok());
+}
+
+#[test]
+fn an_encoder_does_not_generate_but_embeds() {
+    let (_folder, path) = written(&bert(F32));
+    let model = loaded(&path, Request::new());
+    assert!(matches!(
+        model.generate("the sea").text(),
+        Err(autoplace::generate::Error::NotGenerative { .. })
+    ));
+    embedder(&path, Pooling::Model).embed(&["the sea"]).unwrap();
+}
+
+#[test]
+fn a_position_beyond_those_that_were_learned_is_refused_before_it_ends_the_process() {
+    let (_folder, path) = written(&bert(F32));
+    let params = ModelParams {
+        n_gpu_layers: 0,
+        devices: Some(Vec::new()),
+        ..ModelParams::default()
+    };
+    let model = llama_sys::Model::load(&path, params).unwrap();
+    let params = ContextParams {
+        embeddings: true,
+        ..ContextParams::default()
+    };
+    let mut context = Context::new(&model, params).unwrap();
+    assert_eq!(context.longest_text(), LONGEST as u32);
+    let last = LONGEST as i32 - 1;
+    for (position, is_there) in [(last, true), (last + 1, false)] {
+        let mut batch = Batch::default();
+        batch.add(7, position, 0, true);
+        match context.decode(&batch) {
+            Ok(()) => assert!(is_there),
+            Err(llama_sys::Error::InvalidParameter { name, .. }) => {
+                assert_eq!((name, is_there), ("pos", false));
+            }
+            Err(error) => panic!("{error}"),
+        }
+    }
+}
+
+#[test]
+fn an_abort_ends_the_computation_and_the_next_one_works() {
+    let (_folder, path) = written(&bert(F32));
+    let mut embedder = embedder(&path, Pooling::Model);
+    let before = embedder.embed(&["the sea"]).unwrap().remove(0);
+    embedder.abort_handle().abort();
+    let aborted = embedder.embed(&["the moon"]);
+    assert!(
+        matches!(
+            aborted,
+            Err(embed::Error::Native(llama_sys::Error::Aborted))
+        ),
+        "{aborted:?}"
+    );
+    let after = embedder.embed(&["the sea"]).unwrap().remove(0);
+    assert_eq!(before, after);
+}
+
+#[test]
+fn a_replacement_that_was_asked_for_is_carried_out_between_two_calls() {
+    let (_folder, path) = written(&bert(F32));
+    let model = loaded(&path, Request::new().embeddings(Pooling::Model));
+    let mut embedder = model.embedder().unwrap();
+    let abort = embedder.abort_handle();
+    let before = embedder.embed(&["the sea"]).unwrap().remove(0);
+    model.request_replace(load::Replacement::Anew);
+    let plan = model.placement();
+    let after = embedder.embed(&["the sea"]).unwrap().remove(0);
+    assert_eq!(before, after);
+    assert!(
+        !std::sync::Arc::ptr_eq(&plan, &model.placement()),
+        "it was loaded again"
+    );
+    abort.abort();
+    assert!(embedder.embed(&["the sea"]).is_err());
+}
+
+#[test]
+fn a_classifier_says_what_its_scores_stand_for() {
+    let (_folder, path) = written(&classifier(&["calm", "storm", "flood"]));
+    let mut embedder = embedder(&path, Pooling::Model);
+    assert_eq!(embedder.labels().unwrap(), ["calm", "storm", "flood"]);
+    assert_eq!(embedder.width().unwrap(), 3);
+    let scores = embedder.embed(&["the river", "the sea"]).unwrap();
+    assert_eq!(scores[0].as_slice().len(), 3);
+    assert_ne!(scores[0].as_slice(), scores[1].as_slice());
+}
+
+#[test]
+fn an_encoder_without_a_vocabulary_says_so() {
+    let mut sketch = bert(F32);
+    sketch.text("tokenizer.ggml.model", "no_vocab");
+    let (_folder, path) = written(&sketch);
+    let refused = embedder(&path, Pooling::Model).embed(&["the sea"]);
+    assert!(
+        matches!(
+            refused,
+            Err(embed::Error::Native(llama_sys::Error::NoVocabulary))
+        ),
+        "{refused:?}"
+    );
+}

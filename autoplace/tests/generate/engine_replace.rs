@@ -1,0 +1,200 @@
+//! An engine whose model is placed anew, or whose card fails, while texts run: on simulated cards.
+
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crate::native_support::demo_path;
+use crate::replace_support::{PROMPT, generations, load, plan, request};
+use crate::sim_support::card;
+use autoplace::generate::{Answer, Engine, Error, Generate, Resumed};
+use autoplace::load::Replacement;
+use autoplace::machine::mib;
+use autoplace::plan::{Context, Request};
+use autoplace::{Model, llama_sys};
+
+/// Long enough for the busiest machine.
+const LONG: Duration = Duration::from_secs(60);
+
+fn shared() -> Request {
+    request().n_seq_max(3).context(Context::Tokens(1536))
+}
+
+fn all(model: &Model) -> Vec<Generate> {
+    let prompts = [PROMPT, "In the beginning", "And it came to pass"];
+    let of = |(index, prompt): (usize, &&str)| generations(model, prompt, 120)[index % 2].clone();
+    prompts.iter().enumerate().map(of).collect()
+}
+
+#[track_caller]
+fn until(what: &str, mut holds: impl FnMut() -> bool) {
+    let begun = Instant::now();
+    while !holds() {
+        assert!(begun.elapsed() < LONG, "never {what}");
+        thread::yield_now();
+    }
+}
+
+#[test]
+fn texts_go_on_where_the_model_is_placed_anew() {
+    own_process!();
+    let path = demo_path();
+    let _card = card(mib(64));
+    let plans = [0, 7, 3].map(|layers| plan(&path, &shared(), layers));
+    let model = load(&path, &shared(), 7);
+    let expected: Vec<String> = all(&model)
+        .into_iter()
+        .map(|it| it.text().unwrap())
+        .collect();
+    let engine = Engine::new(&model).unwrap();
+    let mut answers: Vec<Answer> = all(&model)
+        .into_iter()
+        .map(|it| engine.submit(it).unwrap())
+        .collect();
+    let mut texts = vec![String::new(); answers.len()];
+    for plan in plans {
+        let layers = plan.n_gpu_layers;
+        for (text, answer) in texts.iter_mut().zip(&mut answers) {
+            text.extend(answer.next().map(Result::unwrap));
+        }
+        model.request_replace(Replacement::By(Box::new(plan)));
+        until("placed anew", || {
+            let last = engine.last_replaced();
+            last.is_some_and(|last| last.unwrap().after.n_gpu_layers == layers)
+        });
+    }
+    for (text, answer) in texts.iter_mut().zip(answers) {
+        text.push_str(&answer.into_text().unwrap().0);
+    }
+    assert_eq!(texts, expected);
+    let last = engine.last_replaced().unwrap().unwrap();
+    assert_eq!(last.resumed, Resumed::Restored);
+    // It is as well while nobody generates.
+    let host = plan(&path, &shared(), 0);
+    model.request_replace(Replacement::By(Box::new(host)));
+    until("placed on the host", || model.placement().n_gpu_layers == 0);
+    let again = engine.submit(all(&model).remove(0)).unwrap();
+    assert_eq!(again.into_text().unwrap().0, expected[0]);
+}
+
+#[test]
+fn a_re_placement_that_is_refused_harms_nobody() {
+    own_process!();
+    let path = demo_path();
+    let model = load(&path, &shared(), 0);
+    let expected = all(&model).remove(0).text().unwrap();
+    let engine = Engine::new(&model).unwrap();
+    let mut answer = engine.submit(all(&model).remove(0)).unwrap();
+    let mut text = answer.next().unwrap().unwrap();
+    let held = model.native().unwrap();
+    model.request_replace(Replacement::Anew);
+    until("refused", || engine.last_replaced().is_some());
+    let refused = engine.last_replaced().unwrap();
+    assert!(
+        matches!(refused, Err(Error::NativeHeld { .. })),
+        "{refused:?}"
+    );
+    drop(held);
+    text.push_str(&answer.into_text().unwrap().0);
+    assert_eq!(text, expected);
+}
+
+#[test]
+fn a_computation_that_fails_ends_the_texts_that_run_and_no_others() {
+    own_process!();
+    let path = demo_path();
+    let card = card(mib(64));
+    let model = load(&path, &shared(), 7);
+    let expected = all(&model).remove(1).text().unwrap();
+    let engine = Engine::new(&model).unwrap();
+    let mut running: Vec<Answer> = all(&model)
+        .into_iter()
+        .map(|it| engine.submit(it.max_tokens(400)).unwrap())
+        .collect();
+    for answer in &mut running {
+        answer.next().unwrap().unwrap();
+    }
+    let waiting = engine.submit(all(&model).remove(1)).unwrap();
+    card.fail_graph(1);
+    for answer in running {
+        let failed = answer.into_text().map(drop);
+        let is_native = matches!(
+            failed,
+            Err(Error::Native(
+                llama_sys::Error::Decode { .. } | llama_sys::Error::Call { .. }
+            ))
+        );
+        assert!(is_native, "{failed:?}");
+    }
+    assert_eq!(waiting.into_text().unwrap().0, expected);
+}
+
+#[test]
+fn without_room_for_the_model_texts_end_and_requests_are_refused_until_it_is_loaded() {
+    own_process!();
+    let path = demo_path();
+    let card = card(mib(64));
+    let onto_card = plan(&path, &shared(), 7);
+    let model = load(&path, &shared(), 0);
+    let expected = all(&model).remove(0).text().unwrap();
+    let engine = Engine::new(&model).unwrap();
+    let mut running = engine.submit(all(&model).remove(0)).unwrap();
+    running.next().unwrap().unwrap();
+    // The plan was made before somebody else took it all.
+    card.set_taken(mib(64));
+    model.request_replace(Replacement::By(Box::new(onto_card)));
+    let failed = running.into_text().map(drop);
+    assert!(failed.is_err(), "{failed:?}");
+    let refused = engine.submit(all(&model).remove(0)).map(drop);
+    assert!(matches!(refused, Err(Error::Load(_))), "{refused:?}");
+    card.set_taken(0);
+    model.replace(None).unwrap();
+    let answer = engine.submit(all(&model).remove(0)).unwrap();
+    assert_eq!(answer.into_text().unwrap().0, expected);
+    // What became of the request is told still.
+    assert!(matches!(engine.last_replaced(), Some(Err(_))));
+}
+
+#[test]
+fn what_is_asked_for_while_nothing_is_loaded_is_told_as_well() {
+    own_process!();
+    let path = demo_path();
+    let card = card(mib(64));
+    let onto_card = plan(&path, &shared(), 7);
+    let onto_host = plan(&path, &shared(), 0);
+    let model = load(&path, &shared(), 0);
+    let engine = Engine::new(&model).unwrap();
+    card.set_taken(mib(64));
+    model.request_replace(Replacement::By(Box::new(onto_card)));
+    until("failed", || {
+        engine.last_replaced().is_some_and(|it| it.is_err())
+    });
+    model.request_replace(Replacement::By(Box::new(onto_host)));
+    until("placed", || {
+        engine.last_replaced().is_some_and(|it| it.is_ok())
+    });
+    let answer = engine.submit(all(&model).remove(0).max_tokens(4)).unwrap();
+    assert_eq!(answer.into_text().unwrap().1.generated_tokens, 4);
+}
+
+#[test]
+fn a_text_that_waits_and_has_no_place_in_the_new_context_ends_and_no_other() {
+    own_process!();
+    let path = demo_path();
+    let of = |n_ctx| request().n_seq_max(1).context(Context::Tokens(n_ctx));
+    let model = load(&path, &of(1024), 0);
+    let small = plan(&path, &of(128), 0);
+    let engine = Engine::builder(&model).ahead(2).start().unwrap();
+    let long = PROMPT.repeat(60);
+    let waiting = engine.submit(model.generate(long).max_tokens(50)).unwrap();
+    // It pauses, since nobody reads it, and gives its place up.
+    let quick = engine.submit(all(&model).remove(0).max_tokens(8)).unwrap();
+    quick.into_text().unwrap();
+    model.request_replace(Replacement::By(Box::new(small)));
+    until("placed anew", || engine.last_replaced().is_some());
+    engine.last_replaced().unwrap().unwrap();
+    let failed = waiting.into_text().map(drop);
+    let is_too_long = matches!(failed, Err(Error::ContextTooSmall { context: 128, .. }));
+    assert!(is_too_long, "{failed:?}");
+    let after = engine.submit(all(&model).remove(0).max_tokens(8)).unwrap();
+    assert_eq!(after.into_text().unwrap().1.generated_tokens, 8);
+}

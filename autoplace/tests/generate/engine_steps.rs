@@ -1,0 +1,176 @@
+//! What an engine does between two tokens: who joins, who leaves, and whose turn it is. On the demo model, whose tokens are chosen one by one,
+//! when a test gives leave.
+
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crate::engine_support::{PROMPTS, greedy, load, request};
+use autoplace::Model;
+use autoplace::generate::{Engine, Generate, Metrics};
+use autoplace::llama_sys::{Candidate, Token};
+
+/// Longer than anything here takes, and shorter than a test may hang.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// What waits for leave before each token.
+#[derive(Clone, Default)]
+struct Gate(Arc<(Mutex<Passing>, Condvar)>);
+
+#[derive(Default)]
+struct Passing {
+    allowed: usize,
+    asked: usize,
+}
+
+impl Gate {
+    fn change<T>(&self, change: impl FnOnce(&mut Passing) -> T) -> T {
+        let mut passing = self.0.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let changed = change(&mut passing);
+        self.0.1.notify_all();
+        changed
+    }
+
+    #[track_caller]
+    fn wait(&self, until: impl Fn(&Passing) -> bool) {
+        let passing = self.0.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let waited = self
+            .0
+            .1
+            .wait_timeout_while(passing, PATIENCE, |it| !until(it));
+        let (passing, timeout) = waited.unwrap_or_else(PoisonError::into_inner);
+        assert!(!timeout.timed_out(), "asked for {} tokens", passing.asked);
+    }
+
+    /// Gives leave for more tokens.
+    fn leave(&self, tokens: usize) {
+        self.change(|it| it.allowed = it.allowed.saturating_add(tokens));
+    }
+
+    /// How many tokens there was leave for, or is to be.
+    fn asked(&self) -> usize {
+        self.change(|it| it.asked)
+    }
+
+    /// Waits until the engine's thread stands before its `n`-th token.
+    #[track_caller]
+    fn stands_before(&self, n: usize) {
+        self.wait(|it| it.asked >= n);
+        assert_eq!(self.asked(), n);
+    }
+
+    fn pass(&self) {
+        let number = self.change(|it| {
+            it.asked += 1;
+            it.asked
+        });
+        self.wait(|it| it.allowed >= number);
+    }
+
+    /// A text whose tokens, the likeliest, wait for leave.
+    fn generate(&self, model: &Model, prompt: &str) -> Generate {
+        let gate = self.clone();
+        let generate = model.generate(prompt).samplers([]).seed(1);
+        generate.sampler(move |candidates, _: &[Token]| {
+            gate.pass();
+            let likeliest = candidates
+                .iter()
+                .max_by(|a, b| a.logit().total_cmp(&b.logit()));
+            likeliest.map_or(-1, Candidate::token)
+        })
+    }
+}
+
+#[track_caller]
+fn until(engine: &Engine, holds: impl Fn(Metrics) -> bool) {
+    let begun = Instant::now();
+    while !holds(engine.metrics()) {
+        assert!(begun.elapsed() < PATIENCE, "{:?}", engine.metrics());
+        thread::yield_now();
+    }
+}
+
+#[test]
+fn a_text_whose_reader_goes_ends_with_the_token_that_is_chosen_just_then() {
+    let model = load(request(1024, 2));
+    let engine = Engine::new(&model).unwrap();
+    let gate = Gate::default();
+    let mut answer = engine.submit(gate.generate(&model, PROMPTS[0])).unwrap();
+    gate.leave(3);
+    for _ in 0..3 {
+        answer.pieces().next().unwrap().unwrap();
+    }
+    gate.stands_before(4);
+    drop(answer);
+    gate.leave(1000);
+    until(&engine, |it| it.running == 0);
+    assert_eq!(gate.asked(), 4, "no token is chosen for nobody");
+    assert!(engine.metrics().generated_tokens <= 4);
+}
+
+#[test]
+fn a_request_joins_at_the_next_token() {
+    let model = load(request(1024, 2));
+    let engine = Engine::new(&model).unwrap();
+    let gate = Gate::default();
+    let long = engine.submit(gate.generate(&model, PROMPTS[0])).unwrap();
+    gate.leave(3);
+    gate.stands_before(4);
+    let quick = engine.submit(greedy(&model, PROMPTS[1], 1)).unwrap();
+    // The token that is chosen just then, and the one beside which the prompt is computed.
+    gate.leave(2);
+    until(&engine, |it| it.running == 1 && it.queued == 0);
+    assert_eq!(quick.into_text().unwrap().1.generated_tokens, 1);
+    assert!(gate.asked() <= 6, "{}", gate.asked());
+    gate.leave(1000);
+    drop(long);
+}
+
+#[test]
+fn a_text_gets_a_token_with_every_chunk_of_anothers_prompt() {
+    let model = load(request(1024, 2));
+    let vocab = model.native().unwrap().vocab();
+    let long = PROMPTS.concat();
+    let tokens = vocab.tokenize(&long, true, false).unwrap().len();
+    for chunk in [3, 8, 20] {
+        let engine = Engine::builder(&model).prompt_chunk(chunk).start().unwrap();
+        let gate = Gate::default();
+        let other = engine.submit(gate.generate(&model, PROMPTS[0])).unwrap();
+        gate.leave(1);
+        gate.stands_before(2);
+        let prompt = greedy(&model, &long, 1).cache_prompt(false);
+        let answer = engine.submit(prompt).unwrap();
+        // One is chosen just then; and one beside each chunk.
+        let steps = tokens.div_ceil(chunk);
+        gate.leave(steps);
+        gate.stands_before(2 + steps);
+        assert_eq!(engine.metrics().queued, 0);
+        assert_eq!(engine.metrics().running, 2, "the prompt has a chunk to go");
+        gate.leave(1);
+        until(&engine, |it| it.running == 1);
+        assert_eq!(answer.into_text().unwrap().1.generated_tokens, 1);
+        gate.leave(1000);
+        drop(other);
+    }
+}
+
+#[test]
+fn requests_begin_in_the_order_in_which_they_came() {
+    let model = load(request(1024, 1));
+    let engine = Engine::new(&model).unwrap();
+    let gates: Vec<Gate> = (0..5).map(|_| Gate::default()).collect();
+    let submit = |(at, gate): (usize, &Gate)| {
+        let generate = gate.generate(&model, PROMPTS[at]).max_tokens(2);
+        engine.submit(generate).unwrap()
+    };
+    let answers: Vec<_> = gates.iter().enumerate().map(submit).collect();
+    for (at, gate) in gates.iter().enumerate() {
+        gate.stands_before(1);
+        let later = gates[at + 1..].iter().map(Gate::asked);
+        assert_eq!(later.sum::<usize>(), 0, "nobody is before the {at}th");
+        gate.leave(2);
+    }
+    for answer in answers {
+        assert_eq!(answer.into_text().unwrap().1.generated_tokens, 2);
+    }
+}

@@ -1,0 +1,225 @@
+//! Prompts of a megabyte, of whatever they are: refused with their number of tokens where they are too long, computed where they are not,
+//! and never the end of the process. In plain generation, in a chat and in an engine.
+
+use std::fs;
+use std::path::Path;
+
+use crate::native_support::{TINY_VOCABULARY, demo_path, tiny_llama_without_vocabulary};
+use autoplace::Model;
+use autoplace::chat::{ChatTemplate, Message};
+use autoplace::generate::{Engine, Error, Generate};
+use autoplace::gguf::Builder;
+use autoplace::llama_sys::{self, ModelParams};
+use autoplace::plan::{Context, Request};
+
+const MEGABYTE: usize = 1 << 20;
+
+/// A megabyte of something, or a little less.
+fn megabyte(of: &str) -> String {
+    of.repeat(MEGABYTE / of.len())
+}
+
+/// Words, and what has none: no space to cut it at, nothing but space, more than a byte to a character, what is no text.
+const KINDS: [&str; 10] = [
+    "And the king said unto his servants, ",
+    "a",
+    "A",
+    " ",
+    "\n",
+    "7",
+    ".",
+    "日",
+    "<s></s><unk>",
+    "\0",
+];
+
+fn too_long(outcome: Result<(), Error>) -> usize {
+    match outcome {
+        Err(Error::PromptTooLong { tokens, context }) => {
+            assert!(context <= 512, "{context}");
+            tokens
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_megabyte_of_anything_is_refused_with_its_length_and_the_next_prompt_is_not() {
+    let request = Request::new().context(Context::Tokens(512));
+    let builder = Model::builder(demo_path()).request(request).threads(1);
+    let model = builder.load().unwrap();
+    let short = || model.generate("And").temperature(0.0).max_tokens(4);
+    let expected = short().text().unwrap();
+    for kind in KINDS {
+        let long = megabyte(kind);
+        let tokens = model.native().unwrap().vocab().tokenize(&long, true, false);
+        let tokens = tokens.unwrap().len();
+        assert!(tokens > 2000, "{kind:?}");
+        let plain = model.generate(&long).stream().map(drop);
+        assert_eq!(too_long(plain), tokens, "{kind:?}");
+        {
+            let engine = Engine::new(&model).unwrap();
+            let submitted = engine.submit(model.generate(&long)).map(drop);
+            assert_eq!(too_long(submitted), tokens, "{kind:?}");
+            let answer = engine.submit(short()).unwrap();
+            assert_eq!(answer.into_text().unwrap().0, expected);
+        }
+        let template = ChatTemplate::family("chatml").unwrap();
+        let template = template.with_control_tokens(["<s>", "</s>"]);
+        let mut chat = model.chat_with(template);
+        assert!(too_long(chat.say(&long).map(drop)) > 2000, "{kind:?}");
+        // What was said is there, and can be taken back.
+        assert_eq!(chat.messages(), [Message::user(long)]);
+        chat.truncate(0);
+        let chat = chat.with(|generate| generate.temperature(0.0).max_tokens(4));
+        { chat }.say("And").unwrap().finish().unwrap();
+        assert_eq!(short().text().unwrap(), expected, "{kind:?}");
+    }
+}
+
+/// A vocabulary in which a megabyte is 256 tokens.
+fn wide() -> (Builder, String) {
+    const NORMAL: i32 = 1;
+    const CONTROL: i32 = 3;
+    const USER_DEFINED: i32 = 4;
+    const BYTE: i32 = 6;
+    let long = format!("{}.", "the whole of a chapter; ".repeat(171));
+    let n = TINY_VOCABULARY as usize;
+    let mut tokens = vec!["<unk>".to_owned(), "<s>".to_owned(), "</s>".to_owned()];
+    tokens.extend((0..=255u8).map(|byte| format!("<0x{byte:02X}>")));
+    tokens.push(long.clone());
+    tokens.extend((0..).map(|word| format!("word{word}")).take(n - 260));
+    let mut kinds = vec![CONTROL; 3];
+    kinds.extend([BYTE; 256]);
+    kinds.push(USER_DEFINED);
+    kinds.resize(n, NORMAL);
+    let builder = tiny_llama_without_vocabulary()
+        .str("tokenizer.ggml.model", "llama")
+        .array_str("tokenizer.ggml.tokens", tokens)
+        .array_f32("tokenizer.ggml.scores", &vec![0.0; n])
+        .array_i32("tokenizer.ggml.token_type", &kinds);
+    (builder, megabyte(&long))
+}
+
+#[test]
+fn a_megabyte_that_fits_is_computed() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("wide.gguf");
+    let (builder, prompt) = wide();
+    assert!(prompt.len() > MEGABYTE - 8192);
+    fs::write(&path, builder.to_bytes().unwrap()).unwrap();
+    let request = Request::new().context(Context::Tokens(512)).n_batch(64);
+    let builder = Model::builder(&path).request(request).threads(1);
+    let model = builder.load().unwrap();
+    let short = |generate: Generate| generate.temperature(0.0).max_tokens(3);
+
+    let stream = short(model.generate(&prompt)).stream().unwrap();
+    let (text, statistics) = stream.into_text().unwrap();
+    assert!(
+        (255..260).contains(&statistics.prompt_tokens),
+        "{statistics}"
+    );
+    let engine = Engine::new(&model).unwrap();
+    let answer = engine.submit(short(model.generate(&prompt))).unwrap();
+    let (answer, of_engine) = answer.into_text().unwrap();
+    assert_eq!(answer, text);
+    assert_eq!(of_engine.prompt_tokens, statistics.prompt_tokens);
+    drop(engine);
+
+    let template = ChatTemplate::new("{{ messages[0].content }}", <_>::default()).unwrap();
+    let mut chat = model.chat_with(template).with(short);
+    let (_, of_chat) = chat.say(&prompt).unwrap().finish().unwrap();
+    assert!((254..260).contains(&of_chat.prompt_tokens), "{of_chat}");
+}
+
+/// The characters that GPT-2 writes bytes as.
+fn of_byte(byte: u8) -> char {
+    let written = |byte: u32| matches!(byte, 33..=126 | 161..=172 | 174..=255);
+    let byte = u32::from(byte);
+    let code = match written(byte) {
+        true => byte,
+        false => 256 + (0..byte).filter(|other| !written(*other)).count() as u32,
+    };
+    char::from_u32(code).unwrap()
+}
+
+/// A vocabulary of byte pairs, whose texts are cut into words as `pre` has it.
+fn byte_pairs(pre: &str) -> Builder {
+    let mut tokens: Vec<String> = (0..=255).map(|byte| of_byte(byte).to_string()).collect();
+    let pairs = ["a", "A", "7", ".", "Ġ", "Ċ"];
+    tokens.extend(pairs.map(|it| it.repeat(2)));
+    let merges = pairs.map(|it| format!("{it} {it}"));
+    let n = TINY_VOCABULARY as usize;
+    let normal = tokens.len();
+    tokens.extend((0..).map(|n| format!("<control{n}>")).take(n - normal));
+    let mut kinds = vec![1; normal];
+    kinds.resize(n, 3);
+    tiny_llama_without_vocabulary()
+        .str("tokenizer.ggml.model", "gpt2")
+        .str("tokenizer.ggml.pre", pre)
+        .array_str("tokenizer.ggml.tokens", tokens)
+        .array_i32("tokenizer.ggml.token_type", &kinds)
+        .array_str("tokenizer.ggml.merges", merges)
+        .u32("tokenizer.ggml.bos_token_id", normal as u32)
+        .u32("tokenizer.ggml.eos_token_id", normal as u32 + 1)
+        .bool("tokenizer.ggml.add_bos_token", false)
+}
+
+fn native(path: &Path) -> llama_sys::Model {
+    let params = ModelParams {
+        n_gpu_layers: 0,
+        devices: Some(Vec::new()),
+        ..ModelParams::default()
+    };
+    llama_sys::Model::load(path, params).unwrap()
+}
+
+/// Those of llama.cpp's rules for where words end that are each another expression.
+const PRES: [&str; 26] = [
+    "gpt-2",
+    "llama-bpe",
+    "qwen2",
+    "qwen35",
+    "gpt-4o",
+    "tekken",
+    "deepseek-llm",
+    "deepseek-coder",
+    "deepseek-v3",
+    "spark2_5",
+    "youtu",
+    "falcon",
+    "starcoder",
+    "jais-2",
+    "bloom",
+    "viking",
+    "chameleon",
+    "granite-embed-multi-97m",
+    "tiny_aya",
+    "kimi-k2",
+    "superbpe",
+    "bailingmoe",
+    "seed-coder",
+    "afmoe",
+    "exaone-moe",
+    "minicpm5",
+];
+
+/// On a thread with the stack that Rust gives one: where words are told apart by `std::regex`, that calls itself for each character.
+#[test]
+fn a_word_of_any_length_is_cut_by_the_rules_of_every_family() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("bpe.gguf");
+    for pre in PRES {
+        fs::write(&path, byte_pairs(pre).to_bytes().unwrap()).unwrap();
+        let vocab = native(&path).vocab();
+        for of in ["a", "日", "."] {
+            let text = of.repeat((MEGABYTE >> 3) / of.len());
+            let tokens = vocab.tokenize(&text, false, false).unwrap();
+            let mut told = Vec::with_capacity(text.len());
+            for token in tokens {
+                vocab.append_piece(token, false, &mut told).unwrap();
+            }
+            assert!(told == text.as_bytes(), "{pre}: {of:?}");
+        }
+    }
+}

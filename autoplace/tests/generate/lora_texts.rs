@@ -1,0 +1,563 @@
+//! Texts with LoRA adapters and control vectors: what is added is computed as if it were in the weights, text by text, and nothing of one
+//! set gets into another's.
+
+use std::io::{Seek, SeekFrom, Write};
+use std::path::{Path, PathBuf};
+
+use crate::lora_support::Adapter;
+use crate::native_support::demo_path;
+use crate::session_support::to_the_end;
+use crate::sim_support::card;
+use crate::synthetic::block::Block;
+use crate::synthetic::{Dims, Sketch};
+use autoplace::generate::{Error, Generate};
+use autoplace::gguf::{Builder, Header, TensorType};
+use autoplace::llama_sys::{self, Batch, Context, ContextParams, LoraAdapter, ModelParams};
+use autoplace::machine::mib;
+use autoplace::memory::Headroom;
+use autoplace::plan::{self, GpuLayers, Request, SavedPlan, SavedPlanError};
+use autoplace::profile::AdapterError;
+use autoplace::{Model, ModelBuilder, load};
+
+const PROMPT: &str = "And the king said unto his servants,";
+
+/// Adapters of the demo model, each of other weights, and large enough to be seen.
+struct Files {
+    folder: tempfile::TempDir,
+}
+
+impl Files {
+    fn new() -> Self {
+        let files = Self {
+            folder: tempfile::tempdir().unwrap(),
+        };
+        let header = Header::open(demo_path()).unwrap();
+        for (seed, name, part, most) in [(1, "one", "attn_q", 0.2), (2, "two", "attn_v", 0.3)] {
+            let adapter = Adapter::of("llama").alpha(8.0);
+            let takes = |weight: &str| weight.contains(part);
+            adapter
+                .of_weights(&header, 8, TensorType::F32, takes)
+                .write_random(files.folder.path(), name, seed, most);
+        }
+        files
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(format!("{name}.gguf"))
+    }
+
+    fn control_vector(&self, name: &str, most: f32) -> PathBuf {
+        let path = self.path(name);
+        let builder = Builder::new("controlvector").str("controlvector.model_hint", "llama");
+        let builder = (1..6).fold(builder, |builder, layer| {
+            builder.tensor(&format!("direction.{layer}"), TensorType::F32, &[256])
+        });
+        builder.write_sparse(&path).unwrap();
+        crate::lora_support::fill(&path, 5, most);
+        path
+    }
+}
+
+fn demo() -> ModelBuilder {
+    Model::builder(demo_path()).threads(1)
+}
+
+/// Why a load was refused before llama.cpp saw anything of it.
+#[track_caller]
+fn refused(loaded: Result<Model, load::Error>) -> AdapterError {
+    match loaded {
+        Err(load::Error::Adapter(error)) => *error,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn greedy(model: &Model) -> Generate {
+    model.generate(PROMPT).temperature(0.0).max_tokens(20)
+}
+
+fn text(generate: Generate) -> String {
+    generate.text().unwrap()
+}
+
+#[test]
+fn an_adapter_changes_the_text_by_its_scale_and_at_zero_not_at_all() {
+    own_process!();
+    let files = Files::new();
+    let plain = text(greedy(&demo().load().unwrap()));
+    let model = demo().lora(files.path("one"), 1.0).load().unwrap();
+    let [adapter] = model.adapters() else {
+        panic!("{:?}", model.adapters())
+    };
+    assert_eq!((adapter.name.as_str(), adapter.scale), ("one", 1.0));
+    let changed = text(greedy(&model));
+    assert_ne!(changed, plain);
+    assert_eq!(text(greedy(&model).lora([("one", 1.0)])), changed);
+    assert_eq!(text(greedy(&model).lora([("one", 0.0)])), plain);
+    assert_eq!(text(greedy(&model).lora::<&str>([])), plain);
+    assert_ne!(text(greedy(&model).lora([("one", -1.0)])), changed);
+    // What one text asked for is not the next one's.
+    assert_eq!(text(greedy(&model)), changed);
+    drop(model);
+    let model = demo().lora(files.path("one"), 0.0).load().unwrap();
+    assert_eq!(text(greedy(&model)), plain);
+    assert_eq!(text(greedy(&model).lora([("one", 1.0)])), changed);
+}
+
+#[test]
+fn an_adapter_that_is_not_there_or_is_there_twice_is_refused_by_name() {
+    own_process!();
+    let files = Files::new();
+    let model = demo().lora(files.path("one"), 1.0).load().unwrap();
+    let error = greedy(&model).lora([("three", 1.0)]).text().unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "the model was loaded without an adapter called three: it has one"
+    );
+    let error = greedy(&model).lora([("one", f32::NAN)]).text();
+    assert!(matches!(error, Err(Error::Load(_))), "{error:?}");
+    let twice = demo().lora(files.path("one"), 1.0);
+    let twice = twice.lora(files.path("one"), 0.5).load();
+    assert!(matches!(refused(twice), AdapterError::Twice { .. }));
+    let named = demo().lora(files.path("one"), 1.0);
+    let named = named
+        .lora_named("again", files.path("one"), 0.5)
+        .load()
+        .unwrap();
+    assert_eq!(named.adapters()[1].name, "again");
+    let scaled = demo().lora(files.path("one"), f32::INFINITY).load();
+    assert!(matches!(refused(scaled), AdapterError::Scale { .. }));
+}
+
+#[test]
+fn texts_with_other_adapters_side_by_side_are_what_they_are_alone() {
+    own_process!();
+    let files = Files::new();
+    let model = demo()
+        .request(Request::new().n_seq_max(4))
+        .lora(files.path("one"), 1.0)
+        .lora(files.path("two"), 0.0)
+        .load()
+        .unwrap();
+    let sets: [&[(&str, f32)]; 4] = [
+        &[("one", 1.0)],
+        &[],
+        &[("one", 0.5), ("two", 1.0)],
+        &[("two", 1.0)],
+    ];
+    let generate = |set: &[(&str, f32)]| greedy(&model).lora(set.iter().copied());
+    let alone: Vec<String> = sets.iter().map(|set| text(generate(set))).collect();
+    let mut session = model.session().unwrap();
+    for set in sets {
+        session.begin(generate(set)).unwrap();
+    }
+    let together = to_the_end(&mut session);
+    let together: Vec<String> = together.into_iter().map(|(text, _)| text).collect();
+    assert_eq!(together, alone);
+    let mut distinct = alone;
+    distinct.sort();
+    distinct.dedup();
+    assert_eq!(distinct.len(), 4, "{distinct:?}");
+}
+
+#[test]
+fn no_text_waits_longer_than_the_others_turns() {
+    own_process!();
+    let files = Files::new();
+    let model = demo().request(Request::new().n_seq_max(2));
+    let model = model.lora(files.path("one"), 1.0).load().unwrap();
+    let mut session = model.session().unwrap();
+    let with = session.begin(greedy(&model).max_tokens(60)).unwrap();
+    let without = greedy(&model).max_tokens(60).lora::<&str>([]);
+    let without = session.begin(without).unwrap();
+    // Steps since either was last heard of.
+    let (mut silent, mut longest) = ([0, 0], 0);
+    for _ in 0..60 {
+        silent = silent.map(|steps| steps + 1);
+        for piece in session.step().unwrap() {
+            silent[usize::from(piece.sequence == without)] = 0;
+        }
+        longest = longest.max(silent[0]).max(silent[1]);
+    }
+    assert!(longest > 1 && longest <= 9, "{longest}");
+    assert!(session.statistics(with).unwrap().generated_tokens > 20);
+    assert!(session.statistics(without).unwrap().generated_tokens > 20);
+}
+
+#[test]
+fn what_was_computed_with_other_adapters_is_not_reused() {
+    own_process!();
+    let files = Files::new();
+    let model = demo().request(Request::new().n_seq_max(3));
+    let model = model.lora(files.path("one"), 1.0).load().unwrap();
+    // Short, so that the prompt is most of what is left behind.
+    let told = |generate: Generate| {
+        let generate = generate.max_tokens(6);
+        let (text, statistics) = generate
+            .cache_prompt(true)
+            .stream()
+            .unwrap()
+            .into_text()
+            .unwrap();
+        (text, statistics.cached_tokens)
+    };
+    let without = || greedy(&model).lora::<&str>([]);
+    let (first, cached) = told(greedy(&model));
+    assert_eq!(cached, 0);
+    let (plain, cached) = told(without());
+    assert_eq!(cached, 0);
+
+    for (generate, text) in [(greedy(&model), first), (without(), plain)] {
+        let (again, cached) = told(generate);
+        assert_eq!(again, text);
+        assert!(cached > 0);
+    }
+    // Nor is what runs.
+    let mut session = model.session().unwrap();
+    session.begin(greedy(&model)).unwrap();
+    session.step().unwrap();
+    let other = without().lora([("one", 0.5)]).cache_prompt(true);
+    let other = session.begin(other).unwrap();
+    assert_eq!(session.statistics(other).unwrap().cached_tokens, 0);
+}
+
+#[test]
+fn a_control_vector_of_zeros_changes_nothing_and_another_one_does() {
+    own_process!();
+    let files = Files::new();
+    let (zeros, vector) = (
+        files.control_vector("zeros", 0.0),
+        files.control_vector("v", 0.5),
+    );
+    let plain = text(greedy(&demo().load().unwrap()));
+    let with = |builder: ModelBuilder| text(greedy(&builder.load().unwrap()));
+    assert_eq!(with(demo().control_vector(&zeros, 1.0)), plain);
+    assert_eq!(with(demo().control_vector(&vector, 0.0)), plain);
+    let changed = with(demo().control_vector(&vector, 1.0));
+    assert_ne!(changed, plain);
+    // One and its opposite are none; halves are a whole.
+    let both = demo().control_vector(&vector, 1.0);
+    assert_eq!(with(both.control_vector(&vector, -1.0)), plain);
+    let halves = demo().control_vector(&vector, 0.5);
+    assert_eq!(with(halves.control_vector(&vector, 0.5)), changed);
+    let some = demo().control_vector(&vector, 1.0);
+    assert_ne!(with(some.control_vector_layers(2..=3)), changed);
+    let none = demo()
+        .control_vector(&vector, 1.0)
+        .control_vector_layers(0..=3);
+    let none = refused(none.load());
+    assert!(matches!(none, AdapterError::Layers { first: 0, last: 3 }));
+    let wrong = demo().control_vector(files.path("one"), 1.0).load();
+    assert!(matches!(refused(wrong), AdapterError::Direction { .. }));
+}
+
+#[test]
+fn adapters_stay_when_the_model_is_placed_anew_and_its_memory_is_given_back() {
+    own_process!();
+    let files = Files::new();
+    let gpu = card(mib(64));
+    let vector = files.control_vector("v", 0.3);
+    let model = demo()
+        .headroom(Headroom::Bytes(0))
+        .lora(files.path("one"), 1.0)
+        .lora(files.path("two"), 0.0)
+        .control_vector(vector, 1.0)
+        .load()
+        .unwrap();
+    let placed = model.placement();
+    assert_eq!(placed.n_gpu_layers, 7);
+    assert!(
+        placed
+            .notes
+            .iter()
+            .any(|note| note.starts_with("with one, two, a control vector")),
+        "{:?}",
+        placed.notes
+    );
+    // Weights with adapters, as planned, on the card and on the host.
+    let weights = placed.gpus().next().unwrap().footprint.weights;
+    assert_eq!(model.allocated().gpus[0].weights, weights);
+    let plain = demo().headroom(Headroom::Bytes(0)).plan().unwrap();
+    let plain = plain.gpus().next().unwrap().footprint.weights;
+    // Two pairs of 8 x 256 floats in each of six blocks, one of them 8 x 128, and a direction for each but the first.
+    let adapters = 6 * 4 * (8 * 256 + 8 * 256 + 8 * 256 + 8 * 128) + 5 * 4 * 256;
+    assert_eq!(weights - plain, adapters);
+    let first = text(greedy(&model));
+    let other = text(greedy(&model).lora([("two", 1.0)]));
+    assert_ne!(first, other);
+    let planned = placed.gpus().next().unwrap().footprint.total();
+    assert!(gpu.peak() <= planned, "{} of {planned}", gpu.peak());
+    let mut stream = greedy(&model).lora([("two", 1.0)]).stream().unwrap();
+    let mut begun = String::new();
+    for piece in stream.by_ref().take(5) {
+        begun.push_str(&piece.unwrap());
+    }
+    stream.replace(None).unwrap();
+    for piece in stream.by_ref() {
+        begun.push_str(&piece.unwrap());
+    }
+    drop(stream);
+    assert_eq!(begun, other);
+    model.replace(None).unwrap();
+    assert_eq!(text(greedy(&model)), first);
+    drop(model);
+    assert_eq!(gpu.used(), 0);
+}
+
+#[test]
+fn whatever_is_free_a_model_with_adapters_fits_and_one_layer_more_would_not() {
+    own_process!();
+    let files = Files::new();
+    let builder = || {
+        let builder = demo().headroom(Headroom::Bytes(0));
+        let builder = builder.lora(files.path("one"), 1.0);
+        builder.lora(files.path("two"), 1.0)
+    };
+    let mut seen = Vec::new();
+    for half_mib in 0..34 {
+        let total = half_mib * mib(1) / 2;
+        let gpu = card(total);
+        let model = builder().load().unwrap();
+        let n = model.placement().n_gpu_layers;
+        for set in [&[("one", 1.0)][..], &[], &[("one", 1.0), ("two", 1.0)]] {
+            text(greedy(&model).max_tokens(3).lora(set.iter().copied()));
+        }
+        assert!(
+            gpu.peak() <= total,
+            "{n} layers took {} of {total}",
+            gpu.peak()
+        );
+        drop(model);
+        if total > 0 && n < 7 {
+            let more = builder().gpu_layers(GpuLayers::Exactly(n + 1)).plan();
+            assert!(
+                matches!(more, Err(load::Error::Plan(plan::Error::DoesNotFit { .. }))),
+                "{} layers fit {total} too: {more:?}",
+                n + 1
+            );
+        }
+        seen.push(n);
+    }
+    assert!(seen.is_sorted(), "more memory, fewer layers: {seen:?}");
+    assert_eq!((seen[0], seen.last()), (0, Some(&7)), "{seen:?}");
+}
+
+#[test]
+fn a_change_that_finds_its_memory_taken_is_an_error_and_the_next_text_goes_on() {
+    own_process!();
+    let files = Files::new();
+    let gpu = card(mib(64));
+    let model = demo().headroom(Headroom::Bytes(0));
+    let model = model.lora(files.path("one"), 1.0).load().unwrap();
+    let first = text(greedy(&model));
+    // The buffers are freed before they are reserved anew: somebody may come in between.
+    gpu.set_taken(mib(64));
+    assert_eq!(text(greedy(&model)), first);
+    let error = greedy(&model).lora::<&str>([]).text().unwrap_err();
+    let Error::Native(native) = &error else {
+        panic!("{error:?}")
+    };
+    assert!(native.out_of_memory().is_some(), "{error}");
+    gpu.set_taken(0);
+    assert_eq!(text(greedy(&model)), first);
+    assert_ne!(text(greedy(&model).lora::<&str>([])), first);
+}
+
+#[test]
+fn a_saved_plan_is_followed_with_the_adapters_that_it_was_made_with() {
+    own_process!();
+    let files = Files::new();
+    let gpu = card(mib(64));
+    let with = || {
+        demo()
+            .headroom(Headroom::Bytes(0))
+            .lora(files.path("one"), 1.0)
+    };
+    let saved = |builder: &ModelBuilder| {
+        let header = Header::open(demo_path()).unwrap();
+        let request = Request::new().headroom(Headroom::Bytes(0));
+        let plan = builder.plan().unwrap();
+        SavedPlan::new(plan, request, &header, &load::detect().unwrap()).unwrap()
+    };
+    let plan = saved(&with());
+    let model = with().follow(plan).load().unwrap();
+    assert!(gpu.peak() <= model.placement().gpus().next().unwrap().footprint.total());
+    assert_ne!(text(greedy(&model)), text(greedy(&model).lora::<&str>([])));
+    drop(model);
+    // One that was made without them is not where there is no room for them.
+    let plan = saved(&demo().headroom(Headroom::Bytes(0)));
+    let needed = plan.plan.gpus().next().unwrap().footprint.total();
+    gpu.set_taken(mib(64) - needed);
+    let refused = with().follow(plan).load();
+    assert!(
+        matches!(
+            &refused,
+            Err(load::Error::SavedPlan(SavedPlanError::Changed { .. }))
+        ),
+        "{refused:?}"
+    );
+}
+
+/// A small model of 32-bit floats.
+fn floats(folder: &Path) -> PathBuf {
+    let dims = Dims {
+        n_layer: 3,
+        n_embd: 64,
+        n_ff: 96,
+        n_head: 4,
+        n_head_kv: 2,
+        head_dim: 16,
+        n_vocab: 128,
+    };
+    let mut sketch = Sketch::new("llama", "floats", dims);
+    sketch.ends(TensorType::F32, Some(TensorType::F32));
+    sketch.stack(&Block::new(TensorType::F32, TensorType::F32));
+    crate::random_weights::write(&sketch, folder)
+}
+
+/// The model with `scale * b * a` added to its weights.
+fn merge(model: &Path, adapter: &Path, scale: f32, into: &Path) {
+    std::fs::copy(model, into).unwrap();
+    let (header, factors) = (Header::open(model).unwrap(), Header::open(adapter).unwrap());
+    let mut file = std::fs::OpenOptions::new().write(true).open(into).unwrap();
+    for tensor in header.tensors() {
+        let half = |suffix: &str| format!("{}.{suffix}", tensor.name());
+        let Some(a) = factors.tensor(&half("lora_a")) else {
+            continue;
+        };
+        let [wide, rank, ..] = a.shape().map(|n| usize::try_from(n).unwrap());
+        let mut weight = crate::lora_support::values(model, tensor.name());
+        let a = crate::lora_support::values(adapter, &half("lora_a"));
+        let b = crate::lora_support::values(adapter, &half("lora_b"));
+        for (row, b) in weight.chunks_mut(wide).zip(b.chunks(rank)) {
+            for (column, weight) in row.iter_mut().enumerate() {
+                let product = b.iter().enumerate().map(|(r, b)| b * a[r * wide + column]);
+                *weight += scale * product.sum::<f32>();
+            }
+        }
+        let bytes: Vec<u8> = weight
+            .iter()
+            .flat_map(|number| number.to_le_bytes())
+            .collect();
+        file.seek(SeekFrom::Start(tensor.offset())).unwrap();
+        file.write_all(&bytes).unwrap();
+    }
+}
+
+/// The logits after some tokens.
+fn logits(model: &Path, adapter: Option<(&Path, f32)>) -> Vec<f32> {
+    let params = ModelParams {
+        devices: Some(Vec::new()),
+        ..ModelParams::default()
+    };
+    let model = llama_sys::Model::load(model, params).unwrap();
+    let lora = adapter.map(|(path, scale)| (LoraAdapter::load(&model, path).unwrap(), scale));
+    let params = ContextParams {
+        n_ctx: 64,
+        n_threads: Some(1),
+        n_threads_batch: Some(1),
+        ..ContextParams::default()
+    };
+    let mut context = Context::new(&model, params).unwrap();
+    context
+        .set_lora(&lora.into_iter().collect::<Vec<_>>())
+        .unwrap();
+    let mut batch = Batch::default();
+    for position in 0..9 {
+        batch.add(3 + 11 * position, position, 0, position == 8);
+    }
+    context.decode(&batch).unwrap();
+    context.logits(-1).unwrap().to_vec()
+}
+
+#[test]
+fn an_adapter_computes_what_the_model_with_its_product_in_the_weights_does() {
+    own_process!();
+    let folder = tempfile::tempdir().unwrap();
+    let model = floats(folder.path());
+    let header = Header::open(&model).unwrap();
+    let (rank, alpha, scale) = (4, 6.0, 0.75);
+    let matrices = |name: &str| {
+        let matrix = header.tensor(name).unwrap().shape()[1] > 1;
+        matrix && name != "token_embd.weight"
+    };
+    let adapter = Adapter::of("llama").alpha(alpha);
+    let adapter = adapter.of_weights(&header, rank, TensorType::F32, matrices);
+    let adapter = adapter.write_random(folder.path(), "adapter", 9, 0.1);
+    let merged = folder.path().join("merged.gguf");
+    merge(&model, &adapter, scale * alpha / rank as f32, &merged);
+    let furthest = |a: &[f32], b: &[f32]| {
+        let differences = a.iter().zip(b).map(|(a, b)| (a - b).abs());
+        differences.fold(0.0, f32::max)
+    };
+    let of_merged = logits(&merged, None);
+    let with_adapter = logits(&model, Some((&adapter, scale)));
+    let without = logits(&model, None);
+    let (off, moved) = (
+        furthest(&of_merged, &with_adapter),
+        furthest(&of_merged, &without),
+    );
+    assert!(off < 1e-4, "{off} beside {moved}");
+    assert!(moved > 1e-2, "{moved}");
+}
+
+#[test]
+fn a_saved_text_goes_on_with_the_adapters_that_it_was_computed_with_and_no_others() {
+    own_process!();
+    let files = Files::new();
+    let saved = files.folder.path().join("saved.kv");
+    let with = |names: &[&str]| {
+        let builder = names
+            .iter()
+            .fold(demo(), |it, name| it.lora(files.path(name), 1.0));
+        builder.load().unwrap()
+    };
+    let tokens = {
+        let model = with(&["one", "two"]);
+        let generate = model.generate(PROMPT).temperature(0.0).max_tokens(8);
+        generate.lora([("one", 0.5)]).text().unwrap();
+        model.save_cache(&saved).unwrap().tokens
+    };
+    let cached = |model: &Model, lora: &[(&str, f32)]| {
+        assert_eq!(model.restore_cache(&saved).unwrap().tokens, tokens);
+        let generate = model.generate(PROMPT).max_tokens(1).cache_prompt(true);
+        let stream = generate.lora(lora.iter().copied()).stream().unwrap();
+        stream.into_text().unwrap().1.cached_tokens
+    };
+    // In another order.
+    let model = with(&["two", "one"]);
+    assert!(cached(&model, &[("one", 0.5)]) > 0);
+    let expected = model.generate(PROMPT).temperature(0.0).max_tokens(8);
+    let expected = expected.lora([("one", 0.5)]).text().unwrap();
+    model.restore_cache(&saved).unwrap();
+    let again = model.generate(PROMPT).temperature(0.0).max_tokens(8);
+    let again = again.lora([("one", 0.5)]).cache_prompt(true);
+    assert_eq!(again.text().unwrap(), expected);
+    let others: [&[(&str, f32)]; 4] = [
+        &[("one", 1.0)],
+        &[],
+        &[("two", 0.5)],
+        &[("one", 0.5), ("two", 1.0)],
+    ];
+    for lora in others {
+        assert_eq!(cached(&model, lora), 0, "{lora:?}");
+    }
+    drop(model);
+    let model = with(&["two"]);
+    let refused = model.restore_cache(&saved).map(drop).unwrap_err();
+    assert!(
+        refused
+            .to_string()
+            .contains("adapters one × 0.5, and this one has two × 1"),
+        "{refused}"
+    );
+    let control = files.control_vector("control", 0.3);
+    let model = demo()
+        .lora(files.path("one"), 1.0)
+        .control_vector(control, 1.0);
+    let refused = model.load().unwrap().restore_cache(&saved);
+    let refused = refused.map(drop).unwrap_err();
+    assert!(
+        refused.to_string().contains("control vector control × 1"),
+        "{refused}"
+    );
+}

@@ -1,0 +1,88 @@
+//! Generations: texts, sessions, engines, samplers, constraints, adapters, drafts, embeddings.
+
+#![cfg(feature = "llama")]
+
+#[macro_use]
+#[path = "../support/own_process/mod.rs"]
+mod own_process;
+#[path = "../support/chat_reply_support/mod.rs"]
+mod chat_reply_support;
+#[path = "../support/counting/mod.rs"]
+mod counting;
+#[path = "../support/embedding_models/mod.rs"]
+mod embedding_models;
+#[path = "../support/engine_support/mod.rs"]
+mod engine_support;
+#[path = "../support/lora_support/mod.rs"]
+mod lora_support;
+#[path = "../support/native_support/mod.rs"]
+mod native_support;
+#[path = "../support/random_weights/mod.rs"]
+mod random_weights;
+#[path = "../support/replace_support/mod.rs"]
+mod replace_support;
+#[path = "../support/session_support/mod.rs"]
+mod session_support;
+#[path = "../support/sim_support/mod.rs"]
+mod sim_support;
+#[path = "../support/soak_support/mod.rs"]
+mod soak_support;
+#[path = "../support/speculative_support/mod.rs"]
+mod speculative_support;
+#[path = "../support/synthetic/mod.rs"]
+mod synthetic;
+
+mod allocations;
+#[cfg(feature = "async")]
+mod async_streams;
+mod cancelled_prompts;
+mod chat;
+mod chat_edges;
+#[cfg(feature = "constraints")]
+mod constrained_json;
+#[cfg(feature = "constraints")]
+mod constrained_limits;
+#[cfg(feature = "constraints")]
+mod constrained_text;
+#[cfg(feature = "schemars")]
+mod constrained_types;
+mod embed_rerank;
+mod embed_vectors;
+mod engine_allocations;
+#[cfg(feature = "constraints")]
+mod engine_constraint;
+mod engine_ends;
+mod engine_leaves_nothing;
+mod engine_memories;
+mod engine_replace;
+mod engine_requests;
+mod engine_steps;
+mod engine_texts;
+mod generate;
+mod long_prompts;
+mod lora_identity;
+mod lora_texts;
+#[cfg(feature = "openai")]
+mod openai;
+mod prefix_reuse;
+mod sampling_allocations;
+mod sampling_chain;
+mod sampling_custom;
+mod sampling_masks;
+mod sampling_raw;
+mod session;
+mod session_fork;
+mod session_memories;
+mod session_random;
+mod session_roll_back;
+mod session_saved;
+mod session_shift;
+mod sessions_opened_and_dropped;
+#[cfg(target_os = "linux")]
+mod soak;
+mod speculative_allocations;
+mod speculative_draft;
+mod speculative_mtp;
+mod speculative_text;
+mod text_bytes;
+mod text_identity;

@@ -1,0 +1,515 @@
+//! OpenAI's API as data: requests in, answers and errors out, on the demo model.
+
+use std::sync::OnceLock;
+
+use crate::native_support::demo_path;
+use autoplace::Model;
+use autoplace::chat::ChatTemplate;
+use autoplace::generate::Engine;
+use autoplace::memory::{FlashAttention, Pooling};
+use autoplace::openai::{Api, ApiError, Completion, EmbeddingRequest};
+use autoplace::plan::{Context, Request};
+use proptest::prelude::*;
+use serde_json::{Value, json};
+
+const NAME: &str = "demo";
+
+/// One engine for all tests: each has its own sequences.
+fn shared() -> &'static (Model, Engine, Api) {
+    static SHARED: OnceLock<(Model, Engine, Api)> = OnceLock::new();
+    SHARED.get_or_init(|| {
+        let mut request = Request::new()
+            .n_seq_max(4)
+            .context(Context::Tokens(4 * 512));
+        request.params.flash_attn = FlashAttention::Off;
+        let model = Model::builder(demo_path()).request(request).threads(1);
+        let model = model.load().expect("the demo model loads");
+        let engine = Engine::new(&model).expect("the context is free");
+        let template = ChatTemplate::family("chatml").expect("a family");
+        let api = Api::new(&model, &engine, NAME).template(template);
+        (model, engine, api)
+    })
+}
+
+/// A model for one test, with one sequence and no template.
+fn alone() -> (Model, Engine, Api) {
+    let model = Model::builder(demo_path()).threads(1).load().unwrap();
+    let engine = Engine::new(&model).unwrap();
+    let api = Api::new(&model, &engine, NAME);
+    (model, engine, api)
+}
+
+fn api() -> &'static Api {
+    &shared().2
+}
+
+fn chat(body: &Value) -> Result<Completion, ApiError> {
+    api().chat(body.to_string().as_bytes())
+}
+
+fn complete(body: &Value) -> Result<Completion, ApiError> {
+    api().complete(body.to_string().as_bytes())
+}
+
+fn with(mut body: Value, more: &Value) -> Value {
+    for (name, value) in more.as_object().expect("an object") {
+        body[name] = value.clone();
+    }
+    body
+}
+
+fn said(more: &Value) -> Value {
+    let messages = json!([{"role": "user", "content": "In the beginning"}]);
+    with(
+        json!({"messages": messages, "max_tokens": 12, "seed": 3}),
+        more,
+    )
+}
+
+/// What the choices of a stream say together.
+fn together(chunks: impl Iterator<Item = Value>, index: usize) -> String {
+    let choices = chunks.flat_map(|mut chunk| match chunk["choices"].take() {
+        Value::Array(choices) => choices,
+        _ => Vec::new(),
+    });
+    let texts = choices
+        .filter(|choice| choice["index"] == index)
+        .map(|choice| {
+            let content = choice["delta"]["content"].as_str();
+            content
+                .or(choice["text"].as_str())
+                .unwrap_or_default()
+                .to_owned()
+        });
+    texts.collect()
+}
+
+#[test]
+fn a_stream_says_what_the_whole_answer_says() {
+    for n in [1, 3] {
+        let asked = said(&json!({"n": n, "cache_prompt": false}));
+        // The texts of one request and of the other run beside as many.
+        let whole = chat(&asked).unwrap().wait().unwrap();
+        let streamed = with(
+            asked,
+            &json!({"stream": true, "stream_options": {"include_usage": true}}),
+        );
+        let stream = chat(&streamed).unwrap();
+        assert!(stream.is_stream());
+        let chunks: Vec<Value> = stream.into_iter().map(Result::unwrap).collect();
+        assert!(
+            chunks
+                .iter()
+                .all(|chunk| chunk["object"] == "chat.completion.chunk")
+        );
+        assert!(chunks.iter().all(|chunk| chunk["id"] == chunks[0]["id"]));
+        for index in 0..n {
+            let content = &whole["choices"][index]["message"]["content"];
+            assert_eq!(*content, together(chunks.iter().cloned(), index));
+            let of_it = |chunk: &&Value| chunk["choices"][0]["index"] == index;
+            let first = chunks.iter().find(of_it).unwrap();
+            assert_eq!(first["choices"][0]["delta"]["role"], "assistant");
+            let last = chunks.iter().rfind(of_it).unwrap();
+            assert_eq!(last["choices"][0]["finish_reason"], "length");
+        }
+        let (last, others) = chunks.split_last().unwrap();
+        assert_eq!(last["usage"], whole["usage"]);
+        assert_eq!(last["choices"], json!([]));
+        assert!(others.iter().all(|chunk| chunk["usage"].is_null()));
+        assert_eq!(whole["usage"]["completion_tokens"], 12 * n);
+    }
+}
+
+#[test]
+fn an_answer_is_what_the_library_generates() {
+    let (model, engine, api) = shared();
+    let asked =
+        json!({"prompt": "And it came", "max_tokens": 16, "temperature": 0, "cache_prompt": false});
+    let answer = complete(&asked).unwrap().wait().unwrap();
+    let generate = model.generate("And it came").temperature(0.0);
+    let own = engine
+        .submit(generate.max_tokens(16).cache_prompt(false))
+        .unwrap();
+    let (text, statistics) = own.into_text().unwrap();
+    assert_eq!(answer["choices"][0]["text"], text);
+    assert_eq!(answer["usage"]["prompt_tokens"], statistics.prompt_tokens);
+    assert_eq!(
+        api.models(&["other", NAME])["data"]
+            .as_array()
+            .unwrap()
+            .len(),
+        2
+    );
+}
+
+#[test]
+fn prompts_come_as_texts_and_tokens_and_each_has_its_answers() {
+    let (model, ..) = shared();
+    let vocab = model.native().unwrap().vocab();
+    let tokens = |text| vocab.tokenize(text, true, false).unwrap();
+    let asked = |prompt: Value| json!({"prompt": prompt, "max_tokens": 6, "temperature": 0, "cache_prompt": false});
+    let texts = |prompt: Value| -> Vec<String> {
+        let answer = complete(&asked(prompt)).unwrap().wait().unwrap();
+        let choices = answer["choices"].as_array().unwrap().iter();
+        choices
+            .map(|it| it["text"].as_str().unwrap().to_owned())
+            .collect()
+    };
+    let one = texts(json!("And it"));
+    assert_eq!(texts(json!(tokens("And it"))), one);
+    let both = with(
+        asked(json!(["And it", "In the"])),
+        &json!({"n": 2, "echo": true}),
+    );
+    let answer = complete(&both).unwrap().wait().unwrap();
+    let begins: Vec<&str> = answer["choices"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|it| &it["text"].as_str().unwrap()[..6])
+        .collect();
+    assert_eq!(begins, ["And it", "And it", "In the", "In the"]);
+    assert_eq!(
+        answer["usage"]["prompt_tokens"],
+        tokens("And it").len() + tokens("In the").len()
+    );
+}
+
+#[test]
+fn a_form_is_kept_or_the_answer_says_that_it_was_cut_short() {
+    let schema = json!({"type": "object", "additionalProperties": false, "required": ["a"],
+        "properties": {"a": {"type": "integer", "minimum": 10, "maximum": 99}}});
+    let form = json!({"type": "json_schema", "json_schema": {"name": "x", "schema": schema}});
+    let asked = said(&json!({"response_format": form, "max_tokens": 100}));
+    let answer = chat(&asked).unwrap().wait().unwrap();
+    let text = answer["choices"][0]["message"]["content"].as_str().unwrap();
+    let value: Value = serde_json::from_str(text).unwrap();
+    assert!((10..=99).contains(&value["a"].as_i64().unwrap()), "{text}");
+    assert_eq!(answer["choices"][0]["finish_reason"], "stop");
+
+    let cut = with(asked, &json!({"max_tokens": 3}));
+    let answer = chat(&cut).unwrap().wait().unwrap();
+    assert_eq!(answer["choices"][0]["finish_reason"], "length");
+    let grammar = json!({"prompt": "Yes or no? ", "grammar": "root ::= \"yes\" | \"no\""});
+    let answer = complete(&grammar).unwrap().wait().unwrap();
+    let text = answer["choices"][0]["text"].as_str().unwrap();
+    assert!(["yes", "no"].contains(&text), "{text}");
+}
+
+#[test]
+fn what_was_said_can_go_on() {
+    let messages = json!([{"role": "user", "content": "Go on."}, {"role": "assistant", "content": "And it came"}]);
+    let asked = json!({"messages": messages, "continue_final_message": true, "max_tokens": 5, "temperature": 0});
+    let answer = chat(&asked).unwrap().wait().unwrap();
+    let again = with(asked, &json!({"continue_final_message": false}));
+    let other = chat(&again).unwrap().wait().unwrap();
+    assert!(answer["usage"]["prompt_tokens"].as_u64() < other["usage"]["prompt_tokens"].as_u64());
+}
+
+#[test]
+fn every_token_has_its_probability_in_a_stream_and_in_the_whole() {
+    let asked = said(
+        &json!({"logprobs": true, "top_logprobs": 2, "temperature": 0, "cache_prompt": false}),
+    );
+    let whole = chat(&asked).unwrap().wait().unwrap();
+    let told = whole["choices"][0]["logprobs"]["content"]
+        .as_array()
+        .unwrap();
+    assert_eq!(told.len(), 12);
+    for token in told {
+        assert_eq!(
+            token["top_logprobs"][0],
+            json!({"token": token["token"], "logprob": token["logprob"], "bytes": token["bytes"]})
+        );
+    }
+    let streamed = chat(&with(asked, &json!({"stream": true}))).unwrap();
+    let chunks: Vec<Value> = streamed.into_iter().map(Result::unwrap).collect();
+    let entries = chunks
+        .iter()
+        .filter_map(|chunk| chunk["choices"][0]["logprobs"]["content"].as_array());
+    let entries: Vec<&Value> = entries.flatten().collect();
+    assert_eq!(entries, told.iter().collect::<Vec<_>>());
+}
+
+#[test]
+fn what_cannot_be_is_refused_before_anything_is_computed() {
+    let (_, engine, api) = alone();
+    let api = api.template(ChatTemplate::family("chatml").unwrap());
+    let chat = |body: Value| api.chat(body.to_string().as_bytes());
+    let complete = |body: Value| api.complete(body.to_string().as_bytes());
+    #[track_caller]
+    fn refused(outcome: Result<Completion, ApiError>, param: &str) -> ApiError {
+        let error = outcome.expect_err("it is refused");
+        assert_eq!(
+            (error.status, error.param.as_deref()),
+            (400, Some(param)),
+            "{error}"
+        );
+        error
+    }
+    for (more, param) in [
+        (json!({"temperature": -1}), "temperature"),
+        (json!({"top_p": "high"}), "top_p"),
+        (json!({"min_p": null, "stop": [""]}), "stop"),
+        (json!({"n": 1000}), "n"),
+        (json!({"max_tokens": -1}), "max_tokens"),
+        (json!({"logit_bias": {"x": 1}}), "logit_bias.x"),
+        (json!({"logit_bias": {"1": "a"}}), "logit_bias.1"),
+        (json!({"logprobs": true, "top_logprobs": 1000}), "logprobs"),
+        (
+            json!({"tool_choice": "required", "tools": [{"type": "function", "function": {"name": "f"}}]}),
+            "tool_choice",
+        ),
+        (
+            json!({"response_format": {"type": "xml"}}),
+            "response_format.type",
+        ),
+        (
+            json!({"response_format": {"type": "json_schema", "json_schema": {"schema": {"not": {}}}}}),
+            "response_format",
+        ),
+        (json!({"functions": []}), "functions"),
+        (json!({"audio": {"voice": "x"}}), "audio"),
+        (
+            json!({"messages": [{"role": "user", "content": "word ".repeat(2000)}]}),
+            "messages",
+        ),
+    ] {
+        refused(chat(said(&more)), param);
+    }
+    let text = |more: Value| complete(with(json!({"prompt": "a"}), &more));
+    refused(text(json!({"suffix": "b"})), "suffix");
+    refused(text(json!({"n": 1, "best_of": 2})), "best_of");
+    refused(text(json!({"prompt": [1], "echo": true})), "echo");
+    refused(text(json!({"prompt": vec!["a"; 200]})), "prompt");
+    assert_eq!(text(json!({"prompt": [-1]})).unwrap_err().status, 400);
+    assert_eq!(text(json!({"model": "other"})).unwrap_err().status, 404);
+    // More than the engine takes at once, even if nothing else ran.
+    refused(text(json!({"n": 100})), "n");
+    assert_eq!(engine.metrics().prompt_tokens, 0);
+}
+
+#[test]
+fn a_role_that_the_template_refuses_is_the_request_s_fault() {
+    let (model, engine, _) = shared();
+    let source = "{% for message in messages %}{% if message.role not in ['user', 'assistant'] %}{{ raise_exception('no ' + message.role) }}{% endif %}{{ message.content }}{% endfor %}";
+    let template = ChatTemplate::new(source, <_>::default()).unwrap();
+    let api = Api::new(model, engine, NAME).template(template);
+    let body = json!({"messages": [{"role": "alien", "content": ""}]}).to_string();
+    let error = api.chat(body.as_bytes()).unwrap_err();
+    assert_eq!(
+        (error.status, error.param.as_deref()),
+        (400, Some("messages"))
+    );
+    assert!(error.message.contains("no alien"), "{error}");
+
+    // The demo ships none.
+    let error = Api::new(model, engine, NAME)
+        .chat(body.as_bytes())
+        .unwrap_err();
+    assert_eq!((error.status, error.code), (400, Some("no_chat_template")));
+}
+
+#[test]
+fn a_dropped_answer_is_cancelled_and_an_ended_engine_says_so() {
+    let (_, engine, api) = alone();
+    let body = json!({"prompt": "a", "stream": true, "max_tokens": 3000}).to_string();
+    let mut chunks = api.complete(body.as_bytes()).unwrap().into_iter();
+    chunks.next().unwrap().unwrap();
+    drop(chunks);
+    // The sequence is free: the next one gets it, though there is only one.
+    let short = json!({"prompt": "a", "max_tokens": 1}).to_string();
+    api.complete(short.as_bytes()).unwrap().wait().unwrap();
+    engine.shutdown(autoplace::generate::Shutdown::Finish);
+    let error = api.complete(short.as_bytes()).unwrap_err();
+    assert_eq!((error.status, error.code), (503, Some("shutting_down")));
+}
+
+#[test]
+fn a_failure_on_the_way_is_the_last_of_a_stream() {
+    let (_, engine, api) = alone();
+    let body = json!({"prompt": "a", "stream": true, "max_tokens": 3000}).to_string();
+    let mut chunks = api.complete(body.as_bytes()).unwrap().into_iter();
+    chunks.next().unwrap().unwrap();
+    engine.close(autoplace::generate::Shutdown::Cancel);
+    let last = chunks.by_ref().last().unwrap().unwrap_err();
+    assert_eq!(last.status, 503);
+    assert!(chunks.next().is_none());
+}
+
+#[test]
+fn a_template_that_is_none_is_the_model_s_fault_and_says_where() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("broken.gguf");
+    crate::native_support::tiny_llama()
+        .str("tokenizer.chat_template", "{{ messages }}\n{% if %}")
+        .write_sparse(&path)
+        .unwrap();
+    let model = Model::builder(&path).threads(1).load().unwrap();
+    let engine = Engine::new(&model).unwrap();
+    let api = Api::new(&model, &engine, NAME);
+    let body = json!({"messages": [{"role": "user", "content": "a"}]}).to_string();
+    let error = api.chat(body.as_bytes()).unwrap_err();
+    assert_eq!((error.status, error.param.as_deref()), (500, None));
+    assert!(
+        error.message.contains("wrong in line 2"),
+        "{}",
+        error.message
+    );
+}
+
+#[test]
+fn vectors_come_as_numbers_and_packed() {
+    let model = Model::builder(demo_path())
+        .embeddings(Pooling::Mean)
+        .threads(1)
+        .load()
+        .unwrap();
+    let mut embedder = model.embedder().unwrap();
+    let mut answer = |body: Value| {
+        EmbeddingRequest::read(body.to_string().as_bytes(), NAME)
+            .and_then(|request| request.answer(&mut embedder))
+    };
+    let plain = answer(json!({"input": ["tide", "the tide comes in"]})).unwrap();
+    let packed =
+        answer(json!({"input": ["tide", "the tide comes in"], "encoding_format": "base64"}))
+            .unwrap();
+    for index in 0..2 {
+        let numbers = plain["data"][index]["embedding"].as_array().unwrap();
+        let text = packed["data"][index]["embedding"].as_str().unwrap();
+        assert_eq!(
+            text.len(),
+            (numbers.len() * 4).div_ceil(3) * 4,
+            "four bytes for each"
+        );
+        assert_eq!(plain["data"][index]["index"], index);
+    }
+    assert_eq!(
+        plain["usage"]["prompt_tokens"],
+        plain["usage"]["total_tokens"]
+    );
+    let width = plain["data"][0]["embedding"].as_array().unwrap().len();
+    assert!(answer(json!({"input": "a", "dimensions": width})).is_ok());
+    let error = answer(json!({"input": "a", "dimensions": 7})).unwrap_err();
+    assert_eq!(error.param.as_deref(), Some("dimensions"));
+    let long = answer(json!({"input": ["a", "word ".repeat(20_000)]})).unwrap_err();
+    assert_eq!(
+        (long.param.as_deref(), long.code),
+        (Some("input[1]"), Some("context_length_exceeded"))
+    );
+    drop(embedder);
+
+    let each = Model::builder(demo_path())
+        .embeddings(Pooling::None)
+        .threads(1)
+        .load()
+        .unwrap();
+    let request = EmbeddingRequest::read(br#"{"input": "a b"}"#, NAME).unwrap();
+    let error = request.answer(&mut each.embedder().unwrap()).unwrap_err();
+    assert!(error.message.contains("pooling"), "{error}");
+}
+
+/// Any JSON, not too large.
+fn any_json() -> impl Strategy<Value = Value> {
+    let leaf = prop_oneof![
+        Just(Value::Null),
+        any::<bool>().prop_map(Value::from),
+        any::<i64>().prop_map(Value::from),
+        any::<f64>().prop_map(Value::from),
+        "\\PC{0,8}".prop_map(Value::from),
+    ];
+    leaf.prop_recursive(3, 24, 4, |inner| {
+        let names = prop::sample::select(vec![
+            "role",
+            "content",
+            "type",
+            "text",
+            "function",
+            "name",
+            "arguments",
+            "tool_calls",
+            "json_schema",
+            "schema",
+            "0",
+            "7",
+        ]);
+        prop_oneof![
+            prop::collection::vec(inner.clone(), 0..4).prop_map(Value::from),
+            prop::collection::vec((names, inner), 0..4).prop_map(|fields| fields
+                .into_iter()
+                .map(|(name, value)| (name.to_owned(), value))
+                .collect()),
+        ]
+    })
+}
+
+const PARAMETERS: [&str; 36] = [
+    "model",
+    "messages",
+    "prompt",
+    "stream",
+    "stream_options",
+    "n",
+    "stop",
+    "max_tokens",
+    "max_completion_tokens",
+    "seed",
+    "temperature",
+    "top_p",
+    "frequency_penalty",
+    "presence_penalty",
+    "logit_bias",
+    "logit_bias_text",
+    "tools",
+    "tool_choice",
+    "parallel_tool_calls",
+    "response_format",
+    "logprobs",
+    "top_logprobs",
+    "reasoning_effort",
+    "echo",
+    "top_k",
+    "min_p",
+    "samplers",
+    "mirostat",
+    "dry_sequence_breakers",
+    "grammar",
+    "json_schema",
+    "cache_prompt",
+    "chat_template_kwargs",
+    "add_generation_prompt",
+    "continue_final_message",
+    "suffix",
+];
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(200))]
+
+    #[test]
+    fn no_request_does_worse_than_an_error(
+        fields in prop::collection::vec((prop::sample::select(PARAMETERS.to_vec()), any_json()), 0..4),
+        is_chat in any::<bool>(),
+    ) {
+        let mut body = said(&json!({"prompt": "a", "max_tokens": 2}));
+        for (name, value) in fields {
+            body[name] = value;
+        }
+        // A length that the other draw has made large is not waited for.
+        let outcome = if is_chat { chat(&body) } else { complete(&body) };
+        match outcome {
+            Ok(completion) => drop(completion),
+            Err(error) => {
+                prop_assert!((400..600).contains(&error.status));
+                prop_assert!(error.status < 500 || error.status == 503, "{error}: {body}");
+                prop_assert_eq!(&error.to_json()["error"]["message"], &json!(error.message));
+            }
+        }
+    }
+
+    #[test]
+    fn no_bytes_do_worse_either(bytes in prop::collection::vec(any::<u8>(), 0..64)) {
+        let refused = |outcome: Result<Completion, ApiError>| outcome.is_err_and(|error| error.status == 400);
+        prop_assert!(refused(api().chat(&bytes)));
+        prop_assert!(refused(api().complete(&bytes)));
+    }
+}

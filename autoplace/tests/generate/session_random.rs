@@ -1,0 +1,186 @@
+//! Whatever is begun, forked, rolled back, saved, restored and ended in whatever order: every text is that of a fresh model for its
+//! tokens.
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+
+use crate::native_support::demo_path;
+use crate::session_support::{Raw, greedy, request, tokens_of};
+use autoplace::Model;
+use autoplace::generate::{Error, Fork, SequenceId, Session};
+use autoplace::llama_sys::Token;
+use proptest::prelude::*;
+
+/// One thing done to a session; numbers choose among what there is.
+#[derive(Debug, Clone)]
+enum Deed {
+    Begin { prompt: usize, cached: bool },
+    Step,
+    Fork { which: usize, from_prompt: bool },
+    RollBack { which: usize, tokens: usize },
+    Save { which: usize, file: usize },
+    Restore { file: usize },
+    End { which: usize },
+}
+
+fn deed() -> impl Strategy<Value = Deed> {
+    prop_oneof![
+        3 => (0usize..6, any::<bool>()).prop_map(|(prompt, cached)| Deed::Begin { prompt, cached }),
+        8 => Just(Deed::Step),
+        2 => (0usize..4, any::<bool>()).prop_map(|(which, from_prompt)| Deed::Fork { which, from_prompt }),
+        2 => (0usize..4, 1usize..12).prop_map(|(which, tokens)| Deed::RollBack { which, tokens }),
+        1 => (0usize..4, 0usize..2).prop_map(|(which, file)| Deed::Save { which, file }),
+        1 => (0usize..2).prop_map(|file| Deed::Restore { file }),
+        1 => (0usize..4).prop_map(|which| Deed::End { which }),
+    ]
+}
+
+const PROMPTS: [&str; 6] = [
+    "And the king said unto his servants,",
+    "And the king said unto his servants, Go ye",
+    "And the king said unto the people, Behold",
+    "The first song of David",
+    "In the beginning",
+    "In the beginning God created the heaven and the earth. And the earth was without form, and void",
+];
+
+/// Longer than any text of this file.
+const MOST: usize = 40;
+
+/// What a fresh model chooses after these tokens, each computed once per program.
+fn next(model: &Model, tokens: &[Token]) -> Token {
+    thread_local! {
+        static KNOWN: RefCell<HashMap<Vec<Token>, Token>> = RefCell::default();
+    }
+    if let Some(known) = KNOWN.with_borrow(|known| known.get(tokens).copied()) {
+        return known;
+    }
+    let mut text = tokens.to_vec();
+    for token in Raw::text(model, tokens, 24) {
+        KNOWN.with_borrow_mut(|known| known.insert(text.clone(), token));
+        text.push(token);
+    }
+    KNOWN.with_borrow(|known| known[tokens])
+}
+
+/// Carries the deeds out. What is refused for want of a place is no deed.
+fn carry_out(model: &Model, deeds: &[Deed]) -> Result<(), TestCaseError> {
+    let folder = tempfile::tempdir().unwrap();
+    let file = |number: usize| folder.path().join(format!("{number}.kv"));
+    let mut session = model.session().unwrap();
+    let mut running: Vec<SequenceId> = Vec::new();
+    for deed in deeds {
+        let pick = |which: usize| (!running.is_empty()).then(|| running[which % running.len()]);
+        match *deed {
+            Deed::Begin { prompt, cached } => {
+                let prompt = tokens_of(model, PROMPTS[prompt]);
+                let generate = greedy(model, prompt).max_tokens(MOST).cache_prompt(cached);
+                match session.begin(generate) {
+                    Ok(sequence) => running.push(sequence),
+                    Err(error) => is_no_place(&error)?,
+                }
+            }
+            Deed::Step => step(model, &mut session, &mut running)?,
+            Deed::Fork { which, from_prompt } => {
+                let Some(sequence) = pick(which) else {
+                    continue;
+                };
+                let fork = if from_prompt {
+                    Fork::from_prompt()
+                } else {
+                    Fork::new()
+                };
+                match session.fork(sequence, fork) {
+                    Ok(sequence) => running.push(sequence),
+                    Err(error) => is_no_place(&error)?,
+                }
+            }
+            Deed::RollBack { which, tokens } => {
+                let Some(sequence) = pick(which) else {
+                    continue;
+                };
+                let tokens = tokens.min(session.can_roll_back(sequence).unwrap());
+                session.roll_back(sequence, tokens).unwrap();
+            }
+            Deed::Save {
+                which,
+                file: number,
+            } => {
+                let Some(sequence) = pick(which) else {
+                    continue;
+                };
+                match session.save(sequence, file(number)) {
+                    Ok(_) | Err(Error::Saved(_)) => {}
+                    Err(error) => is_no_place(&error)?,
+                }
+            }
+            Deed::Restore { file: number } => match session.restore(file(number)) {
+                Ok(_) | Err(Error::Saved(_)) => {}
+                Err(error) => is_no_place(&error)?,
+            },
+            Deed::End { which } => {
+                let Some(sequence) = pick(which) else {
+                    continue;
+                };
+                session.end(sequence);
+                running.retain(|it| *it != sequence);
+            }
+        }
+    }
+    Ok(())
+}
+
+fn is_no_place(error: &Error) -> Result<(), TestCaseError> {
+    let is = matches!(
+        error,
+        Error::SequencesBusy { .. } | Error::ContextTooSmall { .. } | Error::PromptTooLong { .. }
+    );
+    prop_assert!(is, "{error}");
+    Ok(())
+}
+
+/// A step, of which every token is the one that a fresh model chooses.
+fn step(
+    model: &Model,
+    session: &mut Session,
+    running: &mut Vec<SequenceId>,
+) -> Result<(), TestCaseError> {
+    let before: HashMap<_, _> = running
+        .iter()
+        .map(|&it| (it, session.tokens(it).unwrap().to_vec()))
+        .collect();
+    let pieces: Vec<_> = session.step().unwrap().collect();
+    for piece in pieces {
+        if let Some(token) = piece.token {
+            let before = &before[&piece.sequence];
+            prop_assert_eq!(token, next(model, before), "after {:?}", before);
+        }
+        if piece.end.is_some() {
+            running.retain(|it| *it != piece.sequence);
+        }
+    }
+    Ok(())
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { max_shrink_iters: 200, ..ProptestConfig::with_cases(120) })]
+
+    #[test]
+    fn every_text_is_that_of_a_fresh_model(
+        deeds in prop::collection::vec(deed(), 1..60),
+        sequences in 1u32..5,
+        unified: bool,
+    ) {
+        thread_local! {
+            static MODELS: RefCell<HashMap<(u32, bool), Model>> = RefCell::default();
+        }
+        let model = MODELS.with_borrow_mut(|models| {
+            let load = || {
+                let n_ctx = if unified { 320 } else { 256 * sequences };
+                crate::session_support::load(&demo_path(), request(n_ctx, sequences, unified))
+            };
+            models.entry((sequences, unified)).or_insert_with(load).clone()
+        });
+        carry_out(&model, &deeds)?;
+    }
+}

@@ -1,0 +1,397 @@
+//! A conversation's cache goes through a file and comes back, or is refused: through the public API, on the demo model.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use crate::native_support::demo_path;
+use crate::session_support::{Raw, SYSTEM, Texts, greedy, request, tokens_of, told};
+use crate::sim_support::card;
+use autoplace::Model;
+use autoplace::generate::{Error, SavedCacheError};
+use autoplace::load;
+use autoplace::machine::mib;
+use autoplace::memory::{FlashAttention, Headroom, KvType};
+use autoplace::plan::GpuLayers;
+use proptest::prelude::*;
+
+fn load_demo() -> Model {
+    crate::session_support::load(&demo_path(), request(512, 1, false))
+}
+
+/// A saved turn of a conversation, and the prompt of the next.
+struct Saved {
+    _folder: tempfile::TempDir,
+    path: PathBuf,
+    prompt: String,
+}
+
+impl Saved {
+    fn new() -> Self {
+        let model = load_demo();
+        let answer = told(greedy(&model, SYSTEM), &model).text;
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("turn.kv");
+        let saved = model.save_cache(&path).unwrap();
+        assert_eq!(saved.tokens, tokens_of(&model, SYSTEM).len() + 23);
+        assert_eq!(saved.bytes, fs::metadata(&path).unwrap().len());
+        let names: Vec<_> = fs::read_dir(folder.path()).unwrap().collect();
+        assert_eq!(names.len(), 1, "nothing is left beside it: {names:?}");
+        Self {
+            _folder: folder,
+            path,
+            prompt: format!("{SYSTEM}{answer} And he said,"),
+        }
+    }
+
+    /// Another file, of the same bytes but for a change.
+    fn changed(&self, change: impl FnOnce(&mut Vec<u8>)) -> PathBuf {
+        let mut bytes = fs::read(&self.path).unwrap();
+        change(&mut bytes);
+        let path = self.path.with_extension("changed");
+        fs::write(&path, bytes).unwrap();
+        path
+    }
+}
+
+fn refused(model: &Model, path: &Path) -> SavedCacheError {
+    match model.restore_cache(path) {
+        Err(Error::Saved(error)) => *error,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_conversation_goes_on_after_a_restart_at_no_prompt_cost() {
+    own_process!();
+    let saved = Saved::new();
+    let model = load_demo();
+    let raw = Raw::text(&model, &tokens_of(&model, &saved.prompt), 24);
+    let restored = model.restore_cache(&saved.path).unwrap();
+    let told = told(
+        greedy(&model, saved.prompt.as_str()).cache_prompt(true),
+        &model,
+    );
+    assert_eq!(told.tokens, raw);
+    let statistics = told.end.unwrap().statistics;
+    assert!(
+        statistics.cached_tokens >= restored.tokens - 1,
+        "{restored:?} {statistics:?}"
+    );
+}
+
+#[test]
+fn a_running_text_is_saved_and_goes_on_there_and_here() {
+    own_process!();
+    let model = load_demo();
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("running.kv");
+    let prompt = tokens_of(&model, SYSTEM);
+    let raw = Raw::text(&model, &prompt, 24);
+    let mut session = model.session().unwrap();
+    let mut texts = Texts::default();
+    let sequence = session.begin(greedy(&model, SYSTEM)).unwrap();
+    let nothing = session.save(sequence, &path).unwrap_err();
+    assert!(
+        matches!(&nothing, Error::Saved(error) if matches!(**error, SavedCacheError::Nothing { .. })),
+        "{nothing:?}"
+    );
+    texts.steps(&mut session, 10);
+    session.save(sequence, &path).unwrap();
+    texts.run(&mut session);
+    assert_eq!(texts.of(sequence).tokens, raw);
+
+    let other = load_demo();
+    other.restore_cache(&path).unwrap();
+    let mut so_far = prompt;
+    so_far.extend(&raw[..10]);
+    let rest = told(
+        greedy(&other, so_far.as_slice())
+            .max_tokens(14)
+            .cache_prompt(true),
+        &other,
+    );
+    assert_eq!(rest.tokens, raw[10..]);
+    let statistics = rest.end.unwrap().statistics;
+    assert_eq!(statistics.cached_tokens, statistics.prompt_tokens - 1);
+}
+
+#[test]
+fn texts_of_several_sequences_come_back_side_by_side() {
+    own_process!();
+    let folder = tempfile::tempdir().unwrap();
+    let prompts = [
+        "The first song of David, when he",
+        "A psalm of the sons of Korah",
+    ];
+    let paths = [0, 1].map(|number| folder.path().join(format!("{number}.kv")));
+    for unified in [false, true] {
+        let load = || crate::session_support::load(&demo_path(), request(512, 3, unified));
+        let model = load();
+        let alone = prompts.map(|prompt| {
+            let prompt = tokens_of(&model, prompt);
+            Raw::text(&model, &prompt, 24)
+        });
+        {
+            let mut session = model.session().unwrap();
+            for (prompt, path) in prompts.iter().zip(&paths) {
+                let sequence = session.begin(greedy(&model, *prompt)).unwrap();
+                // A copy that no step has carried out yet is saved too.
+                session.step().unwrap();
+                let fork = session
+                    .fork(sequence, autoplace::generate::Fork::new())
+                    .unwrap();
+                session.save(fork, path).unwrap();
+                session.end(fork);
+            }
+        }
+        let other = load();
+        let mut session = other.session().unwrap();
+        let mut texts = Texts::default();
+        let running = session.begin(greedy(&other, SYSTEM)).unwrap();
+        texts.steps(&mut session, 3);
+        for path in &paths {
+            session.restore(path).unwrap();
+        }
+        let begun = prompts.map(|prompt| {
+            let sequence = session.begin(greedy(&other, prompt).cache_prompt(true));
+            texts.steps(&mut session, 30);
+            sequence.unwrap()
+        });
+        texts.run(&mut session);
+        for (sequence, alone) in begun.into_iter().zip(&alone) {
+            let told = texts.of(sequence);
+            assert_eq!(told.tokens, *alone, "unified: {unified}");
+            let statistics = told.end.unwrap().statistics;
+            assert_eq!(statistics.cached_tokens, statistics.prompt_tokens - 1);
+        }
+        let prompt = tokens_of(&other, SYSTEM);
+        assert_eq!(texts.of(running).tokens, Raw::text(&other, &prompt, 24));
+    }
+}
+
+#[test]
+fn it_is_restored_on_another_placement() {
+    own_process!();
+    let gpu = card(mib(64));
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("turn.kv");
+    let on = |layers| {
+        Model::builder(demo_path())
+            .request(request(512, 1, false).headroom(Headroom::Bytes(0)))
+            .gpu_layers(GpuLayers::Exactly(layers))
+            .machine(load::detect().unwrap())
+            .threads(1)
+            .load()
+            .unwrap()
+    };
+    let raw = {
+        let model = on(99);
+        assert!(gpu.used() > 0);
+        let answer = told(greedy(&model, SYSTEM), &model);
+        model.save_cache(&path).unwrap();
+        answer.tokens
+    };
+    for layers in [0, 2, 99] {
+        let model = on(layers);
+        model.restore_cache(&path).unwrap();
+        let told = told(greedy(&model, SYSTEM).cache_prompt(true), &model);
+        assert_eq!(told.tokens, raw, "{layers}");
+        assert!(told.end.unwrap().statistics.cached_tokens > 0);
+    }
+}
+
+#[test]
+fn another_model_another_quantisation_and_another_cache_are_foreign() {
+    own_process!();
+    let saved = Saved::new();
+    let folder = tempfile::tempdir().unwrap();
+    let tiny = folder.path().join("tiny.gguf");
+    fs::write(
+        &tiny,
+        crate::native_support::tiny_llama().to_bytes().unwrap(),
+    )
+    .unwrap();
+    let tiny = crate::session_support::load(&tiny, request(512, 1, false));
+    let error = refused(&tiny, &saved.path);
+    assert!(
+        matches!(error, SavedCacheError::OtherModel { .. }),
+        "{error}"
+    );
+
+    let fields = [
+        ("type_k", KvType::F32, KvType::F16, FlashAttention::Off, 1),
+        ("type_v", KvType::F16, KvType::F32, FlashAttention::Off, 1),
+        (
+            "flash_attn",
+            KvType::F16,
+            KvType::F16,
+            FlashAttention::On,
+            1,
+        ),
+        ("streams", KvType::F16, KvType::F16, FlashAttention::Off, 2),
+    ];
+    for (name, type_k, type_v, flash_attn, sequences) in fields {
+        let mut request = request(1024, sequences, false);
+        request.params.type_k = type_k;
+        request.params.type_v = type_v;
+        request.params.flash_attn = flash_attn;
+        let model = crate::session_support::load(&demo_path(), request);
+        let error = refused(&model, &saved.path);
+        assert!(
+            matches!(error, SavedCacheError::OtherCache { field, .. } if field == name),
+            "{name}: {error}"
+        );
+    }
+    let short = crate::session_support::load(&demo_path(), request(32, 1, false));
+    let error = refused(&short, &saved.path);
+    let too_long = matches!(error, SavedCacheError::TooLong { context: 32, .. });
+    assert!(too_long, "{error}");
+}
+
+#[test]
+fn every_altered_byte_and_every_missing_one_is_noticed() {
+    own_process!();
+    let saved = Saved::new();
+    let model = load_demo();
+    let length = fs::metadata(&saved.path).unwrap().len() as usize;
+    // All of what comes before the state, and a sample of the rest.
+    let offsets = (0..700)
+        .chain((700..length).step_by(length / 60))
+        .chain(length - 40..length);
+    for offset in offsets {
+        let path = saved.changed(|bytes| bytes[offset] ^= 1 << (offset % 8));
+        let error = refused(&model, &path);
+        let noticed = match offset {
+            0..8 => matches!(error, SavedCacheError::NotSaved { .. }),
+            8..12 => matches!(error, SavedCacheError::Version { .. }),
+            16..24 => matches!(error, SavedCacheError::Length { .. }),
+            _ => matches!(error, SavedCacheError::Altered { .. }),
+        };
+        assert!(noticed, "byte {offset}: {error}");
+    }
+    let lengths = (0..60).chain((60..length).step_by(length / 40));
+    for short in lengths {
+        let path = saved.changed(|bytes| bytes.truncate(short));
+        let error = refused(&model, &path);
+        let noticed = match short {
+            0..8 => matches!(error, SavedCacheError::NotSaved { .. }),
+            _ => matches!(error, SavedCacheError::Length { .. }),
+        };
+        assert!(noticed, "{short} bytes: {error}");
+    }
+    let path = saved.changed(|bytes| bytes.push(0));
+    let error = refused(&model, &path);
+    assert!(matches!(error, SavedCacheError::Length { .. }), "{error}");
+    // The model is as good as before.
+    model.restore_cache(&saved.path).unwrap();
+}
+
+#[test]
+fn a_file_that_cannot_be_written_or_read_is_named_and_the_old_one_stays() {
+    own_process!();
+    let saved = Saved::new();
+    let before = fs::read(&saved.path).unwrap();
+    let model = load_demo();
+    let error = model.save_cache(&saved.path).unwrap_err();
+    assert!(error.to_string().contains("nothing to save"), "{error}");
+    assert_eq!(fs::read(&saved.path).unwrap(), before);
+    told(greedy(&model, SYSTEM), &model);
+    let nowhere = saved.path.join("below").join("a file.kv");
+    let error = model.save_cache(&nowhere).unwrap_err();
+    assert!(error.to_string().contains("cannot write"), "{error}");
+    let error = model.restore_cache(&nowhere).unwrap_err();
+    assert!(error.to_string().contains("cannot read"), "{error}");
+    let error = refused(&model, saved.path.parent().unwrap());
+    let is_no_file = matches!(
+        error,
+        SavedCacheError::NotSaved { .. } | SavedCacheError::Io { .. }
+    );
+    assert!(is_no_file, "{error}");
+}
+
+/// The file with the checksum that its bytes have now.
+fn sealed(bytes: &mut [u8]) {
+    use sha2::{Digest, Sha256};
+    let end = bytes.len() - 32;
+    let checksum = Sha256::digest(&bytes[..end]);
+    bytes[end..].copy_from_slice(&checksum);
+}
+
+#[test]
+fn forged_files_are_refused_or_harmless() {
+    own_process!();
+    let saved = Saved::new();
+    let model = load_demo();
+    let bytes = fs::read(&saved.path).unwrap();
+    let described = u32::from_le_bytes(bytes[12..16].try_into().unwrap()) as usize;
+    let tokens = tokens_of(&model, SYSTEM).len() + 23;
+    let state = 24 + described + 4 * tokens;
+    // What llama.cpp reads of the state before its data: counts, positions, types and sizes.
+    let of_state = state..state + 12 * tokens + 64;
+    for offset in (12..16).chain(24..24 + described).chain(of_state) {
+        for flip in [0x01, 0x80] {
+            let path = saved.changed(|bytes| {
+                bytes[offset] ^= flip;
+                sealed(bytes);
+            });
+            let _ = model.restore_cache(&path);
+        }
+    }
+    let raw = Raw::text(&model, &tokens_of(&model, SYSTEM), 24);
+    assert_eq!(told(greedy(&model, SYSTEM), &model).tokens, raw);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    /// Whatever is done to a file, it is refused or, where nothing was changed, restored.
+    #[test]
+    fn mutated_files_are_refused(
+        changes in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..5),
+        cut in prop::option::of(any::<prop::sample::Index>()),
+    ) {
+        thread_local! {
+            static ONCE: (Saved, Model) = (Saved::new(), load_demo());
+        }
+        ONCE.with(|(saved, model)| {
+            let original = fs::read(&saved.path).unwrap();
+            let path = saved.changed(|bytes| {
+                for (index, value) in &changes {
+                    let at = index.index(bytes.len());
+                    bytes[at] = *value;
+                }
+                if let Some(cut) = cut {
+                    bytes.truncate(cut.index(bytes.len()));
+                }
+            });
+            let is_same = fs::read(&path).unwrap() == original;
+            let restored = model.restore_cache(&path);
+            prop_assert_eq!(restored.is_ok(), is_same, "{:?}", restored);
+            Ok(())
+        })?;
+    }
+}
+
+#[test]
+fn a_cache_of_other_weights_in_the_same_header_is_refused() {
+    own_process!();
+    let saved = Saved::new();
+    let folder = tempfile::tempdir().unwrap();
+    let tuned = folder.path().join("tuned.gguf");
+    let mut bytes = fs::read(demo_path()).unwrap();
+    let header = autoplace::gguf::Header::open(demo_path()).unwrap();
+    let tensor = header.tensor("blk.1.ffn_up.weight").unwrap();
+    bytes[(tensor.offset() + tensor.bytes() / 2) as usize] ^= 1;
+    fs::write(&tuned, &bytes).unwrap();
+    let model = crate::session_support::load(&tuned, request(512, 1, false));
+    let refused = model.restore_cache(&saved.path).map(drop).unwrap_err();
+    assert!(
+        matches!(&refused, Error::Saved(error) if matches!(**error, SavedCacheError::OtherWeights { .. })),
+        "{refused:?}"
+    );
+    // The same weights elsewhere are the same model.
+    fs::copy(demo_path(), folder.path().join("copied.gguf")).unwrap();
+    let copied = folder.path().join("copied.gguf");
+    let model = crate::session_support::load(&copied, request(512, 1, false));
+    model.restore_cache(&saved.path).unwrap();
+}

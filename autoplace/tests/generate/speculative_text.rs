@@ -1,0 +1,315 @@
+//! Guesses change no text, whatever they are: through the public API, on a small model that rounds nothing,
+//! and on the demo model.
+
+use crate::native_support::demo_path;
+use crate::speculative_support::{
+    PROMPT, Told, alone, exact, load, oracle, request, run, tokens, told,
+};
+use autoplace::Model;
+use autoplace::generate::{DraftsOff, Error, FinishReason, Generate, Speculation};
+use autoplace::llama_sys::{self, Batch, Token};
+use autoplace::plan::Request;
+use proptest::prelude::*;
+
+fn load_with(request: Request) -> Model {
+    let folder = tempfile::tempdir().unwrap();
+    load(&exact::llama(folder.path()), request)
+}
+
+fn load_exact() -> Model {
+    load_with(request(1024, 1, 8))
+}
+
+fn greedy(model: &Model) -> Generate {
+    model.generate(PROMPT).temperature(0.0).max_tokens(60)
+}
+
+/// By chance, with all that a sampler remembers.
+fn seeded(model: &Model, seed: u32) -> Generate {
+    model
+        .generate(PROMPT)
+        .temperature(0.9)
+        .repeat_penalty(1.1)
+        .seed(seed)
+        .max_tokens(60)
+}
+
+/// A loop over llama.cpp's own calls.
+fn raw_loop(model: &Model, prompt: &str, most: usize) -> Vec<Token> {
+    let native = &model.native().unwrap();
+    let params = llama_sys::ContextParams {
+        n_threads: Some(1),
+        flash_attention: llama_sys::FlashAttention::Disabled,
+        type_k: llama_sys::KvType::F32,
+        type_v: llama_sys::KvType::F32,
+        ..llama_sys::ContextParams::default()
+    };
+    let mut context = llama_sys::Context::new(native, params).unwrap();
+    let mut batch = Batch::default();
+    let prompt = tokens(model, prompt);
+    for (position, &token) in (0..).zip(&prompt) {
+        batch.add(token, position, 0, position as usize + 1 == prompt.len());
+    }
+    let mut answer = Vec::new();
+    for position in (prompt.len() as i32..).take(most) {
+        context.decode(&batch).unwrap();
+        let logits = context.logits(-1).unwrap();
+        let best = (0..logits.len()).reduce(|a, b| if logits[b] > logits[a] { b } else { a });
+        let token = best.unwrap() as Token;
+        if native.vocab().is_eog(token) {
+            break;
+        }
+        answer.push(token);
+        batch.clear();
+        batch.add(token, position, 0, true);
+    }
+    answer
+}
+
+#[test]
+fn greedy_tokens_are_a_plain_llama_cpp_loops_and_some_are_guessed() {
+    const REPEATED: &str =
+        "And he said, Go, and they went; and he said, Come, and they came; and he said,";
+    let model = load(&demo_path(), request(1024, 1, 8));
+    let greedy = model.generate(REPEATED).temperature(0.0).max_tokens(60);
+    let lookup = greedy.speculate(Speculation::prompt_lookup());
+    let (guessed, statistics) = alone(&model, lookup);
+    assert_eq!(guessed.tokens, raw_loop(&model, REPEATED, 60));
+    assert!(statistics.accepted_tokens > 0, "{statistics:?}");
+    assert!(statistics.accepted_tokens <= statistics.drafted_tokens);
+    assert!(statistics.acceptance_rate() > 0.0 && statistics.acceptance_rate() <= 1.0);
+    assert!(statistics.to_string().contains("guessed"), "{statistics}");
+}
+
+#[test]
+fn a_stream_tells_the_same_text_and_counts_as_without_guesses() {
+    let model = load_exact();
+    let text = |which| match which {
+        0 => greedy(&model).max_tokens(200),
+        // Nearly sure of itself, so that there is something to look up.
+        seed => seeded(&model, seed)
+            .repeat_penalty(1.0)
+            .temperature(0.2)
+            .max_tokens(200),
+    };
+    for which in 0..6 {
+        let plain = told(text(which));
+        let guessed = told(text(which).speculate(Speculation::prompt_lookup()));
+        assert_eq!(guessed.0, plain.0);
+        assert_eq!(guessed.1.generated_tokens, plain.1.generated_tokens);
+        assert_eq!(plain.1.drafted_tokens, 0);
+    }
+}
+
+#[test]
+fn the_tokens_of_a_stream_come_with_their_pieces() {
+    let model = load_exact();
+    let (plain, _) = alone(&model, greedy(&model));
+    let prompt = tokens(&model, PROMPT);
+    let generate = greedy(&model).draft_with(oracle(&prompt, &plain.tokens, 0));
+    let mut stream = generate.stream().unwrap();
+    let mut text = String::new();
+    while let Some(piece) = stream.next() {
+        text.push_str(&piece.unwrap());
+        let generated = stream.statistics().generated_tokens;
+        assert!(plain.text.starts_with(&text) && generated <= plain.tokens.len());
+    }
+    assert_eq!(text, plain.text);
+    assert_eq!(stream.statistics().generated_tokens, plain.tokens.len());
+    assert!(stream.statistics().accepted_tokens > 8);
+}
+
+#[test]
+fn a_guess_goes_no_further_than_the_text() {
+    let model = load_exact();
+    let prompt = tokens(&model, PROMPT);
+    let (whole, _) = alone(&model, greedy(&model));
+    let guessed = |generate: Generate| {
+        alone(
+            &model,
+            generate.draft_with(oracle(&prompt, &whole.tokens, 0)),
+        )
+    };
+    for most in 1..24 {
+        let (told, statistics) = guessed(greedy(&model).max_tokens(most));
+        assert_eq!(told.tokens, whole.tokens[..most]);
+        assert_eq!(told.reason, Some(FinishReason::MaxTokens));
+        assert_eq!(statistics.generated_tokens, most);
+    }
+    // A stop string at every place of it.
+    let words: Vec<&str> = whole.text.split_inclusive(' ').collect();
+    for word in words.iter().filter(|word| word.trim().len() > 1).take(12) {
+        let (plain, counted) = alone(&model, greedy(&model).stop(*word));
+        let (told, statistics) = guessed(greedy(&model).stop(*word));
+        assert_eq!(told, plain);
+        assert_eq!(told.reason, Some(FinishReason::StopString));
+        assert_eq!(statistics.generated_tokens, counted.generated_tokens);
+    }
+}
+
+#[test]
+fn a_guess_goes_no_further_than_the_context() {
+    for n_ctx in [24, 25, 31, 40] {
+        let model = load_with(request(n_ctx, 1, 8));
+        let prompt = tokens(&model, PROMPT);
+        let (plain, _) = alone(&model, greedy(&model));
+        assert_eq!(plain.reason, Some(FinishReason::ContextFull));
+        let oracle = oracle(&prompt, &plain.tokens, 0);
+        let (told, _) = alone(&model, greedy(&model).draft_with(oracle));
+        assert_eq!(told, plain, "{n_ctx}");
+        let lookup = Speculation::prompt_lookup();
+        let (told, _) = alone(&model, greedy(&model).speculate(lookup));
+        assert_eq!(told, plain, "{n_ctx}");
+    }
+}
+
+#[test]
+fn an_end_of_generation_within_a_guess_ends_the_text() {
+    let model = load_exact();
+    let vocab = model.native().unwrap().vocab();
+    let prompt = tokens(&model, PROMPT);
+    // Hot enough for the end to come at some time.
+    let hot = |seed| {
+        seeded(&model, seed)
+            .max_tokens(300)
+            .temperature(3.0)
+            .top_k(0)
+            .top_p(1.0)
+            .min_p(0.0)
+    };
+    let ended = |seed: &u32| {
+        let (told, _) = alone(&model, hot(*seed));
+        told.reason == Some(FinishReason::EndOfGeneration) && told.tokens.len() > 6
+    };
+    for seed in (0..200).filter(ended).take(3) {
+        let (plain, _) = alone(&model, hot(seed));
+        assert!(vocab.is_eog(*plain.tokens.last().unwrap()));
+        // What is guessed after the end is never told.
+        let beyond = [&plain.tokens[..], &plain.tokens[..4]].concat();
+        let oracle = oracle(&prompt, &beyond, 0);
+        let (told, statistics) = alone(&model, hot(seed).draft_with(oracle));
+        assert_eq!(told, plain);
+        assert_eq!(statistics.generated_tokens, plain.tokens.len() - 1);
+        let oracle_again = self::oracle(&prompt, &beyond, 0);
+        let (streamed, _) = self::told(hot(seed).draft_with(oracle_again));
+        assert_eq!(streamed.text, plain.text);
+    }
+}
+
+#[test]
+fn texts_side_by_side_are_what_they_are_alone() {
+    for unified in [false, true] {
+        let mut request = request(1024, 3, 5);
+        request.params.kv_unified = unified;
+        let model = load_with(request);
+        let plain = |seed: u32| match seed {
+            0 => greedy(&model),
+            seed => seeded(&model, seed).max_tokens(20 + 10 * seed as usize),
+        };
+        let expected: Vec<Told> = (0..3).map(|seed| alone(&model, plain(seed)).0).collect();
+        let prompt = tokens(&model, PROMPT);
+        let mut session = model.session().unwrap();
+        for (seed, noise) in [(0, 0), (1, 5), (2, 9)] {
+            let oracle = oracle(&prompt, &expected[seed as usize].tokens, noise);
+            session.begin(plain(seed).draft_with(oracle)).unwrap();
+        }
+        let texts = run(&mut session);
+        for ((told, statistics), expected) in texts.iter().zip(&expected) {
+            assert_eq!(told, expected, "unified: {unified}");
+            assert!(statistics.accepted_tokens > 0, "{statistics:?}");
+        }
+        drop(session);
+        // What they left in the cache is theirs.
+        for (seed, expected) in (0..3).zip(&expected) {
+            let (told, _) = alone(&model, plain(seed).cache_prompt(true));
+            assert_eq!(&told, expected);
+        }
+    }
+}
+
+#[cfg(feature = "constraints")]
+#[test]
+fn a_constraint_holds_for_what_is_guessed_too() {
+    let model = load_exact();
+    let prompt = tokens(&model, PROMPT);
+    for seed in 0..4 {
+        let held = || {
+            let digits = autoplace::generate::Constraint::regex("[0-9]{2}(, [0-9]{2}){6}");
+            seeded(&model, seed).constraint(digits)
+        };
+        let (plain, _) = alone(&model, held());
+        assert_eq!(plain.text.len(), 26, "{plain:?}");
+        for noise in [0, 1 + seed] {
+            let oracle = oracle(&prompt, &plain.tokens, noise);
+            let (told, statistics) = alone(&model, held().draft_with(oracle));
+            assert_eq!(told, plain);
+            assert!(statistics.accepted_tokens > 0, "{statistics:?}");
+        }
+    }
+}
+
+#[test]
+fn a_model_without_room_for_guesses_says_so() {
+    let model = load_with(request(1024, 1, 0));
+    let (plain, statistics) = alone(&model, greedy(&model));
+    assert_eq!(statistics.drafts_off, None);
+    let lookup = greedy(&model).speculate(Speculation::prompt_lookup());
+    let (told, statistics) = alone(&model, lookup);
+    assert_eq!(told, plain);
+    assert_eq!(statistics.drafts_off, Some(DraftsOff::NoRoom));
+    assert_eq!(statistics.drafted_tokens, 0);
+}
+
+#[test]
+fn an_aborted_text_leaves_a_model_that_works() {
+    let model = load_exact();
+    let (plain, _) = alone(&model, greedy(&model));
+    let lookup = || greedy(&model).speculate(Speculation::prompt_lookup());
+    let mut stream = lookup().stream().unwrap();
+    let pieces = stream.by_ref().take(6).map(Result::unwrap);
+    assert!(plain.text.starts_with(&pieces.collect::<String>()));
+    stream.abort_handle().abort();
+    let rest: Vec<Result<String, Error>> = stream.by_ref().collect();
+    assert!(
+        matches!(rest.last(), Some(Err(Error::Native(_)))),
+        "{rest:?}"
+    );
+    drop(stream);
+    assert_eq!(alone(&model, lookup()).0, plain);
+}
+
+#[test]
+fn a_plan_has_an_output_for_every_guess_of_every_sequence() {
+    let plan = |sequences, guesses| {
+        let request = request(512, sequences, guesses);
+        crate::speculative_support::builder(&demo_path(), request)
+            .plan()
+            .unwrap()
+    };
+    assert_eq!(plan(3, 0).context.n_outputs_max, 3);
+    assert_eq!(plan(3, 4).context.n_outputs_max, 15);
+    let host = |guesses| plan(3, guesses).host().unwrap().footprint.total();
+    assert!(host(16) > host(0));
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(24))]
+
+    /// The law: whatever is guessed, the text is the same, and so are its tokens and why it ended.
+    #[test]
+    fn no_guess_changes_a_text(seed in 0..50u32, noise in 1u32.., max_tokens in 1..40usize, is_greedy: bool) {
+        thread_local!(static MODEL: Model = load_exact());
+        MODEL.with(|model| {
+            let generate = if is_greedy { greedy(model) } else { seeded(model, seed) };
+            let generate = generate.max_tokens(max_tokens);
+            let (plain, counted) = alone(model, generate.clone());
+            let oracle = oracle(&tokens(model, PROMPT), &plain.tokens, noise);
+            let (told, statistics) = alone(model, generate.draft_with(oracle));
+            prop_assert_eq!(told, plain);
+            prop_assert_eq!(statistics.generated_tokens, counted.generated_tokens);
+            prop_assert!(statistics.accepted_tokens <= statistics.drafted_tokens);
+            prop_assert!(statistics.accepted_tokens < statistics.generated_tokens.max(1));
+            Ok(())
+        })?;
+    }
+}

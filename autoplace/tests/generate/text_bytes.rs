@@ -1,0 +1,204 @@
+//! Tokens of single bytes: whatever they come to, text is whole characters, and what is none is U+FFFD, as `String::from_utf8_lossy` has it.
+//! On a small model whose tokens are chosen by the tests.
+
+use std::fs;
+
+use crate::native_support::tiny_llama;
+use autoplace::chat::ChatTemplate;
+use autoplace::generate::{Engine, Error, FinishReason, Generate, Piece};
+use autoplace::llama_sys::Token;
+use autoplace::plan::{Context, Request};
+use autoplace::{Isolation, Model, WorkerProcess};
+use proptest::prelude::*;
+
+/// The end of a text, in the vocabulary.
+const END: Token = 2;
+
+/// The token of a byte.
+fn byte(byte: u8) -> Token {
+    3 + Token::from(byte)
+}
+
+fn bytes(text: &[u8]) -> Vec<Token> {
+    text.iter().copied().map(byte).collect()
+}
+
+struct Tiny {
+    _folder: tempfile::TempDir,
+    model: Model,
+}
+
+fn load(n_ctx: u32, worker: bool) -> Tiny {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("tiny.gguf");
+    fs::write(&path, tiny_llama().to_bytes().unwrap()).unwrap();
+    let request = Request::new().context(Context::Tokens(n_ctx));
+    let mut builder = Model::builder(&path).request(request).threads(1);
+    if worker {
+        let program = WorkerProcess::program(env!("CARGO_BIN_EXE_autoplace-worker"));
+        builder = builder.isolation(Isolation::Process(program));
+    }
+    Tiny {
+        model: builder.load().unwrap(),
+        _folder: folder,
+    }
+}
+
+/// A text of these tokens, and of the end after them.
+fn forced(model: &Model, tokens: Vec<Token>) -> Generate {
+    let mut at = 0;
+    model.generate("word1").samplers([]).sampler(move |_, _| {
+        let token = tokens.get(at).copied().unwrap_or(END);
+        at += 1;
+        token
+    })
+}
+
+fn lossy(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+fn texts(pieces: impl IntoIterator<Item = Piece>) -> Vec<String> {
+    pieces.into_iter().map(|piece| piece.text).collect()
+}
+
+#[test]
+fn a_character_comes_with_its_last_byte() {
+    let tiny = load(256, false);
+    let text = "aé日😀\u{10FFFF}\0\n";
+    let mut stream = forced(&tiny.model, bytes(text.as_bytes()))
+        .stream()
+        .unwrap();
+    let pieces = texts(stream.pieces().map(Result::unwrap));
+    let mut expected = Vec::new();
+    for character in text.chars() {
+        expected.extend(vec![String::new(); character.len_utf8() - 1]);
+        expected.push(character.to_string());
+    }
+    // The end of the text.
+    expected.push(String::new());
+    assert_eq!(pieces, expected);
+    drop(stream);
+    // Without those of nothing.
+    let mut stream = forced(&tiny.model, bytes(text.as_bytes()))
+        .stream()
+        .unwrap();
+    let pieces: Vec<String> = stream.by_ref().map(Result::unwrap).collect();
+    let characters: Vec<String> = text.chars().map(String::from).collect();
+    assert_eq!(pieces, characters);
+}
+
+#[test]
+fn a_text_that_is_cut_within_a_character_ends_with_the_mark_of_one() {
+    let text = "é日😀".as_bytes();
+    let tiny = load(256, false);
+    for most in 1..=text.len() {
+        let generate = forced(&tiny.model, bytes(text)).max_tokens(most);
+        let mut stream = generate.stream().unwrap();
+        let told: String = stream.by_ref().map(Result::unwrap).collect();
+        assert_eq!(told, lossy(&text[..most]), "{most}");
+        assert_eq!(stream.finish_reason(), Some(FinishReason::MaxTokens));
+        assert_eq!(stream.statistics().generated_tokens, most);
+        drop(stream);
+        // By an end of generation.
+        let ended = forced(&tiny.model, bytes(&text[..most])).text().unwrap();
+        assert_eq!(ended, lossy(&text[..most]), "{most}");
+    }
+    // By the end of the context, wherever that falls.
+    for n_ctx in 16..24 {
+        let tiny = load(n_ctx, false);
+        let long = bytes(&text.repeat(4));
+        let mut stream = forced(&tiny.model, long).stream().unwrap();
+        let told: String = stream.by_ref().map(Result::unwrap).collect();
+        assert_eq!(stream.finish_reason(), Some(FinishReason::ContextFull));
+        let generated = stream.statistics().generated_tokens;
+        assert_eq!(told, lossy(&text.repeat(4)[..generated]), "{n_ctx}");
+    }
+}
+
+#[test]
+fn a_character_that_was_begun_is_no_stop_string_and_breaks_none() {
+    let tiny = load(256, false);
+    for (said, stop, expected) in [
+        (&b"ab\xE6\x97STOPc"[..], "STOP", "ab\u{FFFD}"),
+        (b"ab\xE6\x97\xA5c", "\u{65E5}", "ab"),
+        (b"ab\xE6\x97", "\u{FFFD}", "ab"),
+        (b"ab\xE6\x97\xA5", "\u{FFFD}", "ab\u{65E5}"),
+        (b"S\xFFTOP", "STOP", "S\u{FFFD}TOP"),
+    ] {
+        let text = forced(&tiny.model, bytes(said)).stop(stop).text().unwrap();
+        assert_eq!(text, expected, "{said:?} until {stop:?}");
+    }
+}
+
+#[test]
+fn an_answer_of_broken_bytes_is_a_message_and_the_next_one_is_asked_for() {
+    let tiny = load(512, false);
+    let said = b"ab\xE6\x97";
+    let mut chat = tiny
+        .model
+        .chat_with(ChatTemplate::family("chatml").unwrap())
+        .with(|generate| {
+            let mut at = 0;
+            let generate = generate.samplers([]).max_tokens(said.len());
+            generate.sampler(move |_, _| {
+                at += 1;
+                byte(said[at - 1])
+            })
+        });
+    for turn in 0..3 {
+        let (reply, statistics) = chat.say("word1").unwrap().finish().unwrap();
+        assert_eq!(reply.raw, "ab\u{FFFD}");
+        assert_eq!(reply.content, "ab\u{FFFD}");
+        // What was said is in the next prompt, as it is written.
+        assert_eq!(statistics.cached_tokens > 0, turn > 0);
+        assert_eq!(chat.messages().last().unwrap().content, "ab\u{FFFD}");
+    }
+    let rendered = chat.rendered().unwrap();
+    assert_eq!(rendered.as_str().matches("ab\u{FFFD}").count(), 3);
+}
+
+#[test]
+fn a_worker_tells_of_broken_bytes_as_this_process_does() {
+    let [here, there] = [false, true].map(|worker| load(256, worker));
+    for value in [0x00, b'a', 0x80, 0xC3, 0xE6, 0xFF] {
+        let text = |tiny: &Tiny| -> Result<String, Error> {
+            let generate = tiny.model.generate("word1").temperature(0.0);
+            generate
+                .logit_bias(byte(value), 1000.0)
+                .max_tokens(5)
+                .text()
+        };
+        let expected = lossy(&[value; 5]);
+        assert_eq!(text(&here).unwrap(), expected, "{value:#x}");
+        assert_eq!(text(&there).unwrap(), expected, "{value:#x}");
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(48))]
+
+    /// In a stream, in a session beside another text, and in an engine.
+    #[test]
+    fn whatever_bytes_a_model_writes_they_are_read_as_anybody_reads_them(
+        written in prop::collection::vec(prop_oneof![
+            4 => any::<u8>().prop_map(|byte| vec![byte]),
+            2 => any::<char>().prop_map(|it| it.to_string().into_bytes()),
+            1 => any::<char>().prop_map(|it| it.to_string().into_bytes()[..it.len_utf8().div_ceil(2)].to_vec()),
+        ], 0..24),
+    ) {
+        thread_local!(static TINY: Tiny = load(512, false));
+        let written = written.concat();
+        let expected = lossy(&written);
+        TINY.with(|Tiny { model, .. }| {
+            let text = forced(model, bytes(&written)).text().unwrap();
+            prop_assert_eq!(&text, &expected);
+            let engine = Engine::new(model).unwrap();
+            let answer = engine.submit(forced(model, bytes(&written))).unwrap();
+            let (text, statistics) = answer.into_text().unwrap();
+            prop_assert_eq!(&text, &expected);
+            prop_assert_eq!(statistics.generated_tokens, written.len());
+            Ok(())
+        })?;
+    }
+}

@@ -1,0 +1,274 @@
+//! Every architecture that llama.cpp knows: weights and cache are equal to llama.cpp's own to the byte, or the estimate says that
+//! it does not know them, and why.
+//!
+//! The list of architectures is llama.cpp's, and so are their tensors (`blueprints`): whatever it adds fails here until
+//! somebody has read how it keeps its context. `cargo test -p autoplace --test load architectures:: -- --nocapture` prints the table;
+//! with `AUTOPLACE_KEEP_MODELS` naming a folder the models stay there.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+
+use autoplace::gguf::Header;
+use autoplace::llama_sys;
+use autoplace::machine::Gpu;
+use autoplace::memory::{ContextParams, Estimate, Footprint};
+use autoplace::profile::{ModelProfile, StateLaw};
+
+use crate::blueprints::Blueprint;
+use crate::blueprints::ask::{Card, Probed, settings};
+
+/// The models whose law is unknown, and a part of the reason that is given for each.
+const UNKNOWN: &[(&str, &str)] = &[
+    ("dflash hyper-connected", "with hyper-connections"),
+    ("eagle3 deep", "drafts for another model"),
+    ("eagle3 dense", "drafts for another model"),
+    ("eagle3 tied", "drafts for another model"),
+];
+
+/// The architectures that llama.cpp names, and of which it makes no model by itself: it does not load the first two, and makes
+/// the third only beside the model that it drafts for.
+const NOT_MADE: &[&str] = &["clip", "gptj", "gemma4-assistant"];
+
+/// Architectures of which at least one model has compute buffers that the estimate claims.
+const SIMULATED: usize = 57;
+
+#[test]
+fn every_architecture_is_exact_or_unknown() {
+    own_process!();
+    let card = Card::new();
+    let temporary = tempfile::tempdir().unwrap();
+    let kept = std::env::var_os("AUTOPLACE_KEEP_MODELS").map(PathBuf::from);
+    let folder = kept.as_deref().unwrap_or(temporary.path());
+    let mut survey = Survey {
+        card: &card,
+        settings: settings(),
+        unknown: BTreeMap::new(),
+        exact: BTreeMap::new(),
+        compute: BTreeMap::new(),
+        faults: Vec::new(),
+    };
+    let architectures: BTreeSet<String> = llama_sys::architectures().into_iter().collect();
+    for arch in &architectures {
+        for blueprint in crate::blueprints::all(arch) {
+            survey.model(&blueprint, folder);
+        }
+    }
+    println!("{survey}");
+    survey.check(&architectures);
+}
+
+/// What was seen.
+struct Survey<'a> {
+    card: &'a Card,
+    settings: Vec<ContextParams>,
+    /// The reason for which the law of a model is unknown.
+    unknown: BTreeMap<String, String>,
+    /// Architectures of which at least one model is known: models and comparisons, all of them equal unless there is a fault.
+    exact: BTreeMap<String, (usize, usize)>,
+    /// Architectures whose compute buffers were claimed, and comparisons of them.
+    compute: BTreeMap<String, usize>,
+    faults: Vec<String>,
+}
+
+impl Survey<'_> {
+    /// One model as we write it, and where it is small as llama.cpp writes it.
+    fn model(&mut self, blueprint: &Blueprint, folder: &Path) {
+        let model = match blueprint.make(folder) {
+            Ok(model) => model,
+            Err(_) if NOT_MADE.contains(&blueprint.arch.as_str()) => return,
+            Err(error) => panic!("{}: {error}", blueprint.title()),
+        };
+        let written = blueprint.write(&model, folder);
+        let plain = matches!(blueprint.name, "dense" | "experts");
+        let saved = plain.then(|| blueprint.save(&model, folder)).flatten();
+        drop(model);
+        let case = blueprint.title();
+        if let Err(error) = self.file(blueprint, &case, &written) {
+            // Not every architecture can do without an output.
+            let tied =
+                blueprint.name == "tied" && error.contains("tensor 'output.weight' not found");
+            let bare = blueprint.may_be_refused() && error.contains("not found");
+            if !tied && !bare {
+                self.faults.push(format!("{case}: {error}"));
+            }
+        }
+        if let Some(saved) = saved {
+            // What llama.cpp writes lacks here and there what it wants to read.
+            let _refused = self.file(blueprint, &format!("{case}, saved"), &saved);
+        }
+    }
+
+    /// One file at every split, or why llama.cpp does not load it.
+    fn file(&mut self, blueprint: &Blueprint, case: &str, path: &Path) -> Result<(), String> {
+        let header = Header::open(path).unwrap();
+        let profile = match ModelProfile::from_header(&header) {
+            Ok(profile) => profile,
+            Err(refused) => {
+                if Probed::load(path, None, 0).is_ok() {
+                    self.faults
+                        .push(format!("{case}: {refused}, but llama.cpp loads it"));
+                }
+                return Err(refused.to_string());
+            }
+        };
+        let card = self.card;
+        let all = profile.full_offload();
+        let splits = [(None, 0)]
+            .into_iter()
+            .chain((0..=all).map(|n| (Some(card), n)));
+        let mut compared = 0;
+        for (split, (card, n_gpu_layers)) in splits.enumerate() {
+            let probed =
+                Probed::load(path, card, n_gpu_layers).map_err(|error| error.to_string())?;
+            if let StateLaw::Unknown { reason } = &profile.state {
+                self.unknown.insert(blueprint.title(), reason.clone());
+                return Ok(());
+            }
+            for (row, params) in self.settings.clone().iter().enumerate() {
+                // Deep models have many splits, and each some of the settings.
+                if all > 4 && (row + split) % 4 != 0 {
+                    continue;
+                }
+                let place = card.map_or("the host", |_| "CUDA");
+                let at = format!("{case}, {n_gpu_layers} layers on {place}, {params:?}");
+                compared += self.compare(&at, &profile, &probed, card, n_gpu_layers, params);
+            }
+        }
+        if compared == 0 {
+            self.faults
+                .push(format!("{case}: llama.cpp makes no context of it"));
+        }
+        let exact = self.exact.entry(blueprint.arch.clone()).or_default();
+        *exact = (exact.0 + 1, exact.1 + compared);
+        Ok(())
+    }
+
+    /// One setting: 1 if both answered.
+    fn compare(
+        &mut self,
+        at: &str,
+        profile: &ModelProfile,
+        probed: &Probed<'_>,
+        card: Option<&Card>,
+        n_gpu_layers: u32,
+        params: &ContextParams,
+    ) -> usize {
+        let mut params = params.clone();
+        if profile.state.is_compressed() {
+            // Compressed keys and values are of one type.
+            params.type_k = params.type_v;
+        }
+        let gpus: Vec<&Gpu> = card.iter().map(|card| &card.gpu).collect();
+        let ours = Estimate::new(profile, &gpus, &params);
+        match (ours, probed.footprints(&params)) {
+            (Ok(estimate), Ok(theirs)) => {
+                if !estimate.is_known() {
+                    self.faults.push(format!("{at}: weights of no known place"));
+                }
+                let ours = estimate.footprints(n_gpu_layers);
+                let ours = ours.gpus.iter().chain([&ours.host]);
+                let of = |footprint: &Footprint| (footprint.weights, footprint.kv);
+                for (ours, theirs) in ours.map(of).zip(theirs.iter().map(of)) {
+                    if ours != theirs {
+                        self.faults
+                            .push(format!("{at}: {ours:?}, llama.cpp: {theirs:?}"));
+                    }
+                }
+                self.compare_compute(at, &profile.architecture, &estimate, n_gpu_layers, &theirs);
+                1
+            }
+            (Err(refused), Ok(_)) => {
+                self.faults
+                    .push(format!("{at}: {refused}, but llama.cpp makes that context"));
+                0
+            }
+            // Not every graph can be made of every setting.
+            (_, Err(_)) => 0,
+        }
+    }
+
+    /// The compute buffers of one setting, where the estimate says that they are llama.cpp's.
+    fn compare_compute(
+        &mut self,
+        at: &str,
+        arch: &str,
+        estimate: &Estimate,
+        n_gpu_layers: u32,
+        theirs: &[Footprint],
+    ) {
+        if !estimate.compute_is_exact(n_gpu_layers) {
+            return;
+        }
+        let ours = estimate.footprints(n_gpu_layers);
+        // The results' buffer is none of them.
+        let host = ours.host.compute - ours.output;
+        let devices = ours.gpus.iter().map(|gpu| gpu.compute).chain([host]);
+        let ours: Vec<u64> = devices.collect();
+        let theirs: Vec<u64> = theirs.iter().map(|device| device.compute).collect();
+        *self.compute.entry(arch.to_owned()).or_default() += 1;
+        if ours != theirs {
+            self.faults.push(format!(
+                "{at}: compute buffers {ours:?}, llama.cpp: {theirs:?}"
+            ));
+        }
+    }
+
+    fn check(&self, architectures: &BTreeSet<String>) {
+        let shown = self.faults.iter().take(20).cloned().collect::<Vec<_>>();
+        assert!(
+            shown.is_empty(),
+            "{} faults:\n{}",
+            self.faults.len(),
+            shown.join("\n")
+        );
+        let unknown: Vec<&str> = self.unknown.keys().map(String::as_str).collect();
+        let listed: Vec<&str> = UNKNOWN.iter().map(|(model, _)| *model).collect();
+        assert_eq!(unknown, listed, "the models of unknown law");
+        let claimed = self.compute.len();
+        assert!(claimed >= SIMULATED, "compute of {claimed} architectures");
+        for (model, part) in UNKNOWN {
+            let reason = &self.unknown[*model];
+            assert!(reason.contains(part), "{model}: {reason}");
+        }
+        for arch in architectures {
+            let unknown = self
+                .unknown
+                .keys()
+                .any(|model| model.split(' ').next() == Some(arch));
+            let seen =
+                self.exact.contains_key(arch) || unknown || NOT_MADE.contains(&arch.as_str());
+            assert!(seen, "{arch}: no model of it was seen");
+        }
+    }
+}
+
+impl std::fmt::Display for Survey<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        writeln!(
+            f,
+            "| architecture | files | comparisons | of compute buffers |"
+        )?;
+        writeln!(f, "|---|--:|--:|--:|")?;
+        for (arch, (files, comparisons)) in &self.exact {
+            let compute = self.compute.get(arch).copied().unwrap_or_default();
+            writeln!(f, "| {arch} | {files} | {comparisons} | {compute} |")?;
+        }
+        let comparisons: usize = self.exact.values().map(|(_, n)| n).sum();
+        let files: usize = self.exact.values().map(|(n, _)| n).sum();
+        writeln!(
+            f,
+            "\n{} architectures, {files} files, {comparisons} comparisons",
+            self.exact.len()
+        )?;
+        writeln!(
+            f,
+            "compute buffers: {} architectures, {} comparisons",
+            self.compute.len(),
+            self.compute.values().sum::<usize>()
+        )?;
+        for (model, reason) in &self.unknown {
+            writeln!(f, "unknown: {model}: {reason}")?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,114 @@
+//! What a draft takes beside the main model: llama.cpp's own account of the same model, in the context that its programs give it.
+
+use autoplace::gguf::Header;
+use autoplace::llama_sys::sim::{Rules, SimGpu};
+use autoplace::llama_sys::{Context, Device, LoadMode, Model, ModelParams};
+use autoplace::machine::{Gpu, gib};
+use autoplace::memory::{Companion, ContextParams, Estimate, Footprints, KvType, Workload};
+use autoplace::profile::ModelProfile;
+
+use crate::synthetic::Sketch;
+
+/// llama.cpp's account of a load that allocates nothing, all layers on these devices.
+fn probed(path: &std::path::Path, devices: &[Device], params: &ContextParams) -> Footprints {
+    let model = Model::load(
+        path,
+        ModelParams {
+            n_gpu_layers: if devices.is_empty() { 0 } else { 999 },
+            devices: Some(devices.to_vec()),
+            load_mode: LoadMode::None,
+            no_alloc: true,
+            use_extra_bufts: params.repack,
+            ..ModelParams::default()
+        },
+    )
+    .unwrap();
+    let context = Context::new(&model, crate::native_params::context(params)).unwrap();
+    crate::native_params::footprints(&context.memory_breakdown().unwrap(), devices)
+}
+
+fn sketch(title: &str) -> Sketch {
+    let found = crate::synthetic::all()
+        .into_iter()
+        .find(|s| s.title() == title);
+    found.unwrap_or_else(|| panic!("no sketch is called {title}"))
+}
+
+#[test]
+fn a_draft_takes_what_llama_cpp_says_of_it_in_a_context_as_long_as_the_main_models() {
+    own_process!();
+    let folder = tempfile::tempdir().unwrap();
+    let sim = SimGpu::builder("SIM CUDA")
+        .total(gib(400))
+        .rules(Rules::Cuda)
+        .backend("CUDA")
+        .asynchronous(true)
+        .register()
+        .unwrap();
+    // Full: what is free decides nothing on one card.
+    let gpu = Gpu::new("card").total(gib(24)).free(0).backend("CUDA");
+    for title in [
+        "llama gqa q4_k",
+        "llama tied f16",
+        "qwen3 qk norms",
+        "gemma3 27B",
+    ] {
+        let path = sketch(title).write(folder.path());
+        let header = Header::open(&path).unwrap();
+        let n_vocab = u64::from(ModelProfile::from_header(&header).unwrap().hparams.n_vocab);
+        let mut main = ContextParams::default();
+        (main.n_ctx, main.mmap) = (5000, false);
+        // The main model's cache is its own affair.
+        (main.type_k, main.type_v) = (KvType::Q8_0, KvType::Q8_0);
+        main.n_outputs_max = 0;
+        let draft = Companion::draft(&header).unwrap();
+        let context = draft.draft_context(&main).unwrap().unwrap();
+        assert_eq!((context.n_ctx, context.n_outputs_max), (5120, 1));
+        assert_eq!(context.type_k, KvType::F16);
+
+        let bytes = draft.bytes(Some(&gpu), &main).unwrap();
+        let theirs = probed(&path, &[sim.device()], &context);
+        assert_eq!(bytes.gpu, theirs.gpus[0], "{title}");
+        assert_eq!(bytes.host.weights, theirs.host.weights, "{title}");
+        assert_eq!(bytes.host.kv, theirs.host.kv, "{title}");
+        // One row of logits is returned, which no account of llama.cpp's has.
+        let compute = bytes.host.compute - 4 * n_vocab;
+        assert_eq!(compute, theirs.host.compute, "{title}");
+
+        let alone = draft.bytes(None, &main).unwrap();
+        let theirs = probed(&path, &[], &context);
+        assert_eq!(alone.gpu.total(), 0, "{title}");
+        assert_eq!(alone.host.weights, theirs.host.weights, "{title}");
+        assert_eq!(alone.host.kv, theirs.host.kv, "{title}");
+    }
+}
+
+#[test]
+fn a_drafts_bytes_are_the_estimate_of_a_full_offload_and_its_cache_may_be_chosen() {
+    own_process!();
+    let folder = tempfile::tempdir().unwrap();
+    let path = sketch("llama 3.1 8B").write(folder.path());
+    let header = Header::open(&path).unwrap();
+    let profile = ModelProfile::from_header(&header).unwrap();
+    let gpu = Gpu::new("card").total(gib(24)).backend("CUDA");
+    let main = ContextParams::default();
+    let draft = Companion::draft(&header)
+        .unwrap()
+        .draft_cache(KvType::Q8_0, KvType::Q4_0);
+    let context = draft.draft_context(&main).unwrap().unwrap();
+    assert_eq!(
+        (context.type_k, context.type_v),
+        (KvType::Q8_0, KvType::Q4_0)
+    );
+    let estimate = Estimate::new(&profile, &[&gpu], &context).unwrap();
+    let layers = profile.full_offload();
+    let full = estimate.footprints(layers);
+    let bytes = draft.bytes(Some(&gpu), &main).unwrap();
+    assert_eq!((bytes.gpu, bytes.host), (full.gpus[0], full.host));
+    let workload = Workload::of(&profile, &context.sizes().unwrap());
+    assert_eq!(draft.workload(&main).unwrap(), workload);
+    // And what sampling on the GPU adds to what the estimate is uncertain of.
+    let sampled = 16 * u64::from(profile.hparams.n_vocab);
+    let uncertainty = estimate.uncertainty(layers, &full.gpus[0]) + sampled;
+    assert_eq!(bytes.gpu_uncertainty, uncertainty);
+}

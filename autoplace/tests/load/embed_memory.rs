@@ -1,0 +1,276 @@
+//! What a context for embeddings takes: the probe against real loads, to the byte, and the load contract.
+
+use crate::embedding_models::{LONGEST, encoders, llama_embed, reranker, t5_encoder, text};
+use crate::real_loads_support::{Placement, compare, none_failed};
+use crate::sim_support::card;
+use crate::synthetic::Sketch;
+use autoplace::gguf::{Header, TensorType};
+use autoplace::llama_sys::sim::SimGpu;
+use autoplace::load::{self, NativeProbe, Verify};
+use autoplace::machine::{Machine, mib};
+use autoplace::memory::{ContextParams, FlashAttention, Headroom, Pooling};
+use autoplace::plan::{Context, Error, GpuLayers, Plan, Planner, Request};
+use autoplace::profile::ModelProfile;
+use autoplace::{Model, ModelBuilder};
+
+const Q8: TensorType = TensorType::Q8_0;
+
+/// Encoders, a reranker, and models with caches. (Of recurrent ones each text is a graph by itself, which no reservation has seen: the
+/// warm-up finds what it takes.)
+fn models() -> Vec<Sketch> {
+    let mut models = encoders(Q8);
+    models.extend(encoders(TensorType::Q4_K));
+    models.push(reranker(Q8));
+    models.push(llama_embed(TensorType::Q4_K));
+    models.push(t5_encoder(Q8));
+    let others = ["llama gqa", "gemma3", "qwen3moe", "deepseek2"];
+    let all = crate::random_weights::all().into_iter();
+    models.extend(all.filter(|it| others.iter().any(|other| it.title().starts_with(other))));
+    assert_eq!(models.len(), 9 + others.len());
+    models
+}
+
+/// As the planner would ask for them, with several sizes of a batch.
+fn settings() -> [ContextParams; 4] {
+    let embedding = |pooling, tokens, n_seq_max| {
+        let mut params = ContextParams::default();
+        params.embeddings = Some(pooling);
+        (params.n_ctx, params.n_batch, params.n_ubatch) = (tokens, tokens, tokens);
+        (params.n_outputs_max, params.n_seq_max) = (0, n_seq_max);
+        params.kv_unified = true;
+        params
+    };
+    let plain = embedding(Pooling::Model, 128, 16);
+    let mut lone = embedding(Pooling::None, 200, 1);
+    (lone.mmap, lone.repack) = (false, false);
+    let mut stepwise = embedding(Pooling::Mean, 130, 5);
+    stepwise.flash_attn = FlashAttention::Off;
+    stepwise.mmap = false;
+    let mut last = embedding(Pooling::Last, 96, 3);
+    last.op_offload = false;
+    [plain, lone, stepwise, last]
+}
+
+#[test]
+fn a_probe_of_embeddings_is_the_real_load_to_the_byte() {
+    own_process!();
+    let folder = tempfile::tempdir().unwrap();
+    let mut failures = Vec::new();
+    let mut cases = 0;
+    for (number, sketch) in models().iter().enumerate() {
+        let path = crate::random_weights::write(sketch, folder.path());
+        let probe = NativeProbe::new(&Header::open(&path).unwrap()).unwrap();
+        let all = u32::try_from(sketch.dims.n_layer).unwrap() + 1;
+        for (place, placement) in Placement::of(all).iter().enumerate() {
+            let settings = settings();
+            let params = &settings[(number + place) % settings.len()];
+            cases += 1;
+            if let Err(fault) = compare(&path, &probe, placement, params) {
+                failures.push(format!(
+                    "{}: {placement:?}, {params:?}\n    {fault}",
+                    sketch.title()
+                ));
+            }
+        }
+    }
+    none_failed(&failures, cases);
+}
+
+fn builder(path: &std::path::Path, machine: &Machine) -> ModelBuilder {
+    let request = Request::new()
+        .embeddings(Pooling::Model)
+        .headroom(Headroom::Bytes(0))
+        .context(Context::Tokens(LONGEST as u32));
+    Model::builder(path)
+        .request(request)
+        .machine(machine.clone())
+        .threads(1)
+}
+
+#[test]
+fn whatever_is_free_the_load_fits_embeds_and_one_layer_more_would_not() {
+    own_process!();
+    let folder = tempfile::tempdir().unwrap();
+    let models = [encoders(Q8).remove(0), llama_embed(Q8)];
+    let texts: Vec<String> = (0..20).map(|n| text(n, 1 + n)).collect();
+    for sketch in models {
+        let path = crate::random_weights::write(&sketch, folder.path());
+        let all = u32::try_from(sketch.dims.n_layer).unwrap() + 1;
+        let mut seen = Vec::new();
+        for total in (0..12).map(|n| mib(1) * n * 3 / 4) {
+            let gpu = card(total);
+            let machine = load::detect().unwrap();
+            let model = builder(&path, &machine).load().unwrap();
+            let report = model.report();
+            assert_eq!(report.tries(), 1, "{report}");
+            let n = model.placement().n_gpu_layers;
+            if n > 0 {
+                assert!(report.warm_up.skipped.is_none(), "{report}");
+            }
+            let used = gpu.used();
+            model.embedder().unwrap().embed(&texts).unwrap();
+            assert!(gpu.peak() <= total, "{} of {total}", gpu.peak());
+            assert_eq!(gpu.used(), used, "{n} layers");
+            let planned: u64 = model
+                .placement()
+                .gpus()
+                .map(|it| it.footprint.total())
+                .sum();
+            assert_eq!(
+                used,
+                planned + report.gpus.iter().map(|it| it.grown).sum::<u64>()
+            );
+            drop(model);
+            assert_eq!(gpu.used(), 0);
+            if total > 0 && n < all {
+                let more = builder(&path, &machine).gpu_layers(GpuLayers::Exactly(n + 1));
+                let more = more.plan();
+                assert!(
+                    matches!(more, Err(load::Error::Plan(Error::DoesNotFit { .. }))),
+                    "{} layers fit {total} too: {more:?}",
+                    n + 1
+                );
+            }
+            seen.push(n);
+        }
+        assert!(seen.is_sorted(), "more memory, fewer layers: {seen:?}");
+        assert_eq!((seen[0], seen.last()), (0, Some(&all)), "{seen:?}");
+        assert!(seen.iter().any(|n| (1..all).contains(n)), "{seen:?}");
+    }
+}
+
+#[test]
+fn a_recurrent_model_takes_no_more_than_is_free_either() {
+    own_process!();
+    let folder = tempfile::tempdir().unwrap();
+    let mut sketches = crate::random_weights::all();
+    sketches.retain(|it| ["mamba2", "jamba"].contains(&it.arch));
+    for mut sketch in sketches {
+        sketch.vocabulary();
+        let path = crate::random_weights::write(&sketch, folder.path());
+        let mut seen = Vec::new();
+        for total in (0..9).map(|n| mib(3) * n) {
+            let gpu = card(total);
+            let machine = load::detect().unwrap();
+            let model = builder(&path, &machine).load().unwrap();
+            let used = gpu.used();
+            let texts: Vec<String> = (0..9).map(|n| text(n, 1 + 2 * n)).collect();
+            model.embedder().unwrap().embed(&texts).unwrap();
+            assert!(gpu.peak() <= total, "{} of {total}", gpu.peak());
+            assert_eq!(gpu.used(), used, "{}", model.report());
+            seen.push(model.placement().n_gpu_layers);
+        }
+        assert_eq!(seen.last(), Some(&5), "{} {seen:?}", sketch.title());
+    }
+}
+
+#[test]
+fn every_verification_computes_texts_and_learns_of_the_card() {
+    own_process!();
+    let folder = tempfile::tempdir().unwrap();
+    for sketch in [encoders(Q8).remove(1), reranker(Q8), llama_embed(Q8)] {
+        let path = crate::random_weights::write(&sketch, folder.path());
+        for verify in [Verify::Quick, Verify::Full] {
+            let _gpu = card(mib(64));
+            let machine = load::detect().unwrap();
+            let model = builder(&path, &machine).verify(verify).load().unwrap();
+            let report = model.report();
+            // A batch, a text of all that may be, and a short one.
+            assert_eq!(u64::from(LONGEST as u32) * 2 + 31, report.warm_up.tokens);
+            assert_eq!(report.warm_up.last_position, LONGEST as u32 - 1);
+        }
+    }
+}
+
+fn planned(sketch: &Sketch, request: Request) -> Plan {
+    let folder = tempfile::tempdir().unwrap();
+    let path = crate::random_weights::write(sketch, folder.path());
+    let header = Header::open(&path).unwrap();
+    let profile = ModelProfile::from_header(&header).unwrap();
+    let machine = load::detect().unwrap();
+    Planner::new(&profile, &machine)
+        .request(request)
+        .plan_probed(&NativeProbe::new(&header).unwrap())
+        .unwrap()
+}
+
+#[test]
+fn a_computation_is_of_whole_texts_all_of_whose_tokens_are_outputs() {
+    own_process!();
+    let _gpu = card(mib(64));
+    let sketch = llama_embed(Q8);
+    let asked = |request: Request| planned(&sketch, request.embeddings(Pooling::Mean)).context;
+    let context = asked(Request::new());
+    assert_eq!(context.embeddings, Some(Pooling::Mean));
+    assert_eq!(
+        (context.n_ctx, context.n_batch, context.n_ubatch),
+        (2048, 2048, 2048)
+    );
+    assert_eq!((context.n_outputs_max, context.n_seq_max), (0, 16));
+    assert!(context.kv_unified);
+    // What else is asked of batches does not part texts, and a context grows no further than the texts are.
+    let context = asked(Request::new().context(Context::AtLeast(300)).n_ubatch(64));
+    assert_eq!(
+        (context.n_ctx, context.n_batch, context.n_ubatch),
+        (304, 304, 304)
+    );
+    // A batch has a token for each sequence.
+    let context = asked(Request::new().context(Context::Tokens(4)));
+    assert_eq!(context.n_seq_max, 4);
+    let request = Request::new().embeddings(Pooling::Mean).n_seq_max(2);
+    assert_eq!(planned(&sketch, request).context.n_seq_max, 2);
+}
+
+#[test]
+fn the_host_has_room_for_the_vectors_of_all_tokens() {
+    own_process!();
+    let _gpu = card(mib(64));
+    let sketch = &encoders(Q8)[0];
+    let request = Request::new().embeddings(Pooling::Model);
+    let plan = planned(sketch, request);
+    let header = {
+        let folder = tempfile::tempdir().unwrap();
+        Header::open(crate::random_weights::write(sketch, folder.path())).unwrap()
+    };
+    let probe = NativeProbe::new(&header).unwrap();
+    let breakdown = probe.breakdown(&[], &plan.context, &plan.split());
+    let (n_vocab, n_embd) = (sketch.dims.n_vocab, sketch.dims.n_embd);
+    assert_eq!(
+        breakdown.map(|it| it.footprints.output).unwrap_or(0),
+        4 * (n_vocab + n_embd) * LONGEST
+    );
+}
+
+#[test]
+fn without_llama_cpp_nobody_knows_what_embeddings_take() {
+    own_process!();
+    let folder = tempfile::tempdir().unwrap();
+    let path = crate::random_weights::write(&encoders(Q8)[0], folder.path());
+    let header = Header::open(&path).unwrap();
+    let profile = ModelProfile::from_header(&header).unwrap();
+    let machine = Machine::new(autoplace::machine::Host::new(mib(512)));
+    let planner = Planner::new(&profile, &machine);
+    planner.clone().plan().unwrap();
+    let embedding = planner.request(Request::new().embeddings(Pooling::Model));
+    let refused = embedding.plan();
+    assert!(matches!(refused, Err(Error::Unknown { .. })), "{refused:?}");
+}
+
+#[test]
+fn two_cards_share_an_encoder() {
+    own_process!();
+    let folder = tempfile::tempdir().unwrap();
+    let path = crate::random_weights::write(&encoders(Q8)[2], folder.path());
+    let whole = {
+        let _gpu = card(mib(64));
+        let plan = builder(&path, &load::detect().unwrap()).plan().unwrap();
+        plan.gpus().next().unwrap().footprint.total()
+    };
+    let cards: [SimGpu; 2] = [card(whole * 3 / 4), card(whole * 3 / 4)];
+    let model = builder(&path, &load::detect().unwrap()).load().unwrap();
+    assert_eq!(model.placement().gpus().count(), 2, "{}", model.placement());
+    model.embedder().unwrap().embed(&["the sea"]).unwrap();
+    for card in &cards {
+        assert!(card.peak() <= whole * 3 / 4);
+    }
+}

@@ -1,0 +1,527 @@
+//! The load contract on simulated GPUs: what a load computes to be verified, what it does where memory is lacking, and what it reports.
+
+use std::sync::Arc;
+
+use crate::native_support::{TINY_VOCABULARY, demo_path, tiny};
+use autoplace::gguf::Header;
+use autoplace::llama_sys::sim::{Rules, SimGpu, SimGpuBuilder};
+use autoplace::load::{self, Doubt, Error, LoadReport, OnDifference, Stage, Verify};
+use autoplace::machine::{Machine, mib};
+use autoplace::memory::Headroom;
+use autoplace::plan::{Context, GpuLayers, Plan, Replay, Request, SavedPlan, SavedPlanError};
+use autoplace::{Model, ModelBuilder, llama_sys, plan};
+
+const TOTAL: u64 = mib(64);
+
+fn card() -> SimGpuBuilder {
+    SimGpu::builder("SIM card")
+        .total(TOTAL)
+        .rules(Rules::Cuda)
+        .backend("CUDA")
+}
+
+fn registered() -> (Arc<SimGpu>, Machine) {
+    let gpu = Arc::new(card().register().unwrap());
+    (gpu, load::detect().unwrap())
+}
+
+/// The demo model, planned for this machine, a GPU to the last byte if it must.
+fn builder(machine: &Machine) -> ModelBuilder {
+    let mut request = Request::new().headroom(Headroom::Bytes(0)).n_ubatch(64);
+    // Repacked weights are multiplied in another order: the same text is only sure with the same order.
+    request.params.repack = false;
+    Model::builder(demo_path())
+        .request(request)
+        .machine(machine.clone())
+        .threads(1)
+}
+
+fn text(model: &Model) -> String {
+    let prompt = "In the beginning God created the heaven and the earth. And the earth was without form, and void";
+    let story = model.generate(prompt).temperature(0.0);
+    story.max_tokens(12).text().unwrap()
+}
+
+/// The text that the CPU alone writes.
+fn text_of_the_cpu(machine: &Machine) -> String {
+    let host = Machine::new(machine.host.clone());
+    text(&builder(&host).load().unwrap())
+}
+
+/// Bytes that the plan takes of its only GPU.
+fn on_gpu(plan: &Plan) -> u64 {
+    plan.gpus().next().map_or(0, |gpu| gpu.footprint.total())
+}
+
+fn stages(report: &LoadReport) -> Vec<Option<Stage>> {
+    let attempts = report.attempts.iter();
+    attempts
+        .map(|attempt| attempt.failure.as_ref().map(|failure| failure.stage))
+        .collect()
+}
+
+#[test]
+fn a_load_without_trouble_is_as_planned_as_probed_and_as_measured() {
+    own_process!();
+    let (gpu, machine) = registered();
+    let model = builder(&machine).load().unwrap();
+    let report = model.report();
+    assert_eq!(stages(&report), [None]);
+    assert_eq!(report.plan, *model.placement());
+    let [card] = &report.gpus[..] else {
+        panic!("{report}")
+    };
+    assert_eq!(card.planned, card.probed);
+    assert_eq!(card.allocated, Some(card.planned));
+    assert_eq!(card.taken(), Some(gpu.used()));
+    assert_eq!(
+        (card.grown, card.beyond(), card.difference()),
+        (0, Some(0), 0)
+    );
+    // The largest batch, and a token after it.
+    assert_eq!(
+        (report.warm_up.tokens, report.warm_up.last_position),
+        (65, 64)
+    );
+    let said = report.to_string();
+    assert!(
+        said.contains("7 of 7 layers on GPUs") && said.contains("65 tokens"),
+        "{said}"
+    );
+    assert_eq!(text(&model), text_of_the_cpu(&machine));
+}
+
+#[test]
+fn a_report_survives_being_sent() {
+    own_process!();
+    let (gpu, machine) = registered();
+    gpu.set_taken(TOTAL - mib(3));
+    let model = builder(&machine).load().unwrap();
+    let report = model.report();
+    assert_eq!(stages(&report), [Some(Stage::Check), None], "{report}");
+    let json = serde_json::to_string(&*report).unwrap();
+    let read: LoadReport = serde_json::from_str(&json).unwrap();
+    assert_eq!(read, *report);
+}
+
+#[test]
+fn a_load_computes_as_much_as_is_asked_for() {
+    own_process!();
+    let (gpu, machine) = registered();
+    let loaded = |verify| {
+        let before = gpu.graphs();
+        let builder = builder(&machine).context(Context::Tokens(300));
+        let model = builder.verify(verify).load().unwrap();
+        let warm_up = model.report().warm_up.clone();
+        (gpu.graphs() - before, warm_up.tokens, warm_up.last_position)
+    };
+    assert_eq!(loaded(Verify::Off), (0, 0, 0));
+    let (graphs, tokens, last) = loaded(Verify::Quick);
+    assert!(graphs > 0);
+    assert_eq!((tokens, last), (65, 64));
+    // llama.cpp rounds the context up to a multiple of 256.
+    let (_, tokens, last) = loaded(Verify::Full);
+    assert_eq!((tokens, last), (512, 511));
+}
+
+#[test]
+fn on_the_host_alone_only_a_full_verification_computes() {
+    let machine = Machine::new(load::detect().unwrap().host);
+    let loaded = |verify| {
+        let builder = builder(&machine).context(Context::Tokens(256));
+        builder.verify(verify).load().unwrap().report()
+    };
+    let quick = loaded(Verify::Quick);
+    assert!(quick.warm_up.skipped.is_some() && quick.gpus.is_empty());
+    assert!(quick.to_string().contains("warm-up: none"), "{quick}");
+    assert_eq!(loaded(Verify::Full).warm_up.last_position, 255);
+}
+
+#[test]
+fn a_model_that_does_not_generate_is_loaded_without_a_warm_up() {
+    own_process!();
+    let (_gpu, machine) = registered();
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("model.gguf");
+    let llada = tiny("llada", 2)
+        .str("tokenizer.ggml.model", "no_vocab")
+        .u32("llada.vocab_size", TINY_VOCABULARY);
+    llada.write_sparse(&path).unwrap();
+    for verify in [Verify::Quick, Verify::Full] {
+        let builder = Model::builder(&path).machine(machine.clone()).threads(1);
+        let report = builder.verify(verify).load().unwrap().report();
+        assert_eq!(report.warm_up.tokens, 0);
+        assert!(report.to_string().contains("does not generate"), "{report}");
+        for gpu in &report.gpus {
+            assert_eq!(gpu.learned, Err(Doubt::NotGenerative));
+        }
+    }
+}
+
+#[test]
+fn every_kind_of_model_and_context_warms_up_to_its_last_position_and_grows_no_more() {
+    own_process!();
+    let folder = tempfile::tempdir().unwrap();
+    let contexts = [(1, 1, false), (3, 1, false), (3, 0, true), (2, 4, false)];
+    for (number, mut sketch) in crate::random_weights::all().into_iter().enumerate() {
+        sketch.vocabulary();
+        let path = crate::random_weights::write(&sketch, folder.path());
+        let (n_seq_max, n_outputs_max, unified) = contexts[number % contexts.len()];
+        let gpu = Arc::new(card().total(mib(512)).register().unwrap());
+        let mut request = Request::new()
+            .context(Context::Tokens(700))
+            .headroom(Headroom::Bytes(mib(4)))
+            .n_ubatch(64)
+            .n_batch(128)
+            .n_seq_max(n_seq_max)
+            .n_outputs_max(n_outputs_max);
+        request.params.kv_unified = unified;
+        let case = format!("{} {n_seq_max} {n_outputs_max} {unified}", sketch.title());
+        for verify in [Verify::Quick, Verify::Full] {
+            let model = Model::builder(&path)
+                .request(request.clone())
+                .gpu_layers(GpuLayers::Exactly(3))
+                .machine(load::detect().unwrap())
+                .verify(verify)
+                .threads(1)
+                .load()
+                .unwrap_or_else(|error| panic!("{case}: {error}"));
+            let report = model.report();
+            assert_eq!(report.tries(), 1, "{case}: {report}");
+            let length = match (n_seq_max, unified) {
+                (1, _) => 768,
+                (n, true) => 768 / n,
+                // A cache of its own for each, rounded up.
+                (3, false) => 256,
+                _ => 512,
+            };
+            if verify == Verify::Full {
+                assert_eq!(report.warm_up.last_position, length - 1, "{case}: {report}");
+            }
+            let used = gpu.used();
+            let prompt = "a".repeat(200);
+            let generation = model.generate(prompt).temperature(0.0).max_tokens(4);
+            generation.text().unwrap();
+            assert_eq!(gpu.used(), used, "{case}");
+        }
+    }
+}
+
+#[test]
+fn memory_taken_since_the_plan_makes_a_smaller_one() {
+    own_process!();
+    let (gpu, machine) = registered();
+    let planned = builder(&machine).plan().unwrap();
+    assert!(planned.full_offload);
+    gpu.set_taken(TOTAL - on_gpu(&planned) / 2);
+    let model = builder(&machine).load().unwrap();
+    let report = model.report();
+    assert_eq!(stages(&report), [Some(Stage::Check), None], "{report}");
+    let failure = report.attempts[0].failure.as_ref().unwrap();
+    assert_eq!(failure.device, Some(gpu.device().name()));
+    assert_eq!(failure.needed, Some(on_gpu(&planned)));
+    assert_eq!(failure.free, Some(on_gpu(&planned) / 2));
+    let plan = model.placement();
+    assert!(plan.n_gpu_layers > 0 && !plan.full_offload, "{plan}");
+    assert!(gpu.used() <= on_gpu(&planned) / 2);
+    assert_eq!(text(&model), text_of_the_cpu(&machine));
+}
+
+#[test]
+fn memory_taken_during_the_load_or_the_warm_up_makes_a_smaller_plan() {
+    own_process!();
+    // The first call comes when the weights have their memory, the first with 1.0 after the last weight, and the warm-up's later.
+    for (calls, stage) in [(1, Stage::Context), (usize::MAX, Stage::WarmUp)] {
+        let gpu = Arc::new(card().growth(mib(1)).register().unwrap());
+        let machine = load::detect().unwrap();
+        let other = Arc::clone(&gpu);
+        let mut called = 0;
+        let mut done = 0;
+        let model = builder(&machine)
+            .progress(move |progress| {
+                called += 1;
+                done += usize::from(progress >= 1.0);
+                if called == calls || (calls == usize::MAX && done == 2) {
+                    other.set_taken(TOTAL - other.used());
+                }
+                true
+            })
+            .load()
+            .unwrap();
+        let report = model.report();
+        let first = stages(&report)[0];
+        assert_eq!(first, Some(stage), "{report}");
+        assert!(report.tries() > 1 && !model.placement().full_offload);
+        assert_eq!(text(&model), text_of_the_cpu(&machine));
+        drop(model);
+        assert_eq!((gpu.used(), gpu.buffers()), (0, 0));
+    }
+}
+
+#[test]
+fn whichever_allocation_fails_the_next_attempt_loads_less_and_nothing_stays_of_the_first() {
+    own_process!();
+    let (gpu, machine) = registered();
+    let expected = text_of_the_cpu(&machine);
+    drop(builder(&machine).load().unwrap());
+    let before = gpu.allocations();
+    drop(builder(&machine).load().unwrap());
+    let allocations = gpu.allocations() - before;
+    assert!(allocations > 2);
+    for n in 1..=allocations {
+        gpu.fail_allocation(n);
+        let model = builder(&machine).load().unwrap();
+        let report = model.report();
+        // A computation of llama.cpp's that finds no room may also try again by itself.
+        if report.tries() > 1 {
+            let tried = &report.attempts[0];
+            assert!(
+                model.placement().n_gpu_layers < tried.n_gpu_layers,
+                "{report}"
+            );
+            let failure = tried.failure.as_ref().unwrap();
+            assert_eq!(failure.device, Some(gpu.device().name()));
+        }
+        assert!(report.tries() <= 2, "{report}");
+        assert_eq!(text(&model), expected);
+        drop(model);
+        assert_eq!((gpu.used(), gpu.buffers()), (0, 0));
+    }
+}
+
+#[test]
+fn a_computation_that_fails_in_the_warm_up_is_taken_for_a_lack_of_memory() {
+    own_process!();
+    let (gpu, machine) = registered();
+    gpu.fail_graph(1);
+    let model = builder(&machine).load().unwrap();
+    let report = model.report();
+    assert_eq!(stages(&report), [Some(Stage::WarmUp), None], "{report}");
+    assert!(model.placement().n_gpu_layers < 7);
+    assert_eq!(text(&model), text_of_the_cpu(&machine));
+}
+
+#[test]
+fn pools_that_find_no_room_get_it() {
+    own_process!();
+    let planned = {
+        let (_gpu, machine) = registered();
+        on_gpu(&builder(&machine).plan().unwrap())
+    };
+    for pools in [1, mib(1), mib(3)] {
+        let gpu = card().total(planned + pools - 1).growth(pools);
+        let gpu = gpu.register().unwrap();
+        let machine = load::detect().unwrap();
+        let model = builder(&machine).load().unwrap();
+        assert_eq!(
+            gpu.grown(),
+            if model.placement().n_gpu_layers > 0 {
+                pools
+            } else {
+                0
+            }
+        );
+        assert!(model.report().tries() > 1);
+        assert_eq!(text(&model), text_of_the_cpu(&machine));
+    }
+}
+
+#[test]
+fn when_nothing_works_the_error_lists_every_attempt() {
+    own_process!();
+    let (gpu, machine) = registered();
+    // Refuses the cache of every attempt.
+    let failing = |attempts| {
+        let other = Arc::clone(&gpu);
+        let mut at = -1.0;
+        builder(&machine)
+            .attempts(attempts)
+            .progress(move |done| {
+                if done < at || at < 0.0 {
+                    other.fail_allocation(1);
+                }
+                at = done;
+                true
+            })
+            .load()
+    };
+    let error = failing(1).unwrap_err();
+    assert!(matches!(error, Error::Native(_)), "{error:?}");
+    let error = failing(2).unwrap_err();
+    let text = error.to_string();
+    assert!(
+        !text.contains('\n') && text.contains("1: 7 of 7 layers"),
+        "{text}"
+    );
+    let Error::AllAttempts { attempts, source } = error else {
+        panic!("{error:?}")
+    };
+    assert_eq!(attempts.len(), 2);
+    assert!(attempts[1].n_gpu_layers < attempts[0].n_gpu_layers);
+    for attempt in attempts {
+        let failure = attempt.failure.unwrap();
+        assert_eq!(failure.stage, Stage::Context);
+        assert_eq!(failure.device, Some(gpu.device().name()));
+        assert!(failure.needed.is_some() && failure.free.is_some());
+    }
+    assert!(matches!(*source, Error::Native(_)));
+    assert_eq!((gpu.used(), gpu.buffers()), (0, 0));
+}
+
+#[test]
+fn layers_that_were_asked_for_are_not_silently_fewer() {
+    own_process!();
+    let (gpu, machine) = registered();
+    let exact = || builder(&machine).gpu_layers(GpuLayers::Exactly(7));
+    let planned = exact().plan().unwrap();
+    gpu.set_taken(TOTAL - on_gpu(&planned) + 1);
+    let error = exact().load().unwrap_err();
+    let Error::AllAttempts { attempts, source } = error else {
+        panic!("{error:?}")
+    };
+    let stages: Vec<Stage> = attempts
+        .iter()
+        .map(|attempt| attempt.failure.as_ref().unwrap().stage)
+        .collect();
+    assert_eq!(stages, [Stage::Check, Stage::Plan]);
+    assert!(matches!(
+        *source,
+        Error::Plan(plan::Error::DoesNotFit { .. })
+    ));
+}
+
+#[test]
+fn what_is_no_lack_of_memory_is_not_tried_again() {
+    own_process!();
+    let (gpu, machine) = registered();
+    // In the warm-up.
+    let mut done = 0;
+    let cancelled = builder(&machine)
+        .progress(move |progress| {
+            done += usize::from(progress >= 1.0);
+            done < 3
+        })
+        .load();
+    let error = cancelled.unwrap_err();
+    assert!(
+        matches!(error, Error::Native(llama_sys::Error::LoadCancelled { .. })),
+        "{error:?}"
+    );
+    assert_eq!((gpu.used(), gpu.buffers()), (0, 0));
+    // A device that is gone.
+    let name = gpu.device().name();
+    drop(gpu);
+    let error = builder(&machine).load().unwrap_err();
+    assert!(error.to_string().contains(&name), "{error}");
+    assert!(!matches!(error, Error::AllAttempts { .. }), "{error:?}");
+}
+
+#[test]
+fn a_saved_plan_is_made_anew_only_where_that_was_allowed() {
+    own_process!();
+    let (gpu, machine) = registered();
+    let planned = builder(&machine).plan().unwrap();
+    let header = Header::open(demo_path()).unwrap();
+    let request = Request::new().headroom(Headroom::Bytes(0)).n_ubatch(64);
+    let saved = SavedPlan::new(planned.clone(), request, &header, &machine).unwrap();
+    let following = |replay| {
+        let builder = Model::builder(demo_path()).threads(1);
+        builder
+            .machine(machine.clone())
+            .follow(saved.clone())
+            .replay(replay)
+    };
+    // Taken after the machine was looked at: the machine given says otherwise.
+    gpu.set_taken(TOTAL - on_gpu(&planned) + 1);
+    let error = following(Replay::Refuse).load().unwrap_err();
+    assert!(matches!(error, Error::OutOfMemory { .. }), "{error:?}");
+    let model = following(Replay::Replan).load().unwrap();
+    assert_eq!(stages(&model.report()), [Some(Stage::Check), None]);
+    let notes = &model.placement().notes;
+    assert!(
+        notes.iter().any(|note| note.contains("1 failed attempt")),
+        "{notes:?}"
+    );
+    drop(model);
+    // Where the machine itself says so, it is refused before anything is tried.
+    let now = load::detect().unwrap();
+    let error = following(Replay::Refuse).machine(now).load().unwrap_err();
+    assert!(
+        matches!(error, Error::SavedPlan(SavedPlanError::Changed { .. })),
+        "{error:?}"
+    );
+}
+
+#[test]
+fn more_taken_than_the_plan_left_is_an_error_a_note_or_a_smaller_plan_as_was_asked() {
+    own_process!();
+    let pools = mib(2);
+    // The caller lends a part of the card, and pools take more than that leaves.
+    let lent = |more: u64| {
+        let gpu = card().growth(pools).register().unwrap();
+        let mut machine = load::detect().unwrap();
+        let plan = builder(&machine).plan().unwrap();
+        machine.gpus[0].free = on_gpu(&plan) + more;
+        (gpu, machine)
+    };
+    let (gpu, machine) = lent(0);
+    let error = builder(&machine)
+        .on_difference(OnDifference::Fail)
+        .load()
+        .unwrap_err();
+    let Error::Difference {
+        difference, device, ..
+    } = &error
+    else {
+        panic!("{error:?}")
+    };
+    assert_eq!((*difference, device), (pools, &gpu.device().name()));
+    assert_eq!(gpu.used(), 0);
+    drop(gpu);
+
+    let (gpu, machine) = lent(0);
+    let kept = builder(&machine)
+        .on_difference(OnDifference::Accept)
+        .load()
+        .unwrap();
+    assert!(kept.placement().full_offload);
+    assert_eq!(kept.report().notes.len(), 1, "{}", kept.report());
+    drop((kept, gpu));
+
+    let (gpu, machine) = lent(0);
+    let smaller = builder(&machine).load().unwrap();
+    assert_eq!(stages(&smaller.report()), [Some(Stage::Verify), None]);
+    assert!(gpu.used() + gpu.grown() <= machine.gpus[0].free);
+    assert_eq!(text(&smaller), text_of_the_cpu(&machine));
+    drop((smaller, gpu));
+
+    // With room for it nothing would become better by loading again.
+    let (gpu, machine) = lent(pools);
+    let same = builder(&machine).load().unwrap();
+    assert_eq!(stages(&same.report()), [None]);
+    assert!(same.placement().full_offload);
+    drop((same, gpu));
+}
+
+#[test]
+fn placing_anew_keeps_the_contract() {
+    own_process!();
+    let (gpu, machine) = registered();
+    let model = builder(&machine).load().unwrap();
+    let full = model.placement();
+    let before = text(&model);
+    // The plan as it was no longer fits.
+    gpu.set_taken(TOTAL - on_gpu(&full) / 2);
+    model.replace(Some(Plan::clone(&full))).unwrap();
+    assert_eq!(stages(&model.report()), [Some(Stage::Check), None]);
+    assert!(!model.placement().full_offload);
+    assert_eq!(text(&model), before);
+    // And without one, what is free decides: also upwards.
+    model.replace(None).unwrap();
+    assert_eq!(stages(&model.report()), [None]);
+    assert!(!model.placement().full_offload);
+    gpu.set_taken(0);
+    model.replace(None).unwrap();
+    assert!(model.placement().full_offload);
+    assert_eq!(text(&model), before);
+}

@@ -1,0 +1,76 @@
+//! What is planned is what llama.cpp allocates: probes, loads, the contract, on simulated GPUs and without any.
+
+#![cfg(feature = "llama")]
+
+#[macro_use]
+#[path = "../support/own_process/mod.rs"]
+mod own_process;
+#[path = "../support/blueprints/mod.rs"]
+mod blueprints;
+#[path = "../support/chaos_support/mod.rs"]
+mod chaos_support;
+#[path = "../support/compute_buffers_support/mod.rs"]
+mod compute_buffers_support;
+#[path = "../support/conformance_support/mod.rs"]
+mod conformance_support;
+#[path = "../support/llama_source/defaults.rs"]
+mod defaults;
+#[path = "../support/embedding_models/mod.rs"]
+mod embedding_models;
+#[path = "../support/fleets_support/mod.rs"]
+mod fleets_support;
+#[path = "../support/llama_source/mod.rs"]
+mod llama_source;
+#[path = "../support/lora_support/mod.rs"]
+mod lora_support;
+#[path = "../support/native_params/mod.rs"]
+mod native_params;
+#[path = "../support/native_support/mod.rs"]
+mod native_support;
+#[path = "../support/random_weights/mod.rs"]
+mod random_weights;
+#[path = "../support/real_loads_support/mod.rs"]
+mod real_loads_support;
+#[path = "../support/replace_support/mod.rs"]
+mod replace_support;
+#[path = "../support/shapes/mod.rs"]
+mod shapes;
+#[path = "../support/sim_support/mod.rs"]
+mod sim_support;
+#[path = "../support/speculative_support/mod.rs"]
+mod speculative_support;
+#[path = "../support/synthetic/mod.rs"]
+mod synthetic;
+
+mod architectures;
+mod attention_fused_or_plain;
+mod ballast_load;
+mod chaos;
+mod companion_draft;
+mod compute_buffers;
+mod conformance;
+mod embed_isolation;
+mod embed_memory;
+mod emit_flags;
+mod fleets;
+mod headroom_measured;
+mod isolation;
+mod leases;
+mod load;
+mod load_contract;
+mod lora_memory;
+mod lora_real_loads;
+mod measured_vram;
+mod mtp_memory;
+mod plan_replay;
+#[cfg(target_os = "linux")]
+mod probe_leaves_nothing;
+mod real_loads;
+mod refused_files;
+mod replace;
+mod replace_outcomes;
+mod sentinel;
+mod sentinel_replace;
+mod simulated_gpu;
+mod speculative_memory;
+mod tensor_types;

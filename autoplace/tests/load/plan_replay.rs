@@ -1,0 +1,317 @@
+//! A saved plan is followed exactly, or refused with what changed: on simulated GPUs, with real loads.
+
+use crate::native_support::{demo_path, tiny_llama};
+use crate::sim_support::card;
+use autoplace::gguf::Header;
+use autoplace::load::NativeProbe;
+use autoplace::machine::{Machine, mib};
+use autoplace::memory::{Companion, Footprint, Headroom, Place, TensorOverride};
+use autoplace::plan::{MachineChange, Plan, Replay, Request, SavedPlan, SavedPlanError};
+use autoplace::profile::ModelProfile;
+use autoplace::{Model, ModelBuilder, Planner, load};
+use serde_json::json;
+
+fn request() -> Request {
+    Request::new().headroom(Headroom::Bytes(0))
+}
+
+fn builder() -> ModelBuilder {
+    Model::builder(demo_path()).request(request()).threads(1)
+}
+
+/// A plan of the demo model on this machine as it is now.
+fn saved() -> SavedPlan {
+    let plan = builder().plan().unwrap();
+    let header = Header::open(demo_path()).unwrap();
+    SavedPlan::new(plan, request(), &header, &load::detect().unwrap()).unwrap()
+}
+
+#[track_caller]
+fn changes(result: Result<Plan, load::Error>) -> Vec<MachineChange> {
+    match result.unwrap_err() {
+        load::Error::SavedPlan(SavedPlanError::Changed { changes, .. }) => changes,
+        other => panic!("{other}"),
+    }
+}
+
+#[test]
+fn a_plan_is_loaded_from_its_file_exactly_though_a_better_one_is_possible_now() {
+    own_process!();
+    let gpu = card(mib(8));
+    let saved = saved();
+    assert!((1..7).contains(&saved.plan.n_gpu_layers), "{}", saved.plan);
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("plan.json");
+    saved.write(&file).unwrap();
+    let model = Model::builder(demo_path())
+        .plan_file(&file)
+        .threads(1)
+        .load()
+        .unwrap();
+    assert_eq!(*model.placement(), saved.plan);
+    assert_eq!(
+        gpu.used(),
+        saved.plan.gpus().next().unwrap().footprint.total()
+    );
+    let generated = model
+        .generate("And it came to pass")
+        .temperature(0.0)
+        .max_tokens(8)
+        .text();
+    assert!(!generated.unwrap().is_empty());
+}
+
+#[test]
+fn what_else_is_asked_for_does_not_change_it() {
+    own_process!();
+    let _gpu = card(mib(64));
+    let saved = saved();
+    let plan = builder()
+        .context(autoplace::plan::Context::Tokens(128))
+        .follow(saved.clone())
+        .plan();
+    assert_eq!(plan.unwrap(), saved.plan);
+}
+
+#[test]
+fn memory_that_was_taken_since_is_said_and_planned_around_if_asked() {
+    own_process!();
+    let gpu = card(mib(64));
+    let saved = saved();
+    assert!(saved.plan.full_offload);
+    gpu.set_taken(mib(56));
+    let found = changes(builder().follow(saved.clone()).plan());
+    assert!(
+        matches!(found[..], [MachineChange::LessFree { .. }]),
+        "{found:?}"
+    );
+    let model = builder()
+        .follow(saved)
+        .replay(Replay::Replan)
+        .load()
+        .unwrap();
+    let plan = model.placement();
+    assert!((1..7).contains(&plan.n_gpu_layers), "{plan}");
+    let note = plan.notes.last().unwrap();
+    assert!(
+        note.starts_with("planned anew") && note.contains("8.0 MiB free"),
+        "{note}"
+    );
+    assert!(gpu.peak() <= mib(8));
+}
+
+#[test]
+fn a_card_that_is_gone_is_named() {
+    own_process!();
+    let gpu = card(mib(64));
+    let saved = saved();
+    drop(gpu);
+    let found = changes(builder().follow(saved.clone()).plan());
+    assert!(
+        matches!(found[..], [MachineChange::GpuGone { .. }]),
+        "{found:?}"
+    );
+    let plan = builder().follow(saved).replay(Replay::Replan).plan();
+    assert_eq!(plan.unwrap().n_gpu_layers, 0);
+}
+
+#[test]
+fn a_card_of_another_size_is_another_card() {
+    own_process!();
+    let gpu = card(mib(64));
+    let saved = saved();
+    drop(gpu);
+    let _gpu = card(mib(96));
+    let found = changes(builder().follow(saved).plan());
+    let expected = MachineChange::list(&found);
+    assert!(
+        expected.ends_with("had 64 MiB and has 96 MiB"),
+        "{expected}"
+    );
+}
+
+#[test]
+fn room_for_companions_is_asked_for_too_and_never_given_away() {
+    own_process!();
+    let gpu = card(mib(256));
+    let header = Header::open(demo_path()).unwrap();
+    let profile = ModelProfile::from_header(&header).unwrap();
+    let machine = load::detect().unwrap();
+    let draft = Companion::draft(&header).unwrap();
+    let plan = Planner::new(&profile, &machine)
+        .request(request())
+        .beside(draft)
+        .plan_probed(&NativeProbe::new(&header).unwrap())
+        .unwrap();
+    let placement = plan.gpus().next().unwrap();
+    assert!(placement.companions > 0, "{plan}");
+    let model_alone = placement.footprint.total() + placement.headroom.total();
+    let saved = SavedPlan::new(plan, request(), &header, &machine).unwrap();
+    assert_eq!(saved.changes(&machine), []);
+
+    // As much as the model needs by itself.
+    gpu.set_taken(gpu.total() - model_alone);
+    let found = changes(builder().follow(saved.clone()).plan());
+    assert!(
+        matches!(found[..], [MachineChange::LessFree { .. }]),
+        "{found:?}"
+    );
+    let anew = builder().follow(saved).replay(Replay::Replan).plan();
+    let error = anew.unwrap_err();
+    assert!(
+        matches!(
+            error,
+            load::Error::SavedPlan(SavedPlanError::Companions { .. })
+        ),
+        "{error}"
+    );
+    assert!(error.to_string().contains("make it anew"), "{error}");
+}
+
+#[test]
+fn bytes_that_were_written_into_the_file_by_hand_are_not_believed() {
+    own_process!();
+    let gpu = card(mib(64));
+    let mut saved = saved();
+    gpu.set_taken(mib(62));
+    for placement in &mut saved.plan.placements {
+        placement.footprint = Footprint::default();
+    }
+    assert_eq!(saved.changes(&load::detect().unwrap()), []);
+    let found = changes(builder().follow(saved).plan());
+    assert!(
+        matches!(found[..], [MachineChange::LessFree { .. }]),
+        "{found:?}"
+    );
+}
+
+#[test]
+fn a_host_that_is_too_small_is_said() {
+    own_process!();
+    let saved = saved();
+    assert_eq!(saved.plan.n_gpu_layers, 0);
+    let mut small: Machine = load::detect().unwrap();
+    small.host = small.host.available(mib(1));
+    let found = changes(builder().machine(small).follow(saved.clone()).plan());
+    assert!(
+        matches!(found[..], [MachineChange::HostTooSmall { .. }]),
+        "{found:?}"
+    );
+    assert_eq!(builder().follow(saved.clone()).plan().unwrap(), saved.plan);
+}
+
+#[test]
+fn a_plan_of_another_model_is_refused_and_both_are_named() {
+    own_process!();
+    let dir = tempfile::tempdir().unwrap();
+    let other = dir.path().join("other.gguf");
+    tiny_llama()
+        .str("general.name", "Another model")
+        .write_sparse(&other)
+        .unwrap();
+    let error = Model::builder(&other).follow(saved()).load().unwrap_err();
+    assert!(matches!(
+        error,
+        load::Error::SavedPlan(SavedPlanError::OtherModel { .. })
+    ));
+    let text = error.to_string();
+    assert!(
+        text.contains("autoplace") && text.contains("Another model"),
+        "{text}"
+    );
+    assert_eq!(text.lines().count(), 1);
+}
+
+#[test]
+fn a_plan_made_by_hand_is_checked_like_one_from_a_file() {
+    own_process!();
+    let mut saved = saved();
+    saved.plan.context.n_ctx = 0;
+    let error = builder().follow(saved).load().unwrap_err().to_string();
+    assert!(error.contains("plan.context.n_ctx is 0"), "{error}");
+}
+
+#[test]
+fn several_cards_get_the_layers_that_were_planned_for_each() {
+    own_process!();
+    let cards = [card(mib(8)), card(mib(8))];
+    let saved = saved();
+    assert_eq!(saved.plan.gpus().count(), 2, "{}", saved.plan);
+    let model = builder().follow(saved.clone()).load().unwrap();
+    assert_eq!(*model.placement(), saved.plan);
+    for (card, gpu) in cards.iter().zip(saved.plan.gpus()) {
+        assert_eq!(card.used(), gpu.footprint.total());
+    }
+}
+
+#[test]
+fn weights_that_were_moved_to_the_host_are_moved_again() {
+    own_process!();
+    let gpu = card(mib(64));
+    let mut saved = saved();
+    let whole = saved.plan.gpus().next().unwrap().footprint.weights;
+    saved.plan.overrides = vec![TensorOverride::new(r"blk\.[0-2]\.ffn_", Place::Host)];
+    let model = builder().follow(saved).load().unwrap();
+    let held = model.allocated().gpus[0].weights;
+    assert!(held < whole, "{held} of {whole}");
+    assert!(gpu.used() < mib(64));
+}
+
+#[test]
+fn layers_that_were_changed_by_hand_are_not_those_of_the_model() {
+    own_process!();
+    let mut saved = saved();
+    saved.plan.model.blocks = 7;
+    let error = builder().follow(saved).plan().unwrap_err().to_string();
+    assert_eq!(error, "plan.model.blocks is 7, and the model has 6");
+}
+
+/// Every number and flag of the plan's own parameters replaced by others, one at a time: whatever gets past the check is refused by
+/// llama.cpp or by us, or planned. None ends the process.
+#[test]
+fn numbers_that_were_changed_by_hand_end_in_an_error_or_a_plan() {
+    own_process!();
+    let _gpu = card(mib(64));
+    let json: serde_json::Value = serde_json::from_str(&saved().to_json().unwrap()).unwrap();
+    let values = [
+        json!(0),
+        json!(1),
+        json!(3),
+        json!(257),
+        json!(100_000),
+        json!(1_000_000_000),
+        json!(i32::MAX),
+        json!(u32::MAX),
+        json!(false),
+        json!(true),
+        json!("on"),
+        json!("off"),
+        json!("Q4_0"),
+        json!("F32"),
+        json!([1.0]),
+        json!([1e-30]),
+    ];
+    let mut outcomes = [0; 3];
+    let fields = json["plan"]["context"].as_object().unwrap();
+    let fields = fields.keys().map(|key| format!("/plan/context/{key}"));
+    let others = [
+        "/plan/n_gpu_layers",
+        "/plan/tensor_split",
+        "/plan/parted_blocks",
+    ];
+    for pointer in fields.chain(others.map(str::to_owned)) {
+        for value in &values {
+            let mut json = json.clone();
+            *json.pointer_mut(&pointer).unwrap() = value.clone();
+            let Ok(saved) = SavedPlan::from_json(&json.to_string()) else {
+                outcomes[0] += 1;
+                continue;
+            };
+            match builder().follow(saved).plan() {
+                Err(_) => outcomes[1] += 1,
+                Ok(_) => outcomes[2] += 1,
+            }
+        }
+    }
+    assert!(outcomes.iter().all(|&count| count >= 10), "{outcomes:?}");
+}

@@ -1,0 +1,276 @@
+//! Ten thousand probes, good and bad, leave the process as it was: memory, descriptors, threads, devices, environment and log.
+
+use std::ffi::OsString;
+use std::path::Path;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use crate::synthetic::{Dims, Sketch};
+use autoplace::gguf::{Header, TensorType as T};
+use autoplace::llama_sys::sim::{Rules, SimGpu};
+use autoplace::llama_sys::{Backend, Device, Model, ModelParams};
+use autoplace::load::NativeProbe;
+use autoplace::machine::{Gpu, gib};
+use autoplace::memory::{
+    Breakdown, ContextParams, FlashAttention, KvType, Place, Split, TensorOverride,
+};
+
+const PROBES: usize = 10_000;
+
+/// A leak of 200 bytes per probe would show. The smallest thing that a probe makes, a tensor's description, has more.
+const GROWTH: u64 = 200 * PROBES as u64;
+
+/// Set by `cargo xtask sanitize`, which finds leaks by itself: a few hundred probes are enough for that, and memory grows since it
+/// keeps what is freed.
+const SANITIZED: &str = "AUTOPLACE_SANITIZED";
+
+/// One block, so that ten thousand take seconds.
+const DIMS: Dims = Dims {
+    n_layer: 1,
+    n_embd: 64,
+    n_ff: 128,
+    n_head: 2,
+    n_head_kv: 1,
+    head_dim: 32,
+    n_vocab: 128,
+};
+
+fn llama() -> Sketch {
+    let mut sketch = Sketch::new("llama", "one block", DIMS);
+    sketch.ends(T::Q8_0, None);
+    sketch.norms(0);
+    sketch.attention(0, T::Q8_0);
+    sketch.feed_forward(0, T::Q8_0, T::Q8_0);
+    sketch
+}
+
+/// With a state that a probe really allocates.
+fn mamba() -> Sketch {
+    let mut sketch = Sketch::bare("mamba", "one block", DIMS);
+    sketch.u32("ssm.conv_kernel", 4);
+    sketch.u32("ssm.inner_size", 128);
+    sketch.u32("ssm.state_size", 16);
+    sketch.u32("ssm.time_step_rank", 4);
+    sketch.ends(T::Q8_0, None);
+    sketch.vector(0, "attn_norm.weight", 64);
+    sketch.block(0, "ssm_in.weight", T::Q8_0, &[64, 256]);
+    sketch.block(0, "ssm_conv1d.weight", T::F32, &[4, 128]);
+    sketch.vector(0, "ssm_conv1d.bias", 128);
+    sketch.block(0, "ssm_x.weight", T::F32, &[128, 4 + 2 * 16]);
+    sketch.block(0, "ssm_dt.weight", T::F32, &[4, 128]);
+    sketch.vector(0, "ssm_dt.bias", 128);
+    sketch.block(0, "ssm_a", T::F32, &[16, 128]);
+    sketch.vector(0, "ssm_d", 128);
+    sketch.block(0, "ssm_out.weight", T::Q8_0, &[128, 64]);
+    sketch
+}
+
+/// Without a tensor that llama.cpp asks for.
+fn broken() -> Sketch {
+    let mut sketch = Sketch::new("llama", "half a block", DIMS);
+    sketch.ends(T::Q8_0, None);
+    sketch.norms(0);
+    sketch
+}
+
+/// The questions, in turns.
+struct Asked {
+    llama: NativeProbe,
+    mamba: NativeProbe,
+    broken: NativeProbe,
+    gpus: Vec<Gpu>,
+}
+
+const QUESTIONS: usize = 9;
+
+impl Asked {
+    fn new(folder: &Path, gpus: Vec<Gpu>) -> Self {
+        let probe = |sketch: Sketch| {
+            let header = Header::open(sketch.write(folder)).unwrap();
+            NativeProbe::new(&header).unwrap()
+        };
+        Self {
+            llama: probe(llama()),
+            mamba: probe(mamba()),
+            broken: probe(broken()),
+            gpus,
+        }
+    }
+
+    /// Asks question `n`; `None` if the answer was, as it must be for the last four, an error.
+    fn ask(&self, n: usize) -> Option<Breakdown> {
+        let [large, other, tiny] = &self.gpus[..] else {
+            panic!("three cards")
+        };
+        let mut params = ContextParams::default();
+        params.n_ctx = 256;
+        params.n_batch = 32;
+        params.n_ubatch = 32;
+        let both = Split::layers(2).tensor_split([1.0, 1.0]);
+        let overridden = Split::layers(2).overrides([TensorOverride::new("ffn_.*", Place::Host)]);
+        match n {
+            0 => self.llama.breakdown(&[], &params, &Split::layers(0)),
+            1 => self.llama.breakdown(&[large], &params, &Split::layers(1)),
+            2 => self.llama.breakdown(&[large, other], &params, &both),
+            3 => {
+                params.mmap = false;
+                self.llama.breakdown(&[large], &params, &overridden)
+            }
+            4 => self.mamba.breakdown(&[other], &params, &Split::layers(2)),
+            // A card without room for the state.
+            5 => self.mamba.breakdown(&[tiny], &params, &Split::layers(2)),
+            // Refused by llama.cpp in the middle of the load, and of the context.
+            6 => self.broken.breakdown(&[large], &params, &Split::layers(1)),
+            7 => {
+                params.type_v = KvType::Q8_0;
+                params.flash_attn = FlashAttention::Off;
+                self.llama.breakdown(&[large], &params, &Split::layers(2))
+            }
+            _ => {
+                // No such device.
+                let gone = Gpu::new("gone").device("GONE0");
+                self.llama.breakdown(&[&gone], &params, &Split::layers(2))
+            }
+        }
+        .ok()
+    }
+}
+
+/// What a probe could leave behind.
+#[derive(Debug, PartialEq, Eq)]
+struct Traces {
+    descriptors: usize,
+    threads: usize,
+    devices: Vec<String>,
+    environment: Vec<(OsString, OsString)>,
+    temporary: usize,
+}
+
+impl Traces {
+    fn now() -> Self {
+        let count = |path: &str| std::fs::read_dir(path).unwrap().count();
+        let devices = Backend::init().unwrap().devices();
+        let temporary = std::fs::read_dir(std::env::temp_dir()).unwrap().flatten();
+        Self {
+            descriptors: count("/proc/self/fd"),
+            threads: count("/proc/self/task"),
+            devices: devices.iter().map(Device::name).collect(),
+            environment: std::env::vars_os().collect(),
+            temporary: temporary
+                .filter(|entry| entry.file_name().to_string_lossy().contains("skeleton"))
+                .count(),
+        }
+    }
+}
+
+/// Bytes of memory that are this process's own.
+fn resident() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let line = status.lines().find(|line| line.starts_with("RssAnon"));
+    let kib = line.unwrap().split_whitespace().nth(1).unwrap();
+    kib.parse::<u64>().unwrap() << 10
+}
+
+/// Counts what llama.cpp says through `tracing`.
+struct Ear;
+
+static HEARD: AtomicUsize = AtomicUsize::new(0);
+
+impl tracing::Subscriber for Ear {
+    fn enabled(&self, metadata: &tracing::Metadata<'_>) -> bool {
+        let target = metadata.target();
+        target.starts_with("llama") || target.starts_with("ggml")
+    }
+
+    fn new_span(&self, _: &tracing::span::Attributes<'_>) -> tracing::span::Id {
+        tracing::span::Id::from_u64(1)
+    }
+
+    fn record(&self, _: &tracing::span::Id, _: &tracing::span::Record<'_>) {}
+    fn record_follows_from(&self, _: &tracing::span::Id, _: &tracing::span::Id) {}
+    fn enter(&self, _: &tracing::span::Id) {}
+    fn exit(&self, _: &tracing::span::Id) {}
+
+    fn event(&self, _: &tracing::Event<'_>) {
+        HEARD.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// One test, since another one beside it would leave traces of its own.
+#[test]
+fn ten_thousand_probes_leave_nothing_behind() {
+    own_process!();
+    tracing::subscriber::set_global_default(Ear).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let cards = [gib(8), gib(8), 4096].map(|total| {
+        let card = SimGpu::builder("SIM").total(total).rules(Rules::Cuda);
+        card.register().unwrap()
+    });
+    let gpus = cards.iter().map(|card| {
+        let gpu = Gpu::new("SIM").device(card.device().name());
+        gpu.total(card.total()).backend("CUDA")
+    });
+    let asked = Asked::new(folder.path(), gpus.collect());
+
+    // The first ones may leave what is made once per process.
+    let answers: Vec<Option<Breakdown>> = (0..QUESTIONS).map(|n| asked.ask(n)).collect();
+    let good = answers.iter().map(Option::is_some).collect::<Vec<_>>();
+    assert_eq!(
+        good,
+        [true, true, true, true, true, false, false, false, false]
+    );
+    for n in 0..PROBES / 20 {
+        asked.ask(n % QUESTIONS);
+    }
+    HEARD.store(0, Ordering::Relaxed);
+    let (traces, memory) = (Traces::now(), resident());
+
+    let sanitized = std::env::var_os(SANITIZED).is_some();
+    let probes = if sanitized { PROBES / 20 } else { PROBES };
+    for n in 0..probes {
+        assert_eq!(
+            asked.ask(n % QUESTIONS),
+            answers[n % QUESTIONS],
+            "probe {n}"
+        );
+    }
+    let growth = resident().saturating_sub(memory);
+    println!("{growth} bytes more than before");
+    assert!(
+        sanitized || growth < GROWTH,
+        "{growth} bytes more than before"
+    );
+    assert_eq!(Traces::now(), traces);
+
+    // From several threads at once the answers are the same.
+    std::thread::scope(|scope| {
+        for thread in 0..8 {
+            let (asked, answers) = (&asked, &answers);
+            scope.spawn(move || {
+                for n in (thread..).take(100) {
+                    assert_eq!(asked.ask(n % QUESTIONS), answers[n % QUESTIONS]);
+                }
+            });
+        }
+    });
+    // The system may still be taking the threads down.
+    let threads = traces.threads;
+    let after = Traces {
+        threads,
+        ..Traces::now()
+    };
+    assert_eq!(after, traces);
+    for card in &cards {
+        assert_eq!((card.used(), card.buffers()), (0, 0));
+    }
+
+    // Nobody was told anything; whoever loads a model in earnest is.
+    assert_eq!(HEARD.load(Ordering::Relaxed), 0);
+    drop(Model::load(folder.path().join("none.gguf"), ModelParams::default()).unwrap_err());
+    let path = llama().write(folder.path());
+    let params = ModelParams {
+        devices: Some(Vec::new()),
+        ..ModelParams::default()
+    };
+    Model::load(path, params).unwrap();
+    assert!(HEARD.load(Ordering::Relaxed) > 100);
+}

@@ -1,0 +1,333 @@
+//! A model that is placed anew in mid-sentence, on simulated GPUs: the text is the one of an undisturbed run.
+
+use std::path::Path;
+
+use crate::native_support::demo_path;
+use crate::replace_support::{
+    Dice, PROMPT, builder, generations, load, plan, request, text_of, texts_of,
+};
+use crate::sim_support::card;
+use autoplace::generate::{Error, FinishReason, Resumed};
+use autoplace::llama_sys;
+use autoplace::machine::mib;
+use autoplace::memory::{FlashAttention, KvType};
+use autoplace::plan::{Context, GpuLayers, Plan, Request};
+
+/// From the host onto a card and back, all of it and parts, one card and two.
+fn fleet(path: &Path, request: &Request, all: u32) -> Vec<Plan> {
+    let one = (0..=all)
+        .rev()
+        .step_by(2)
+        .map(|layers| plan(path, request, layers));
+    let mut plans: Vec<Plan> = one.collect();
+    plans.push(plan(path, request, 0));
+    plans
+}
+
+/// A plan that one card alone has no room for.
+fn on_both(path: &Path, request: &Request) -> Plan {
+    let request = request.clone().context(Context::Tokens(2048));
+    builder(path, &request).plan().unwrap()
+}
+
+#[test]
+fn a_text_goes_on_however_often_the_model_is_placed_anew() {
+    own_process!();
+    let path = demo_path();
+    let request = request().n_ubatch(64);
+    let cards = [card(mib(4)), card(mib(8))];
+    let mut plans = fleet(&path, &request, 7);
+    plans.push(on_both(&path, &request));
+    assert!(plans.iter().any(|plan| plan.gpus().count() == 2));
+    let model = load(&path, &request, 0);
+    for which in 0..2 {
+        let undisturbed = generations(&model, PROMPT, 24)[which].clone();
+        let expected = undisturbed.clone().text().unwrap();
+        let mut next = plans.iter().cycle();
+        let text = text_of(undisturbed, |stream, index| {
+            let plan = next.next().unwrap();
+            let replaced = stream.replace(Some(plan.clone())).unwrap();
+            assert_eq!(replaced.resumed, Resumed::Restored);
+            assert_eq!(*replaced.after, *plan);
+            assert_eq!(*model.placement(), *plan);
+            let nothing = index == 0 || stream.finish_reason().is_some();
+            assert_eq!(replaced.saved == 0, nothing, "{replaced:?}");
+        });
+        assert_eq!(text, expected);
+    }
+    drop(model);
+    assert!(cards.iter().all(|card| card.used() == 0));
+}
+
+#[test]
+fn a_long_text_goes_on_after_re_placements_at_random_tokens() {
+    own_process!();
+    let path = demo_path();
+    let request = request();
+    let _card = card(mib(64));
+    let plans = fleet(&path, &request, 7);
+    let model = load(&path, &request, 7);
+    let mut dice = Dice::new(5);
+    for which in 0..2 {
+        let undisturbed = generations(&model, PROMPT, 300)[which].clone();
+        let expected = undisturbed.clone().text().unwrap();
+        let text = text_of(undisturbed, |stream, _| {
+            if dice.below(20) == 0 {
+                let plan = plans[dice.below(plans.len())].clone();
+                stream.replace(Some(plan)).unwrap();
+            }
+        });
+        assert_eq!(text, expected);
+    }
+}
+
+#[test]
+fn four_texts_at_once_all_go_on() {
+    own_process!();
+    let path = demo_path();
+    let _card = card(mib(64));
+    let mut dice = Dice::new(9);
+    let request = request().n_seq_max(4).context(Context::Tokens(1024));
+    let plans = fleet(&path, &request, 7);
+    let model = load(&path, &request, 0);
+    let mut session = model.session().unwrap();
+    let mut run = |disturbed: bool| {
+        let prompts = [PROMPT, "In the beginning", PROMPT, "And it came to pass"];
+        let mut begun = Vec::new();
+        for (index, prompt) in prompts.iter().enumerate() {
+            let generate = generations(&model, prompt, 12 + 9 * index)[index % 2].clone();
+            begun.push(session.begin(generate).unwrap());
+        }
+        let texts = texts_of(&mut session, &begun, |session, _| {
+            if disturbed && dice.below(3) > 0 {
+                let plan = plans[dice.below(plans.len())].clone();
+                let replaced = session.replace(Some(plan)).unwrap();
+                assert_eq!(replaced.resumed, Resumed::Restored);
+            }
+        });
+        texts.unwrap()
+    };
+    let expected = run(false);
+    assert_eq!(run(true), expected);
+}
+
+/// What they share is divided otherwise from then on, which rounds otherwise: the texts may differ, but go on.
+#[test]
+fn texts_that_share_a_cache_go_on_too() {
+    own_process!();
+    let path = demo_path();
+    let _card = card(mib(64));
+    let mut request = request().n_seq_max(3).context(Context::Tokens(512));
+    request.params.kv_unified = true;
+    let plans = fleet(&path, &request, 7);
+    let model = load(&path, &request, 0);
+    let mut session = model.session().unwrap();
+    let begun = [20, 30, 40].map(|tokens| {
+        let generate = model.generate(PROMPT).temperature(0.0).max_tokens(tokens);
+        session.begin(generate).unwrap()
+    });
+    let mut next = plans.iter().cycle();
+    let texts = texts_of(&mut session, &begun, |session, step| {
+        let replaced = session.replace(next.next().cloned()).unwrap();
+        assert_eq!(replaced.resumed, Resumed::Restored);
+        assert_eq!(replaced.saved == 0, step == 0);
+    });
+    // One after the other would do it, if it were not for the rounding: the beginnings are the same.
+    let texts = texts.unwrap();
+    let beginning = &texts[0][..8];
+    assert!(texts.iter().all(|text| text.starts_with(beginning)));
+}
+
+#[test]
+fn a_prompt_goes_on_where_it_was() {
+    own_process!();
+    let path = demo_path();
+    let request = request().n_batch(8).n_ubatch(4);
+    let _card = card(mib(64));
+    let plans = fleet(&path, &request, 7);
+    let model = load(&path, &request, 0);
+    let generate = model.generate(PROMPT.repeat(3)).seed(3).max_tokens(16);
+    let expected = generate.clone().text().unwrap();
+    let mut session = model.session().unwrap();
+    let begun = session.begin(generate).unwrap();
+    let texts = texts_of(&mut session, &[begun], |session, step| {
+        let replaced = session
+            .replace(Some(plans[step % plans.len()].clone()))
+            .unwrap();
+        assert_eq!(replaced.saved == 0, step == 0);
+    });
+    assert_eq!(texts.unwrap(), [expected]);
+}
+
+/// Models of random weights choose bytes that are characters by chance only, and stop strings may come in any of them.
+#[test]
+fn recurrent_and_windowed_models_go_on_too() {
+    own_process!();
+    let folder = tempfile::tempdir().unwrap();
+    let _card = card(mib(64));
+    let mut seen = 0;
+    for mut sketch in crate::random_weights::all() {
+        let title = sketch.title();
+        let wanted = ["gemma3", "mamba2", "jamba", "falcon-h1"];
+        if !wanted.iter().any(|name| title.starts_with(name)) {
+            continue;
+        }
+        seen += 1;
+        sketch.vocabulary();
+        sketch.u32("context_length", 512);
+        let path = crate::random_weights::write(&sketch, folder.path());
+        for swa_full in [true, false] {
+            let mut request = request().n_ubatch(32).n_batch(32);
+            request.params.swa_full = swa_full;
+            let model = load(&path, &request, 0);
+            let all = model.placement().layers();
+            let plans = [all, 1, 0].map(|layers| plan(&path, &request, layers));
+            // A token begins the text, and each letter is one.
+            let generate = model.generate("a".repeat(90)).seed(1).temperature(1.5);
+            let generate = generate.max_tokens(60);
+            let expected = generate.clone().text().unwrap();
+            let mut next = plans.iter().cycle();
+            let text = text_of(generate, |stream, index| {
+                if index % 7 == 3 {
+                    let plan = next.next().unwrap().clone();
+                    let replaced = stream.replace(Some(plan)).unwrap();
+                    assert_eq!(replaced.resumed, Resumed::Restored, "{title}");
+                }
+            });
+            assert_eq!(text, expected, "{title}, {swa_full}");
+        }
+    }
+    assert!(seen >= 4, "{seen} of the models are there");
+}
+
+#[test]
+fn what_is_held_back_of_a_text_is_not_lost() {
+    own_process!();
+    let path = demo_path();
+    let request = request();
+    let _card = card(mib(64));
+    let plans = [7, 0].map(|layers| plan(&path, &request, layers));
+    let model = load(&path, &request, 0);
+    let generate = model.generate(PROMPT).temperature(0.0).max_tokens(40);
+    let whole = generate.clone().text().unwrap();
+    // It comes over several tokens, and its beginning comes before it.
+    let at = whole.len() * 2 / 3;
+    let stop: String = whole.chars().skip(at).take(9).collect();
+    let expected = generate.clone().stop(&stop).text().unwrap();
+    assert!(expected.len() < whole.len(), "{stop:?} in {whole:?}");
+
+    let mut session = model.session().unwrap();
+    session.begin(generate.stop(&stop)).unwrap();
+    let (mut text, mut end, mut empty) = (String::new(), None, 0);
+    for plan in plans.iter().cycle() {
+        session.replace(Some(plan.clone())).unwrap();
+        for piece in session.step().unwrap() {
+            empty += usize::from(piece.text.is_empty());
+            text.push_str(&piece.text);
+            end = piece.end;
+        }
+        if session.is_empty() {
+            break;
+        }
+    }
+    assert_eq!(text, expected);
+    assert_eq!(end.unwrap().reason, FinishReason::StopString);
+    assert!(empty > 0, "nothing was ever held back");
+
+    // Characters in bytes, most of them in pieces.
+    let folder = tempfile::tempdir().unwrap();
+    let mut sketches = crate::random_weights::all().into_iter();
+    let mut sketch = sketches.find(|it| it.title().starts_with("llama")).unwrap();
+    sketch.vocabulary();
+    sketch.u32("context_length", 512);
+    let path = crate::random_weights::write(&sketch, folder.path());
+    let model = load(&path, &request, 0);
+    let plans = [1, 0].map(|layers| plan(&path, &request, layers));
+    let generate = model.generate("").seed(4).temperature(2.0).max_tokens(80);
+    let expected = generate.clone().text().unwrap();
+    assert!(!expected.is_ascii(), "{expected:?}");
+    let text = text_of(generate, |stream, index| {
+        stream.replace(Some(plans[index % 2].clone())).unwrap();
+    });
+    assert_eq!(text, expected);
+}
+
+#[test]
+fn the_old_model_is_released_before_the_new_one_is_loaded() {
+    own_process!();
+    let path = demo_path();
+    let request = request();
+    let roomy = card(mib(64));
+    let planned = plan(&path, &request, 7);
+    let planned = planned.gpus().next().unwrap();
+    let needed = planned.footprint.total() + planned.headroom.total();
+    drop(roomy);
+    // There is room for one of it, and not for a byte more.
+    let tight = card(needed);
+    let model = load(&path, &request, 7);
+    let mut stream = model.generate(PROMPT).max_tokens(8).stream().unwrap();
+    stream.next().unwrap().unwrap();
+    let allocations = tight.allocations();
+    let by_plan = stream.replace(Some(Plan::clone(&model.placement())));
+    assert_eq!(by_plan.unwrap().resumed, Resumed::Restored);
+    stream.next().unwrap().unwrap();
+    let by_what_is_free = stream.replace(None).unwrap();
+    assert_eq!(by_what_is_free.after.n_gpu_layers, 7);
+    assert!(tight.allocations() > allocations);
+    assert!(tight.peak() <= tight.total());
+    assert!(stream.all(|piece| piece.is_ok()));
+    drop((stream, model));
+    assert_eq!(tight.used(), 0);
+}
+
+#[test]
+fn a_cache_of_another_layout_is_computed_again_and_said_to_be() {
+    own_process!();
+    let path = demo_path();
+    let request = request().n_batch(16);
+    let plain = plan(&path, &request, 0);
+    let others = [
+        request.clone().kv_types(KvType::Q8_0, KvType::Q8_0),
+        request.clone().flash_attention(FlashAttention::Off),
+    ];
+    for other in others {
+        let other = plan(&path, &other, 0);
+        let model = load(&path, &request, 0);
+        let generate = model.generate(PROMPT).temperature(0.0).max_tokens(30);
+        let expected = generate.clone().text().unwrap();
+        let mut stream = generate.stream().unwrap();
+        let mut text = stream.next().unwrap().unwrap();
+        for plan in [&other, &plain] {
+            let replaced = stream.replace(Some(plan.clone())).unwrap();
+            assert_eq!(replaced.resumed, Resumed::Recomputed);
+            assert!(replaced.saved > 0);
+            text.push_str(&stream.next().unwrap().unwrap());
+        }
+        // What the other cache said is forgotten: the text is that of the first one, but for the shape of a batch.
+        text.extend(stream.by_ref().map(Result::unwrap));
+        assert_eq!(text, expected);
+        let statistics = stream.statistics();
+        assert_eq!(statistics.generated_tokens, 30);
+    }
+}
+
+#[test]
+fn an_abort_handle_stays_good() {
+    own_process!();
+    let path = demo_path();
+    let request = request().gpu_layers(GpuLayers::Exactly(0));
+    let model = builder(&path, &request).load().unwrap();
+    let mut stream = model.generate(PROMPT).stream().unwrap();
+    let handle = stream.abort_handle();
+    stream.next().unwrap().unwrap();
+    stream.replace(None).unwrap();
+    stream.next().unwrap().unwrap();
+    handle.abort();
+    assert!(matches!(
+        stream.next(),
+        Some(Err(Error::Native(llama_sys::Error::Aborted)))
+    ));
+    assert!(stream.next().is_none());
+    drop(stream);
+    model.generate(PROMPT).max_tokens(2).text().unwrap();
+}

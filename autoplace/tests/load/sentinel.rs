@@ -1,0 +1,459 @@
+//! A sentinel over loaded models on simulated GPUs: what it tells, that it costs nobody anything, and that it goes when it should.
+//!
+//! What a driver would say (heat, other programs, a slow GPU) is written over the samples of the real source.
+
+use std::sync::mpsc::{RecvTimeoutError, TryRecvError};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use crate::native_support::demo_path;
+use crate::sim_support::card;
+use autoplace::machine::{GpuProcess, ThrottleReason, mib};
+use autoplace::memory::Headroom;
+use autoplace::plan::GpuLayers;
+use autoplace::watch::{
+    Cause, DepthCost, DeviceSample, Error, Event, Generated, ModelSource, Replacement, Sample,
+    Sentinel, SentinelBuilder, Source, Watched,
+};
+use autoplace::{Model, ModelBuilder, load};
+
+/// How long a test waits before it takes the sentinel for dead; no test takes longer because of it.
+const DEAD: Duration = Duration::from_secs(120);
+
+fn builder() -> ModelBuilder {
+    Model::builder(demo_path())
+        .headroom(Headroom::Bytes(0))
+        .threads(1)
+}
+
+/// A sentinel that looks as often as tests want it to.
+fn quick() -> SentinelBuilder {
+    Sentinel::builder()
+        .interval(Duration::from_millis(1))
+        .process_interval(Duration::ZERO)
+        .patience(Duration::from_millis(5))
+        .calm(Duration::from_millis(5))
+}
+
+fn next(sentinel: &Sentinel) -> Event {
+    sentinel.events().recv_timeout(DEAD).expect("an event")
+}
+
+/// Generates until an event comes.
+fn generate_until_event(model: &Model, sentinel: &Sentinel) -> Event {
+    loop {
+        let stream = model
+            .generate("And it came to pass")
+            .temperature(0.0)
+            .max_tokens(64)
+            .stream()
+            .unwrap();
+        for piece in stream {
+            piece.unwrap();
+            match sentinel.events().try_recv() {
+                Ok(event) => return event,
+                Err(TryRecvError::Empty) => {}
+                Err(TryRecvError::Disconnected) => panic!("the sentinel has ended"),
+            }
+        }
+    }
+}
+
+/// What is written over the samples of a model.
+#[derive(Default)]
+struct Script {
+    device: Option<DeviceSample>,
+    /// What each token from now on takes.
+    token_time: Duration,
+    /// Samples that were taken.
+    samples: u64,
+}
+
+#[derive(Clone, Default)]
+struct Scripted(Arc<Mutex<Script>>);
+
+impl Scripted {
+    fn over(&self, model: &Model) -> ScriptedSource {
+        ScriptedSource {
+            model: ModelSource::new(model),
+            script: self.clone(),
+            generated: Generated::default(),
+        }
+    }
+
+    fn device(&self, device: DeviceSample) {
+        self.0.lock().unwrap().device = Some(device);
+    }
+
+    /// Waits until a sample was taken that began after this was called.
+    fn wait_until_seen(&self) {
+        let samples = || self.0.lock().unwrap().samples;
+        // One may be under way.
+        let enough = samples() + 2;
+        while samples() < enough {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    fn token_time(&self, time: Duration) {
+        self.0.lock().unwrap().token_time = time;
+    }
+}
+
+struct ScriptedSource {
+    model: ModelSource,
+    script: Scripted,
+    generated: Generated,
+}
+
+impl Source for ScriptedSource {
+    fn watched(&mut self) -> Option<Watched> {
+        // How fast a simulated GPU is nobody knows.
+        let watched = self.model.watched()?;
+        Some(watched.depth_cost(DepthCost::default()))
+    }
+
+    fn sample(&mut self, processes: bool) -> Option<Sample> {
+        let mut sample = self.model.sample(processes)?;
+        let mut script = self.script.0.lock().unwrap();
+        script.samples += 1;
+        if let Some(device) = &script.device {
+            sample.devices = vec![device.clone()];
+        }
+        let tokens = sample.generated.tokens - self.generated.tokens;
+        let took = script.token_time * u32::try_from(tokens).unwrap();
+        self.generated = Generated::new(
+            sample.generated.tokens,
+            self.generated.time + took,
+            sample.generated.depths,
+        );
+        sample.generated = self.generated;
+        Some(sample)
+    }
+}
+
+#[test]
+fn ballast_raised_while_a_stream_runs_is_memory_pressure_and_lowered_again_is_relief() {
+    own_process!();
+    let gpu = card(mib(64));
+    let model = builder().load().unwrap();
+    // How fast this machine is at the moment is not what is tested.
+    let sentinel = quick()
+        .slower_than(0.0)
+        .memory_below(mib(8))
+        .watch(&model)
+        .unwrap();
+    let device = gpu.device().name();
+    gpu.set_taken(gpu.free() - mib(7));
+    let event = generate_until_event(&model, &sentinel);
+    assert_eq!(event.advises(), Some(Replacement::Smaller));
+    let pressure = Event::MemoryPressure {
+        device: device.clone(),
+        free: mib(7),
+        needed: mib(8),
+    };
+    assert_eq!(event, pressure);
+    gpu.set_taken(0);
+    let relieved = Event::MemoryRelieved {
+        device,
+        free: gpu.free(),
+    };
+    assert_eq!(generate_until_event(&model, &sentinel), relieved);
+}
+
+#[test]
+fn a_plan_says_what_must_stay_free() {
+    own_process!();
+    let gpu = card(mib(2048));
+    let model = builder().headroom(Headroom::Default).load().unwrap();
+    let planned = model.placement();
+    let headroom = planned.gpus().next().unwrap().headroom;
+    let watched = ModelSource::new(&model).watched().unwrap();
+    let [device] = &watched.devices[..] else {
+        panic!("{watched:?}")
+    };
+    assert_eq!(device.device, gpu.device().name());
+    assert_eq!(device.needed, headroom.growth);
+    assert_eq!(device.notable, headroom.margin);
+    assert_eq!(device.room, None, "all of it is on the GPU");
+    assert!(headroom.growth > 0 && !device.spills);
+}
+
+#[test]
+fn under_wsl_as_much_must_stay_free_as_windows_moves_in_silence() {
+    own_process!();
+    let _gpu = card(mib(2048));
+    let mut machine = load::detect().unwrap();
+    machine.wsl = true;
+    let model = builder()
+        .headroom(Headroom::Default)
+        .machine(machine)
+        .load()
+        .unwrap();
+    let watched = ModelSource::new(&model).watched().unwrap();
+    assert_eq!(watched.devices[0].needed, mib(512));
+    assert!(watched.devices[0].spills);
+}
+
+#[test]
+fn a_plan_that_leaves_nothing_asks_for_nothing() {
+    own_process!();
+    let _gpu = card(mib(64));
+    let model = builder().gpu_layers(GpuLayers::Exactly(3)).load().unwrap();
+    let watched = ModelSource::new(&model).watched().unwrap();
+    assert_eq!(watched.devices[0].needed, 0);
+    assert!(watched.devices[0].room > Some(0));
+}
+
+#[test]
+fn room_for_a_layer_more_is_told() {
+    own_process!();
+    let gpu = card(mib(64));
+    let model = builder().gpu_layers(GpuLayers::Exactly(3)).load().unwrap();
+    gpu.set_taken(gpu.free());
+    let scripted = Scripted::default();
+    let sentinel = quick().watch_source(scripted.over(&model)).unwrap();
+    scripted.wait_until_seen();
+    gpu.set_taken(0);
+    let event = next(&sentinel);
+    assert_eq!(event.advises(), Some(Replacement::Larger), "{event}");
+    gpu.set_taken(mib(64));
+    let lost = next(&sentinel);
+    assert!(matches!(lost, Event::RoomLost { .. }), "{lost}");
+}
+
+#[test]
+fn a_model_on_the_host_alone_is_watched_too() {
+    own_process!();
+    let model = builder().gpu_layers(GpuLayers::Exactly(0)).load().unwrap();
+    let mut source = ModelSource::new(&model);
+    assert_eq!(source.watched().unwrap().devices, []);
+    let sentinel = Sentinel::watch(&model).unwrap();
+    assert!(sentinel.is_watching());
+}
+
+#[test]
+fn what_a_stream_generates_is_counted_token_by_token() {
+    own_process!();
+    let model = builder().gpu_layers(GpuLayers::Exactly(0)).load().unwrap();
+    let mut source = ModelSource::new(&model);
+    assert_eq!(source.sample(true).unwrap().generated, Generated::default());
+    let mut stream = model
+        .generate("And it came to pass")
+        .temperature(0.0)
+        .max_tokens(9)
+        .stream()
+        .unwrap();
+    stream.by_ref().for_each(|piece| drop(piece.unwrap()));
+    let statistics = stream.statistics();
+    // The first token comes with the prompt, which has another speed.
+    let (prompt, tokens) = (statistics.prompt_tokens as u64, 8);
+    let depths = (1..=tokens).map(|n| prompt + n).sum();
+    let expected = Generated::new(tokens, statistics.generation_time, depths);
+    assert_eq!(source.sample(true).unwrap().generated, expected);
+}
+
+#[test]
+fn a_stream_that_becomes_slow_is_told_with_its_likely_cause() {
+    own_process!();
+    let _gpu = card(mib(64));
+    let model = builder().load().unwrap();
+    let scripted = Scripted::default();
+    scripted.token_time(Duration::from_millis(10));
+    let sentinel = quick().watch_source(scripted.over(&model)).unwrap();
+    // Its own speed first.
+    for _ in 0..4 {
+        let stream = model.generate("And").max_tokens(64).stream().unwrap();
+        stream.into_text().unwrap();
+        scripted.wait_until_seen();
+    }
+    scripted.device(DeviceSample::new(mib(40)).processes([]));
+    scripted.wait_until_seen();
+    let other = GpuProcess::new(7).name("game").bytes(mib(900));
+    scripted.device(DeviceSample::new(mib(40)).processes([other]));
+    let event = next(&sentinel);
+    assert!(
+        matches!(event, Event::OtherProcess { pid: 7, .. }),
+        "{event}"
+    );
+    scripted.token_time(Duration::from_millis(30));
+    let event = generate_until_event(&model, &sentinel);
+    let Event::Slowdown {
+        expected,
+        observed,
+        likely_cause,
+    } = &event
+    else {
+        panic!("{event}")
+    };
+    assert!((expected - 100.0).abs() < 1e-6, "{event}");
+    assert!((33.0..70.0).contains(observed), "{event}");
+    assert!(
+        matches!(likely_cause, Cause::OtherProcess { pid: 7, .. }),
+        "{event}"
+    );
+    scripted.token_time(Duration::from_millis(10));
+    let event = generate_until_event(&model, &sentinel);
+    assert!(matches!(event, Event::SpeedRecovered { .. }), "{event}");
+}
+
+#[test]
+fn heat_and_other_programs_are_told_through_the_callback_too() {
+    own_process!();
+    let gpu = card(mib(64));
+    let model = builder().load().unwrap();
+    let scripted = Scripted::default();
+    scripted.device(DeviceSample::new(mib(40)).processes([]));
+    let told = Arc::new(Mutex::new(Vec::new()));
+    let listener = Arc::clone(&told);
+    let sentinel = quick()
+        .on_event(move |event| listener.lock().unwrap().push(event.clone()))
+        .watch_source(scripted.over(&model))
+        .unwrap();
+    scripted.wait_until_seen();
+    let device = gpu.device().name();
+    let hot = DeviceSample::new(mib(40)).throttle([ThrottleReason::Overheating], Some(97));
+    scripted.device(hot);
+    let throttled = Event::Throttled {
+        device: device.clone(),
+        reasons: vec![ThrottleReason::Overheating],
+        temperature: Some(97),
+    };
+    assert_eq!(next(&sentinel), throttled);
+    let cool = DeviceSample::new(mib(40)).throttle([], Some(60));
+    scripted.device(cool.clone());
+    let unthrottled = Event::Unthrottled {
+        device: device.clone(),
+        temperature: Some(60),
+    };
+    assert_eq!(next(&sentinel), unthrottled);
+    let game = GpuProcess::new(7).name("game").bytes(mib(900));
+    scripted.device(cool.processes([game]));
+    let other = Event::OtherProcess {
+        name: Some("game".to_owned()),
+        pid: 7,
+        bytes: mib(900),
+        device,
+    };
+    assert_eq!(next(&sentinel), other);
+    drop(sentinel);
+    assert_eq!(*told.lock().unwrap(), [throttled, unthrottled, other]);
+}
+
+#[test]
+fn a_model_placed_anew_ends_what_was_and_is_watched_as_it_is() {
+    own_process!();
+    let gpu = card(mib(64));
+    let model = builder().load().unwrap();
+    let sentinel = quick().memory_below(mib(8)).watch(&model).unwrap();
+    gpu.set_taken(gpu.free() - mib(7));
+    assert!(matches!(next(&sentinel), Event::MemoryPressure { .. }));
+    // Nothing fits into what is left, and there is nothing to watch then.
+    gpu.set_taken(mib(64));
+    model.replace(None).unwrap();
+    assert_eq!(model.placement().gpus().count(), 0);
+    assert!(matches!(next(&sentinel), Event::MemoryRelieved { .. }));
+    assert!(sentinel.is_watching());
+}
+
+#[test]
+fn the_watching_ends_with_the_model_which_it_does_not_keep_loaded() {
+    own_process!();
+    let gpu = card(mib(64));
+    let model = builder().load().unwrap();
+    let sentinel = quick().watch(&model).unwrap();
+    let mut stream = model.generate("And").max_tokens(4).stream().unwrap();
+    drop(model);
+    stream.next().unwrap().unwrap();
+    assert!(sentinel.is_watching(), "a stream is left");
+    drop(stream);
+    let ended = sentinel.events().recv_timeout(DEAD);
+    assert_eq!(ended, Err(RecvTimeoutError::Disconnected));
+    assert_eq!(gpu.used(), 0);
+}
+
+#[test]
+fn a_model_that_is_gone_cannot_be_watched() {
+    own_process!();
+    let model = builder().gpu_layers(GpuLayers::Exactly(0)).load().unwrap();
+    let source = ModelSource::new(&model);
+    drop(model);
+    let error = Sentinel::builder().watch_source(source).unwrap_err();
+    assert!(matches!(error, Error::NothingToWatch), "{error}");
+}
+
+#[test]
+fn a_callback_may_drop_the_sentinel() {
+    own_process!();
+    let _gpu = card(mib(64));
+    let model = builder().load().unwrap();
+    let held: Arc<Mutex<Option<Sentinel>>> = Arc::default();
+    let (sender, dropped) = std::sync::mpsc::channel();
+    let of_callback = Arc::clone(&held);
+    let scripted = Scripted::default();
+    scripted.device(DeviceSample::new(0));
+    let mut guard = held.lock().unwrap();
+    let sentinel = quick()
+        .memory_below(1)
+        .on_event(move |_| {
+            drop(of_callback.lock().unwrap().take());
+            sender.send(()).unwrap();
+        })
+        .watch_source(scripted.over(&model))
+        .unwrap();
+    *guard = Some(sentinel);
+    drop(guard);
+    dropped.recv_timeout(DEAD).unwrap();
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn a_thousand_sentinels_leave_no_thread() {
+    own_process!();
+    let _gpu = card(mib(64));
+    let model = builder().load().unwrap();
+    let watching = || {
+        let tasks = std::fs::read_dir("/proc/self/task").unwrap();
+        let names = tasks.filter_map(|task| {
+            // A thread may end in between.
+            std::fs::read_to_string(task.ok()?.path().join("comm")).ok()
+        });
+        names
+            .filter(|name| name.trim() == "autoplace-watch")
+            .count()
+    };
+    for n in 0..1_000 {
+        // Some are dropped before their first sample, some after it.
+        let sentinel = Sentinel::builder().watch(&model).unwrap();
+        if n % 100 == 0 {
+            assert!(watching() <= 1);
+        }
+        drop(sentinel);
+    }
+    // A thread that was joined is listed a moment longer.
+    while watching() > 0 {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+#[test]
+fn a_plan_whose_devices_have_a_known_speed_says_what_depth_costs() {
+    own_process!();
+    let _gpu = card(mib(64));
+    let mut machine = load::detect().unwrap();
+    machine.host = machine.host.bandwidth(50_000_000_000);
+    machine.gpus = vec![machine.gpus[0].clone().bandwidth(500_000_000_000)];
+    let model = builder().machine(machine).load().unwrap();
+    let cost = ModelSource::new(&model).watched().unwrap().depth_cost;
+    assert!(cost.is_known());
+    let n_ctx = f64::from(model.placement().context.n_ctx);
+    assert!(cost.at(0.0) < cost.at(n_ctx / 2.0));
+    assert!(cost.at(n_ctx / 2.0) < cost.at(n_ctx));
+    // As the plan itself says of its depth.
+    let speed = model.placement().speed.clone().unwrap();
+    let predicted = 1.0 / cost.at(f64::from(speed.depth));
+    assert!(
+        (predicted / speed.tokens_per_second - 1.0).abs() < 0.01,
+        "{predicted} {speed:?}"
+    );
+}

@@ -1,0 +1,99 @@
+//! A model under watch that is placed anew by itself, in mid-sentence and while nobody generates.
+
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crate::native_support::demo_path;
+use crate::replace_support::{PROMPT, builder, generations, request};
+use crate::sim_support::card;
+use autoplace::Model;
+use autoplace::machine::mib;
+use autoplace::watch::{Replacement, Sentinel};
+
+/// Long enough for the busiest machine.
+const LONG: Duration = Duration::from_secs(60);
+
+/// The demo model, wherever there is room for it.
+fn loaded() -> Model {
+    builder(&demo_path(), &request().n_ubatch(64))
+        .attempts(4)
+        .load()
+        .unwrap()
+}
+
+fn sentinel(model: &Model) -> Sentinel {
+    Sentinel::builder()
+        .interval(Duration::from_millis(1))
+        .patience(Duration::ZERO)
+        .calm(Duration::from_millis(5))
+        .memory_below(64 << 10)
+        .auto_replace(0.05)
+        .watch(model)
+        .unwrap()
+}
+
+/// Waits until this holds, doing something meanwhile.
+#[track_caller]
+fn until(what: &str, mut holds: impl FnMut() -> bool) {
+    let begun = Instant::now();
+    while !holds() {
+        assert!(begun.elapsed() < LONG, "never {what}");
+        thread::sleep(Duration::from_millis(2));
+    }
+}
+
+#[test]
+fn under_pressure_a_text_goes_on_elsewhere_and_back_when_there_is_room() {
+    own_process!();
+    let gpu = card(mib(64));
+    let model = loaded();
+    assert!(model.placement().full_offload);
+    let generate = generations(&model, PROMPT, 400)[1].clone();
+    let expected = generate.clone().text().unwrap();
+
+    let sentinel = sentinel(&model);
+    let mut stream = generate.stream().unwrap();
+    let mut text = stream.next().unwrap().unwrap();
+    let layers = || model.placement().n_gpu_layers;
+    let mut go_on_until = |what: &str, advised: Replacement, holds: &dyn Fn() -> bool| {
+        // The next token is computed when the model has been told to be placed anew: however late that is, the text has not ended.
+        while sentinel.events().recv_timeout(LONG).expect(what).advises() != Some(advised) {}
+        text.extend(stream.next().map(Result::unwrap));
+        assert!(holds(), "not {what} before the next token");
+    };
+    // Another program takes all that is free, and a part of what the model would need again.
+    gpu.set_taken(mib(61));
+    go_on_until("placed on less", Replacement::Smaller, &|| layers() < 7);
+    gpu.set_taken(0);
+    go_on_until("placed on all again", Replacement::Larger, &|| {
+        layers() == 7
+    });
+    text.extend(stream.map(Result::unwrap));
+    assert_eq!(text, expected);
+}
+
+#[test]
+fn while_nobody_generates_it_is_done_at_once() {
+    own_process!();
+    let gpu = card(mib(64));
+    let model = loaded();
+    let story = model.generate(PROMPT).temperature(0.0).max_tokens(16);
+    let expected = story.clone().text().unwrap();
+    let _sentinel = sentinel(&model);
+    // There is no room for any layer then: the model is on the host alone, and the GPU is watched for room all the same.
+    gpu.set_taken(mib(64));
+    until("on the host", || model.placement().n_gpu_layers == 0);
+    until("loaded", || model.native().is_ok());
+    assert_eq!(gpu.used(), 0);
+    assert_eq!(story.clone().text().unwrap(), expected);
+    gpu.set_taken(0);
+    until("on the GPU again", || model.placement().full_offload);
+    until("loaded", || model.native().is_ok());
+    let again = |story: &autoplace::generate::Generate| loop {
+        match story.clone().text() {
+            Err(autoplace::generate::Error::Busy) => thread::sleep(Duration::from_millis(2)),
+            text => break text.unwrap(),
+        }
+    };
+    assert_eq!(again(&story), expected);
+}

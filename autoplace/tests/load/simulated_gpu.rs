@@ -1,0 +1,285 @@
+//! The load contract on simulated GPUs: never over, never under, the same text wherever the layers are.
+
+use std::time::Duration;
+
+use crate::native_support::{demo_path, tiny_llama};
+use autoplace::gguf::TensorType;
+use autoplace::llama_sys::sim::{Rules, SimGpu};
+use autoplace::load::{RateCase, RatesRequest, detect, measure_rates};
+use autoplace::machine::{MeasuredRates, mib};
+use autoplace::memory::{Footprint, Headroom};
+use autoplace::plan::{self, GpuLayers};
+use autoplace::{Model, ModelBuilder, load};
+
+/// Vulkan on most cards.
+const VULKAN: Rules = Rules::Vulkan {
+    alignment: 64,
+    max_alloc: 4 << 30,
+};
+
+fn card(total: u64, rules: Rules) -> SimGpu {
+    let backend = match rules {
+        Rules::Metal => "MTL",
+        Rules::Vulkan { .. } => "Vulkan",
+        _ => "CUDA",
+    };
+    SimGpu::builder("SIM card")
+        .total(total)
+        .rules(rules)
+        .backend(backend)
+        .register()
+        .unwrap()
+}
+
+/// The demo model, with so many bytes left free: the table's are those of real drivers and hundreds of times its size.
+fn builder(headroom: u64) -> ModelBuilder {
+    Model::builder(demo_path())
+        .headroom(Headroom::Bytes(headroom))
+        .threads(1)
+}
+
+fn text(model: &Model) -> String {
+    model
+        .generate("And it came to pass")
+        .temperature(0.0)
+        .max_tokens(24)
+        .text()
+        .unwrap()
+}
+
+#[test]
+fn whatever_is_free_the_load_fits_and_one_layer_more_would_not() {
+    own_process!();
+    let mut seen = Vec::new();
+    for quarter_mib in 0..64 {
+        let total = quarter_mib * mib(1) / 4;
+        let gpu = card(total, Rules::Cuda);
+        let model = builder(0).load().unwrap();
+        let n = model.placement().n_gpu_layers;
+        text(&model);
+        assert!(
+            gpu.peak() <= total,
+            "{n} layers took {} of {total}",
+            gpu.peak()
+        );
+        drop(model);
+        assert_eq!(gpu.used(), 0);
+        if total > 0 && n < 7 {
+            let more = builder(0).gpu_layers(GpuLayers::Exactly(n + 1)).plan();
+            assert!(
+                matches!(more, Err(load::Error::Plan(plan::Error::DoesNotFit { .. }))),
+                "{} layers fit {total} too: {more:?}",
+                n + 1
+            );
+        }
+        seen.push(n);
+    }
+    assert!(seen.is_sorted(), "more memory, fewer layers: {seen:?}");
+    assert_eq!((seen[0], seen.last()), (0, Some(&7)), "{seen:?}");
+    assert!(seen.iter().any(|n| (1..7).contains(n)), "{seen:?}");
+}
+
+#[test]
+fn the_plan_is_what_the_card_counts() {
+    own_process!();
+    for (rules, layers) in [
+        (Rules::Plain, 7),
+        (Rules::Cuda, 7),
+        (Rules::Cuda, 3),
+        (Rules::Metal, 7),
+        (Rules::Metal, 3),
+    ] {
+        let gpu = card(mib(64), rules);
+        let model = builder(0)
+            .gpu_layers(GpuLayers::Exactly(layers))
+            .load()
+            .unwrap();
+        let plan = model.placement();
+        let planned = plan.gpus().next().unwrap();
+        assert_eq!(planned.layers, layers);
+        assert_eq!(model.allocated().gpus, [planned.footprint]);
+        assert_eq!(gpu.used(), planned.footprint.total());
+    }
+}
+
+#[test]
+fn a_file_whose_host_weights_lie_between_the_gpus_takes_no_more_of_the_gpu() {
+    own_process!();
+    // The output layer comes before the blocks here: mapped as one span, the GPU would get block 0 as well.
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("model.gguf");
+    tiny_llama().write_sparse(&path).unwrap();
+    let gpu = card(mib(64), Rules::Metal);
+    let model = Model::builder(&path)
+        .headroom(Headroom::Bytes(0))
+        .gpu_layers(GpuLayers::Exactly(2))
+        .load()
+        .unwrap();
+    let plan = model.placement();
+    let planned = plan.gpus().next().unwrap();
+    assert_eq!(model.allocated().gpus, [planned.footprint]);
+    assert_eq!(gpu.used(), planned.footprint.total());
+}
+
+#[test]
+fn the_text_is_the_same_at_every_split() {
+    own_process!();
+    let on_host = text(&builder(0).gpu_layers(GpuLayers::Exactly(0)).load().unwrap());
+    let _gpu = card(mib(64), Rules::Cuda);
+    for layers in 1..=7 {
+        let model = builder(0)
+            .gpu_layers(GpuLayers::Exactly(layers))
+            .load()
+            .unwrap();
+        assert_eq!(text(&model), on_host, "{layers} layers");
+    }
+}
+
+#[test]
+fn the_text_is_the_same_on_three_unequal_gpus() {
+    own_process!();
+    let on_host = text(&builder(0).gpu_layers(GpuLayers::Exactly(0)).load().unwrap());
+    let mut several = 0;
+    for (sizes, rules) in [
+        ([2, 3, 4], Rules::Cuda),
+        ([4, 2, 3], Rules::Cuda),
+        ([3, 4, 2], VULKAN),
+        ([3, 2, 4], Rules::Plain),
+        ([2, 4, 3], Rules::Metal),
+    ] {
+        let gpus = sizes.map(|size| card(mib(size), rules));
+        let model = builder(0).batch(64).load().unwrap();
+        let plan = model.placement();
+        assert_eq!(text(&model), on_host, "{plan}");
+        for gpu in &gpus {
+            assert!(gpu.peak() <= gpu.total(), "{plan}");
+        }
+        let planned: Vec<Footprint> = plan.gpus().map(|gpu| gpu.footprint).collect();
+        assert_eq!(model.allocated().gpus, planned, "{plan}");
+        several += usize::from(planned.len() == 3);
+        drop(model);
+        assert!(gpus.iter().all(|gpu| gpu.used() == 0));
+    }
+    assert!(several >= 4, "{several} of five used all three");
+}
+
+#[test]
+fn no_layers_on_the_gpu_means_that_nothing_touches_it() {
+    own_process!();
+    let gpu = card(mib(64), Rules::Cuda);
+    let model = builder(0).gpu_layers(GpuLayers::Exactly(0)).load().unwrap();
+    text(&model);
+    assert_eq!(gpu.peak(), 0);
+}
+
+#[test]
+fn what_others_hold_is_not_ours_to_take() {
+    own_process!();
+    let small = card(mib(5), Rules::Cuda);
+    let layers = builder(0).plan().unwrap().n_gpu_layers;
+    drop(small);
+    let crowded = card(mib(8), Rules::Cuda);
+    crowded.set_taken(mib(3));
+    assert_eq!(builder(0).plan().unwrap().n_gpu_layers, layers);
+}
+
+#[test]
+fn headroom_stays_free() {
+    own_process!();
+    let gpu = card(mib(9), Rules::Cuda);
+    let all = builder(0).plan().unwrap().n_gpu_layers;
+    let model = builder(mib(4)).load().unwrap();
+    assert!(model.placement().n_gpu_layers < all);
+    text(&model);
+    assert!(gpu.free() >= mib(4), "{} bytes free", gpu.free());
+}
+
+#[test]
+fn the_table_of_headroom_is_left_free_on_a_card_with_room() {
+    own_process!();
+    // A card of 2 GiB costs no host memory until it is written to.
+    let gpu = card(mib(2048), Rules::Cuda);
+    let model = Model::builder(demo_path()).threads(1).load().unwrap();
+    let plan = model.placement();
+    let planned = plan.gpus().next().expect("it fits");
+    assert!(model.placement().full_offload);
+    assert!(planned.headroom.total() > 0);
+    text(&model);
+    assert!(gpu.free() >= planned.headroom.total());
+}
+
+#[test]
+fn the_table_of_headroom_keeps_the_demo_off_a_card_that_a_driver_would_fill() {
+    own_process!();
+    let _gpu = card(mib(64), Rules::Cuda);
+    let plan = Model::builder(demo_path()).plan().unwrap();
+    assert_eq!(plan.n_gpu_layers, 0);
+    assert!(plan.to_string().contains("SIM card"), "{plan}");
+}
+
+#[test]
+fn a_card_and_the_host_are_measured_case_by_case_and_what_is_known_is_left_out() {
+    own_process!();
+    let card = card(mib(256), Rules::Cuda);
+    let mut machine = detect().unwrap();
+    let measured_before = machine.host.rates.is_some();
+    machine.host.rates = None;
+    let name = card.device().name();
+    (machine.gpus).retain(|gpu| gpu.device.as_ref() == Some(&name));
+    let (tensor_type, kv_type) = (TensorType::Q4_K, TensorType::F16);
+    let (head_size, n_gqa, n_tokens) = (64, 4, 32);
+    let cases = [false, true].map(|experts| RateCase::Weights {
+        tensor_type,
+        experts,
+    });
+    let mut cases = cases.to_vec();
+    cases.extend([
+        RateCase::Prompt {
+            tensor_type,
+            experts: false,
+            n_tokens,
+        },
+        RateCase::Attention {
+            kv_type,
+            head_size,
+            n_gqa,
+        },
+        RateCase::PromptAttention {
+            kv_type,
+            head_size,
+            n_gqa,
+            n_tokens,
+        },
+        RateCase::Layer,
+        RateCase::Routing,
+        RateCase::Link,
+    ]);
+    let request = RatesRequest::new(cases.clone())
+        .each(Duration::ZERO)
+        .working_set(1 << 20);
+    let mut told = Vec::new();
+    measure_rates(&mut machine, &request, Some(1), |progress| {
+        assert!(!progress.device.is_empty());
+        told.push((progress.done, progress.total));
+    })
+    .unwrap();
+    // The host has no link to itself.
+    let total = 2 * cases.len() - 1;
+    let expected: Vec<_> = (1..=total).map(|done| (done, total)).collect();
+    assert_eq!(told, expected);
+    let gpu = machine.gpus[0].rates.as_ref().unwrap();
+    let host = machine.host.rates.as_ref().unwrap();
+    let all = |rates: &MeasuredRates| cases.iter().filter(|case| case.is_in(rates)).count();
+    assert_eq!((all(gpu), all(host)), (cases.len(), cases.len() - 1));
+    assert_eq!((gpu.threads, host.threads), (None, Some(1)));
+    assert_eq!((card.used(), card.buffers()), (0, 0));
+
+    let mut told = 0;
+    measure_rates(&mut machine, &request.missing(), Some(1), |_| told += 1).unwrap();
+    assert_eq!(told, 0);
+    // A load on simulated cards measures nothing of its own accord.
+    drop(builder(mib(1)).load().unwrap());
+    let now = detect().unwrap();
+    assert!(now.gpus.iter().all(|gpu| gpu.rates.is_none()));
+    assert_eq!(now.host.rates.is_some(), measured_before);
+}

@@ -1,0 +1,67 @@
+//! Tests whose allocations are counted: those of the Rust side. llama.cpp's own are malloc's and not counted.
+
+#![allow(dead_code, reason = "each test file uses its part")]
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+struct Counting;
+
+static ALLOCATIONS: AtomicUsize = AtomicUsize::new(0);
+
+thread_local! {
+    /// Bytes that this thread holds, and the most it has held.
+    static LIVE: Cell<usize> = const { Cell::new(0) };
+    static PEAK: Cell<usize> = const { Cell::new(0) };
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+/// Allocations of the process so far, reallocations among them.
+pub(crate) fn allocations() -> usize {
+    ALLOCATIONS.load(Ordering::Relaxed)
+}
+
+/// What `work` returns, and the most heap that this thread held at once beyond what it held before, in bytes.
+pub(crate) fn peak<T>(work: impl FnOnce() -> T) -> (T, usize) {
+    let before = LIVE.get();
+    PEAK.set(before);
+    let result = work();
+    (result, PEAK.get() - before)
+}
+
+/// While memory moves, both places count.
+fn count(taken: usize, given_back: usize) {
+    if taken > 0 {
+        ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
+    }
+    let _ = LIVE.try_with(|live| {
+        let most = live.get() + taken;
+        // A thread may give back what another took.
+        live.set(most.saturating_sub(given_back));
+        let _ = PEAK.try_with(|peak| peak.set(peak.get().max(most)));
+    });
+}
+
+// SAFETY: every call is passed on to `System` unchanged; counting neither allocates nor unwinds.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        count(layout.size(), 0);
+        // SAFETY: the caller's promise.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
+        count(0, layout.size());
+        // SAFETY: the caller's promise.
+        unsafe { System.dealloc(pointer, layout) }
+    }
+
+    unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        count(size, layout.size());
+        // SAFETY: the caller's promise.
+        unsafe { System.realloc(pointer, layout, size) }
+    }
+}

@@ -1,0 +1,200 @@
+//! docs/defaults.md, held against the source of the llama.cpp that is built and against our own defaults.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use autoplace::generate::Sampling;
+use autoplace::memory::{ContextParams, Pooling};
+use serde_json::{Map, Value};
+
+use crate::llama_source::read;
+
+/// Names and values, as they are written; no value is an empty one.
+type Fields = BTreeMap<String, String>;
+
+/// Of the C API: callbacks, data, and what makes a model or a context another one.
+const API_APART: &str = "abort_callback abort_callback_data cb_eval cb_eval_user_data ctx_other ctx_type defrag_thold kv_overrides
+    n_sampler no_alloc no_perf progress_callback progress_callback_user_data sampler vocab_only";
+
+/// Of the tools: what is asked of a single one of them, files, the server's network and pages, and training.
+const TOOLS_APART: &str = "activation_statistics antiprompt api_keys api_prefix batched_bench_output_jsonl cb_eval cb_eval_user_data check
+    chunk_separator chunk_size cls_sep completion compute_ppl context_files control_vector_layer_end
+    control_vector_layer_start control_vectors conversation_mode cors_credentials cors_headers cors_methods
+    cors_origins cors_origins_explicit cpuparams cpuparams_batch cvector_dimre_method cvector_negative_file
+    cvector_positive_file default_template_kwargs diffusion display_prompt embd_out embd_sep endpoint_metrics
+    endpoint_props endpoint_slots escape fit_params_print force_pure_content_parser grp_attn_n grp_attn_w hellaswag
+    hellaswag_tasks hf_token hostnames i_chunk i_pos image imat_dat in_files input_prefix input_prefix_bos
+    input_suffix interactive interactive_first is_gen_docs is_pp_shared is_tg_separate kl_divergence kv_overrides
+    load_progress_callback load_progress_callback_user_data log_json logits_file logits_output_dir lora_adapters
+    lora_init_without_apply lr mcp_servers_config mcp_servers_json media_path mmproj mmproj_device model model_alias
+    model_tags models_autoload models_dir models_max models_preset models_preset_hf mtmd_batch_max_tokens
+    multiline_input multiple_choice multiple_choice_tasks n_chunks n_junk n_out_freq n_pca_batch n_pca_iterations
+    n_pl n_pp n_print n_save_freq n_sequences n_tg n_threads_http no_alloc no_mmproj no_perf offline optimizer
+    out_file parse_special path_prompt_cache path_prompts_log_dir port ppl_output_type ppl_stride
+    preserve_reasoning_specified process_output prompt prompt_cache_all prompt_cache_ro prompt_file public_path
+    reuse_port sampling sampling.backend_sampling sampling.generation_prompt sampling.grammar sampling.grammar_lazy
+    sampling.grammar_triggers sampling.logit_bias_eog sampling.n_prev sampling.n_probs sampling.no_perf
+    sampling.preserved_tokens sampling.reasoning_budget_end sampling.reasoning_budget_forced
+    sampling.reasoning_budget_message sampling.reasoning_budget_start sampling.reasoning_budget_tokens
+    sampling.reasoning_control sampling.timing_per_token sampling.user_sampling_config save_logits server_base
+    server_tools server_tools_runtime show_statistics show_timings simple_io single_turn sleep_idle_seconds
+    slot_prompt_similarity slot_save_path special speculative spm_infill sse_ping_interval ssl_file_cert
+    ssl_file_key system_prompt tensor_filter timeout_read timeout_write tokenize_ids tokenize_no_bos
+    tokenize_show_count tokenize_stdin tts_lang tts_speaker_file ui ui_config_json ui_mcp_proxy usage use_color
+    val_split verbose_prompt verbosity video_ffmpeg_bin_dir video_fps video_timestamp_interval_ms winogrande
+    winogrande_tasks";
+
+/// The members of a struct of common.h.
+fn members(source: &str, name: &str) -> Fields {
+    let begin = source.find(&format!("struct {name} {{\n")).unwrap();
+    let body = source[begin..].split("\n};").next().unwrap();
+    let (mut fields, mut statement) = (Fields::new(), String::new());
+    for line in body.lines().skip(1) {
+        let line = line.split("//").next().unwrap();
+        let is_inner = line.starts_with("     ") || !line.starts_with("    ");
+        if statement.is_empty() && is_inner {
+            continue;
+        }
+        statement = format!("{statement} {}", line.trim());
+        let whole = statement.trim_end();
+        if let Some(whole) = whole.strip_suffix(';') {
+            let (left, value) = whole.split_once(" = ").unwrap_or((whole, ""));
+            let name = left.split_whitespace().next_back().unwrap();
+            let name = name.split('[').next().unwrap();
+            if !left.contains('(') {
+                fields.insert(name.to_owned(), in_one_line(value));
+            }
+            statement.clear();
+        } else if whole.ends_with('{') && whole.contains('(') {
+            // The body of a function.
+            statement.clear();
+        }
+    }
+    fields
+}
+
+/// What one of the functions that return defaults initialises.
+fn initialisers(file: &str, function: &str) -> Fields {
+    let source = read(file);
+    let begin = source.find(&format!("{function}() {{")).unwrap();
+    let body = source[begin..].split("};").next().unwrap();
+    let initialiser = |line: &str| {
+        let (name, value) = line.trim().strip_prefix("/*.")?.split_once("=*/")?;
+        let value = value.split("//").next()?.trim().trim_end_matches(',');
+        Some((name.trim().to_owned(), value.to_owned()))
+    };
+    body.lines().filter_map(initialiser).collect()
+}
+
+fn in_one_line(text: &str) -> String {
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+/// What the document's columns of this name say.
+fn documented(column: &str) -> Fields {
+    let text = include_str!("../../../../docs/defaults.md");
+    let (mut index, mut fields) = (None, Fields::new());
+    for line in text.lines().filter(|line| line.starts_with('|')) {
+        let cells: Vec<&str> = line.trim_matches('|').split('|').map(str::trim).collect();
+        if cells.contains(&"autoplace") {
+            index = cells.iter().position(|cell| *cell == column);
+            continue;
+        }
+        let cell = index.map_or("", |index| cells[index]);
+        for entry in cell.split('`').skip(1).step_by(2) {
+            let (name, value) = entry.split_once(" = ").unwrap_or((entry, ""));
+            let before = fields.insert(name.to_owned(), value.to_owned());
+            let once = before.is_none_or(|before| before.is_empty());
+            assert!(once, "{name} is there twice");
+        }
+    }
+    fields
+}
+
+/// That the document has these, each with its value, but for those that stand apart; and that there are no others.
+#[track_caller]
+fn hold(column: &str, theirs: &Fields, apart: &str) {
+    let documented = documented(column);
+    for (name, value) in &documented {
+        let theirs = theirs.get(name);
+        assert_eq!(theirs, Some(value), "{name} in the column `{column}`");
+    }
+    let apart: BTreeSet<&str> = apart.split_whitespace().collect();
+    let known = |name: &&String| documented.contains_key(*name) || apart.contains(name.as_str());
+    let new: Vec<_> = theirs.keys().filter(|name| !known(name)).collect();
+    assert!(new.is_empty(), "not in docs/defaults.md: {new:?}");
+    let gone: Vec<_> = apart
+        .into_iter()
+        .filter(|name| !theirs.contains_key(*name))
+        .collect();
+    assert!(gone.is_empty(), "gone from llama.cpp: {gone:?}");
+}
+
+#[test]
+fn the_defaults_of_the_c_api_are_documented() {
+    let mut theirs = initialisers("src/llama-context.cpp", "llama_context_default_params");
+    theirs.append(&mut initialisers(
+        "src/llama-model.cpp",
+        "llama_model_default_params",
+    ));
+    assert!(theirs.len() > 40, "{theirs:?}");
+    hold("C API", &theirs, API_APART);
+}
+
+#[test]
+fn the_defaults_of_llama_cpps_tools_are_documented() {
+    let source = read("common/common.h");
+    let mut theirs = members(&source, "common_params");
+    assert!(theirs.len() > 150, "{theirs:?}");
+    let sampling = members(&source, "common_params_sampling");
+    theirs.extend(prefixed("sampling", sampling));
+    // Of these, some.
+    for (prefix, name) in [
+        ("cpuparams", "common_cpu_params"),
+        ("speculative.draft", "common_params_speculative_draft"),
+    ] {
+        let some = prefixed(prefix, members(&source, name));
+        let documented = documented("llama.cpp's tools");
+        theirs.extend(some.filter(|(name, _)| documented.contains_key(name)));
+    }
+    hold("llama.cpp's tools", &theirs, TOOLS_APART);
+}
+
+fn prefixed(prefix: &str, fields: Fields) -> impl Iterator<Item = (String, String)> {
+    fields
+        .into_iter()
+        .map(move |(name, value)| (format!("{prefix}.{name}"), value))
+}
+
+#[test]
+fn our_own_defaults_are_documented() {
+    fn fields(value: &impl serde::Serialize) -> Map<String, Value> {
+        // By way of the text, in which an f32 has its own digits.
+        serde_json::from_str(&serde_json::to_string(value).unwrap()).unwrap()
+    }
+    let mut ours = fields(&ContextParams::default());
+    // What is left out where it is off.
+    let mut on = ContextParams::default();
+    (on.embeddings, on.mtp, on.n_rs_seq) = (Some(Pooling::Model), true, 1);
+    let off = [
+        ("embeddings", Value::Null),
+        ("mtp", false.into()),
+        ("n_rs_seq", 0.into()),
+    ];
+    for (name, value) in off {
+        assert_eq!(ours.insert(name.to_owned(), value), None);
+    }
+    assert!(fields(&on).keys().eq(ours.keys()));
+    ours.extend(fields(&Sampling::default()));
+    let mut documented = documented("autoplace");
+    // `Headroom::Default` and the like are no fields.
+    documented.retain(|_, value| !value.is_empty());
+    for (name, value) in &documented {
+        let value: Value = serde_json::from_str(value).unwrap();
+        assert_eq!(ours.get(name), Some(&value), "{name}");
+    }
+    let missing: Vec<_> = ours
+        .keys()
+        .filter(|name| !documented.contains_key(*name))
+        .collect();
+    assert!(missing.is_empty(), "not in docs/defaults.md: {missing:?}");
+}

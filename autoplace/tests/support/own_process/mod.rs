@@ -1,0 +1,47 @@
+//! Tests that see or change what the whole process has - registered devices, counted allocations, open files - run in a process
+//! of their own, so that all others run side by side.
+
+#![allow(dead_code, reason = "each test file uses its part")]
+
+use std::env;
+use std::process::Command;
+use std::thread;
+
+/// Set in such a process.
+const CHILD: &str = "AUTOPLACE_TEST_PROCESS";
+
+/// The first line of such a test.
+macro_rules! own_process {
+    () => {
+        if crate::own_process::ran() {
+            return;
+        }
+    };
+}
+
+/// Whether the test that calls this has run now, in another process. It fails here if it failed there.
+pub(crate) fn ran() -> bool {
+    if env::var_os(CHILD).is_some() {
+        return false;
+    }
+    let thread = thread::current();
+    let name = thread.name().expect("tests run in threads of their names");
+    if name == "main" {
+        // `--test-threads=1`: no other test runs meanwhile.
+        return false;
+    }
+    let output = Command::new(env::current_exe().unwrap())
+        .args([name, "--exact", "--include-ignored", "--nocapture"])
+        .env(CHILD, name)
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&output.stdout);
+    print!("{said}{}", String::from_utf8_lossy(&output.stderr));
+    let passed = said.contains("test result: ok. 1 passed");
+    assert!(
+        output.status.success() && passed,
+        "{name} failed in a process of its own ({})",
+        output.status
+    );
+    true
+}

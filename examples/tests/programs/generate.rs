@@ -1,0 +1,197 @@
+//! The `generate` example as a person at a terminal meets it: right uses, wrong uses, Ctrl-C.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use crate::program::{Program, text};
+use autoplace::Model;
+use autoplace::gguf::Header;
+use autoplace::plan::{Context, Request, SavedPlan};
+
+const GENERATE: Program = Program("generate");
+
+#[test]
+fn without_arguments_it_prints_the_placement_english_text_and_the_speed() {
+    let out = GENERATE.succeeds(&[]);
+    assert!(out.contains("weights"), "{out}");
+    assert!(out.contains("host"), "{out}");
+    assert!(out.contains("tok/s"), "{out}");
+    let words = ["the", "and", "of", "to", "in", "that", "was", "not"];
+    let english = out
+        .split_whitespace()
+        .filter(|word| words.contains(word))
+        .count();
+    assert!(english >= 5, "{out}");
+    assert!(!out.contains('\u{1b}'), "a pipe gets no colours: {out:?}");
+}
+
+#[test]
+fn the_prompt_is_continued_and_a_seed_repeats_the_text() {
+    let args = ["-p", "And Moses", "-n", "20", "--seed", "3", "--ctx", "256"];
+    let without_speed = |out: String| {
+        out.split("\n\nprompt ")
+            .next()
+            .unwrap()
+            .split("\n\n")
+            .last()
+            .unwrap()
+            .to_owned()
+    };
+    let first = without_speed(GENERATE.succeeds(&args));
+    assert!(first.starts_with("And Moses"), "{first}");
+    assert!(first.len() > "And Moses".len() + 20, "{first}");
+    assert_eq!(without_speed(GENERATE.succeeds(&args)), first);
+}
+
+#[test]
+fn an_empty_prompt_is_a_text_from_the_beginning() {
+    assert!(
+        GENERATE
+            .succeeds(&["-p", "", "-n", "8", "--temp", "0"])
+            .contains("generated 8 tokens")
+    );
+}
+
+#[test]
+fn a_file_that_is_not_there() {
+    GENERATE.fails(&["-m", "/nonexistent"], 1, "/nonexistent");
+}
+
+#[test]
+fn a_text_file() {
+    let manifest = concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml");
+    GENERATE.fails(&["-m", manifest], 1, "Cargo.toml");
+}
+
+#[test]
+fn a_truncated_model() {
+    let model = Path::new(env!("CARGO_MANIFEST_DIR")).join("model/autoplace-demo-q8_0.gguf");
+    let bytes = std::fs::read(model).unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    let cut = dir.path().join("cut.gguf");
+    for length in [0, 4, 20, 5000, bytes.len() / 2] {
+        std::fs::write(&cut, &bytes[..length]).unwrap();
+        GENERATE.fails(&["-m", cut.to_str().unwrap()], 1, "cut.gguf");
+    }
+}
+
+#[test]
+fn numbers_that_cannot_be() {
+    GENERATE.fails(&["--ctx", "0"], 2, "--ctx");
+    GENERATE.fails(&["--ctx", "4294967290"], 1, "n_ctx");
+    GENERATE.fails(&["--ngl", "-5"], 2, "--ngl");
+    GENERATE.fails(&["-n", "-1"], 2, "-n");
+    GENERATE.fails(&["--temp", "hot"], 2, "--temp");
+    GENERATE.fails(&["--seed", "-1"], 2, "--seed");
+    GENERATE.fails(&["--unknown"], 2, "--unknown");
+}
+
+#[test]
+fn a_temperature_below_zero_is_refused_with_its_name() {
+    GENERATE.fails(&["--temp", "-1"], 1, "temp");
+}
+
+#[test]
+fn a_prompt_longer_than_the_context_names_both_lengths() {
+    let prompt = "and it came to pass ".repeat(100);
+    GENERATE.fails(&["--ctx", "256", "-p", &prompt], 1, "the context holds 256");
+}
+
+#[test]
+fn no_layers_on_a_gpu_is_always_possible() {
+    assert!(
+        GENERATE
+            .succeeds(&["--ngl", "0", "-n", "2"])
+            .contains("host")
+    );
+}
+
+#[test]
+fn a_reader_that_leaves_early_is_no_failure() {
+    let mut child = Command::new(GENERATE.executable())
+        .args(["-n", "400"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    drop(child.stdout.take());
+    let output = child.wait_with_output().unwrap();
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    assert_eq!(text(&output.stderr), "");
+}
+
+/// A plan of the demo model as it is in the repository, saved to a file.
+fn saved_plan(dir: &Path) -> PathBuf {
+    let model = Path::new(env!("CARGO_MANIFEST_DIR")).join("model/autoplace-demo-q8_0.gguf");
+    let request = Request::new().context(Context::Tokens(128));
+    let plan = Model::builder(&model)
+        .request(request.clone())
+        .plan()
+        .unwrap();
+    let header = Header::open(&model).unwrap();
+    let machine = autoplace::load::detect().unwrap();
+    let file = dir.join("plan.json");
+    let saved = SavedPlan::new(plan, request, &header, &machine).unwrap();
+    saved.write(&file).unwrap();
+    file
+}
+
+#[test]
+fn a_saved_plan_is_followed() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = saved_plan(dir.path());
+    let plan = SavedPlan::read(&file).unwrap().plan;
+    let out = GENERATE.succeeds(&["--plan", file.to_str().unwrap(), "-n", "4", "--temp", "0"]);
+    assert!(out.starts_with(&plan.to_string()), "{out}");
+}
+
+#[test]
+fn a_saved_plan_that_cannot_be_followed_is_refused_and_made_anew_if_asked() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = saved_plan(dir.path());
+    let mut saved = SavedPlan::read(&file).unwrap();
+    // More than any host has.
+    for placement in &mut saved.plan.placements {
+        placement.footprint.kv = 1 << 60;
+    }
+    saved.write(&file).unwrap();
+    let file = file.to_str().unwrap();
+    GENERATE.fails(&["--plan", file, "-n", "1"], 1, "the plan needs");
+    let out = GENERATE.succeeds(&["--plan", file, "--replan", "-n", "1"]);
+    assert!(
+        out.contains("planned anew, as the saved plan cannot be followed"),
+        "{out}"
+    );
+    GENERATE.fails(&["--plan", file, "--ctx", "100"], 2, "--ctx");
+    GENERATE.fails(&["--replan"], 2, "required");
+    GENERATE.fails(&["--plan", "/no/such/plan.json"], 1, "/no/such/plan.json: ");
+}
+
+#[cfg(unix)]
+#[test]
+fn ctrl_c_ends_it_cleanly_with_what_was_done() {
+    use std::io::Read;
+
+    // More text than a pipe holds: it waits for the signal, however late that comes.
+    let mut child = Command::new(GENERATE.executable())
+        .args(["-n", "100000", "--ctx", "65536", "--temp", "0"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut out = child.stdout.take().unwrap();
+    // The text begins after the placement: by then the handler is in place.
+    let mut seen = vec![0; 600];
+    out.read_exact(&mut seen).unwrap();
+    let killed = Command::new("kill")
+        .args(["-INT", &child.id().to_string()])
+        .status()
+        .unwrap();
+    assert!(killed.success());
+    let mut rest = String::new();
+    out.read_to_string(&mut rest).unwrap();
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(130), "{}", text(&output.stderr));
+    assert!(rest.contains("tok/s"), "{rest}");
+    assert_eq!(text(&output.stderr), "");
+}

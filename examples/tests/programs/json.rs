@@ -1,0 +1,28 @@
+//! The `json` example: whatever the model writes, it is a value of the type.
+
+use crate::program::Program;
+
+const JSON: Program = Program("json");
+
+#[test]
+fn whatever_the_seed_the_answer_is_a_recipe() {
+    for seed in ["1", "2", "3", "4"] {
+        let output = JSON.run(&["--seed", seed]);
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "seed {seed}: {stderr}");
+        let out = String::from_utf8(output.stdout).expect("output is UTF-8");
+        let (recipe, total) = out.trim_end().rsplit_once('\n').expect("two parts");
+        let recipe: serde_json::Value = serde_json::from_str(recipe).expect("JSON");
+        let servings = recipe["servings"].as_u64().expect("a number");
+        assert!((1..=12).contains(&servings), "{recipe}");
+        let parts = recipe["ingredients"].as_array().expect("a list");
+        assert!((1..=4).contains(&parts.len()), "{recipe}");
+        let grams: u64 = parts.iter().filter_map(|it| it["grams"].as_u64()).sum();
+        assert_eq!(total, format!("{grams} g in all, for {servings}"));
+    }
+}
+
+#[test]
+fn an_answer_that_is_cut_short_is_an_error_that_says_what_cut_it() {
+    JSON.fails(&["-n", "3"], 1, "max_tokens");
+}

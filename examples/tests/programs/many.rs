@@ -1,0 +1,35 @@
+//! The `many` example as a person at a terminal meets it.
+
+use crate::program::Program;
+
+const MANY: Program = Program("many");
+
+#[test]
+fn without_arguments_eight_prompts_are_continued() {
+    let out = MANY.succeeds(&["-n", "12"]);
+    assert_eq!(out.matches("generated 12 tokens").count(), 8, "{out}");
+    assert!(out.contains("queued: 0, running: 0"), "{out}");
+    assert!(!out.contains('\u{1b}'), "a pipe gets no colours: {out:?}");
+}
+
+#[test]
+fn prompts_that_wait_are_continued_as_well_in_the_order_in_which_they_were_given() {
+    let prompts = ["And Moses", "And Aaron", "And the LORD"];
+    let mut args = vec!["-n", "6", "--at-once", "1", "--temp", "0"];
+    args.extend(prompts);
+    let out = MANY.succeeds(&args);
+    let found: Vec<_> = prompts
+        .iter()
+        .filter_map(|prompt| out.find(prompt))
+        .collect();
+    assert!(found.len() == 3 && found.is_sorted(), "{out}");
+}
+
+#[test]
+fn what_is_wrong_is_one_line() {
+    MANY.fails(&["-m", "/nonexistent"], 1, "/nonexistent");
+    MANY.fails(&["--at-once", "0"], 2, "--at-once");
+    MANY.fails(&["--temp", "-1"], 1, "temp");
+    let long = "and it came to pass ".repeat(200);
+    MANY.fails(&["And", &long], 1, "the context holds 512");
+}

@@ -1,0 +1,222 @@
+//! The example `serve` as clients meet it: what it refuses, and what becomes of those who read slowly or go away.
+
+use std::thread;
+
+use crate::program::Program;
+use crate::server::{FILE, MODEL, Server, read_until, rest};
+use serde_json::{Value, json};
+
+const CHAT: &str = "/v1/chat/completions";
+const TEXT: &str = "/v1/completions";
+
+/// A context whose text takes longer than any client here is late, and the text.
+const LONG: &str = "65536";
+const TOKENS: u32 = 65_000;
+
+/// A request for a text that goes on to the end of its context.
+fn endless(tokens: u32, more: &Value) -> String {
+    // Without the tokens that end a text (`</s>`, and what else the vocabulary has before its first word).
+    let bias = json!({"0": -1000, "1": -1000, "2": -1000});
+    let mut body =
+        json!({"prompt": "In the beginning", "max_tokens": tokens, "logit_bias": bias, "seed": 1});
+    for (name, value) in more.as_object().expect("an object") {
+        body[name] = value.clone();
+    }
+    body.to_string()
+}
+
+#[test]
+fn it_answers_what_it_is_asked() {
+    let server = Server::start(&["--embed", FILE, "--alias", "bible", "--ctx", "512"]);
+    assert!(
+        server.address.starts_with("127.0.0.1:"),
+        "this machine alone"
+    );
+    let (status, health) = server.get("/health");
+    assert_eq!((status, &health["status"]), (200, &json!("ok")));
+    let (_, models) = server.get("/v1/models");
+    let ids: Vec<&Value> = models["data"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|it| &it["id"])
+        .collect();
+    assert_eq!(ids, ["bible", MODEL]);
+
+    let asked = json!({"model": "bible", "max_tokens": 5, "messages": [{"role": "user", "content": "Hello!"}]});
+    let (status, answer) = server.post(CHAT, &asked.to_string());
+    assert_eq!(
+        (status, &answer["object"]),
+        (200, &json!("chat.completion")),
+        "{answer}"
+    );
+    assert_eq!(answer["usage"]["completion_tokens"], 5);
+    let (status, answer) = server.post("/v1/embeddings", r#"{"input": ["a", "b c d"]}"#);
+    assert_eq!(status, 200, "{answer}");
+    let width = |index: usize| answer["data"][index]["embedding"].as_array().unwrap().len();
+    assert_eq!(
+        width(0),
+        width(1),
+        "a vector for each text, whatever the pooling"
+    );
+}
+
+#[test]
+fn what_it_refuses_it_refuses_in_the_api_s_shape() {
+    let server = Server::start(&["--ctx", "512"]);
+    let error = |(status, body): (u16, Value)| {
+        let error = &body["error"];
+        assert!(
+            error["message"].is_string() && error["type"].is_string(),
+            "{body}"
+        );
+        assert!(
+            error.get("param").is_some() && error.get("code").is_some(),
+            "{body}"
+        );
+        (status, error["param"].clone(), error["code"].clone())
+    };
+    let plain = |status: u16| (status, Value::Null, Value::Null);
+    for malformed in ["", "{", "[]", "\u{0}", &"[".repeat(1 << 16)] {
+        assert_eq!(
+            error(server.post(CHAT, malformed)),
+            plain(400),
+            "{malformed}"
+        );
+        assert_eq!(
+            error(server.post(TEXT, malformed)),
+            plain(400),
+            "{malformed}"
+        );
+    }
+    // A little more than 16 MiB: of what the server leaves unread a client may not get round to its answer.
+    let oversized = format!("{{\"prompt\": \"{}\"}}", "a".repeat(16 << 20));
+    assert_eq!(error(server.post(TEXT, &oversized)), plain(413));
+    let long = json!({"prompt": "word ".repeat(200_000)}).to_string();
+    let too_long = (400, json!("prompt"), json!("context_length_exceeded"));
+    assert_eq!(error(server.post(TEXT, &long)), too_long);
+    let other = json!({"model": "other", "prompt": "a"}).to_string();
+    let not_found = (404, json!("model"), json!("model_not_found"));
+    assert_eq!(error(server.post(TEXT, &other)), not_found);
+    assert_eq!(error(server.get("/v1/nothing")), plain(404));
+    assert_eq!(error(server.get(CHAT)), plain(405));
+    assert_eq!(
+        error(server.post("/v1/embeddings", "{}")),
+        plain(404),
+        "none is loaded"
+    );
+
+    let raw = |head: &str| {
+        use std::io::Write;
+        let mut stream = std::net::TcpStream::connect(&server.address).unwrap();
+        stream.write_all(head.as_bytes()).unwrap();
+        rest(&stream)
+    };
+    // What a page of another site can have a browser send.
+    let form = "POST /v1/completions HTTP/1.1\r\nhost: localhost\r\ncontent-type: text/plain\r\ncontent-length: 2\r\nconnection: close\r\n\r\n{}";
+    assert!(raw(form).starts_with("HTTP/1.1 415"));
+    let rebound = "GET /v1/models HTTP/1.1\r\nhost: evil.example:80\r\nconnection: close\r\n\r\n";
+    assert!(raw(rebound).starts_with("HTTP/1.1 403"));
+    assert_eq!(server.engine()["generated_tokens"], 0);
+}
+
+#[test]
+fn a_full_queue_is_said_at_once() {
+    let server = Server::start(&["--at-once", "1", "--queue", "1", "--ctx", LONG]);
+    let running = server.sent(TEXT, &endless(TOKENS, &json!({})));
+    server.until("the first runs", |it| it["running"] == 1);
+    let waiting = server.sent(TEXT, &endless(1, &json!({})));
+    server.until("the second waits", |it| it["queued"] == 1);
+    let (status, body) = server.post(TEXT, r#"{"prompt": "a"}"#);
+    assert_eq!(
+        (status, &body["error"]["code"]),
+        (503, &json!("overloaded"))
+    );
+    drop(running);
+    assert!(rest(&waiting).contains("\"finish_reason\":\"length\""));
+}
+
+#[test]
+fn a_client_that_goes_leaves_its_place() {
+    let server = Server::start(&["--at-once", "1", "--ctx", LONG]);
+    let freed = |it: &Value| it["running"] == 0 && it["queued"] == 0;
+
+    let streaming = server.sent(TEXT, &endless(TOKENS, &json!({"stream": true})));
+    read_until(&streaming, "data: ");
+    let waiting = server.sent(TEXT, &endless(TOKENS, &json!({})));
+    server.until("the second waits", |it| it["queued"] == 1);
+    drop(waiting);
+    server.until("it has left the queue", |it| it["queued"] == 0);
+    drop(streaming);
+    let after = server.until("the stream has ended", freed);
+    assert!(
+        after["generated_tokens"].as_u64().unwrap() < u64::from(TOKENS),
+        "{after}"
+    );
+
+    let whole = server.sent(TEXT, &endless(TOKENS, &json!({})));
+    server.until("it runs", |it| it["running"] == 1);
+    drop(whole);
+    let at_the_end = server.until("it has ended", freed);
+    assert!(
+        at_the_end["generated_tokens"].as_u64().unwrap() < 2 * u64::from(TOKENS),
+        "{at_the_end}"
+    );
+}
+
+#[test]
+fn a_slow_reader_stalls_nobody_and_loses_nothing() {
+    let server = Server::start(&["--at-once", "1", "--ctx", "2560"]);
+    // So much to each token that no buffer of the system takes the whole.
+    let slow = server.sent(
+        TEXT,
+        &endless(2200, &json!({"stream": true, "logprobs": 128})),
+    );
+    read_until(&slow, "data: ");
+    for _ in 0..3 {
+        let (status, answer) = server.post(TEXT, &endless(8, &json!({})));
+        assert_eq!(
+            (status, &answer["usage"]["completion_tokens"]),
+            (200, &json!(8))
+        );
+    }
+    let engine = server.until("it has made room", |it| it["suspended"].as_u64() >= Some(1));
+    assert!(
+        engine["generated_tokens"].as_u64().unwrap() < 2200,
+        "{engine}"
+    );
+    let read = rest(&slow);
+    assert_eq!(
+        read.matches("\"text\":").count(),
+        2200 + 1,
+        "a chunk for each token, and the end"
+    );
+    assert!(read.contains("\"finish_reason\":\"length\"") && read.contains("data: [DONE]"));
+}
+
+#[test]
+#[cfg(unix)]
+fn what_runs_is_finished_before_it_ends() {
+    let mut server = Server::start(&["--at-once", "2", "--ctx", "2048"]);
+    let streaming = server.sent(TEXT, &endless(1000, &json!({"stream": true})));
+    read_until(&streaming, "data: ");
+    server.interrupt();
+    let read = thread::scope(|scope| scope.spawn(|| rest(&streaming)).join()).unwrap();
+    assert!(read.contains("\"finish_reason\":\"length\"") && read.contains("data: [DONE]"));
+    assert_eq!(server.wait().code(), Some(0));
+    assert!(
+        std::net::TcpStream::connect(&server.address).is_err(),
+        "it listens no more"
+    );
+}
+
+#[test]
+fn what_it_cannot_begin_with_is_one_line() {
+    let serve = Program("serve");
+    serve.fails(&["-m", "nothing.gguf", "--port", "0"], 1, "nothing.gguf");
+    serve.fails(&["--template", "nothing", "--port", "0"], 1, "nothing");
+    serve.fails(&["--port", "65536"], 2, "65536");
+    serve.fails(&["--host", "somewhere"], 2, "somewhere");
+    serve.fails(&["--at-once", "0"], 2, "at-once");
+    serve.fails(&["--host", "192.0.2.1", "--port", "0"], 1, "192.0.2.1");
+}

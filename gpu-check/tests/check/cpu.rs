@@ -1,0 +1,179 @@
+//! The checks without a card, in the size of a test: as `run.sh --cpu` runs them from a folder laid out like the archive, and that they can
+//! fail.
+
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use serde_json::Value;
+
+const PROGRAM: &str = env!("CARGO_BIN_EXE_gpu-check");
+
+fn repository() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
+}
+
+fn demo() -> PathBuf {
+    repository().join("examples/model/autoplace-demo-q8_0.gguf")
+}
+
+fn json(path: &Path) -> Value {
+    let text = fs::read(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+    serde_json::from_slice(&text).unwrap()
+}
+
+fn rows(out: &Path, check: &str) -> Vec<Value> {
+    let rows = &json(&out.join(format!("{check}.json")))["rows"];
+    rows.as_array().unwrap().clone()
+}
+
+/// The archive's folder, with the program that was built for this test.
+fn bundle(root: &Path) {
+    fs::create_dir_all(root.join("bin")).unwrap();
+    fs::create_dir_all(root.join("model")).unwrap();
+    let script = repository().join("gpu-check/bundle/run.sh");
+    fs::copy(script, root.join("run.sh")).unwrap();
+    fs::write(root.join("BUILD.json"), "{\"made by\": \"a test\"}").unwrap();
+    symlink(PROGRAM, root.join("bin/gpu-check")).unwrap();
+    symlink(demo(), root.join("model/autoplace-demo-q8_0.gguf")).unwrap();
+}
+
+fn success(output: &Output) {
+    let said = String::from_utf8_lossy(&output.stderr);
+    let table = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{said}\n{table}");
+}
+
+#[test]
+fn no_plan_is_behind_llama_cpps_own_fit() {
+    let output = Command::new(PROGRAM)
+        .args(["fit-table", "Llama 3.1 8B", "Mistral Small 24B"])
+        .output()
+        .unwrap();
+    success(&output);
+    let table = String::from_utf8_lossy(&output.stdout);
+    for row in ["| Llama 3.1 8B | 32768 | ", "| Mistral Small 24B | 4096 | "] {
+        assert!(table.contains(row), "{table}");
+    }
+}
+
+#[test]
+fn without_a_card_every_check_passes_from_a_folder_like_the_archive() {
+    let folder = tempfile::tempdir().unwrap();
+    bundle(folder.path());
+    let out = folder.path().join("out");
+    let output = Command::new("bash")
+        .arg(folder.path().join("run.sh"))
+        .args(["--cpu", "--out"])
+        .arg(&out)
+        .args(["--threads", "1", "--minutes", "0"])
+        .output()
+        .unwrap();
+    success(&output);
+    let summary = fs::read_to_string(out.join("summary.md")).unwrap();
+    for check in ["identical", "bytes", "ballast", "cliff", "peers"] {
+        assert!(
+            summary.contains(&format!("| {check} | passed |")),
+            "{summary}"
+        );
+        assert!(out.join(format!("{check}.json")).is_file(), "{check}");
+    }
+    assert_eq!(json(&out.join("machine.json"))["simulated"], true);
+
+    // Not only what is trivial: some of every kind is split between card and host.
+    let is_split = |row: &Value| {
+        let on_card = row["n_gpu_layers"].as_u64().unwrap();
+        on_card > 0 && on_card < row["layers"].as_u64().unwrap()
+    };
+    let bytes = rows(&out, "bytes");
+    assert!(bytes.iter().filter(|row| is_split(row)).count() >= 8);
+    for row in bytes.iter().filter(|row| row["end"] == "completed") {
+        for card in row["gpus"].as_array().unwrap() {
+            assert_eq!(card["planned"], card["allocated"]);
+            let stages = card["stages"].as_array().unwrap();
+            let names: Vec<_> = stages
+                .iter()
+                .map(|stage| stage["stage"].as_str().unwrap())
+                .collect();
+            assert_eq!(names, ["opened", "loaded", "prompt", "decoded", "full"]);
+        }
+    }
+    let ballast = rows(&out, "ballast");
+    assert!(ballast.iter().any(is_split), "nothing was crowded");
+    // The card's pools take half of what is left free: where a layer more would have fitted into the rest, it is told.
+    assert!(ballast.iter().any(|row| !row["one_more"].is_null()));
+}
+
+#[test]
+fn a_card_that_takes_more_than_was_left_free_is_found() {
+    let folder = tempfile::tempdir().unwrap();
+    let output = Command::new(PROGRAM)
+        .args([
+            "bytes",
+            "ballast",
+            "--cpu",
+            "--threads",
+            "1",
+            // The pools take nearly all of the 4 MiB that the third of these cards has left: whatever the plan puts there is too much.
+            "--minutes",
+            "0",
+            "--cases",
+            "4",
+            "--sim-growth",
+            "4000",
+        ])
+        .arg("--model")
+        .arg(demo())
+        .arg("--out")
+        .arg(folder.path())
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    let table = String::from_utf8(output.stdout).unwrap();
+    assert!(table.contains("| bytes | FAILED |"), "{table}");
+    assert!(table.contains("| ballast | FAILED |"), "{table}");
+}
+
+#[test]
+fn what_is_not_there_is_said_in_a_line() {
+    let folder = tempfile::tempdir().unwrap();
+    let run = |arguments: &[&str]| {
+        let output = Command::new(PROGRAM)
+            .args(arguments)
+            .current_dir(folder.path())
+            .output()
+            .unwrap();
+        (
+            output.status.code(),
+            String::from_utf8(output.stderr).unwrap(),
+        )
+    };
+    let (code, said) = run(&["--cpu", "--model", "no-such.gguf"]);
+    assert_eq!(
+        (code, said.as_str()),
+        (Some(2), "error: --model: there is no file no-such.gguf\n")
+    );
+    let (code, said) = run(&["speed", "--model", "x"]);
+    assert_eq!(code, Some(2));
+    assert!(
+        said.contains("[possible values: identical, bytes, ballast, cliff, peers]"),
+        "{said}"
+    );
+}
+
+#[test]
+fn the_document_is_what_the_kept_results_make_it() {
+    let output = Command::new(PROGRAM)
+        .arg("--document")
+        .arg(repository().join("benches/results"))
+        .output()
+        .unwrap();
+    success(&output);
+    let committed = fs::read_to_string(repository().join("docs/hardware.md")).unwrap();
+    assert!(
+        String::from_utf8(output.stdout).unwrap() == committed,
+        "docs/hardware.md is not what benches/results makes it: \
+         cargo run -p autoplace-gpu-check -- --document benches/results > docs/hardware.md"
+    );
+}

@@ -1,0 +1,450 @@
+//! The bundle's `run.sh`, on machines whose nvcc, nvidia-smi and cmake are scripts that write down how they are called.
+
+use std::fs;
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::Mutex;
+
+use tempfile::TempDir;
+
+/// Held while a program is written and while one is started: a process that is just being started has its parent's open files, and a
+/// program that anybody could still write to does not start.
+static PROGRAMS: Mutex<()> = Mutex::new(());
+
+/// What `run.sh` uses of any Linux. Nothing else of this machine is in PATH.
+const SYSTEM: [&str; 22] = [
+    "awk", "bash", "cat", "cmp", "cp", "date", "dirname", "grep", "head", "mkdir", "mv", "nproc",
+    "paste", "readlink", "rm", "sed", "sleep", "sort", "tail", "tee", "tr", "true",
+];
+
+const H200: &str = "9.0, NVIDIA H200";
+
+/// A bundle that was unpacked, on a machine with everything that a build wants.
+struct Bundle {
+    folder: TempDir,
+    cards: String,
+    variables: Vec<(&'static str, PathBuf)>,
+}
+
+/// How a run ended.
+struct Run {
+    code: i32,
+    stderr: String,
+}
+
+impl Bundle {
+    fn new() -> Self {
+        let bundle = Self {
+            folder: tempfile::tempdir().unwrap(),
+            cards: H200.to_owned(),
+            variables: Vec::new(),
+        };
+        for folder in ["bin", "cuda", "model", "tools", "system"] {
+            fs::create_dir(bundle.path(folder)).unwrap();
+        }
+        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("bundle/run.sh");
+        bundle.write("run.sh", &fs::read_to_string(script).unwrap());
+        bundle.write("BUILD.json", "{ \"version\": \"1\" }\n");
+        bundle.write("model/autoplace-demo-q8_0.gguf", "");
+        for name in SYSTEM {
+            symlink(found(name), bundle.path("system").join(name)).unwrap();
+        }
+        bundle.program("tools/ninja", "");
+        bundle.program("tools/c++", "");
+        bundle.program(
+            "tools/nvcc",
+            "case $1 in
+                --version) echo 'Cuda compilation tools, release 12.4, V12.4.131' ;;
+                --list-gpu-arch) printf 'compute_%s\\n' 75 80 86 90 ;;
+            esac",
+        );
+        bundle.program(
+            "tools/nvidia-smi",
+            "if [ $# -eq 0 ]; then echo '| Driver Version: 550.54   CUDA Version: 12.4  |'; exit; fi
+             cat \"$BUNDLE/cards\"",
+        );
+        bundle.program(
+            "tools/cmake",
+            "echo \"$*\" >>\"$BUNDLE/cmake.calls\"
+             case $1 in
+                --version) echo 'cmake version 3.25.1' ;;
+                --build) mkdir -p \"$2/bin\"; echo a library >\"$2/bin/libggml-cuda.so\" ;;
+             esac",
+        );
+        bundle.program(
+            "bin/gpu-check",
+            "echo \"$*\" >\"$BUNDLE/check.arguments\"
+             echo \"visible=${CUDA_VISIBLE_DEVICES-all}\" >\"$BUNDLE/check.surroundings\"
+             echo \"libraries=${LD_LIBRARY_PATH-}\" >>\"$BUNDLE/check.surroundings\"",
+        );
+        bundle
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    fn write(&self, name: &str, text: &str) {
+        let _nothing_starts = PROGRAMS.lock();
+        fs::write(self.path(name), text).unwrap();
+    }
+
+    fn read(&self, name: &str) -> String {
+        fs::read_to_string(self.path(name)).unwrap_or_default()
+    }
+
+    fn program(&self, name: &str, script: &str) {
+        self.write(name, &format!("#!/usr/bin/env bash\n{script}\n"));
+        fs::set_permissions(self.path(name), fs::Permissions::from_mode(0o755)).unwrap();
+    }
+
+    fn run(&self, arguments: &[&str]) -> Run {
+        self.write("cards", &format!("{}\n", self.cards));
+        let path = format!(
+            "{}:{}",
+            self.path("tools").display(),
+            self.path("system").display()
+        );
+        let mut command = Command::new(found("bash"));
+        command
+            .arg(self.path("run.sh"))
+            .args(arguments)
+            .env_clear()
+            .env("PATH", path)
+            .env("BUNDLE", self.folder.path())
+            .envs(self.variables.iter().map(|(name, value)| (name, value)))
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped());
+        let started = {
+            let _nothing_is_written = PROGRAMS.lock();
+            command.spawn().unwrap()
+        };
+        let output = started.wait_with_output().unwrap();
+        Run {
+            code: output.status.code().unwrap(),
+            stderr: String::from_utf8(output.stderr).unwrap(),
+        }
+    }
+
+    /// What cmake was called with, but for its version.
+    fn builds(&self) -> Vec<String> {
+        let calls = self.read("cmake.calls");
+        calls
+            .lines()
+            .filter(|call| *call != "--version")
+            .map(str::to_owned)
+            .collect()
+    }
+
+    /// The folders below `results`.
+    fn results(&self) -> Vec<String> {
+        let entries = fs::read_dir(self.path("results")).unwrap();
+        let mut names: Vec<String> = entries
+            .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+            .collect();
+        names.sort();
+        names
+    }
+}
+
+/// Where this machine has a program.
+fn found(name: &str) -> PathBuf {
+    let path = std::env::var_os("PATH").unwrap();
+    std::env::split_paths(&path)
+        .map(|folder| folder.join(name))
+        .find(|program| program.is_file())
+        .unwrap_or_else(|| panic!("this machine has no {name}"))
+}
+
+#[test]
+fn the_backend_is_built_for_the_card_and_put_beside_the_programs() {
+    let bundle = Bundle::new();
+    let run = bundle.run(&["--jobs", "3"]);
+    assert_eq!(run.code, 0, "{}", run.stderr);
+    let (source, build) = (bundle.path("cuda"), bundle.path("build/90-nvcc12.4"));
+    assert_eq!(
+        bundle.builds(),
+        [
+            format!(
+                "-S {} -B {} -G Ninja -DCMAKE_BUILD_TYPE=Release -DCMAKE_CUDA_ARCHITECTURES=90-real",
+                source.display(),
+                build.display()
+            ),
+            format!(
+                "--build {} --target ggml-cuda --parallel 3",
+                build.display()
+            ),
+        ]
+    );
+    assert_eq!(bundle.read("bin/libggml-cuda.so"), "a library\n");
+}
+
+#[test]
+fn different_cards_share_one_backend() {
+    let mut bundle = Bundle::new();
+    bundle.cards = format!("{H200}\n8.6, NVIDIA GeForce RTX 3090\n{H200}");
+    assert_eq!(bundle.run(&["--build-only"]).code, 0);
+    let configured = &bundle.builds()[0];
+    assert!(
+        configured.ends_with("-DCMAKE_CUDA_ARCHITECTURES=86-real;90-real"),
+        "{configured}"
+    );
+    assert!(bundle.path("build/86+90-nvcc12.4/BUILD.json").exists());
+}
+
+#[test]
+fn a_second_run_builds_nothing() {
+    let bundle = Bundle::new();
+    assert_eq!(bundle.run(&[]).code, 0);
+    let once = bundle.builds();
+    fs::remove_file(bundle.path("bin/libggml-cuda.so")).unwrap();
+    assert_eq!(bundle.run(&[]).code, 0);
+    assert_eq!(bundle.builds(), once);
+    assert!(bundle.path("bin/libggml-cuda.so").exists());
+}
+
+#[test]
+fn another_bundle_in_the_same_folder_is_built_anew() {
+    let bundle = Bundle::new();
+    assert_eq!(bundle.run(&[]).code, 0);
+    bundle.write("BUILD.json", "{ \"version\": \"2\" }\n");
+    assert_eq!(bundle.run(&[]).code, 0);
+    assert_eq!(bundle.builds().len(), 4);
+}
+
+#[test]
+fn a_build_that_failed_says_why_and_is_tried_again() {
+    let bundle = Bundle::new();
+    let whole = bundle.read("tools/cmake");
+    bundle.program(
+        "tools/cmake",
+        "if [ \"$1\" = --version ]; then echo 'cmake version 3.25.1'; else echo 'unsupported GNU version'; exit 1; fi",
+    );
+    let run = bundle.run(&[]);
+    assert_eq!(run.code, 4);
+    assert!(
+        run.stderr.contains("unsupported GNU version"),
+        "{}",
+        run.stderr
+    );
+    assert!(
+        run.stderr.contains("build/90-nvcc12.4/build.log"),
+        "{}",
+        run.stderr
+    );
+    bundle.write("tools/cmake", &whole);
+    assert_eq!(bundle.run(&[]).code, 0);
+}
+
+#[test]
+fn build_only_runs_no_check() {
+    let bundle = Bundle::new();
+    assert_eq!(bundle.run(&["--build-only"]).code, 0);
+    assert_eq!(bundle.builds().len(), 2);
+    assert!(!bundle.path("check.arguments").exists());
+}
+
+#[test]
+fn make_does_where_ninja_is_not() {
+    let bundle = Bundle::new();
+    fs::rename(bundle.path("tools/ninja"), bundle.path("tools/make")).unwrap();
+    assert_eq!(bundle.run(&["--build-only"]).code, 0);
+    assert!(!bundle.builds()[0].contains("Ninja"));
+}
+
+#[test]
+fn checks_options_and_the_exit_code_are_handed_on() {
+    let bundle = Bundle::new();
+    bundle.program(
+        "bin/gpu-check",
+        "echo \"$*\" >\"$BUNDLE/check.arguments\"; exit 7",
+    );
+    let out = bundle.path("out");
+    let run = bundle.run(&[
+        "--small",
+        "--minutes",
+        "2",
+        "bytes",
+        "--out",
+        out.to_str().unwrap(),
+        "cliff",
+    ]);
+    assert_eq!(run.code, 7);
+    let arguments = bundle.read("check.arguments");
+    let (model, out) = (bundle.path("model/autoplace-demo-q8_0.gguf"), out.display());
+    assert_eq!(
+        arguments.trim_end(),
+        format!(
+            "--model {} --build {out}/build.json --out {out} --small --minutes 2 bytes cliff",
+            model.display()
+        )
+    );
+}
+
+#[test]
+fn the_results_tell_of_the_build() {
+    let bundle = Bundle::new();
+    assert_eq!(
+        bundle
+            .run(&["--out", bundle.path("out").to_str().unwrap()])
+            .code,
+        0
+    );
+    let record: serde_json::Value = serde_json::from_str(&bundle.read("out/build.json")).unwrap();
+    assert_eq!(record["version"], "1");
+    assert_eq!(record["cuda_architectures"], "90-real");
+    assert_eq!(record["nvcc"], "12.4");
+    for measured in ["cuda_build_seconds", "cuda_build_cpu_seconds"] {
+        assert!(record[measured].is_number(), "{record}");
+    }
+}
+
+#[test]
+fn the_results_are_named_by_day_and_card_and_never_written_over() {
+    let bundle = Bundle::new();
+    assert_eq!(bundle.run(&[]).code, 0);
+    assert_eq!(bundle.run(&[]).code, 0);
+    let names = bundle.results();
+    assert!(names[0].ends_with("-nvidia-h200"), "{names:?}");
+    assert_eq!(names.len(), 2, "{names:?}");
+}
+
+#[test]
+fn without_a_card_nothing_is_built_and_none_is_visible() {
+    let bundle = Bundle::new();
+    // What an earlier run with a card has left.
+    bundle.write("bin/libggml-cuda.so", "a library");
+    for tool in ["nvcc", "nvidia-smi", "cmake", "c++", "ninja"] {
+        fs::remove_file(bundle.path("tools").join(tool)).unwrap();
+    }
+    let run = bundle.run(&["--cpu", "bytes"]);
+    assert_eq!(run.code, 0, "{}", run.stderr);
+    assert!(bundle.read("check.arguments").ends_with("--cpu bytes\n"));
+    assert!(bundle.read("check.surroundings").starts_with("visible=\n"));
+    let results = bundle.results();
+    assert!(results[0].ends_with("-cpu"), "{results:?}");
+    let record = bundle.read(&format!("results/{}/build.json", results[0]));
+    assert_eq!(record, bundle.read("BUILD.json"));
+}
+
+#[test]
+fn each_tool_that_is_missing_is_named() {
+    for (tool, words) in [
+        ("nvidia-smi", "no NVIDIA driver"),
+        ("nvcc", "no nvcc"),
+        ("cmake", "no cmake"),
+        ("c++", "no C++ compiler"),
+        ("ninja", "neither ninja nor make"),
+    ] {
+        if tool == "nvcc" && Path::new("/usr/local/cuda/bin/nvcc").exists() {
+            continue;
+        }
+        let bundle = Bundle::new();
+        fs::remove_file(bundle.path("tools").join(tool)).unwrap();
+        let run = bundle.run(&[]);
+        assert_eq!(run.code, 3, "{tool}");
+        assert!(
+            run.stderr.starts_with(&format!("error: {words}")),
+            "{}",
+            run.stderr
+        );
+        assert_eq!(run.stderr.matches("error:").count(), 1, "{}", run.stderr);
+        assert!(bundle.builds().is_empty());
+    }
+}
+
+#[test]
+fn a_driver_that_finds_no_card_is_quoted() {
+    let bundle = Bundle::new();
+    bundle.program("tools/nvidia-smi", "echo 'No devices were found'; exit 6");
+    let run = bundle.run(&[]);
+    assert_eq!(run.code, 3);
+    assert!(
+        run.stderr
+            .contains("nvidia-smi says \"No devices were found\""),
+        "{}",
+        run.stderr
+    );
+}
+
+#[test]
+fn a_card_that_nvcc_does_not_compile_for_is_named() {
+    let mut bundle = Bundle::new();
+    bundle.cards = "12.0, NVIDIA GeForce RTX 5090".to_owned();
+    let run = bundle.run(&[]);
+    assert_eq!(run.code, 3);
+    assert!(
+        run.stderr
+            .contains("compute capability 12.0, only for 75 80 86 90;"),
+        "{}",
+        run.stderr
+    );
+}
+
+#[test]
+fn a_driver_that_is_older_than_the_toolkit_is_noted() {
+    let bundle = Bundle::new();
+    let script = bundle
+        .read("tools/nvidia-smi")
+        .replace("CUDA Version: 12.4", "CUDA Version: 11.8");
+    bundle.write("tools/nvidia-smi", &script);
+    let run = bundle.run(&["--build-only"]);
+    assert_eq!(run.code, 0);
+    assert!(
+        run.stderr.contains("programs of CUDA 11.8 and older"),
+        "{}",
+        run.stderr
+    );
+}
+
+#[test]
+fn a_cmake_that_is_too_old_is_named() {
+    let bundle = Bundle::new();
+    bundle.program("tools/cmake", "echo 'cmake version 3.9.6'");
+    let run = bundle.run(&[]);
+    assert_eq!(run.code, 3);
+    assert!(
+        run.stderr.contains("cmake is 3.9; install 3.18 or newer"),
+        "{}",
+        run.stderr
+    );
+}
+
+#[test]
+fn the_toolkit_that_the_user_names_is_used_with_its_libraries() {
+    let mut bundle = Bundle::new();
+    let toolkit = bundle.path("toolkit");
+    fs::create_dir_all(toolkit.join("bin")).unwrap();
+    fs::create_dir_all(toolkit.join("lib64")).unwrap();
+    bundle.write("toolkit/lib64/libcudart.so.12", "");
+    let nvcc = bundle
+        .read("tools/nvcc")
+        .replace("release 12.4", "release 12.2");
+    bundle.program(
+        "toolkit/bin/nvcc",
+        nvcc.trim_start_matches("#!/usr/bin/env bash\n"),
+    );
+    bundle.variables.push(("CUDA_HOME", toolkit.clone()));
+    assert_eq!(bundle.run(&[]).code, 0);
+    assert!(bundle.path("build/90-nvcc12.2").exists());
+    let libraries = format!("libraries={}", toolkit.join("lib64").display());
+    assert!(bundle.read("check.surroundings").contains(&libraries));
+}
+
+#[test]
+fn a_wrong_argument_is_named_before_anything_is_built() {
+    for (arguments, words) in [
+        (&["--jbos", "2"][..], "there is no option --jbos"),
+        (&["--jobs", "none"], "--jobs wants a number"),
+        (&["--out"], "--out wants a value"),
+        (&["bites"], "there is no check bites"),
+        (&["--cpu", "--build-only"], "--cpu builds nothing"),
+    ] {
+        let bundle = Bundle::new();
+        let run = bundle.run(arguments);
+        assert_eq!(run.code, 2, "{arguments:?}");
+        assert!(run.stderr.contains(words), "{}", run.stderr);
+        assert!(bundle.builds().is_empty());
+    }
+}

@@ -1,0 +1,245 @@
+//! Embeddings of a context are llama.cpp's own, and what would end the process or pool parts of a text is an error.
+
+use crate::support::{cpu_context, demo_model};
+use llama_sys::{Batch, Context, ContextParams, Error, Pooling, Token, raw};
+
+const TEXTS: [&str; 3] = [
+    "In the beginning God created the heaven and the earth",
+    "And the evening and the morning",
+    "unto him",
+];
+
+fn tokens(text: &str) -> Vec<Token> {
+    demo_model().vocab().tokenize(text, true, false).unwrap()
+}
+
+fn embedding(pooling: Pooling) -> ContextParams {
+    ContextParams {
+        n_ctx: 256,
+        n_batch: 128,
+        n_ubatch: 128,
+        n_seq_max: 4,
+        kv_unified: true,
+        embeddings: true,
+        pooling,
+        ..ContextParams::default()
+    }
+}
+
+/// The texts, each a sequence of its number.
+fn batch(texts: &[&str]) -> Batch {
+    let mut batch = Batch::default();
+    for (sequence, text) in (0..).zip(texts) {
+        for (position, token) in (0..).zip(tokens(text)) {
+            batch.add(token, position, sequence, true);
+        }
+    }
+    batch
+}
+
+/// The parameter that an error refuses.
+fn refused<T: std::fmt::Debug>(result: Result<T, Error>) -> &'static str {
+    match result {
+        Err(Error::InvalidParameter { name, .. }) => name,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// What llama.cpp's C interface gives for one text, without anything of ours between.
+fn by_the_c_interface(pooling: Pooling, text: &str) -> Vec<f32> {
+    let model = demo_model();
+    let mut tokens = tokens(text);
+    let path = std::ffi::CString::new(model.path().to_str().unwrap()).unwrap();
+    // SAFETY: the calls of llama.cpp's own example `embedding`, in their order; every handle is freed once, and what is read was
+    // returned for a batch of so many tokens.
+    unsafe {
+        let mut params = raw::llama_model_default_params();
+        params.n_gpu_layers = 0;
+        let model = raw::llama_model_load_from_file(path.as_ptr(), params);
+        assert!(!model.is_null());
+        let mut params = raw::llama_context_default_params();
+        (params.n_ctx, params.n_batch, params.n_ubatch) = (256, 128, 128);
+        (params.n_threads, params.n_threads_batch) = (1, 1);
+        params.embeddings = true;
+        params.pooling_type = match pooling {
+            Pooling::Mean => raw::LLAMA_POOLING_TYPE_MEAN,
+            Pooling::Cls => raw::LLAMA_POOLING_TYPE_CLS,
+            Pooling::Last => raw::LLAMA_POOLING_TYPE_LAST,
+            _ => raw::LLAMA_POOLING_TYPE_NONE,
+        };
+        let context = raw::llama_init_from_model(model, params);
+        assert!(!context.is_null());
+        let mut batch = raw::llama_batch_init(tokens.len() as i32, 0, 1);
+        batch.n_tokens = tokens.len() as i32;
+        for (index, token) in tokens.drain(..).enumerate() {
+            *batch.token.add(index) = token;
+            *batch.pos.add(index) = index as i32;
+            *batch.n_seq_id.add(index) = 1;
+            **batch.seq_id.add(index) = 0;
+            *batch.logits.add(index) = 1;
+        }
+        assert_eq!(raw::llama_decode(context, batch), 0);
+        let width = raw::llama_model_n_embd_out(model) as usize;
+        let (values, length) = if pooling == Pooling::None {
+            let rows = batch.n_tokens as usize;
+            (raw::llama_get_embeddings(context), rows * width)
+        } else {
+            (raw::llama_get_embeddings_seq(context, 0), width)
+        };
+        let values = std::slice::from_raw_parts(values, length).to_vec();
+        raw::llama_batch_free(batch);
+        raw::llama_free(context);
+        raw::llama_model_free(model);
+        values
+    }
+}
+
+#[test]
+fn a_text_has_the_embedding_that_the_c_interface_gives() {
+    for text in TEXTS {
+        for pooling in [Pooling::Mean, Pooling::Cls, Pooling::Last] {
+            let params = ContextParams {
+                n_seq_max: 1,
+                ..embedding(pooling)
+            };
+            let mut context = cpu_context(params);
+            context.decode(&batch(&[text])).unwrap();
+            let ours = context.embeddings_seq(0).unwrap();
+            assert_eq!(ours, by_the_c_interface(pooling, text), "{pooling:?}");
+        }
+        let mut context = cpu_context(ContextParams {
+            n_seq_max: 1,
+            ..embedding(Pooling::None)
+        });
+        context.decode(&batch(&[text])).unwrap();
+        let theirs = by_the_c_interface(Pooling::None, text);
+        let rows = theirs.chunks_exact(context.embedding_width());
+        assert_eq!(rows.len(), tokens(text).len());
+        for (index, row) in (0..).zip(rows) {
+            assert_eq!(context.embeddings_ith(index).unwrap(), row);
+        }
+        let last = context.embeddings_ith(-1).unwrap();
+        assert_eq!(last, &theirs[theirs.len() - last.len()..]);
+    }
+}
+
+#[test]
+fn each_sequence_of_a_batch_has_its_own_embedding() {
+    let mut context = cpu_context(embedding(Pooling::Last));
+    context.decode(&batch(&TEXTS)).unwrap();
+    let all: Vec<Vec<f32>> = (0..3)
+        .map(|sequence| context.embeddings_seq(sequence).unwrap().to_vec())
+        .collect();
+    assert_ne!(all[0], all[1]);
+    assert_ne!(all[1], all[2]);
+    assert_eq!(refused(context.embeddings_seq(3)), "seq_id");
+    assert_eq!(refused(context.embeddings_seq(4)), "seq_id");
+    assert_eq!(refused(context.embeddings_seq(-1)), "seq_id");
+}
+
+#[test]
+fn a_context_says_how_it_pools_and_how_wide_its_vectors_are() {
+    let context = cpu_context(embedding(Pooling::Unspecified));
+    // The demo model states none.
+    assert_eq!(context.pooling(), Pooling::None);
+    assert!(context.embeds());
+    assert_eq!(context.embedding_width(), demo_model().n_embd() as usize);
+    assert_eq!(context.longest_text(), 128);
+    let shape = demo_model().embedding_shape();
+    assert_eq!((shape.pooling, shape.n_cls_out), (None, None));
+    assert_eq!(shape.n_positions, None);
+    assert_eq!(demo_model().cls_label(0), None);
+}
+
+#[test]
+fn what_was_not_computed_is_refused() {
+    let mut context = cpu_context(embedding(Pooling::Mean));
+    assert_eq!(refused(context.embeddings_seq(0)), "seq_id");
+    context.decode(&batch(&TEXTS)).unwrap();
+    assert_eq!(refused(context.embeddings_ith(0)), "index");
+    assert_eq!(refused(context.logits(-1)), "index");
+
+    let mut context = cpu_context(embedding(Pooling::None));
+    assert_eq!(refused(context.embeddings_ith(0)), "index");
+    context.decode(&batch(&TEXTS[..1])).unwrap();
+    let count = tokens(TEXTS[0]).len() as i32;
+    assert!(context.embeddings_ith(count - 1).is_ok());
+    assert_eq!(refused(context.embeddings_ith(count)), "index");
+    assert_eq!(refused(context.embeddings_seq(0)), "seq_id");
+
+    let mut context = cpu_context(ContextParams::default());
+    context.decode(&batch(&TEXTS[..1])).unwrap();
+    assert_eq!(refused(context.embeddings_ith(-1)), "index");
+}
+
+#[test]
+fn every_token_is_an_output_whether_it_was_asked_for_or_not() {
+    let mut context = cpu_context(embedding(Pooling::None));
+    let mut silent = Batch::default();
+    for (position, token) in (0..).zip(tokens(TEXTS[0])) {
+        silent.add(token, position, 0, false);
+    }
+    context.decode(&silent).unwrap();
+    assert!(context.embeddings_ith(0).is_ok());
+}
+
+#[test]
+fn what_llama_cpp_would_pool_in_parts_is_refused() {
+    // More than one graph.
+    let params = ContextParams {
+        n_ubatch: 8,
+        ..embedding(Pooling::Mean)
+    };
+    let mut context = cpu_context(params.clone());
+    assert_eq!(refused(context.decode(&batch(&TEXTS[..1]))), "n_tokens");
+    let mut unpooled = cpu_context(ContextParams {
+        pooling: Pooling::None,
+        ..params
+    });
+    unpooled.decode(&batch(&TEXTS[..1])).unwrap();
+
+    // Sequences of their own caches are computed side by side, as long as the shortest of them is.
+    let mut context = cpu_context(ContextParams {
+        n_ctx: 1024,
+        kv_unified: false,
+        ..embedding(Pooling::Mean)
+    });
+    assert_eq!(refused(context.decode(&batch(&TEXTS))), "kv_unified");
+    context.decode(&batch(&TEXTS[..1])).unwrap();
+
+    // A token of two sequences counts for the first alone.
+    let mut context = cpu_context(embedding(Pooling::Mean));
+    let mut shared = Batch::default();
+    shared.add_shared(tokens(TEXTS[0])[0], 0, &[0, 1], true);
+    assert_eq!(refused(context.decode(&shared)), "n_seq_id");
+}
+
+#[test]
+fn sequences_that_do_not_divide_a_graph_cannot_be_averaged() {
+    let params = |pooling| ContextParams {
+        n_seq_max: 5,
+        ..embedding(pooling)
+    };
+    let mean = Context::new(&demo_model(), params(Pooling::Mean));
+    assert_eq!(refused(mean), "n_seq_max");
+    let mut context = cpu_context(params(Pooling::Last));
+    context.reserve(31).unwrap();
+    context.reserve(3).unwrap();
+    context.decode(&batch(&TEXTS)).unwrap();
+}
+
+#[test]
+fn scores_of_a_model_without_a_head_are_refused() {
+    let params = embedding(Pooling::Rank);
+    assert_eq!(refused(Context::new(&demo_model(), params)), "pooling_type");
+}
+
+#[test]
+fn a_vocabulary_says_what_it_adds() {
+    let vocab = demo_model().vocab();
+    let added = vocab.added_tokens();
+    let text = tokens("unto him");
+    assert_eq!(added.bos, Some(text[0]).filter(|_| added.bos.is_some()));
+    assert_eq!(added.bos.is_some(), vocab.is_control(text[0]));
+    assert_eq!(added.sep, None);
+}

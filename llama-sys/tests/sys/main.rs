@@ -1,0 +1,27 @@
+//! llama.cpp through its safe layer, and simulated GPUs.
+
+#[macro_use]
+#[path = "../../../autoplace/tests/support/own_process/mod.rs"]
+mod own_process;
+#[path = "../adapter_support/mod.rs"]
+mod adapter_support;
+#[path = "../sim_support/mod.rs"]
+mod sim_support;
+#[path = "../support/mod.rs"]
+mod support;
+
+mod adapter;
+mod blueprint;
+mod embeddings;
+mod generation;
+mod refusals;
+mod sampler;
+mod sim_faults;
+mod sim_generation;
+mod sim_memory;
+mod sim_registry;
+mod sim_rules;
+mod sim_shared;
+mod sim_shift;
+mod state_stream;
+mod threads;

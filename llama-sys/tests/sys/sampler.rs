@@ -1,0 +1,443 @@
+//! Each sampler does to a few candidates what its paper says: beside arithmetic of our own.
+
+use crate::support::{demo_model, demo_path};
+use llama_sys::{Candidate, Candidates, Error, Model, ModelParams, Sampler, SamplerChain, Token};
+
+const PROBABILITIES: [f32; 5] = [0.5, 0.25, 0.15, 0.07, 0.03];
+
+fn chain() -> SamplerChain {
+    Sampler::chain(&demo_model()).unwrap()
+}
+
+/// Tokens 0, 1, 2, ... with these logits, the last first.
+fn candidates(logits: &[f32]) -> Candidates {
+    let mut all = vec![0.0; demo_model().vocab().n_tokens() as usize];
+    all[..logits.len()].copy_from_slice(logits);
+    let mut candidates = Candidates::default();
+    candidates.set(&all, None);
+    candidates.retain(|it| (it.token() as usize) < logits.len());
+    candidates
+}
+
+/// The same by their probabilities.
+fn likely(probabilities: &[f32]) -> Candidates {
+    let logits: Vec<f32> = probabilities.iter().map(|p| p.ln() + 3.0).collect();
+    candidates(&logits)
+}
+
+/// The tokens that a sampler leaves, in order.
+fn left(sampler: SamplerChain, mut candidates: Candidates) -> Vec<Token> {
+    sampler.greedy().unwrap().apply(&mut candidates).unwrap();
+    let finite = candidates.iter().filter(|it| it.logit().is_finite());
+    let mut tokens: Vec<Token> = finite.map(Candidate::token).collect();
+    tokens.sort_unstable();
+    tokens
+}
+
+/// The logits that a sampler makes, by token.
+fn logits(sampler: &mut Sampler, mut candidates: Candidates) -> Vec<f32> {
+    sampler.apply(&mut candidates).unwrap();
+    let mut all: Vec<_> = candidates
+        .iter()
+        .map(|it| (it.token(), it.logit()))
+        .collect();
+    all.sort_unstable_by_key(|it| it.0);
+    all.into_iter().map(|it| it.1).collect()
+}
+
+#[track_caller]
+fn assert_close(found: &[f32], expected: &[f32]) {
+    assert_eq!(found.len(), expected.len(), "{found:?} {expected:?}");
+    for (a, b) in found.iter().zip(expected) {
+        assert!(
+            (a - b).abs() < 1e-4 * b.abs().max(1.0),
+            "{found:?} {expected:?}"
+        );
+    }
+}
+
+#[test]
+fn filters_by_rank_and_probability() {
+    let five = || likely(&PROBABILITIES);
+    assert_eq!(left(chain().top_k(0).unwrap(), five()), [0, 1, 2, 3, 4]);
+    assert_eq!(left(chain().top_k(2).unwrap(), five()), [0, 1]);
+    // 0.5 + 0.25 is not enough, with 0.15 it is.
+    assert_eq!(left(chain().top_p(0.8).unwrap(), five()), [0, 1, 2]);
+    assert_eq!(left(chain().top_p(1.0).unwrap(), five()), [0, 1, 2, 3, 4]);
+    // 0.2 * 0.5 = 0.1.
+    assert_eq!(left(chain().min_p(0.2).unwrap(), five()), [0, 1, 2]);
+    assert_eq!(left(chain().min_p(0.0).unwrap(), five()), [0, 1, 2, 3, 4]);
+}
+
+#[test]
+fn typical_keeps_what_is_as_surprising_as_expected() {
+    // Entropy 0.5 ln 2 + 0.3 ln 10/3 + 0.2 ln 5 = 1.03 nats; surprises 0.69, 1.20, 1.61: the second is the most typical, then the first.
+    let probabilities = [0.5, 0.3, 0.2];
+    let typical = |p| left(chain().typical(p).unwrap(), likely(&probabilities));
+    assert_eq!(typical(0.2), [1]);
+    assert_eq!(typical(0.6), [0, 1]);
+    assert_eq!(typical(0.9), [0, 1, 2]);
+}
+
+#[test]
+fn top_n_sigma_counts_standard_deviations_from_the_highest_logit() {
+    let four = [4.0, 2.0, 0.0, -2.0];
+    // Mean 1, deviation sqrt(5).
+    let top = |n| left(chain().top_n_sigma(n).unwrap(), candidates(&four));
+    assert_eq!(top(0.5), [0]);
+    assert_eq!(top(1.0), [0, 1]);
+    assert_eq!(top(2.0), [0, 1, 2]);
+    assert_eq!(top(-1.0), [0, 1, 2, 3]);
+}
+
+#[test]
+fn filters_leave_as_many_as_they_are_told_to() {
+    let five = || likely(&PROBABILITIES);
+    let kept = |chain: SamplerChain| left(chain, five()).len();
+    assert_eq!(kept(chain().min_keep(4).top_p(0.1).unwrap()), 4);
+    assert_eq!(kept(chain().min_keep(3).min_p(1.0).unwrap()), 3);
+    assert_eq!(kept(chain().min_keep(2).typical(0.01).unwrap()), 2);
+    assert_eq!(kept(chain().min_keep(9).top_p(0.1).unwrap()), 5);
+    // Those that were added before know nothing of it.
+    assert_eq!(kept(chain().top_p(0.1).unwrap().min_keep(4)), 1);
+}
+
+#[test]
+fn xtc_drops_the_likely_ones_but_the_last_of_them() {
+    let xtc = |chance, threshold, keep| {
+        let chain = chain().min_keep(keep).xtc(chance, threshold, 1).unwrap();
+        left(chain, likely(&PROBABILITIES))
+    };
+    assert_eq!(xtc(1.0, 0.1, 0), [2, 3, 4]);
+    assert_eq!(xtc(1.0, 0.2, 0), [1, 2, 3, 4]);
+    // One above the threshold is none to drop, and too few would be left here.
+    assert_eq!(xtc(1.0, 0.3, 0), [0, 1, 2, 3, 4]);
+    assert_eq!(xtc(1.0, 0.1, 4), [0, 1, 2, 3, 4]);
+    assert_eq!(xtc(0.0, 0.1, 0), [0, 1, 2, 3, 4]);
+    assert_eq!(xtc(1.0, 0.6, 0), [0, 1, 2, 3, 4]);
+}
+
+#[test]
+fn xtc_comes_as_often_as_it_is_told_to() {
+    let mut sampler = chain().xtc(0.25, 0.1, 7).unwrap().greedy().unwrap();
+    assert_eq!(sampler.seed(), Some(7));
+    let mut dropped = 0;
+    for _ in 0..2000 {
+        let mut five = likely(&PROBABILITIES);
+        dropped += usize::from(sampler.apply(&mut five).unwrap() != 0);
+    }
+    // 500 expected, with a deviation of 19.
+    assert!((400..600).contains(&dropped), "{dropped}");
+}
+
+#[test]
+fn temperature_divides_the_logits() {
+    let three = [3.0, 1.0, -2.0];
+    let made = |chain: SamplerChain| logits(&mut chain.greedy().unwrap(), candidates(&three));
+    assert_close(&made(chain().temperature(2.0).unwrap()), &[1.5, 0.5, -1.0]);
+    let cold = made(chain().temperature(0.0).unwrap());
+    assert_eq!(cold, [3.0, f32::NEG_INFINITY, f32::NEG_INFINITY]);
+    let fixed = chain().dynamic_temperature(2.0, 0.0, 1.0).unwrap();
+    assert_close(&made(fixed), &[1.5, 0.5, -1.0]);
+}
+
+#[test]
+fn a_dynamic_temperature_follows_the_entropy() {
+    let three = [3.0f32, 1.0, -2.0];
+    let sum: f32 = three.iter().map(|it| it.exp()).sum();
+    let probabilities = three.map(|it| it.exp() / sum);
+    let entropy: f32 = probabilities.iter().map(|p| -p * p.ln()).sum();
+    let share = (entropy / 3.0f32.ln()).powf(1.5);
+    let made = |temperature, range| {
+        let chain = chain()
+            .dynamic_temperature(temperature, range, 1.5)
+            .unwrap();
+        logits(&mut chain.greedy().unwrap(), candidates(&three))
+    };
+    let temperature = 0.5 + (1.5 - 0.5) * share;
+    assert_close(&made(1.0, 0.5), &three.map(|it| it / temperature));
+    // From 0.001, not from -1, to 3.
+    let temperature = 0.001 + (3.0 - 0.001) * share;
+    assert_close(&made(1.0, 2.0), &three.map(|it| it / temperature));
+}
+
+#[test]
+fn a_dynamic_temperature_without_entropy_takes_the_likeliest() {
+    // So sure that what is left of the entropy, to this power, is no float any more.
+    let chain = chain().dynamic_temperature(1.0, 1.0, 12.0).unwrap();
+    let mut sampler = chain.dist(3).unwrap();
+    let mut sure = candidates(&[30.0, 19.0, 15.0, 9.0]);
+    assert_eq!(sampler.apply(&mut sure).unwrap(), 0);
+}
+
+#[test]
+fn penalties_make_what_came_lately_less_likely() {
+    let chain = chain().penalties(3, 2.0, 0.25, 0.5).unwrap();
+    let mut sampler = chain.greedy().unwrap();
+    for token in [3, 0, 1, 1] {
+        sampler.accept(token).unwrap();
+    }
+    // 0 once, 1 twice and below 0, 3 too long ago.
+    let made = logits(&mut sampler, candidates(&[3.0, -1.0, 0.5, 2.0]));
+    assert_close(&made, &[3.0 / 2.0 - 0.75, -2.0 - 0.5 - 0.5, 0.5, 2.0]);
+    sampler.reset().unwrap();
+    let made = logits(&mut sampler, candidates(&[3.0, -1.0]));
+    assert_eq!(made, [3.0, -1.0]);
+}
+
+#[test]
+fn dry_punishes_what_would_go_on_with_a_repetition() {
+    let vocab = demo_model().vocab();
+    let newline: Vec<Token> = vocab.tokenize("\n", false, false).unwrap();
+    let newline = *newline.last().unwrap();
+    let told = |tokens: &[Token]| {
+        let chain = chain().dry(0.8, 2.0, 2, 64, &["\n"]).unwrap();
+        let mut sampler = chain.greedy().unwrap();
+        for &token in tokens {
+            sampler.accept(token).unwrap();
+        }
+        logits(&mut sampler, candidates(&[0.0; 5]))
+    };
+    // "1 2 3" came before and was followed by 4: 0.8 * 2^(3 - 2).
+    assert_close(
+        &told(&[1, 2, 3, 4, 0, 1, 2, 3]),
+        &[0.0, 0.0, 0.0, 0.0, -1.6],
+    );
+    // A repetition of one token is allowed.
+    assert_close(&told(&[3, 4, 0, 3]), &[0.0; 5]);
+    // Two of the three are before the line's end, so one is left.
+    assert_close(&told(&[1, 2, 3, 4, 0, 1, 2, newline, 3]), &[0.0; 5]);
+}
+
+#[test]
+fn biases_are_added() {
+    let chain = chain()
+        .logit_bias(&[(1, 2.5), (0, f32::NEG_INFINITY)])
+        .unwrap();
+    let mut sampler = chain.greedy().unwrap();
+    let mut three = candidates(&[9.0, 0.0, 1.0]);
+    assert_eq!(sampler.apply(&mut three).unwrap(), 1);
+    assert_eq!(three.selected().unwrap().logit(), 2.5);
+}
+
+#[test]
+fn dist_chooses_as_often_as_likely() {
+    let mut sampler = chain().dist(5).unwrap();
+    let mut counts = [0u32; 5];
+    for _ in 0..4000 {
+        let mut five = likely(&PROBABILITIES);
+        counts[sampler.apply(&mut five).unwrap() as usize] += 1;
+    }
+    for (count, p) in counts.iter().zip(PROBABILITIES) {
+        let deviation = (4000.0 * p * (1.0 - p)).sqrt();
+        assert!(
+            (*count as f32 - 4000.0 * p).abs() < 5.0 * deviation,
+            "{counts:?}"
+        );
+    }
+}
+
+#[test]
+fn mirostat_v2_drops_what_is_too_surprising_and_learns() {
+    // At first, a surprise of 2 tau bits: 1, 2, 2.7 bits are within 3, 3.8 and 5.1 are not.
+    let (tau, eta) = (1.5, 0.3);
+    let mut sampler = chain().mirostat_v2(tau, eta, 4).unwrap();
+    let mut bound = 2.0 * tau;
+    for _ in 0..200 {
+        let mut five = likely(&PROBABILITIES);
+        sampler.apply(&mut five).unwrap();
+        let within = PROBABILITIES.iter().filter(|p| -p.log2() <= bound).count();
+        assert_eq!(five.len(), within.max(1));
+        let kept: f32 = PROBABILITIES[..five.len()].iter().sum();
+        let chosen = PROBABILITIES[five.selected().unwrap().token() as usize] / kept;
+        bound -= eta * (-chosen.log2() - tau);
+    }
+}
+
+#[test]
+fn mirostat_keeps_the_surprise_near_what_is_asked() {
+    // Zipf's law, for which it was made; not with an exponent of 1, for which its estimate is 0 / 0.
+    let weights: Vec<f32> = (1..=800).map(|rank| (rank as f32).powf(-1.2)).collect();
+    let sum: f32 = weights.iter().sum();
+    let probabilities: Vec<f32> = weights.iter().map(|weight| weight / sum).collect();
+    for tau in [2.0, 4.0] {
+        let mut sampler = chain().mirostat(tau, 0.1, 100, 9).unwrap();
+        let surprises: f32 = (0..600)
+            .map(|_| {
+                let mut all = likely(&probabilities);
+                sampler.apply(&mut all).unwrap();
+                -all.selected().unwrap().probability().log2()
+            })
+            .skip(100)
+            .sum();
+        let mean = surprises / 500.0;
+        assert!((mean - tau).abs() < 0.3, "{mean} bits instead of {tau}");
+    }
+}
+
+#[test]
+fn adaptive_p_prefers_a_probability_and_remembers_what_it_took() {
+    let (target, decay) = (0.25f32, 0.5f32);
+    let mut sampler = chain().adaptive_p(target, decay, 3).unwrap();
+    let (mut sum, mut weight) = (target / (1.0 - decay), 1.0 / (1.0 - decay));
+    for _ in 0..50 {
+        let aim = (2.0 * target - sum / weight).clamp(0.0, 1.0);
+        let expected = PROBABILITIES.map(|p| {
+            let distance = ((p - aim) / 0.3).abs();
+            5.0 - 10.0 * distance * distance / (1.0 + distance)
+        });
+        let mut five = likely(&PROBABILITIES);
+        let token = sampler.apply(&mut five).unwrap();
+        let made: Vec<f32> = five.iter().map(Candidate::logit).collect();
+        assert_close(&made, &expected);
+        sampler.accept(token).unwrap();
+        sum = PROBABILITIES[token as usize] + decay * sum;
+        weight = 1.0 + decay * weight;
+    }
+}
+
+#[test]
+fn a_chain_that_depends_on_logits_says_so_and_skips_nothing() {
+    let independent = [
+        chain().greedy().unwrap(),
+        chain().xtc(0.0, 0.1, 1).unwrap().dist(1).unwrap(),
+        chain()
+            .top_k(3)
+            .unwrap()
+            .temperature(0.5)
+            .unwrap()
+            .dist(1)
+            .unwrap(),
+    ];
+    for mut sampler in independent {
+        assert!(!sampler.depends_on_logits(), "{sampler:?}");
+        sampler.skip(2).unwrap();
+    }
+    let dependent = [
+        chain().xtc(0.5, 0.1, 1).unwrap().dist(1).unwrap(),
+        chain().mirostat(5.0, 0.1, 100, 1).unwrap(),
+        chain().mirostat_v2(5.0, 0.1, 1).unwrap(),
+        chain().adaptive_p(0.3, 0.9, 1).unwrap(),
+    ];
+    for mut sampler in dependent {
+        assert!(sampler.depends_on_logits(), "{sampler:?}");
+        sampler.skip(0).unwrap();
+        let skipped = sampler.skip(1);
+        assert!(matches!(
+            skipped,
+            Err(Error::InvalidParameter { name: "skip", .. })
+        ));
+    }
+}
+
+#[test]
+fn choices_that_are_made_again_leave_the_same_behind() {
+    let probabilities = [0.3, 0.2, 0.15, 0.1, 0.1, 0.05, 0.05, 0.05];
+    let of_each = || {
+        [
+            chain().xtc(0.5, 0.1, 6).unwrap().dist(6).unwrap(),
+            chain().mirostat(2.0, 0.3, 100, 6).unwrap(),
+            chain().mirostat_v2(2.0, 0.3, 6).unwrap(),
+            chain().adaptive_p(0.2, 0.8, 6).unwrap(),
+        ]
+    };
+    for (mut first, mut second) in of_each().into_iter().zip(of_each()) {
+        let next = |sampler: &mut Sampler| {
+            let token = sampler.apply(&mut likely(&probabilities)).unwrap();
+            sampler.accept(token).unwrap();
+            token
+        };
+        let all: Vec<Token> = (0..40).map(|_| next(&mut first)).collect();
+        let again: Vec<Token> = (0..40).map(|_| next(&mut second)).collect();
+        assert_eq!(all, again);
+        first.reset().unwrap();
+        let anew: Vec<Token> = (0..40).map(|_| next(&mut first)).collect();
+        assert_eq!(all, anew, "{first:?}");
+    }
+}
+
+#[test]
+fn candidates_can_be_dropped_and_changed() {
+    let mut five = likely(&PROBABILITIES);
+    five.softmax();
+    for (it, p) in five.iter().zip(PROBABILITIES) {
+        assert!((it.probability() - p).abs() < 1e-6);
+    }
+    let mut sampler = chain().greedy().unwrap();
+    assert_eq!(sampler.apply(&mut five).unwrap(), 0);
+    five.retain(|it| it.token() % 2 == 0);
+    assert_eq!(five.selected().unwrap().token(), 0);
+    assert!(five.len() == 3 && five.contains(4) && !five.contains(1));
+    five.retain(|it| it.token() != 0);
+    assert!(five.selected().is_none());
+    five.map_logits(|token, logit| if token == 4 { 7.0 } else { logit });
+    assert_eq!(sampler.apply(&mut five).unwrap(), 4);
+    // What is no number is nothing to choose.
+    five.map_logits(|token, logit| if token == 4 { f32::NAN } else { logit });
+    assert_eq!(sampler.apply(&mut five).unwrap(), 2);
+    five.map_logits(|_, _| f32::INFINITY);
+    five.softmax();
+    assert!(five.iter().all(|it| it.probability() == 0.5));
+    five.retain(|_| false);
+    five.softmax();
+    assert!(five.is_empty() && five.selected().is_none());
+}
+
+#[test]
+fn nothing_to_choose_from_is_an_error() {
+    let n_tokens = demo_model().vocab().n_tokens();
+    let mut sampler = chain().greedy().unwrap();
+    let mut none = likely(&[0.5]);
+    none.retain(|_| false);
+    let chosen = sampler.apply(&mut none);
+    assert!(matches!(chosen, Err(Error::NoCandidates { n_tokens: n }) if n == n_tokens));
+    let mut foreign = Candidates::default();
+    foreign.set(&[1.0, 2.0], None);
+    let chosen = sampler.apply(&mut foreign);
+    assert!(matches!(
+        chosen,
+        Err(Error::InvalidParameter {
+            name: "candidates",
+            ..
+        })
+    ));
+}
+
+#[test]
+fn a_mask_says_which_tokens_are_candidates() {
+    let logits: Vec<f32> = (0..70).map(|token| token as f32).collect();
+    let mut some = Candidates::default();
+    let mut of = |mask: &[u32]| {
+        some.set(&logits, Some(mask));
+        some.iter().map(Candidate::token).collect::<Vec<_>>()
+    };
+    assert_eq!(of(&[1 << 3 | 1 << 31, 1, 1 << 5]), [3, 31, 32, 69]);
+    // Bits beyond the vocabulary, and words that are missing or too many.
+    assert_eq!(of(&[0, 0, 1 << 5 | 1 << 6, u32::MAX]), [69]);
+    assert_eq!(of(&[0b101]), [0, 2]);
+    assert_eq!(of(&[]), [0; 0]);
+    assert_eq!(of(&[u32::MAX; 3]).len(), 70);
+}
+
+#[test]
+fn only_a_grammar_holds_the_model() {
+    let params = ModelParams {
+        devices: Some(Vec::new()),
+        ..ModelParams::default()
+    };
+    let model = Model::load(demo_path(), params).unwrap();
+    let chain = || Sampler::chain(&model).unwrap();
+    let dry = chain().dry(0.8, 1.75, 2, 64, &["\n", ":"]).unwrap();
+    let mut sampler = dry.mirostat_v2(5.0, 0.1, 1).unwrap();
+    assert_eq!(model.holders(), 1, "{sampler:?}");
+    let grammar = chain().grammar("root ::= [0-9]+", "root").unwrap();
+    let grammar = grammar.greedy().unwrap();
+    assert_eq!(model.holders(), 2, "{grammar:?}");
+    drop(grammar);
+    let n_tokens = model.vocab().n_tokens() as usize;
+    drop(model);
+    let mut all = Candidates::default();
+    all.set(&vec![0.0; n_tokens], None);
+    sampler.accept(5).unwrap();
+    sampler.apply(&mut all).unwrap();
+}

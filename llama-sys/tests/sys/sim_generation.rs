@@ -1,0 +1,134 @@
+//! A simulated GPU computes what the CPU computes.
+
+use crate::sim_support::{MIB, card, context, context_params, greedy, load, with_kv};
+use llama_sys::sim::{Rules, SimGpu};
+use llama_sys::{Context, ContextParams, FlashAttention, KvType, Token};
+
+const TOKENS: usize = 16;
+
+fn on_the_cpu() -> Vec<Token> {
+    greedy(&mut context(&load(&[], 0)), TOKENS)
+}
+
+#[test]
+fn the_text_is_the_cpus_at_every_number_of_layers_on_the_gpu() {
+    own_process!();
+    let expected = on_the_cpu();
+    let gpu = card(256 * MIB);
+    for n_gpu_layers in 0..=7 {
+        let model = load(&[&gpu], n_gpu_layers);
+        assert_eq!(
+            greedy(&mut context(&model), TOKENS),
+            expected,
+            "{n_gpu_layers} layers"
+        );
+        assert_eq!(gpu.used() > 0, n_gpu_layers > 0);
+    }
+    assert!(gpu.graphs() > 0);
+}
+
+#[test]
+fn the_text_is_the_cpus_on_three_gpus_of_unequal_size() {
+    own_process!();
+    let expected = on_the_cpu();
+    let gpus = [card(8 * MIB), card(24 * MIB), card(16 * MIB)];
+    let model = load(&gpus.each_ref(), -1);
+    assert_eq!(greedy(&mut context(&model), TOKENS), expected);
+    assert!(gpus.iter().all(|gpu| gpu.graphs() > 0));
+    // By free memory: the second card holds the most.
+    assert!(gpus[1].peak() > gpus[0].peak());
+}
+
+#[test]
+fn the_text_is_the_cpus_with_four_copies_of_the_graph_in_flight() {
+    own_process!();
+    let expected = on_the_cpu();
+    let pair = |asynchronous| {
+        [(); 2].map(|()| {
+            SimGpu::builder("SIM pair")
+                .total(256 * MIB)
+                .asynchronous(asynchronous)
+                .register()
+                .unwrap()
+        })
+    };
+    let peak = |gpus: [SimGpu; 2]| {
+        let model = load(&gpus.each_ref(), -1);
+        assert_eq!(greedy(&mut context(&model), TOKENS), expected);
+        gpus[0].peak() + gpus[1].peak()
+    };
+    // The copies take memory: that llama.cpp made them is to be seen there.
+    assert!(peak(pair(true)) > peak(pair(false)));
+}
+
+#[test]
+fn the_text_is_the_cpus_under_the_rules_of_every_backend() {
+    own_process!();
+    let expected = on_the_cpu();
+    let vulkan = Rules::Vulkan {
+        alignment: 64,
+        max_alloc: 2 * MIB,
+    };
+    for rules in [Rules::Plain, Rules::Cuda, vulkan, Rules::Metal] {
+        for asynchronous in [false, true] {
+            let gpu = SimGpu::builder("SIM rules")
+                .total(256 * MIB)
+                .rules(rules)
+                .asynchronous(asynchronous)
+                .register()
+                .unwrap();
+            for n_gpu_layers in [0, 4, 7] {
+                let model = load(&[&gpu], n_gpu_layers);
+                assert_eq!(
+                    greedy(&mut context(&model), TOKENS),
+                    expected,
+                    "{rules:?}, {n_gpu_layers} layers"
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn a_quantised_cache_gives_the_cpus_text_too() {
+    own_process!();
+    let expected = greedy(&mut with_kv(&load(&[], 0), KvType::Q8_0), TOKENS);
+    let gpu = SimGpu::builder("SIM cache")
+        .rules(Rules::Cuda)
+        .register()
+        .unwrap();
+    let model = load(&[&gpu], -1);
+    assert_eq!(greedy(&mut with_kv(&model, KvType::Q8_0), TOKENS), expected);
+}
+
+#[test]
+fn without_fused_attention_llama_cpp_does_without() {
+    own_process!();
+    let unfused = |n_gpu_layers, gpus: &[&SimGpu], flash_attention| {
+        let params = ContextParams {
+            flash_attention,
+            ..context_params()
+        };
+        let model = load(gpus, n_gpu_layers);
+        let mut context = Context::new(&model, params).unwrap();
+        let bytes: u64 = context
+            .memory_breakdown()
+            .unwrap()
+            .rows
+            .iter()
+            .map(|row| row.compute)
+            .sum();
+        (greedy(&mut context, TOKENS), bytes)
+    };
+    let (expected, _) = unfused(0, &[], FlashAttention::Disabled);
+    let gpu = SimGpu::builder("SIM old card")
+        .flash_attention(false)
+        .register()
+        .unwrap();
+    let (text, automatic) = unfused(-1, &[&gpu], FlashAttention::Auto);
+    assert_eq!(text, expected);
+    // Without it the graph is another, and so is its memory.
+    let able = card(256 * MIB);
+    let (_, fused) = unfused(-1, &[&able], FlashAttention::Auto);
+    assert_ne!(automatic, fused);
+}

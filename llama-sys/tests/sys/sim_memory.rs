@@ -1,0 +1,376 @@
+//! A simulated GPU counts as llama.cpp counts, and refuses what does not fit.
+
+use std::time::Duration;
+
+use crate::sim_support::{
+    MIB, accounted, card, context, demo_path, greedy, load, params, try_context, try_load,
+};
+use llama_sys::sim::{Rules, SimGpu};
+use llama_sys::{
+    Backend, Batch, Bench, Device, DeviceKind, Error, LoadMode, Model, Operation, tensor_types,
+};
+
+#[test]
+fn used_bytes_are_those_of_llama_cpps_breakdown() {
+    own_process!();
+    let vulkan = Rules::Vulkan {
+        alignment: 256,
+        max_alloc: MIB,
+    };
+    for rules in [Rules::Plain, Rules::Cuda, vulkan, Rules::Metal] {
+        let gpus = [24, 8].map(|mib| {
+            SimGpu::builder("SIM card")
+                .total(mib * MIB)
+                .rules(rules)
+                .register()
+                .unwrap()
+        });
+        for n_gpu_layers in [0, 1, 4, 7] {
+            let model = load(&gpus.each_ref(), n_gpu_layers);
+            let mut context = context(&model);
+            let before = context.memory_breakdown().unwrap();
+            greedy(&mut context, 4);
+            let after = context.memory_breakdown().unwrap();
+            for gpu in &gpus {
+                assert_eq!(accounted(&after, gpu), gpu.used(), "{rules:?}");
+                assert_eq!(accounted(&before, gpu), accounted(&after, gpu));
+            }
+            drop((context, model));
+            assert!(gpus.iter().all(|gpu| gpu.used() == 0 && gpu.buffers() == 0));
+        }
+    }
+}
+
+#[test]
+fn free_bytes_are_the_total_less_what_others_and_llama_cpp_take() {
+    own_process!();
+    let gpu = SimGpu::builder("SIM card")
+        .total(64 * MIB)
+        .taken(10 * MIB)
+        .register()
+        .unwrap();
+    let device = gpu.device();
+    let memory = || device.memory().unwrap();
+    assert_eq!((memory().free, memory().total), (54 * MIB, 64 * MIB));
+    let model = load(&[&gpu], -1);
+    assert_eq!(memory().free, 54 * MIB - gpu.used());
+    assert_eq!(memory().free, gpu.free());
+    gpu.set_taken(64 * MIB);
+    assert_eq!(memory().free, 0);
+    drop(model);
+    gpu.set_taken(0);
+    assert_eq!(memory().free, 64 * MIB);
+    assert_eq!((gpu.used(), gpu.taken(), gpu.total()), (0, 0, 64 * MIB));
+}
+
+#[test]
+fn a_model_that_does_not_fit_names_the_device_and_the_bytes() {
+    own_process!();
+    let roomy = card(256 * MIB);
+    let weights = {
+        let _model = load(&[&roomy], -1);
+        roomy.used()
+    };
+    let gpu = card(weights - 1);
+    let error = try_load(&[&gpu], -1).unwrap_err();
+    assert!(matches!(error, Error::ModelLoad { .. }), "{error:?}");
+    let out = error.out_of_memory().unwrap_or_else(|| panic!("{error:?}"));
+    assert_eq!(out.buffer_type, gpu.device().name());
+    assert_eq!(out.bytes, weights);
+    assert_eq!((gpu.used(), gpu.buffers()), (0, 0));
+    // One byte more, and it fits.
+    let gpu = card(weights);
+    let _model = load(&[&gpu], -1);
+    assert_eq!(gpu.free(), 0);
+}
+
+#[test]
+fn a_context_that_does_not_fit_names_the_device_and_leaves_the_model() {
+    own_process!();
+    let roomy = card(256 * MIB);
+    let model = load(&[&roomy], -1);
+    let weights = roomy.used();
+    let all = {
+        let _context = context(&model);
+        roomy.used()
+    };
+    // Room for the weights alone, for the cache too, for all but one byte.
+    for total in [weights, weights + MIB, all - 1] {
+        let gpu = card(total);
+        let model = load(&[&gpu], -1);
+        let error = try_context(&model).unwrap_err();
+        assert!(matches!(error, Error::ContextInit { .. }), "{error:?}");
+        let out = error.out_of_memory().unwrap_or_else(|| panic!("{error:?}"));
+        assert_eq!(out.buffer_type, gpu.device().name());
+        // More than was free at the time.
+        assert!(out.bytes > gpu.total() - gpu.peak(), "{out:?}");
+        assert_eq!(gpu.used(), weights);
+    }
+    let gpu = card(all);
+    let model = load(&[&gpu], -1);
+    greedy(&mut context(&model), 2);
+}
+
+#[test]
+fn ballast_between_load_and_context_makes_it_fail_and_its_end_succeed() {
+    own_process!();
+    let gpu = card(256 * MIB);
+    let model = load(&[&gpu], -1);
+    let weights = gpu.used();
+    gpu.set_taken(256 * MIB - weights);
+    let error = try_context(&model).unwrap_err();
+    assert!(error.out_of_memory().is_some(), "{error:?}");
+    assert_eq!(gpu.used(), weights);
+    gpu.set_taken(0);
+    greedy(&mut context(&model), 2);
+    assert_eq!(gpu.used(), weights);
+}
+
+#[test]
+fn eight_gib_with_three_taken_split_like_five() {
+    own_process!();
+    let other = card(3 * 1024 * MIB);
+    let ballasted = SimGpu::builder("SIM card")
+        .total(8 * 1024 * MIB)
+        .taken(3 * 1024 * MIB)
+        .register()
+        .unwrap();
+    let small = card(5 * 1024 * MIB);
+    let used = |gpu: &SimGpu| {
+        let _model = load(&[&other, gpu], -1);
+        (other.used(), gpu.used())
+    };
+    assert_eq!(used(&ballasted), used(&small));
+}
+
+#[test]
+fn a_card_of_400_gb_costs_no_host_memory() {
+    own_process!();
+    let gpu = card(400_000_000_000);
+    assert_eq!(gpu.device().memory().unwrap().free, 400_000_000_000);
+    let model = load(&[&gpu], -1);
+    let before = resident();
+    // A cache of eight million tokens in F32: tens of GB, all of which llama.cpp clears.
+    let params = llama_sys::ContextParams {
+        n_ctx: 1 << 23,
+        type_k: llama_sys::KvType::F32,
+        type_v: llama_sys::KvType::F32,
+        n_outputs_max: 1,
+        ..crate::sim_support::context_params()
+    };
+    let context = llama_sys::Context::new(&model, params).unwrap();
+    assert!(gpu.used() > 20_000_000_000, "{}", gpu.used());
+    let grown = resident().saturating_sub(before);
+    assert!(grown < 512 * MIB, "{grown} bytes became resident");
+    drop((context, model));
+    assert_eq!(gpu.used(), 0);
+}
+
+/// Bytes of this process in memory.
+fn resident() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+    let kib: Option<u64> = line.and_then(|line| line.trim().trim_end_matches(" kB").parse().ok());
+    kib.unwrap_or(0) * 1024
+}
+
+#[test]
+fn a_load_that_allocates_nothing_takes_nothing_and_tells_what_a_real_one_takes() {
+    own_process!();
+    let gpu = SimGpu::builder("SIM card")
+        .rules(Rules::Cuda)
+        .register()
+        .unwrap();
+    let devices: Vec<Device> = vec![gpu.device()];
+    let mut probe = params(&devices, 5);
+    probe.no_alloc = true;
+    probe.load_mode = LoadMode::None;
+    let model = Model::load(demo_path(), probe).unwrap();
+    let predicted = context(&model).memory_breakdown().unwrap();
+    assert_eq!((gpu.allocations(), gpu.peak()), (0, 0));
+    drop(model);
+    let model = load(&[&gpu], 5);
+    let context = context(&model);
+    assert_eq!(accounted(&predicted, &gpu), gpu.used());
+    assert_eq!(
+        accounted(&predicted, &gpu),
+        accounted(&context.memory_breakdown().unwrap(), &gpu)
+    );
+}
+
+#[test]
+fn what_was_reserved_for_is_computed_without_another_byte() {
+    own_process!();
+    let gpu = SimGpu::builder("SIM card")
+        .total(64 * MIB)
+        .rules(Rules::Cuda)
+        .register()
+        .unwrap();
+    // Part of the layers: the host's weights are used by the card from 32 tokens on.
+    let model = load(&[&gpu], 3);
+    let mut context = context(&model);
+    let at_first = gpu.used();
+    context.reserve(31).unwrap();
+    context.reserve(1).unwrap();
+    assert!(gpu.used() >= at_first, "nothing shrinks");
+    let reserved = gpu.used();
+    for n_tokens in [1, 2, 7, 30, 31, 32, 33] {
+        context.kv_clear().unwrap();
+        let mut batch = Batch::with_capacity(n_tokens);
+        for position in 0..n_tokens {
+            let last = position + 1 == n_tokens;
+            batch.add(1, i32::try_from(position).unwrap(), 0, last);
+        }
+        context.decode(&batch).unwrap();
+        assert_eq!(gpu.used(), reserved, "{n_tokens} tokens");
+    }
+}
+
+#[test]
+fn numbers_of_tokens_that_no_computation_has_are_not_reserved_for() {
+    own_process!();
+    let gpu = card(64 * MIB);
+    let model = load(&[&gpu], -1);
+    let mut context = context(&model);
+    for n_tokens in [0, context.n_ubatch() + 1] {
+        let refused = context.reserve(n_tokens);
+        assert!(matches!(refused, Err(Error::InvalidParameter { .. })));
+    }
+    context.reserve(context.n_ubatch()).unwrap();
+}
+
+/// ggml's number of a type.
+fn type_id(name: &str) -> u32 {
+    let types = tensor_types();
+    types.iter().find(|info| info.name == name).unwrap().id
+}
+
+/// One of each kind, small.
+fn operations(name: &str) -> [Operation; 5] {
+    let (type_id, n_tokens) = (type_id(name), 1);
+    [
+        Operation::Matrix {
+            type_id,
+            n_in: 256,
+            n_out: 64,
+            n_tokens,
+        },
+        Operation::Experts {
+            type_id,
+            n_in: 256,
+            n_out: 64,
+            n_expert: 8,
+            n_used: 2,
+            n_tokens,
+        },
+        Operation::Attention {
+            type_id: self::type_id("q8_0"),
+            head_size: 64,
+            n_head: 4,
+            n_head_kv: 2,
+            n_kv: 256,
+            n_tokens,
+        },
+        Operation::Block {
+            type_id: self::type_id("f16"),
+            n_embd: 256,
+            n_ff: 512,
+            head_size: 64,
+            n_head: 4,
+            n_head_kv: 2,
+            n_tokens,
+        },
+        Operation::Routing {
+            n_embd: 256,
+            n_expert: 8,
+            n_used: 2,
+            n_tokens,
+        },
+    ]
+}
+
+#[test]
+fn a_measurement_takes_time_and_gives_its_memory_back() {
+    own_process!();
+    let gpu = card(64 * MIB);
+    let backend = Backend::init().unwrap();
+    let cpu = (backend.devices().into_iter()).find(|device| device.kind() == DeviceKind::Cpu);
+    for device in [gpu.device(), cpu.unwrap()] {
+        let mut bench = Bench::new(&device, 2, true).unwrap();
+        // Q4_0 is rearranged on the CPU, IQ2_XS has no quick quantisation.
+        for name in [
+            "f32", "f16", "bf16", "q8_0", "q4_0", "q4_K", "iq2_xs", "mxfp4",
+        ] {
+            for operation in operations(name) {
+                let timing = bench.time(&operation, 3, Duration::ZERO).unwrap().unwrap();
+                assert!(timing.graph > Duration::ZERO, "{operation:?}");
+                let reads = !matches!(
+                    operation,
+                    Operation::Block { .. } | Operation::Routing { .. }
+                );
+                assert_eq!(timing.bytes > 0, reads, "{operation:?}");
+                assert_eq!((gpu.used(), gpu.buffers()), (0, 0), "{operation:?}");
+            }
+        }
+    }
+    let mut bench = Bench::new(&gpu.device(), 1, true).unwrap();
+    let link = bench.link(1 << 20, 256, Duration::ZERO).unwrap().unwrap();
+    assert!(link.upload > Duration::ZERO && link.crossing > Duration::ZERO);
+    assert_eq!((gpu.used(), gpu.buffers()), (0, 0));
+}
+
+#[test]
+fn what_a_device_lacks_an_operation_or_room_for_is_not_measured() {
+    own_process!();
+    let gpu = SimGpu::builder("SIM card")
+        .total(8 * MIB)
+        .flash_attention(false)
+        .register()
+        .unwrap();
+    let mut bench = Bench::new(&gpu.device(), 1, true).unwrap();
+    let [matrix, _, attention, ..] = operations("f16");
+    assert_eq!(bench.time(&attention, 1, Duration::ZERO).unwrap(), None);
+    assert!(bench.time(&matrix, 1, Duration::ZERO).unwrap().is_some());
+    // 300 matrices of 32 KiB.
+    assert_eq!(bench.time(&matrix, 300, Duration::ZERO).unwrap(), None);
+    assert_eq!(bench.link(16 << 20, 256, Duration::ZERO).unwrap(), None);
+    assert_eq!((gpu.used(), gpu.buffers()), (0, 0));
+}
+
+#[test]
+fn a_measurement_that_ggml_would_abort_is_refused() {
+    own_process!();
+    let gpu = card(8 * MIB);
+    let mut bench = Bench::new(&gpu.device(), 1, true).unwrap();
+    let matrix = |type_id, n_in, n_out| Operation::Matrix {
+        type_id,
+        n_in,
+        n_out,
+        n_tokens: 1,
+    };
+    let attention = Operation::Attention {
+        type_id: type_id("f16"),
+        head_size: 64,
+        n_head: 5,
+        n_head_kv: 2,
+        n_kv: 256,
+        n_tokens: 1,
+    };
+    let wrong = [
+        (matrix(type_id("q4_K"), 128, 64), 1),
+        (matrix(type_id("f16"), 0, 64), 1),
+        (matrix(type_id("f16"), 64, u32::MAX), 1),
+        (matrix(4, 64, 64), 1),
+        (matrix(u32::MAX, 64, 64), 1),
+        (matrix(type_id("f16"), 64, 64), 0),
+        (matrix(type_id("f16"), 64, 64), 1 << 20),
+        (attention, 1),
+    ];
+    for (operation, n_repeat) in wrong {
+        let refused = bench.time(&operation, n_repeat, Duration::ZERO);
+        let is_named = matches!(refused, Err(Error::InvalidParameter { .. }));
+        assert!(is_named, "{operation:?}: {refused:?}");
+    }
+    assert!(Bench::new(&gpu.device(), 0, true).is_err());
+    assert!(bench.link(0, 1, Duration::ZERO).is_err());
+}

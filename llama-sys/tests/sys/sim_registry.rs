@@ -1,0 +1,184 @@
+//! Simulated GPUs come, go, and leave nothing behind.
+
+use crate::sim_support::{MIB, card, context, greedy, load};
+use llama_sys::sim::{MAX_CARDS, SimGpu};
+use llama_sys::{Backend, DeviceKind, Error};
+use static_assertions::assert_impl_all;
+
+assert_impl_all!(SimGpu: Send, Sync);
+
+fn listed() -> Vec<String> {
+    Backend::init()
+        .unwrap()
+        .devices()
+        .iter()
+        .map(llama_sys::Device::name)
+        .collect()
+}
+
+#[test]
+fn a_card_is_listed_as_a_gpu_until_it_is_dropped() {
+    own_process!();
+    let before = listed();
+    let gpu = SimGpu::builder("SIM RTX 4090")
+        .total(24 << 30)
+        .pci_id("0000:01:00.0")
+        .backend("CUDA")
+        .register()
+        .unwrap();
+    let device = gpu.device();
+    assert_eq!(listed().last(), Some(&device.name()));
+    assert_eq!(device.description(), "SIM RTX 4090");
+    assert_eq!(device.backend(), "CUDA");
+    assert_eq!(device.kind(), DeviceKind::Gpu);
+    assert_eq!(device.pci_id().as_deref(), Some("0000:01:00.0"));
+    drop(gpu);
+    assert_eq!(listed(), before);
+    // Whoever still holds the device may ask it.
+    assert_eq!(device.description(), "SIM RTX 4090");
+    assert_eq!(device.memory().unwrap().total, 24 << 30);
+}
+
+#[test]
+fn what_is_loaded_outlives_its_card() {
+    own_process!();
+    let gpu = card(256 * MIB);
+    let name = gpu.device().name();
+    let model = load(&[&gpu], -1);
+    drop(gpu);
+    // Its place is not given away meanwhile.
+    let other = card(256 * MIB);
+    assert_ne!(other.device().name(), name);
+    let mut context = context(&model);
+    greedy(&mut context, 3);
+    assert_eq!(other.used(), 0);
+    drop((context, model));
+    let next = card(256 * MIB);
+    assert_eq!(next.device().name(), name);
+    assert_eq!(next.used(), 0);
+}
+
+#[test]
+fn fifteen_cards_hold_a_model_and_the_sixteenth_is_an_error() {
+    own_process!();
+    let gpus: Vec<SimGpu> = (0..MAX_CARDS).map(|_| card(64 * MIB)).collect();
+    let error = SimGpu::builder("one too many").register().unwrap_err();
+    assert!(
+        matches!(
+            error,
+            Error::InvalidParameter {
+                name: "simulated GPUs",
+                ..
+            }
+        ),
+        "{error:?}"
+    );
+    let all: Vec<&SimGpu> = gpus.iter().collect();
+    let model = load(&all, -1);
+    greedy(&mut context(&model), 3);
+    drop(model);
+    assert!(gpus.iter().all(|gpu| gpu.used() == 0));
+    drop(gpus);
+    card(MIB);
+}
+
+#[test]
+fn coming_and_going_a_thousand_times_costs_nothing() {
+    own_process!();
+    let before = listed();
+    let mut names = std::collections::BTreeSet::new();
+    let mut turn = || {
+        let gpu = SimGpu::builder("SIM card")
+            .pci_id("0000:02:00.0")
+            .register()
+            .unwrap();
+        names.insert(gpu.device().name());
+    };
+    (0..100).for_each(|_| turn());
+    let before_all = resident();
+    (0..1000).for_each(|_| turn());
+    assert_eq!(names.len(), 1, "{names:?}");
+    assert_eq!(listed(), before);
+    let grown = resident() - before_all;
+    assert!(grown < 256 * 1024, "{grown} bytes");
+}
+
+/// Bytes of this process in memory.
+fn resident() -> i64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+    let kib: Option<i64> = line.and_then(|line| line.trim().trim_end_matches(" kB").parse().ok());
+    kib.unwrap_or(0) * 1024
+}
+
+#[test]
+fn a_card_may_be_dropped_by_a_progress_callback() {
+    own_process!();
+    let gpu = card(64 * MIB);
+    let mut spare = Some(card(64 * MIB));
+    let spare_name = spare.as_ref().unwrap().device().name();
+    let mut params = crate::sim_support::params(&[gpu.device()], -1);
+    params.progress = Some(Box::new(move |_| {
+        drop(spare.take());
+        true
+    }));
+    let model = llama_sys::Model::load(crate::sim_support::demo_path(), params).unwrap();
+    assert!(!listed().contains(&spare_name));
+    drop(model);
+}
+
+#[test]
+fn ballast_may_be_moved_by_other_threads_while_a_model_loads() {
+    own_process!();
+    let gpu = card(256 * MIB);
+    let stop = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !stop.load(std::sync::atomic::Ordering::Relaxed) {
+                gpu.set_taken(255 * MIB);
+                gpu.set_taken(0);
+            }
+        });
+        for _ in 0..20 {
+            // Either it fits or it says why not.
+            match crate::sim_support::try_load(&[&gpu], -1) {
+                Ok(model) => drop(model),
+                Err(error) => assert!(error.out_of_memory().is_some(), "{error:?}"),
+            }
+            assert_eq!(gpu.used(), 0);
+        }
+        stop.store(true, std::sync::atomic::Ordering::Relaxed);
+    });
+}
+
+#[test]
+fn several_threads_may_use_one_card() {
+    own_process!();
+    let gpu = card(256 * MIB);
+    let texts: Vec<_> = std::thread::scope(|scope| {
+        let threads = [(); 3].map(|()| {
+            scope.spawn(|| {
+                let model = load(&[&gpu], -1);
+                greedy(&mut context(&model), 4)
+            })
+        });
+        threads.map(|thread| thread.join().unwrap()).into()
+    });
+    assert!(texts.iter().all(|text| *text == texts[0]));
+    assert_eq!((gpu.used(), gpu.buffers()), (0, 0));
+}
+
+#[test]
+fn texts_with_nul_and_foreign_backends_are_refused() {
+    own_process!();
+    for builder in [
+        SimGpu::builder("a\0b"),
+        SimGpu::builder("card").pci_id("\0"),
+        SimGpu::builder("card").backend("RPC"),
+    ] {
+        assert!(matches!(
+            builder.register(),
+            Err(Error::InvalidParameter { .. })
+        ));
+    }
+}

@@ -1,0 +1,225 @@
+//! Each backend's allocation rules, against a sum over the file's tensors.
+
+use std::ffi::{CStr, CString};
+
+use crate::sim_support::{MIB, context, demo_path, load};
+use llama_sys::sim::{Rules, SimGpu};
+use llama_sys::{Model, raw};
+
+/// A tensor of the file.
+struct Weight {
+    name: String,
+    type_: raw::ggml_type,
+    bytes: u64,
+}
+
+fn weights() -> Vec<Weight> {
+    let path = CString::new(demo_path().to_str().unwrap()).unwrap();
+    let params = raw::gguf_init_params {
+        no_alloc: true,
+        ctx: std::ptr::null_mut(),
+    };
+    // SAFETY: a NUL-terminated path; indices below the count; freed once.
+    unsafe {
+        let file = raw::gguf_init_from_file(path.as_ptr(), params);
+        assert!(!file.is_null());
+        let count = raw::gguf_get_n_tensors(file);
+        let weights = (0..count)
+            .map(|index| Weight {
+                name: CStr::from_ptr(raw::gguf_get_tensor_name(file, index))
+                    .to_str()
+                    .unwrap()
+                    .to_owned(),
+                type_: raw::gguf_get_tensor_type(file, index),
+                bytes: raw::gguf_get_tensor_size(file, index) as u64,
+            })
+            .collect();
+        raw::gguf_free(file);
+        weights
+    }
+}
+
+/// Elements of a row.
+fn row(model: &Model, weight: &Weight) -> i64 {
+    let key = if weight.name.contains("ffn_down") {
+        "llama.feed_forward_length"
+    } else {
+        "llama.embedding_length"
+    };
+    model.metadata(key).unwrap().parse().unwrap()
+}
+
+/// What the weights of the blocks and the output take on a GPU, those that it can hold, and how many of them get a longer last
+/// row.
+fn expected(
+    model: &Model,
+    alignment: u64,
+    pad_rows_to: Option<i64>,
+    fits: impl Fn(&Weight) -> bool,
+) -> (u64, usize) {
+    let mut padded = 0;
+    let all = weights();
+    let tied = !all.iter().any(|weight| weight.name == "output.weight");
+    let bytes = all
+        .iter()
+        .filter(|weight| (tied || weight.name != "token_embd.weight") && fits(weight))
+        .map(|weight| {
+            let mut bytes = weight.bytes;
+            let rest = pad_rows_to.map_or(0, |row_of| row(model, weight) % row_of);
+            // SAFETY: reads ggml's table of types.
+            if rest != 0 && unsafe { raw::ggml_is_quantized(weight.type_) } {
+                padded += 1;
+                // SAFETY: as above.
+                bytes +=
+                    unsafe { raw::ggml_row_size(weight.type_, pad_rows_to.unwrap() - rest) } as u64;
+            }
+            bytes.next_multiple_of(alignment)
+        })
+        .sum();
+    (bytes, padded)
+}
+
+/// The largest tensor that llama.cpp tries a matrix with: itself, 512 tokens in, 512 tokens out
+/// (llama-model-loader.cpp, weight_buft_supported).
+fn largest_operand(model: &Model, weight: &Weight) -> u64 {
+    let row = row(model, weight);
+    // SAFETY: reads ggml's table of types.
+    let rows = weight.bytes / unsafe { raw::ggml_row_size(weight.type_, row) } as u64;
+    weight.bytes.max(512 * 4 * rows.max(row as u64))
+}
+
+fn register(rules: Rules) -> SimGpu {
+    SimGpu::builder("SIM card")
+        .total(256 * MIB)
+        .rules(rules)
+        .register()
+        .unwrap()
+}
+
+#[test]
+fn plain_weights_take_their_bytes_aligned_to_32() {
+    own_process!();
+    let gpu = register(Rules::Plain);
+    let model = load(&[&gpu], -1);
+    assert_eq!(gpu.used(), expected(&model, 32, None, |_| true).0);
+    assert_eq!(gpu.buffers(), 1);
+}
+
+#[test]
+fn cuda_pads_rows_to_512_and_aligns_to_128() {
+    own_process!();
+    let gpu = register(Rules::Cuda);
+    let model = load(&[&gpu], -1);
+    let (bytes, padded) = expected(&model, 128, Some(512), |_| true);
+    assert!(padded > 0, "the demo model has no row to pad");
+    assert_eq!(gpu.used(), bytes);
+}
+
+#[test]
+fn vulkan_aligns_as_the_device_does_and_cuts_lists_at_its_largest_allocation() {
+    own_process!();
+    // The largest operand of a block just fits; the output's, a whole vocabulary wide, may not.
+    let model = load(&[], 0);
+    let max_alloc = weights()
+        .iter()
+        .filter(|weight| weight.name.starts_with("blk."))
+        .map(|weight| largest_operand(&model, weight))
+        .max()
+        .unwrap();
+    for alignment in [16, 64, 256, 4096] {
+        let gpu = register(Rules::Vulkan {
+            alignment,
+            max_alloc,
+        });
+        let model = load(&[&gpu], -1);
+        let fits = |weight: &Weight| {
+            weight.name.contains("norm") || largest_operand(&model, weight) <= max_alloc
+        };
+        assert_eq!(gpu.used(), expected(&model, alignment, None, fits).0);
+        // As few buffers as hold it, or some more where the next tensor no longer fitted.
+        let least = gpu.used().div_ceil(max_alloc);
+        assert!(least > 1 && (least..=2 * least).contains(&gpu.buffers()));
+    }
+}
+
+#[test]
+fn vulkan_leaves_tensors_larger_than_its_largest_allocation_to_the_host() {
+    own_process!();
+    let gpu = register(Rules::Vulkan {
+        alignment: 64,
+        max_alloc: 16 << 10,
+    });
+    let _model = load(&[&gpu], -1);
+    let small: u64 = weights()
+        .iter()
+        .filter(|weight| weight.bytes <= 16 << 10)
+        .map(|weight| weight.bytes.next_multiple_of(64))
+        .sum();
+    assert_eq!(gpu.used(), small);
+}
+
+#[test]
+fn metal_maps_the_file_from_the_first_to_the_last_tensor_of_its_own() {
+    own_process!();
+    let gpu = register(Rules::Metal);
+    let model = load(&[&gpu], -1);
+    let breakdown = context(&model).memory_breakdown().unwrap();
+    let mapped = breakdown
+        .rows
+        .iter()
+        .find(|row| row.buffer_type == format!("{}_Mapped", gpu.device().name()))
+        .expect("a mapped buffer");
+    assert_eq!(mapped.model, gpu.used());
+    let (sum, _) = expected(&model, 32, None, |_| true);
+    // The span holds whatever of the others' lies in between.
+    let file = std::fs::metadata(demo_path()).unwrap().len();
+    assert!((sum..file).contains(&mapped.model), "{mapped:?} {sum}");
+    // Read instead, it is the sum.
+    let mut params = crate::sim_support::params(&[gpu.device()], -1);
+    drop((breakdown, model));
+    params.load_mode = llama_sys::LoadMode::None;
+    let model = Model::load(demo_path(), params).unwrap();
+    assert_eq!(gpu.used(), expected(&model, 32, None, |_| true).0);
+}
+
+#[test]
+fn cuda_and_vulkan_keep_what_stays_on_the_host_in_pinned_memory() {
+    own_process!();
+    let vulkan = Rules::Vulkan {
+        alignment: 64,
+        max_alloc: 64 * MIB,
+    };
+    for (rules, pinned) in [
+        (Rules::Plain, false),
+        (Rules::Cuda, true),
+        (vulkan, true),
+        (Rules::Metal, false),
+    ] {
+        let gpu = register(rules);
+        let mut params = crate::sim_support::params(&[gpu.device()], 3);
+        params.load_mode = llama_sys::LoadMode::None;
+        let model = Model::load(demo_path(), params).unwrap();
+        let breakdown = context(&model).memory_breakdown().unwrap();
+        let name = format!("{}_Host", gpu.device().name());
+        let row = breakdown.rows.iter().find(|row| row.buffer_type == name);
+        assert_eq!(row.is_some_and(|row| row.model > 0), pinned, "{rules:?}");
+        assert!(row.is_none_or(|row| row.on_host));
+    }
+}
+
+#[test]
+fn alignments_that_are_no_power_of_two_are_refused() {
+    own_process!();
+    let rules = Rules::Vulkan {
+        alignment: 48,
+        max_alloc: MIB,
+    };
+    let error = SimGpu::builder("SIM card").rules(rules).register();
+    assert!(matches!(
+        error,
+        Err(llama_sys::Error::InvalidParameter {
+            name: "alignment",
+            ..
+        })
+    ));
+}

@@ -1,0 +1,150 @@
+//! The state of a sequence goes through a writer and a reader; what is pending is carried out before.
+
+use std::io::{self, Read};
+
+use crate::support::{cpu_context, demo_model};
+use llama_sys::{Batch, Context, ContextParams, Error, Position};
+
+/// Two sequences with caches of their own, the first of which holds a text.
+fn with_text() -> (Context, Position) {
+    let mut context = cpu_context(ContextParams {
+        n_ctx: 512,
+        n_seq_max: 2,
+        ..ContextParams::default()
+    });
+    let vocab = demo_model().vocab();
+    let tokens = vocab
+        .tokenize("In the beginning God created", true, false)
+        .unwrap();
+    let mut batch = Batch::default();
+    for (position, &token) in tokens.iter().enumerate() {
+        batch.add(token, position as i32, 0, position + 1 == tokens.len());
+    }
+    context.decode(&batch).unwrap();
+    (context, tokens.len() as i32)
+}
+
+/// The logits after one more token of a sequence.
+fn logits_after(context: &mut Context, seq: i32, position: Position) -> Vec<f32> {
+    let mut batch = Batch::default();
+    batch.add(300, position, seq, true);
+    context.decode(&batch).unwrap();
+    context.logits(-1).unwrap().to_vec()
+}
+
+fn written(context: &mut Context, seq: i32) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    let count = context.write_state(seq, &mut bytes).unwrap();
+    assert_eq!(count, bytes.len() as u64);
+    bytes
+}
+
+#[test]
+fn a_state_comes_back_as_it_was() {
+    let (mut context, end) = with_text();
+    let expected = context.state_bytes(0).unwrap();
+    let state = written(&mut context, 0);
+    assert_eq!(state.len() as u64, expected);
+    let (mut other, _) = with_text();
+    other.kv_clear().unwrap();
+    let bytes = state.len() as u64;
+    other.read_state(1, bytes, &mut &*state).unwrap();
+    assert_eq!(other.kv_seq_end(1).unwrap(), Some(end));
+    let here = logits_after(&mut context, 0, end);
+    assert!(here == logits_after(&mut other, 1, end));
+}
+
+#[test]
+fn a_copy_that_is_pending_is_in_the_state() {
+    let (mut context, end) = with_text();
+    context.kv_seq_copy(0, 1, 0..Position::MAX).unwrap();
+    let state = written(&mut context, 1);
+    let whole = context.save_state(Some(1)).unwrap();
+    let here = logits_after(&mut context, 0, end);
+    for streamed in [true, false] {
+        let (mut other, _) = with_text();
+        other.kv_clear().unwrap();
+        if streamed {
+            other
+                .read_state(0, state.len() as u64, &mut &*state)
+                .unwrap();
+        } else {
+            other.restore_state(&whole, Some(0)).unwrap();
+        }
+        assert!(here == logits_after(&mut other, 0, end), "{streamed}");
+    }
+}
+
+#[test]
+fn what_is_restored_is_not_what_a_pending_copy_copies() {
+    let (mut context, end) = with_text();
+    let state = written(&mut context, 0);
+    let expected = logits_after(&mut context, 0, end);
+    let (mut other, _) = with_text();
+    // Another text takes the place of the one that is to be copied.
+    other.kv_seq_copy(0, 1, 0..Position::MAX).unwrap();
+    let mut shorter = with_text().0;
+    shorter.kv_seq_remove(0, 3..Position::MAX).unwrap();
+    let short = written(&mut shorter, 0);
+    other
+        .read_state(0, short.len() as u64, &mut &*short)
+        .unwrap();
+    assert_eq!(written(&mut other, 1).len(), state.len());
+    assert!(expected == logits_after(&mut other, 1, end));
+}
+
+#[test]
+fn a_state_that_is_cut_short_or_too_long_leaves_its_sequence_empty_and_the_other_as_it_was() {
+    let (mut context, end) = with_text();
+    let state = written(&mut context, 0);
+    let expected = {
+        let mut fresh = with_text().0;
+        logits_after(&mut fresh, 0, end)
+    };
+    let lengths = (0..state.len()).step_by(state.len() / 20);
+    for length in lengths {
+        let cut = &state[..length];
+        for said in [length as u64, state.len() as u64] {
+            let error = context.read_state(1, said, &mut &*cut).unwrap_err();
+            assert!(matches!(error, Error::State { .. }), "{length}: {error}");
+            assert_eq!(context.kv_seq_end(1).unwrap(), None, "{length}");
+        }
+    }
+    let longer = state.iter().copied().chain([0; 9]).collect::<Vec<u8>>();
+    let error = context.read_state(1, longer.len() as u64, &mut &*longer);
+    assert!(matches!(error, Err(Error::State { .. })), "{error:?}");
+    assert!(expected == logits_after(&mut context, 0, end));
+}
+
+#[test]
+fn what_a_reader_or_writer_says_is_the_reason() {
+    let (mut context, _) = with_text();
+    let error = context.write_state(0, &mut &mut [0; 9][..]).unwrap_err();
+    assert!(error.to_string().contains("whole buffer"), "{error}");
+    let broken = io::Error::other("the disk is gone");
+    struct Broken(Option<io::Error>);
+    impl Read for Broken {
+        fn read(&mut self, _: &mut [u8]) -> io::Result<usize> {
+            Err(self.0.take().unwrap_or_else(|| io::Error::other("again")))
+        }
+    }
+    let error = context.read_state(1, 1000, &mut Broken(Some(broken)));
+    let error = error.unwrap_err().to_string();
+    assert!(error.contains("the disk is gone"), "{error}");
+    let refused = context.write_state(2, &mut Vec::new());
+    assert!(
+        matches!(refused, Err(Error::InvalidParameter { name: "seq_id", .. })),
+        "{refused:?}"
+    );
+}
+
+#[test]
+fn attention_that_goes_back_by_itself_has_no_partial_state() {
+    let (mut context, _) = with_text();
+    assert!(!context.has_partial_state());
+    let refused = context.save_partial_state(0).unwrap_err();
+    assert!(
+        matches!(refused, Error::InvalidParameter { .. }),
+        "{refused}"
+    );
+}
