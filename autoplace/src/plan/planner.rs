@@ -11,8 +11,8 @@ use super::growth;
 use super::most_layers::MostLayers;
 use super::speed::{Rates, Speed, SpeedModel};
 use super::{
-    Context, Error, GpuLayers, HostParts, KvCache, KvPlace, ModelSummary, Paging, Plan, Policy,
-    Probe, Request, Workload, reasons,
+    Context, Error, GpuLayers, KvCache, KvPlace, ModelSummary, Paging, Plan, Policy, Probe,
+    Request, Workload, reasons,
 };
 
 /// How many times as fast another placement is at some depth that is worth a note.
@@ -193,8 +193,7 @@ impl<'a> Planner<'a> {
         Fastest::new(self.profile, self.machine, &self.request, params)
     }
 
-    /// Notes where another placement would generate faster at the beginning or at the end of the context, and where keeping parts of dense
-    /// blocks on the host would be faster. Nothing is where all is on GPUs.
+    /// Notes where another placement would generate faster at the beginning or at the end of the context. Nothing is where all is on GPUs.
     fn with_other_depths<'c>(&self, mut chosen: Chosen<'c>) -> Result<Chosen<'c>, Error> {
         let layers = self.profile.full_offload();
         let all_on_gpus = chosen.split.n_gpu_layers == layers && chosen.parted_blocks == 0;
@@ -203,16 +202,10 @@ impl<'a> Planner<'a> {
         }
         let depths = self.request.depths(self.profile);
         let ends = depths.first().into_iter().chain(depths.last());
-        let mut others: Vec<(HostParts, Workload)> = ends
-            .map(|&depth| (self.request.host_parts, Workload::new(0, 1).after(depth)))
-            .collect();
-        if self.request.host_parts == HostParts::Experts {
-            others.push((HostParts::Auto, self.request.work(self.profile)));
-        }
-        for (host_parts, workload) in others {
+        for &depth in ends {
+            let workload = Workload::new(0, 1).after(depth);
             // Everything else stays as it was chosen.
             let mut request = self.request.clone();
-            request.host_parts = host_parts;
             request.workload = Some(workload);
             request.kv_cache = KvCache::Given;
             request.kv_place = KvPlace::Given;
@@ -229,8 +222,6 @@ impl<'a> Planner<'a> {
             };
             let faster = seconds(&chosen)? / seconds(&other)?;
             if faster > WORTH_TELLING {
-                let same_parts = host_parts == self.request.host_parts;
-                let depth = same_parts.then_some(workload.before);
                 let note = reasons::another_is_faster(depth, &other, layers, faster);
                 chosen.notes.push(note);
             }

@@ -46,7 +46,7 @@ pub(super) fn changed(profile: &ModelProfile, request: &Request) -> Option<Strin
 
 /// Another placement that is so many times as fast: at a depth, or else with parts of dense blocks on the host.
 pub(super) fn another_is_faster(
-    depth: Option<u32>,
+    depth: u32,
     other: &Chosen<'_>,
     layers: u32,
     faster: f64,
@@ -56,16 +56,10 @@ pub(super) fn another_is_faster(
         0 => String::new(),
         blocks => format!(" with parts of {blocks} blocks on the host"),
     };
-    let placement = format!("{n} of {layers} layers on GPUs{parts}");
-    match depth {
-        Some(depth) => format!(
-            "after {depth} tokens {placement} would generate {faster:.1} times as fast: for such texts plan with a workload of \
-             that length"
-        ),
-        None => format!(
-            "{placement} would be {faster:.1} times as fast: ask for it with host parts `auto`"
-        ),
-    }
+    format!(
+        "after {depth} tokens {n} of {layers} layers on GPUs{parts} would generate {faster:.1} times as fast: for such texts plan with \
+         a workload of that length"
+    )
 }
 
 /// What is computed with beside the model's own weights.

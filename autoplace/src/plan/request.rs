@@ -111,13 +111,13 @@ pub enum KvPlace {
 #[non_exhaustive]
 pub enum HostParts {
     /// Experts; in a block without experts the feed-forward matrices: attention, keys and values first. Where a dense model is on a GPU in
-    /// part this is faster the more tokens are in the context, and the plan says so. It is not the default yet: at the brim of a card
-    /// llama.cpp's computation can need more than it reserves for such a placement, which the load then finds out in its warm-up.
+    /// part, this is faster the more tokens are in the context. llama.cpp's first computation can then need a little more than it
+    /// reserves: that comes out of the headroom, and with none a load may find out in its warm-up and plan anew.
+    #[default]
     Auto,
     /// None: whole layers.
     None,
     /// Experts, of which a token reads a few: many bytes that cost little there.
-    #[default]
     Experts,
     /// Experts, and the dense feed-forward matrices too: attention first.
     FeedForward,
@@ -190,7 +190,7 @@ impl Request {
             headroom: Headroom::Default,
             kv_cache: KvCache::Given,
             kv_place: KvPlace::Given,
-            host_parts: HostParts::Experts,
+            host_parts: HostParts::Auto,
             min_ubatch: None,
             max_ubatch: Some(Self::LARGEST_UBATCH),
             workload: None,

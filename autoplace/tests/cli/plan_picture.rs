@@ -2,7 +2,7 @@
 
 use crate::shapes::LLAMA_70B;
 use autoplace::machine::{Gpu, Host, Machine, gib};
-use autoplace::plan::{Context, Planner, Request};
+use autoplace::plan::{Context, HostParts, Planner, Request};
 
 /// Speeds of 81 layers over two bandwidths, whatever the planner thinks of these devices.
 fn speed(chosen: usize) -> serde_json::Value {
@@ -29,6 +29,7 @@ fn a_partial_offload_with_its_cliff() {
     let machine = Machine::new(Host::new(gib(64)).available(gib(58))).with_gpu(card);
     let profile = LLAMA_70B.profile();
     let request = Request::new().context(Context::Tokens(8192));
+    let request = request.host_parts(HostParts::None);
     let mut plan = Planner::new(&profile, &machine)
         .request(request)
         .plan()

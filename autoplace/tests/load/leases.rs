@@ -10,7 +10,7 @@ use autoplace::llama_sys::sim::{Rules, SimGpu, SimGpuBuilder};
 use autoplace::load::Leases;
 use autoplace::machine::mib;
 use autoplace::memory::Headroom;
-use autoplace::plan::Context;
+use autoplace::plan::{Context, HostParts, Request};
 use autoplace::{Model, ModelBuilder};
 use serde::{Deserialize, Serialize};
 
@@ -82,10 +82,10 @@ fn card(total: u64) -> SimGpuBuilder {
 /// The demo model, taking the card to the last byte if it must. With a larger context than this, more is for computing than
 /// for layers.
 fn builder() -> ModelBuilder {
+    let request = Request::new().headroom(Headroom::Bytes(0)).n_ubatch(64);
+    let request = request.host_parts(HostParts::None);
     Model::builder(demo_path())
-        .context(Context::Tokens(512))
-        .batch(64)
-        .headroom(Headroom::Bytes(0))
+        .request(request.context(Context::Tokens(512)))
         .threads(1)
 }
 

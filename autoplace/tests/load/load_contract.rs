@@ -8,7 +8,9 @@ use autoplace::llama_sys::sim::{Rules, SimGpu, SimGpuBuilder};
 use autoplace::load::{self, Doubt, Error, LoadReport, OnDifference, Stage, Verify};
 use autoplace::machine::{Machine, mib};
 use autoplace::memory::Headroom;
-use autoplace::plan::{Context, GpuLayers, Plan, Replay, Request, SavedPlan, SavedPlanError};
+use autoplace::plan::{
+    Context, GpuLayers, HostParts, Plan, Replay, Request, SavedPlan, SavedPlanError,
+};
 use autoplace::{Model, ModelBuilder, llama_sys, plan};
 
 const TOTAL: u64 = mib(64);
@@ -28,6 +30,7 @@ fn registered() -> (Arc<SimGpu>, Machine) {
 /// The demo model, planned for this machine, a GPU to the last byte if it must.
 fn builder(machine: &Machine) -> ModelBuilder {
     let mut request = Request::new().headroom(Headroom::Bytes(0)).n_ubatch(64);
+    request.host_parts = HostParts::None;
     // Repacked weights are multiplied in another order: the same text is only sure with the same order.
     request.params.repack = false;
     Model::builder(demo_path())

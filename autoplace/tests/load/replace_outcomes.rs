@@ -6,7 +6,7 @@ use crate::sim_support::card;
 use autoplace::generate::Error;
 use autoplace::load::{self, Replacement};
 use autoplace::machine::mib;
-use autoplace::plan::{Context, Plan};
+use autoplace::plan::{Context, HostParts, Plan};
 
 fn not_loaded(outcome: Option<Result<String, Error>>) -> bool {
     match outcome {
@@ -213,7 +213,7 @@ fn when_memory_becomes_free_the_model_moves_up_for_a_stated_gain() {
 fn a_better_plan_that_cannot_be_loaded_after_all_leaves_the_text_where_it_was() {
     own_process!();
     let path = demo_path();
-    let request = request().n_ubatch(64);
+    let request = request().n_ubatch(64).host_parts(HostParts::None);
     let gpu = card(mib(64));
     gpu.set_taken(mib(60));
     let model = builder(&path, &request).load().unwrap();

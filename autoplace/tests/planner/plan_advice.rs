@@ -3,8 +3,8 @@
 use autoplace::machine::{Gpu, GpuProcess, Host, Machine, gib, mib};
 use autoplace::memory::{Headroom, KvType};
 use autoplace::plan::{
-    Advice, Change, ChangeKind, Context, Effect, Error, GpuLayers, KvCache, Outcome, Plan, Planner,
-    Request, Workload,
+    Advice, Change, ChangeKind, Context, Effect, Error, GpuLayers, HostParts, KvCache, Outcome,
+    Plan, Planner, Request, Workload,
 };
 use autoplace::profile::{ModelProfile, Quantisation};
 use proptest::prelude::{
@@ -294,7 +294,8 @@ fn without_a_gpu_a_model_that_loads_needs_no_change_and_one_that_does_not_does()
 fn layers_that_gain_nothing_are_pointless() {
     // A tenth of the model.
     let machine = machine([named("RTX 3050 6GB").free(mib(5000))]);
-    let advice = advice(&LLAMA_70B, &machine, &Request::new());
+    let request = Request::new().host_parts(HostParts::None);
+    let advice = advice(&LLAMA_70B, &machine, &request);
     let pointless = advice.pointless.unwrap();
     assert!(pointless.n_gpu_layers > 0);
     assert!(pointless.tokens_per_second <= 1.1 * pointless.all_on_host);

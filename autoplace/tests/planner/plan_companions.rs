@@ -3,7 +3,7 @@
 use autoplace::gguf::{Builder, Header, TensorType};
 use autoplace::machine::{Gpu, Host, Machine, gib, mib};
 use autoplace::memory::Companion;
-use autoplace::plan::{Context, Error, Plan, Planner, Request};
+use autoplace::plan::{Context, Error, HostParts, Plan, Planner, Request};
 
 use crate::shapes::{LLAMA_8B, Shape};
 
@@ -42,8 +42,10 @@ fn plan(machine: &Machine, request: Request, companion: Companion) -> Result<Pla
 fn a_draft_takes_room_on_the_gpu_and_layers_make_way_for_it() {
     let profile = LLAMA_8B.profile();
     let machine = machine(&[gib(5)]);
-    let alone = Planner::new(&profile, &machine).plan().unwrap();
-    let both = plan(&machine, Request::new(), draft()).unwrap();
+    let request = Request::new().host_parts(HostParts::None);
+    let alone = Planner::new(&profile, &machine).request(request.clone());
+    let alone = alone.plan().unwrap();
+    let both = plan(&machine, request, draft()).unwrap();
     assert!(both.n_gpu_layers < alone.n_gpu_layers, "{both}");
     let companion = &both.companions[0];
     assert_eq!(companion.gpu.as_deref(), Some("card 0"));

@@ -4,7 +4,7 @@ use std::cell::RefCell;
 
 use autoplace::machine::{Gpu, Host, Machine, gib, mib};
 use autoplace::memory::{ContextParams, Estimate, Footprints, Split};
-use autoplace::plan::{Confidence, Error, GpuLayers, Planner, Policy, Probe, Request};
+use autoplace::plan::{Confidence, Error, GpuLayers, HostParts, Planner, Policy, Probe, Request};
 use autoplace::profile::ModelProfile;
 use proptest::prelude::{prop_assert, prop_assert_eq, proptest};
 
@@ -75,7 +75,8 @@ fn a_probed_plan_of_a_70b_model_asks_a_handful_of_times_and_agrees_with_all_of_t
             percent,
             asked: RefCell::default(),
         };
-        let planner = Planner::new(&profile, &machine);
+        let request = Request::new().host_parts(HostParts::None);
+        let planner = Planner::new(&profile, &machine).request(request);
         let plan = planner.plan_probed(&probe).unwrap();
         let asked = probe.asked.take().len();
         assert!(asked <= at_most, "{percent} %: asked {asked} times");

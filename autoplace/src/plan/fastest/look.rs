@@ -12,8 +12,8 @@ use super::table::Run;
 use super::{Fastest, Given};
 
 /// What compute buffers depend on, but for details: the setting and the order of GPUs, which of them it is, whether it holds the output
-/// layer alone, whether the host holds layers, and whether it holds parts of blocks.
-pub(super) type Likeness = (usize, usize, usize, bool, bool, bool);
+/// layer alone, whether the host holds layers, whether it holds parts of blocks, and whether of this GPU's blocks some or all.
+pub(super) type Likeness = (usize, usize, usize, bool, bool, bool, [bool; 2]);
 
 /// What the host's compute buffer depends on, but for details: the setting, the number of GPUs, whether the host holds layers, and
 /// whether it holds parts of blocks.
@@ -31,7 +31,7 @@ pub(super) struct LeastOnHost {
 }
 
 /// The part of a compute buffer that one like it needs at least.
-const ALIKE: (u64, u64) = (2, 3);
+const ALIKE: (u64, u64) = (1, 4);
 
 /// What the estimate says of a path.
 #[derive(Clone)]
@@ -79,6 +79,10 @@ impl Fastest<'_> {
             output_alone,
             path.first > 0,
             parted(path),
+            [
+                run.kept > 0,
+                run.kept == self.parts.count(run.begin, run.end),
+            ],
         )
     }
 

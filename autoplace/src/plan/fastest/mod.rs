@@ -231,7 +231,13 @@ impl<'a> Fastest<'a> {
         {
             begins += 1;
             let around = &arounds[&(node.path.setting, node.path.order)];
-            heap.keep_one_more(&node, around);
+            if !node.again {
+                heap.keep_one_more(&node, around);
+            }
+            if node.gain > 0.0 {
+                heap.put_again(node);
+                continue;
+            }
             if node.path.runs.len() < around.prices.order.len() {
                 heap.extend(&node, around);
                 continue;

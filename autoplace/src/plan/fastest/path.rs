@@ -45,7 +45,7 @@ impl Onward {
                         // More layers take more room.
                         break;
                     };
-                    let all = prices.run(n, run) + after;
+                    let all = prices.least(n, run) + after;
                     let on_host = table.kept_bytes(run, parts);
                     let on_host = on_host.saturating_add(host[n + 1][end as usize]);
                     let (cost, host) = (&mut cost[n][begin as usize], &mut host[n][begin as usize]);
@@ -108,6 +108,9 @@ pub(super) struct Node {
     pub(super) bound: f64,
     /// What it costs so far.
     cost: f64,
+    /// What more parts on the host may save of its last run. Where something may, those come before it does [again](Heap::put_again).
+    pub(super) gain: f64,
+    pub(super) again: bool,
     /// Bytes it takes of the host so far.
     pub(super) host: u64,
     pub(super) path: Path,
@@ -174,6 +177,7 @@ impl Heap {
         for first in 0..=around.prices.table.layers {
             self.put(
                 extra + around.prices.host_seconds(first),
+                0.0,
                 around.prices.table.host_bytes(first),
                 Path {
                     setting,
@@ -227,6 +231,7 @@ impl Heap {
             path.single_copy = true;
             self.put(
                 node.cost + around.prices.single_copy(),
+                0.0,
                 node.host,
                 path,
                 around,
@@ -255,18 +260,30 @@ impl Heap {
         path.runs[n].1 = kept;
         let run = Run { kept, ..run };
         let cost = before.cost + around.prices.run(n, run);
+        let gain = around.prices.run(n, run) - around.prices.least(n, run);
         let on_host = around.prices.table.kept_bytes(run, around.prices.parts);
-        self.put(cost, before.host.saturating_add(on_host), path, around);
+        let host = before.host.saturating_add(on_host);
+        self.put(cost, gain, host, path, around);
     }
 
-    fn put(&mut self, cost: f64, host: u64, path: Path, around: &Around<'_>) {
+    /// Puts a path in again, by its own cost, when those with more parts on the host are in.
+    pub(super) fn put_again(&mut self, mut node: Node) {
+        node.bound += node.gain;
+        node.gain = 0.0;
+        node.again = true;
+        self.0.push(node);
+    }
+
+    fn put(&mut self, cost: f64, gain: f64, host: u64, path: Path, around: &Around<'_>) {
         let (n, end) = (path.runs.len(), path.end() as usize);
-        let bound = cost + around.onward.cost[n][end];
+        let bound = cost - gain + around.onward.cost[n][end];
         let least_host = host.saturating_add(around.onward.host[n][end]);
         if bound.is_finite() && least_host <= around.host_room {
             self.0.push(Node {
                 bound,
                 cost,
+                gain,
+                again: false,
                 host,
                 path,
             });

@@ -23,6 +23,13 @@ impl Prices<'_> {
         seconds + self.gpu(bytes, self.table.room(gpu, run))
     }
 
+    /// The least cost of a run with these parts on the host, or more of them.
+    pub(super) fn least(&self, n: usize, run: Run) -> f64 {
+        let (gpu, first) = (self.order[n], self.order[0]);
+        let seconds = self.table.seconds(gpu, first, run, self.parts);
+        self.run(n, run) - seconds + self.table.least_seconds(gpu, first, run, self.parts)
+    }
+
     /// Seconds of a run on the `n`th GPU of the order, with the way to it.
     pub(super) fn seconds(&self, n: usize, run: Run) -> f64 {
         let before = n.checked_sub(1).map(|before| self.order[before]);

@@ -180,6 +180,22 @@ impl Table {
             + (part_seconds[to] - part_seconds[from])
     }
 
+    /// The same with as many parts more on the host as make it the fastest: with what a faster GPU computes of them in prompts, a part can
+    /// gain there.
+    pub(super) fn least_seconds(
+        &self,
+        gpu: usize,
+        first: usize,
+        run: Run,
+        parts: &Parts<'_>,
+    ) -> f64 {
+        let before = &self.gpus[gpu].part_seconds[first];
+        let (from, _) = kept(run, parts);
+        let gained = before[parts.begin(run.begin)..=from].iter();
+        let gained = gained.fold(0.0, |most: f64, sum| most.max(sum - before[from]));
+        self.seconds(gpu, first, run, parts) - gained
+    }
+
     /// Seconds of the way to a GPU from another one, or from the host.
     pub(super) fn way(&self, gpu: usize, from: Option<usize>) -> f64 {
         let host = self.crossings.len() - 1;

@@ -187,10 +187,7 @@ impl SpeedModel {
         let of = |n_tokens: u32| {
             let borrows = self.borrower(place, first, n_tokens);
             let rate = borrows.unwrap_or_else(|| self.rate(place));
-            let matrices = work.matrices.iter();
-            let weights: f64 = matrices
-                .map(|it| self.compute(it, rate, borrows, n_tokens))
-                .sum();
+            let weights = self.compute(&work.matrices, place, first, n_tokens);
             let caches = work.caches.iter();
             let attention: f64 = caches
                 .map(|it| rate.prompt_attend(it, n_tokens, depth))
@@ -202,7 +199,7 @@ impl SpeedModel {
             };
             weights + attention + carried + rate.constant(work)
         };
-        self.sum_of_computations(workload, of)
+        self.sum_of_computations(workload, of) + self.last_token(&work.matrices, place)
     }
 
     /// Seconds more of a workload's prompt where weights of a layer lie elsewhere, without the way there.
@@ -215,23 +212,35 @@ impl SpeedModel {
         workload: &Workload,
     ) -> f64 {
         let of = |n_tokens: u32| {
-            let borrows = self.borrower(other, first, n_tokens);
-            let rate = borrows.unwrap_or_else(|| self.rate(other));
-            let there = matrices
-                .iter()
-                .map(|it| self.compute(it, rate, borrows, n_tokens));
-            let here = matrices
-                .iter()
-                .map(|it| self.rate(place).prompt(it, n_tokens));
-            there.sum::<f64>() - here.sum::<f64>()
+            self.compute(matrices, other, first, n_tokens)
+                - self.compute(matrices, place, first, n_tokens)
         };
-        self.sum_of_computations(workload, of)
+        self.sum_of_computations(workload, of) + self.last_token(matrices, other)
+            - self.last_token(matrices, place)
     }
 
-    /// Seconds in which so many tokens pass these weights, carried over first where the device borrows them.
-    fn compute(&self, it: &Matrices, rate: &Rate, borrows: Option<&Rate>, n_tokens: u32) -> f64 {
-        let carried = borrows.map_or(0.0, |rate| it.bytes(n_tokens) / rate.upload);
-        carried + rate.prompt(it, n_tokens)
+    /// Seconds in which so many tokens pass these weights, carried over first where a GPU borrows them from the host.
+    fn compute(
+        &self,
+        matrices: &[Matrices],
+        place: Place,
+        first: Option<usize>,
+        n_tokens: u32,
+    ) -> f64 {
+        let borrower = self.borrower(place, first, n_tokens);
+        let all = matrices.iter().filter(|it| !it.last_token);
+        all.map(|it| match borrower {
+            Some(gpu) => it.bytes(n_tokens) / gpu.upload + gpu.prompt(it, n_tokens),
+            None => self.rate(place).prompt(it, n_tokens),
+        })
+        .sum()
+    }
+
+    /// Seconds in which the last token of a prompt passes those weights that it alone does.
+    fn last_token(&self, matrices: &[Matrices], place: Place) -> f64 {
+        let rate = self.rate(place);
+        let all = matrices.iter().filter(|it| it.last_token);
+        all.map(|it| rate.token(it)).sum()
     }
 
     /// The GPU that computes with what the host keeps.

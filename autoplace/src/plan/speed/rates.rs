@@ -32,17 +32,17 @@ const REMOTE_LINK: f64 = 0.12e9;
 const UNKNOWN_LINK: f64 = 12e9;
 /// What is reached of a link's peak.
 const LINK_SHARE: f64 = 0.8;
-/// Multiplications of attention per second of one core, keys and values of 16 bits: 1.6 GB/s of them were measured with two threads
-/// of an EPYC (phi-3-mini's shape; docs/speed-model.md), two bytes each.
-const CORE_ATTENTION: f64 = 0.4e9;
+/// Multiplications of attention per second of one core, keys and values of 16 bits: 0.4 and 1.4 billion were measured on two machines with two
+/// cores of an EPYC (phi-3-mini's shape; docs/speed-model.md).
+const CORE_ATTENTION: f64 = 0.8e9;
 /// Cores of a host that does not say.
 const UNKNOWN_CORES: u32 = 8;
 /// Floating-point operations of prompts per byte per second of bandwidth. llama.cpp computes 3491 tokens of an 8B model per second on an RTX 3090
 /// (ggml-org/llama.cpp#7860): 60; on an RTX 4090 10359 (#7676): 165.
 const GPU_FLOPS_PER_BYTE: f64 = 60.0;
-/// Floating-point operations of prompts per second and core: measured with Q4_K and 512 tokens at once on two cores of an EPYC with AVX2
-/// (docs/speed-model.md).
-const CORE_FLOPS: f64 = 40e9;
+/// Floating-point operations of prompts per second and core: 35 and 73 billion were measured with Q4_K and 512 tokens at once on two cores of an
+/// EPYC with AVX2, the first beside other work (docs/speed-model.md).
+const CORE_FLOPS: f64 = 50e9;
 /// Tokens at which a GPU reaches half of its speed (the same measurements: 5420 tokens per second with 64 at once, 10359 with 512).
 const HALF_SPEED: f64 = 64.0;
 

@@ -39,6 +39,9 @@ pub struct Matrices {
     pub stored: u64,
     /// Multiplications of one token.
     pub multiplications: f64,
+    /// What follows attention in the last block: of a prompt only the token that has logits gets so far (`inp_out_ids` in
+    /// llama.cpp's graphs).
+    pub last_token: bool,
 }
 
 /// Keys and values that a token attends to.
@@ -112,6 +115,15 @@ impl LayerWork {
     }
 }
 
+/// Whether only tokens that have logits pass this weight.
+fn is_for_logits(profile: &ModelProfile, weight: &Weight) -> bool {
+    let block = weight.name.strip_prefix("blk.");
+    let block = block.and_then(|rest| rest.split_once('.')?.0.parse().ok());
+    let last = profile.hparams.n_layer_trunk().checked_sub(1);
+    let follows = [Role::FeedForward, Role::Experts, Role::SharedExperts].contains(&weight.role);
+    follows && block == last && last.is_some()
+}
+
 /// The weights by type, experts apart.
 pub(in crate::plan) fn matrices<'w>(
     profile: &ModelProfile,
@@ -128,8 +140,10 @@ pub(in crate::plan) fn matrices<'w>(
         let elements = weight.shape.iter().fold(1.0, |all, &n| all * float(n));
         let (used, count) = experts.unwrap_or((1, 1));
         let multiplications = elements * f64::from(used) / f64::from(count);
+        let last_token = is_for_logits(profile, weight);
+        let kind = (weight.ty, experts, last_token);
         let alike =
-            |known: &&mut Matrices| known.tensor_type == weight.ty && known.experts == experts;
+            |known: &&mut Matrices| (known.tensor_type, known.experts, known.last_token) == kind;
         match all.iter_mut().find(alike) {
             Some(known) => {
                 known.stored = known.stored.saturating_add(weight.bytes);
@@ -140,6 +154,7 @@ pub(in crate::plan) fn matrices<'w>(
                 experts,
                 stored: weight.bytes,
                 multiplications,
+                last_token,
             }),
         }
     }
