@@ -110,7 +110,7 @@ pub enum KvPlace {
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum HostParts {
-    /// Experts; in a block without experts the feed-forward matrices: attention, keys and values first. Where a dense model is on a GPU in
+    /// Experts; of a model without experts the feed-forward matrices: attention, keys and values first. Where a dense model is on a GPU in
     /// part, this is faster the more tokens are in the context. llama.cpp's first computation can then need a little more than it
     /// reserves: that comes out of the headroom, and with none a load may find out in its warm-up and plan anew.
     #[default]

@@ -116,7 +116,7 @@ pub(crate) struct PlanArgs {
     #[arg(long, value_name = "fastest|most-layers", value_enum, default_value_t = PolicyName::Fastest, hide_possible_values = true)]
     pub(crate) policy: PolicyName,
     /// What may stay on the host of a block that is on a GPU: nothing, experts, or experts and feed-forward matrices [default: experts,
-    /// and feed-forward matrices where a block has none]
+    /// of a model without any feed-forward matrices]
     #[arg(long, value_name = "auto|none|experts|ffn", value_enum, default_value_t = Parts::Auto, hide_possible_values = true)]
     pub(crate) host_parts: Parts,
     /// What is to take the least time: tokens of a prompt and of its reply [default: 1024+256 in the middle of the context]

@@ -29,15 +29,14 @@ pub(super) struct Parts<'a> {
 impl<'a> Parts<'a> {
     pub(super) fn of(profile: &'a ModelProfile, wanted: HostParts) -> Self {
         let mut parts = Self::default();
+        let wanted = match (wanted, &profile.hparams.experts) {
+            (HostParts::Auto, Some(_)) => HostParts::Experts,
+            (HostParts::Auto, None) => HostParts::FeedForward,
+            (wanted, _) => wanted,
+        };
         for (block, weights) in profile.weights.blocks.iter().enumerate() {
             parts.begins.push(parts.all.len());
             let block = u32::try_from(block).unwrap_or(u32::MAX);
-            let has_experts = weights.weights.iter().any(|it| it.role == Role::Experts);
-            let wanted = match (wanted, has_experts) {
-                (HostParts::Auto, true) => HostParts::Experts,
-                (HostParts::Auto, false) => HostParts::FeedForward,
-                (wanted, _) => wanted,
-            };
             // Against the order of their names: up, gate, down. The last ones are the first to stay on the host, as with llama.cpp's
             // own fit.
             let mut stems: BTreeMap<&str, Vec<&Weight>> = BTreeMap::new();
