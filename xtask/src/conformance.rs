@@ -6,7 +6,6 @@ use std::process::Stdio;
 use anyhow::{Context, Result, bail, ensure};
 
 use crate::setup;
-use crate::test::WITH_PROGRAM;
 use crate::workspace::Workspace;
 
 const BEGIN: &str = "<!-- cargo xtask conformance --write: begin -->\n";
@@ -44,7 +43,7 @@ fn document(path: &Path) -> Result<(String, String)> {
 fn table(workspace: &Workspace) -> Result<String> {
     setup::native()?;
     // No `--package`: cargo then resolves features as it does for `cargo test --workspace`, and both share all they build.
-    let mut command = workspace.cargo(&["test", "--workspace", WITH_PROGRAM]);
+    let mut command = workspace.cargo(&["test", "--workspace"]);
     command.args([
         "--test=load",
         "--",

@@ -3,7 +3,6 @@
 use anyhow::Result;
 
 use crate::setup;
-use crate::test::WITH_PROGRAM;
 use crate::workspace::{Workspace, run};
 
 /// A prompt that the demo model continues well; the seed makes the text the same every time on one machine.
@@ -23,7 +22,7 @@ pub(crate) fn demo(workspace: &Workspace, arguments: &[String]) -> Result<()> {
         println!("demo: llama.cpp is compiled now, once; that takes some minutes");
     }
     // No `--package`: cargo then resolves features as it does for `cargo test --workspace`, and both share all they build.
-    let mut command = workspace.cargo(&["run", WITH_PROGRAM, "--example", "generate", "--"]);
+    let mut command = workspace.cargo(&["run", "--example", "generate", "--"]);
     let arguments = arguments
         .strip_prefix(&["--".to_owned()])
         .unwrap_or(arguments);

@@ -30,9 +30,8 @@ const MODEL: &str = "autoplace-demo-q8_0.gguf";
 const PROGRAMS: [&str; 3] = ["autoplace", "generate", "gpu-check"];
 
 /// Those, and neither `native` nor `openmp`: the CPU's code for any x86-64, and no runtime of a compiler's to ship.
-const FEATURES: [&str; 4] = [
-    "autoplace/cli",
-    "autoplace/dynamic-backends",
+const FEATURES: [&str; 3] = [
+    "autoplace-cli/dynamic-backends",
     "autoplace-examples/dynamic-backends",
     "autoplace-gpu-check/dynamic-backends",
 ];
@@ -79,7 +78,7 @@ fn build(workspace: &Workspace, toolchain: &Toolchain) -> Result<Built> {
         "--locked",
         "--no-default-features",
         "--message-format=json-render-diagnostics",
-        "--package=autoplace",
+        "--package=autoplace-cli",
         "--package=autoplace-examples",
         "--package=autoplace-gpu-check",
         "--bin=autoplace",

@@ -1,4 +1,4 @@
-//! `package`: both published crates as crates.io would get them, and a build of just that.
+//! `package`: all published crates as crates.io would get them, and a build of just that.
 //!
 //! 1. A copy of the workspace below the target folder gets llama.cpp's source, which the repository does not hold. (In the
 //!    working tree itself, an interrupted run would leave a source behind that every later build silently prefers.)
@@ -6,7 +6,7 @@
 //!    on it, the same crate once more from another folder, which is one native build too many.
 //! 3. The packages are unpacked beside each other and built, the one with the other.
 //!
-//! To publish: `cargo publish -p autoplace-llama-sys -p autoplace` in `target/package-source`.
+//! To publish: `cargo publish -p autoplace-llama-sys -p autoplace -p autoplace-cli` in `target/package-source`.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -25,7 +25,7 @@ struct Published {
     required: &'static [&'static str],
 }
 
-const PUBLISHED: [Published; 2] = [
+const PUBLISHED: [Published; 3] = [
     Published {
         name: "autoplace-llama-sys",
         required: &[
@@ -45,9 +45,13 @@ const PUBLISHED: [Published; 2] = [
         name: "autoplace",
         required: &["LICENSE-APACHE", "LICENSE-MIT", "README.md", "src/lib.rs"],
     },
+    Published {
+        name: "autoplace-cli",
+        required: &["LICENSE-APACHE", "LICENSE-MIT", "README.md", "src/main.rs"],
+    },
 ];
 
-/// Packs both crates, checks what is in them and how large they are, and builds them.
+/// Packs all crates, checks what is in them and how large they are, and builds them.
 pub(crate) fn package(workspace: &Workspace) -> Result<()> {
     setup::native()?;
     let stage = stage(workspace)?;
@@ -62,6 +66,7 @@ fn stage(workspace: &Workspace) -> Result<PathBuf> {
     let members = [
         "llama-sys",
         "autoplace",
+        "cli",
         "examples",
         "benches",
         "gpu-check",
@@ -140,14 +145,15 @@ fn unpack(workspace: &Workspace, crates: &[PathBuf]) -> Result<PathBuf> {
     Ok(check)
 }
 
-/// Builds both in a workspace of their own, in which the one takes the other instead of crates.io's.
+/// Builds them in a workspace of their own, in which each takes the others instead of crates.io's.
 fn build(workspace: &Workspace, check: &Path) -> Result<()> {
-    let manifest = "[workspace]\nresolver = \"3\"\nmembers = [\"autoplace-llama-sys\", \"autoplace\"]\n\n\
-                    [patch.crates-io]\nautoplace-llama-sys = { path = \"autoplace-llama-sys\" }\n";
+    let manifest = "[workspace]\nresolver = \"3\"\nmembers = [\"autoplace-llama-sys\", \"autoplace\", \"autoplace-cli\"]\n\n\
+                    [patch.crates-io]\nautoplace-llama-sys = { path = \"autoplace-llama-sys\" }\n\
+                    autoplace = { path = \"autoplace\" }\n";
     tree::write(&check.join("Cargo.toml"), manifest.as_bytes())?;
-    // The versions that were tested, less what the two crates do not use.
+    // The versions that were tested, less what these crates do not use.
     fs::copy(workspace.root.join("Cargo.lock"), check.join("Cargo.lock"))?;
-    let mut command = workspace.cargo(&["build", "--workspace", "--lib"]);
+    let mut command = workspace.cargo(&["build", "--workspace", "--lib", "--bins"]);
     command.arg("--manifest-path").arg(check.join("Cargo.toml"));
     command.arg("--target-dir").arg(check.join("target"));
     // The package has its own source, which is what is to be proved.

@@ -3,7 +3,6 @@
 use anyhow::{Context, Result, bail};
 
 use crate::setup;
-use crate::test::WITH_PROGRAM;
 use crate::workspace::{Workspace, run};
 
 /// Generates so many tokens (a million) on the demo model; fails if memory, open files or threads grow.
@@ -23,7 +22,7 @@ pub(crate) fn soak(workspace: &Workspace, arguments: &[String]) -> Result<()> {
     setup::native()?;
     // No `--package`: cargo then resolves features as it does for `cargo test --workspace`, and both share all they build. The dev
     // profile is optimised, and the native code is in every profile.
-    let mut command = workspace.cargo(&["test", "--workspace", WITH_PROGRAM, "--test=generate"]);
+    let mut command = workspace.cargo(&["test", "--workspace", "--test=generate"]);
     command
         .args(["--", "--ignored", "--nocapture", "soak::"])
         .env("AUTOPLACE_SOAK_TOKENS", tokens.to_string());

@@ -14,7 +14,6 @@ use anyhow::{Context, Result, bail, ensure};
 use serde_json::{Map, Value, json};
 
 use crate::python;
-use crate::test::WITH_PROGRAM;
 use crate::workspace::{Workspace, run};
 
 const FIXTURES: &str = "autoplace/tests/chat_templates";
@@ -41,12 +40,7 @@ fn compare(workspace: &Workspace, folder: &Path) -> Result<()> {
     let cases = cases(workspace, folder)?;
     let requests: Vec<&Value> = cases.iter().map(|case| &case.request).collect();
     let theirs = transformers(workspace, &requests)?;
-    run(&mut workspace.cargo(&[
-        "build",
-        "--package=autoplace",
-        WITH_PROGRAM,
-        "--bin=autoplace",
-    ]))?;
+    run(&mut workspace.cargo(&["build", "--workspace", "--bin=autoplace"]))?;
     let program = format!("autoplace{}", std::env::consts::EXE_SUFFIX);
     let program = workspace.target.join("debug").join(program);
     let ours = answers(

@@ -16,10 +16,6 @@ pub(crate) struct Step {
     run: fn(&Workspace) -> Result<()>,
 }
 
-/// The program `autoplace` is behind a feature, and so is some of the library. Whatever builds the workspace names it, `demo` too, so that all share what they build.
-pub(crate) const WITH_PROGRAM: &str =
-    "--features=autoplace/cli,autoplace/schemars,autoplace/async,autoplace/openai";
-
 /// All of them. The selections of packages and features are few on purpose: each further one compiles the dependencies anew.
 pub(crate) const STEPS: &[Step] = &[
     Step {
@@ -53,7 +49,6 @@ pub(crate) const STEPS: &[Step] = &[
             run(&mut workspace.cargo(&[
                 "clippy",
                 "--workspace",
-                WITH_PROGRAM,
                 "--all-targets",
                 "--",
                 "-Dwarnings",
@@ -64,7 +59,7 @@ pub(crate) const STEPS: &[Step] = &[
     Step {
         name: "test",
         what: "all tests and doc tests",
-        run: |workspace| tests(workspace, &["--workspace", WITH_PROGRAM]),
+        run: |workspace| tests(workspace, &["--workspace"]),
     },
     Step {
         name: "openai",
@@ -74,14 +69,14 @@ pub(crate) const STEPS: &[Step] = &[
     Step {
         name: "bench",
         what: "every benchmark once, unmeasured",
-        run: |workspace| tests(workspace, &["--workspace", WITH_PROGRAM, "--benches"]),
+        run: |workspace| tests(workspace, &["--workspace", "--benches"]),
     },
     Step {
         name: "docs",
         what: "the documentation builds without a warning",
         run: |workspace| {
             run(workspace
-                .cargo(&["doc", "--workspace", WITH_PROGRAM, "--no-deps"])
+                .cargo(&["doc", "--workspace", "--no-deps"])
                 .env("RUSTDOCFLAGS", "-Dwarnings"))
         },
     },
@@ -92,7 +87,7 @@ pub(crate) const STEPS: &[Step] = &[
     },
     Step {
         name: "package",
-        what: "both crates as they would be published are complete, small enough, and build",
+        what: "all crates as they would be published are complete, small enough, and build",
         run: package::package,
     },
 ];
@@ -151,8 +146,8 @@ const RANDOM_CASES: (&str, &str) = ("PROPTEST_RNG_SEED", "20261121");
 fn openai(workspace: &Workspace) -> Result<()> {
     let python = python::environment(workspace, "examples/tests/openai/requirements.txt")?;
     // A test that is named does not have the examples built.
-    run(&mut workspace.cargo(&["build", "--workspace", WITH_PROGRAM, "--examples"]))?;
-    let mut cargo = workspace.cargo(&["test", "--workspace", WITH_PROGRAM]);
+    run(&mut workspace.cargo(&["build", "--workspace", "--examples"]))?;
+    let mut cargo = workspace.cargo(&["test", "--workspace"]);
     cargo.args(["--test=programs", "--", "--ignored", "serve_client::"]);
     run(cargo.env("AUTOPLACE_PYTHON", python))
 }
