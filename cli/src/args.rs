@@ -20,7 +20,7 @@ const MAX_TOKENS: u32 = i32::MAX as u32 / 256 * 256;
 
 /// Says where a local model goes: the fastest safe placement, and every byte of it.
 #[derive(Debug, Parser)]
-#[command(version, arg_required_else_help = false)]
+#[command(name = "autoplace", version, arg_required_else_help = false)]
 pub(crate) struct Args {
     #[command(subcommand)]
     pub(crate) verb: Verb,

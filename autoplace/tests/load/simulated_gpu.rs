@@ -8,7 +8,7 @@ use autoplace::llama_sys::sim::{Rules, SimGpu};
 use autoplace::load::{RateCase, RatesRequest, detect, measure_rates};
 use autoplace::machine::{MeasuredRates, mib};
 use autoplace::memory::{Footprint, Headroom};
-use autoplace::plan::{self, GpuLayers};
+use autoplace::plan::{self, GpuLayers, HostParts, Request};
 use autoplace::{Model, ModelBuilder, load};
 
 /// Vulkan on most cards.
@@ -54,7 +54,10 @@ fn whatever_is_free_the_load_fits_and_one_layer_more_would_not() {
     for quarter_mib in 0..64 {
         let total = quarter_mib * mib(1) / 4;
         let gpu = card(total, Rules::Cuda);
-        let model = builder(0).load().unwrap();
+        // Whole layers: with parts of them on the host, more memory may mean fewer layers and a faster plan.
+        let request = Request::new().headroom(Headroom::Bytes(0));
+        let builder = builder(0).request(request.host_parts(HostParts::None));
+        let model = builder.load().unwrap();
         let n = model.placement().n_gpu_layers;
         text(&model);
         assert!(
