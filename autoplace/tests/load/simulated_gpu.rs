@@ -56,8 +56,9 @@ fn whatever_is_free_the_load_fits_and_one_layer_more_would_not() {
         let gpu = card(total, Rules::Cuda);
         // Whole layers: with parts of them on the host, more memory may mean fewer layers and a faster plan.
         let request = Request::new().headroom(Headroom::Bytes(0));
-        let builder = builder(0).request(request.host_parts(HostParts::None));
-        let model = builder.load().unwrap();
+        let request = request.host_parts(HostParts::None);
+        let whole = || builder(0).request(request.clone());
+        let model = whole().load().unwrap();
         let n = model.placement().n_gpu_layers;
         text(&model);
         assert!(
@@ -68,7 +69,7 @@ fn whatever_is_free_the_load_fits_and_one_layer_more_would_not() {
         drop(model);
         assert_eq!(gpu.used(), 0);
         if total > 0 && n < 7 {
-            let more = builder(0).gpu_layers(GpuLayers::Exactly(n + 1)).plan();
+            let more = whole().gpu_layers(GpuLayers::Exactly(n + 1)).plan();
             assert!(
                 matches!(more, Err(load::Error::Plan(plan::Error::DoesNotFit { .. }))),
                 "{} layers fit {total} too: {more:?}",
