@@ -6,7 +6,7 @@
 
 #[path = "../autoplace/tests/support/random_weights/mod.rs"]
 mod random_weights;
-#[path = "../autoplace/tests/support/synthetic/mod.rs"]
+#[path = "../planner/tests/support/synthetic/mod.rs"]
 mod synthetic;
 #[allow(dead_code, unused_imports, reason = "its own test uses the rest")]
 #[path = "../gpu-check/src/weights.rs"]

@@ -9,7 +9,7 @@
 
 #[path = "../autoplace/tests/support/random_weights/mod.rs"]
 mod random_weights;
-#[path = "../autoplace/tests/support/synthetic/mod.rs"]
+#[path = "../planner/tests/support/synthetic/mod.rs"]
 mod synthetic;
 #[path = "../gpu-check/src/weights.rs"]
 #[allow(unused_imports, reason = "its own tests")]

@@ -8,6 +8,8 @@ use std::hint::black_box;
 use std::path::Path;
 
 use autoplace::gguf::Header;
+use autoplace::llama_sys::sim::{Rules, SimGpu};
+use autoplace::load::NativeProbe;
 use autoplace::machine::{Gpu, Host, Machine, gib};
 use autoplace::plan::{Context, Planner, Request};
 use autoplace::profile::ModelProfile;
@@ -69,11 +71,7 @@ fn arithmetic(criterion: &mut Criterion) {
 }
 
 /// A whole plan that llama.cpp confirms: what `autoplace plan` does.
-#[cfg(feature = "llama")]
 fn probed(criterion: &mut Criterion) {
-    use autoplace::llama_sys::sim::{Rules, SimGpu};
-    use autoplace::load::NativeProbe;
-
     let folder = tempfile::tempdir().unwrap();
     let card = SimGpu::builder("RTX 4090")
         .total(gib(24))
@@ -98,10 +96,6 @@ fn probed(criterion: &mut Criterion) {
     }
     group.finish();
 }
-
-/// Without llama.cpp there is nobody to ask.
-#[cfg(not(feature = "llama"))]
-fn probed(_: &mut Criterion) {}
 
 criterion_group!(benches, parts, arithmetic, probed);
 criterion_main!(benches);

@@ -4,7 +4,7 @@
 //! The last line is the same question asked without a skeleton: `no_alloc` over the model's own header.
 #![allow(missing_docs)] // criterion's macros make public functions.
 
-#[path = "../tests/support/shapes/mod.rs"]
+#[path = "../../planner/tests/support/shapes/mod.rs"]
 mod shapes;
 
 use std::hint::black_box;

@@ -1,6 +1,6 @@
 //! A program whose `main` begins with `worker_main` is its own worker; one whose `main` does not is told so, and starts no others.
 
-#[path = "support/lora_support/mod.rs"]
+#[path = "../../planner/tests/support/lora_support/mod.rs"]
 mod lora_support;
 #[path = "support/native_support/mod.rs"]
 mod native_support;

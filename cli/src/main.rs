@@ -6,15 +6,20 @@
 
 mod args;
 mod devices;
+mod emit;
 mod gpu;
 mod host;
 mod json;
 mod outputs;
+mod picture;
 mod plan;
 mod rates;
 mod shell;
 mod sizes;
 mod template;
+#[cfg(test)]
+#[path = "../../planner/tests/support/test_plan/mod.rs"]
+mod test_plan;
 
 use std::fmt::Display;
 use std::io::{ErrorKind, Write, stdout};

@@ -6,7 +6,10 @@ use std::path::PathBuf;
 
 use autoplace::gguf::Header;
 use autoplace::machine::Machine;
-use autoplace::plan::{Plan, Request, SavedPlan, Tool};
+use autoplace::plan::{Plan, Request, SavedPlan};
+
+use crate::emit::{Tool, emit};
+use crate::picture;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 
 /// Where the outputs go.
@@ -49,11 +52,11 @@ impl OutputArgs {
         described: Option<&Machine>,
     ) -> Result<Option<String>, Box<dyn Error>> {
         if let Some(file) = &self.svg {
-            let svg = plan.to_svg()?;
+            let svg = picture::svg(plan)?;
             fs::write(file, svg).map_err(|error| format!("{}: {error}", file.display()))?;
         }
         let plan = with_real_names(plan, machine, described);
-        let emitted = self.emit.map(|tool| plan.emit(tool)).transpose()?;
+        let emitted = self.emit.map(|tool| emit(&plan, tool)).transpose()?;
         if let Some(file) = &self.save {
             let machine = described.unwrap_or(machine);
             SavedPlan::new(plan, request.clone(), header, machine)?.write(file)?;

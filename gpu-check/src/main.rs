@@ -24,7 +24,7 @@ mod weights;
 
 #[path = "../../autoplace/tests/support/random_weights/mod.rs"]
 mod random_weights;
-#[path = "../../autoplace/tests/support/synthetic/mod.rs"]
+#[path = "../../planner/tests/support/synthetic/mod.rs"]
 mod synthetic;
 
 use std::path::PathBuf;

@@ -39,7 +39,7 @@ pub(crate) fn tools(target: &Target) {
              `pacman -S cmake gcc make` (Arch), `brew install cmake` after `xcode-select --install` (macOS), \
              `winget install Kitware.CMake Microsoft.VisualStudio.2022.BuildTools` with the C++ workload (Windows). \
              A cmake elsewhere is found through the CMAKE variable, a compiler through CXX. To plan placements without \
-             llama.cpp, use autoplace with `default-features = false`.\n\n",
+             llama.cpp, use the crate autoplace-planner.\n\n",
             missing.join(" and ")
         );
     }

@@ -6,7 +6,7 @@
 //!    on it, the same crate once more from another folder, which is one native build too many.
 //! 3. The packages are unpacked beside each other and built, the one with the other.
 //!
-//! To publish: `cargo publish -p autoplace-llama-sys -p autoplace -p autoplace-cli` in `target/package-source`.
+//! To publish: `cargo publish -p autoplace-llama-sys -p autoplace-planner -p autoplace -p autoplace-cli` in `target/package-source`.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -25,7 +25,7 @@ struct Published {
     required: &'static [&'static str],
 }
 
-const PUBLISHED: [Published; 3] = [
+const PUBLISHED: [Published; 4] = [
     Published {
         name: "autoplace-llama-sys",
         required: &[
@@ -40,6 +40,10 @@ const PUBLISHED: [Published; 3] = [
             "native/shim.cpp",
             "src/bindings.rs",
         ],
+    },
+    Published {
+        name: "autoplace-planner",
+        required: &["LICENSE-APACHE", "LICENSE-MIT", "README.md", "src/lib.rs"],
     },
     Published {
         name: "autoplace",
@@ -65,6 +69,7 @@ fn stage(workspace: &Workspace) -> Result<PathBuf> {
     let stage = workspace.target.join("package-source");
     let members = [
         "llama-sys",
+        "planner",
         "autoplace",
         "cli",
         "examples",
@@ -147,9 +152,12 @@ fn unpack(workspace: &Workspace, crates: &[PathBuf]) -> Result<PathBuf> {
 
 /// Builds them in a workspace of their own, in which each takes the others instead of crates.io's.
 fn build(workspace: &Workspace, check: &Path) -> Result<()> {
-    let manifest = "[workspace]\nresolver = \"3\"\nmembers = [\"autoplace-llama-sys\", \"autoplace\", \"autoplace-cli\"]\n\n\
-                    [patch.crates-io]\nautoplace-llama-sys = { path = \"autoplace-llama-sys\" }\n\
-                    autoplace = { path = \"autoplace\" }\n";
+    let names = PUBLISHED.map(|published| published.name);
+    let patches = names.map(|name| format!("{name} = {{ path = \"{name}\" }}\n"));
+    let manifest = format!(
+        "[workspace]\nresolver = \"3\"\nmembers = {names:?}\n\n[patch.crates-io]\n{}",
+        patches.concat()
+    );
     tree::write(&check.join("Cargo.toml"), manifest.as_bytes())?;
     // The versions that were tested, less what these crates do not use.
     fs::copy(workspace.root.join("Cargo.lock"), check.join("Cargo.lock"))?;

@@ -25,12 +25,7 @@ const RUNS: &[(&str, &[&str], &[&str])] = &[
     // The probe beside real loads, and hundreds of it, good and bad; loads and generation on simulated GPUs.
     (
         "--package=autoplace",
-        &[
-            "--no-default-features",
-            "--features=llama",
-            "--test=load",
-            "--test=generate",
-        ],
+        &["--no-default-features", "--test=load", "--test=generate"],
         &[
             "real_loads::",
             "probe_leaves_nothing::",

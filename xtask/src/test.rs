@@ -29,20 +29,6 @@ pub(crate) const STEPS: &[Step] = &[
         run: pure,
     },
     Step {
-        name: "lint-planner",
-        what: "clippy over the planner alone, warnings denied",
-        run: |workspace| {
-            run(&mut workspace.cargo(&[
-                "clippy",
-                "--package=autoplace",
-                "--no-default-features",
-                "--all-targets",
-                "--",
-                "-Dwarnings",
-            ]))
-        },
-    },
-    Step {
         name: "lint",
         what: "clippy over everything, warnings denied (compiles llama.cpp, if nothing has before)",
         run: |workspace| {
@@ -166,8 +152,7 @@ fn tests(workspace: &Workspace, selection: &[&str]) -> Result<()> {
 fn pure(workspace: &Workspace) -> Result<()> {
     let tree = output(&mut workspace.cargo(&[
         "tree",
-        "--package=autoplace",
-        "--no-default-features",
+        "--package=autoplace-planner",
         "--edges=normal,build",
         "--target=all",
         "--prefix=none",
@@ -179,7 +164,7 @@ fn pure(workspace: &Workspace) -> Result<()> {
         .collect();
     for native in ["autoplace-llama-sys", "bindgen", "cc", "cmake"] {
         if packages.contains(native) {
-            bail!("without its default features autoplace depends on `{native}`");
+            bail!("the planner depends on `{native}`");
         }
     }
     println!("{} packages, none of them native", packages.len());

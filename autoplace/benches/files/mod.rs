@@ -2,7 +2,7 @@
 //! time to read. Written sparse, each takes the space of its header, 5 to 14 MiB.
 #![allow(dead_code, reason = "each user takes its part")]
 
-#[path = "../../tests/support/dims/mod.rs"]
+#[path = "../../../planner/tests/support/dims/mod.rs"]
 mod dims;
 mod vocabulary;
 

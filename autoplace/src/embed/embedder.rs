@@ -8,7 +8,7 @@ use super::batches::{Room, batches};
 use super::pair::Format;
 use super::text::{Limit, Text};
 use super::{Embedding, Error, Normalization, Statistics};
-use crate::load::{self, Contents, Model, Purpose};
+use crate::load::{self, Contents, Model, Purpose, native};
 use crate::memory::Pooling;
 
 /// The model's one context, on which texts are embedded. Dropping it gives the context back.
@@ -144,7 +144,7 @@ impl Embedder {
     ///
     /// [`Error::Load`] after a re-placement that failed.
     pub fn pooling(&self) -> Result<Pooling, Error> {
-        Ok(Pooling::of_native(self.context()?.pooling()))
+        Ok(native::pooling_of(self.context()?.pooling()))
     }
 
     /// Tokens of the longest text, with those that the model adds: of the context, and of the positions that the model has learned.
@@ -277,7 +277,7 @@ impl Turn<'_> {
     /// The vectors of a text, whose first token is of this index, which becomes that of the next text's.
     fn take(&mut self, sequence: i32, text: &Text, index: &mut i32) -> Result<Embedding, Error> {
         let width = self.context.embedding_width();
-        let pooling = Pooling::of_native(self.context.pooling());
+        let pooling = native::pooling_of(self.context.pooling());
         let mut values = Vec::new();
         if pooling == Pooling::None {
             values.reserve_exact(width.saturating_mul(text.len()));

@@ -84,9 +84,8 @@ impl Model {
         }
         // A mapped file is in the page cache, which counts as available already.
         let mapped = plan.context.mmap;
-        let unmapped = |held: Footprint| Footprint {
-            weights: if mapped { 0 } else { held.weights },
-            ..held
+        let unmapped = |held: Footprint| {
+            Footprint::new(if mapped { 0 } else { held.weights }, held.kv, held.compute)
         };
         let held = unmapped(allocated.host);
         let host = &mut machine.host;
@@ -125,7 +124,7 @@ fn gain(loaded: &Plan, other: &Plan) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::{gain, with};
-    use crate::plan::test_plan::plan;
+    use crate::load::test_plan::plan;
 
     #[test]
     fn a_plan_is_as_much_better_as_it_is_predicted_to_be_faster() {

@@ -17,7 +17,7 @@ use super::progress::Progress;
 use super::recipe::{Failure, Loaded, Prepared, Recipe};
 use super::terms::OnDifference;
 use super::warm_up::{WarmedUp, warm_up};
-use super::{Error, Verify};
+use super::{Error, Verify, native};
 use crate::gguf::Header;
 use crate::machine::Bytes;
 use crate::memory::Companion;
@@ -137,7 +137,7 @@ impl Recipe {
             ModelParams {
                 n_gpu_layers: if devices.is_empty() { 0 } else { i32::MAX },
                 devices: Some(devices.clone()),
-                load_mode: context.load_mode(gpu.iter().map(|gpu| gpu.backend.as_str())),
+                load_mode: native::load_mode(&context, gpu.iter().map(|gpu| gpu.backend.as_str())),
                 use_extra_bufts: context.repack,
                 ..ModelParams::default()
             },
@@ -146,7 +146,7 @@ impl Recipe {
         let params = llama_sys::ContextParams {
             n_threads: Some(threads),
             n_threads_batch: Some(threads),
-            ..context.to_native()
+            ..native::context(&context)
         };
         let mut made = Context::new(&native, params.clone()).map_err(failed(Stage::Context))?;
         let verify = self.terms.verify;

@@ -335,13 +335,10 @@ mod tests {
 
     #[test]
     fn errors_with_a_type_arrive_as_what_they_are() {
-        let shortfall = Shortfall {
-            device: "RTX 4090".into(),
-            needed: 3,
-            budget: 2,
-            free: 2,
-            missing: 1,
-        };
+        let shortfall = serde_json::json!(
+            { "device": "RTX 4090", "needed": 3, "budget": 2, "free": 2, "missing": 1 }
+        );
+        let shortfall: Shortfall = serde_json::from_value(shortfall).unwrap();
         let errors = [
             Error::OutOfMemory {
                 device: "CUDA0".into(),

@@ -4,8 +4,8 @@
 
 use llama_sys::{Context, Model, Token};
 
-use super::Error;
 use super::drafts::renewed;
+use super::{Error, native};
 use crate::memory::ContextParams;
 
 /// Blocks that predict further tokens, with their context.
@@ -43,7 +43,7 @@ impl Heads {
         let params = llama_sys::ContextParams {
             n_threads: Some(threads),
             n_threads_batch: Some(threads),
-            ..plan.heads_to_native()
+            ..native::heads(plan)
         };
         let context = Context::new(model, params.clone())?;
         Ok(Some(Self::of(context, params)))

@@ -19,6 +19,7 @@ mod heads;
 mod lease;
 mod measure;
 mod model;
+pub(crate) mod native;
 mod probe;
 mod progress;
 mod pulse;
@@ -32,6 +33,9 @@ mod room;
 mod slot;
 mod taught;
 mod terms;
+#[cfg(test)]
+#[path = "../../../planner/tests/support/test_plan/mod.rs"]
+mod test_plan;
 mod threads;
 mod warm_up;
 
@@ -51,7 +55,7 @@ pub(crate) use heads::{Followed, Heads};
 pub use lease::Leases;
 pub use model::Model;
 pub(crate) use model::WeakModel;
-pub use probe::{NativeProbe, PlacedProbe};
+pub use probe::{Breakdown, BufferBytes, NativeProbe, PlacedProbe};
 pub(crate) use pulse::Pulse;
 pub use rates::{RateCase, RatesProgress, RatesRequest, measure_rates};
 pub use report::{GpuReport, HostReport, LoadReport, WarmUp};

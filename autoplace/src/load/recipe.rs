@@ -18,7 +18,7 @@ use super::progress::Progress;
 use super::terms::Terms;
 use super::threads::{self, Threads};
 use super::warm_up::warm_up;
-use super::{Error, room};
+use super::{Error, native, room};
 use crate::gguf::Header;
 use crate::machine::{Host, Machine};
 use crate::memory::Footprints;
@@ -175,9 +175,7 @@ impl Recipe {
             failure
         })?;
         let readings = LoadReadings::before(&devices, prepared.work);
-        let overrides = plan
-            .split()
-            .to_native(&devices)
+        let overrides = native::overrides(&plan.split(), &devices)
             .map_err(|error| Failure::other(Stage::Weights, error.into()))?;
         let native = llama_sys::Model::load(
             &self.path,
@@ -186,9 +184,10 @@ impl Recipe {
                 devices: Some(devices.clone()),
                 tensor_split: plan.tensor_split.clone(),
                 overrides,
-                load_mode: plan
-                    .context
-                    .load_mode(plan.gpus().map(|gpu| gpu.backend.as_str())),
+                load_mode: native::load_mode(
+                    &plan.context,
+                    plan.gpus().map(|gpu| gpu.backend.as_str()),
+                ),
                 use_extra_bufts: plan.context.repack,
                 progress: progress.callback(),
                 load_mtp: plan.context.mtp,
@@ -213,7 +212,7 @@ impl Recipe {
         let mut params = llama_sys::ContextParams {
             n_threads: Some(threads.generation),
             n_threads_batch: Some(threads.prompt),
-            ..plan.context.to_native()
+            ..native::context(&plan.context)
         };
         let made = Context::new(&native, params.clone()).and_then(|mut context| {
             attached.attach(&mut context)?;

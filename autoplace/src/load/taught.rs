@@ -111,9 +111,9 @@ impl Taught {
 #[cfg(test)]
 mod tests {
     use super::{Place, Taught};
+    use crate::load::test_plan::plan;
     use crate::machine::{Gpu, Host, Machine, gib, mib};
     use crate::plan::Plan;
-    use crate::plan::test_plan::plan;
 
     fn gpu() -> Place {
         Place::Gpu(device(&plan()))

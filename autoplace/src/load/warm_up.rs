@@ -14,9 +14,10 @@ use llama_sys::{Batch, Context, Device, Error, TensorPlace};
 
 use super::Verify;
 use super::headroom::free;
+use super::probe::footprints;
 use super::progress::Progress;
 use super::report::WarmUp;
-use crate::memory::{Footprints, probe as native_probe};
+use crate::memory::Footprints;
 
 /// The most tokens that GPUs leave to the CPU where the weights are the host's (ggml-cuda.cu and others, `offload_op`: from 32 on).
 const MOST_NOT_OFFLOADED: u32 = 31;
@@ -132,7 +133,7 @@ fn allocated(context: &Context, heads: Option<&Context>, devices: &[Device]) -> 
         Ok::<_, Error>(breakdown)
     };
     both()
-        .map(|breakdown| native_probe::footprints(&breakdown, devices))
+        .map(|breakdown| footprints(&breakdown, devices))
         .unwrap_or_default()
 }
 

@@ -14,16 +14,12 @@
 //! | others hold its threads up, and fewer generate | [`Event::FewerThreads`] | [`Event::ThreadsRestored`] |
 //!
 //! Which source tells what on which system, and the thresholds with their reasons, are in `docs/sentinel.md`.
-
-#[cfg(feature = "llama")]
 mod auto_replace;
 mod depth;
 mod error;
 mod event;
-#[cfg(feature = "llama")]
 mod host;
 mod latch;
-#[cfg(feature = "llama")]
 mod model;
 mod rules;
 mod sample;
@@ -33,7 +29,6 @@ mod settings;
 pub use depth::DepthCost;
 pub use error::Error;
 pub use event::{Cause, Event, Replacement};
-#[cfg(feature = "llama")]
 pub use model::ModelSource;
 pub use sample::{
     DeviceSample, Generated, GeneratingThreads, HostSample, Sample, Source, Watched, WatchedDevice,

@@ -1,17 +1,15 @@
 //! The thread that watches.
 
-use std::fmt;
-use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender, SyncSender, TrySendError};
-use std::thread::{self, JoinHandle};
-use std::time::{Duration, Instant};
-
-#[cfg(feature = "llama")]
 use super::auto_replace::AutoReplace;
 use super::error::Error;
 use super::event::Event;
 use super::rules::Rules;
 use super::sample::Source;
 use super::settings::Settings;
+use std::fmt;
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender, SyncSender, TrySendError};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
 
 /// Events that wait for a reader; those that come while so many wait are not kept.
 const WAITING: usize = 256;
@@ -31,7 +29,6 @@ type Callback = Box<dyn FnMut(&Event) + Send>;
 /// a [callback](SentinelBuilder::on_event) if there is one. It does not keep the model loaded, nor the process running.
 ///
 /// ```no_run
-/// # #[cfg(feature = "llama")] {
 /// use autoplace::Model;
 /// use autoplace::watch::Sentinel;
 /// let model = Model::load("model.gguf")?;
@@ -40,7 +37,6 @@ type Callback = Box<dyn FnMut(&Event) + Send>;
 /// for event in sentinel.events().try_iter() {
 ///     eprintln!("{event}");
 /// }
-/// # }
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub struct Sentinel {
@@ -56,7 +52,6 @@ impl Sentinel {
     /// # Errors
     ///
     /// As [`SentinelBuilder::watch_source`].
-    #[cfg(feature = "llama")]
     pub fn watch(model: &crate::load::Model) -> Result<Self, Error> {
         Self::builder().watch(model)
     }
@@ -66,7 +61,6 @@ impl Sentinel {
         SentinelBuilder {
             settings: Settings::default(),
             callback: None,
-            #[cfg(feature = "llama")]
             min_gain: None,
         }
     }
@@ -113,7 +107,6 @@ impl fmt::Debug for Sentinel {
 pub struct SentinelBuilder {
     settings: Settings,
     callback: Option<Callback>,
-    #[cfg(feature = "llama")]
     min_gain: Option<f64>,
 }
 
@@ -183,7 +176,6 @@ impl SentinelBuilder {
     /// is gained by a better plan, if it is better by this [gain](crate::load::BetterPlan::gain) at least (0.1: a tenth more predicted tokens
     /// per second). While nobody generates it is done at once, by the sentinel's thread; otherwise by whoever generates, before the next
     /// token, and the text goes on as if nothing had happened. Only of a model that is [watched](Self::watch) as such.
-    #[cfg(feature = "llama")]
     pub const fn auto_replace(mut self, min_gain: f64) -> Self {
         self.min_gain = Some(min_gain);
         self
@@ -194,7 +186,6 @@ impl SentinelBuilder {
     /// # Errors
     ///
     /// As [`watch_source`](Self::watch_source).
-    #[cfg(feature = "llama")]
     pub fn watch(mut self, model: &crate::load::Model) -> Result<Sentinel, Error> {
         if let Some(min_gain) = self.min_gain {
             let auto_replace = AutoReplace::new(model, min_gain);

@@ -1,7 +1,5 @@
 //! Chat templates, and what answers mean.
 
-#![cfg(feature = "chat")]
-
 #[path = "../support/chat_reply_support/mod.rs"]
 mod chat_reply_support;
 

@@ -1,19 +1,17 @@
 //! Generations: texts, sessions, engines, samplers, constraints, adapters, drafts, embeddings.
 
-#![cfg(feature = "llama")]
-
 #[macro_use]
-#[path = "../support/own_process/mod.rs"]
+#[path = "../../../planner/tests/support/own_process/mod.rs"]
 mod own_process;
 #[path = "../support/chat_reply_support/mod.rs"]
 mod chat_reply_support;
-#[path = "../support/counting/mod.rs"]
+#[path = "../../../planner/tests/support/counting/mod.rs"]
 mod counting;
 #[path = "../support/embedding_models/mod.rs"]
 mod embedding_models;
 #[path = "../support/engine_support/mod.rs"]
 mod engine_support;
-#[path = "../support/lora_support/mod.rs"]
+#[path = "../../../planner/tests/support/lora_support/mod.rs"]
 mod lora_support;
 #[path = "../support/native_support/mod.rs"]
 mod native_support;
@@ -29,7 +27,7 @@ mod sim_support;
 mod soak_support;
 #[path = "../support/speculative_support/mod.rs"]
 mod speculative_support;
-#[path = "../support/synthetic/mod.rs"]
+#[path = "../../../planner/tests/support/synthetic/mod.rs"]
 mod synthetic;
 
 mod allocations;

@@ -1,9 +1,7 @@
 //! What is planned is what llama.cpp allocates: probes, loads, the contract, on simulated GPUs and without any.
 
-#![cfg(feature = "llama")]
-
 #[macro_use]
-#[path = "../support/own_process/mod.rs"]
+#[path = "../../../planner/tests/support/own_process/mod.rs"]
 mod own_process;
 #[path = "../support/blueprints/mod.rs"]
 mod blueprints;
@@ -21,7 +19,7 @@ mod embedding_models;
 mod fleets_support;
 #[path = "../support/llama_source/mod.rs"]
 mod llama_source;
-#[path = "../support/lora_support/mod.rs"]
+#[path = "../../../planner/tests/support/lora_support/mod.rs"]
 mod lora_support;
 #[path = "../support/native_params/mod.rs"]
 mod native_params;
@@ -33,13 +31,13 @@ mod random_weights;
 mod real_loads_support;
 #[path = "../support/replace_support/mod.rs"]
 mod replace_support;
-#[path = "../support/shapes/mod.rs"]
+#[path = "../../../planner/tests/support/shapes/mod.rs"]
 mod shapes;
 #[path = "../support/sim_support/mod.rs"]
 mod sim_support;
 #[path = "../support/speculative_support/mod.rs"]
 mod speculative_support;
-#[path = "../support/synthetic/mod.rs"]
+#[path = "../../../planner/tests/support/synthetic/mod.rs"]
 mod synthetic;
 
 mod architectures;
@@ -51,7 +49,6 @@ mod compute_buffers;
 mod conformance;
 mod embed_isolation;
 mod embed_memory;
-mod emit_flags;
 mod fleets;
 mod headroom_measured;
 mod isolation;

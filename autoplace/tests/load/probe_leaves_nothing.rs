@@ -8,11 +8,9 @@ use crate::synthetic::{Dims, Sketch};
 use autoplace::gguf::{Header, TensorType as T};
 use autoplace::llama_sys::sim::{Rules, SimGpu};
 use autoplace::llama_sys::{Backend, Device, Model, ModelParams};
-use autoplace::load::NativeProbe;
+use autoplace::load::{Breakdown, NativeProbe};
 use autoplace::machine::{Gpu, gib};
-use autoplace::memory::{
-    Breakdown, ContextParams, FlashAttention, KvType, Place, Split, TensorOverride,
-};
+use autoplace::memory::{ContextParams, FlashAttention, KvType, Place, Split, TensorOverride};
 
 const PROBES: usize = 10_000;
 

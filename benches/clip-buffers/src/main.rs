@@ -2,15 +2,15 @@
 //! tokens to the largest, simulated cards of three families and the CPU, with fused attention and without. Prints the lowest and
 //! the highest ratio of each, and fails where the bound is too low or a weight's byte differs.
 
-#[path = "../../../autoplace/tests/support/synthetic/mmproj.rs"]
+#[path = "../../../planner/tests/support/synthetic/mmproj.rs"]
 mod mmproj;
 
 use std::ffi::{CString, c_char, c_int, c_void};
 use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
-use autoplace::machine::Gpu;
-use autoplace::memory::{Companion, ContextParams, FlashAttention};
+use autoplace_planner::machine::Gpu;
+use autoplace_planner::memory::{Companion, ContextParams, FlashAttention};
 use llama_sys::sim::{Rules, SimGpu};
 
 use mmproj::Mmproj;

@@ -2,15 +2,15 @@
 
 #[path = "../../../autoplace/tests/support/cli_support/mod.rs"]
 mod cli_support;
-#[path = "../../../autoplace/tests/support/lora_support/mod.rs"]
+#[path = "../../../planner/tests/support/lora_support/mod.rs"]
 mod lora_support;
 #[path = "../../../autoplace/tests/support/random_weights/mod.rs"]
 mod random_weights;
-#[path = "../../../autoplace/tests/support/shapes/mod.rs"]
+#[path = "../../../planner/tests/support/shapes/mod.rs"]
 mod shapes;
 #[path = "../../../autoplace/tests/support/speculative_support/mod.rs"]
 mod speculative_support;
-#[path = "../../../autoplace/tests/support/synthetic/mod.rs"]
+#[path = "../../../planner/tests/support/synthetic/mod.rs"]
 mod synthetic;
 
 mod cli_devices;
@@ -18,4 +18,3 @@ mod cli_lora;
 mod cli_mtp;
 mod cli_outputs;
 mod cli_plan;
-mod plan_picture;

@@ -1,6 +1,6 @@
 //! Between autoplace and llama-cpp-2: its devices flow in as a [`Machine`], and a [`Plan`] flows out as its parameters.
 //!
-//! Copy this file into your program. It needs `autoplace` with `default-features = false`, `llama-cpp-2`, `llama-cpp-sys-2` and
+//! Copy this file into your program. It needs `autoplace-planner`, `llama-cpp-2`, `llama-cpp-sys-2` and
 //! `thiserror`, and no `unsafe`.
 //!
 //! A plan is a promise about bytes, so it is carried out whole or not at all: what llama-cpp-2 0.1.160 has no setter for is an
@@ -23,10 +23,10 @@ use std::num::NonZeroU32;
 use std::ops::Deref;
 use std::pin::Pin;
 
-use autoplace::machine::{GgmlDevice, GgmlKind, Gpu, Machine};
-use autoplace::memory::{self, FlashAttention, KvType, Place, TensorOverride};
-use autoplace::plan::{self, Placement, Plan, Planner, Policy, Request};
-use autoplace::profile::ModelProfile;
+use autoplace_planner::machine::{GgmlDevice, GgmlKind, Gpu, Machine};
+use autoplace_planner::memory::{self, FlashAttention, KvType, Place, TensorOverride};
+use autoplace_planner::plan::{self, Placement, Plan, Planner, Policy, Request};
+use autoplace_planner::profile::ModelProfile;
 use llama_cpp_2::context::params::{KvCacheType, LlamaContextParams};
 use llama_cpp_2::model::params::LlamaModelParams;
 use llama_cpp_2::{LlamaBackendDevice, LlamaBackendDeviceType, LlamaCppError};

@@ -11,8 +11,8 @@ use std::process::ExitCode;
 use std::time::Instant;
 
 use anyhow::{Context as _, ensure};
-use autoplace::gguf::Header;
-use autoplace::profile::ModelProfile;
+use autoplace_planner::gguf::Header;
+use autoplace_planner::profile::ModelProfile;
 use clap::Parser;
 use llama_cpp_2::list_llama_ggml_backend_devices;
 use llama_cpp_2::llama_backend::LlamaBackend;

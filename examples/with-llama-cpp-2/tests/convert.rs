@@ -2,11 +2,11 @@
 
 use std::path::{Path, PathBuf};
 
-use autoplace::gguf::Header;
-use autoplace::machine::{Gpu, Host, Machine, gib};
-use autoplace::memory::{FlashAttention, KvType, Place, TensorOverride};
-use autoplace::plan::{Plan, Planner, Request};
-use autoplace::profile::ModelProfile;
+use autoplace_planner::gguf::Header;
+use autoplace_planner::machine::{Gpu, Host, Machine, gib};
+use autoplace_planner::memory::{FlashAttention, KvType, Place, TensorOverride};
+use autoplace_planner::plan::{Plan, Planner, Request};
+use autoplace_planner::profile::ModelProfile;
 use convert::Error;
 use llama_cpp_2::context::params::KvCacheType;
 use llama_cpp_2::llama_backend::LlamaBackend;

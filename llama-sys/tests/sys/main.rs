@@ -1,7 +1,7 @@
 //! llama.cpp through its safe layer, and simulated GPUs.
 
 #[macro_use]
-#[path = "../../../autoplace/tests/support/own_process/mod.rs"]
+#[path = "../../../planner/tests/support/own_process/mod.rs"]
 mod own_process;
 #[path = "../adapter_support/mod.rs"]
 mod adapter_support;

@@ -58,7 +58,6 @@ fn pooling(pooling: Option<Pooling>) -> llama_sys::Pooling {
         Some(Pooling::Cls) => llama_sys::Pooling::Cls,
         Some(Pooling::Last) => llama_sys::Pooling::Last,
         Some(Pooling::Rank) => llama_sys::Pooling::Rank,
-        Some(other) => panic!("{other:?} is new"),
     }
 }
 
@@ -73,7 +72,6 @@ fn kv_type(ty: KvType) -> llama_sys::KvType {
         KvType::Q4_0 => llama_sys::KvType::Q4_0,
         KvType::Q4_1 => llama_sys::KvType::Q4_1,
         KvType::IQ4_NL => llama_sys::KvType::IQ4_NL,
-        other => panic!("{other} is new"),
     }
 }
 

@@ -6,11 +6,9 @@ use std::path::Path;
 
 use autoplace::llama_sys::sim::{Rules, SimGpu};
 use autoplace::llama_sys::{self, Batch, Context, LoadMode, MemoryBreakdown, Model, ModelParams};
-use autoplace::load::NativeProbe;
+use autoplace::load::{Breakdown, BufferBytes, NativeProbe};
 use autoplace::machine::{Gpu, gib};
-use autoplace::memory::{
-    Breakdown, BufferBytes, ContextParams, FlashAttention, KvType, Place, Split, TensorOverride,
-};
+use autoplace::memory::{ContextParams, FlashAttention, KvType, Place, Split, TensorOverride};
 
 use crate::native_params;
 

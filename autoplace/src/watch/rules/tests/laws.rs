@@ -85,9 +85,10 @@ fn any_device() -> impl Strategy<Value = DeviceSample> {
     let processes = prop::collection::vec(process, 0..3);
     let processes = prop::option::weighted(0.7, processes);
     (free, throttle, processes).prop_map(|(free, throttle, processes)| {
-        let process = |(pid, bytes)| GpuProcess {
-            bytes,
-            ..GpuProcess::new(pid)
+        let process = |(pid, bytes)| {
+            let mut process = GpuProcess::new(pid);
+            process.bytes = bytes;
+            process
         };
         DeviceSample {
             free,

@@ -1,0 +1,148 @@
+//! Our parameters in llama.cpp's own structs, for the probe and for the load alike: what is probed is what is loaded.
+
+use llama_sys::{Backend, Device, DeviceKind, LoadMode};
+
+use crate::memory::backend::Family;
+use crate::memory::{ContextParams, FlashAttention, KvType, Place, Pooling, Split, TensorOverride};
+
+/// The context parameters that llama.cpp takes. Threads are left to the caller: they cost no memory.
+pub(crate) fn context(params: &ContextParams) -> llama_sys::ContextParams {
+    llama_sys::ContextParams {
+        n_ctx: params.n_ctx,
+        n_batch: params.n_batch,
+        n_ubatch: params.n_ubatch,
+        n_seq_max: params.n_seq_max,
+        n_outputs_max: params.n_outputs_max,
+        flash_attention: match params.flash_attn {
+            FlashAttention::Auto => llama_sys::FlashAttention::Auto,
+            FlashAttention::On => llama_sys::FlashAttention::Enabled,
+            FlashAttention::Off => llama_sys::FlashAttention::Disabled,
+        },
+        type_k: kv_type(params.type_k),
+        type_v: kv_type(params.type_v),
+        offload_kqv: params.offload_kqv,
+        op_offload: params.op_offload,
+        swa_full: params.swa_full,
+        kv_unified: params.kv_unified,
+        embeddings: params.embeddings.is_some(),
+        pooling: pooling(params.embeddings.unwrap_or_default()),
+        mtp: if params.mtp {
+            llama_sys::Mtp::Trunk
+        } else {
+            llama_sys::Mtp::Off
+        },
+        n_rs_seq: params.n_rs_seq,
+        ..llama_sys::ContextParams::default()
+    }
+}
+
+/// Those of the second context, which predicts further tokens: it is given as much of a text as one graph takes, and drafts a token of
+/// each sequence at a time.
+pub(crate) fn heads(params: &ContextParams) -> llama_sys::ContextParams {
+    let n_batch = match params.n_ubatch {
+        0 => params.n_batch,
+        n_ubatch => params.n_batch.min(n_ubatch),
+    };
+    llama_sys::ContextParams {
+        n_batch,
+        n_outputs_max: params.n_seq_max,
+        mtp: llama_sys::Mtp::Heads,
+        n_rs_seq: 0,
+        ..context(params)
+    }
+}
+
+/// How the file is read for GPUs of these backends.
+///
+/// Metal maps a GPU's weights by the span of the file from the first to the last of them, those of the host in between
+/// included (llama-model.cpp:1865), which no probe sees: there the file is read instead, so that what was planned is what is
+/// taken.
+pub(crate) fn load_mode<'a>(
+    params: &ContextParams,
+    mut backends: impl Iterator<Item = &'a str>,
+) -> LoadMode {
+    if params.mmap && !backends.any(|backend| Family::of(backend) == Family::Metal) {
+        LoadMode::Auto
+    } else {
+        LoadMode::None
+    }
+}
+
+/// The overrides that llama.cpp takes. A place on the host is the CPU's memory, where weights may be repacked.
+pub(crate) fn overrides(
+    split: &Split,
+    devices: &[Device],
+) -> Result<Vec<llama_sys::TensorOverride>, llama_sys::Error> {
+    if split.overrides.is_empty() {
+        return Ok(Vec::new());
+    }
+    let all = Backend::init()?.devices();
+    let cpu = all.iter().find(|device| device.kind() == DeviceKind::Cpu);
+    let device = |place| match place {
+        Place::Host => cpu,
+        Place::Gpu(gpu) => devices.get(gpu),
+    };
+    let native = |rule: &TensorOverride| {
+        let device = device(rule.place).ok_or_else(|| llama_sys::Error::InvalidParameter {
+            name: "tensor_buft_overrides",
+            value: format!("{} on {:?}", rule.pattern, rule.place),
+            reason: format!("there are {} GPUs", devices.len()),
+        })?;
+        Ok(llama_sys::TensorOverride {
+            pattern: rule.pattern.clone(),
+            device: device.clone(),
+        })
+    };
+    split.overrides.iter().map(native).collect()
+}
+
+const fn pooling(pooling: Pooling) -> llama_sys::Pooling {
+    match pooling {
+        Pooling::Model => llama_sys::Pooling::Unspecified,
+        Pooling::None => llama_sys::Pooling::None,
+        Pooling::Mean => llama_sys::Pooling::Mean,
+        Pooling::Cls => llama_sys::Pooling::Cls,
+        Pooling::Last => llama_sys::Pooling::Last,
+        Pooling::Rank => llama_sys::Pooling::Rank,
+    }
+}
+
+/// What a context says that it does.
+pub(crate) const fn pooling_of(native: llama_sys::Pooling) -> Pooling {
+    match native {
+        llama_sys::Pooling::Mean => Pooling::Mean,
+        llama_sys::Pooling::Cls => Pooling::Cls,
+        llama_sys::Pooling::Last => Pooling::Last,
+        llama_sys::Pooling::Rank => Pooling::Rank,
+        _ => Pooling::None,
+    }
+}
+
+const fn kv_type(ty: KvType) -> llama_sys::KvType {
+    match ty {
+        KvType::F32 => llama_sys::KvType::F32,
+        KvType::F16 => llama_sys::KvType::F16,
+        KvType::BF16 => llama_sys::KvType::BF16,
+        KvType::Q8_0 => llama_sys::KvType::Q8_0,
+        KvType::Q5_0 => llama_sys::KvType::Q5_0,
+        KvType::Q5_1 => llama_sys::KvType::Q5_1,
+        KvType::Q4_0 => llama_sys::KvType::Q4_0,
+        KvType::Q4_1 => llama_sys::KvType::Q4_1,
+        KvType::IQ4_NL => llama_sys::KvType::IQ4_NL,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn kv_types_keep_their_names_on_the_way_to_llama_cpp() {
+        for kv in KvType::ALL {
+            assert_eq!(
+                kv.to_string().to_lowercase(),
+                kv_type(kv).to_string().to_lowercase()
+            );
+        }
+    }
+}

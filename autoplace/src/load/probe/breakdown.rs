@@ -1,0 +1,152 @@
+//! What llama.cpp would hold, buffer type by buffer type: the probe's whole answer.
+
+use serde::{Deserialize, Serialize};
+
+use crate::memory::{Footprint, Footprints, Place};
+
+/// What a load and its context would hold, by ggml's buffer types, in bytes.
+///
+/// Of a buffer type, [`model`](BufferBytes::model), [`context`](BufferBytes::context) and [`compute`](BufferBytes::compute) are what
+/// `llama_get_memory_breakdown` says of it after a real load, to the byte. [`Footprints`] are the sums by device.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct Breakdown {
+    /// One row per buffer type that holds anything, by name.
+    pub rows: Vec<BufferBytes>,
+    /// Copies of a graph that may be in flight at once, each with its own compute memory: 4 with pipeline parallelism over several
+    /// GPUs (llama-context.cpp:430), else 1. A real load whose GPUs refuse the four falls back to one; a split with any override,
+    /// even of no tensor, has one from the start.
+    pub copies: u32,
+    /// The sums by device. A mapped file counts on the host with the weights that must stay in memory;
+    /// [`Footprints::mapped`] has its span.
+    pub footprints: Footprints,
+}
+
+/// What one buffer type holds, in bytes.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct BufferBytes {
+    /// ggml's name, such as `CUDA0`, `CUDA_Host` (pinned), `CPU`, `CPU_Mapped` or `CPU_REPACK`.
+    pub buffer_type: String,
+    /// Whose memory it is. Pinned, mapped and repacked buffers are the host's.
+    pub place: Place,
+    /// Weights. Of `CPU_Mapped` it is the span of each file from the first to the last weight of the host, those of GPUs in between
+    /// included (llama-model-loader.cpp:1447).
+    pub model: u64,
+    /// Keys and values, or recurrent state.
+    pub context: u64,
+    /// Buffers of the computation.
+    pub compute: u64,
+    /// The buffer that logits are returned in, when as many as allowed are asked for at once (llama-context.cpp:2118). No account of
+    /// llama.cpp's has it.
+    pub output: u64,
+}
+
+impl BufferBytes {
+    /// All of it; saturates.
+    #[must_use]
+    pub const fn total(&self) -> u64 {
+        self.model
+            .saturating_add(self.context)
+            .saturating_add(self.compute)
+            .saturating_add(self.output)
+    }
+}
+
+impl Breakdown {
+    /// Sums the rows up for so many GPUs. `resident` are the bytes of the host's weights where their file is mapped.
+    pub(crate) fn new(
+        mut rows: Vec<BufferBytes>,
+        copies: u32,
+        gpus: usize,
+        resident: Option<u64>,
+    ) -> Self {
+        rows.retain(|row| row.total() > 0);
+        rows.sort_by(|a, b| a.buffer_type.cmp(&b.buffer_type));
+        let mut footprints =
+            Footprints::new(vec![Footprint::default(); gpus], Footprint::default());
+        for row in &rows {
+            let is_mapped = row.buffer_type == MAPPED;
+            let weights = if is_mapped { 0 } else { row.model };
+            let sum = match row.place {
+                Place::Gpu(gpu) => footprints.gpus.get_mut(gpu),
+                Place::Host => Some(&mut footprints.host),
+            };
+            if let Some(sum) = sum {
+                let compute = row.compute.saturating_add(row.output);
+                *sum += Footprint::new(weights, row.context, compute);
+            }
+            footprints.output = footprints.output.saturating_add(row.output);
+        }
+        if let Some(resident) = resident {
+            footprints.host += Footprint::new(resident, 0, 0);
+            let mapped = rows.iter().filter(|row| row.buffer_type == MAPPED);
+            footprints.mapped = Some(mapped.fold(0, |sum, row| sum.saturating_add(row.model)));
+        }
+        Self {
+            rows,
+            copies,
+            footprints,
+        }
+    }
+}
+
+/// The buffer type of mapped files (ggml-backend.cpp, ggml_backend_cpu_buffer_from_ptr_type).
+pub(crate) const MAPPED: &str = "CPU_Mapped";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn row(buffer_type: &str, place: Place, bytes: [u64; 4]) -> BufferBytes {
+        let [model, context, compute, output] = bytes;
+        BufferBytes {
+            buffer_type: buffer_type.to_owned(),
+            place,
+            model,
+            context,
+            compute,
+            output,
+        }
+    }
+
+    #[test]
+    fn pinned_and_repacked_memory_is_the_hosts() {
+        let breakdown = Breakdown::new(
+            vec![
+                row("CUDA1", Place::Gpu(1), [100, 10, 1, 0]),
+                row("CUDA_Host", Place::Host, [0, 0, 5, 7]),
+                row("CPU_REPACK", Place::Host, [40, 0, 0, 0]),
+                row("CPU", Place::Host, [2, 3, 0, 0]),
+                row("CUDA0", Place::Gpu(0), [0; 4]),
+            ],
+            1,
+            2,
+            None,
+        );
+        let names: Vec<_> = breakdown
+            .rows
+            .iter()
+            .map(|row| row.buffer_type.as_str())
+            .collect();
+        assert_eq!(names, ["CPU", "CPU_REPACK", "CUDA1", "CUDA_Host"]);
+        let sums = &breakdown.footprints;
+        assert_eq!(
+            sums.gpus,
+            [Footprint::default(), Footprint::new(100, 10, 1)]
+        );
+        assert_eq!(sums.host, Footprint::new(42, 3, 12));
+        assert_eq!((sums.output, sums.mapped), (7, None));
+    }
+
+    #[test]
+    fn a_mapped_file_counts_with_what_must_stay_in_memory() {
+        let rows = vec![
+            row(MAPPED, Place::Host, [500, 0, 0, 0]),
+            row("CPU_REPACK", Place::Host, [40, 0, 0, 0]),
+        ];
+        let sums = Breakdown::new(rows, 1, 0, Some(60)).footprints;
+        assert_eq!(sums.host.weights, 100);
+        assert_eq!(sums.mapped, Some(500));
+    }
+}

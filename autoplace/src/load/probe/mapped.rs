@@ -1,0 +1,90 @@
+//! What of a mapped file the host holds: the one thing about weights that a load without data cannot say.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use llama_sys::TensorPlace;
+
+use crate::gguf::Header;
+
+/// Alignment of tensors in host memory (ggml-impl.h, `TENSOR_ALIGNMENT`).
+const ALIGNMENT: u64 = 32;
+
+/// The weights of the host where their file is mapped, in bytes.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct Mapped {
+    /// The weights themselves, as a host buffer would align them: what must stay in memory.
+    pub(super) resident: u64,
+    /// From the first to the last of them, file by file: what llama.cpp calls `CPU_Mapped`.
+    pub(super) span: u64,
+}
+
+impl Mapped {
+    /// Of a mapped file, all that a load without mapping would put into plain or pinned host memory becomes one buffer per file
+    /// (llama-model-loader.cpp:1271, llama-model.cpp:1856). A weight that such a load puts into both, once for each of its two uses, is
+    /// there once.
+    pub(super) fn of(header: &Header, places: &[TensorPlace]) -> Self {
+        let on_host: BTreeSet<&str> = places
+            .iter()
+            .filter(|place| place.on_host)
+            .map(|place| place.name.as_str())
+            .collect();
+        let mut resident: u64 = 0;
+        // By shard, and apart for what is read row by row (llama-model-loader.cpp:1123).
+        let mut spans: BTreeMap<(usize, bool), (u64, u64)> = BTreeMap::new();
+        for tensor in on_host.into_iter().filter_map(|name| header.tensor(name)) {
+            let (begin, bytes) = (tensor.offset(), tensor.bytes());
+            resident = resident.saturating_add(bytes.div_ceil(ALIGNMENT).saturating_mul(ALIGNMENT));
+            let key = (tensor.shard(), read_by_row(tensor.name(), bytes));
+            let span = spans.entry(key).or_insert((u64::MAX, 0));
+            span.0 = span.0.min(begin);
+            span.1 = span.1.max(begin.saturating_add(bytes));
+        }
+        let spans = spans
+            .values()
+            .map(|(begin, end)| end.saturating_sub(*begin));
+        Self {
+            resident,
+            span: spans.fold(0, u64::saturating_add),
+        }
+    }
+}
+
+/// Embeddings of which a token needs a few rows only are a mapping of their own if they are large (models/gemma4.cpp:59,
+/// models/qwen4exp.cpp:215, llama-model-loader.cpp:1088).
+fn read_by_row(name: &str, bytes: u64) -> bool {
+    const LARGE: u64 = 4 << 30;
+    bytes > LARGE && name == "per_layer_token_embd.weight"
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::gguf::{Builder, TensorType};
+
+    #[test]
+    fn a_span_reaches_over_what_is_elsewhere_and_a_weight_used_twice_is_there_once() {
+        let header = Builder::new("llama")
+            .tensor("a", TensorType::F32, &[3])
+            .tensor("b", TensorType::F32, &[64])
+            .tensor("c", TensorType::F32, &[8])
+            .tensor("d", TensorType::F32, &[8])
+            .header()
+            .unwrap();
+        let place = |name: &str, on_host| {
+            let mut place = TensorPlace::default();
+            (place.name, place.on_host) = (name.to_owned(), on_host);
+            place
+        };
+        let places = [
+            place("a", true),
+            place("b", false),
+            place("c", true),
+            place("c", true),
+            place("d", false),
+        ];
+        let mapped = Mapped::of(&header, &places);
+        // a takes 12 bytes, padded to 32 in the file as on the host; c lies behind the 256 of b.
+        assert_eq!(mapped.resident, 32 + 32);
+        assert_eq!(mapped.span, 32 + 256 + 32);
+    }
+}

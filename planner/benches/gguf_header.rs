@@ -1,0 +1,42 @@
+//! How long the header of a 70B model takes to read, from a file: the goal is 5 ms.
+
+use std::hint::black_box;
+
+use autoplace_planner::gguf::Header;
+use criterion::{Criterion, criterion_group, criterion_main};
+
+#[path = "../tests/support/gguf_support/mod.rs"]
+mod gguf_support;
+
+fn read(c: &mut Criterion) {
+    let dir = tempfile::tempdir().expect("a temporary folder");
+    let path = dir.path().join("llama-70b.gguf");
+    let model = gguf_support::llama_70b();
+    model.write_sparse(&path).expect("a sparse file");
+
+    let mut group = c.benchmark_group("gguf_header");
+    group.bench_function("open_70b", |b| {
+        b.iter(|| Header::open(black_box(&path)).expect("a header"));
+    });
+
+    let header = Header::open(&path).expect("a header");
+    group.bench_function("find_every_tensor_70b", |b| {
+        let names: Vec<_> = header.tensors().map(|t| t.name().to_owned()).collect();
+        b.iter(|| names.iter().filter_map(|n| header.tensor(n)).count());
+    });
+    group.bench_function("read_every_token_70b", |b| {
+        b.iter(|| {
+            let tokens = header.array("tokenizer.ggml.tokens").expect("an array");
+            let mut tokens = tokens.expect("tokens").strings().expect("strings");
+            let mut bytes = 0;
+            while let Some(token) = tokens.read_next() {
+                bytes += token.expect("a token").len();
+            }
+            bytes
+        });
+    });
+    group.finish();
+}
+
+criterion_group!(benches, read);
+criterion_main!(benches);

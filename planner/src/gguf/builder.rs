@@ -1,0 +1,326 @@
+//! The way back: metadata and tensors in, a GGUF file out.
+//!
+//! For models that exist only as a header: the skeleton that llama.cpp is asked about instead of the model, a model nobody has
+//! downloaded yet, and tests. The tensor data is zeros or a hole, never real weights.
+
+use std::fs::File;
+use std::io::Write;
+use std::path::Path;
+
+use super::error::Error;
+use super::header::Header;
+use super::parse::DEFAULT_ALIGNMENT;
+use super::shards::check_one;
+use super::source::Source;
+use super::tensor::data_bytes;
+use super::tensor_type::TensorType;
+use super::value::{Value, ValueType};
+
+const ALIGNMENT: &str = "general.alignment";
+
+/// Builds a GGUF file of version 3 from metadata and tensors, whose data is zeros.
+///
+/// Setting a key again replaces its value. Whatever is built has been read back: what comes out of
+/// [`header_bytes`](Self::header_bytes), [`to_bytes`](Self::to_bytes) or [`write_sparse`](Self::write_sparse) is a file that
+/// [`Header`] accepts, and a shape or name that it would refuse is that same error here, with the path `<builder>`.
+///
+/// ```
+/// use autoplace_planner::gguf::{Builder, TensorType};
+///
+/// let header = Builder::new("llama")
+///     .u32("llama.block_count", 6)
+///     .array_str("tokenizer.ggml.tokens", ["<s>", "</s>"])
+///     .tensor("token_embd.weight", TensorType::Q4_K, &[256, 2])
+///     .header()?;
+/// assert_eq!(header.arch_u32("block_count")?, Some(6));
+/// assert_eq!(header.tensor("token_embd.weight").unwrap().bytes(), 288);
+/// # Ok::<(), autoplace_planner::gguf::Error>(())
+/// ```
+#[doc(alias = "gguf_writer")]
+#[derive(Clone, Debug)]
+pub struct Builder {
+    version: u32,
+    /// Keys with their values as the file holds them: type, then value.
+    metadata: Vec<(String, Vec<u8>)>,
+    tensors: Vec<NewTensor>,
+}
+
+#[derive(Clone, Debug)]
+struct NewTensor {
+    name: String,
+    ty: TensorType,
+    shape: Vec<u64>,
+}
+
+impl NewTensor {
+    /// The bytes of the data; 0 for a shape that the reader is going to refuse.
+    fn bytes(&self) -> u64 {
+        let mut shape = [1; 4];
+        for (to, from) in shape.iter_mut().zip(&self.shape) {
+            *to = *from;
+        }
+        data_bytes(self.ty, shape).unwrap_or(0)
+    }
+}
+
+/// One method per number type: a single value, and an array of them.
+macro_rules! numbers {
+    ($($ty:ident, $value:ident, $array:ident;)*) => {$(
+        #[doc = concat!("Sets a key to a value of type `", stringify!($ty), "`.")]
+        pub fn $ty(self, key: &str, value: $ty) -> Self {
+            self.set(key, ValueType::$value, &value.to_le_bytes())
+        }
+
+        #[doc = concat!("Sets a key to an array of `", stringify!($ty), "`.")]
+        pub fn $array(self, key: &str, values: &[$ty]) -> Self {
+            let bytes: Vec<u8> = values.iter().flat_map(|v| v.to_le_bytes()).collect();
+            self.set_array(key, ValueType::$value, values.len() as u64, &bytes)
+        }
+    )*};
+}
+
+impl Builder {
+    /// A file with nothing but `general.architecture`.
+    pub fn new(architecture: &str) -> Builder {
+        Builder::empty().str("general.architecture", architecture)
+    }
+
+    /// A file with nothing at all: later shards have no architecture.
+    pub fn empty() -> Builder {
+        Builder {
+            version: 3,
+            metadata: Vec::new(),
+            tensors: Vec::new(),
+        }
+    }
+
+    numbers! {
+        u8, U8, array_u8;
+        i8, I8, array_i8;
+        u16, U16, array_u16;
+        i16, I16, array_i16;
+        u32, U32, array_u32;
+        i32, I32, array_i32;
+        f32, F32, array_f32;
+        u64, U64, array_u64;
+        i64, I64, array_i64;
+        f64, F64, array_f64;
+    }
+
+    /// Sets a key to a truth value.
+    pub fn bool(self, key: &str, value: bool) -> Self {
+        self.set(key, ValueType::Bool, &[value.into()])
+    }
+
+    /// Sets a key to an array of truth values.
+    pub fn array_bool(self, key: &str, values: &[bool]) -> Self {
+        let bytes: Vec<u8> = values.iter().map(|&v| v.into()).collect();
+        self.set_array(key, ValueType::Bool, values.len() as u64, &bytes)
+    }
+
+    /// Sets a key to a string, or to bytes that are not UTF-8. It is read back up to its first NUL byte.
+    pub fn str(self, key: &str, value: impl AsRef<[u8]>) -> Self {
+        self.set(key, ValueType::Str, &string(value.as_ref()))
+    }
+
+    /// Sets a key to an array of strings, or of bytes that are not UTF-8.
+    pub fn array_str(self, key: &str, values: impl IntoIterator<Item = impl AsRef<[u8]>>) -> Self {
+        let mut bytes = Vec::new();
+        let mut count = 0;
+        for value in values {
+            push_string(&mut bytes, value.as_ref());
+            count += 1;
+        }
+        self.set_array(key, ValueType::Str, count, &bytes)
+    }
+
+    /// Sets a key to a value of another header, whose arrays are read for it.
+    ///
+    /// # Errors
+    ///
+    /// Those of reading an array or a long text: [`Error::Changed`], [`Error::Read`].
+    pub fn value(self, key: &str, value: Value<'_>) -> Result<Self, Error> {
+        Ok(match value {
+            Value::U8(v) => self.u8(key, v),
+            Value::I8(v) => self.i8(key, v),
+            Value::U16(v) => self.u16(key, v),
+            Value::I16(v) => self.i16(key, v),
+            Value::U32(v) => self.u32(key, v),
+            Value::I32(v) => self.i32(key, v),
+            Value::F32(v) => self.f32(key, v),
+            Value::Bool(v) => self.bool(key, v),
+            Value::Str(v) => self.str(key, v),
+            Value::Bytes(v) => self.str(key, v),
+            Value::LongText(v) => self.str(key, v.read()?),
+            Value::Array(v) => self.set_array(key, v.element_type(), v.len(), &v.raw_bytes()?),
+            Value::U64(v) => self.u64(key, v),
+            Value::I64(v) => self.i64(key, v),
+            Value::F64(v) => self.f64(key, v),
+        })
+    }
+
+    /// Sets the alignment of the tensor data in bytes, which is the key `general.alignment`; it is 32 otherwise.
+    pub fn alignment(self, bytes: u32) -> Self {
+        self.u32(ALIGNMENT, bytes)
+    }
+
+    /// Sets the format's version, 2 or 3.
+    pub fn version(mut self, version: u32) -> Self {
+        self.version = version;
+        self
+    }
+
+    /// Adds a tensor after the others: its name, type, and elements per dimension, the innermost first.
+    pub fn tensor(mut self, name: &str, ty: TensorType, shape: &[u64]) -> Self {
+        self.tensors.push(NewTensor {
+            name: name.to_owned(),
+            ty,
+            shape: shape.to_owned(),
+        });
+        self
+    }
+
+    /// The header, as [`Header::open`] would read it from the file.
+    ///
+    /// # Errors
+    ///
+    /// The [`Error`] with which the reader refuses what was given.
+    pub fn header(&self) -> Result<Header, Error> {
+        let (bytes, file_bytes) = self.encode();
+        Header::built(bytes.into(), file_bytes)
+    }
+
+    /// The header's bytes, without the padding after it and the tensor data. For large models.
+    ///
+    /// # Errors
+    ///
+    /// As [`header`](Self::header).
+    pub fn header_bytes(&self) -> Result<Vec<u8>, Error> {
+        Ok(self.checked()?.0)
+    }
+
+    /// The length of the whole file, in bytes.
+    ///
+    /// # Errors
+    ///
+    /// As [`header`](Self::header).
+    pub fn file_bytes(&self) -> Result<u64, Error> {
+        Ok(self.checked()?.1)
+    }
+
+    /// The whole file, the tensor data as zeros. For small models: the data takes memory.
+    ///
+    /// # Errors
+    ///
+    /// As [`header`](Self::header).
+    pub fn to_bytes(&self) -> Result<Vec<u8>, Error> {
+        let (mut bytes, file_bytes) = self.checked()?;
+        bytes.resize(file_bytes as usize, 0);
+        Ok(bytes)
+    }
+
+    /// Writes the file with a hole for the tensor data, which takes no space on most file systems and reads as zeros.
+    ///
+    /// An existing file is replaced.
+    ///
+    /// # Errors
+    ///
+    /// As [`header`](Self::header); [`Error::Write`].
+    pub fn write_sparse(&self, path: impl AsRef<Path>) -> Result<(), Error> {
+        let path = path.as_ref();
+        File::create(path)
+            .map_err(|source| Error::Write {
+                path: path.to_owned(),
+                source,
+            })
+            .and_then(|file| self.write_sparse_into(&file, path))
+    }
+
+    /// Writes into an empty file, which `path` names in errors, as [`write_sparse`](Self::write_sparse) does.
+    ///
+    /// # Errors
+    ///
+    /// As [`write_sparse`](Self::write_sparse).
+    pub fn write_sparse_into(&self, mut file: &File, path: &Path) -> Result<(), Error> {
+        let (bytes, file_bytes) = self.checked()?;
+        file.write_all(&bytes)
+            .and_then(|()| file.set_len(file_bytes))
+            .map_err(|source| Error::Write {
+                path: path.to_owned(),
+                source,
+            })
+    }
+
+    /// Encodes the file and reads it back as one shard, so that nothing wrong leaves this builder.
+    fn checked(&self) -> Result<(Vec<u8>, u64), Error> {
+        let (bytes, file_bytes) = self.encode();
+        let source = Source::memory("<builder>", bytes.as_slice().into(), file_bytes);
+        check_one(&source)?;
+        Ok((bytes, file_bytes))
+    }
+
+    /// The header, and the length of the whole file.
+    fn encode(&self) -> (Vec<u8>, u64) {
+        let alignment = self.data_alignment();
+        let mut out = b"GGUF".to_vec();
+        out.extend(self.version.to_le_bytes());
+        out.extend((self.tensors.len() as u64).to_le_bytes());
+        out.extend((self.metadata.len() as u64).to_le_bytes());
+        for (key, value) in &self.metadata {
+            push_string(&mut out, key.as_bytes());
+            out.extend(value);
+        }
+        let mut offset: u64 = 0;
+        let mut end = 0;
+        for tensor in &self.tensors {
+            push_string(&mut out, tensor.name.as_bytes());
+            out.extend((tensor.shape.len() as u32).to_le_bytes());
+            out.extend(tensor.shape.iter().flat_map(|n| n.to_le_bytes()));
+            out.extend(tensor.ty.id().to_le_bytes());
+            out.extend(offset.to_le_bytes());
+            end = offset.saturating_add(tensor.bytes());
+            offset = end.checked_next_multiple_of(alignment).unwrap_or(end);
+        }
+        let mut begin = out.len() as u64;
+        if !self.tensors.is_empty() {
+            begin = begin.next_multiple_of(alignment);
+        }
+        (out, end.saturating_add(begin))
+    }
+
+    /// `general.alignment` as it has been set, by whatever method; 1 instead of a 0 that the reader is going to refuse.
+    fn data_alignment(&self) -> u64 {
+        let set = self.metadata.iter().find(|(key, _)| key == ALIGNMENT);
+        let value = set.and_then(|(_, value)| value.get(4..8)?.try_into().ok());
+        let alignment = value.map_or(DEFAULT_ALIGNMENT, u32::from_le_bytes);
+        alignment.max(1).into()
+    }
+
+    fn set(mut self, key: &str, ty: ValueType, value: &[u8]) -> Self {
+        let mut encoded = ty.id().to_le_bytes().to_vec();
+        encoded.extend(value);
+        match self.metadata.iter_mut().find(|(known, _)| known == key) {
+            Some((_, known)) => *known = encoded,
+            None => self.metadata.push((key.to_owned(), encoded)),
+        }
+        self
+    }
+
+    fn set_array(self, key: &str, ty: ValueType, count: u64, elements: &[u8]) -> Self {
+        let mut encoded = ty.id().to_le_bytes().to_vec();
+        encoded.extend(count.to_le_bytes());
+        encoded.extend(elements);
+        self.set(key, ValueType::Array, &encoded)
+    }
+}
+
+fn string(value: &[u8]) -> Vec<u8> {
+    let mut out = Vec::with_capacity(8 + value.len());
+    push_string(&mut out, value);
+    out
+}
+
+fn push_string(out: &mut Vec<u8>, value: &[u8]) {
+    out.extend((value.len() as u64).to_le_bytes());
+    out.extend(value);
+}

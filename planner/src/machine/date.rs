@@ -1,0 +1,171 @@
+//! A day, as caches and machine files write it: `2026-11-21`.
+
+use std::fmt;
+use std::str::FromStr;
+use std::time::SystemTime;
+
+use serde::{Deserialize, Serialize};
+use time::format_description::well_known::Iso8601;
+use time::{Duration, Month, UtcDateTime};
+
+/// A day of the Gregorian calendar, in UTC. It prints, parses and serialises as ISO 8601 writes it.
+///
+/// ```
+/// use autoplace_planner::machine::Date;
+/// let day: Date = "2026-11-21".parse().unwrap();
+/// assert!(day > Date::new(2026, 2, 28).unwrap());
+/// assert_eq!(day.to_string(), "2026-11-21");
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct Date(time::Date);
+
+/// The text was not a day.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("`{text}` is not a day such as 2026-11-21")]
+pub struct DateError {
+    text: String,
+}
+
+impl Date {
+    /// A day, or `None` where the calendar has no such day. Years are 1 to 9999.
+    #[must_use]
+    pub const fn new(year: u16, month: u8, day: u8) -> Option<Self> {
+        if year < 1 || year > 9999 || month < 1 || month > 12 {
+            return None;
+        }
+        let month = Month::January.nth_next(month - 1);
+        match time::Date::from_calendar_date(year as i32, month, day) {
+            Ok(date) => Some(Self(date)),
+            Err(_) => None,
+        }
+    }
+
+    /// Today, in UTC. A clock before 1970 counts as its first day.
+    #[must_use]
+    pub fn today() -> Self {
+        let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+        Self::after_epoch(since.map_or(0, |since| since.as_secs() / 86_400))
+    }
+
+    /// The day so many days after 1970-01-01; the last that four digits can name, if it is later.
+    fn after_epoch(days: u64) -> Self {
+        let seconds = i64::try_from(days.saturating_mul(86_400)).unwrap_or(i64::MAX);
+        let day = UtcDateTime::UNIX_EPOCH.saturating_add(Duration::seconds(seconds));
+        let day = Self(day.date());
+        // Later ones there are where another crate asks `time` for them.
+        Self::new(9999, 12, 31).map_or(day, |last| day.min(last))
+    }
+}
+
+impl fmt::Display for Date {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl FromStr for Date {
+    type Err = DateError;
+
+    fn from_str(text: &str) -> Result<Self, DateError> {
+        let date = time::Date::parse(text, &Iso8601::DATE).ok().map(Self);
+        // ISO 8601 has other years, and other ways to write a day.
+        date.filter(|date| (1..=9999).contains(&date.0.year()) && date.to_string() == text)
+            .ok_or_else(|| DateError {
+                text: text.to_owned(),
+            })
+    }
+}
+
+impl TryFrom<String> for Date {
+    type Error = DateError;
+
+    fn try_from(text: String) -> Result<Self, DateError> {
+        text.parse()
+    }
+}
+
+impl From<Date> for String {
+    fn from(date: Date) -> Self {
+        date.to_string()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::{any, prop_assert, prop_assert_eq, proptest};
+
+    use super::Date;
+
+    #[test]
+    fn days_are_counted_from_1970_over_leap_years_and_centuries() {
+        for (days, text) in [
+            (0, "1970-01-01"),
+            (58, "1970-02-28"),
+            (59, "1970-03-01"),
+            (11_016, "2000-02-29"),
+            (20_778, "2026-11-21"),
+            (47_541, "2100-03-01"),
+            (u64::MAX, "9999-12-31"),
+        ] {
+            assert_eq!(Date::after_epoch(days).to_string(), text, "{days}");
+        }
+    }
+
+    #[test]
+    fn a_day_is_printed_in_any_width() {
+        let day = Date::new(926, 1, 2).unwrap();
+        assert_eq!(format!("{day:>12}|{day:<12}"), "  0926-01-02|0926-01-02  ");
+    }
+
+    #[test]
+    fn today_is_no_earlier_than_this_code() {
+        assert!(Date::today() >= Date::new(2025, 1, 1).unwrap());
+    }
+
+    #[test]
+    fn what_the_calendar_does_not_have_is_refused_with_its_text() {
+        for text in [
+            "",
+            "2026",
+            "2026-11",
+            "2026-11-31",
+            "2025-02-29",
+            "2026-13-01",
+            "2026-00-01",
+            "2026-01-00",
+            "0000-01-01",
+            "2026-1-1",
+            "+026-01-01",
+            "2026-01-01-01",
+            "21.11.2026",
+            "20261121",
+            "2026-325",
+            "2026-W47-6",
+            "-2026-11-21",
+            "+002026-11-21",
+            "2026-11-21T00:00:00Z",
+            " 2026-11-21",
+            "2026-11-21 ",
+        ] {
+            let error = text.parse::<Date>().unwrap_err();
+            assert!(error.to_string().contains(&format!("`{text}`")), "{text}");
+        }
+        assert!("2024-02-29".parse::<Date>().is_ok());
+        assert!("1900-02-29".parse::<Date>().is_err());
+    }
+
+    proptest! {
+        #[test]
+        fn a_later_day_is_greater_and_every_day_survives_its_text(days in 0u64..2_900_000, later in 1u64..1000) {
+            let (day, next) = (Date::after_epoch(days), Date::after_epoch(days + later));
+            prop_assert!(next > day);
+            prop_assert_eq!(day.to_string().parse(), Ok(day));
+        }
+
+        #[test]
+        fn no_text_makes_parsing_panic(text in any::<String>()) {
+            let _: Result<Date, _> = text.parse();
+        }
+    }
+}

@@ -1,0 +1,222 @@
+//! Looking at this computer: which witnesses are asked, and where tests put their own.
+
+use std::path::{Path, PathBuf};
+
+use super::Machine;
+use super::cards;
+use super::gpu::GpuKind;
+use super::host::{BandwidthCache, Host};
+use super::learned::HeadroomCache;
+use super::merge::{self, GgmlDevice};
+use super::note::Notes;
+use super::nvidia::{self, Nvidia};
+use super::pcie::PcieLink;
+use super::rates_cache::RatesCache;
+use super::tree::Tree;
+use super::visible::CudaVisibility;
+
+/// Looks at this computer. [`Machine::detect`] and [`Machine::detect_with`] are this with nothing changed.
+///
+/// ```no_run
+/// use autoplace_planner::machine::Detector;
+/// let machine = Detector::new().nvml_library("/opt/nvidia/lib/libnvidia-ml.so.1").detect();
+/// println!("{machine}");
+/// ```
+#[derive(Debug, Clone, Default)]
+pub struct Detector {
+    root: Option<PathBuf>,
+    nvml: NvmlLibrary,
+    backends: Vec<String>,
+    build: Option<String>,
+    /// `None`: as the environment says when the detector looks.
+    cuda_visibility: Option<CudaVisibility>,
+    cache: Cache,
+    measure_host: bool,
+}
+
+#[derive(Debug, Clone, Default)]
+enum Cache {
+    /// The user's, where the computer itself is looked at: what a folder describes is another one.
+    #[default]
+    Usual,
+    At(PathBuf),
+    None,
+}
+
+#[derive(Debug, Clone, Default)]
+enum NvmlLibrary {
+    #[default]
+    Usual,
+    At(PathBuf),
+    None,
+}
+
+impl Detector {
+    /// A detector that asks this computer the usual way.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Reads the host from `{root}/proc` and `{root}/sys` instead of `/proc` and `/sys`.
+    #[must_use]
+    pub fn root(mut self, root: impl AsRef<Path>) -> Self {
+        self.root = Some(root.as_ref().to_owned());
+        self
+    }
+
+    /// Asks the NVIDIA driver library at this path instead of the one that the system finds.
+    #[must_use]
+    pub fn nvml_library(mut self, library: impl AsRef<Path>) -> Self {
+        self.nvml = NvmlLibrary::At(library.as_ref().to_owned());
+        self
+    }
+
+    /// Does not ask NVIDIA's driver.
+    #[must_use]
+    pub fn without_nvml(mut self) -> Self {
+        self.nvml = NvmlLibrary::None;
+        self
+    }
+
+    /// Says which ggml backends this build has (`CUDA`, `Vulkan`, ...), those without a device too: then a card that none
+    /// of them lists gets the right reason.
+    #[must_use]
+    pub fn backends(mut self, names: impl IntoIterator<Item = impl Into<String>>) -> Self {
+        self.backends = names.into_iter().map(Into::into).collect();
+        self
+    }
+
+    /// Says which build will use the GPUs, in words that change when the build does: what was learned of a GPU with another build is
+    /// not believed. Without a build nothing that was learned is looked for.
+    #[must_use]
+    pub fn for_build(mut self, build: impl Into<String>) -> Self {
+        self.build = Some(build.into());
+        self
+    }
+
+    /// Takes these for the values of `CUDA_VISIBLE_DEVICES` (`None`: not set, every card shows) and of
+    /// `CUDA_DEVICE_ORDER=PCI_BUS_ID`, instead of asking the environment.
+    #[must_use]
+    pub fn cuda_visible_devices(mut self, list: Option<&str>, pci_order: bool) -> Self {
+        self.cuda_visibility = Some(CudaVisibility {
+            devices: list.map(str::to_owned),
+            pci_order,
+        });
+        self
+    }
+
+    /// Keeps what was measured in this folder instead of the user's cache folder, and looks for it there.
+    #[must_use]
+    pub fn cache_folder(mut self, folder: impl AsRef<Path>) -> Self {
+        self.cache = Cache::At(folder.as_ref().to_owned());
+        self
+    }
+
+    /// Neither keeps what was measured nor looks for it.
+    #[must_use]
+    pub fn without_cache(mut self) -> Self {
+        self.cache = Cache::None;
+        self
+    }
+
+    /// Whether to measure how fast the host's memory is read where no earlier measurement is found: about 200 milliseconds
+    /// ([`Host::measure_bandwidth`]). Off unless asked for, since a plan takes a few.
+    #[must_use]
+    pub const fn measure_host(mut self, measure: bool) -> Self {
+        self.measure_host = measure;
+        self
+    }
+
+    /// The machine as the drivers describe it, for planning without llama.cpp: NVIDIA's cards and the host.
+    #[must_use]
+    pub fn detect(&self) -> Machine {
+        self.with_witnesses(cards::from_cards)
+    }
+
+    /// The machine as ggml's devices and the drivers together describe it.
+    #[must_use]
+    pub fn detect_with(&self, devices: &[GgmlDevice]) -> Machine {
+        self.with_witnesses(|cards, host| {
+            let tree = self.linux_root().map(Tree::new);
+            merge::merge(devices, &self.backends, cards, host, tree)
+        })
+    }
+
+    fn with_witnesses(
+        &self,
+        build: impl FnOnce(Vec<nvidia::NvidiaGpu>, Host) -> Machine,
+    ) -> Machine {
+        let (mut host, mut notes) = self
+            .root
+            .as_deref()
+            .map_or_else(Host::detect, Host::detect_under);
+        let cache = self.cache(BandwidthCache::user, |folder| BandwidthCache::at(folder));
+        host.bandwidth = cache.as_ref().and_then(|cache| cache.get(&host));
+        if self.measure_host && host.bandwidth.is_none() {
+            host.bandwidth = host.measure_bandwidth();
+            if let (Some(cache), Some(bandwidth)) = (&cache, host.bandwidth) {
+                cache.put(&host, bandwidth);
+            }
+        }
+        let mut nvidia = match &self.nvml {
+            NvmlLibrary::Usual => nvidia::detect(),
+            NvmlLibrary::At(path) => nvidia::detect_at(path),
+            NvmlLibrary::None => Nvidia::default(),
+        };
+        let mut visibility_notes = Notes::default();
+        self.cuda_visibility
+            .clone()
+            .unwrap_or_else(CudaVisibility::from_environment)
+            .apply(&mut nvidia.gpus, &mut visibility_notes);
+        let mut machine = build(nvidia.gpus, host);
+        self.look_around(&mut machine);
+        self.remember(&mut machine);
+        notes.append(&mut nvidia.notes);
+        notes.append(&mut visibility_notes.into_vec());
+        notes.append(&mut machine.notes);
+        machine.notes = notes;
+        machine
+    }
+
+    /// Adds what the system itself tells: of the machine, and of cards whose driver does not.
+    fn look_around(&self, machine: &mut Machine) {
+        let Some(root) = self.linux_root() else {
+            return;
+        };
+        machine.wsl = Host::is_wsl(root);
+        let unused = machine.unused_gpus.iter_mut().map(|unused| &mut unused.gpu);
+        for gpu in machine.gpus.iter_mut().chain(unused) {
+            if let (GpuKind::Discrete, None, Some(id)) = (gpu.kind, gpu.pcie, gpu.pci_id) {
+                gpu.pcie = PcieLink::of_card(Tree::new(root), id);
+            }
+        }
+    }
+
+    /// Where Linux describes itself; `None` on another system.
+    fn linux_root(&self) -> Option<&Path> {
+        let usual = cfg!(target_os = "linux").then_some(Path::new("/"));
+        self.root.as_deref().or(usual)
+    }
+
+    /// Adds what was learned and measured with this build.
+    fn remember(&self, machine: &mut Machine) {
+        let headroom = self.cache(HeadroomCache::user, |folder| HeadroomCache::at(folder));
+        let rates = self.cache(RatesCache::user, |folder| RatesCache::at(folder));
+        if let (Some(headroom), Some(rates), Some(build)) = (headroom, rates, &self.build) {
+            for gpu in &mut machine.gpus {
+                gpu.learned = headroom.get(gpu, build);
+                gpu.rates = rates.gpu(gpu, build);
+            }
+            machine.host.rates = rates.host(&machine.host, build, |_| true);
+        }
+    }
+
+    fn cache<T>(&self, user: impl FnOnce() -> T, at: impl FnOnce(&Path) -> T) -> Option<T> {
+        match &self.cache {
+            Cache::Usual if self.root.is_none() => Some(user()),
+            Cache::At(folder) => Some(at(folder)),
+            Cache::Usual | Cache::None => None,
+        }
+    }
+}

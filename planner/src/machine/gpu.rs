@@ -1,0 +1,415 @@
+//! A GPU: what it is, who drives it, and how many bytes are free on it.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use super::bandwidth::{Bandwidth, BandwidthSource};
+use super::bytes::Bytes;
+use super::catalogue::{self, CatalogueError};
+use super::learned::LearnedHeadroom;
+use super::mig::MigSlice;
+use super::pci::PciId;
+use super::pcie::PcieLink;
+use super::pools::Pools;
+use super::process::GpuProcess;
+use super::rates::MeasuredRates;
+
+/// A device that llama.cpp can place layers on.
+///
+/// Detected ones come from [`Machine::detect`](super::Machine::detect); hypothetical ones are written down:
+///
+/// ```
+/// use autoplace_planner::machine::{Gpu, bytes::gib};
+/// let card = Gpu::new("RTX 4090").total(gib(24)).free(gib(22));
+/// assert_eq!(card.to_string(), "RTX 4090: 22.0 GiB free of 24.0 GiB");
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct Gpu {
+    /// Its short name for people, without the maker: `RTX 4090`. Two equal cards have equal names.
+    pub name: String,
+    /// Its full name as the driver gives it: `NVIDIA GeForce RTX 4090`.
+    pub description: String,
+    /// Where its memory is.
+    pub kind: GpuKind,
+    /// The ggml backend that drives it, as ggml's registry names it: `CUDA`, `Vulkan`, `MTL`, `ROCm`, `RPC`.
+    pub backend: String,
+    /// Its name in ggml (`CUDA0`), by which a load asks for it; `None` for a card that only NVML has seen or that is hypothetical.
+    pub device: Option<String>,
+    /// Its PCI address, where one is known.
+    pub pci_id: Option<PciId>,
+    /// Bytes that the backend can use of it when nothing runs.
+    pub total: u64,
+    /// Bytes free now: the smallest of what was read, never more than `total`.
+    pub free: u64,
+    /// Of an integrated GPU, which of its bytes are its own and which the host's, where the system tells them apart. `None`: all
+    /// are the host's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pools: Option<Pools>,
+    /// What every tensor on it begins at a multiple of, in bytes, where that is the device's own affair and known: Vulkan's
+    /// `minStorageBufferOffsetAlignment`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub alignment: Option<u64>,
+    /// How fast its memory is read, by the best source there is: measured, the driver, its data sheet.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bandwidth: Option<Bandwidth>,
+    /// Its PCIe link, where one is known. A GPU in the host's memory has none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pcie: Option<PcieLink>,
+    /// Threads that all its multiprocessors hold at once, where its name tells (NVIDIA's cards): CUDA keeps memory for each of them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub resident_threads: Option<u32>,
+    /// The version of its driver, where that tells: `550.54.14`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub driver: Option<String>,
+    /// What it took beside the buffers that llama.cpp counts, where that has been measured with this driver and build.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub learned: Option<LearnedHeadroom>,
+    /// What ggml's operations were measured to do on it, where they were.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rates: Option<MeasuredRates>,
+    /// The slice that it is, where it is one of a card in MIG mode.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mig: Option<MigSlice>,
+    /// The other programs that have opened the card, this process left out, the largest holder first. `None` where nothing tells,
+    /// which is not the same as none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub processes: Option<Vec<GpuProcess>>,
+    /// What ggml's backend said, unaltered.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ggml: Option<Reading>,
+    /// What NVIDIA's driver (NVML) said, unaltered.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub nvml: Option<Reading>,
+}
+
+/// Where a GPU's memory is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum GpuKind {
+    /// A card with memory of its own.
+    Discrete,
+    /// A GPU in the host's memory: bytes placed on it are taken from the host, those apart that were set aside for it
+    /// ([`Gpu::pools`]).
+    Integrated,
+    /// A device of another machine, reached through llama.cpp's RPC backend.
+    Remote,
+}
+
+/// What one source said about a GPU's memory, in bytes, before any rule was applied.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct Reading {
+    /// Total bytes. ggml's CUDA total is what CUDA can use; NVML's is the whole card.
+    pub total: u64,
+    /// Free bytes.
+    pub free: u64,
+    /// Bytes that the driver keeps for itself, counted in NVML's `total` (only its second memory query tells).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reserved: Option<u64>,
+}
+
+impl Reading {
+    /// A source's total and free bytes.
+    #[must_use]
+    pub const fn new(total: u64, free: u64) -> Self {
+        Self {
+            total,
+            free,
+            reserved: None,
+        }
+    }
+
+    /// The same, with the bytes that the driver keeps for itself.
+    #[must_use]
+    pub const fn reserved(mut self, bytes: u64) -> Self {
+        self.reserved = Some(bytes);
+        self
+    }
+}
+
+impl Gpu {
+    /// A card by its name, with no memory yet: give it some with [`total`](Self::total).
+    ///
+    /// It is discrete and driven by CUDA until told otherwise; the maker is left out of `name` and kept in `description`.
+    pub fn new(name: impl Into<String>) -> Self {
+        let description = name.into();
+        Self {
+            name: short_name(&description).to_owned(),
+            description,
+            kind: GpuKind::Discrete,
+            backend: "CUDA".to_owned(),
+            device: None,
+            pci_id: None,
+            total: 0,
+            free: 0,
+            pools: None,
+            alignment: None,
+            bandwidth: None,
+            pcie: None,
+            resident_threads: None,
+            driver: None,
+            learned: None,
+            rates: None,
+            mig: None,
+            processes: None,
+            ggml: None,
+            nvml: None,
+        }
+    }
+
+    /// A card of the catalogue that is not there: `RTX 4090`, `RTX 3060 12GB`, `RTX 4090 Laptop GPU`, `Apple M4 Max 64GB`.
+    ///
+    /// Size and bandwidth are the maker's, for some 160 common cards; the name may be written as the driver or as people do. What drivers keep of
+    /// a card, about a thirty-second part, counts as not free. Of an Apple chip, whose size is the computer's, `total` is
+    /// what Metal recommends to use: two thirds, and three quarters from 36 GB on.
+    ///
+    /// ```
+    /// use autoplace_planner::machine::{Gpu, bytes::gib};
+    /// let card = Gpu::named("RTX 4090").unwrap().free(gib(22));
+    /// assert_eq!(card.to_string(), "RTX 4090: 22.0 GiB free of 24.0 GiB");
+    /// let error = Gpu::named("RTX 3060").unwrap_err();
+    /// assert_eq!(error.to_string(), "`RTX 3060` could be RTX 3060 8GB, RTX 3060 12GB");
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`CatalogueError`] where no card or more than one has that name, with the names that may have been meant.
+    pub fn named(name: &str) -> Result<Self, CatalogueError> {
+        catalogue::named(name)
+    }
+
+    /// Another card like this one, hypothetical: what drivers keep of a card, about a thirty-second part, is not free, and nothing else
+    /// holds any of it.
+    #[must_use]
+    pub fn another(&self) -> Self {
+        catalogue::another(self)
+    }
+
+    /// Sets the bytes it has. All of them count as free unless [`free`](Self::free) says less.
+    #[must_use]
+    pub const fn total(mut self, bytes: u64) -> Self {
+        let untold = self.free == self.total;
+        if untold || self.free > bytes {
+            self.free = bytes;
+        }
+        self.total = bytes;
+        self
+    }
+
+    /// Sets the bytes that are free; more than its total counts as its total.
+    #[must_use]
+    pub const fn free(mut self, bytes: u64) -> Self {
+        self.free = if self.total > 0 && bytes > self.total {
+            self.total
+        } else {
+            bytes
+        };
+        self
+    }
+
+    /// Sets what its tensors begin at multiples of: a power of two, in bytes.
+    #[must_use]
+    pub const fn alignment(mut self, bytes: u64) -> Self {
+        self.alignment = Some(bytes);
+        self
+    }
+
+    /// Sets where its memory is.
+    #[must_use]
+    pub const fn kind(mut self, kind: GpuKind) -> Self {
+        self.kind = kind;
+        self
+    }
+
+    /// Sets which bytes of an integrated GPU are its own and which the host's.
+    #[must_use]
+    pub const fn pools(mut self, pools: Pools) -> Self {
+        self.pools = Some(pools);
+        self
+    }
+
+    /// Sets the ggml backend that drives it (`CUDA`, `Vulkan`, `MTL`, `ROCm`, `RPC`).
+    #[must_use]
+    pub fn backend(mut self, backend: impl Into<String>) -> Self {
+        self.backend = backend.into();
+        self
+    }
+
+    /// Sets its name in ggml (`CUDA0`).
+    #[must_use]
+    pub fn device(mut self, device: impl Into<String>) -> Self {
+        self.device = Some(device.into());
+        self
+    }
+
+    /// Sets its PCI address.
+    #[must_use]
+    pub const fn pci_id(mut self, id: PciId) -> Self {
+        self.pci_id = Some(id);
+        self
+    }
+
+    /// Sets how fast its memory is read, in bytes per second, as a stated figure.
+    #[must_use]
+    pub const fn bandwidth(mut self, bytes_per_second: u64) -> Self {
+        self.bandwidth = Some(Bandwidth::new(bytes_per_second, BandwidthSource::Stated));
+        self
+    }
+
+    /// Sets its PCIe link.
+    #[must_use]
+    pub const fn pcie(mut self, link: PcieLink) -> Self {
+        self.pcie = Some(link);
+        self
+    }
+
+    /// Sets what it was seen to take beside the buffers that llama.cpp counts.
+    #[must_use]
+    pub const fn learned(mut self, learned: LearnedHeadroom) -> Self {
+        self.learned = Some(learned);
+        self
+    }
+
+    /// Whether bytes placed on it may be taken from the host's memory.
+    #[must_use]
+    pub fn shares_host_memory(&self) -> bool {
+        self.kind == GpuKind::Integrated && self.pools.is_none_or(|pools| pools.shared.total > 0)
+    }
+
+    /// Free bytes that are not the host's.
+    #[must_use]
+    pub fn own_free(&self) -> u64 {
+        match self.kind {
+            GpuKind::Discrete | GpuKind::Remote => self.free,
+            GpuKind::Integrated => self.pools.map_or(0, |pools| pools.own.free.min(self.free)),
+        }
+    }
+
+    /// How many of `bytes` placed on it are taken from the host's memory: what its own pool does not hold, `headroom` being left
+    /// free in that pool.
+    #[must_use]
+    pub fn bytes_of_host(&self, bytes: u64, headroom: u64) -> u64 {
+        match self.kind {
+            GpuKind::Discrete | GpuKind::Remote => 0,
+            GpuKind::Integrated => bytes.saturating_sub(self.own_free().saturating_sub(headroom)),
+        }
+    }
+
+    /// Takes bytes of what is free, of its own pool first.
+    pub(crate) fn take(&mut self, bytes: u64) {
+        self.free = self.free.saturating_sub(bytes);
+        if let Some(pools) = &mut self.pools {
+            pools.own.free = pools.own.free.saturating_sub(bytes);
+        }
+    }
+
+    /// Whether `free` was read after the backend had opened the device, so that what opening costs (a CUDA context:
+    /// 107 to 555 MiB) is already gone from it. False for NVML-only and hypothetical cards: there it is still to come.
+    #[must_use]
+    pub fn free_is_after_opening(&self) -> bool {
+        self.ggml.is_some()
+    }
+}
+
+impl fmt::Display for Gpu {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.name)?;
+        if let Some(profile) = self.mig.as_ref().and_then(|slice| slice.profile.as_ref()) {
+            write!(f, " MIG {profile}")?;
+        }
+        if let Some(device) = &self.device {
+            write!(f, " ({device})")?;
+        }
+        write!(f, ": {} free of {}", Bytes(self.free), Bytes(self.total))?;
+        match self.kind {
+            GpuKind::Discrete => Ok(()),
+            GpuKind::Integrated => match self.pools {
+                Some(pools) if pools.shared.total == 0 => f.write_str(", set aside for it"),
+                Some(pools) if pools.own.total > 0 => {
+                    let own = Bytes(pools.own.total);
+                    write!(f, ", {own} set aside for it, the rest shared with the host")
+                }
+                _ => f.write_str(", shared with the host"),
+            },
+            GpuKind::Remote => f.write_str(", on another machine"),
+        }
+    }
+}
+
+/// `RTX 4090` from `NVIDIA GeForce RTX 4090`; what is no known maker's prefix stays.
+pub(super) fn short_name(description: &str) -> &str {
+    let mut name = description.trim();
+    for prefix in ["NVIDIA ", "GeForce ", "AMD ", "Intel(R) ", "Intel "] {
+        name = name.strip_prefix(prefix).unwrap_or(name).trim_start();
+    }
+    // Mesa adds the driver's name for the chip: "Radeon RX 7900 XTX (RADV NAVI31)".
+    let name = name.split_once(" (RADV").map_or(name, |(name, _)| name);
+    name.trim()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Gpu, GpuKind, short_name};
+    use crate::machine::bytes::gib;
+
+    #[test]
+    fn a_card_of_which_nothing_is_said_is_free() {
+        let card = Gpu::new("RTX 4090").total(gib(24));
+        assert_eq!((card.total, card.free), (gib(24), gib(24)));
+        assert!(!card.free_is_after_opening());
+    }
+
+    #[test]
+    fn free_and_total_may_be_said_in_either_order() {
+        let total_first = Gpu::new("RTX 4090").total(gib(24)).free(gib(22));
+        let free_first = Gpu::new("RTX 4090").free(gib(22)).total(gib(24));
+        assert_eq!(total_first, free_first);
+        assert_eq!(total_first.free, gib(22));
+    }
+
+    #[test]
+    fn more_free_than_total_counts_as_total() {
+        assert_eq!(Gpu::new("x").total(gib(8)).free(gib(9)).free, gib(8));
+        assert_eq!(Gpu::new("x").free(gib(9)).total(gib(8)).free, gib(8));
+    }
+
+    #[test]
+    fn the_makers_name_is_left_out_of_the_short_name() {
+        let names = [
+            ("NVIDIA GeForce RTX 4090", "RTX 4090"),
+            ("NVIDIA H200", "H200"),
+            ("AMD Radeon RX 7900 XTX (RADV NAVI31)", "Radeon RX 7900 XTX"),
+            (
+                "Intel(R) Arc(tm) A770 Graphics (DG2)",
+                "Arc(tm) A770 Graphics (DG2)",
+            ),
+            ("Apple M3 Max", "Apple M3 Max"),
+            ("NVIDIA ", "NVIDIA"),
+            ("", ""),
+        ];
+        for (description, name) in names {
+            assert_eq!(short_name(description), name);
+        }
+    }
+
+    #[test]
+    fn it_prints_what_a_person_needs() {
+        let card = Gpu::new("NVIDIA GeForce RTX 4090")
+            .total(gib(24))
+            .free(gib(22))
+            .device("CUDA0");
+        assert_eq!(
+            card.to_string(),
+            "RTX 4090 (CUDA0): 22.0 GiB free of 24.0 GiB"
+        );
+        let shared = Gpu::new("Apple M3")
+            .kind(GpuKind::Integrated)
+            .total(gib(16));
+        assert_eq!(
+            shared.to_string(),
+            "Apple M3: 16.0 GiB free of 16.0 GiB, shared with the host"
+        );
+    }
+}

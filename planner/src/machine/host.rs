@@ -1,0 +1,315 @@
+//! The host: its memory, and the limit that really holds for this process.
+
+use std::fmt;
+use std::path::Path;
+use std::thread;
+
+use serde::{Deserialize, Serialize};
+
+use super::bandwidth::{Bandwidth, BandwidthSource};
+use super::bytes::Bytes;
+use super::catalogue::{self, CatalogueError};
+use super::date::Date;
+use super::note::{Note, Notes};
+use super::rates::MeasuredRates;
+use super::tree::Tree;
+
+pub(super) mod cache;
+mod cgroup;
+mod cores;
+#[cfg(target_os = "linux")]
+mod disk;
+mod linux;
+mod measure;
+#[cfg(not(target_os = "linux"))]
+mod other;
+
+pub use cache::BandwidthCache;
+
+/// The computer's main memory, as far as this process may use it.
+///
+/// Swap does not count: weights in swap are read back for every token.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct Host {
+    /// Bytes of physical memory.
+    pub total: u64,
+    /// Bytes that this process can take now without being killed, refused or swapped: `system_available` and every limit
+    /// on the process, whichever is least.
+    pub available: u64,
+    /// Bytes that the system as a whole has available, before any limit on this process. Page cache that the system can
+    /// drop counts as available.
+    pub system_available: u64,
+    /// What decides `available`.
+    pub limit: HostLimit,
+    /// The processor's name, where the system tells: `AMD Ryzen 9 7950X 16-Core Processor`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cpu: Option<String>,
+    /// Physical cores, without hyper-threads, where the system tells.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub physical_cores: Option<u32>,
+    /// The physical cores that this process may run on, where the system tells: `taskset`, a container's cpuset or a batch job may
+    /// leave it fewer than there are.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub usable_cores: Option<u32>,
+    /// How fast all its cores together read its memory. Detection does not measure it of its own accord; see
+    /// [`measure_bandwidth`](Self::measure_bandwidth).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bandwidth: Option<Bandwidth>,
+    /// How fast the disk is read that the model is on, where that was measured or stated: it counts for a model that does not fit.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub disk: Option<Bandwidth>,
+    /// What ggml's operations were measured to do on its processor, where they were.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rates: Option<MeasuredRates>,
+}
+
+/// What decides how much of the host's memory this process can take.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "bound", rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum HostLimit {
+    /// Somebody wrote the number down: a hypothetical machine.
+    Stated,
+    /// What the system says is available; no limit on the process is tighter.
+    System,
+    /// A control group around the process: a container, a systemd slice, a batch job.
+    Cgroup {
+        /// The file that holds the limit: `/sys/fs/cgroup/user.slice/memory.max`.
+        file: String,
+        /// The limit in bytes, of which others in the group may use a part.
+        bytes: u64,
+    },
+    /// The limit on the process's address space (`ulimit -v`, `RLIMIT_AS`).
+    AddressSpace {
+        /// The limit in bytes, of which the process already uses a part.
+        bytes: u64,
+    },
+    /// The limit on the process's data segment (`ulimit -d`, `RLIMIT_DATA`), which since Linux 4.7 counts private writable mappings too.
+    DataSegment {
+        /// The limit in bytes, of which the process already uses a part.
+        bytes: u64,
+    },
+    /// Nothing could be read. `available` is 0: nothing is promised that was not seen.
+    Unknown,
+}
+
+impl Host {
+    /// This computer, with notes on what could not be seen.
+    ///
+    /// On Linux it is [`detect_under`](Self::detect_under) the real root. Elsewhere the `sysinfo` crate answers and no limit on
+    /// the process is known; that path has been compiled for Windows and macOS and not been run there.
+    #[must_use]
+    pub fn detect() -> (Self, Vec<Note>) {
+        #[cfg(target_os = "linux")]
+        return Self::detect_under(Path::new("/"));
+        #[cfg(not(target_os = "linux"))]
+        return other::detect();
+    }
+
+    /// This computer's memory alone, as it is now.
+    #[must_use]
+    pub fn detect_memory() -> Self {
+        #[cfg(target_os = "linux")]
+        return linux::memory_under(Path::new("/"), &mut Notes::default());
+        #[cfg(not(target_os = "linux"))]
+        return other::detect().0;
+    }
+
+    /// The Linux computer that `{root}/proc` and `{root}/sys` describe, with notes on what could not be seen.
+    ///
+    /// What `/proc/meminfo` calls available, bounded by the memory limit of every control group around the process (both
+    /// versions, from the process's own group to the top of what is mounted) and by its limits on address space and data
+    /// segment. Page cache that can be dropped counts as free throughout.
+    #[must_use]
+    pub fn detect_under(root: &Path) -> (Self, Vec<Note>) {
+        let mut notes = Notes::default();
+        let host = linux::detect_under(root, &mut notes);
+        (host, notes.into_vec())
+    }
+
+    /// A host with so many bytes of memory, all of them available.
+    #[must_use]
+    pub const fn new(total: u64) -> Self {
+        Self {
+            total,
+            available: total,
+            system_available: total,
+            limit: HostLimit::Stated,
+            cpu: None,
+            physical_cores: None,
+            usable_cores: None,
+            bandwidth: None,
+            disk: None,
+            rates: None,
+        }
+    }
+
+    /// A host that is not there, with so many bytes, by its processor or its memory: `Ryzen 9 7950X`, `M3 Max`, `DDR5-5600 x2`,
+    /// `LPDDR5X-8000 256-bit`.
+    ///
+    /// A processor has its cores, and the memory that its maker rates it for; memory has its peak alone, 64 bits to a channel and two
+    /// channels unless it says otherwise.
+    ///
+    /// ```
+    /// use autoplace_planner::machine::{Host, bytes::gib};
+    /// let host = Host::named("Ryzen 9 7950X", gib(64)).unwrap();
+    /// assert_eq!(host.physical_cores, Some(16));
+    /// assert_eq!(host.bandwidth.unwrap().to_string(), "83 GB/s by its data sheet");
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`CatalogueError::UnknownCpu`] where no processor or more than one has that name, with the names that may have been meant.
+    pub fn named(name: &str, total: u64) -> Result<Self, CatalogueError> {
+        catalogue::host(name, total)
+    }
+
+    /// Sets the bytes available; more than its total counts as its total.
+    #[must_use]
+    pub const fn available(mut self, bytes: u64) -> Self {
+        self.available = if bytes < self.total {
+            bytes
+        } else {
+            self.total
+        };
+        self.system_available = self.available;
+        self
+    }
+
+    /// Whether the Linux that `{root}/proc` describes runs inside of Windows (WSL 1 or 2): Microsoft's kernels say so in their
+    /// release, unless built by somebody else, and in their version.
+    #[must_use]
+    pub(super) fn is_wsl(root: &Path) -> bool {
+        let tree = Tree::new(root);
+        let says_so = |file| {
+            let text = tree.read(file, &mut Notes::default()).unwrap_or_default();
+            text.to_ascii_lowercase().contains("microsoft")
+        };
+        says_so("/proc/sys/kernel/osrelease") || says_so("/proc/version")
+    }
+
+    /// Sets the number of physical cores.
+    #[must_use]
+    pub const fn physical_cores(mut self, cores: u32) -> Self {
+        self.physical_cores = Some(cores);
+        self
+    }
+
+    /// Sets how fast its memory is read, in bytes per second, as a stated figure.
+    #[must_use]
+    pub const fn bandwidth(mut self, bytes_per_second: u64) -> Self {
+        self.bandwidth = Some(Bandwidth::new(bytes_per_second, BandwidthSource::Stated));
+        self
+    }
+
+    /// Sets how fast its disk is read, in bytes per second, as a stated figure.
+    #[must_use]
+    pub const fn disk(mut self, bytes_per_second: u64) -> Self {
+        self.disk = Some(Bandwidth::new(bytes_per_second, BandwidthSource::Stated));
+        self
+    }
+
+    /// Measures how fast this file is read from its disk, past the page cache, dated today: up to 64 MiB of it, in about 300
+    /// milliseconds. `None` where that cannot be done: on a system other than Linux, and with a file in memory.
+    #[must_use]
+    pub fn measure_disk(file: &Path) -> Option<Bandwidth> {
+        #[cfg(target_os = "linux")]
+        return disk::read_rate(file).map(|rate| Bandwidth::measured(rate, Date::today()));
+        #[cfg(not(target_os = "linux"))]
+        return Some(file).and(None);
+    }
+
+    /// Measures how fast this computer's memory is read by as many threads as it has physical cores for this process, dated today.
+    ///
+    /// Takes about 200 milliseconds and, for so long, a few times the size of the processor's caches, at most an eighth of what is
+    /// available. Other programs that read memory all the while make the figure smaller. `None` where there is too little memory.
+    ///
+    /// `self` says how many cores and bytes there are and stays as it is; [`BandwidthCache`] keeps the result, and
+    /// [`Detector::measure_host`](super::Detector::measure_host) does all of it.
+    #[must_use]
+    pub fn measure_bandwidth(&self) -> Option<Bandwidth> {
+        let bytes = Self::beyond_caches();
+        if bytes > self.available / 8 {
+            tracing::debug!(bytes, "too little memory to measure how fast it is read");
+            return None;
+        }
+        // Processors, which may be two per core, bounded by what control groups leave of their time.
+        let processors = thread::available_parallelism().map_or(1, usize::from);
+        let cores = self.usable_cores.or(self.physical_cores);
+        let cores = cores.and_then(|cores| usize::try_from(cores).ok());
+        let threads = cores.unwrap_or(processors).min(processors);
+        let rate = measure::read_rate(threads, bytes)?;
+        Some(Bandwidth::measured(rate, Date::today()))
+    }
+
+    /// Bytes to read over and over so that hardly any come from this computer's caches.
+    #[must_use]
+    pub fn beyond_caches() -> u64 {
+        // Where the system does not tell its caches (it is not Linux), they are taken for large ones.
+        let caches = cores::last_level_caches(Tree::new(Path::new("/"))).unwrap_or(64 << 20);
+        measure::buffer_size(caches)
+    }
+}
+
+impl fmt::Display for Host {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "host: {} free of {}",
+            Bytes(self.available),
+            Bytes(self.total)
+        )?;
+        match &self.limit {
+            HostLimit::Stated | HostLimit::System => Ok(()),
+            limit => write!(
+                f,
+                " ({limit}; the system has {} free)",
+                Bytes(self.system_available)
+            ),
+        }
+    }
+}
+
+impl fmt::Display for HostLimit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Stated => f.write_str("as stated"),
+            Self::System => f.write_str("what the system has available"),
+            Self::Cgroup { file, bytes } => write!(f, "limited to {} by {file}", Bytes(*bytes)),
+            Self::AddressSpace { bytes } => {
+                write!(f, "address space limited to {} (ulimit -v)", Bytes(*bytes))
+            }
+            Self::DataSegment { bytes } => {
+                write!(f, "data limited to {} (ulimit -d)", Bytes(*bytes))
+            }
+            Self::Unknown => f.write_str("unknown"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Host, HostLimit};
+    use crate::machine::bytes::gib;
+
+    #[test]
+    fn a_stated_host_has_all_of_its_memory_until_told_otherwise() {
+        let host = Host::new(gib(64));
+        assert_eq!(
+            (host.available, host.system_available, &host.limit),
+            (gib(64), gib(64), &HostLimit::Stated)
+        );
+        let busy = host.available(gib(40)).physical_cores(12);
+        assert_eq!(
+            (busy.available, busy.system_available, busy.physical_cores),
+            (gib(40), gib(40), Some(12))
+        );
+        assert_eq!(busy.to_string(), "host: 40.0 GiB free of 64.0 GiB");
+    }
+
+    #[test]
+    fn more_available_than_total_counts_as_total() {
+        assert_eq!(Host::new(gib(8)).available(gib(9)).available, gib(8));
+    }
+}

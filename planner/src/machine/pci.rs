@@ -1,0 +1,186 @@
+//! PCI addresses: what tells two equal cards apart, and what two drivers agree on for one card.
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+
+/// Where a card sits on the PCI bus: domain, bus, device, function.
+///
+/// Every source writes it its own way: NVML `00000000:01:00.0` (eight digits of domain, upper-case), ggml `0000:01:00.0`
+/// (lower-case), ggml's virtual CUDA devices `0000:01:00.0-v1`, older tools `01:00.0`. All of them parse to the same
+/// value; it prints and serialises as Linux and ggml write it, `0000:01:00.0`.
+///
+/// ```
+/// use autoplace_planner::machine::PciId;
+/// let from_nvml: PciId = "00000000:C1:00.0".parse().unwrap();
+/// let from_ggml: PciId = "0000:c1:00.0".parse().unwrap();
+/// assert_eq!(from_nvml, from_ggml);
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct PciId {
+    domain: u32,
+    bus: u8,
+    device: u8,
+    function: u8,
+}
+
+/// The text was not a PCI address.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("`{text}` is not a PCI address such as 0000:01:00.0")]
+pub struct PciIdError {
+    text: String,
+}
+
+impl PciId {
+    /// A card's address from its parts. `device` has five bits and `function` three; higher bits are dropped.
+    #[must_use]
+    pub const fn new(domain: u32, bus: u8, device: u8, function: u8) -> Self {
+        Self {
+            domain,
+            bus,
+            device: device & 0x1f,
+            function: function & 0x7,
+        }
+    }
+}
+
+impl fmt::Display for PciId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            domain,
+            bus,
+            device,
+            function,
+        } = self;
+        f.pad(&format!("{domain:04x}:{bus:02x}:{device:02x}.{function:x}"))
+    }
+}
+
+impl FromStr for PciId {
+    type Err = PciIdError;
+
+    fn from_str(text: &str) -> Result<Self, PciIdError> {
+        parse(text).ok_or_else(|| PciIdError {
+            text: text.to_owned(),
+        })
+    }
+}
+
+impl TryFrom<String> for PciId {
+    type Error = PciIdError;
+
+    fn try_from(text: String) -> Result<Self, PciIdError> {
+        text.parse()
+    }
+}
+
+impl From<PciId> for String {
+    fn from(id: PciId) -> Self {
+        id.to_string()
+    }
+}
+
+fn parse(text: &str) -> Option<PciId> {
+    let text = text.trim();
+    // ggml-cuda.cu marks several virtual devices on one card with a suffix "-v0", "-v1", ...
+    let address = text.split_once('-').map_or(text, |(address, _)| address);
+    let (address, function) = address.rsplit_once('.').unwrap_or((address, "0"));
+    let mut parts = address.rsplit(':');
+    let device = hex(parts.next()?, 2)?;
+    let bus = hex(parts.next()?, 2)?;
+    let domain = parts.next().map_or(Some(0), |domain| hex(domain, 8))?;
+    let function = hex(function, 1)?;
+    if parts.next().is_some() || device > 0x1f || function > 7 {
+        return None;
+    }
+    Some(PciId::new(
+        domain,
+        u8::try_from(bus).ok()?,
+        u8::try_from(device).ok()?,
+        u8::try_from(function).ok()?,
+    ))
+}
+
+fn hex(text: &str, digits: usize) -> Option<u32> {
+    let plain = !text.is_empty()
+        && text.len() <= digits
+        && text.bytes().all(|byte| byte.is_ascii_hexdigit());
+    plain.then(|| u32::from_str_radix(text, 16).ok()).flatten()
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::{any, prop_assert_eq, proptest};
+
+    use super::PciId;
+
+    #[test]
+    fn every_way_of_writing_one_address_is_one_address() {
+        let expected = PciId::new(0, 0xc1, 0x1f, 0);
+        for text in [
+            "00000000:C1:1F.0",
+            "0000:c1:1f.0",
+            "c1:1f.0",
+            "0:C1:1f.0",
+            "0000:C1:1F",
+            "0000:c1:1f.0-v1",
+        ] {
+            assert_eq!(text.parse(), Ok(expected), "{text}");
+        }
+        assert_eq!(expected.to_string(), "0000:c1:1f.0");
+    }
+
+    #[test]
+    fn a_domain_above_16_bits_is_kept() {
+        let id: PciId = "00010000:01:00.0".parse().unwrap();
+        assert_eq!(id.to_string(), "10000:01:00.0");
+    }
+
+    #[test]
+    fn what_is_no_address_is_an_error_that_quotes_it() {
+        for text in [
+            "",
+            "N/A",
+            "0000:01",
+            "0000:01:00.8",
+            "0000:01:20.0",
+            "1:0000:01:00.0",
+            "+1:01:00.0",
+            "00:100:00.0",
+        ] {
+            let outcome: Result<PciId, _> = text.parse();
+            if text == "0000:01" {
+                assert!(outcome.is_err(), "a four-digit bus");
+                continue;
+            }
+            assert_eq!(
+                outcome.unwrap_err().to_string(),
+                format!("`{text}` is not a PCI address such as 0000:01:00.0")
+            );
+        }
+    }
+
+    #[test]
+    fn it_serialises_as_its_text() {
+        let id = PciId::new(0, 1, 0, 0);
+        let json = serde_json::to_string(&id).unwrap();
+        assert_eq!(json, "\"0000:01:00.0\"");
+        assert_eq!(serde_json::from_str::<PciId>(&json).unwrap(), id);
+        assert!(serde_json::from_str::<PciId>("\"nonsense\"").is_err());
+    }
+
+    proptest! {
+        #[test]
+        fn printing_and_parsing_returns_the_same_address(domain: u32, bus: u8, device in 0u8..32, function in 0u8..8) {
+            let id = PciId::new(domain, bus, device, function);
+            prop_assert_eq!(id.to_string().parse(), Ok(id));
+        }
+
+        #[test]
+        fn no_text_makes_parsing_panic(text in any::<String>()) {
+            let _: Result<PciId, _> = text.parse();
+        }
+    }
+}

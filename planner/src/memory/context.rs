@@ -1,0 +1,368 @@
+//! The parameters of a context, and the sizes that llama.cpp makes of them.
+
+use serde::{Deserialize, Serialize};
+
+use crate::profile::{Hyperparameters, ModelProfile};
+
+use super::{Error, KvType, Pooling, pad};
+
+/// Contexts are padded to multiples of so many tokens (llama-context.cpp:292).
+pub(crate) const CONTEXT_PADDING: u32 = 256;
+
+/// Padded contexts must stay within the signed positions.
+const MAX_CONTEXT: u32 = i32::MAX as u32 & !(CONTEXT_PADDING - 1);
+
+/// `LLAMA_MAX_SEQ` (llama-cparams.h:8).
+const MAX_SEQUENCES: u32 = 256;
+
+/// Tokens that a recurrent state can be taken back at most. llama.cpp knows no limit; each costs a whole state.
+pub(crate) const MOST_TAKEN_BACK: u32 = 64;
+
+/// Whether attention is computed in one fused step.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum FlashAttention {
+    /// Where every device that holds a layer can: llama.cpp's default.
+    #[default]
+    Auto,
+    /// Yes.
+    On,
+    /// No.
+    Off,
+}
+
+/// The parameters of a load and its context that decide how many bytes it takes: a part of `llama_model_params` and
+/// `llama_context_params`, under their names.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct ContextParams {
+    /// Tokens of context. Above 0: the 0 that means "as trained" in llama.cpp is resolved before.
+    pub n_ctx: u32,
+    /// Tokens that one call may submit.
+    pub n_batch: u32,
+    /// Tokens that are computed at once.
+    pub n_ubatch: u32,
+    /// Sequences that are held at once.
+    pub n_seq_max: u32,
+    /// Tokens of a batch whose logits may be asked for; 0 means all of them. 1 is enough to generate, and saves much
+    /// (llama-context.cpp:252, :672).
+    pub n_outputs_max: u32,
+    /// The type of the keys.
+    pub type_k: KvType,
+    /// The type of the values.
+    pub type_v: KvType,
+    /// Fused attention.
+    pub flash_attn: FlashAttention,
+    /// Whether the cache of a layer lives where the layer lives; else it lives on the host.
+    pub offload_kqv: bool,
+    /// Whether a GPU computes large batches with weights that the host keeps.
+    pub op_offload: bool,
+    /// Whether all sequences share one cache.
+    pub kv_unified: bool,
+    /// Whether layers with a sliding window keep the whole context all the same. More bytes; in return a text may go back to any token.
+    pub swa_full: bool,
+    /// Whether the file is mapped (`LLAMA_LOAD_MODE_AUTO` and `_MMAP` where every device can) or read.
+    pub mmap: bool,
+    /// Whether the CPU may rearrange weights for its instruction set (`use_extra_bufts`).
+    pub repack: bool,
+    /// Vectors instead of text, combined so. `None`: the context generates.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub embeddings: Option<Pooling>,
+    /// Whether the blocks that predict further tokens are loaded (`load_mtp`), and have a context of their own beside this one
+    /// (`LLAMA_CONTEXT_TYPE_MTP`).
+    #[serde(default, skip_serializing_if = "is_off")]
+    pub mtp: bool,
+    /// Tokens that the state of a recurrent model can be taken back, up to 64: for each, a state more of every sequence is kept
+    /// (llama-memory-recurrent.cpp:101).
+    #[serde(default, skip_serializing_if = "is_none")]
+    pub n_rs_seq: u32,
+}
+
+#[allow(
+    clippy::trivially_copy_pass_by_ref,
+    reason = "serde hands a reference over"
+)]
+const fn is_none(tokens: &u32) -> bool {
+    *tokens == 0
+}
+
+#[allow(
+    clippy::trivially_copy_pass_by_ref,
+    reason = "serde hands a reference over"
+)]
+const fn is_off(switch: &bool) -> bool {
+    !*switch
+}
+
+impl Default for ContextParams {
+    /// Those of llama.cpp's programs (common.h, `common_params`), but for a context of 4096 tokens and one output. docs/defaults.md holds each
+    /// beside theirs.
+    fn default() -> Self {
+        Self {
+            n_ctx: 4096,
+            n_batch: 2048,
+            n_ubatch: 512,
+            n_seq_max: 1,
+            n_outputs_max: 1,
+            type_k: KvType::F16,
+            type_v: KvType::F16,
+            flash_attn: FlashAttention::Auto,
+            offload_kqv: true,
+            op_offload: true,
+            kv_unified: false,
+            swa_full: false,
+            mmap: true,
+            repack: true,
+            embeddings: None,
+            mtp: false,
+            n_rs_seq: 0,
+        }
+    }
+}
+
+/// The sizes that llama.cpp makes of [`ContextParams`] (llama-context.cpp:248-310, :655-690, :2531).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ContextSizes {
+    /// Tokens of context over all sequences, padded.
+    pub n_ctx: u64,
+    /// Tokens that one call may submit.
+    pub n_batch: u64,
+    /// Cells of a cache: tokens of one stream.
+    pub cells: u64,
+    /// Caches side by side.
+    pub streams: u64,
+    /// Tokens of the largest computation.
+    pub n_tokens: u64,
+    /// Rows of logits of the largest computation.
+    pub n_outputs: u64,
+    /// Rows of the buffer that logits are returned in, at its largest.
+    pub output_rows: u64,
+}
+
+impl ContextParams {
+    /// The sizes that llama.cpp makes of these parameters.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Context`] where llama.cpp would end the process or refuse.
+    pub fn sizes(&self) -> Result<ContextSizes, Error> {
+        let range = |holds, parameter, value: u32, limit: &str| {
+            if holds {
+                return Ok(());
+            }
+            Err(Error::Context {
+                parameter,
+                value: u64::from(value),
+                limit: limit.to_owned(),
+            })
+        };
+        range(
+            self.n_ctx > 0 && self.n_ctx <= MAX_CONTEXT,
+            "n_ctx",
+            self.n_ctx,
+            "a context has 1 to 2147483392 tokens (it is padded to a multiple of 256, and positions are signed)",
+        )?;
+        range(
+            self.n_seq_max > 0 && self.n_seq_max <= MAX_SEQUENCES,
+            "n_seq_max",
+            self.n_seq_max,
+            "llama.cpp takes 1 to 256 (llama-context.cpp:103)",
+        )?;
+        range(
+            self.n_batch > 0,
+            "n_batch",
+            self.n_batch,
+            "a batch of no tokens ends the process",
+        )?;
+        range(
+            self.n_rs_seq <= MOST_TAKEN_BACK,
+            "n_rs_seq",
+            self.n_rs_seq,
+            "at most 64 states more are kept",
+        )?;
+        let n_ctx = u64::from(self.n_ctx);
+        let n_seq = u64::from(self.n_seq_max);
+        // The batch is limited by the context before that is padded (llama-context.cpp:248).
+        let n_batch = u64::from(self.n_batch).min(n_ctx);
+        range(
+            n_seq <= n_batch,
+            "n_seq_max",
+            self.n_seq_max,
+            &format!("a batch has only {n_batch} tokens, which ends the process"),
+        )?;
+        let n_ubatch = match self.n_ubatch {
+            0 => n_batch,
+            n => n_batch.min(u64::from(n)),
+        };
+        range(
+            self.n_rs_seq == 0 || u64::from(self.n_rs_seq) + 2 <= n_ubatch,
+            "n_rs_seq",
+            self.n_rs_seq,
+            &format!(
+                "a computation has only {n_ubatch} tokens, which ends the process unless there are two more (llama-batch.cpp:702)"
+            ),
+        )?;
+        let n_ctx = pad(n_ctx, CONTEXT_PADDING.into());
+        let (cells, streams) = if self.kv_unified {
+            (n_ctx, 1)
+        } else {
+            (pad(n_ctx / n_seq, CONTEXT_PADDING.into()), n_seq)
+        };
+        let n_ctx = cells * streams;
+        let n_outputs_max = match self.n_outputs_max {
+            0 => n_batch,
+            // Every sequence yields at least one row (llama-context.cpp:655).
+            n => n_batch.min(u64::from(n.max(self.n_seq_max))),
+        };
+        let n_tokens = n_ctx.min(n_ubatch);
+        Ok(ContextSizes {
+            n_ctx,
+            n_batch,
+            cells,
+            streams,
+            // The graph is reserved for as many tokens of each sequence (llama-context.cpp:2531).
+            n_tokens: pad(n_tokens, n_seq),
+            n_outputs: n_tokens.min(n_outputs_max),
+            output_rows: n_outputs_max.max(n_seq),
+        })
+    }
+
+    /// Checks the cache types against the model's heads (llama-context.cpp:3843-3875).
+    pub(crate) fn check_kv_types(&self, hparams: &Hyperparameters) -> Result<(), Error> {
+        if self.type_v.is_quantized() && self.flash_attn == FlashAttention::Off {
+            return Err(Error::NeedsFlashAttention { ty: self.type_v });
+        }
+        for (parameter, ty, head) in [
+            ("type_k", self.type_k, hparams.head_dim_k),
+            ("type_v", self.type_v, hparams.head_dim_v),
+            ("type_k", self.type_k, hparams.head_dim_k_swa),
+            ("type_v", self.type_v, hparams.head_dim_v_swa),
+        ] {
+            let block = ty.tensor_type().block_size();
+            if !u64::from(head).is_multiple_of(block) {
+                return Err(Error::KvWidth {
+                    parameter,
+                    ty,
+                    block,
+                    head,
+                });
+            }
+        }
+        Ok(())
+    }
+
+    /// Bytes of the buffer that logits are returned in, and embeddings beside them (llama-context.cpp:2118).
+    ///
+    /// To predict further tokens, the hidden states of a whole batch lie there too (llama-context.cpp:2150), and the second context has
+    /// logits and a hidden state for each sequence.
+    pub(super) fn output_bytes(&self, profile: &ModelProfile, sizes: &ContextSizes) -> u64 {
+        let hparams = &profile.hparams;
+        let width = u64::from(hparams.n_embd_out);
+        let n_vocab = u64::from(hparams.n_vocab);
+        let embedding = if self.embeddings.is_some() { width } else { 0 };
+        let row = n_vocab.saturating_add(embedding);
+        let mut numbers = row.saturating_mul(sizes.output_rows);
+        if self.mtp {
+            let states = width.saturating_mul(sizes.n_batch);
+            let heads = n_vocab.saturating_add(width);
+            let heads = heads.saturating_mul(self.n_seq_max.into());
+            numbers = numbers.saturating_add(states).saturating_add(heads);
+        }
+        numbers.saturating_mul(4)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{ContextParams, Error};
+
+    fn params(n_ctx: u32) -> ContextParams {
+        ContextParams {
+            n_ctx,
+            ..ContextParams::default()
+        }
+    }
+
+    #[test]
+    fn a_context_is_padded_to_256_tokens() {
+        let sizes = params(4097).sizes().unwrap();
+        assert_eq!((sizes.n_ctx, sizes.cells, sizes.streams), (4352, 4352, 1));
+    }
+
+    #[test]
+    fn the_batch_is_limited_by_the_context_before_padding() {
+        let sizes = params(100).sizes().unwrap();
+        assert_eq!(
+            (sizes.n_ctx, sizes.n_batch, sizes.n_tokens),
+            (256, 100, 100)
+        );
+    }
+
+    #[test]
+    fn sequences_share_the_context_out_unless_it_is_unified() {
+        let split = ContextParams {
+            n_seq_max: 3,
+            ..params(4096)
+        };
+        // 4096 / 3 = 1365, padded to 1536 for each of three streams
+        let sizes = split.sizes().unwrap();
+        assert_eq!((sizes.n_ctx, sizes.cells, sizes.streams), (4608, 1536, 3));
+        assert_eq!(sizes.n_tokens, 513);
+        let unified = ContextParams {
+            kv_unified: true,
+            ..split
+        };
+        let sizes = unified.sizes().unwrap();
+        assert_eq!((sizes.n_ctx, sizes.cells, sizes.streams), (4096, 4096, 1));
+    }
+
+    #[test]
+    fn outputs_are_one_per_sequence_at_least_and_a_batch_at_most() {
+        let outputs = |n_outputs_max, n_seq_max| {
+            let params = ContextParams {
+                n_outputs_max,
+                n_seq_max,
+                ..params(4096)
+            };
+            let sizes = params.sizes().unwrap();
+            (sizes.n_outputs, sizes.output_rows)
+        };
+        assert_eq!(outputs(1, 1), (1, 1));
+        assert_eq!(outputs(1, 4), (4, 4));
+        assert_eq!(outputs(0, 1), (512, 2048));
+        assert_eq!(outputs(100_000, 1), (512, 2048));
+    }
+
+    #[test]
+    fn what_would_end_the_process_is_an_error_that_names_the_parameter() {
+        let bad = |params: ContextParams| match params.sizes() {
+            Err(Error::Context { parameter, .. }) => parameter,
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(bad(params(0)), "n_ctx");
+        assert_eq!(bad(params(u32::MAX)), "n_ctx");
+        let of = ContextParams::default;
+        assert_eq!(bad(ContextParams { n_batch: 0, ..of() }), "n_batch");
+        assert_eq!(
+            bad(ContextParams {
+                n_seq_max: 0,
+                ..of()
+            }),
+            "n_seq_max"
+        );
+        assert_eq!(
+            bad(ContextParams {
+                n_seq_max: 300,
+                ..of()
+            }),
+            "n_seq_max"
+        );
+        let more_sequences_than_tokens = ContextParams {
+            n_batch: 2,
+            n_seq_max: 3,
+            ..of()
+        };
+        assert_eq!(bad(more_sequences_than_tokens), "n_seq_max");
+    }
+}

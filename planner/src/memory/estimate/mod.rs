@@ -1,0 +1,280 @@
+//! The estimate: what a placement takes, by arithmetic over the header.
+//!
+//! | part | how good |
+//! |---|---|
+//! | weights | exact to the byte for any list of GPUs, `tensor_split` and overrides, see [`Estimate::is_exact`] |
+//! | keys and values, recurrent state | the same for [`StateLaw::Known`](crate::profile::StateLaw), an upper bound for most others |
+//! | compute | exact where [`Estimate::compute_is_exact`] says so, else an upper bound, or modelled |
+//!
+//! `docs/conformance.md` says how far each is from llama.cpp, architecture by architecture.
+//!
+//! Microseconds per placement, no native code: every layer is summed up once, when the estimate is made. The probe corrects it.
+
+pub mod assignment;
+mod compute;
+mod fitted;
+mod graph;
+mod host_memory;
+mod kv;
+mod stored;
+mod weights;
+
+use crate::machine::Gpu;
+use crate::profile::{ModelProfile, StateLaw, Weight};
+
+use self::compute::Compute;
+use self::host_memory::Pinned;
+use self::kv::KvTable;
+use self::weights::WeightTable;
+use super::backend::BackendRules;
+use super::pattern::OverrideRules;
+use super::{ContextParams, ContextSizes, Error, Footprint, Footprints, TensorOverride};
+
+pub use assignment::{Assignment, Place, split_points};
+pub(crate) use kv::full_windows;
+
+/// What a device without layers may compute for others all the same, on architectures whose graph we do not know.
+const UNREAD_GRAPH: u64 = 64 << 20;
+
+/// What placements of one model on given GPUs take, for one set of parameters.
+///
+/// ```
+/// # use autoplace_planner::{machine::Gpu, memory::{ContextParams, Estimate}, profile::ModelProfile};
+/// # fn f(profile: &ModelProfile, gpu: &Gpu) -> Result<(), autoplace_planner::memory::Error> {
+/// let estimate = Estimate::new(profile, &[gpu], &ContextParams::default())?;
+/// let full = estimate.footprints(profile.full_offload());
+/// println!("{} bytes on the GPU, {} on the host", full.gpus[0].total(), full.host.total());
+/// # Ok(()) }
+/// ```
+#[derive(Debug, Clone)]
+pub struct Estimate {
+    n_layer: u32,
+    n_gpus: usize,
+    points: Vec<f32>,
+    weights: WeightTable,
+    kv: KvTable,
+    compute: Compute,
+    output: u64,
+    mmap: bool,
+    sizes: ContextSizes,
+    known: bool,
+    exact: bool,
+    /// Whether there are adapters, and a cache that stays on the host: which of its parts go to a GPU along with them hangs on the order
+    /// of the graph.
+    torn: bool,
+}
+
+impl Estimate {
+    /// Prepares the estimate: sums up each layer once.
+    ///
+    /// Without GPUs it is the estimate of a load that is given no devices: nothing of it touches a GPU. With GPUs their free
+    /// bytes are the proportions of the split, as in llama.cpp.
+    ///
+    /// # Errors
+    ///
+    /// [`Error`] where llama.cpp would refuse the parameters or end the process.
+    pub fn new(
+        profile: &ModelProfile,
+        gpus: &[&Gpu],
+        params: &ContextParams,
+    ) -> Result<Self, Error> {
+        let sizes = params.sizes()?;
+        params.check_kv_types(&profile.hparams)?;
+        if params.type_k != params.type_v && profile.state.is_compressed() {
+            return Err(Error::KvTypesDiffer {
+                type_k: params.type_k,
+                type_v: params.type_v,
+            });
+        }
+        let rules: Vec<BackendRules> = gpus.iter().map(|gpu| BackendRules::of_gpu(gpu)).collect();
+        #[allow(clippy::cast_precision_loss)] // llama.cpp splits by 32-bit floats too
+        let free: Vec<f32> = gpus.iter().map(|gpu| gpu.free as f32).collect();
+        let pinned = Pinned::by(gpus);
+        let kv = KvTable::new(profile, &rules, params, &sizes);
+        let known =
+            matches!(profile.state, StateLaw::Known { .. }) && profile.weights.unplaced.is_empty();
+        let known_rules = gpus.iter().all(|gpu| BackendRules::are_exact_for(gpu));
+        Ok(Self {
+            n_layer: profile.n_layer(),
+            n_gpus: gpus.len(),
+            points: split_points(&free)?,
+            weights: WeightTable::new(profile, &rules, pinned, params),
+            compute: Compute::new(profile, gpus, params, &sizes, kv.window_cells()),
+            kv,
+            output: params.output_bytes(profile, &sizes),
+            mmap: params.mmap,
+            sizes,
+            known,
+            torn: !profile.adapters.is_empty() && !params.offload_kqv,
+            exact: known && known_rules && pinned != Pinned::Perhaps,
+        })
+    }
+
+    /// Splits the layers by these proportions instead of by the GPUs' free bytes, as llama.cpp does with `tensor_split`: where
+    /// all of them are 0, or none is given, by the free bytes after all.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::TensorSplit`] for what cannot be a proportion.
+    pub fn tensor_split(mut self, tensor_split: &[f32]) -> Result<Self, Error> {
+        if let Some(parts) = assignment::proportions(tensor_split, self.n_gpus)? {
+            self.points = split_points(&parts)?;
+        }
+        Ok(self)
+    }
+
+    /// Puts weights elsewhere than their layer: for each weight the first pattern found in its name decides. Caches stay with
+    /// the layers. A place on the host is the CPU's memory: pinned or repacked where llama.cpp would.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Override`] for a pattern that is no regular expression or that C++ could read differently, and for a place that
+    /// does not exist.
+    pub fn overrides(self, overrides: &[TensorOverride]) -> Result<Self, Error> {
+        if overrides.is_empty() {
+            return Ok(self);
+        }
+        let rules = OverrideRules::new(overrides, self.n_gpus)?;
+        Ok(self.placing(|name| rules.place(name)))
+    }
+
+    /// Puts weights elsewhere than their layer, by name. Also where nothing is moved llama.cpp keeps no copies of a graph in flight
+    /// (llama-context.cpp:437).
+    pub(crate) fn placing(mut self, place: impl Fn(&str) -> Option<Place>) -> Self {
+        self.weights = self.weights.overridden(&place);
+        self.compute = self.compute.overridden(place);
+        self
+    }
+
+    /// Where each layer goes with so many layers on the GPUs.
+    #[must_use]
+    pub fn assignment(&self, n_gpu_layers: u32) -> Assignment {
+        Assignment::new(self.n_layer, n_gpu_layers, &self.points)
+    }
+
+    /// Bytes per device with so many layers on the GPUs.
+    #[must_use]
+    pub fn footprints(&self, n_gpu_layers: u32) -> Footprints {
+        self.footprints_of(&self.assignment(n_gpu_layers))
+    }
+
+    /// Weights and caches alone, without `compute`: what is exact, and cheap enough to tell hopeless placements by.
+    #[must_use]
+    pub fn stored(&self, assignment: &Assignment) -> Footprints {
+        let weights = self.weights.cost(assignment);
+        let kv = self.kv.cost(assignment);
+        let gpus = weights.gpus.iter().zip(&kv.gpus);
+        Footprints {
+            gpus: gpus
+                .map(|(&weights, &kv)| Footprint::new(weights, kv, 0))
+                .collect(),
+            host: Footprint::new(weights.host, kv.host, 0),
+            output: 0,
+            mapped: self.mmap.then_some(weights.mapped),
+        }
+    }
+
+    /// Bytes that a layer adds to a GPU: its weights and its cache. The output layer is number `n_layer`.
+    #[must_use]
+    pub fn layer_bytes(&self, gpu: usize, il: u32) -> u64 {
+        let weights = self.weights.layer_bytes(gpu, il as usize);
+        weights.saturating_add(self.kv.block_bytes(gpu, il as usize))
+    }
+
+    /// Bytes that a layer adds to the host, about: its weights and its cache.
+    #[must_use]
+    pub fn host_layer_bytes(&self, il: u32) -> u64 {
+        let weights = self.weights.host_layer_bytes(il as usize);
+        weights.saturating_add(self.kv.host_block_bytes(il as usize))
+    }
+
+    /// Bytes that a weight takes on a GPU by the rules of its backend.
+    #[must_use]
+    pub fn weight_bytes(&self, gpu: usize, weight: &Weight) -> u64 {
+        self.weights.weight_bytes(gpu, weight)
+    }
+
+    /// Bytes per device with the layers where the assignment puts them. It is one of this model's, on these GPUs: a layer on a
+    /// GPU that the estimate was not given counts as the host's.
+    #[must_use]
+    pub fn footprints_of(&self, assignment: &Assignment) -> Footprints {
+        let weights = self.weights.cost(assignment);
+        let kv = self.kv.cost(assignment);
+        let compute = self.compute.bytes(assignment, &weights, &kv);
+        let gpus = compute
+            .gpus
+            .iter()
+            .enumerate()
+            .map(|(gpu, &compute)| Footprint::new(weights.gpus[gpu], kv.gpus[gpu], compute));
+        Footprints {
+            gpus: gpus.collect(),
+            host: Footprint::new(
+                weights.host,
+                kv.host,
+                compute.host.saturating_add(self.output),
+            ),
+            output: self.output,
+            mapped: self.mmap.then_some(weights.mapped),
+        }
+    }
+
+    /// The sizes that llama.cpp makes of the parameters.
+    #[must_use]
+    pub const fn sizes(&self) -> &ContextSizes {
+        &self.sizes
+    }
+
+    /// Whether we know the graph of this model, by which the compute buffers are llama.cpp's or an upper bound; else they are
+    /// modelled after those of other architectures. Where they are not [exact](Self::compute_is_exact), the headroom grows by
+    /// [`uncertainty`](Self::uncertainty).
+    #[must_use]
+    pub const fn compute_is_simulated(&self) -> bool {
+        self.compute.is_simulated()
+    }
+
+    /// Whether the compute buffers with so many layers on the GPUs are llama.cpp's to the byte.
+    #[must_use]
+    pub fn compute_is_exact(&self, n_gpu_layers: u32) -> bool {
+        self.is_exact_for(&self.assignment(n_gpu_layers))
+    }
+
+    /// Whether the compute buffers of this assignment are llama.cpp's to the byte.
+    #[must_use]
+    pub fn is_exact_for(&self, assignment: &Assignment) -> bool {
+        self.compute.is_exact(assignment)
+    }
+
+    /// Whether weights and cache follow laws that we know.
+    #[must_use]
+    pub const fn is_known(&self) -> bool {
+        self.known
+    }
+
+    /// Whether weights and cache are llama.cpp's to the byte: their laws are known, and so are the rules by which each GPU lays
+    /// them out. Otherwise they may be more than it takes; of Vulkan without [`Gpu::alignment`] up to 255 bytes per tensor,
+    /// and where Vulkan pins the host's memory (a file that is not mapped) some 32 bytes per GiB more or less.
+    #[must_use]
+    pub const fn is_exact(&self) -> bool {
+        self.exact && !self.weights.counts_buffers()
+    }
+
+    /// Bytes by which the estimate of a device's compute buffer may be too low with so many layers on the GPUs: as much
+    /// again, and 64 MiB at least, on an architecture whose graph we do not know; else an eighth where something is not certain (whether a GPU fuses attention,
+    /// whether the CPU rearranges matrices), and a sixty-fourth where the bytes are llama.cpp's own, for what a backend does to
+    /// the order of a graph. With adapters they are never certain, and as much again where caches stay on the host.
+    #[must_use]
+    pub fn uncertainty(&self, n_gpu_layers: u32, footprint: &Footprint) -> u64 {
+        self.uncertainty_of(self.compute_is_exact(n_gpu_layers), footprint)
+    }
+
+    /// The same for an assignment whose compute buffers are exact, or not.
+    pub(crate) fn uncertainty_of(&self, exact: bool, footprint: &Footprint) -> u64 {
+        if !self.compute_is_simulated() {
+            return footprint.compute.max(UNREAD_GRAPH);
+        }
+        if self.torn {
+            return footprint.compute;
+        }
+        footprint.compute / if exact { 64 } else { 8 }
+    }
+}

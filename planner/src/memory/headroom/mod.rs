@@ -1,0 +1,284 @@
+//! Bytes left free on purpose, in three named parts.
+//!
+//! No breakdown of llama.cpp counts what a driver takes for itself, what grows after the load, or what another process does
+//! meanwhile (llama.cpp PRs 20595 and 18354, issue 22107; Ollama issues 13235 and 7654). Until it is learned from measurements, per
+//! device, driver, backend and build, it comes from a table that rather leaves too much.
+
+mod known;
+mod workload;
+
+use serde::{Deserialize, Serialize};
+
+use crate::machine::{Gpu, Host, mib};
+
+pub use workload::Workload;
+
+/// Bytes left free on a device, by reason.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct HeadroomParts {
+    /// What the driver takes for itself when it is used: a context, code of kernels.
+    pub driver: u64,
+    /// What grows after the load: workspaces, pools, buffers of the first long prompt.
+    pub growth: u64,
+    /// What may be wrong: the estimate, or the world (another window, another process).
+    pub margin: u64,
+}
+
+impl HeadroomParts {
+    /// All parts together, in bytes; saturates.
+    #[must_use]
+    pub const fn total(&self) -> u64 {
+        self.driver
+            .saturating_add(self.growth)
+            .saturating_add(self.margin)
+    }
+}
+
+/// How much to leave free on each GPU.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum Headroom {
+    /// What driver and pools take, and room for an error of the estimate: nothing for other programs. For a card that is ours alone.
+    Tight,
+    /// What driver and pools take, and 1 % of what is free: see [`Headroom::of_gpu`].
+    #[default]
+    Default,
+    /// As [`Default`](Self::Default), and at most 85 % of the card's total in use by everything: for a card that others use.
+    Cautious,
+    /// So many bytes, whatever they are for.
+    Bytes(u64),
+    /// This share of the device's total, in percent; clamped to 0..=100, and not a number counts as 100.
+    Percent(f32),
+}
+
+/// What is certain to be lost: a driver hands out memory in pieces of 2 MiB (CUDA's granularity,
+/// `cuMemGetAllocationGranularity`), and weights, cache, computing and the driver's own come in a few pieces each.
+const ROUNDING: u64 = mib(16);
+
+/// What a card can take less under WSL than it says before Windows moves memory to the host, in silence: 23371 of 23859 MiB on a
+/// card of 24 GiB (github.com/syv-ai/qwen38-27b-rtx3090, pull 83; llama.cpp issue 4498 on the same under Windows).
+pub const WSL: u64 = mib(512);
+
+impl Headroom {
+    /// What to leave free on this GPU, for this workload, where the estimate may be wrong by `uncertainty` bytes. `wsl`: the machine
+    /// is a Linux inside of Windows ([`Machine::wsl`](crate::machine::Machine::wsl)).
+    ///
+    /// **Driver and growth** come from a table until they have been measured on the device
+    /// (by the warm-up of a load, [`Gpu::learned`]):
+    ///
+    /// | backend | driver | growth |
+    /// |---|---|---|
+    /// | CUDA | a context: 16 MiB and 2 KiB per thread that the card holds at once ([`Gpu::resident_threads`]), 560 MiB where that is not known; half of it where free memory was read through ggml, whose first query opens the context (kernels are loaded when they are first used; no number is published) | cuBLAS 32 MiB + 2 x activations (the pools of MMQ, MoE sorting, FA partials) |
+    /// | ROCm, MUSA | 560 MiB, or half of it | as CUDA |
+    /// | Vulkan | 128 MiB | one decoded matrix + 2 x activations (prealloc_x, _y, split_k) |
+    /// | Metal | none: its limit is advisory, the host's margin counts | activations |
+    /// | others | 560 MiB | as CUDA and Vulkan together |
+    ///
+    /// What was measured stands for the table's number, with two exceptions in which it can only raise it: growth, where this
+    /// workload is larger in anything than the one it was measured with, and both, where nothing tells the driver's version, which
+    /// may be another by now. On a device that is yet to be opened, the table's context counts.
+    ///
+    /// **The margin** is the user's:
+    ///
+    /// | | margin | source |
+    /// |---|---|---|
+    /// | [`Tight`](Self::Tight) | 16 MiB | what is certain to be lost: memory is handed out in pieces of 2 MiB |
+    /// | [`Default`](Self::Default) | 1 % of what is free, at least 64 and at most 256 MiB | other programs; of what is free and not of the total, since a card of 8 GiB of which others hold 3 is planned as one of 5 |
+    /// | [`Cautious`](Self::Cautious) | as `Default`, and so much that driver, growth and margin are 15 % of the total | the rule of thumb that a card spills when more than 85 % of it are in use |
+    ///
+    /// The uncertainty comes on top of each, and under WSL 512 MiB, which `Cautious` counts into its 15 %. What other programs hold is
+    /// in use: of a card of which they hold 85 %, `Cautious` takes nothing.
+    ///
+    /// With [`Headroom::Bytes`] and [`Headroom::Percent`] the parts are filled in this order as far as the bytes go, and the
+    /// rest is margin: the total is what was asked for.
+    #[must_use]
+    pub fn of_gpu(
+        &self,
+        gpu: &Gpu,
+        workload: &Workload,
+        uncertainty: u64,
+        wsl: bool,
+    ) -> HeadroomParts {
+        let driver = known::driver(gpu);
+        let growth = known::growth(gpu, workload);
+        let spill = if wsl { WSL } else { 0 };
+        let usual = (gpu.free / 100).clamp(mib(64), mib(256)) + spill;
+        let with = |margin: u64| HeadroomParts {
+            driver,
+            growth,
+            margin: margin.saturating_add(uncertainty),
+        };
+        match *self {
+            Self::Tight => with(ROUNDING + spill),
+            Self::Default => with(usual),
+            Self::Cautious => {
+                let rest = gpu.total - share(gpu.total, 85.0);
+                with(usual.max(rest.saturating_sub(driver).saturating_sub(growth)))
+            }
+            Self::Bytes(bytes) => with(usual).filled(bytes),
+            Self::Percent(percent) => with(usual).filled(share(gpu.total, percent)),
+        }
+    }
+
+    /// What to leave free on the host: the vocabulary and work buffers that the load makes, what a GPU's driver keeps on the
+    /// host, and a margin of 1 % of the memory, at least 64 and at most 512 MiB. The policy of the GPUs does not apply here.
+    #[must_use]
+    pub fn of_host(
+        host: &Host,
+        workload: &Workload,
+        with_gpu: bool,
+        uncertainty: u64,
+    ) -> HeadroomParts {
+        HeadroomParts {
+            // The libraries of CUDA and its mappings, in resident memory of the process; no number is published.
+            driver: if with_gpu { mib(256) } else { 0 },
+            // The CPU's work buffer holds one converted batch (ggml-cpu.c, ggml_graph_plan).
+            growth: workload.vocabulary.saturating_add(workload.activations),
+            margin: (host.total / 100)
+                .clamp(mib(64), mib(512))
+                .saturating_add(uncertainty),
+        }
+    }
+}
+
+impl HeadroomParts {
+    /// The same parts as far as `bytes` go; what is left over is margin.
+    fn filled(self, bytes: u64) -> Self {
+        let driver = self.driver.min(bytes);
+        let growth = self.growth.min(bytes - driver);
+        Self {
+            driver,
+            growth,
+            margin: bytes - driver - growth,
+        }
+    }
+}
+
+/// `percent` of `total`, computed in whole hundredths of a percent so that no rounding of floats gets into the bytes.
+fn share(total: u64, percent: f32) -> u64 {
+    let percent = if percent.is_nan() {
+        100.0
+    } else {
+        percent.clamp(0.0, 100.0)
+    };
+    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)] // 0 to 10000
+    let hundredths = (percent * 100.0).round() as u32;
+    let bytes = u128::from(total) * u128::from(hundredths) / 10_000;
+    u64::try_from(bytes).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Headroom, HeadroomParts, Workload};
+    use crate::machine::{Gpu, Host, gib, mib};
+
+    fn workload() -> Workload {
+        Workload {
+            activations: mib(28),
+            decoded_matrix: mib(112),
+            vocabulary: mib(32),
+        }
+    }
+
+    #[test]
+    fn cuda_leaves_its_context_cublas_pools_and_one_percent_of_what_is_free() {
+        let gpu = Gpu::new("RTX 4060").total(gib(12)).free(gib(8));
+        let parts = Headroom::Default.of_gpu(&gpu, &workload(), 0, false);
+        let expected = HeadroomParts {
+            driver: mib(560),
+            growth: mib(32 + 2 * 28),
+            margin: gib(8) / 100,
+        };
+        assert_eq!(parts, expected);
+        assert_eq!(parts.total(), mib(648) + gib(8) / 100);
+    }
+
+    #[test]
+    fn the_margin_has_a_floor_and_a_ceiling_and_grows_with_the_uncertainty() {
+        let margin = |free, uncertainty| {
+            let gpu = Gpu::new("card").total(gib(96)).free(free);
+            Headroom::Default
+                .of_gpu(&gpu, &workload(), uncertainty, false)
+                .margin
+        };
+        assert_eq!(margin(gib(2), 0), mib(64));
+        assert_eq!(margin(gib(80), 0), mib(256));
+        assert_eq!(margin(gib(80), mib(10)), mib(266));
+    }
+
+    #[test]
+    fn tight_leaves_the_uncertainty_and_what_rounding_takes() {
+        let gpu = Gpu::new("card").total(gib(24));
+        let parts = Headroom::Tight.of_gpu(&gpu, &workload(), mib(7), false);
+        assert_eq!(parts.margin, mib(16 + 7));
+        assert_eq!(parts.driver, mib(560));
+    }
+
+    #[test]
+    fn cautious_has_at_most_85_percent_of_the_total_in_use() {
+        let gpu = Gpu::new("card").total(gib(20)).free(gib(19));
+        let parts = Headroom::Cautious.of_gpu(&gpu, &workload(), 0, false);
+        assert_eq!(parts.total(), gib(3));
+        let unsure = Headroom::Cautious.of_gpu(&gpu, &workload(), mib(5), false);
+        assert_eq!(unsure.total(), gib(3) + mib(5));
+        // Of a small card driver, growth and the usual margin are more than 15 %.
+        let small = Gpu::new("card").total(gib(2));
+        let cautious = Headroom::Cautious.of_gpu(&small, &workload(), 0, false);
+        let default = Headroom::Default.of_gpu(&small, &workload(), 0, false);
+        assert_eq!(cautious, default);
+    }
+
+    #[test]
+    fn inside_of_windows_every_preset_leaves_what_spills_in_silence() {
+        let gpu = Gpu::new("card").total(gib(24));
+        let margin = |headroom: Headroom, wsl| headroom.of_gpu(&gpu, &workload(), 0, wsl).margin;
+        for preset in [Headroom::Tight, Headroom::Default] {
+            assert_eq!(margin(preset, true), margin(preset, false) + mib(512));
+        }
+        assert_eq!(
+            margin(Headroom::Cautious, true),
+            margin(Headroom::Cautious, false)
+        );
+        assert_eq!(
+            Headroom::Bytes(mib(9))
+                .of_gpu(&gpu, &workload(), 0, true)
+                .total(),
+            mib(9)
+        );
+    }
+
+    #[test]
+    fn bytes_and_percent_are_what_was_asked_for() {
+        let gpu = Gpu::new("card").total(gib(10));
+        let bytes = Headroom::Bytes(mib(600)).of_gpu(&gpu, &workload(), mib(99), false);
+        assert_eq!(bytes.total(), mib(600));
+        assert_eq!((bytes.driver, bytes.growth), (mib(560), mib(40)));
+        let none = Headroom::Bytes(0).of_gpu(&gpu, &workload(), 0, false);
+        assert_eq!(none.total(), 0);
+        let share = Headroom::Percent(12.5).of_gpu(&gpu, &workload(), 0, false);
+        assert_eq!(share.total(), gib(10) / 8);
+    }
+
+    #[test]
+    fn a_percentage_out_of_range_is_clamped() {
+        let gpu = Gpu::new("card").total(gib(10));
+        let total = |percent| {
+            Headroom::Percent(percent)
+                .of_gpu(&gpu, &workload(), 0, false)
+                .total()
+        };
+        assert_eq!(total(-5.0), 0);
+        assert_eq!(total(250.0), gib(10));
+        assert_eq!(total(f32::NAN), gib(10));
+    }
+
+    #[test]
+    fn the_host_leaves_room_for_a_driver_only_with_a_gpu() {
+        let host = Host::new(gib(16));
+        let alone = Headroom::of_host(&host, &workload(), false, 0);
+        let with = Headroom::of_host(&host, &workload(), true, 0);
+        assert_eq!(alone.total() + mib(256), with.total());
+    }
+}

@@ -1,0 +1,116 @@
+//! The types that the cache of keys and values can be stored in.
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+
+use crate::gguf::TensorType;
+
+/// A type that keys or values can be stored in.
+///
+/// The cache is written with `SET_ROWS`. The CPU writes rows of every type that it can quantise to (ggml-cpu.cpp:444), CUDA only
+/// these (ggml-cuda.cu:5421-5434), and llama.cpp's own programs offer the same nine (common/arg.cpp:304). Any other type ends the
+/// process, or, like `I8`, breaks it.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[allow(non_camel_case_types)] // `Q8_0` is the name by which everybody knows it.
+pub enum KvType {
+    /// 32-bit floats.
+    F32,
+    /// 16-bit floats: llama.cpp's default.
+    #[default]
+    F16,
+    /// 16-bit floats with the range of 32-bit ones.
+    BF16,
+    /// 8 bits and a scale per 32 elements.
+    Q8_0,
+    /// 5 bits and a scale per 32 elements.
+    Q5_0,
+    /// 5 bits, a scale and an offset per 32 elements.
+    Q5_1,
+    /// 4 bits and a scale per 32 elements.
+    Q4_0,
+    /// 4 bits, a scale and an offset per 32 elements.
+    Q4_1,
+    /// 4 bits on a curve and a scale per 32 elements.
+    IQ4_NL,
+}
+
+impl KvType {
+    /// All of them, widest first.
+    pub const ALL: [Self; 9] = [
+        Self::F32,
+        Self::F16,
+        Self::BF16,
+        Self::Q8_0,
+        Self::Q5_1,
+        Self::Q5_0,
+        Self::Q4_1,
+        Self::Q4_0,
+        Self::IQ4_NL,
+    ];
+
+    /// The same as a tensor type.
+    #[must_use]
+    pub const fn tensor_type(self) -> TensorType {
+        match self {
+            Self::F32 => TensorType::F32,
+            Self::F16 => TensorType::F16,
+            Self::BF16 => TensorType::BF16,
+            Self::Q8_0 => TensorType::Q8_0,
+            Self::Q5_0 => TensorType::Q5_0,
+            Self::Q5_1 => TensorType::Q5_1,
+            Self::Q4_0 => TensorType::Q4_0,
+            Self::Q4_1 => TensorType::Q4_1,
+            Self::IQ4_NL => TensorType::IQ4_NL,
+        }
+    }
+
+    /// Whether its elements share a scale.
+    #[must_use]
+    pub const fn is_quantized(self) -> bool {
+        self.tensor_type().is_quantized()
+    }
+}
+
+impl fmt::Display for KvType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.tensor_type().fmt(f)
+    }
+}
+
+/// The text names no type that the cache can be stored in.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "`{text}` is no type for the KV cache: it takes f32, f16, bf16, q8_0, q5_1, q5_0, q4_1, q4_0 and iq4_nl"
+)]
+pub struct KvTypeError {
+    text: String,
+}
+
+impl FromStr for KvType {
+    type Err = KvTypeError;
+
+    fn from_str(text: &str) -> Result<Self, KvTypeError> {
+        Self::ALL
+            .into_iter()
+            .find(|ty| ty.tensor_type().name().eq_ignore_ascii_case(text))
+            .ok_or_else(|| KvTypeError {
+                text: text.to_owned(),
+            })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::KvType;
+
+    #[test]
+    fn every_type_is_found_by_its_name_and_no_other_is() {
+        for ty in KvType::ALL {
+            assert_eq!(ty.to_string().to_lowercase().parse(), Ok(ty));
+        }
+        assert!("q4_K".parse::<KvType>().is_err());
+        assert!("iq2_xxs".parse::<KvType>().is_err());
+    }
+}

@@ -1,0 +1,35 @@
+//! Room 4: what a placement costs. A [`ModelProfile`](crate::profile::ModelProfile), the GPUs and the [`ContextParams`] flow in;
+//! a [`Footprint`] per device flows out, and the [`HeadroomParts`] that must stay free beside it.
+//!
+//! Three answers to "how many bytes" live here, each better than the one before: the [`estimate`] (arithmetic over the
+//! header), the probe (llama.cpp's own `no_alloc` load) and the measurement. They speak the same [`Footprints`].
+
+pub mod backend;
+pub mod companion;
+mod context;
+mod error;
+pub mod estimate;
+mod footprint;
+pub mod headroom;
+mod kv_type;
+mod pattern;
+mod pooling;
+mod split;
+
+pub use companion::{Companion, CompanionBytes};
+pub(crate) use context::{CONTEXT_PADDING, MOST_TAKEN_BACK};
+pub use context::{ContextParams, ContextSizes, FlashAttention};
+pub use error::Error;
+pub(crate) use estimate::full_windows;
+pub use estimate::{Estimate, Place};
+pub use footprint::{Footprint, Footprints};
+pub use headroom::{Headroom, HeadroomParts, WSL, Workload};
+pub use kv_type::{KvType, KvTypeError};
+pub(crate) use pattern::OverrideRules;
+pub use pooling::Pooling;
+pub use split::{Split, TensorOverride};
+
+/// `GGML_PAD`: the next multiple of `alignment`, which is not 0; saturates.
+const fn pad(n: u64, alignment: u64) -> u64 {
+    n.div_ceil(alignment).saturating_mul(alignment)
+}

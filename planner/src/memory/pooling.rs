@@ -1,0 +1,46 @@
+//! How the vectors of a text's tokens become one.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+/// How an embedding context combines the vectors of a text's tokens (`llama_pooling_type`).
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Pooling {
+    /// As the model's header says; not at all where it says nothing.
+    #[default]
+    Model,
+    /// Not at all: a vector for each token.
+    None,
+    /// Their mean.
+    Mean,
+    /// That of the first token.
+    Cls,
+    /// That of the last token.
+    Last,
+    /// The scores of a classification head: for reranking.
+    Rank,
+}
+
+impl Pooling {
+    /// What llama.cpp calls it; `None` for the model's own.
+    #[must_use]
+    pub const fn name(self) -> Option<&'static str> {
+        match self {
+            Self::Model => None,
+            Self::None => Some("none"),
+            Self::Mean => Some("mean"),
+            Self::Cls => Some("cls"),
+            Self::Last => Some("last"),
+            Self::Rank => Some("rank"),
+        }
+    }
+}
+
+impl fmt::Display for Pooling {
+    /// llama.cpp's name; `model` for the model's own.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name().unwrap_or("model"))
+    }
+}

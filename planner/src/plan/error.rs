@@ -1,0 +1,124 @@
+//! Why there is no plan.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use crate::machine::Bytes;
+use crate::{memory, profile};
+
+/// What a device would need, has, and lacks.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct Shortfall {
+    /// The device's name for people.
+    pub device: String,
+    /// Bytes that the placement would take of it.
+    pub needed: u64,
+    /// Bytes that it may take: free bytes less the headroom.
+    pub budget: u64,
+    /// Bytes that are free there.
+    pub free: u64,
+    /// Bytes that are missing; 0 where this device would do.
+    pub missing: u64,
+}
+
+impl fmt::Display for Shortfall {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            device,
+            needed,
+            budget,
+            free,
+            missing,
+        } = self;
+        if *missing > 0 {
+            write!(f, "{} missing on {device}: ", Bytes(*missing))?;
+        } else {
+            write!(f, "enough on {device}: ")?;
+        }
+        write!(
+            f,
+            "{} needed, {} of {} free usable",
+            Bytes(*needed),
+            Bytes(*budget),
+            Bytes(*free)
+        )
+    }
+}
+
+/// Why there is no plan.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The model fits nowhere. Of all placements this is the one that lacks the least.
+    #[error(
+        "{model} does not fit with {n_gpu_layers} of {layers} layers on a GPU and a context of {n_ctx}: {}",
+        list(devices)
+    )]
+    DoesNotFit {
+        /// The model's name.
+        model: String,
+        /// Layers on the GPU in the placement that lacks the least, or in the one that was asked for.
+        n_gpu_layers: u32,
+        /// Layers of the model, the output layer counted.
+        layers: u32,
+        /// Tokens of context.
+        n_ctx: u32,
+        /// Every device of that placement: what it needs, what it has, what is missing.
+        devices: Vec<Shortfall>,
+    },
+    /// Layers on a GPU were asked for, and there is none.
+    #[error("{n_gpu_layers} layers on a GPU were asked for, but there is no usable GPU")]
+    NoGpu {
+        /// What was asked for.
+        n_gpu_layers: u32,
+    },
+    /// The architecture's memory follows no law that we know, and nothing was there to ask llama.cpp with.
+    #[error(
+        "the memory that {model} needs cannot be computed: {reason}; plan with a probe, which asks llama.cpp"
+    )]
+    Unknown {
+        /// The model's name.
+        model: String,
+        /// Why.
+        reason: String,
+    },
+    /// What was asked for cannot be loaded at all.
+    #[error(transparent)]
+    Memory(#[from] memory::Error),
+    /// Further tokens cannot be predicted in such a context.
+    #[error(transparent)]
+    Mtp(#[from] profile::MtpError),
+    /// With what is to be loaded beside it, the model fits nowhere.
+    #[error("with {companions} beside it: {}", why(source.as_deref()))]
+    Beside {
+        /// What is to be loaded beside it.
+        companions: String,
+        /// Why the model has no place then; `None` where they have none themselves.
+        source: Option<Box<Error>>,
+    },
+    /// What is to be loaded beside the model cannot be.
+    #[error(transparent)]
+    Companion(#[from] memory::companion::Error),
+    /// The probe failed.
+    #[error("the probe with {n_gpu_layers} layers on the GPU failed: {source}")]
+    Probe {
+        /// Layers on the GPU.
+        n_gpu_layers: u32,
+        /// What went wrong.
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
+}
+
+fn why(source: Option<&Error>) -> String {
+    source.map_or_else(
+        || "no GPU has room for that, nor has the host".to_owned(),
+        ToString::to_string,
+    )
+}
+
+fn list(devices: &[Shortfall]) -> String {
+    let lines: Vec<String> = devices.iter().map(ToString::to_string).collect();
+    lines.join("; ")
+}

@@ -1,0 +1,150 @@
+//! Room 5: which placement is best. A profile, a machine and a [`Request`] flow in; a [`Plan`] flows out: how many layers on
+//! which GPU, what every device takes and keeps free, and why not one layer more.
+//!
+//! The same header, machine and request always give the same plan. Nothing here is native code: a probe (llama.cpp's own
+//! `no_alloc` load) is handed in from outside as a [`Probe`].
+
+mod advice;
+mod chosen;
+mod companions;
+mod error;
+mod fastest;
+mod fit;
+mod growth;
+mod halving;
+mod most_layers;
+mod paging;
+mod placement;
+mod planner;
+mod probe;
+mod reasons;
+mod report;
+mod request;
+mod saved;
+pub mod speed;
+mod workload;
+
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+
+use crate::memory::{ContextParams, Split, TensorOverride};
+
+pub use advice::{Advice, Change, ChangeKind, Effect, Outcome, Pointless};
+pub use companions::PlannedCompanion;
+pub use error::{Error, Shortfall};
+pub use most_layers::{largest_fitting, refine};
+pub use paging::Paging;
+pub use placement::{Placement, PlacementKind};
+pub use planner::Planner;
+pub use probe::{NoRoom, Probe};
+pub use request::{Context, GpuLayers, HostParts, KvCache, KvPlace, Policy, Request};
+pub use saved::{MachineChange, ModelIdentity, Replay, SavedPlan, SavedPlanError};
+pub use speed::Speed;
+pub use workload::Workload;
+
+/// Where a model goes, and why. It serialises, and what is read back is the same plan.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct Plan {
+    /// The model.
+    pub model: ModelSummary,
+    /// Layers on GPUs, the output layer counted first: what `llama_model_params.n_gpu_layers` takes.
+    pub n_gpu_layers: u32,
+    /// The layers per GPU as proportions, for `llama_model_params.tensor_split`; empty where one GPU takes them all.
+    #[serde(default)]
+    pub tensor_split: Vec<f32>,
+    /// Weights that stay elsewhere than their layer, for `llama_model_params.tensor_buft_overrides`: the first match decides.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub overrides: Vec<TensorOverride>,
+    /// Whether everything that can be is on GPUs: `n_gpu_layers` is the number of blocks and one.
+    pub full_offload: bool,
+    /// Blocks on GPUs of which a part stays on the host.
+    #[serde(default)]
+    pub parted_blocks: u32,
+    /// Every device that is used, GPUs first and the host last. Without layers on GPUs it is the host alone, and the load must
+    /// be given no devices, so that nothing touches a GPU.
+    pub placements: Vec<Placement>,
+    /// The parameters of the load and its context, every default resolved.
+    pub context: ContextParams,
+    /// How far the bytes of the plan can be trusted.
+    pub confidence: Confidence,
+    /// What is loaded beside the model, and where.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub companions: Vec<PlannedCompanion>,
+    /// Weights that the host's memory has no room for; `None` where everything fits.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub paging: Option<Paging>,
+    /// How fast it is, predicted, and on what basis; `None` where it embeds texts.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub speed: Option<Speed>,
+    /// Why it is this plan, for people: what decided, what was changed of the request, what is not known.
+    pub notes: Vec<String>,
+}
+
+/// A model, in a line.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct ModelSummary {
+    /// Its file (the first shard), if it came from one.
+    pub path: Option<PathBuf>,
+    /// Its name for people.
+    pub name: String,
+    /// Its architecture, as llama.cpp spells it.
+    pub architecture: String,
+    /// The name of its quantisation.
+    pub file_type: Option<String>,
+    /// Bytes of its files.
+    pub file_bytes: u64,
+    /// Its blocks; with the output layer there is one layer more.
+    pub blocks: u32,
+    /// Tokens of context that it was trained on.
+    pub n_ctx_train: u32,
+    /// Whether some of its layers attend to a sliding window.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub sliding_window: bool,
+}
+
+/// How far the bytes of a plan can be trusted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum Confidence {
+    /// llama.cpp itself said them, of this very placement.
+    Probed,
+    /// Weights and cache are exact; the compute buffers come of this model's graph, gone through as llama.cpp does.
+    Simulated,
+    /// Weights and cache are exact; the compute buffers are modelled after those of other architectures, with more left free.
+    Modelled,
+}
+
+impl Plan {
+    /// The GPUs that are used.
+    pub fn gpus(&self) -> impl Iterator<Item = &Placement> {
+        self.placements
+            .iter()
+            .filter(|placement| placement.kind != PlacementKind::Host)
+    }
+
+    /// The host.
+    #[must_use]
+    pub fn host(&self) -> Option<&Placement> {
+        self.placements
+            .iter()
+            .find(|placement| placement.kind == PlacementKind::Host)
+    }
+
+    /// What llama.cpp is told of it.
+    #[must_use]
+    pub fn split(&self) -> Split {
+        Split::layers(self.n_gpu_layers)
+            .tensor_split(self.tensor_split.clone())
+            .overrides(self.overrides.clone())
+    }
+
+    /// Layers of the model, the output layer counted.
+    #[must_use]
+    pub const fn layers(&self) -> u32 {
+        self.model.blocks + 1
+    }
+}

@@ -1,0 +1,355 @@
+//! The planner: from a profile, a machine and a request to a plan.
+
+use crate::machine::Machine;
+use crate::memory;
+use crate::memory::{Companion, ContextParams, MOST_TAKEN_BACK};
+use crate::profile::ModelProfile;
+
+use super::chosen::Chosen;
+use super::fastest::Fastest;
+use super::growth;
+use super::most_layers::MostLayers;
+use super::speed::{Rates, Speed, SpeedModel};
+use super::{
+    Context, Error, GpuLayers, KvCache, KvPlace, ModelSummary, Paging, Plan, Policy, Probe,
+    Request, Workload, reasons,
+};
+
+/// How many times as fast another placement is at some depth that is worth a note.
+const WORTH_TELLING: f64 = 1.1;
+
+/// Makes plans of one model on one machine.
+///
+/// ```
+/// # use autoplace_planner::{gguf::Header, machine::{Gpu, Host, Machine, gib}, plan::Planner, profile::ModelProfile};
+/// # fn f(header: &Header) -> Result<(), Box<dyn std::error::Error>> {
+/// let profile = ModelProfile::from_header(header)?;
+/// let machine = Machine::new(Host::new(gib(64))).with_gpu(Gpu::new("RTX 4090").total(gib(24)).free(gib(22)));
+/// let plan = Planner::new(&profile, &machine).plan()?;
+/// println!("{plan}");
+/// # Ok(()) }
+/// ```
+#[derive(Debug, Clone)]
+pub struct Planner<'a> {
+    pub(super) profile: &'a ModelProfile,
+    pub(super) machine: &'a Machine,
+    pub(super) request: Request,
+    pub(super) companions: Vec<Companion>,
+}
+
+impl<'a> Planner<'a> {
+    /// A planner with the default request.
+    #[must_use]
+    pub fn new(profile: &'a ModelProfile, machine: &'a Machine) -> Self {
+        Self {
+            profile,
+            machine,
+            request: Request::new(),
+            companions: Vec::new(),
+        }
+    }
+
+    /// Sets what is asked for.
+    #[must_use]
+    pub fn request(mut self, request: Request) -> Self {
+        self.request = request;
+        self
+    }
+
+    /// Leaves room for something that is loaded beside the model: an mmproj, a draft. It goes to a GPU where it can.
+    #[must_use]
+    pub fn beside(mut self, companion: Companion) -> Self {
+        self.companions.push(companion);
+        self
+    }
+
+    /// The plan by the estimate: the fastest that is safe, or what else the request's [`Policy`] wants.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::DoesNotFit`] where it fits nowhere, with the bytes missing on each device; [`Error::Unknown`] where the model's
+    /// memory follows no law we know: an estimate that may be too low is no promise, so only a probe can plan such a model.
+    pub fn plan(&self) -> Result<Plan, Error> {
+        self.paging_at_last(Self::plan_once)
+    }
+
+    fn plan_once(&self) -> Result<Plan, Error> {
+        self.check_predicting()?;
+        if !self.companions.is_empty() {
+            return self.beside_companions(by_arithmetic);
+        }
+        if let Some(reason) = self.unknown() {
+            return Err(Error::Unknown {
+                model: self.profile.name.clone(),
+                reason,
+            });
+        }
+        let params = self.params();
+        let fastest = match self.policy() {
+            Policy::Fastest => self.fastest(&params)?.choose()?,
+            Policy::MostLayers => None,
+        };
+        let mut chosen = match fastest {
+            Some(chosen) => self.with_other_depths(chosen)?,
+            None => self.most_layers(params).choose()?,
+        };
+        if self.request.context.may_grow() && !self.request.embeds() {
+            growth::grow(self.profile, &mut chosen)?;
+        }
+        self.finish(chosen)
+    }
+
+    /// The plan by llama.cpp's own numbers: the estimate says where to look, the probe decides. The accepted placement has been
+    /// probed; and so has the one that would be better and lacks the least, unless the estimate has been shown to be right and says
+    /// that it lacks more than any error of its own. At most 6 probes for one GPU and 12 for several, unless none of these fits: then
+    /// the search for the most layers takes its own. A longer context than asked for takes up to 3 more.
+    ///
+    /// # Errors
+    ///
+    /// As [`plan`](Self::plan), but never [`Error::Unknown`]; [`Error::Probe`] where the probe fails on a GPU and no other one will do.
+    pub fn plan_probed(&self, probe: &dyn Probe) -> Result<Plan, Error> {
+        self.paging_at_last(|planner| planner.plan_probed_once(probe))
+    }
+
+    fn plan_probed_once(&self, probe: &dyn Probe) -> Result<Plan, Error> {
+        self.check_predicting()?;
+        if !self.companions.is_empty() {
+            return self.beside_companions(|planner| planner.plan_probed(probe));
+        }
+        let params = self.params();
+        let fastest = match self.policy() {
+            // What no law is known of, no estimate can search.
+            Policy::Fastest if self.unknown().is_none() => {
+                self.fastest(&params)?.choose_probed(probe)?
+            }
+            _ => None,
+        };
+        let mut chosen = match fastest {
+            Some(chosen) => self.with_other_depths(chosen)?,
+            None => self.most_layers(params).choose_probed(probe)?,
+        };
+        if self.request.context.may_grow() && !self.request.embeds() {
+            growth::grow_probed(self.profile, &mut chosen, probe)?;
+        }
+        self.finish(chosen)
+    }
+
+    /// A plan in memory; where there is none, one that reads weights from disk again, if that is allowed.
+    fn paging_at_last(&self, plan: impl Fn(&Self) -> Result<Plan, Error>) -> Result<Plan, Error> {
+        if !self.request.allow_paging {
+            return plan(self);
+        }
+        let in_memory = self.request.clone().allow_paging(false);
+        match plan(&self.clone().request(in_memory)) {
+            Err(Error::DoesNotFit { .. }) => {
+                let mut request = self.request.clone();
+                (request.params.mmap, request.params.repack) = (true, false);
+                // More context would leave less room for weights.
+                request.context = Context::Tokens(request.tokens(self.profile));
+                let mut found = plan(&self.clone().request(request))?;
+                found.notes.push(
+                    "the file is mapped, and no weight arranged anew: it fits nowhere otherwise"
+                        .to_owned(),
+                );
+                Ok(found)
+            }
+            found => found,
+        }
+    }
+
+    fn check_predicting(&self) -> Result<(), Error> {
+        let sequences = self.request.params.n_seq_max;
+        let checked = self
+            .profile
+            .check_predicting(sequences, self.request.embeds());
+        checked?;
+        let n_ctx = self.request.tokens(self.profile);
+        let asked = self.request.workload.map(|workload| workload.tokens());
+        let asked = asked.map(|tokens| ("workload", tokens));
+        let at = self.request.at.iter().map(|&depth| ("at", depth));
+        match asked
+            .into_iter()
+            .chain(at)
+            .find(|&(_, tokens)| tokens > n_ctx)
+        {
+            Some((parameter, tokens)) => Err(Error::Memory(memory::Error::Context {
+                parameter,
+                value: u64::from(tokens),
+                limit: format!("the context has {n_ctx} tokens"),
+            })),
+            None => Ok(()),
+        }
+    }
+
+    /// Whoever names a number of layers wants that number, and no other placement of them.
+    const fn policy(&self) -> Policy {
+        match self.request.gpu_layers {
+            GpuLayers::Exactly(_) => Policy::MostLayers,
+            GpuLayers::Auto => self.request.policy,
+        }
+    }
+
+    fn fastest(&self, params: &ContextParams) -> Result<Fastest<'_>, Error> {
+        Fastest::new(self.profile, self.machine, &self.request, params)
+    }
+
+    /// Notes where another placement would generate faster at the beginning or at the end of the context. Nothing is where all is on GPUs.
+    fn with_other_depths<'c>(&self, mut chosen: Chosen<'c>) -> Result<Chosen<'c>, Error> {
+        let layers = self.profile.full_offload();
+        let all_on_gpus = chosen.split.n_gpu_layers == layers && chosen.parted_blocks == 0;
+        if self.machine.gpus.is_empty() || all_on_gpus || self.request.embeds() {
+            return Ok(chosen);
+        }
+        let depths = self.request.depths(self.profile);
+        let ends = depths.first().into_iter().chain(depths.last());
+        for &depth in ends {
+            let workload = Workload::new(0, 1).after(depth);
+            // Everything else stays as it was chosen.
+            let mut request = self.request.clone();
+            request.workload = Some(workload);
+            request.kv_cache = KvCache::Given;
+            request.kv_place = KvPlace::Given;
+            (request.min_ubatch, request.max_ubatch) = (None, None);
+            let other = Fastest::new(self.profile, self.machine, &request, &chosen.params)?;
+            let Some(other) = other.choose()? else {
+                continue;
+            };
+            let seconds = |chosen: &Chosen<'_>| {
+                let rates = Rates::of(&chosen.room.gpus, chosen.room.host);
+                let model = SpeedModel::new(self.profile, &chosen.params, rates);
+                let model = model.overrides(self.profile, &chosen.split.overrides)?;
+                Ok::<_, Error>(model.seconds(&chosen.assignment, &workload))
+            };
+            let faster = seconds(&chosen)? / seconds(&other)?;
+            if faster > WORTH_TELLING {
+                let note = reasons::another_is_faster(depth, &other, layers, faster);
+                chosen.notes.push(note);
+            }
+        }
+        Ok(chosen)
+    }
+
+    fn most_layers(&self, params: ContextParams) -> MostLayers<'_> {
+        MostLayers::new(self.profile, self.machine, &self.request, params)
+    }
+
+    /// The request's parameters, every default resolved.
+    pub(super) fn params(&self) -> ContextParams {
+        let mut params = self.request.params.clone();
+        params.n_ctx = self.request.tokens(self.profile);
+        params.mtp = self.profile.predicts();
+        params.n_rs_seq = if self.profile.goes_back_by_states() {
+            // A computation has two tokens more (llama-batch.cpp:702).
+            let computed = match params.n_ubatch {
+                0 => params.n_batch,
+                n_ubatch => n_ubatch.min(params.n_batch),
+            };
+            let most = computed.min(params.n_ctx).saturating_sub(2);
+            let drafts = self.request.drafts(self.profile);
+            drafts.min(most).min(MOST_TAKEN_BACK)
+        } else {
+            0
+        };
+        if self.request.embeds() {
+            // llama.cpp pools what one computation holds of a text; with a cache of their own it would compute parts of texts. A mean
+            // it can only reserve for as many tokens of each (llama-context.cpp:2531).
+            params.n_seq_max = params.n_seq_max.min(params.n_ctx).max(1);
+            let tokens = params.n_ctx.div_ceil(params.n_seq_max);
+            params.n_ctx = tokens.saturating_mul(params.n_seq_max);
+            (params.n_batch, params.n_ubatch) = (params.n_ctx, params.n_ctx);
+            params.n_outputs_max = 0;
+            params.kv_unified = true;
+        }
+        if params.n_outputs_max > 0 {
+            // A token of every sequence may ask for its logits in one batch; one more than stated ends the process.
+            let each = self.request.drafts(self.profile).saturating_add(1);
+            let all = params.n_seq_max.saturating_mul(each).min(params.n_batch);
+            params.n_outputs_max = params.n_outputs_max.max(params.n_seq_max).max(all);
+        }
+        params
+    }
+
+    /// Why the estimate cannot be trusted with this model, if it cannot: then only a probe can plan it.
+    #[must_use]
+    pub fn unknown(&self) -> Option<String> {
+        let embeds = self.request.embeds().then(|| {
+            "a context for embeddings computes what we have no model of (llama-graph.cpp, build_pooling)".to_owned()
+        });
+        let predicts = self.profile.predicts().then(|| {
+            "a context that predicts further tokens computes what we have no model of (models/*.cpp, graph_mtp)".to_owned()
+        });
+        let model = self.profile.unmodelled().map(reasons::unmodelled);
+        model.or(embeds).or(predicts)
+    }
+
+    fn finish(&self, chosen: Chosen<'_>) -> Result<Plan, Error> {
+        let profile = self.profile;
+        let layers = profile.full_offload();
+        let n = chosen.split.n_gpu_layers;
+        let workload = self.request.work(profile);
+        let rates = Rates::of(&chosen.room.gpus, chosen.room.host);
+        // Of generation, which a context for embeddings does not do.
+        let speed = if self.request.embeds() {
+            None
+        } else {
+            Some(Speed::of(
+                profile,
+                &chosen.params,
+                (workload, &self.request.depths(profile)),
+                &chosen.assignment,
+                &chosen.split,
+                rates,
+            )?)
+        };
+        let paging = Paging::of(profile, &chosen)?;
+        let n_ubatch = chosen.params.n_ubatch;
+        let speed = match (speed, paging) {
+            (Some(speed), Some(paging)) => Some(paging.slow_down(speed, n_ubatch)),
+            (speed, _) => speed,
+        };
+        let mut notes = vec![chosen.why];
+        notes.extend(paging.map(|paging| paging.to_string()));
+        notes.extend(reasons::changed(profile, &self.request));
+        notes.extend(chosen.notes);
+        notes.extend(reasons::notes(
+            profile,
+            &self.request,
+            &chosen.params,
+            chosen.confidence,
+        ));
+        notes.extend(reasons::unused_gpus(self.machine));
+        Ok(Plan {
+            model: ModelSummary {
+                path: profile.path.clone(),
+                name: profile.name.clone(),
+                architecture: profile.architecture.clone(),
+                file_type: profile.file_type.map(str::to_owned),
+                file_bytes: profile.file_bytes,
+                blocks: profile.n_layer(),
+                n_ctx_train: profile.hparams.n_ctx_train,
+                sliding_window: profile
+                    .state
+                    .windows()
+                    .is_some_and(|windows| windows.contains(&true)),
+            },
+            n_gpu_layers: n,
+            tensor_split: chosen.split.tensor_split,
+            overrides: chosen.split.overrides,
+            full_offload: n == layers && chosen.parted_blocks == 0,
+            parted_blocks: chosen.parted_blocks,
+            placements: chosen
+                .room
+                .placements(&chosen.levels, &chosen.counts, layers - n),
+            context: chosen.params,
+            confidence: chosen.confidence,
+            companions: Vec::new(),
+            paging,
+            speed,
+            notes,
+        })
+    }
+}
+
+fn by_arithmetic(planner: &Planner<'_>) -> Result<Plan, Error> {
+    planner.plan()
+}

@@ -1,0 +1,424 @@
+//! What is asked of a plan.
+
+use serde::{Deserialize, Serialize};
+
+use crate::memory::{ContextParams, FlashAttention, Headroom, KvType, Pooling};
+use crate::profile::ModelProfile;
+
+use super::Workload;
+
+/// How many tokens of context to make room for.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum Context {
+    /// 4096 tokens, or as many as the model was trained on if those are fewer.
+    ///
+    /// llama.cpp's own default is the latter, which is 128k and more for today's models: 16 GiB of cache for an 8B model that
+    /// nobody asked for, taken from the layers.
+    #[default]
+    Default,
+    /// As many as the model was trained on.
+    Model,
+    /// So many. More than the model was trained on is allowed, and the plan says so.
+    Tokens(u32),
+    /// So many, and more of them, up to what the model was trained on, as far as that costs no layer.
+    AtLeast(u32),
+    /// As many as [`Context::Default`], and more in the same way.
+    Auto,
+}
+
+impl Context {
+    /// The tokens of [`Context::Default`].
+    pub const DEFAULT_TOKENS: u32 = 4096;
+
+    /// Whether there may be more of them.
+    #[must_use]
+    pub const fn may_grow(self) -> bool {
+        matches!(self, Self::AtLeast(_) | Self::Auto)
+    }
+
+    /// The number of tokens for this model; of what [may grow](Self::may_grow) the least.
+    #[must_use]
+    pub fn tokens(self, profile: &ModelProfile) -> u32 {
+        let trained = profile.hparams.n_ctx_train;
+        match self {
+            // A header that says 0 says nothing.
+            Self::Default | Self::Auto if trained == 0 => Self::DEFAULT_TOKENS,
+            Self::Default | Self::Auto => trained.min(Self::DEFAULT_TOKENS),
+            Self::Model => trained,
+            Self::Tokens(n) | Self::AtLeast(n) => n,
+        }
+    }
+}
+
+/// How many layers to put on GPUs.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum GpuLayers {
+    /// As many as are safe.
+    #[default]
+    Auto,
+    /// So many, the output layer counted first. More than there are means all of them. If they do not fit, that is an error
+    /// and not a smaller plan: whoever names a number wants that number.
+    Exactly(u32),
+}
+
+/// What makes one safe plan better than another.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum Policy {
+    /// More predicted tokens per second: layers go to the GPU that reads fastest, experts that find no room stay on the host.
+    #[default]
+    Fastest,
+    /// More layers on GPUs: exactly the largest safe `n_gpu_layers`, whole layers only, on as few GPUs as take so many.
+    MostLayers,
+}
+
+/// Which types the keys and values may have.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum KvCache {
+    /// Those of [`ContextParams`]: `type_k` and `type_v`.
+    #[default]
+    Given,
+    /// `F16`, or `Q8_0` where that makes the plan faster.
+    Auto,
+    /// `F16`, or where a smaller one makes the plan faster, the largest of `Q8_0`, `Q5_1`, `Q5_0`, `Q4_1` and `Q4_0` that does, down
+    /// to this one.
+    DownTo(KvType),
+}
+
+/// Where the cache of a layer may lie that is on a GPU itself.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum KvPlace {
+    /// As [`ContextParams::offload_kqv`] says, by default with the layer.
+    #[default]
+    Given,
+    /// With the layer, or all of it on the host where that makes the plan faster. Long prompts become slow there: their attention is
+    /// then the CPU's work.
+    Auto,
+}
+
+/// Which parts of a block may stay on the host though the block is on a GPU.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum HostParts {
+    /// Experts; of a model without experts the feed-forward matrices: attention, keys and values first. Where a dense model is on a GPU in
+    /// part, this is faster the more tokens are in the context. llama.cpp's first computation can then need a little more than it
+    /// reserves: that comes out of the headroom, and with none a load may find out in its warm-up and plan anew.
+    #[default]
+    Auto,
+    /// None: whole layers.
+    None,
+    /// Experts, of which a token reads a few: many bytes that cost little there.
+    Experts,
+    /// Experts, and the dense feed-forward matrices too: attention first.
+    FeedForward,
+}
+
+/// What is asked of a plan. The default asks for the fastest plan that is safe, with room for 4096 tokens.
+///
+/// ```
+/// use autoplace_planner::plan::{Context, Request};
+/// let request = Request::new().context(Context::Tokens(8192)).n_ubatch(1024);
+/// ```
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct Request {
+    /// Tokens of context.
+    pub context: Context,
+    /// Layers on GPUs.
+    pub gpu_layers: GpuLayers,
+    /// What makes a plan better.
+    pub policy: Policy,
+    /// What to leave free on GPUs.
+    pub headroom: Headroom,
+    /// Types of the keys and values.
+    pub kv_cache: KvCache,
+    /// Where caches may lie.
+    pub kv_place: KvPlace,
+    /// Which parts of a block may stay on the host.
+    pub host_parts: HostParts,
+    /// The fewest tokens to compute at once, where fewer than `params.n_ubatch` make the plan faster: halved down to this. `None`
+    /// leaves it as it is.
+    pub min_ubatch: Option<u32>,
+    /// The most tokens to compute at once, where more than `params.n_ubatch` make the plan faster: doubled up to this, and to
+    /// `params.n_batch`. `None` leaves it as it is.
+    #[serde(default)]
+    pub max_ubatch: Option<u32>,
+    /// What is to take the least time. `None` is [`Workload::typical`].
+    #[serde(default)]
+    pub workload: Option<Workload>,
+    /// Depths that the plan's speed is told for, in tokens. Empty: a beginning, half and all of the context.
+    #[serde(default)]
+    pub at: Vec<u32>,
+    /// Tokens of each sequence that may be guessed and computed together with its last one: speculative decoding. The context has an output
+    /// for each, whose logits take memory. 0 is none, or 3 for a model [with a block that predicts](ModelProfile::with_mtp).
+    #[serde(default)]
+    pub draft_max: u32,
+    /// Whether weights that the host's memory has no room for may be read from disk again for every token.
+    #[serde(default)]
+    pub allow_paging: bool,
+    /// Everything else, under llama.cpp's names and with its defaults. Its `n_ctx` is set by `context`.
+    pub params: ContextParams,
+}
+
+impl Default for Request {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Request {
+    /// Of more tokens at once prompts gain no more (docs/speed-model.md), and compute buffers grow with them.
+    const LARGEST_UBATCH: u32 = 2048;
+
+    /// The default request.
+    #[must_use]
+    pub fn new() -> Self {
+        Self {
+            context: Context::Default,
+            gpu_layers: GpuLayers::Auto,
+            policy: Policy::Fastest,
+            headroom: Headroom::Default,
+            kv_cache: KvCache::Given,
+            kv_place: KvPlace::Given,
+            host_parts: HostParts::Auto,
+            min_ubatch: None,
+            max_ubatch: Some(Self::LARGEST_UBATCH),
+            workload: None,
+            at: Vec::new(),
+            draft_max: 0,
+            allow_paging: false,
+            params: ContextParams::default(),
+        }
+    }
+
+    /// Sets the tokens of context.
+    #[must_use]
+    pub const fn context(mut self, context: Context) -> Self {
+        self.context = context;
+        self
+    }
+
+    /// Sets the layers on GPUs.
+    #[must_use]
+    pub const fn gpu_layers(mut self, layers: GpuLayers) -> Self {
+        self.gpu_layers = layers;
+        self
+    }
+
+    /// Sets what makes a plan better.
+    #[must_use]
+    pub const fn policy(mut self, policy: Policy) -> Self {
+        self.policy = policy;
+        self
+    }
+
+    /// Sets which types the keys and values may have.
+    #[must_use]
+    pub const fn kv_cache(mut self, types: KvCache) -> Self {
+        self.kv_cache = types;
+        self
+    }
+
+    /// Sets where caches may lie.
+    #[must_use]
+    pub const fn kv_place(mut self, place: KvPlace) -> Self {
+        self.kv_place = place;
+        self
+    }
+
+    /// Sets which parts of a block may stay on the host.
+    #[must_use]
+    pub const fn host_parts(mut self, parts: HostParts) -> Self {
+        self.host_parts = parts;
+        self
+    }
+
+    /// Sets the fewest tokens that may be computed at once where that makes the plan faster.
+    #[must_use]
+    pub const fn min_ubatch(mut self, tokens: u32) -> Self {
+        self.min_ubatch = Some(tokens);
+        self
+    }
+
+    /// Sets the most tokens that may be computed at once where that makes the plan faster (2048, unless
+    /// [`n_ubatch`](Self::n_ubatch) is set).
+    #[must_use]
+    pub const fn max_ubatch(mut self, tokens: u32) -> Self {
+        self.max_ubatch = Some(tokens);
+        self
+    }
+
+    /// Sets what is to take the least time: a prompt and its reply.
+    #[must_use]
+    pub const fn workload(mut self, workload: Workload) -> Self {
+        self.workload = Some(workload);
+        self
+    }
+
+    /// Sets the depths that the plan's speed is told for, in tokens.
+    #[must_use]
+    pub fn at(mut self, depths: impl Into<Vec<u32>>) -> Self {
+        self.at = depths.into();
+        self
+    }
+
+    /// What is to take the least time.
+    pub(super) fn work(&self, profile: &ModelProfile) -> Workload {
+        let n_ctx = self.tokens(profile);
+        self.workload.unwrap_or_else(|| Workload::typical(n_ctx))
+    }
+
+    /// The depths that the plan's speed is told for, rising.
+    pub(super) fn depths(&self, profile: &ModelProfile) -> Vec<u32> {
+        const BEGINNING: u32 = 64;
+        let n_ctx = self.tokens(profile);
+        let mut depths = match self.at.as_slice() {
+            [] => vec![BEGINNING.min(n_ctx / 4), n_ctx / 2, n_ctx],
+            at => at.to_vec(),
+        };
+        depths.sort_unstable();
+        depths.dedup();
+        depths
+    }
+
+    /// Sets what to leave free on GPUs.
+    #[must_use]
+    pub const fn headroom(mut self, headroom: Headroom) -> Self {
+        self.headroom = headroom;
+        self
+    }
+
+    /// Sets the types of keys and values (llama.cpp: `F16` and `F16`).
+    #[must_use]
+    pub const fn kv_types(mut self, keys: KvType, values: KvType) -> Self {
+        self.params.type_k = keys;
+        self.params.type_v = values;
+        self
+    }
+
+    /// Sets whether the cache of a layer lies where the layer lies, or on the host (llama.cpp: `true`).
+    #[must_use]
+    pub const fn offload_kqv(mut self, offload: bool) -> Self {
+        self.params.offload_kqv = offload;
+        self
+    }
+
+    /// Sets whether layers with a sliding window keep the whole context all the same (`false`, as llama.cpp's programs have it).
+    #[must_use]
+    pub const fn swa_full(mut self, full: bool) -> Self {
+        self.params.swa_full = full;
+        self
+    }
+
+    /// Sets the tokens that one call may submit (llama.cpp: 2048).
+    #[must_use]
+    pub const fn n_batch(mut self, tokens: u32) -> Self {
+        self.params.n_batch = tokens;
+        self
+    }
+
+    /// Sets the tokens that are computed at once (llama.cpp: 512), and no others.
+    #[must_use]
+    pub const fn n_ubatch(mut self, tokens: u32) -> Self {
+        self.params.n_ubatch = tokens;
+        self.max_ubatch = None;
+        self
+    }
+
+    /// Sets the sequences held at once (1).
+    #[must_use]
+    pub const fn n_seq_max(mut self, sequences: u32) -> Self {
+        self.params.n_seq_max = sequences;
+        self
+    }
+
+    /// Sets the tokens of a batch whose logits may be asked for: 1, which is enough to generate; 0 is all of them, llama.cpp's
+    /// default.
+    #[must_use]
+    pub const fn n_outputs_max(mut self, rows: u32) -> Self {
+        self.params.n_outputs_max = rows;
+        self
+    }
+
+    /// Sets the tokens of each sequence that may be guessed at once (0).
+    #[must_use]
+    pub const fn draft_max(mut self, tokens: u32) -> Self {
+        self.draft_max = tokens;
+        self
+    }
+
+    /// Sets whether a model may be planned that fits nowhere, GPUs and host together (`false`: that is an error).
+    ///
+    /// Where it fits nothing changes. Where it does not, its file is mapped and the host's weights are not arranged anew (`mmap` on, `repack`
+    /// off): the system then drops those that it has no room for, and reads them from disk again for every token, which
+    /// [`Plan::paging`](super::Plan::paging) counts. Cache, compute buffers and adapters must fit. A GPU whose backend lets no file be
+    /// mapped (Metal, integrated GPUs) has no part in such a plan.
+    #[must_use]
+    pub const fn allow_paging(mut self, allow: bool) -> Self {
+        self.allow_paging = allow;
+        self
+    }
+
+    /// Asks for a context that embeds texts instead of generating, their tokens' vectors combined so.
+    ///
+    /// Each computation is of whole texts. So the context is the longest text that can be embedded: a batch, a computation and its
+    /// outputs are of as many tokens (rounded up to as many for each text), and by default 2048, or what the model was trained on if that is less. Up to 16 texts share one,
+    /// unless [`n_seq_max`](Self::n_seq_max) is set to more, or afterwards to less. Only llama.cpp knows what it takes: such a plan is
+    /// a [probed](super::Planner::plan_probed) one, of whole layers.
+    #[must_use]
+    pub const fn embeddings(mut self, pooling: Pooling) -> Self {
+        const TEXTS: u32 = 16;
+        self.params.embeddings = Some(pooling);
+        if self.params.n_seq_max < TEXTS {
+            self.params.n_seq_max = TEXTS;
+        }
+        self
+    }
+
+    /// Tokens of each sequence that may be guessed at once: as stated; else, with blocks that predict further tokens, as many as llama.cpp's
+    /// own programs have them draft (common.h, `common_params_speculative_draft`).
+    pub(super) fn drafts(&self, profile: &ModelProfile) -> u32 {
+        const BY_HEADS: u32 = 3;
+        match self.draft_max {
+            0 if profile.predicts() => BY_HEADS,
+            stated => stated,
+        }
+    }
+
+    /// Bytes of weights that are in no mapped file, where weights may be paged.
+    pub(super) fn pages(&self, profile: &ModelProfile) -> Option<u64> {
+        self.allow_paging.then(|| profile.adapters.bytes())
+    }
+
+    /// Whether the context is to embed.
+    pub(crate) const fn embeds(&self) -> bool {
+        self.params.embeddings.is_some()
+    }
+
+    /// The context's tokens for this model.
+    pub(super) fn tokens(&self, profile: &ModelProfile) -> u32 {
+        /// llama-embedding's.
+        const LONGEST_TEXT: u32 = 2048;
+        let tokens = self.context.tokens(profile);
+        match self.context {
+            Context::Default | Context::Auto if self.embeds() => tokens.min(LONGEST_TEXT),
+            _ => tokens,
+        }
+    }
+
+    /// Sets whether attention is fused (where it can be).
+    #[must_use]
+    pub const fn flash_attention(mut self, flash_attn: FlashAttention) -> Self {
+        self.params.flash_attn = flash_attn;
+        self
+    }
+}

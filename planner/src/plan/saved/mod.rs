@@ -1,0 +1,282 @@
+//! A plan in a file: which model it is of, which machine it was made for and what was asked, so that it can be followed again
+//! exactly, or refused with the reason.
+//!
+//! A file may have been edited, cut off, or come from somebody else. Whatever it says is checked here, before anything of it
+//! reaches a load ([`SavedPlan::check`]).
+
+mod change;
+mod check;
+mod identity;
+
+use std::fmt::Display;
+use std::fs::File;
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use crate::gguf::{self, Header};
+use crate::json;
+use crate::machine::Machine;
+
+use super::{Plan, Request};
+
+#[cfg(test)]
+mod tests;
+
+pub use change::MachineChange;
+pub use identity::ModelIdentity;
+
+/// A longer file is no plan: a large one has some 20 KiB.
+const LONGEST_FILE: u64 = 4 << 20;
+
+/// A plan with all that it takes to follow it again, or to tell why it cannot be.
+///
+/// ```
+/// # use autoplace_planner::{gguf::Header, machine::Machine, plan::{Planner, Request, SavedPlan}, profile::ModelProfile};
+/// # fn f(header: &Header, machine: &Machine, request: Request) -> Result<(), Box<dyn std::error::Error>> {
+/// let profile = ModelProfile::from_header(header)?;
+/// let plan = Planner::new(&profile, machine).request(request.clone()).plan()?;
+/// SavedPlan::new(plan, request, header, machine)?.write("plan.json")?;
+///
+/// let saved = SavedPlan::read("plan.json")?;
+/// saved.check_model(header)?;
+/// for change in saved.changes(machine) {
+///     println!("{change}");
+/// }
+/// # Ok(()) }
+/// ```
+///
+/// A load follows it with `Model::builder(path).plan_file("plan.json")`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct SavedPlan {
+    /// The version of this form: [`SavedPlan::VERSION`] when written by this crate.
+    pub version: u64,
+    /// The crate that made the plan, with its version: `autoplace 0.1.0`.
+    pub made_by: String,
+    /// The model that it is of.
+    pub model: ModelIdentity,
+    /// The plan.
+    pub plan: Plan,
+    /// What was asked of the planner, so that it can be asked again.
+    pub request: Request,
+    /// The machine that the plan was made for, without the programs that held its memory.
+    pub machine: Machine,
+}
+
+/// What to do with a saved plan once the machine has changed.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[non_exhaustive]
+pub enum Replay {
+    /// Refuse it, and say what changed.
+    #[default]
+    Refuse,
+    /// Plan again for the machine as it is, from the saved request, and say in the new plan's notes what changed.
+    Replan,
+}
+
+/// Why a saved plan cannot be read, written or followed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum SavedPlanError {
+    /// The file cannot be read or written.
+    #[error("{}: {source}", file.display())]
+    File {
+        /// The file.
+        file: PathBuf,
+        /// Why not.
+        source: io::Error,
+    },
+    /// The text is no plan of this form: the field that is wrong, and how.
+    #[error("{}{problem}", prefix(file.as_deref()))]
+    Invalid {
+        /// The file, if it came from one.
+        file: Option<PathBuf>,
+        /// What is wrong, the field first.
+        problem: String,
+    },
+    /// The plan is of another model.
+    #[error("the plan is of {saved}, and {} is {given}", file.display())]
+    OtherModel {
+        /// The plan's model.
+        saved: Box<ModelIdentity>,
+        /// The file that was to be loaded.
+        file: PathBuf,
+        /// What it holds.
+        given: Box<ModelIdentity>,
+    },
+    /// The machine has changed since the plan was made, and replanning was not asked for.
+    #[error(
+        "the plan of {model} cannot be followed: {}",
+        MachineChange::list(changes)
+    )]
+    Changed {
+        /// The plan's model.
+        model: String,
+        /// What changed, at least one.
+        changes: Vec<MachineChange>,
+    },
+    /// The machine has changed, and the plan leaves room for companions, whose files it does not hold: a new plan would leave none.
+    #[error(
+        "the plan of {model} cannot be followed: {}; it leaves room for {}, so make it anew from their files",
+        MachineChange::list(changes), companions.join(" and ")
+    )]
+    Companions {
+        /// The plan's model.
+        model: String,
+        /// The companions' names.
+        companions: Vec<String>,
+        /// What changed, at least one.
+        changes: Vec<MachineChange>,
+    },
+}
+
+fn prefix(file: Option<&Path>) -> String {
+    file.map_or_else(String::new, |file| format!("{}: ", file.display()))
+}
+
+impl SavedPlan {
+    /// The version of the form that this crate writes, and the latest that it reads. It changes where an older reader would
+    /// misunderstand a file, not where keys are added.
+    pub const VERSION: u64 = 1;
+
+    /// A plan with the model whose header this is, what was asked, and the machine that it was made for.
+    ///
+    /// # Errors
+    ///
+    /// [`gguf::Error`] where an array of the header cannot be read again to identify the model.
+    pub fn new(
+        plan: Plan,
+        request: Request,
+        header: &Header,
+        machine: &Machine,
+    ) -> Result<Self, gguf::Error> {
+        let mut machine = machine.clone();
+        let unused = machine.unused_gpus.iter_mut().map(|unused| &mut unused.gpu);
+        for gpu in machine.gpus.iter_mut().chain(unused) {
+            gpu.processes = None;
+        }
+        Ok(Self {
+            version: Self::VERSION,
+            made_by: concat!("autoplace ", env!("CARGO_PKG_VERSION")).to_owned(),
+            model: ModelIdentity::of(header)?,
+            plan,
+            request,
+            machine,
+        })
+    }
+
+    /// The plan as JSON, indented.
+    ///
+    /// # Errors
+    ///
+    /// [`SavedPlanError::Invalid`] where the plan cannot be written as JSON: a path that is no UTF-8.
+    pub fn to_json(&self) -> Result<String, SavedPlanError> {
+        serde_json::to_string_pretty(self).map_err(|error| invalid(error.to_string()))
+    }
+
+    /// Reads and checks a plan. Keys that this version does not know are left out.
+    ///
+    /// # Errors
+    ///
+    /// [`SavedPlanError::Invalid`] names the field that is wrong.
+    pub fn from_json(text: &str) -> Result<Self, SavedPlanError> {
+        #[derive(Deserialize)]
+        struct Version {
+            version: u64,
+        }
+        let Version { version } = json::parse(text).map_err(invalid)?;
+        if !(1..=Self::VERSION).contains(&version) {
+            let latest = Self::VERSION;
+            return Err(invalid(format!(
+                "version is {version}, and this program reads up to {latest}"
+            )));
+        }
+        let saved: Self = json::parse(text).map_err(invalid)?;
+        saved.check()?;
+        Ok(saved)
+    }
+
+    /// Writes the plan to a file.
+    ///
+    /// # Errors
+    ///
+    /// [`SavedPlanError::File`], and as [`to_json`](Self::to_json).
+    pub fn write(&self, file: impl AsRef<Path>) -> Result<(), SavedPlanError> {
+        let file = file.as_ref();
+        let text = self.to_json().map_err(|error| error.of(file))?;
+        std::fs::write(file, text + "\n").map_err(|source| SavedPlanError::File {
+            file: file.to_owned(),
+            source,
+        })
+    }
+
+    /// Reads and checks the plan in a file.
+    ///
+    /// # Errors
+    ///
+    /// [`SavedPlanError::File`], and as [`from_json`](Self::from_json) with the file's name.
+    pub fn read(file: impl AsRef<Path>) -> Result<Self, SavedPlanError> {
+        let file = file.as_ref();
+        let text = read(file).map_err(|source| SavedPlanError::File {
+            file: file.to_owned(),
+            source,
+        })?;
+        Self::from_json(&text).map_err(|error| error.of(file))
+    }
+
+    /// Refuses another model than the plan's: another header, or files of other lengths. Their names do not matter.
+    ///
+    /// # Errors
+    ///
+    /// [`SavedPlanError::OtherModel`]; [`SavedPlanError::Invalid`] where the model's header cannot be read again.
+    pub fn check_model(&self, header: &Header) -> Result<(), SavedPlanError> {
+        let given = ModelIdentity::of(header).map_err(|error| invalid(error.to_string()))?;
+        if given.is(&self.model) {
+            return Ok(());
+        }
+        Err(SavedPlanError::OtherModel {
+            saved: Box::new(self.model.clone()),
+            file: header.path().to_owned(),
+            given: Box::new(given),
+        })
+    }
+}
+
+/// The text of a file that is not longer than any plan.
+fn read(file: &Path) -> io::Result<String> {
+    let mut text = String::new();
+    let read = File::open(file)?
+        .take(LONGEST_FILE + 1)
+        .read_to_string(&mut text)?;
+    if read as u64 > LONGEST_FILE {
+        let problem = format!("longer than any plan, which has at most {LONGEST_FILE} bytes");
+        return Err(io::Error::new(io::ErrorKind::FileTooLarge, problem));
+    }
+    Ok(text)
+}
+
+/// The problem in a line: it may quote what the file says.
+fn invalid(problem: impl Display) -> SavedPlanError {
+    SavedPlanError::Invalid {
+        file: None,
+        problem: problem.to_string().replace(char::is_control, " "),
+    }
+}
+
+impl SavedPlanError {
+    /// The same, of the plan in this file.
+    fn of(self, path: &Path) -> Self {
+        match self {
+            Self::Invalid {
+                file: None,
+                problem,
+            } => Self::Invalid {
+                file: Some(path.to_owned()),
+                problem,
+            },
+            other => other,
+        }
+    }
+}

@@ -1,0 +1,366 @@
+//! A file may say anything.
+
+use proptest::prelude::{any, prop, prop_assert, proptest};
+use serde_json::{Value, json};
+
+use crate::gguf::{Builder, TensorType};
+use crate::machine::{Gpu, Host, Machine, PciId, gib, mib};
+use test_plan::{plan, two_gpus};
+
+#[path = "../../../tests/support/test_plan/mod.rs"]
+mod test_plan;
+use crate::plan::{Plan, Request};
+
+use super::{SavedPlan, SavedPlanError};
+
+/// [`plan`] with a model and a machine.
+pub(super) fn saved() -> SavedPlan {
+    save(plan())
+}
+
+fn save(plan: Plan) -> SavedPlan {
+    let card = Gpu::new("RTX 3050")
+        .total(gib(6))
+        .free(mib(5632))
+        .device("CUDA0");
+    let machine = Machine::new(Host::new(gib(32)).available(gib(24)))
+        .with_gpu(card.pci_id(PciId::new(0, 1, 0, 0)));
+    let header = Builder::new("llama")
+        .str("general.name", "Llama 8B")
+        .tensor("output.weight", TensorType::F32, &[4, 2])
+        .header()
+        .unwrap();
+    SavedPlan::new(plan, Request::new(), &header, &machine).unwrap()
+}
+
+fn json_of(saved: &SavedPlan) -> Value {
+    serde_json::from_str(&saved.to_json().unwrap()).unwrap()
+}
+
+#[track_caller]
+fn refused(json: &Value) -> String {
+    SavedPlan::from_json(&json.to_string())
+        .unwrap_err()
+        .to_string()
+}
+
+#[test]
+fn what_is_written_is_read_again() {
+    for plan in [plan(), two_gpus()] {
+        let saved = save(plan);
+        let text = saved.to_json().unwrap();
+        assert_eq!(SavedPlan::from_json(&text).unwrap(), saved);
+        assert_eq!(json_of(&saved)["version"], 1);
+    }
+}
+
+#[test]
+fn other_programs_are_not_told_of() {
+    let card = Gpu::new("RTX 3050").total(gib(6));
+    let mut machine = Machine::new(Host::new(gib(32))).with_gpu(card);
+    machine.gpus[0].processes = Some(vec![crate::machine::GpuProcess::new(7).name("secret")]);
+    let header = Builder::new("llama").header().unwrap();
+    let saved = SavedPlan::new(plan(), Request::new(), &header, &machine).unwrap();
+    assert!(!saved.to_json().unwrap().contains("secret"));
+}
+
+#[test]
+fn a_file_is_named_when_it_is_wrong() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("plan.json");
+    let missing = SavedPlan::read(&file).unwrap_err();
+    assert!(missing.to_string().starts_with(&file.display().to_string()));
+    let written = saved();
+    written.write(&file).unwrap();
+    assert_eq!(SavedPlan::read(&file).unwrap(), written);
+    std::fs::write(&file, "{").unwrap();
+    let error = SavedPlan::read(&file).unwrap_err();
+    assert!(
+        error.to_string().starts_with(&file.display().to_string()),
+        "{error}"
+    );
+    std::fs::write(&file, " ".repeat(5 << 20)).unwrap();
+    let error = SavedPlan::read(&file).unwrap_err();
+    assert!(
+        error.to_string().contains("longer than any plan"),
+        "{error}"
+    );
+}
+
+#[test]
+fn what_is_no_plan_is_refused() {
+    for text in [
+        "",
+        "{",
+        "[]",
+        "24",
+        "{} {}",
+        "{\"version\": 1}",
+        "nul",
+        "\u{0}",
+    ] {
+        assert!(SavedPlan::from_json(text).is_err(), "{text:?}");
+    }
+    let twice = saved().to_json().unwrap().repeat(2);
+    assert!(
+        SavedPlan::from_json(&twice)
+            .unwrap_err()
+            .to_string()
+            .contains("trailing")
+    );
+    let deep = "[".repeat(100_000);
+    assert!(SavedPlan::from_json(&deep).is_err());
+}
+
+#[test]
+fn keys_of_another_version_are_left_out_and_a_new_meaning_is_refused() {
+    let mut json = json_of(&saved());
+    json["weather"] = "fine".into();
+    json["plan"]["colour"] = "green".into();
+    assert_eq!(SavedPlan::from_json(&json.to_string()).unwrap(), saved());
+    for version in [0, 2] {
+        json["version"] = version.into();
+        assert!(refused(&json).starts_with(&format!("version is {version}")));
+    }
+}
+
+#[test]
+fn a_field_that_cannot_be_is_named() {
+    for (pointer, value, words) in [
+        ("/plan/context/n_ctx", json!(0), "plan.context.n_ctx is 0"),
+        (
+            "/plan/context/n_ctx",
+            json!(u32::MAX),
+            "plan.context.n_ctx is 4294967295",
+        ),
+        (
+            "/plan/context/n_seq_max",
+            json!(257),
+            "plan.context.n_seq_max is 257",
+        ),
+        (
+            "/plan/context/n_batch",
+            json!(0),
+            "plan.context.n_batch is 0",
+        ),
+        (
+            "/plan/context/type_k",
+            json!("Q9"),
+            "plan.context.type_k: unknown variant",
+        ),
+        (
+            "/plan/n_gpu_layers",
+            json!(1_000_000_000),
+            "plan.n_gpu_layers is 1000000000",
+        ),
+        (
+            "/plan/n_gpu_layers",
+            json!(-1),
+            "plan.n_gpu_layers: invalid value",
+        ),
+        (
+            "/plan/n_gpu_layers",
+            json!(19),
+            "plan.placements have 20 layers",
+        ),
+        ("/plan/parted_blocks", json!(33), "plan.parted_blocks is 33"),
+        (
+            "/plan/model/blocks",
+            json!(1_000_000_000),
+            "plan.model.blocks is 1000000000",
+        ),
+        ("/plan/model/blocks", json!(0), "plan.model.blocks is 0"),
+        (
+            "/plan/tensor_split",
+            json!([1.0, 2.0]),
+            "plan.tensor_split has 2 proportions for 1 GPUs",
+        ),
+        (
+            "/plan/tensor_split",
+            json!([-1.0]),
+            "plan.tensor_split[0] is -1",
+        ),
+        (
+            "/plan/tensor_split",
+            json!([null]),
+            "plan.tensor_split[0]: invalid type",
+        ),
+        (
+            "/plan/tensor_split",
+            json!([1e300]),
+            "plan.tensor_split[0]: number out of range",
+        ),
+        (
+            "/plan/tensor_split",
+            json!([0.0]),
+            "plan.tensor_split is 0 everywhere",
+        ),
+        (
+            "/plan/overrides",
+            json!([{"pattern": "(", "place": "host"}]),
+            "plan.overrides[0]: ",
+        ),
+        (
+            "/plan/overrides",
+            json!([{"pattern": "a", "place": {"gpu": 1}}]),
+            "plan.overrides[0].place is GPU 1 of 1",
+        ),
+        ("/plan/placements", json!([]), "plan.placements is empty"),
+        (
+            "/plan/placements/0/device",
+            json!(""),
+            "plan.placements[0].device is no name",
+        ),
+        (
+            "/plan/placements/0/device",
+            json!("a\nb"),
+            "plan.placements[0].device is no name",
+        ),
+        (
+            "/plan/placements/0/device",
+            json!("x".repeat(257)),
+            "plan.placements[0].device is no name",
+        ),
+        (
+            "/plan/placements/0/kind",
+            json!("host"),
+            "plan.placements[0].kind is the host's",
+        ),
+        (
+            "/plan/placements/1/kind",
+            json!("gpu"),
+            "plan.placements ends with a GPU",
+        ),
+        (
+            "/plan/placements/0/free",
+            json!(u64::MAX),
+            "plan.placements[0].free is ",
+        ),
+        (
+            "/plan/placements/0/layers",
+            json!(u32::MAX),
+            "plan.placements have 4294967295 layers",
+        ),
+        (
+            "/plan/speed/curve",
+            json!([1.0]),
+            "plan.speed.curve has 1 points",
+        ),
+        (
+            "/plan/speed/tokens_per_second",
+            json!(-1.0),
+            "plan.speed has tokens per second",
+        ),
+        ("/model/header", json!("xyz"), "model.header is no SHA-256"),
+        ("/model/file_bytes", json!([]), "model.file_bytes is empty"),
+        (
+            "/machine/gpus/0/total",
+            json!(0),
+            "machine.gpus[0].free is ",
+        ),
+        (
+            "/request/params/n_batch",
+            json!(0),
+            "request.params.n_batch is 0",
+        ),
+        (
+            "/request/policy",
+            json!("luck"),
+            "request.policy: unknown variant",
+        ),
+        ("/made_by", json!(1), "made_by: invalid type"),
+    ] {
+        let mut json = json_of(&saved());
+        json["plan"]["overrides"] = json!([]);
+        *json.pointer_mut(pointer).unwrap() = value;
+        let text = refused(&json);
+        assert!(text.contains(words), "{pointer}: {text}");
+        assert_eq!(text.lines().count(), 1, "{text}");
+    }
+}
+
+#[test]
+fn two_gpus_need_two_names_and_two_proportions() {
+    let mut json = json_of(&save(two_gpus()));
+    json["plan"]["placements"][1]["device"] = "CUDA1".into();
+    assert!(refused(&json).contains("plan.placements[1].device is CUDA1, which is there twice"));
+    json["plan"]["placements"][1]["device"] = "CUDA0".into();
+    json["plan"]["tensor_split"] = json!([]);
+    assert!(refused(&json).contains("plan.tensor_split has 0 proportions for 2 GPUs"));
+}
+
+#[test]
+fn another_model_is_refused_and_both_are_named() {
+    let other = Builder::new("llama")
+        .str("general.name", "Qwen 4B")
+        .header()
+        .unwrap();
+    let error = saved().check_model(&other).unwrap_err();
+    assert!(matches!(error, SavedPlanError::OtherModel { .. }));
+    let text = error.to_string();
+    assert!(
+        text.contains("Llama 8B (") && text.contains("Qwen 4B ("),
+        "{text}"
+    );
+}
+
+/// Every place in a JSON value, as a pointer.
+fn pointers(value: &Value, at: &str, all: &mut Vec<String>) {
+    all.push(at.to_owned());
+    match value {
+        Value::Object(fields) => {
+            for (key, value) in fields {
+                pointers(value, &format!("{at}/{key}"), all);
+            }
+        }
+        Value::Array(values) => {
+            for (index, value) in values.iter().enumerate() {
+                pointers(value, &format!("{at}/{index}"), all);
+            }
+        }
+        _ => {}
+    }
+}
+
+proptest! {
+    /// A value anywhere replaced by another: it is refused in one line, or what was read is a plan that can be, and is read again.
+    #[test]
+    fn no_value_anywhere_gets_past_the_check(place in any::<prop::sample::Index>(), choice in any::<prop::sample::Index>()) {
+        let mut json = json_of(&save(two_gpus()));
+        let mut all = Vec::new();
+        pointers(&json, "", &mut all);
+        let values = [
+            json!(null), json!(0), json!(1), json!(-1), json!(0.5), json!(1e300), json!(u64::MAX), json!(u32::MAX), json!(1_000_000_000),
+            json!(""), json!("a\nb"), json!("CUDA0"), json!([]), json!({}), json!([[]]), json!(true), json!("x".repeat(1000)),
+        ];
+        let place: &String = place.get(&all);
+        *json.pointer_mut(place).unwrap() = choice.get(&values).clone();
+        match SavedPlan::from_json(&json.to_string()) {
+            Err(error) => prop_assert!(error.to_string().lines().count() == 1, "{}", error),
+            Ok(saved) => {
+                let plan = &saved.plan;
+                prop_assert!(saved.check().is_ok());
+                prop_assert!(plan.n_gpu_layers <= plan.layers() && plan.layers() <= 513);
+                prop_assert!(plan.context.sizes().is_ok());
+                prop_assert!(plan.tensor_split.iter().all(|share| share.is_finite()));
+                let text = saved.to_json().unwrap();
+                prop_assert!(SavedPlan::from_json(&text).unwrap() == saved);
+                let _ = saved.changes(&saved.machine);
+            }
+        }
+    }
+
+    /// Bytes changed, cut off or put in anywhere: refused or read, and never a panic.
+    #[test]
+    fn no_text_ends_the_process(at in any::<prop::sample::Index>(), byte in any::<u8>(), cut in any::<bool>()) {
+        let mut text = saved().to_json().unwrap().into_bytes();
+        let at = at.index(text.len());
+        text[at] = byte;
+        if cut {
+            text.truncate(at);
+        }
+        if let Ok(text) = String::from_utf8(text) {
+            let _ = SavedPlan::from_json(&text);
+        }
+    }
+}

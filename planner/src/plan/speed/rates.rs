@@ -1,0 +1,410 @@
+//! How fast the devices of a machine compute, by what is known of them.
+//!
+//! What was [measured](crate::machine::MeasuredRates) counts as it is. Elsewhere stated ratios stand in, each with its source, and the plan says so.
+
+use serde::{Deserialize, Serialize};
+
+use crate::gguf::TensorType;
+use crate::machine::{Bandwidth, BandwidthSource, Gpu, GpuKind, Host, MeasuredRates};
+use crate::memory::KvType;
+
+use super::work::{Cache, LayerWork, Matrices, float};
+
+/// What a GPU reads of its peak while it generates: 83 % was calibrated on an RTX 5060 Ti (docs/speed-model.md).
+const GPU_SHARE: f64 = 0.8;
+/// The same of a host whose figure is a peak: 65 % of two channels of DDR4-2400 there.
+const HOST_SHARE: f64 = 0.65;
+/// What is taken for the bandwidth of a card of which nothing is known, in bytes per second: one of the middle.
+const UNKNOWN_GPU: f64 = 400e9;
+/// The same of a host: two channels of DDR4-3200, of which two thirds are read.
+const UNKNOWN_HOST: f64 = 34e9;
+/// Seconds that a layer takes on a GPU whatever its size: some ten kernels, of one or two microseconds each to launch.
+const GPU_LAYER: f64 = 15e-6;
+/// The same on the host: some thirty barriers between its threads.
+const HOST_LAYER: f64 = 30e-6;
+/// Seconds to hand a token's activations from one device to the next: two copies over PCIe and a wait for each.
+const CROSSING: f64 = 20e-6;
+/// The same to another machine: a round trip of a local network and its software.
+const REMOTE_CROSSING: f64 = 500e-6;
+/// Bytes per second to another machine: a gigabit per second.
+const REMOTE_LINK: f64 = 0.12e9;
+/// Bytes per second to a card whose link is not known: PCIe 3.0 x16, of which four fifths are reached from pageable memory.
+const UNKNOWN_LINK: f64 = 12e9;
+/// What is reached of a link's peak.
+const LINK_SHARE: f64 = 0.8;
+/// Multiplications of attention per second of one core, keys and values of 16 bits: 0.4 and 1.4 billion were measured on two machines with two
+/// cores of an EPYC (phi-3-mini's shape; docs/speed-model.md).
+const CORE_ATTENTION: f64 = 0.8e9;
+/// Cores of a host that does not say.
+const UNKNOWN_CORES: u32 = 8;
+/// Floating-point operations of prompts per byte per second of bandwidth. llama.cpp computes 3491 tokens of an 8B model per second on an RTX 3090
+/// (ggml-org/llama.cpp#7860): 60; on an RTX 4090 10359 (#7676): 165.
+const GPU_FLOPS_PER_BYTE: f64 = 60.0;
+/// Floating-point operations of prompts per second and core: 35 and 73 billion were measured with Q4_K and 512 tokens at once on two cores of an
+/// EPYC with AVX2, the first beside other work (docs/speed-model.md).
+const CORE_FLOPS: f64 = 50e9;
+/// Tokens at which a GPU reaches half of its speed (the same measurements: 5420 tokens per second with 64 at once, 10359 with 512).
+const HALF_SPEED: f64 = 64.0;
+
+/// Who says how fast a device is, the best first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum Basis {
+    /// ggml's own operations, measured on it.
+    Measured,
+    /// Its memory's bandwidth, measured; the rest by ratios.
+    Bandwidth,
+    /// Its driver's peak bandwidth; the rest by ratios.
+    Driver,
+    /// Its data sheet's peak bandwidth; the rest by ratios.
+    DataSheet,
+    /// A bandwidth that somebody wrote down; the rest by ratios.
+    Stated,
+    /// Nothing: a device of the middle.
+    Guess,
+}
+
+impl std::fmt::Display for Basis {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Measured => "measured rates",
+            Self::Bandwidth => "measured bandwidth",
+            Self::Driver => "the driver's bandwidth",
+            Self::DataSheet => "data sheets",
+            Self::Stated => "stated bandwidth",
+            Self::Guess => "a guess",
+        })
+    }
+}
+
+/// How fast one device computes.
+#[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
+pub struct Rate {
+    /// Bytes of weights per second, one token after the other.
+    pub bytes_per_second: f64,
+    /// Multiplications of attention per second, where arithmetic bounds it; else keys and values pass as fast as weights.
+    pub attention: Option<f64>,
+    /// Floating-point operations per second with many tokens at once.
+    pub flops: f64,
+    /// Tokens at once with which it reaches half of them.
+    pub half_speed: f64,
+    /// Seconds that a layer takes whatever its size: launches, barriers.
+    pub seconds_per_layer: f64,
+    /// Seconds more of a layer with experts: to choose them, and to add up their results.
+    pub routing: f64,
+    /// Bytes per second from the host's memory to it.
+    pub upload: f64,
+    /// Seconds to hand a token's activations to it or from it.
+    pub crossing: f64,
+    /// Who says so.
+    pub basis: Basis,
+    measured: Option<MeasuredRates>,
+}
+
+/// The rates of a machine's devices that plans are made by.
+///
+/// ```
+/// use autoplace_planner::machine::{Gpu, Host, bytes::gib};
+/// use autoplace_planner::plan::speed::{Basis, Rates};
+/// let card = Gpu::named("RTX 4090").unwrap();
+/// let host = Host::new(gib(64)).bandwidth(60_000_000_000);
+/// // Of peaks, what is really read: 80 % and 65 %.
+/// let rates = Rates::of(&[&card], &host);
+/// assert_eq!(rates.gpus[0].bytes_per_second, 0.8 * 1008e9);
+/// assert_eq!(rates.gpus[0].basis, Basis::DataSheet);
+/// assert_eq!(rates.host.bytes_per_second, 0.65 * 60e9);
+/// ```
+#[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
+pub struct Rates {
+    /// Of each GPU.
+    pub gpus: Vec<Rate>,
+    /// Of the host.
+    pub host: Rate,
+}
+
+impl Rates {
+    /// The rates of these GPUs and of the host.
+    #[must_use]
+    pub fn of(gpus: &[&Gpu], host: &Host) -> Self {
+        let host = Rate::of_host(host);
+        Self {
+            gpus: gpus.iter().map(|gpu| Rate::of_gpu(gpu, &host)).collect(),
+            host,
+        }
+    }
+
+    /// Rates that are stated.
+    #[must_use]
+    pub const fn new(gpus: Vec<Rate>, host: Rate) -> Self {
+        Self { gpus, host }
+    }
+}
+
+impl Rate {
+    /// A device that reads so many bytes per second, weights and keys alike, loses no time between layers and devices, and computes
+    /// prompts as cards of that bandwidth do.
+    #[must_use]
+    pub const fn new(bytes_per_second: f64) -> Self {
+        Self {
+            bytes_per_second,
+            attention: None,
+            flops: bytes_per_second * GPU_FLOPS_PER_BYTE,
+            half_speed: HALF_SPEED,
+            seconds_per_layer: 0.0,
+            routing: 0.0,
+            upload: UNKNOWN_LINK,
+            crossing: 0.0,
+            basis: Basis::Stated,
+            measured: None,
+        }
+    }
+
+    /// Sets the seconds that a layer takes whatever its size.
+    #[must_use]
+    pub const fn per_layer(mut self, seconds: f64) -> Self {
+        self.seconds_per_layer = seconds;
+        self
+    }
+
+    fn of_host(host: &Host) -> Self {
+        let (bytes_per_second, basis) = read_rate(host.bandwidth, HOST_SHARE, UNKNOWN_HOST);
+        let cores = host.usable_cores.or(host.physical_cores);
+        let cores = f64::from(cores.unwrap_or(UNKNOWN_CORES).max(1));
+        Self {
+            attention: Some(cores * CORE_ATTENTION),
+            flops: cores * CORE_FLOPS,
+            half_speed: 0.0,
+            basis,
+            ..Self::new(bytes_per_second).per_layer(HOST_LAYER)
+        }
+        .by(host.rates.as_ref())
+    }
+
+    fn of_gpu(gpu: &Gpu, host: &Self) -> Self {
+        let (unknown, unknown_basis) = match gpu.kind {
+            // In the same memory.
+            GpuKind::Integrated => (host.bytes_per_second, host.basis),
+            // A device of another machine may be a processor.
+            GpuKind::Remote => (UNKNOWN_HOST, Basis::Guess),
+            GpuKind::Discrete => (UNKNOWN_GPU, Basis::Guess),
+        };
+        let (bytes_per_second, basis) = read_rate(gpu.bandwidth, GPU_SHARE, unknown);
+        let basis = if basis == Basis::Guess {
+            unknown_basis
+        } else {
+            basis
+        };
+        let (upload, crossing) = match gpu.kind {
+            GpuKind::Integrated => (bytes_per_second, CROSSING),
+            GpuKind::Remote => (REMOTE_LINK, REMOTE_CROSSING),
+            GpuKind::Discrete => {
+                let peak = gpu.pcie.map(|link| link.bytes_per_second());
+                let upload = peak.map_or(UNKNOWN_LINK, |peak| float(peak) * LINK_SHARE);
+                (upload, CROSSING)
+            }
+        };
+        Self {
+            upload,
+            crossing,
+            basis,
+            ..Self::new(bytes_per_second).per_layer(GPU_LAYER)
+        }
+        .by(gpu.rates.as_ref())
+    }
+
+    /// With what was measured instead.
+    #[allow(clippy::cast_precision_loss)] // nanoseconds
+    fn by(mut self, measured: Option<&MeasuredRates>) -> Self {
+        let Some(measured) = measured else {
+            return self;
+        };
+        let weights = measured.weights.iter().filter(|rate| !rate.experts);
+        let (count, sum) = weights.fold((0.0, 0.0), |(count, sum), rate| {
+            (count + 1.0, sum + float(rate.bytes_per_second))
+        });
+        if count > 0.0 {
+            self.bytes_per_second = sum / count;
+            self.basis = Basis::Measured;
+        }
+        if measured.layer_ns > 0 {
+            self.seconds_per_layer = measured.layer_ns as f64 * 1e-9;
+        }
+        self.routing = measured.routing_ns as f64 * 1e-9;
+        if let Some(link) = measured.link {
+            self.upload = float(link.upload.max(1));
+            self.crossing = link.crossing_ns as f64 * 1e-9;
+        }
+        self.measured = Some(measured.clone());
+        self
+    }
+
+    /// Seconds that a layer takes whatever its size.
+    pub(super) fn constant(&self, work: &LayerWork) -> f64 {
+        let has_experts = work.matrices.iter().any(|it| it.experts.is_some());
+        self.seconds_per_layer + if has_experts { self.routing } else { 0.0 }
+    }
+
+    /// Seconds in which a token passes these weights.
+    pub(super) fn token(&self, matrices: &Matrices) -> f64 {
+        let bytes = float(matrices.token_bytes());
+        let of_type = |experts: bool| {
+            let mut rates = self.measured.iter().flat_map(|it| &it.weights);
+            let found = rates
+                .find(|rate| rate.experts == experts && rate.tensor_type == matrices.tensor_type);
+            found.map(|rate| float(rate.bytes_per_second.max(1)))
+        };
+        let experts = matrices.experts.is_some();
+        let rate = of_type(experts).or_else(|| of_type(false));
+        bytes / rate.unwrap_or(self.bytes_per_second)
+    }
+
+    /// Seconds in which a token attends to a cache.
+    pub(super) fn attend(&self, cache: &Cache, depth: u32) -> f64 {
+        let measured = |ty: KvType| self.attention_rate(ty.tensor_type(), cache);
+        let (k, v) = cache.types;
+        let multiplications = cache.multiplications(depth);
+        match (measured(k), measured(v)) {
+            // Keys and values each count by half.
+            (Some(k), Some(v)) => multiplications / 2.0 * (1.0 / k + 1.0 / v),
+            _ => match self.attention {
+                Some(rate) => multiplications / rate,
+                // Fewer bytes are read of small types, but each must be decoded: measured generation is no faster for it.
+                None => {
+                    let plain = |ty: KvType| if ty.is_quantized() { KvType::F16 } else { ty };
+                    let types = (plain(k), plain(v));
+                    let cache = Cache { types, ..*cache };
+                    float(cache.bytes(depth)) / self.bytes_per_second
+                }
+            },
+        }
+    }
+
+    /// Multiplications per second of attention like this that was measured. The nearest figure counts: of as many query heads for each
+    /// head of keys where keys are read once for all of them, else of as long a head.
+    fn attention_rate(&self, kv_type: TensorType, cache: &Cache) -> Option<f64> {
+        let all = self.measured.iter().flat_map(|it| &it.attention);
+        let of_type = all.filter(|rate| rate.kv_type == kv_type);
+        let distance = |head_size: u32, n_gqa: u32| {
+            let off = |a: u32, b: u32| (f64::from(a.max(1)) / f64::from(b.max(1))).ln().abs();
+            off(head_size, cache.head.0) + off(n_gqa, cache.n_gqa)
+        };
+        let nearest = of_type.min_by(|a, b| {
+            let of = |rate: &crate::machine::AttentionRate| distance(rate.head_size, rate.n_gqa);
+            of(a).total_cmp(&of(b))
+        })?;
+        let row = kv_type.row_bytes(u64::from(nearest.head_size)).max(1);
+        let elements = float(nearest.bytes_per_second) * f64::from(nearest.head_size) / float(row);
+        Some((elements * f64::from(nearest.n_gqa)).max(1.0))
+    }
+
+    /// Seconds in which so many tokens at once pass these weights.
+    pub(super) fn prompt(&self, matrices: &Matrices, n_tokens: u32) -> f64 {
+        let operations = 2.0 * matrices.multiplications * f64::from(n_tokens);
+        let flops = self
+            .prompt_flops(matrices, n_tokens)
+            .unwrap_or_else(|| self.flops_with(n_tokens));
+        let bytes = matrices.bytes(n_tokens);
+        (operations / flops).max(bytes / self.bytes_per_second)
+    }
+
+    /// The measured figure of a type for so many tokens: the nearest in tokens.
+    fn prompt_flops(&self, matrices: &Matrices, n_tokens: u32) -> Option<f64> {
+        let experts = matrices.experts.is_some();
+        let of = |tensor_type: Option<TensorType>, experts: bool| {
+            let all = self.measured.iter().flat_map(|it| &it.prompts);
+            let of_type = all.filter(|rate| {
+                tensor_type.is_none_or(|ty| rate.tensor_type == ty) && rate.experts == experts
+            });
+            let off = |n: u32| {
+                (f64::from(n.max(1)) / f64::from(n_tokens.max(1)))
+                    .ln()
+                    .abs()
+            };
+            let nearest = of_type.min_by(|a, b| off(a.n_tokens).total_cmp(&off(b.n_tokens)));
+            nearest.map(|rate| float(rate.flops.max(1)))
+        };
+        let ty = Some(matrices.tensor_type);
+        of(ty, experts)
+            .or_else(|| of(ty, false))
+            .or_else(|| of(None, false))
+    }
+
+    /// Seconds in which so many tokens attend to `cells` each.
+    pub(super) fn prompt_attend(&self, cache: &Cache, n_tokens: u32, depth: u32) -> f64 {
+        let operations = 2.0 * cache.multiplications(depth) * f64::from(n_tokens);
+        let all = self.measured.iter().flat_map(|it| &it.prompt_attention);
+        let of_type = all.filter(|rate| rate.kv_type == cache.types.0.tensor_type());
+        let off = |a: u32, b: u32| (f64::from(a.max(1)) / f64::from(b.max(1))).ln().abs();
+        let nearest = of_type.min_by(|a, b| {
+            let of = |rate: &crate::machine::PromptAttentionRate| {
+                off(rate.head_size, cache.head.0) + off(rate.n_gqa, cache.n_gqa)
+            };
+            of(a).total_cmp(&of(b))
+        });
+        match (nearest, self.attention) {
+            (Some(rate), _) => operations / float(rate.flops.max(1)),
+            // Two operations for each multiplication, whatever is computed at once.
+            (None, Some(rate)) => operations / (2.0 * rate),
+            (None, None) => operations / self.flops_with(n_tokens),
+        }
+    }
+
+    fn flops_with(&self, n_tokens: u32) -> f64 {
+        let tokens = f64::from(n_tokens);
+        self.flops * tokens / (tokens + self.half_speed)
+    }
+}
+
+/// Bytes per second that are really read, and who says so: all of what was measured, a share of a peak.
+fn read_rate(figure: Option<Bandwidth>, share: f64, unknown: f64) -> (f64, Basis) {
+    let Some(figure) = figure.filter(|figure| figure.bytes_per_second > 0) else {
+        return (unknown, Basis::Guess);
+    };
+    let (share, basis) = match figure.source {
+        BandwidthSource::Measured => (1.0, Basis::Bandwidth),
+        BandwidthSource::Nvml => (share, Basis::Driver),
+        BandwidthSource::Catalogue => (share, Basis::DataSheet),
+        BandwidthSource::Stated => (share, Basis::Stated),
+        BandwidthSource::Guess => (share, Basis::Guess),
+    };
+    (float(figure.bytes_per_second) * share, basis)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Basis, HOST_SHARE, Rates, UNKNOWN_GPU};
+    use crate::machine::{Gpu, GpuKind, Host, gib};
+
+    fn host() -> Host {
+        Host::new(gib(64)).bandwidth(60_000_000_000)
+    }
+
+    #[test]
+    fn a_peak_counts_in_part_and_what_is_unknown_is_a_guess() {
+        let card = Gpu::new("card").bandwidth(1_000_000_000_000);
+        let rates = Rates::of(&[&card], &host());
+        assert!((rates.gpus[0].bytes_per_second - 800e9).abs() < 1.0);
+        assert!((rates.host.bytes_per_second - 60e9 * HOST_SHARE).abs() < 1.0);
+        assert_eq!(
+            (rates.gpus[0].basis, rates.host.basis),
+            (Basis::Stated, Basis::Stated)
+        );
+        let unknown = Rates::of(&[&Gpu::new("other")], &Host::new(gib(64)));
+        assert_eq!(
+            (unknown.gpus[0].basis, unknown.host.basis),
+            (Basis::Guess, Basis::Guess)
+        );
+    }
+
+    #[test]
+    fn an_integrated_or_remote_gpu_of_unknown_speed_is_no_card_of_the_middle() {
+        for kind in [GpuKind::Integrated, GpuKind::Remote] {
+            let rates = Rates::of(&[&Gpu::new("other").kind(kind)], &host());
+            assert!(rates.gpus[0].bytes_per_second <= rates.host.bytes_per_second);
+            assert!(rates.gpus[0].bytes_per_second < UNKNOWN_GPU / 10.0);
+        }
+    }
+}

@@ -1,0 +1,129 @@
+//! The reader's heap is bounded: for the header of a 70B model, and for 10,000 damaged headers.
+
+use crate::counting::peak;
+use crate::gguf_support::{MERGES, TENSORS, TOKENS, llama_70b, read_everything, small};
+use autoplace_planner::gguf::Header;
+use proptest::prelude::*;
+
+#[test]
+fn the_header_of_a_70b_model_takes_less_than_2_mib() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("llama-70b.gguf");
+    llama_70b().write_sparse(&path).unwrap();
+
+    let (header, bytes) = peak(|| Header::open(&path).unwrap());
+    println!(
+        "open: {bytes} bytes of heap for a header of {} bytes",
+        header.shards()[0].header_bytes()
+    );
+    assert!(bytes <= 2 << 20, "{bytes}");
+    assert_eq!(header.tensors().len(), TENSORS);
+
+    let ((tokens, merges), bytes) = peak(|| {
+        let count = |key: &str| {
+            let mut strings = header.array(key).unwrap().unwrap().strings().unwrap();
+            let mut count = 0;
+            while let Some(string) = strings.read_next() {
+                count += usize::from(!string.unwrap().is_empty());
+            }
+            count
+        };
+        (
+            count("tokenizer.ggml.tokens"),
+            count("tokenizer.ggml.merges"),
+        )
+    });
+    println!("all strings: {bytes} bytes of heap");
+    assert_eq!((tokens, merges), (TOKENS, MERGES));
+    assert!(bytes <= 1 << 20, "{bytes}");
+}
+
+/// One thing that can happen to a file.
+#[derive(Clone, Debug)]
+enum Damage {
+    Flip(prop::sample::Index, u8),
+    Overwrite(prop::sample::Index, u64),
+    Insert(prop::sample::Index, u64),
+    Remove(prop::sample::Index, usize),
+    Swap(prop::sample::Index, prop::sample::Index, usize),
+    Truncate(prop::sample::Index),
+}
+
+impl Damage {
+    fn apply(&self, bytes: &mut Vec<u8>) {
+        if bytes.is_empty() {
+            return;
+        }
+        let len = bytes.len();
+        let rest = |at: usize, wanted: usize| wanted.min(len - at);
+        match *self {
+            Damage::Flip(at, mask) => bytes[at.index(len)] ^= mask,
+            Damage::Overwrite(at, value) => {
+                let at = at.index(len);
+                let n = rest(at, 8);
+                bytes[at..at + n].copy_from_slice(&value.to_le_bytes()[..n]);
+            }
+            Damage::Insert(at, value) => {
+                let at = at.index(len);
+                bytes.splice(at..at, value.to_le_bytes());
+            }
+            Damage::Remove(at, n) => {
+                let at = at.index(len);
+                let n = rest(at, n);
+                bytes.drain(at..at + n);
+            }
+            Damage::Swap(a, b, n) => {
+                let (a, b) = (a.index(len), b.index(len));
+                for i in 0..rest(a.max(b), n) {
+                    bytes.swap(a + i, b + i);
+                }
+            }
+            Damage::Truncate(at) => bytes.truncate(at.index(len)),
+        }
+    }
+}
+
+fn damage() -> impl Strategy<Value = Damage> {
+    let index = any::<prop::sample::Index>;
+    // Small numbers, powers of two and their neighbours, and anything.
+    let number = || {
+        prop_oneof![
+            0..300_u64,
+            (0..64_u32, -1..=1_i64).prop_map(|(bit, off)| (1_u64 << bit).wrapping_add_signed(off)),
+            any::<u64>(),
+        ]
+    };
+    prop_oneof![
+        4 => (index(), 1..=255_u8).prop_map(|(at, mask)| Damage::Flip(at, mask)),
+        4 => (index(), number()).prop_map(|(at, n)| Damage::Overwrite(at, n)),
+        1 => (index(), number()).prop_map(|(at, n)| Damage::Insert(at, n)),
+        1 => (index(), 1..40_usize).prop_map(|(at, n)| Damage::Remove(at, n)),
+        1 => (index(), index(), 1..40_usize).prop_map(|(a, b, n)| Damage::Swap(a, b, n)),
+        1 => index().prop_map(Damage::Truncate),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 10_000, failure_persistence: None, ..Default::default() })]
+
+    #[test]
+    fn ten_thousand_damaged_headers_are_read_or_refused_within_bounds(
+        damages in prop::collection::vec(damage(), 1..4),
+        file_bytes in prop_oneof![Just(0_u64), any::<u64>()],
+    ) {
+        // The tensor data is mostly left out, so that most of the damage hits the header.
+        let mut bytes = small().header_bytes().unwrap();
+        bytes.resize(bytes.len() + 100, 0);
+        for damage in &damages {
+            damage.apply(&mut bytes);
+        }
+        let len = bytes.len();
+        let (result, held) = peak(|| Header::parse_prefix(bytes, file_bytes));
+        // The window, the copy of the bytes, and a few times what the header says.
+        prop_assert!(held <= (256 << 10) + 16 * len + 4096, "{held} bytes of heap for {len} in the file");
+        match result {
+            Ok(header) => read_everything(&header),
+            Err(error) => prop_assert!(error.to_string().starts_with("<memory>: ")),
+        }
+    }
+}

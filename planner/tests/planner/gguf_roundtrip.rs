@@ -1,0 +1,290 @@
+//! What a builder is given is what a header says.
+
+use crate::gguf_support::{llama_70b, read_everything, says, small};
+use autoplace_planner::gguf::{Builder, Error, Header, TensorType, Value, ValueType};
+use proptest::prelude::*;
+
+/// Copies a header value by value and tensor by tensor.
+fn copy(header: &Header) -> Builder {
+    let mut builder = Builder::empty().version(header.version());
+    for (key, value) in header.metadata() {
+        builder = builder.value(key, value).unwrap();
+    }
+    for tensor in header.tensors() {
+        let shape = tensor.shape();
+        builder = builder.tensor(tensor.name(), tensor.ty(), &shape[..tensor.n_dims()]);
+    }
+    builder
+}
+
+#[test]
+fn values_come_back_with_their_types() {
+    let header = small().header().unwrap();
+    read_everything(&header);
+    let value = |key: &str| header.get(key).unwrap();
+    assert_eq!(value("t.u8"), Value::U8(200));
+    assert_eq!(value("t.i8"), Value::I8(-100));
+    assert_eq!(value("t.u16"), Value::U16(60_000));
+    assert_eq!(value("t.i16"), Value::I16(-30_000));
+    assert_eq!(value("t.i32"), Value::I32(-2_000_000_000));
+    assert_eq!(value("t.f32"), Value::F32(1.5));
+    assert_eq!(value("t.bool"), Value::Bool(true));
+    assert_eq!(value("t.u64"), Value::U64(1 << 60));
+    assert_eq!(value("t.i64"), Value::I64(-(1 << 60)));
+    assert_eq!(value("t.f64"), Value::F64(-0.25));
+    assert_eq!(value("t.str"), Value::Str("déjà vu"));
+    assert_eq!(value("t.bytes"), Value::Bytes(&[0xff, 0xfe, b'x']));
+    assert_eq!(header.get("t.none"), None);
+    assert_eq!(value("t.u64s").to_string(), "[u64; 0]");
+    assert_eq!(
+        header.metadata().next().unwrap(),
+        ("general.architecture", Value::Str("llama"))
+    );
+}
+
+#[test]
+fn arrays_come_back_with_their_elements() {
+    let header = small().header().unwrap();
+    let array = |key: &str| header.array(key).unwrap().unwrap();
+    assert_eq!(array("t.i32s").to_i32s().unwrap(), [-1, 0, 1]);
+    assert_eq!(array("t.f32s").to_f32s().unwrap(), [0.5, -0.5]);
+    assert!(array("t.u64s").is_empty());
+    let tokens = array("tokenizer.ggml.tokens");
+    assert_eq!((tokens.element_type(), tokens.len()), (ValueType::Str, 4));
+    let strings: Result<Vec<_>, _> = tokens.strings().unwrap().collect();
+    assert_eq!(
+        strings.unwrap(),
+        ["<s>".as_bytes(), b"</s>", b"", "Ġthe".as_bytes()]
+    );
+}
+
+#[test]
+fn tensors_come_back_where_the_alignment_puts_them() {
+    let header = small().header().unwrap();
+    let data = header.shards()[0].data_offset();
+    assert_eq!(header.alignment(), 64);
+    assert!(data.is_multiple_of(64) && data >= header.shards()[0].header_bytes());
+    let lines: Vec<_> = header
+        .tensors()
+        .map(|t| (t.bytes(), t.offset() - data))
+        .collect();
+    assert_eq!(lines, [(102, 0), (20, 128), (864, 192), (42, 1088)]);
+    let experts = header.tensor("blk.1.exps.weight").unwrap();
+    assert_eq!((experts.shape(), experts.n_dims()), ([256, 2, 3, 1], 3));
+    assert_eq!((experts.ty(), experts.elements()), (TensorType::Q4_K, 1536));
+    assert_eq!(header.file_bytes(), data + 1088 + 42);
+    assert!(header.tensor("blk.2").is_none());
+}
+
+#[test]
+fn a_file_a_hole_and_memory_say_the_same() {
+    let dir = tempfile::tempdir().unwrap();
+    let (whole, hole) = (dir.path().join("whole.gguf"), dir.path().join("hole.gguf"));
+    let bytes = small().to_bytes().unwrap();
+    std::fs::write(&whole, &bytes).unwrap();
+    small().write_sparse(&hole).unwrap();
+    assert_eq!(std::fs::read(&hole).unwrap(), bytes);
+    for header in [
+        Header::open(whole),
+        Header::open(hole),
+        Header::parse(bytes.clone()),
+    ] {
+        assert_eq!(copy(&header.unwrap()).to_bytes().unwrap(), bytes);
+    }
+}
+
+#[test]
+fn a_copied_70b_header_is_the_same_bytes() {
+    let builder = llama_70b();
+    let copied = copy(&builder.header().unwrap());
+    assert!(copied.header_bytes().unwrap() == builder.header_bytes().unwrap());
+    assert_eq!(
+        builder.header().unwrap().tensors().len(),
+        crate::gguf_support::TENSORS
+    );
+}
+
+#[test]
+fn setting_a_key_again_replaces_its_value() {
+    let header = Builder::new("llama")
+        .u32("k", 1)
+        .str("k", "two")
+        .header()
+        .unwrap();
+    assert_eq!(header.get("k"), Some(Value::Str("two")));
+    assert_eq!(header.metadata().len(), 2);
+}
+
+#[test]
+fn version_2_is_read_like_version_3() {
+    let header = small().version(2).header().unwrap();
+    assert_eq!(header.version(), 2);
+    read_everything(&header);
+}
+
+#[test]
+fn a_file_without_tensors_has_no_padding() {
+    let header = Header::parse(Builder::new("llama").to_bytes().unwrap()).unwrap();
+    let shard = &header.shards()[0];
+    assert_eq!(shard.data_offset(), shard.header_bytes());
+    assert_eq!(shard.file_bytes(), shard.header_bytes());
+}
+
+#[test]
+fn a_string_ends_at_its_first_nul_as_in_llama_cpp() {
+    let header = Builder::new("llama\0x")
+        .str("k", [0xff, 0, b'y'])
+        .header()
+        .unwrap();
+    assert_eq!(header.architecture().unwrap(), "llama");
+    assert_eq!(header.get("k"), Some(Value::Bytes(&[0xff])));
+}
+
+#[test]
+fn a_string_of_megabytes_stays_in_the_file_until_it_is_read() {
+    let text = "x".repeat((1 << 20) + 1);
+    let header = Builder::new("llama")
+        .str("tokenizer.huggingface.json", &text)
+        .header()
+        .unwrap();
+    let Some(Value::LongText(long)) = header.get("tokenizer.huggingface.json") else {
+        panic!("{:?}", header.get("tokenizer.huggingface.json"));
+    };
+    assert_eq!(long.read().unwrap(), text.as_bytes());
+    says(
+        &header.str("tokenizer.huggingface.json").unwrap_err(),
+        &["1048577", "1048576"],
+    );
+}
+
+#[test]
+fn typed_getters_want_the_exact_type() {
+    let header = small().header().unwrap();
+    assert_eq!(header.u32("llama.block_count").unwrap(), Some(2));
+    assert_eq!(header.u32("absent").unwrap(), None);
+    let error = header.u32("t.u16").unwrap_err();
+    says(&error, &["'t.u16' is of type u16, not u32"]);
+    assert!(matches!(error, Error::WrongType { .. }));
+    assert!(header.f32("t.f64").is_err() && header.bool("t.u8").is_err());
+    assert!(header.array("t.u8").is_err() && header.str("t.u8").is_err());
+    assert!(matches!(
+        header.str("t.bytes").unwrap_err(),
+        Error::NotUtf8 { .. }
+    ));
+}
+
+#[test]
+fn the_lenient_getter_takes_any_integer_that_is_not_negative() {
+    let header = small().header().unwrap();
+    assert_eq!(header.uint("t.u8").unwrap(), Some(200));
+    assert_eq!(header.uint("t.u64").unwrap(), Some(1 << 60));
+    assert_eq!(header.uint("absent").unwrap(), None);
+    assert!(matches!(
+        header.uint("t.i8").unwrap_err(),
+        Error::OutOfRange { .. }
+    ));
+    assert!(matches!(
+        header.uint("t.str").unwrap_err(),
+        Error::WrongType { .. }
+    ));
+}
+
+#[test]
+fn a_number_per_layer_is_an_array_of_that_length_or_one_number_for_all() {
+    let header = small().header().unwrap();
+    let per_layer = |suffix: &str, n| header.arch_u32_per_layer(suffix, n);
+    assert_eq!(
+        per_layer("attention.head_count_kv", 2).unwrap().unwrap(),
+        [8, 4]
+    );
+    assert_eq!(
+        per_layer("attention.sliding_window_pattern", 2)
+            .unwrap()
+            .unwrap(),
+        [1, 0]
+    );
+    assert_eq!(per_layer("block_count", 3).unwrap().unwrap(), [2, 2, 2]);
+    assert_eq!(per_layer("absent", 3).unwrap(), None);
+    let error = per_layer("attention.head_count_kv", 3).unwrap_err();
+    says(
+        &error,
+        &["'llama.attention.head_count_kv' has 2 elements, not 3"],
+    );
+}
+
+#[test]
+fn a_negative_number_per_layer_is_refused() {
+    let header = Builder::new("llama")
+        .array_i32("llama.x", &[1, -1])
+        .header()
+        .unwrap();
+    let error = header.arch_u32_per_layer("x", 2).unwrap_err();
+    says(&error, &["element 1", "-1"]);
+    let header = Builder::new("llama")
+        .array_u64("llama.x", &[1, 1])
+        .header()
+        .unwrap();
+    assert!(matches!(
+        header.arch_u32_per_layer("x", 2).unwrap_err(),
+        Error::ElementType { .. }
+    ));
+}
+
+#[test]
+fn without_an_architecture_its_keys_cannot_be_asked_for() {
+    let header = Builder::empty().header().unwrap();
+    says(
+        &header.architecture().unwrap_err(),
+        &["'general.architecture' is missing"],
+    );
+    assert!(header.arch_u32("block_count").is_err());
+}
+
+#[test]
+fn headers_are_shared_between_threads() {
+    fn shared<T: Send + Sync + Clone + std::fmt::Debug>(_: &T) {}
+    shared(&small().header().unwrap());
+}
+
+/// A tensor type and a shape that fits it.
+fn tensor() -> impl Strategy<Value = (TensorType, Vec<u64>)> {
+    let shape = prop::collection::vec(1..5_u64, 1..=4);
+    (prop::sample::select(TensorType::ALL), shape).prop_map(|(ty, mut shape)| {
+        shape[0] *= ty.block_size();
+        (ty, shape)
+    })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 300, failure_persistence: None, ..Default::default() })]
+
+    #[test]
+    fn any_builder_gives_a_header_that_says_the_same(
+        texts in prop::collection::vec(prop::collection::vec(1..=255_u8, 0..30), 0..20),
+        numbers in prop::collection::vec(any::<i64>(), 0..20),
+        tensors in prop::collection::vec(tensor(), 0..12),
+        alignment in 0..13_u32,
+    ) {
+        let mut builder = Builder::new("llama").alignment(1 << alignment);
+        builder = builder.array_str("texts", &texts).array_i64("numbers", &numbers);
+        for (i, text) in texts.iter().enumerate() {
+            builder = builder.str(&format!("text.{i}"), text);
+        }
+        for (i, (ty, shape)) in tensors.iter().enumerate() {
+            builder = builder.tensor(&format!("tensor.{i}"), *ty, shape);
+        }
+        let bytes = builder.to_bytes().unwrap();
+        let header = Header::parse(bytes.clone()).unwrap();
+        read_everything(&header);
+        let strings = header.array("texts").unwrap().unwrap().strings().unwrap();
+        prop_assert_eq!(strings.collect::<Result<Vec<_>, _>>().unwrap(), texts);
+        prop_assert_eq!(header.tensors().len(), tensors.len());
+        for (tensor, (ty, shape)) in header.tensors().zip(&tensors) {
+            prop_assert_eq!(tensor.ty(), *ty);
+            prop_assert_eq!(&tensor.shape()[..tensor.n_dims()], shape.as_slice());
+            prop_assert_eq!(tensor.bytes(), ty.row_bytes(shape[0]) * shape[1..].iter().product::<u64>());
+            prop_assert!(tensor.offset().is_multiple_of(1 << alignment));
+        }
+        prop_assert_eq!(copy(&header).to_bytes().unwrap(), bytes);
+    }
+}

@@ -1,0 +1,207 @@
+//! What holds of every headroom, and what it leaves of a small or crowded card.
+
+use autoplace_planner::machine::{Date, Gpu, Host, LearnedHeadroom, Machine, Reading, gib, mib};
+use autoplace_planner::memory::{Headroom, Workload};
+use autoplace_planner::plan::{Context, Plan, Planner, Request};
+use proptest::option;
+use proptest::prelude::{Just, Strategy, any, prop_assert, prop_assert_eq, prop_oneof, proptest};
+
+use crate::shapes::{LLAMA_8B, Shape};
+
+const PRESETS: [Headroom; 3] = [Headroom::Tight, Headroom::Default, Headroom::Cautious];
+
+/// Any card: of any backend and size, measured or not, open or not.
+fn gpu() -> impl Strategy<Value = Gpu> {
+    let backend = prop_oneof![
+        Just("CUDA"),
+        Just("ROCm"),
+        Just("Vulkan"),
+        Just("MTL"),
+        Just("Other")
+    ];
+    let learned =
+        (any::<u64>(), any::<u64>(), any::<(u64, u64)>()).prop_map(|(driver, growth, work)| {
+            let date = Date::new(2026, 11, 21).unwrap();
+            LearnedHeadroom::new(driver, growth, date).work(work.0, work.1)
+        });
+    let sizes = prop_oneof![(0..gib(200), 0..gib(200)), any::<(u64, u64)>()];
+    let known = (
+        option::of(learned),
+        any::<Option<u32>>(),
+        any::<bool>(),
+        any::<bool>(),
+    );
+    (backend, sizes, known).prop_map(
+        |(backend, (total, free), (learned, threads, open, versioned))| {
+            let mut gpu = Gpu::new("card").total(total).free(free).backend(backend);
+            gpu.resident_threads = threads;
+            gpu.learned = learned;
+            gpu.ggml = open.then(|| Reading::new(total, free));
+            gpu.driver = versioned.then(|| "550.54.14".to_owned());
+            gpu
+        },
+    )
+}
+
+fn workload() -> impl Strategy<Value = Workload> {
+    prop_oneof![(0..gib(4), 0..gib(4)), any::<(u64, u64)>()].prop_map(
+        |(activations, decoded_matrix)| {
+            let mut workload = Workload::default();
+            (workload.activations, workload.decoded_matrix) = (activations, decoded_matrix);
+            workload
+        },
+    )
+}
+
+fn any_headroom() -> impl Strategy<Value = Headroom> {
+    prop_oneof![
+        Just(Headroom::Tight),
+        Just(Headroom::Default),
+        Just(Headroom::Cautious),
+        any::<u64>().prop_map(Headroom::Bytes),
+        (0.0f32..100.0).prop_map(Headroom::Percent),
+    ]
+}
+
+proptest! {
+    #[test]
+    fn tight_leaves_no_more_than_default_and_default_no_more_than_cautious(
+        gpu in gpu(),
+        workload in workload(),
+        unsure in 0..gib(2),
+        wsl in any::<bool>(),
+    ) {
+        let total = |headroom: Headroom| headroom.of_gpu(&gpu, &workload, unsure, wsl).total();
+        let [tight, default, cautious] = PRESETS.map(total);
+        prop_assert!(tight <= default && default <= cautious);
+    }
+
+    #[test]
+    fn the_uncertainty_stays_in_every_preset(
+        gpu in gpu(),
+        workload in workload(),
+        unsure in any::<u64>(),
+        wsl in any::<bool>(),
+    ) {
+        for preset in PRESETS {
+            let parts = |unsure| preset.of_gpu(&gpu, &workload, unsure, wsl);
+            let (sure, unsure) = (parts(0), parts(unsure));
+            prop_assert!(unsure.margin >= sure.margin);
+            prop_assert_eq!((unsure.driver, unsure.growth), (sure.driver, sure.growth));
+        }
+        for preset in PRESETS {
+            prop_assert!(preset.of_gpu(&gpu, &workload, unsure, wsl).margin >= unsure);
+        }
+    }
+
+    #[test]
+    fn what_may_be_taken_never_shrinks_when_more_is_free(
+        gpu in gpu(),
+        headroom in any_headroom(),
+        workload in workload(),
+        more in any::<u64>(),
+        wsl in any::<bool>(),
+    ) {
+        let budget = |gpu: &Gpu| {
+            let left = headroom.of_gpu(gpu, &workload, 0, wsl).total();
+            gpu.free.saturating_sub(left)
+        };
+        let mut freer = gpu.clone();
+        freer.free = gpu.free.saturating_add(more);
+        prop_assert!(budget(&freer) >= budget(&gpu));
+    }
+
+    #[test]
+    fn more_work_never_leaves_less_free(
+        gpu in gpu(),
+        headroom in any_headroom(),
+        workload in workload(),
+        more in any::<(u64, u64)>(),
+    ) {
+        let mut larger = workload;
+        larger.activations = workload.activations.saturating_add(more.0);
+        larger.decoded_matrix = workload.decoded_matrix.saturating_add(more.1);
+        let total = |workload| headroom.of_gpu(&gpu, workload, 0, false).total();
+        prop_assert!(total(&larger) >= total(&workload));
+    }
+
+    #[test]
+    fn windows_around_it_never_leaves_less_free(
+        gpu in gpu(),
+        headroom in any_headroom(),
+        workload in workload(),
+    ) {
+        let total = |wsl| headroom.of_gpu(&gpu, &workload, 0, wsl).total();
+        prop_assert!(total(true) >= total(false));
+    }
+
+    #[test]
+    fn cautious_leaves_15_percent_of_the_total(gpu in gpu(), workload in workload()) {
+        let left = Headroom::Cautious.of_gpu(&gpu, &workload, 0, false).total();
+        prop_assert!(u128::from(left) * 100 >= u128::from(gpu.total) * 15);
+    }
+}
+
+/// Qwen3 0.6B: about 370 MiB in Q4_K_M.
+const QWEN3_600M: Shape = Shape {
+    name: "Qwen3 0.6B",
+    arch: "qwen3",
+    n_layer: 28,
+    n_embd: 1024,
+    n_ff: 3072,
+    n_head: 16,
+    n_head_kv: 8,
+    n_vocab: 151_936,
+    n_ctx_train: 40_960,
+    tied: true,
+    rope_freqs: false,
+    qk_norm: true,
+    ..LLAMA_8B
+};
+
+fn plan(gpu: Gpu, headroom: Headroom) -> Plan {
+    let machine = Machine::new(Host::new(gib(16))).with_gpu(gpu);
+    let request = Request::new()
+        .context(Context::Tokens(2048))
+        .headroom(headroom);
+    let profile = QWEN3_600M.profile();
+    let planner = Planner::new(&profile, &machine).request(request);
+    planner.plan().unwrap()
+}
+
+/// A card of 8 GiB of which others hold all but one. A fixed margin of 1 GiB would put nothing on it.
+#[test]
+fn at_1_gib_free_a_small_model_that_fits_is_on_the_gpu() {
+    let gpu = Gpu::named("RTX 4060").unwrap().free(gib(1));
+    for headroom in [Headroom::Tight, Headroom::Default] {
+        let plan = plan(gpu.clone(), headroom);
+        assert!(plan.full_offload, "{headroom:?}: {plan}");
+        let taken = plan.gpus().next().unwrap();
+        let needed = taken.footprint.total() + taken.headroom.driver + taken.headroom.growth;
+        assert!(needed > mib(600) && needed < gib(1), "{plan}");
+    }
+    // A card that others use must keep 15 % of its total free, and these 1.2 GiB are not.
+    assert_eq!(plan(gpu, Headroom::Cautious).n_gpu_layers, 0);
+}
+
+#[test]
+fn at_1_gib_free_a_card_without_a_known_name_takes_what_a_large_drivers_context_leaves() {
+    let plan = plan(
+        Gpu::new("A card").total(gib(8)).free(gib(1)),
+        Headroom::Default,
+    );
+    assert!(plan.n_gpu_layers > 0 && !plan.full_offload, "{plan}");
+}
+
+#[test]
+fn a_plan_inside_of_windows_leaves_more() {
+    let headroom = |wsl| {
+        let mut machine = Machine::new(Host::new(gib(16)));
+        machine.gpus.push(Gpu::named("RTX 4060").unwrap());
+        machine.wsl = wsl;
+        let profile = QWEN3_600M.profile();
+        let plan = Planner::new(&profile, &machine).plan().unwrap();
+        plan.gpus().next().unwrap().headroom.margin
+    };
+    assert_eq!(headroom(true), headroom(false) + mib(512));
+}

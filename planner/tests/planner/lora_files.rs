@@ -1,0 +1,211 @@
+//! Files of adapters and control vectors: what they are for, what they lack, and by how much; nothing of llama.cpp's is asked.
+
+use crate::lora_support::Adapter;
+use autoplace_planner::gguf::{Builder, Header, TensorType};
+use autoplace_planner::machine::{Gpu, gib};
+use autoplace_planner::memory::{ContextParams, Estimate};
+use autoplace_planner::profile::{AdapterError, ControlVector, Lora, ModelProfile};
+
+const F32: TensorType = TensorType::F32;
+
+/// A model of two blocks, 64 wide.
+fn model(tied: bool) -> Builder {
+    let mut builder = Builder::new("llama")
+        .u32("llama.block_count", 2)
+        .u32("llama.context_length", 512)
+        .u32("llama.embedding_length", 64)
+        .u32("llama.feed_forward_length", 96)
+        .u32("llama.attention.head_count", 4)
+        .u32("llama.attention.head_count_kv", 2)
+        .f32("llama.attention.layer_norm_rms_epsilon", 1e-5)
+        .u32("llama.vocab_size", 128)
+        .tensor("token_embd.weight", F32, &[64, 128])
+        .tensor("output_norm.weight", F32, &[64]);
+    if !tied {
+        builder = builder.tensor("output.weight", F32, &[64, 128]);
+    }
+    (0..2).fold(builder, |builder, block| {
+        let name = |part| format!("blk.{block}.{part}.weight");
+        builder
+            .tensor(&name("attn_norm"), F32, &[64])
+            .tensor(&name("attn_q"), F32, &[64, 64])
+            .tensor(&name("attn_k"), F32, &[64, 32])
+            .tensor(&name("attn_v"), F32, &[64, 32])
+            .tensor(&name("attn_output"), F32, &[64, 64])
+            .tensor(&name("ffn_norm"), F32, &[64])
+            .tensor(&name("ffn_gate"), F32, &[64, 96])
+            .tensor(&name("ffn_up"), F32, &[64, 96])
+            .tensor(&name("ffn_down"), F32, &[96, 64])
+    })
+}
+
+fn profile() -> ModelProfile {
+    ModelProfile::from_header(&model(false).header().unwrap()).unwrap()
+}
+
+/// An adapter of rank 4 for the first block's keys.
+fn keys() -> Adapter {
+    Adapter::of("llama").pair("blk.0.attn_k.weight", [64, 32, 1, 1], 4, F32)
+}
+
+#[track_caller]
+fn refused(adapter: &Adapter) -> String {
+    let lora = Lora::from_header(&adapter.header());
+    let error = lora.and_then(|lora| profile().with_lora(&lora));
+    error.expect_err("a wrong adapter").to_string()
+}
+
+#[test]
+fn an_adapter_is_what_its_header_says() {
+    let lora = Lora::from_header(&keys().alpha(8.0).header()).unwrap();
+    assert_eq!(
+        (lora.architecture.as_str(), lora.alpha),
+        ("llama", Some(8.0))
+    );
+    let [pair] = &lora.pairs[..] else {
+        panic!("{lora:?}")
+    };
+    assert_eq!(pair.weight, "blk.0.attn_k.weight");
+    assert_eq!((pair.a.shape, pair.b.shape), ([64, 4, 1, 1], [4, 32, 1, 1]));
+    assert_eq!(lora.bytes(), 4 * (64 * 4 + 4 * 32));
+    let profile = profile().with_lora(&lora).unwrap();
+    assert_eq!(profile.adapters.lora, ["<builder>"]);
+    assert_eq!(profile.adapters.bytes(), lora.bytes());
+    // A norm is left out, as llama.cpp does.
+    let normed = keys().tensor("blk.0.attn_norm.weight", F32, &[64]);
+    assert_eq!(Lora::from_header(&normed.header()).unwrap().ignored, 1);
+}
+
+#[test]
+fn a_file_of_another_kind_is_refused_by_the_key_that_says_so() {
+    let model = Lora::from_header(&model(false).header().unwrap());
+    let Err(AdapterError::WrongKind { key, .. }) = &model else {
+        panic!("{model:?}")
+    };
+    assert_eq!(key, "general.type");
+    let other = Builder::new("llama")
+        .str("general.type", "adapter")
+        .str("adapter.type", "control_vector");
+    let error = Lora::from_header(&other.header().unwrap()).unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "<builder> is no LoRA adapter: `adapter.type` is `control_vector` and not `lora`"
+    );
+    let activated = keys().with(|it| it.array_u32("adapter.alora.invocation_tokens", &[1, 2]));
+    assert!(refused(&activated).contains("aLoRA"));
+    assert!(refused(&Adapter::of("llama")).contains("no tensor"));
+}
+
+#[test]
+fn every_tensor_is_held_against_its_weight_and_its_other_half() {
+    let other = Adapter::of("qwen2").pair("blk.0.attn_k.weight", [64, 32, 1, 1], 4, F32);
+    assert!(refused(&other).contains("adapter for `qwen2`"));
+    let beyond = Adapter::of("llama").pair("blk.2.attn_k.weight", [64, 32, 1, 1], 4, F32);
+    assert!(refused(&beyond).contains("`blk.2.attn_k.weight`, which"));
+    let wide = Adapter::of("llama").pair("blk.1.attn_k.weight", [64, 64, 1, 1], 4, F32);
+    assert_eq!(
+        refused(&wide),
+        "<builder>: the tensor `blk.1.attn_k.weight.lora_b` is 4 x 64 x 1 x 1, and 4 x 32 x 1 x 1 is needed"
+    );
+    let a = |shape: &[u64]| Adapter::of("llama").tensor("blk.1.attn_k.weight.lora_a", F32, shape);
+    assert!(refused(&a(&[64, 4])).contains("without `blk.1.attn_k.weight.lora_b`"));
+    let ranks = a(&[64, 8]).tensor("blk.1.attn_k.weight.lora_b", F32, &[4, 32]);
+    assert!(refused(&ranks).contains("is 64 x 8"));
+    let planes = a(&[64, 4, 2]).tensor("blk.1.attn_k.weight.lora_b", F32, &[4, 32]);
+    assert!(refused(&planes).contains("is 64 x 4 x 2"));
+    let alone = Adapter::of("llama").tensor("blk.1.attn_k.weight.lora_b", F32, &[4, 32]);
+    assert!(refused(&alone).contains("without `blk.1.attn_k.weight.lora_a`"));
+    let unknown = keys().tensor("blk.0.attn_k.weight", F32, &[64, 32]);
+    assert!(refused(&unknown).contains("none of an adapter's"));
+    let integers =
+        Adapter::of("llama").pair("blk.0.attn_k.weight", [64, 32, 1, 1], 4, TensorType::I32);
+    assert!(refused(&integers).contains("is I32"));
+}
+
+#[test]
+fn the_factors_of_an_embedding_change_places_and_a_tied_one_is_refused() {
+    let embedding = |a: &[u64], b: &[u64]| {
+        Adapter::of("llama")
+            .tensor("token_embd.weight.lora_a", F32, a)
+            .tensor("token_embd.weight.lora_b", F32, b)
+    };
+    let right = embedding(&[4, 128], &[4, 64]);
+    let lora = Lora::from_header(&right.header()).unwrap();
+    profile().with_lora(&lora).unwrap();
+    assert!(refused(&embedding(&[64, 4], &[4, 128])).contains("token_embd"));
+    assert!(refused(&embedding(&[8, 128], &[4, 64])).contains("is 8 x 128"));
+    let tied = ModelProfile::from_header(&model(true).header().unwrap()).unwrap();
+    let error = tied.with_lora(&lora).unwrap_err();
+    assert!(
+        matches!(error, AdapterError::TiedEmbedding { .. }),
+        "{error}"
+    );
+}
+
+#[test]
+fn an_adapter_lies_where_the_weights_lie_that_it_changes() {
+    let gpu = Gpu::new("card")
+        .backend("CUDA")
+        .total(gib(24))
+        .free(gib(22));
+    let lora = Lora::from_header(&keys().header()).unwrap();
+    let params = ContextParams::default();
+    let weights = |profile: &ModelProfile, layers| {
+        let estimate = Estimate::new(profile, &[&gpu], &params).unwrap();
+        let footprints = estimate.footprints(layers);
+        (footprints.gpus[0].weights, footprints.host.weights)
+    };
+    let (plain, with) = (profile(), profile().with_lora(&lora).unwrap());
+    // The first block is the last to go to a GPU. Tensors are of 1024 and 512 bytes: whole multiples of any alignment.
+    for layers in 0..=3 {
+        let (before, after) = (weights(&plain, layers), weights(&with, layers));
+        let on_gpu = if layers == 3 { 1536 } else { 0 };
+        assert_eq!(after.0 - before.0, on_gpu, "{layers}");
+        assert_eq!(after.1 - before.1, 1536 - on_gpu, "{layers}");
+    }
+}
+
+#[test]
+fn a_control_vector_has_a_direction_for_layers_that_there_are() {
+    let file = |name: &str, ty, shape: &[u64]| {
+        let builder = Builder::new("controlvector").tensor(name, ty, shape);
+        ControlVector::from_header(&builder.header().unwrap(), &profile())
+    };
+    file("direction.1", F32, &[64]).unwrap();
+    for (name, ty, shape) in [
+        ("direction.0", F32, &[64][..]),
+        ("direction.2", F32, &[64]),
+        ("direction.x", F32, &[64]),
+        ("other.1", F32, &[64]),
+        ("direction.1", TensorType::F16, &[64]),
+        ("direction.1", F32, &[32]),
+        ("direction.1", F32, &[64, 2]),
+    ] {
+        let error = file(name, ty, shape).unwrap_err();
+        assert!(matches!(error, AdapterError::Direction { .. }), "{error}");
+        assert!(error.to_string().contains(name), "{error}");
+    }
+    let empty = Builder::new("controlvector").header().unwrap();
+    let error = ControlVector::from_header(&empty, &profile()).unwrap_err();
+    assert!(matches!(error, AdapterError::Empty { .. }), "{error}");
+}
+
+#[test]
+fn the_numbers_of_control_vectors_add_up() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("vector.gguf");
+    Builder::new("controlvector")
+        .tensor("direction.1", F32, &[64])
+        .write_sparse(&path)
+        .unwrap();
+    crate::lora_support::fill(&path, 1, 1.0);
+    let values = crate::lora_support::values(&path, "direction.1");
+    let vector = ControlVector::from_header(&Header::open(&path).unwrap(), &profile()).unwrap();
+    let mut sum = Vec::new();
+    vector.add_to(&mut sum, 2.0).unwrap();
+    vector.add_to(&mut sum, -1.0).unwrap();
+    assert_eq!(sum, values);
+    std::fs::remove_file(&path).unwrap();
+    let error = vector.add_to(&mut sum, 1.0).unwrap_err();
+    assert!(matches!(error, AdapterError::Unreadable { .. }), "{error}");
+}

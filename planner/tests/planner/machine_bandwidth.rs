@@ -1,0 +1,249 @@
+//! How fast the host's memory is read: measured when asked, once, and kept per machine.
+
+use std::fs;
+use std::path::Path;
+
+use crate::folder::Fake;
+use autoplace_planner::gguf::TensorType;
+use autoplace_planner::machine::{
+    Bandwidth, BandwidthCache, Date, Gpu, GpuKind, Host, Machine, MeasuredRates, RatesCache,
+    WeightRate, gib,
+};
+use proptest::prelude::{ProptestConfig, any, prop, prop_assert, prop_assert_eq, proptest};
+
+fn measured(bytes_per_second: u64) -> Bandwidth {
+    Bandwidth::measured(bytes_per_second, Date::new(2026, 11, 21).unwrap())
+}
+
+fn cache_text(folder: &Path) -> String {
+    fs::read_to_string(folder.join("host-bandwidth")).unwrap()
+}
+
+#[test]
+fn a_measurement_is_found_again_by_the_machine_it_was_made_on_alone() {
+    let folder = tempfile::tempdir().unwrap();
+    let cache = BandwidthCache::at(folder.path().join("new"));
+    let (one, other) = (
+        Host::new(gib(64)).physical_cores(8),
+        Host::new(gib(64)).physical_cores(16),
+    );
+    assert_eq!(cache.get(&one), None);
+    cache.put(&one, measured(60_000_000_000));
+    cache.put(&other, measured(90_000_000_000));
+    assert_eq!(cache.get(&one), Some(measured(60_000_000_000)));
+    assert_eq!(cache.get(&other), Some(measured(90_000_000_000)));
+    assert_eq!(cache.get(&Host::new(gib(64))), None);
+    // A kernel that keeps some more of the memory makes no other machine.
+    let booted = Host::new(gib(64) - (100 << 20)).physical_cores(8);
+    assert_eq!(cache.get(&booted), Some(measured(60_000_000_000)));
+    cache.put(&booted, measured(61_000_000_000));
+    assert_eq!(cache.get(&one), Some(measured(61_000_000_000)));
+    assert_eq!(cache_text(&folder.path().join("new")).lines().count(), 3);
+}
+
+#[test]
+fn the_file_has_its_version_and_the_day() {
+    let folder = tempfile::tempdir().unwrap();
+    let host = Host::new(gib(64)).physical_cores(8);
+    BandwidthCache::at(folder.path()).put(&host, measured(60_000_000_000));
+    assert_eq!(
+        cache_text(folder.path()),
+        "autoplace host bandwidth 1\n\
+         2026-11-21 60000000000 unknown processor, ? of 8 cores, 64 GiB\n"
+    );
+}
+
+#[test]
+fn a_file_that_is_no_cache_is_ignored_and_replaced() {
+    let host = Host::new(gib(64));
+    let line = "2026-11-21 60000000000 unknown processor, ? of ? cores, 64 GiB";
+    for text in [
+        String::new(),
+        format!("autoplace host bandwidth 2\n{line}\n"),
+        format!("{line}\n"),
+        "autoplace host bandwidth 1\n2026-11-21 -5 unknown processor, ? of ? cores, 64 GiB\n"
+            .to_owned(),
+        format!("autoplace host bandwidth 1\n{}", line.replace("6000", "0 ")),
+        format!(
+            "autoplace host bandwidth 1\n{}",
+            line.replace("11-21", "13-21")
+        ),
+    ] {
+        let folder = tempfile::tempdir().unwrap();
+        fs::write(folder.path().join("host-bandwidth"), &text).unwrap();
+        let cache = BandwidthCache::at(folder.path());
+        assert_eq!(cache.get(&host), None, "{text}");
+        cache.put(&host, measured(7));
+        assert_eq!(cache.get(&host), Some(measured(7)), "{text}");
+    }
+}
+
+#[test]
+fn a_folder_that_cannot_be_written_is_no_error() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("file");
+    fs::write(&file, "").unwrap();
+    let cache = BandwidthCache::at(file.join("below"));
+    cache.put(&Host::new(gib(1)), measured(7));
+    assert_eq!(cache.get(&Host::new(gib(1))), None);
+}
+
+#[test]
+fn what_was_not_measured_is_not_kept() {
+    let folder = tempfile::tempdir().unwrap();
+    let cache = BandwidthCache::at(folder.path());
+    let host = Host::new(gib(64)).bandwidth(5);
+    cache.put(&host, host.bandwidth.unwrap());
+    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
+}
+
+#[test]
+fn detection_measures_when_asked_and_only_once() {
+    let folder = tempfile::tempdir().unwrap();
+    let fake = Fake::new().processors(&[(0, 0, 0)]);
+    let detector = fake.detector().cache_folder(folder.path());
+    assert_eq!(detector.detect().host.bandwidth, None);
+    let asked = detector.clone().measure_host(true);
+    let first = asked.detect().host.bandwidth.unwrap();
+    assert!(first.is_measured() && first.bytes_per_second > 0);
+    assert_eq!(first.date, Some(Date::today()));
+    // A second measurement would hardly be the same to the byte.
+    assert_eq!(asked.detect().host.bandwidth, Some(first));
+    assert_eq!(detector.detect().host.bandwidth, Some(first));
+    assert_eq!(detector.without_cache().detect().host.bandwidth, None);
+}
+
+#[test]
+fn a_machine_without_memory_to_spare_is_not_measured() {
+    assert_eq!(Host::new(64 << 20).measure_bandwidth(), None);
+    assert_eq!(Host::new(0).measure_bandwidth(), None);
+}
+
+proptest! {
+    // Each case writes files.
+    #![proptest_config(ProptestConfig::with_cases(32))]
+
+    #[test]
+    fn no_text_in_the_cache_makes_reading_it_panic(text in "[0-9a-z \n-]{0,80}", bytes in prop::collection::vec(any::<u8>(), 0..80)) {
+        let folder = tempfile::tempdir().unwrap();
+        let host = Host::new(gib(64));
+        let with_header = [b"autoplace host bandwidth 1\n", text.as_bytes(), &bytes].concat();
+        for content in [with_header.as_slice(), &bytes] {
+            fs::write(folder.path().join("host-bandwidth"), content).unwrap();
+            prop_assert_eq!(BandwidthCache::at(folder.path()).get(&host), None);
+        }
+    }
+
+    #[test]
+    fn every_measurement_is_found_again(rates in prop::collection::vec(1u64.., 1..80)) {
+        let folder = tempfile::tempdir().unwrap();
+        let cache = BandwidthCache::at(folder.path());
+        for (cores, rate) in (1..).zip(&rates) {
+            let host = Host::new(gib(64)).physical_cores(cores);
+            cache.put(&host, measured(*rate));
+            prop_assert_eq!(cache.get(&host), Some(measured(*rate)));
+        }
+        // The oldest are forgotten.
+        prop_assert!(cache_text(folder.path()).lines().count() <= 65);
+    }
+}
+
+#[test]
+fn a_hypothetical_machine_has_the_bandwidths_that_are_stated() {
+    let card = Gpu::named("RTX 4090").unwrap().bandwidth(900_000_000_000);
+    let machine = Machine::new(Host::new(gib(64)).bandwidth(60_000_000_000)).with_gpu(card);
+    assert_eq!(
+        machine.gpus[0].bandwidth.unwrap().to_string(),
+        "900 GB/s as stated"
+    );
+    assert_eq!(
+        machine.host.bandwidth.unwrap().to_string(),
+        "60 GB/s as stated"
+    );
+}
+
+fn rates(threads: Option<u32>, weights: &[(TensorType, u64)]) -> MeasuredRates {
+    let mut rates = MeasuredRates::new(Date::new(2026, 11, 22).unwrap());
+    rates.threads = threads;
+    rates.weights = weights
+        .iter()
+        .map(|&(tensor_type, bytes_per_second)| WeightRate {
+            tensor_type,
+            experts: false,
+            bytes_per_second,
+        })
+        .collect();
+    rates
+}
+
+#[test]
+fn measured_rates_are_found_again_by_device_build_and_threads_and_later_ones_are_added() {
+    let folder = tempfile::tempdir().unwrap();
+    let cache = RatesCache::at(folder.path().join("new"));
+    let host = Host::new(gib(64)).physical_cores(8);
+    assert_eq!(cache.host(&host, "build", |_| true), None);
+    let q4 = rates(Some(8), &[(TensorType::Q4_K, 10)]);
+    cache.put_host(&host, "build", q4.clone());
+    cache.put_host(&host, "build", rates(Some(8), &[(TensorType::Q6_K, 11)]));
+    let one = rates(Some(1), &[(TensorType::Q4_K, 4)]);
+    cache.put_host(&host, "build", one.clone());
+    let both = [(TensorType::Q4_K, 10), (TensorType::Q6_K, 11)];
+    let both = rates(Some(8), &both);
+    assert_eq!(
+        cache.host(&host, "build", |rates| rates.threads == Some(8)),
+        Some(both)
+    );
+    assert_eq!(
+        cache.host(&host, "build", |_| true),
+        Some(one),
+        "the latest"
+    );
+    assert_eq!(
+        cache.host(&host, "build", |rates| rates.threads == Some(4)),
+        None
+    );
+    assert_eq!(
+        cache.host(&host, "another build", |rates| rates.threads == Some(8)),
+        None
+    );
+    assert_eq!(
+        cache.host(&Host::new(gib(64)), "build", |rates| rates.threads
+            == Some(8)),
+        None
+    );
+
+    let gpu = Gpu::new("RTX 4090").total(gib(24));
+    let card = rates(None, &[(TensorType::Q4_K, 900)]);
+    let mut machine = Machine::new(host).with_gpu(gpu.clone());
+    machine.gpus[0].rates = Some(card.clone());
+    cache.put(&machine, "build");
+    assert_eq!(cache.gpu(&gpu, "build"), Some(card.clone()));
+    assert_eq!(cache.gpu(&gpu, "another build"), None);
+    let remote = gpu.kind(GpuKind::Remote);
+    cache.put_gpu(&remote, "build", card);
+    assert_eq!(cache.gpu(&remote, "build"), None, "its driver is not known");
+}
+
+#[test]
+fn a_file_of_rates_that_is_none_is_ignored_and_replaced() {
+    let folder = tempfile::tempdir().unwrap();
+    let cache = RatesCache::at(folder.path());
+    let host = Host::new(gib(64));
+    let q4 = rates(Some(8), &[(TensorType::Q4_K, 10)]);
+    cache.put_host(&host, "build", q4.clone());
+    let file = fs::read_dir(folder.path()).unwrap().next().unwrap();
+    let file = file.unwrap().path();
+    for text in [
+        "",
+        "{}",
+        "[1",
+        "{\"version\":2,\"device\":\"x\",\"rates\":[]}",
+    ] {
+        fs::write(&file, text).unwrap();
+        assert_eq!(cache.host(&host, "build", |_| true), None, "{text}");
+        cache.put_host(&host, "build", q4.clone());
+        assert_eq!(cache.host(&host, "build", |_| true), Some(q4.clone()));
+    }
+    // A folder that cannot be written keeps nothing.
+    RatesCache::at(file.join("below")).put_host(&host, "build", q4);
+}

@@ -1,0 +1,302 @@
+//! What Linux tells of a GPU, its PCIe link and its pools of memory, on machines that are folders; and what a plan makes of the pools.
+
+use std::fs;
+use std::os::unix::fs::symlink;
+
+use crate::folder::Fake;
+use crate::shapes::{LLAMA_8B, LLAMA_70B, Shape};
+use autoplace_planner::machine::{
+    GgmlDevice, GgmlKind, Gpu, GpuKind, Machine, PcieLink, PcieRate, Pool, Pools, gib, mib,
+};
+use autoplace_planner::plan::{Plan, Planner, Policy, Request};
+
+/// A card behind bridges, each `(name, speed, width)` from the processor on, the card last. The speeds are `current` and `max`.
+fn behind(path: &[(&str, [&str; 2], [&str; 2])]) -> Fake {
+    let mut fake = Fake::new();
+    let mut folder = "/sys/devices/pci0000:00".to_owned();
+    for (name, [speed_now, speed], [width_now, width]) in path {
+        folder = format!("{folder}/{name}");
+        fake = fake
+            .file(&format!("{folder}/max_link_speed"), format!("{speed}\n"))
+            .file(&format!("{folder}/max_link_width"), format!("{width}\n"))
+            .file(
+                &format!("{folder}/current_link_speed"),
+                format!("{speed_now}\n"),
+            )
+            .file(
+                &format!("{folder}/current_link_width"),
+                format!("{width_now}\n"),
+            );
+    }
+    let devices = fake.path("/sys/bus/pci/devices");
+    fs::create_dir_all(&devices).unwrap();
+    let card = fake.path(&folder);
+    symlink(card, devices.join(path.last().unwrap().0)).unwrap();
+    fake
+}
+
+/// The link of a card that only ggml's Vulkan backend lists, at 0000:03:00.0.
+fn link(fake: &Fake) -> Option<PcieLink> {
+    let device = GgmlDevice::new("Vulkan0", "Vulkan", GgmlKind::Gpu)
+        .device_id("0000:03:00.0")
+        .memory(gib(16), gib(15));
+    fake.detector().detect_with(&[device]).gpus[0].pcie
+}
+
+#[test]
+fn a_link_is_as_good_as_the_worst_of_the_bridges_before_the_card() {
+    let rate = |generation, lanes| PcieRate::new(generation, lanes).unwrap();
+    // A card with a bridge of its own, idle, in a slot of the third generation with eight lanes.
+    let fake = behind(&[
+        (
+            "0000:00:01.0",
+            ["2.5 GT/s PCIe", "8.0 GT/s PCIe"],
+            ["8", "8"],
+        ),
+        (
+            "0000:01:00.0",
+            ["2.5 GT/s PCIe", "16.0 GT/s PCIe"],
+            ["8", "16"],
+        ),
+        (
+            "0000:02:00.0",
+            ["16.0 GT/s PCIe", "16.0 GT/s PCIe"],
+            ["16", "16"],
+        ),
+        (
+            "0000:03:00.0",
+            ["16.0 GT/s PCIe", "16.0 GT/s PCIe"],
+            ["16", "16"],
+        ),
+    ]);
+    assert_eq!(
+        link(&fake),
+        Some(PcieLink::new(rate(3, 8)).current(rate(1, 8)))
+    );
+    // Older kernels write whole numbers.
+    let fake = behind(&[("0000:03:00.0", ["8 GT/s", "8 GT/s"], ["16", "16"])]);
+    assert_eq!(
+        link(&fake),
+        Some(PcieLink::new(rate(3, 16)).current(rate(3, 16)))
+    );
+}
+
+#[test]
+fn a_card_that_does_not_tell_its_link_has_none() {
+    for (speed, width) in [("Unknown", "255"), ("16.0 GT/s PCIe", "0"), ("", "")] {
+        let fake = behind(&[
+            ("0000:00:01.0", ["8.0 GT/s PCIe"; 2], ["16", "16"]),
+            ("0000:03:00.0", [speed; 2], [width; 2]),
+        ]);
+        assert_eq!(link(&fake), None, "{speed:?} {width:?}");
+    }
+    assert_eq!(link(&Fake::new()), None);
+}
+
+#[test]
+fn a_gpu_in_the_hosts_memory_has_no_link() {
+    let fake = behind(&[("0000:03:00.0", ["16.0 GT/s PCIe"; 2], ["16", "16"])]);
+    let device = GgmlDevice::new("Vulkan0", "Vulkan", GgmlKind::IntegratedGpu)
+        .device_id("0000:03:00.0")
+        .memory(gib(16), gib(15));
+    assert_eq!(fake.detector().detect_with(&[device]).gpus[0].pcie, None);
+}
+
+/// A machine with an AMD GPU at 0000:c5:00.0, by its carve-out, its GTT and the memory that Linux has, in bytes.
+fn amd(carve_out: u64, gtt: u64, mem_total: u64, mem_available: u64) -> Fake {
+    let (total, available) = (mem_total / 1024, mem_available / 1024);
+    let pci = "/sys/bus/pci/devices/0000:c5:00.0";
+    let figure = |bytes: u64| format!("{bytes}\n");
+    Fake::new()
+        .file(
+            "/proc/meminfo",
+            format!("MemTotal: {total} kB\nMemAvailable: {available} kB\n"),
+        )
+        .file(&format!("{pci}/mem_info_vram_total"), figure(carve_out))
+        .file(&format!("{pci}/mem_info_vram_used"), figure(mib(200)))
+        .file(&format!("{pci}/mem_info_gtt_total"), figure(gtt))
+        .file(&format!("{pci}/mem_info_gtt_used"), figure(mib(50)))
+}
+
+/// Strix Halo, 128 GiB, with 96 GiB set aside in the BIOS: Linux has 31 GiB and gives the GPU half of them as GTT.
+fn carved_out() -> Fake {
+    let (total, available) = (32_490_272 * 1024, 23_144_396 * 1024);
+    amd(103_079_215_104, total / 2, total, available)
+}
+
+/// The same with 512 MiB set aside and 112 GiB of GTT, by the kernel's parameters.
+fn on_demand() -> Fake {
+    amd(mib(512), gib(112), gib(125), gib(118))
+}
+
+/// As RADV and HIP describe the GPU to ggml.
+fn radeon(backend: &str, total: u64) -> GgmlDevice {
+    GgmlDevice::new(format!("{backend}0"), backend, GgmlKind::IntegratedGpu)
+        .description("Radeon 8060S Graphics (RADV GFX1151)")
+        .device_id("0000:c5:00.0")
+        .memory(total, total - mib(300))
+}
+
+fn detected(fake: &Fake, devices: &[GgmlDevice]) -> Machine {
+    fake.detector().detect_with(devices)
+}
+
+#[track_caller]
+fn plan(machine: &Machine, shape: &Shape) -> Plan {
+    let profile = shape.profile();
+    Planner::new(&profile, machine).plan().unwrap()
+}
+
+#[test]
+fn a_carve_out_is_the_gpus_own_however_little_the_system_has() {
+    let gtt = 32_490_272 * 1024 / 2;
+    let vulkan = detected(&carved_out(), &[radeon("Vulkan", gib(96) + gtt)]);
+    let gpu = &vulkan.gpus[0];
+    let own = Pool::new(gib(96), gib(96) - mib(200));
+    let shared = Pool::new(gtt, gtt - mib(50));
+    assert_eq!(gpu.pools, Some(Pools::new(own, shared)));
+    assert_eq!(gpu.free, gib(96) + gtt - mib(300));
+    assert_eq!(
+        gpu.to_string(),
+        "Radeon 8060S Graphics (Vulkan0): 111.2 GiB free of 111.5 GiB, 96.0 GiB set aside for it, the rest shared with the host"
+    );
+    // 40 GiB of weights, where the system has 22 available.
+    let plan = plan(&vulkan, &LLAMA_70B);
+    let [on_gpu, host] = &plan.placements[..] else {
+        panic!("{plan}")
+    };
+    assert_eq!((on_gpu.layers, on_gpu.of_host), (81, 0), "{plan}");
+    assert!(host.footprint.total() < gib(2), "{plan}");
+}
+
+#[test]
+fn rocm_uses_the_carve_out_or_the_shared_pool_and_never_both() {
+    let carved = detected(&carved_out(), &[radeon("ROCm", gib(96))]);
+    let gpu = &carved.gpus[0];
+    assert_eq!(
+        (gpu.free, gpu.shares_host_memory()),
+        (gib(96) - mib(300), false)
+    );
+    assert_eq!(plan(&carved, &LLAMA_70B).placements[0].of_host, 0);
+
+    let shared = detected(&on_demand(), &[radeon("ROCm", gib(112))]);
+    let gpu = &shared.gpus[0];
+    assert_eq!((gpu.free, gpu.own_free()), (gib(112) - mib(300), 0));
+    let on_gpu = &plan(&shared, &LLAMA_70B).placements[0];
+    assert_eq!(on_gpu.of_host, on_gpu.footprint.total());
+
+    // An old kernel keeps it to the carve-out, which its total shows.
+    let old = detected(&on_demand(), &[radeon("ROCm", mib(512))]);
+    assert_eq!(old.gpus[0].pools.unwrap().shared.total, 0);
+}
+
+#[test]
+fn what_the_carve_out_does_not_hold_is_the_hosts() {
+    let machine = detected(&on_demand(), &[radeon("Vulkan", gib(112) + mib(512))]);
+    let plan = plan(&machine, &LLAMA_70B);
+    let on_gpu = &plan.placements[0];
+    let own = mib(512) - mib(200) - on_gpu.headroom.total().min(mib(312));
+    assert_eq!(on_gpu.layers, 81, "{plan}");
+    assert_eq!(on_gpu.of_host, on_gpu.footprint.total() - own);
+    // Less than the system has available, whatever the GPU is told that it could have.
+    let busy = amd(mib(512), gib(112), gib(125), gib(30));
+    let busy = detected(&busy, &[radeon("Vulkan", gib(112) + mib(512))]);
+    assert_eq!(busy.gpus[0].free, gib(30) + mib(312));
+    let half = self::plan(&busy, &LLAMA_8B);
+    let bytes: u64 = half.gpus().map(|gpu| gpu.of_host).sum();
+    let host = half.host().unwrap();
+    assert!(bytes + host.footprint.total() <= host.budget, "{half}");
+}
+
+#[test]
+fn a_backend_of_which_the_pool_is_not_known_gets_no_more_than_the_host_has() {
+    let machine = detected(&carved_out(), &[radeon("OpenCL", gib(111))]);
+    let gpu = &machine.gpus[0];
+    assert_eq!((gpu.pools, gpu.free), (None, 23_144_396 * 1024));
+}
+
+#[test]
+fn intels_apples_and_nvidias_chips_have_the_hosts_memory_and_nothing_else() {
+    let device = |name: &str, backend: &str, kind, description: &str, total, free| {
+        GgmlDevice::new(name, backend, kind)
+            .description(description)
+            .device_id("0000:00:02.0")
+            .memory(total, free)
+    };
+    let igpu = GgmlKind::IntegratedGpu;
+    let iris = "Intel(R) Iris(R) Xe Graphics (TGL GT2)";
+    // 64 GiB, 48 of them available: Mesa's one heap of three quarters, Metal's recommended working set, and what CUDA says.
+    for (device, free) in [
+        (
+            device("Vulkan0", "Vulkan", igpu, iris, gib(48), gib(47)),
+            gib(47),
+        ),
+        (
+            device(
+                "MTL0",
+                "MTL",
+                GgmlKind::Gpu,
+                "Apple M3 Max",
+                gib(48),
+                gib(48),
+            ),
+            gib(48),
+        ),
+        (
+            device("CUDA0", "CUDA", igpu, "Orin", gib(62), gib(60)),
+            gib(48),
+        ),
+    ] {
+        let machine = detected(&Fake::new(), &[device]);
+        let gpu = &machine.gpus[0];
+        assert_eq!((gpu.kind, gpu.pools), (GpuKind::Integrated, None));
+        assert_eq!((gpu.free, gpu.own_free()), (free, 0), "{gpu}");
+        let plan = plan(&machine, &LLAMA_8B);
+        let on_gpu = &plan.placements[0];
+        assert_eq!(on_gpu.of_host, on_gpu.footprint.total(), "{plan}");
+    }
+}
+
+#[test]
+fn a_laptops_integrated_gpu_never_displaces_its_card() {
+    let laptop = detected(
+        &Fake::new(),
+        &[
+            GgmlDevice::new("Vulkan0", "Vulkan", GgmlKind::IntegratedGpu)
+                .description("Intel(R) Iris(R) Xe Graphics (ADL GT2)")
+                .device_id("0000:00:02.0")
+                .memory(gib(48), gib(47)),
+            GgmlDevice::new("Vulkan1", "Vulkan", GgmlKind::Gpu)
+                .description("NVIDIA GeForce RTX 4060 Laptop GPU")
+                .device_id("0000:01:00.0")
+                .memory(gib(8), gib(7)),
+        ],
+    );
+    assert_eq!(laptop.gpus.len(), 2);
+    for policy in [Policy::Fastest, Policy::MostLayers] {
+        // The card holds a part of the layers, the integrated GPU would hold all of them.
+        for shape in [LLAMA_8B, LLAMA_70B] {
+            let profile = shape.profile();
+            let planner = Planner::new(&profile, &laptop);
+            let plan = planner
+                .request(Request::new().policy(policy))
+                .plan()
+                .unwrap();
+            let gpus: Vec<&str> = plan.gpus().map(|gpu| gpu.name.as_str()).collect();
+            assert_eq!(gpus, ["RTX 4060 Laptop GPU"], "{policy:?}: {plan}");
+        }
+    }
+}
+
+#[test]
+fn pools_are_written_and_read_with_the_machine() {
+    let machine = detected(&carved_out(), &[radeon("ROCm", gib(96))]);
+    let text = machine.to_json().unwrap();
+    assert_eq!(Machine::from_json(&text), Ok(machine));
+    let mut over = Machine::from_json(&text).unwrap();
+    over.gpus[0] = Gpu::new("x")
+        .total(1)
+        .pools(Pools::new(Pool::new(1, 2), Pool::default()));
+    let error = over.check().unwrap_err().to_string();
+    assert!(error.starts_with("gpus[0].pools.own.free is 2"), "{error}");
+}

@@ -1,0 +1,125 @@
+//! NVIDIA's driver kept open: what a card's state is, asked again and again. The driver library is a scripted one.
+
+use crate::scripted::ScriptedNvml;
+use autoplace_planner::machine::nvidia::{CardState, Driver};
+use autoplace_planner::machine::{GpuProcess, PciId, Reading, ThrottleReason, gib, mib};
+
+const CARD: PciId = PciId::new(0, 1, 0, 0);
+
+fn card(lines: &str) -> String {
+    format!(
+        "gpu NVIDIA GeForce RTX 4090\nuuid GPU-1\npci 00000000:01:00.0\nmemory {} {} {}\n{lines}",
+        gib(24),
+        gib(22),
+        mib(500)
+    )
+}
+
+fn state(script: &str) -> CardState {
+    let nvml = ScriptedNvml::new(script);
+    Driver::open_at(&nvml.library()).unwrap().state(CARD)
+}
+
+/// Of NVML's bits (nvml.h, `nvmlClocksThrottleReason...`) the names.
+fn throttle(bits: u64) -> Vec<ThrottleReason> {
+    state(&card(&format!("throttle {bits}\n")))
+        .throttle
+        .unwrap()
+}
+
+#[test]
+fn a_card_tells_its_memory_its_temperature_and_that_its_clocks_are_free() {
+    let state = state(&card("temperature 64\nthrottle 0\n"));
+    let memory = Reading::new(gib(24), gib(22)).reserved(mib(500));
+    assert_eq!(state.memory, Some(memory));
+    assert_eq!(state.temperature, Some(64));
+    assert_eq!(state.throttle, Some(Vec::new()));
+}
+
+#[test]
+fn what_holds_its_clocks_down_has_a_name() {
+    for (bits, expected) in [
+        (0x4, ThrottleReason::PowerLimit),
+        (0x8, ThrottleReason::Hardware),
+        (0x20, ThrottleReason::Heat),
+        (0x40, ThrottleReason::Overheating),
+        (0x80, ThrottleReason::PowerBrake),
+    ] {
+        assert_eq!(throttle(bits), [expected], "{bits:#x}");
+    }
+}
+
+#[test]
+fn an_idle_card_and_one_of_set_clocks_are_not_held_down() {
+    // Idle, application clocks, display clocks; and a bit of a later driver.
+    assert_eq!(throttle(0x1 | 0x2 | 0x100 | 0x8000), []);
+}
+
+#[test]
+fn a_hardware_slowdown_is_told_by_its_reason_where_there_is_one() {
+    assert_eq!(throttle(0x8 | 0x40), [ThrottleReason::Overheating]);
+    assert_eq!(throttle(0x8 | 0x80), [ThrottleReason::PowerBrake]);
+}
+
+#[test]
+fn what_a_driver_does_not_tell_is_none() {
+    let state = state(&card("v2_error 3\nv1_error 3\n"));
+    assert_eq!(state, CardState::default());
+}
+
+#[test]
+fn a_driver_before_510_is_asked_the_first_memory_query_each_time() {
+    let nvml = ScriptedNvml::without(&["-DNVML_NO_MEMORY_V2"], &card(""));
+    let mut driver = Driver::open_at(&nvml.library()).unwrap();
+    for _ in 0..3 {
+        let memory = driver.state(CARD).memory;
+        assert_eq!(memory, Some(Reading::new(gib(24), gib(22))));
+    }
+    drop(driver);
+    // One for each query, however often it is asked.
+    assert_eq!(nvml.inits_and_shutdowns(), (2, 2));
+}
+
+#[test]
+fn a_card_that_is_not_there_tells_nothing() {
+    let nvml = ScriptedNvml::new(&card("temperature 64\n"));
+    let mut driver = Driver::open_at(&nvml.library()).unwrap();
+    let other = PciId::new(0, 2, 0, 0);
+    assert_eq!(driver.state(other), CardState::default());
+    assert_eq!(driver.processes(other), None);
+}
+
+#[test]
+fn other_programs_are_told_and_whether_this_one_is_among_them() {
+    let us = std::process::id();
+    let others = format!("compute 7 {}\nprocess 7 /usr/bin/ollama\n", gib(5));
+    let list = |lines: &str| {
+        let nvml = ScriptedNvml::new(&card(lines));
+        let driver = Driver::open_at(&nvml.library()).unwrap();
+        driver.processes(CARD).unwrap()
+    };
+    let found = list(&format!("{others}compute {us} {}\n", gib(1)));
+    let ollama = GpuProcess::new(7).name("ollama").bytes(gib(5));
+    assert_eq!(found.others, [ollama]);
+    assert!(found.knows_us);
+    assert!(!list(&others).knows_us);
+}
+
+#[test]
+fn the_programs_of_a_card_in_slices_are_not_those_of_one_slice() {
+    let nvml = ScriptedNvml::new(&card("mig\ncompute 7 1000\n"));
+    let driver = Driver::open_at(&nvml.library()).unwrap();
+    assert_eq!(driver.processes(CARD), None);
+}
+
+#[test]
+fn no_library_and_one_that_is_none_are_no_driver() {
+    let folder = tempfile::tempdir().unwrap();
+    assert!(Driver::open_at(&folder.path().join("missing.so")).is_none());
+    for missing in ["-DNVML_NO_INIT", "-DNVML_NO_SHUTDOWN"] {
+        let nvml = ScriptedNvml::without(&[missing], &card(""));
+        assert!(Driver::open_at(&nvml.library()).is_none(), "{missing}");
+    }
+    let nvml = ScriptedNvml::new("init 9\n");
+    assert!(Driver::open_at(&nvml.library()).is_none());
+}

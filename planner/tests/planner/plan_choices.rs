@@ -1,0 +1,284 @@
+//! Which GPU, how many layers, how many tokens: what a plan chooses.
+
+#![allow(
+    clippy::duplicate_mod,
+    reason = "both kinds of models have the same sizes"
+)]
+
+use autoplace_planner::gguf::Header;
+use autoplace_planner::machine::{BandwidthSource, Gpu, GpuKind, Host, Machine, gib};
+use autoplace_planner::plan::{
+    Context, Error, GpuLayers, HostParts, Plan, Planner, Policy, Request,
+};
+use autoplace_planner::profile::ModelProfile;
+
+use crate::shapes::{LLAMA_1B, LLAMA_8B, LLAMA_70B, QWEN3_30B_A3B, Shape};
+
+fn plan(profile: &ModelProfile, machine: &Machine, request: &Request) -> Result<Plan, Error> {
+    Planner::new(profile, machine)
+        .request(request.clone())
+        .plan()
+}
+
+#[test]
+fn of_two_gpus_that_take_it_all_the_one_with_more_to_spare_is_chosen_and_of_equals_the_first() {
+    let profile = LLAMA_1B.profile();
+    let card = |name: &str, free| Gpu::new(name).total(gib(24)).free(free);
+    let machine = |gpus: [Gpu; 2]| {
+        gpus.into_iter()
+            .fold(Machine::new(Host::new(gib(64))), Machine::with_gpu)
+    };
+    let chosen = |machine: &Machine| {
+        let plan = Planner::new(&profile, machine).plan().unwrap();
+        plan.gpus().next().unwrap().name.clone()
+    };
+    assert_eq!(
+        chosen(&machine([card("A", gib(4)), card("B", gib(5))])),
+        "B"
+    );
+    assert_eq!(
+        chosen(&machine([card("A", gib(5)), card("B", gib(5))])),
+        "A"
+    );
+    assert_eq!(chosen(&machine([card("A", 0), card("B", gib(5))])), "B");
+    // Both take everything: the one with more to spare.
+    assert_eq!(
+        chosen(&machine([card("A", gib(20)), card("B", gib(22))])),
+        "B"
+    );
+}
+
+#[test]
+fn a_named_number_of_layers_is_that_number_or_an_error() {
+    let profile = LLAMA_8B.profile();
+    let card = Gpu::new("card").total(gib(8)).free(gib(4));
+    let machine = Machine::new(Host::new(gib(32))).with_gpu(card);
+    let exactly = |n| Request::new().gpu_layers(GpuLayers::Exactly(n));
+    for n in [0, 1, 7] {
+        assert_eq!(
+            plan(&profile, &machine, &exactly(n)).unwrap().n_gpu_layers,
+            n
+        );
+    }
+    match plan(&profile, &machine, &exactly(33)) {
+        Err(Error::DoesNotFit {
+            n_gpu_layers: 33,
+            layers: 33,
+            devices,
+            ..
+        }) => {
+            assert_eq!(devices[0].device, "card");
+            assert!(devices[0].missing > 0);
+            assert_eq!(
+                (devices[1].device.as_str(), devices[1].missing),
+                ("host", 0)
+            );
+        }
+        other => panic!("{other:?}"),
+    }
+    let large = Machine::new(Host::new(gib(32))).with_gpu(Gpu::new("card").total(gib(24)));
+    let plan = plan(&profile, &large, &exactly(99)).unwrap();
+    assert_eq!(plan.n_gpu_layers, 33);
+    assert!(
+        plan.notes
+            .iter()
+            .any(|note| note.contains("99 layers were asked for")),
+        "{plan}"
+    );
+}
+
+#[test]
+fn layers_on_a_gpu_that_is_not_there_are_an_error() {
+    let machine = Machine::new(Host::new(gib(32)));
+    let request = Request::new().gpu_layers(GpuLayers::Exactly(5));
+    let error = plan(&LLAMA_1B.profile(), &machine, &request).unwrap_err();
+    assert!(matches!(error, Error::NoGpu { n_gpu_layers: 5 }), "{error}");
+}
+
+#[test]
+fn the_context_is_4096_tokens_unless_asked_for() {
+    let machine = Machine::new(Host::new(gib(64)));
+    let n_ctx = |context| {
+        let request = Request::new().context(context);
+        plan(&LLAMA_1B.profile(), &machine, &request)
+            .unwrap()
+            .context
+            .n_ctx
+    };
+    assert_eq!(n_ctx(Context::Default), 4096);
+    assert_eq!(n_ctx(Context::Model), 131_072);
+    assert_eq!(n_ctx(Context::Tokens(300)), 300);
+    let short = Shape {
+        n_ctx_train: 2048,
+        ..LLAMA_1B
+    }
+    .profile();
+    let plan = plan(&short, &machine, &Request::new()).unwrap();
+    assert_eq!(plan.context.n_ctx, 2048);
+}
+
+#[test]
+fn every_sequence_may_ask_for_its_logits() {
+    let machine = Machine::new(Host::new(gib(64)));
+    let request = Request::new().n_seq_max(4);
+    let plan = plan(&LLAMA_1B.profile(), &machine, &request).unwrap();
+    assert_eq!(plan.context.n_outputs_max, 4);
+}
+
+#[test]
+fn experts_are_planned_too() {
+    let profile = QWEN3_30B_A3B.profile();
+    let machine = Machine::new(Host::new(gib(32))).with_gpu(Gpu::new("card").total(gib(12)));
+    let whole = plan(
+        &profile,
+        &machine,
+        &Request::new().policy(Policy::MostLayers),
+    )
+    .unwrap();
+    assert!((20..40).contains(&whole.n_gpu_layers), "{whole}");
+    assert!(whole.overrides.is_empty() && whole.parted_blocks == 0);
+    // Every block on the card, the experts of some on the host.
+    let parted = plan(&profile, &machine, &Request::new()).unwrap();
+    assert_eq!(parted.n_gpu_layers, 49, "{parted}");
+    assert!(!parted.overrides.is_empty() && !parted.full_offload);
+    assert!((10..40).contains(&parted.parted_blocks), "{parted}");
+}
+
+fn paging(context: u32) -> Request {
+    Request::new()
+        .allow_paging(true)
+        .context(Context::Tokens(context))
+}
+
+#[test]
+fn a_model_that_fits_nowhere_is_paged_where_that_is_allowed() {
+    let profile = LLAMA_70B.profile();
+    let host = Host::new(gib(16)).bandwidth(60_000_000_000);
+    let card = Gpu::named("RTX 3060 12GB").unwrap();
+    for gpus in [vec![], vec![card]] {
+        let machine = Machine::new(host.clone());
+        let machine = gpus.iter().cloned().fold(machine, Machine::with_gpu);
+        let refused = plan(&profile, &machine, &Request::new());
+        assert!(matches!(refused, Err(Error::DoesNotFit { .. })));
+
+        let mut stated = machine.clone();
+        stated.host = stated.host.disk(3_000_000_000);
+        let paged = plan(&profile, &stated, &paging(4096)).unwrap();
+        assert_eq!(paged.gpus().count(), gpus.len(), "{paged}");
+        assert_eq!((paged.context.mmap, paged.context.repack), (true, false));
+        let (paging_, on_host) = (paged.paging.unwrap(), paged.host().unwrap());
+        assert_eq!(paging_.bytes, on_host.footprint.total() - on_host.budget);
+        // All of them are read for every token, but for the embedding, of which that is a row.
+        assert!(
+            paging_.bytes_per_token * 10 > paging_.bytes * 9,
+            "{paging_:?}"
+        );
+        let speed = paged.speed.as_ref().unwrap().tokens_per_second;
+        assert!(
+            speed > 0.0 && speed < 1.0 / paging_.seconds_per_token(),
+            "{paged}"
+        );
+        assert!(
+            paged.to_string().contains("read from disk again"),
+            "{paged}"
+        );
+
+        let guessed = plan(&profile, &machine, &paging(4096)).unwrap();
+        assert_eq!(guessed.paging.unwrap().disk.source, BandwidthSource::Guess);
+    }
+    // The cache is no file.
+    let too_long = plan(&profile, &Machine::new(host), &paging(131_072));
+    assert!(matches!(too_long, Err(Error::DoesNotFit { .. })));
+}
+
+#[test]
+fn paging_changes_nothing_where_the_model_fits() {
+    let profile = LLAMA_8B.profile();
+    let machine = Machine::new(Host::new(gib(16)));
+    let plain = Request::new().context(Context::Tokens(4096));
+    let allowed = plan(&profile, &machine, &paging(4096)).unwrap();
+    assert_eq!(allowed, plan(&profile, &machine, &plain).unwrap());
+    assert_eq!(allowed.paging, None);
+}
+
+#[test]
+fn a_token_reads_those_experts_again_that_it_uses() {
+    let profile = QWEN3_30B_A3B.profile();
+    let machine = Machine::new(Host::new(gib(10)));
+    let paging = plan(&profile, &machine, &paging(4096))
+        .unwrap()
+        .paging
+        .unwrap();
+    assert!(
+        paging.bytes > gib(6) && paging.bytes_per_token < paging.bytes / 5,
+        "{paging:?}"
+    );
+}
+
+#[test]
+fn a_gpu_beside_which_no_file_is_mapped_has_no_part_in_paging() {
+    let profile = LLAMA_70B.profile();
+    let shared = Gpu::new("shared").kind(GpuKind::Integrated).total(gib(12));
+    let machine = Machine::new(Host::new(gib(16))).with_gpu(shared);
+    let plan = plan(&profile, &machine, &paging(4096)).unwrap();
+    assert_eq!(plan.gpus().count(), 0, "{plan}");
+}
+
+#[test]
+fn a_window_is_kept_as_a_window_unless_the_whole_context_is_asked_for() {
+    let folder = tempfile::tempdir().unwrap();
+    let at_32k = |sketch: &crate::synthetic::Sketch, card, swa_full| {
+        let header = Header::open(sketch.write(folder.path())).unwrap();
+        let profile = ModelProfile::from_header(&header).unwrap();
+        let machine = Machine::new(Host::new(gib(64))).with_gpu(
+            Gpu::new("card")
+                .total(gib(card))
+                .bandwidth(1_008_000_000_000),
+        );
+        // As llama.cpp's own fit: whole layers, or experts.
+        let request = Request::new()
+            .host_parts(HostParts::Experts)
+            .context(Context::Tokens(32_768))
+            .swa_full(swa_full);
+        plan(&profile, &machine, &request).unwrap()
+    };
+    use crate::synthetic::well_known::{gemma2_9b_q4_k_m, gemma3_27b_q4_k_m, gpt_oss_20b};
+    // At least what llama.cpp's own fit finds with its defaults and the same bytes left free.
+    for (sketch, card, least) in [
+        (gemma3_27b_q4_k_m(), 24, 63),
+        (gemma2_9b_q4_k_m(), 12, 40),
+        (gemma2_9b_q4_k_m(), 8, 24),
+    ] {
+        let windows = at_32k(&sketch, card, false);
+        assert!(windows.n_gpu_layers >= least, "{windows}");
+        assert!(!windows.context.swa_full, "{windows}");
+        let full = at_32k(&sketch, card, true);
+        assert!(full.n_gpu_layers + 4 < windows.n_gpu_layers, "{full}");
+        assert!(full.to_string().contains("swa_full"), "{full}");
+    }
+    let (windows, full) = (
+        at_32k(&gpt_oss_20b(), 8, false),
+        at_32k(&gpt_oss_20b(), 8, true),
+    );
+    assert!(windows.parted_blocks <= 12, "{windows}");
+    assert!(windows.parted_blocks < full.parted_blocks, "{full}");
+}
+
+#[test]
+fn where_windows_alone_would_fit_that_is_advised() {
+    use autoplace_planner::plan::ChangeKind;
+    let folder = tempfile::tempdir().unwrap();
+    let sketch = crate::synthetic::well_known::gemma3_27b_q4_k_m();
+    let header = Header::open(sketch.write(folder.path())).unwrap();
+    let profile = ModelProfile::from_header(&header).unwrap();
+    let machine = Machine::new(Host::new(gib(64))).with_gpu(Gpu::new("card").total(gib(24)));
+    let request = Request::new()
+        .context(Context::Tokens(32_768))
+        .swa_full(true);
+    let advice = Planner::new(&profile, &machine)
+        .request(request)
+        .advice()
+        .unwrap();
+    assert_eq!(advice.changes[0].kinds, [ChangeKind::SwaFull(false)]);
+    assert!(advice.changes[0].outcome.full, "{advice}");
+}

@@ -1,0 +1,136 @@
+//! What is loaded beside the model: a plan leaves room for it.
+
+use autoplace_planner::gguf::{Builder, Header, TensorType};
+use autoplace_planner::machine::{Gpu, Host, Machine, gib, mib};
+use autoplace_planner::memory::Companion;
+use autoplace_planner::plan::{Context, Error, HostParts, Plan, Planner, Request};
+
+use crate::shapes::{LLAMA_8B, Shape};
+
+/// A draft of the same vocabulary.
+fn draft() -> Companion {
+    let shape = Shape {
+        n_layer: 4,
+        n_embd: 512,
+        n_ff: 2048,
+        n_head: 8,
+        n_head_kv: 2,
+        head_dim: 64,
+        ..LLAMA_8B
+    };
+    Companion::draft(&shape.header()).unwrap()
+}
+
+fn machine(free: &[u64]) -> Machine {
+    let cards = free.iter().enumerate().map(|(n, &free)| {
+        let card = Gpu::new(format!("card {n}")).total(gib(24)).free(free);
+        card.bandwidth(500_000_000_000)
+    });
+    let host = Host::new(gib(64)).bandwidth(60_000_000_000);
+    cards.fold(Machine::new(host), Machine::with_gpu)
+}
+
+fn plan(machine: &Machine, request: Request, companion: Companion) -> Result<Plan, Error> {
+    let profile = LLAMA_8B.profile();
+    Planner::new(&profile, machine)
+        .request(request)
+        .beside(companion)
+        .plan()
+}
+
+#[test]
+fn a_draft_takes_room_on_the_gpu_and_layers_make_way_for_it() {
+    let profile = LLAMA_8B.profile();
+    let machine = machine(&[gib(5)]);
+    let request = Request::new().host_parts(HostParts::None);
+    let alone = Planner::new(&profile, &machine).request(request.clone());
+    let alone = alone.plan().unwrap();
+    let both = plan(&machine, request, draft()).unwrap();
+    assert!(both.n_gpu_layers < alone.n_gpu_layers, "{both}");
+    let companion = &both.companions[0];
+    assert_eq!(companion.gpu.as_deref(), Some("card 0"));
+    let card = both.gpus().next().unwrap();
+    assert_eq!(card.free, gib(5));
+    assert!(card.companions >= companion.bytes.gpu.total());
+    let all = card.footprint.total() + card.companions + card.headroom.total();
+    assert!(all <= card.free, "{both}");
+    assert_eq!(
+        card.budget,
+        card.free - card.companions - card.headroom.total()
+    );
+    assert!(
+        both.notes.iter().any(|note| note.contains("on card 0")),
+        "{both}"
+    );
+    let text = serde_json::to_string(&both).unwrap();
+    assert_eq!(serde_json::from_str::<Plan>(&text).unwrap(), both);
+}
+
+#[test]
+fn it_goes_to_the_gpu_where_it_costs_least() {
+    // The model fills the one, the draft fits the other.
+    let both = plan(
+        &machine(&[gib(5) + mib(700), mib(1500)]),
+        Request::new(),
+        draft(),
+    )
+    .unwrap();
+    assert!(both.full_offload, "{both}");
+    assert_eq!(both.companions[0].gpu.as_deref(), Some("card 1"));
+}
+
+#[test]
+fn without_room_on_a_gpu_it_goes_to_the_host() {
+    let both = plan(&machine(&[mib(300)]), Request::new(), draft()).unwrap();
+    assert_eq!(both.companions[0].gpu, None);
+    let host = both.host().unwrap();
+    assert_eq!(host.free, gib(64));
+    assert!(host.companions > 0);
+}
+
+#[test]
+fn a_longer_context_makes_the_draft_larger_too() {
+    let taken = |n_ctx| {
+        let request = Request::new().context(Context::Tokens(n_ctx));
+        plan(&machine(&[gib(20)]), request, draft())
+            .unwrap()
+            .gpus()
+            .next()
+            .unwrap()
+            .companions
+    };
+    assert!(taken(32_768) > taken(4096));
+    // It has been counted at the least, so that there it stays.
+    let request = Request::new().context(Context::AtLeast(8192));
+    let plan = plan(&machine(&[gib(20)]), request, draft()).unwrap();
+    assert_eq!(plan.context.n_ctx, 8192);
+}
+
+#[test]
+fn where_nothing_has_room_for_both_the_error_says_so() {
+    let mut machine = machine(&[mib(300)]);
+    // Enough for the model alone, not for both.
+    machine.host.available = mib(6000);
+    let profile = LLAMA_8B.profile();
+    assert!(Planner::new(&profile, &machine).plan().is_ok());
+    let profile = LLAMA_8B.profile();
+    assert!(
+        Planner::new(&profile, &machine).plan().is_err() || {
+            machine.host.available = gib(4);
+            true
+        }
+    );
+    let error = plan(&machine, Request::new(), draft()).unwrap_err();
+    assert!(matches!(error, Error::Beside { .. }), "{error}");
+    assert!(error.to_string().contains("beside it"), "{error}");
+}
+
+#[test]
+fn an_mmproj_is_no_draft() {
+    let clip: Header = Builder::new("clip")
+        .tensor("v.patch_embd.weight", TensorType::F16, &[14, 14, 3, 32])
+        .header()
+        .unwrap();
+    assert!(Companion::draft(&clip).is_err());
+    assert!(Companion::mmproj(&LLAMA_8B.header()).is_err());
+}

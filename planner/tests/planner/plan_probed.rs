@@ -1,0 +1,326 @@
+//! Plans that llama.cpp has confirmed: the probe here is the estimate, scaled, so that no native code is needed.
+
+use std::cell::RefCell;
+
+use autoplace_planner::machine::{Gpu, Host, Machine, gib, mib};
+use autoplace_planner::memory::{ContextParams, Estimate, Footprints, Split};
+use autoplace_planner::plan::{
+    Confidence, Error, GpuLayers, HostParts, Planner, Policy, Probe, Request,
+};
+use autoplace_planner::profile::ModelProfile;
+use proptest::prelude::{prop_assert, prop_assert_eq, proptest};
+
+use crate::shapes::any::{gpu, request, shape};
+use crate::shapes::{LLAMA_1B, LLAMA_8B, LLAMA_70B, Shape};
+
+/// The estimate, scaled: stands for a probe.
+struct Scaled<'a> {
+    profile: &'a ModelProfile,
+    percent: u64,
+    asked: RefCell<Vec<u32>>,
+}
+
+impl Probe for Scaled<'_> {
+    fn footprints(
+        &self,
+        gpus: &[&Gpu],
+        params: &ContextParams,
+        split: &Split,
+    ) -> Result<Footprints, Box<dyn std::error::Error + Send + Sync>> {
+        self.asked.borrow_mut().push(split.n_gpu_layers);
+        let mut footprints =
+            Estimate::new(self.profile, gpus, params)?.footprints(split.n_gpu_layers);
+        for part in footprints.gpus.iter_mut().chain([&mut footprints.host]) {
+            part.weights = part.weights * self.percent / 100;
+            part.kv = part.kv * self.percent / 100;
+            part.compute = part.compute * self.percent / 100;
+        }
+        Ok(footprints)
+    }
+}
+
+proptest! {
+    /// A probe that says something else than the estimate: more or less by a share of it.
+    #[test]
+    fn a_probed_plan_equals_brute_force_over_the_probe(
+        shape in shape(),
+        gpu in gpu(),
+        request in request(),
+        percent in 70u64..140,
+    ) {
+        let profile = shape.profile();
+        let machine = Machine::new(Host::new(gib(16))).with_gpu(gpu.clone());
+        let probe = Scaled { profile: &profile, percent, asked: RefCell::default() };
+        let found = Planner::new(&profile, &machine).request(request.clone()).plan_probed(&probe);
+        let asked = probe.asked.take();
+        if let Err(Error::DoesNotFit { devices, .. }) = &found {
+            prop_assert!(devices.iter().any(|device| device.missing > 0));
+        }
+        if let Ok(plan) = &found {
+            prop_assert_eq!(plan.confidence, Confidence::Probed);
+            prop_assert!(asked.contains(&plan.n_gpu_layers));
+            let above = plan.n_gpu_layers + 1;
+            prop_assert!(plan.full_offload || asked.contains(&above) || plan.n_gpu_layers == 0);
+            prop_assert!(plan.placements.iter().all(|p| p.footprint.total() <= p.budget));
+        }
+    }
+}
+
+#[test]
+fn a_probed_plan_of_a_70b_model_asks_a_handful_of_times_and_agrees_with_all_of_them() {
+    for (percent, at_most) in [(100, 3), (97, 6), (106, 7), (130, 9)] {
+        let profile = LLAMA_70B.profile();
+        let card = Gpu::new("RTX 4090").total(gib(24)).free(gib(22));
+        let machine = Machine::new(Host::new(gib(64))).with_gpu(card);
+        let probe = Scaled {
+            profile: &profile,
+            percent,
+            asked: RefCell::default(),
+        };
+        let request = Request::new().host_parts(HostParts::None);
+        let planner = Planner::new(&profile, &machine).request(request);
+        let plan = planner.plan_probed(&probe).unwrap();
+        let asked = probe.asked.take().len();
+        assert!(asked <= at_most, "{percent} %: asked {asked} times");
+        // Brute force: the largest number of layers whose probe fits the budget of the plan.
+        let budget = plan.gpus().next().unwrap().budget;
+        let gpu = &machine.gpus[0];
+        let largest = (1..=81).rev().find(|&n| {
+            let footprints = probe
+                .footprints(&[gpu], &plan.context, &Split::layers(n))
+                .unwrap();
+            footprints.gpus[0].total() <= budget
+        });
+        assert_eq!(Some(plan.n_gpu_layers), largest, "{percent} %");
+    }
+}
+
+#[test]
+fn a_named_number_of_layers_is_probed_once() {
+    let profile = LLAMA_8B.profile();
+    let machine = Machine::new(Host::new(gib(32))).with_gpu(Gpu::new("card").total(gib(24)));
+    for (n, gpus) in [(0, 0), (7, 1), (33, 1)] {
+        let probe = Scaled {
+            profile: &profile,
+            percent: 100,
+            asked: RefCell::default(),
+        };
+        let request = Request::new().gpu_layers(GpuLayers::Exactly(n));
+        let planner = Planner::new(&profile, &machine).request(request);
+        let plan = planner.plan_probed(&probe).unwrap();
+        assert_eq!((plan.n_gpu_layers, plan.gpus().count()), (n, gpus));
+        assert_eq!(probe.asked.take(), [n]);
+    }
+}
+
+#[test]
+fn a_probe_that_finds_no_room_says_what_it_found_missing() {
+    let profile = LLAMA_8B.profile();
+    // The estimate would place it, the probe says three times as much.
+    let machine = Machine::new(Host::new(gib(8))).with_gpu(Gpu::new("card").total(gib(8)));
+    let probe = Scaled {
+        profile: &profile,
+        percent: 300,
+        asked: RefCell::default(),
+    };
+    let planner = Planner::new(&profile, &machine);
+    assert!(planner.plan().is_ok());
+    match planner.plan_probed(&probe) {
+        Err(Error::DoesNotFit { devices, .. }) => {
+            assert!(
+                devices.iter().any(|device| device.missing > gib(1) / 2),
+                "{devices:?}"
+            );
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn the_error_of_a_probed_plan_is_about_the_split_that_lacks_the_least() {
+    let profile = LLAMA_70B.profile();
+    let card = Gpu::new("RTX 4090").total(gib(24));
+    let machine = Machine::new(Host::new(gib(16))).with_gpu(card);
+    let probe = Scaled {
+        profile: &profile,
+        percent: 100,
+        asked: RefCell::default(),
+    };
+    let planner = Planner::new(&profile, &machine);
+    let n_gpu_layers = |error| match error {
+        Error::DoesNotFit { n_gpu_layers, .. } => n_gpu_layers,
+        other => panic!("{other}"),
+    };
+    let estimated = n_gpu_layers(planner.plan().unwrap_err());
+    assert!((35..60).contains(&estimated), "{estimated} layers");
+    let probed = n_gpu_layers(planner.plan_probed(&probe).unwrap_err());
+    assert_eq!(probed, estimated);
+}
+
+#[test]
+fn memory_of_unknown_law_is_planned_by_a_probe_only() {
+    // A draft without a context of its own, and a graph of several streams.
+    for arch in ["eagle3", "gemma3n"] {
+        let builder = Shape { arch, ..LLAMA_1B }.builder();
+        let header = builder.u32(&format!("{arch}.attention.sliding_window"), 512);
+        planned_by_a_probe_only(&ModelProfile::from_header(&header.header().unwrap()).unwrap());
+    }
+}
+
+fn planned_by_a_probe_only(profile: &ModelProfile) {
+    let machine = Machine::new(Host::new(gib(32))).with_gpu(Gpu::new("card").total(gib(8)));
+    let error = Planner::new(profile, &machine).plan().unwrap_err();
+    assert!(matches!(error, Error::Unknown { .. }), "{error}");
+    let probe = Scaled {
+        profile,
+        percent: 100,
+        asked: RefCell::default(),
+    };
+    let plan = Planner::new(profile, &machine).plan_probed(&probe).unwrap();
+    assert_eq!(plan.confidence, Confidence::Probed);
+    assert!(plan.full_offload);
+}
+
+#[test]
+fn a_probe_that_fails_is_an_error_that_says_where() {
+    struct Broken;
+    impl Probe for Broken {
+        fn footprints(
+            &self,
+            _: &[&Gpu],
+            _: &ContextParams,
+            _: &Split,
+        ) -> Result<Footprints, Box<dyn std::error::Error + Send + Sync>> {
+            Err("no native code".into())
+        }
+    }
+    let profile = LLAMA_1B.profile();
+    let machine = Machine::new(Host::new(gib(32))).with_gpu(Gpu::new("card").total(gib(8)));
+    let error = Planner::new(&profile, &machine)
+        .request(Request::new().policy(Policy::MostLayers))
+        .plan_probed(&Broken)
+        .unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "the probe with 17 layers on the GPU failed: no native code"
+    );
+}
+
+/// Two cards of which llama.cpp sees one differently than the estimate does, or not at all.
+struct Twisted<'a> {
+    profile: &'a ModelProfile,
+    /// What it says of the card called `first`: this share of the estimate in percent, or nothing.
+    first: Option<u64>,
+}
+
+impl Probe for Twisted<'_> {
+    fn footprints(
+        &self,
+        gpus: &[&Gpu],
+        params: &ContextParams,
+        split: &Split,
+    ) -> Result<Footprints, Box<dyn std::error::Error + Send + Sync>> {
+        let is_first = gpus.iter().any(|gpu| gpu.name == "first");
+        let percent = match (is_first, self.first) {
+            (true, None) => return Err("no context on this one".into()),
+            (true, Some(percent)) => percent,
+            (false, _) => 100,
+        };
+        let scaled = Scaled {
+            profile: self.profile,
+            percent,
+            asked: RefCell::default(),
+        };
+        scaled.footprints(gpus, params, split)
+    }
+}
+
+fn two_cards() -> Machine {
+    Machine::new(Host::new(gib(64)))
+        .with_gpu(Gpu::new("first").total(gib(8)).free(gib(6)))
+        .with_gpu(Gpu::new("second").total(gib(8)).free(gib(6) - mib(200)))
+}
+
+#[test]
+fn the_card_that_takes_the_most_layers_by_the_probe_is_taken() {
+    let profile = LLAMA_8B.profile();
+    let machine = two_cards();
+    let planner = Planner::new(&profile, &machine);
+    let named = |first| {
+        let probe = Twisted {
+            profile: &profile,
+            first,
+        };
+        let plan = planner.plan_probed(&probe).unwrap();
+        plan.gpus().next().unwrap().name.clone()
+    };
+    assert_eq!(named(Some(100)), "first");
+    assert_eq!(named(Some(110)), "second");
+}
+
+#[test]
+fn a_card_that_llama_cpp_refuses_is_left_out_and_named() {
+    let profile = LLAMA_8B.profile();
+    let machine = two_cards();
+    let probe = Twisted {
+        profile: &profile,
+        first: None,
+    };
+    let plan = Planner::new(&profile, &machine)
+        .request(Request::new().policy(Policy::MostLayers))
+        .plan_probed(&probe)
+        .unwrap();
+    assert_eq!(plan.gpus().next().unwrap().name, "second");
+    let left_out = plan
+        .notes
+        .iter()
+        .any(|note| note.contains("first was left out"));
+    assert!(left_out, "{:?}", plan.notes);
+}
+
+/// The estimate, but for some numbers of layers that it refuses.
+struct Choosy<'a> {
+    scaled: Scaled<'a>,
+    refused: &'a [u32],
+}
+
+impl Probe for Choosy<'_> {
+    fn footprints(
+        &self,
+        gpus: &[&Gpu],
+        params: &ContextParams,
+        split: &Split,
+    ) -> Result<Footprints, Box<dyn std::error::Error + Send + Sync>> {
+        if self.refused.contains(&split.n_gpu_layers) {
+            return Err("no cache for these".into());
+        }
+        self.scaled.footprints(gpus, params, split)
+    }
+}
+
+#[test]
+fn a_number_of_layers_that_llama_cpp_refuses_is_passed_over_and_the_plan_says_so() {
+    let profile = LLAMA_8B.profile();
+    let machine =
+        Machine::new(Host::new(gib(32))).with_gpu(Gpu::new("card").total(gib(8)).free(gib(4)));
+    let planned = |refused: &[u32]| {
+        let scaled = Scaled {
+            profile: &profile,
+            percent: 100,
+            asked: RefCell::default(),
+        };
+        Planner::new(&profile, &machine)
+            .request(Request::new().policy(Policy::MostLayers))
+            .plan_probed(&Choosy { scaled, refused })
+    };
+    let most = planned(&[]).unwrap().n_gpu_layers;
+    let plan = planned(&[most]).unwrap();
+    assert_eq!(plan.n_gpu_layers, most - 1);
+    assert!(
+        plan.notes[0].contains("llama.cpp refuses one more"),
+        "{plan}"
+    );
+    // Refused twice and never answered: the card's fault.
+    let error = planned(&[most, most - 1]).unwrap_err();
+    assert!(error.to_string().contains("no cache for these"), "{error}");
+}

@@ -1,0 +1,100 @@
+//! What a plan looks like to a person. `cargo insta review` shows what a change does to it; INSTA_UPDATE=always writes it.
+
+use autoplace_planner::machine::{Gpu, Host, Machine, gib, mib};
+use autoplace_planner::plan::{Context, Planner, Request};
+use insta::assert_snapshot;
+
+use crate::shapes::{LLAMA_1B, LLAMA_8B, LLAMA_70B, QWEN3_30B_A3B, Shape};
+
+/// A host of so many bytes that reads 61 GB/s.
+fn host(bytes: u64) -> Machine {
+    Machine::new(Host::new(bytes).bandwidth(61_000_000_000))
+}
+
+fn rtx_4090(free: u64) -> Gpu {
+    Gpu::named("RTX 4090").unwrap().free(free)
+}
+
+fn report(shape: &Shape, machine: &Machine, request: Request) -> String {
+    let profile = shape.profile();
+    match Planner::new(&profile, machine).request(request).plan() {
+        Ok(plan) => plan.to_string(),
+        Err(error) => error.to_string(),
+    }
+}
+
+#[test]
+fn a_full_offload() {
+    let machine = host(gib(32)).with_gpu(rtx_4090(gib(22)));
+    assert_snapshot!(report(&LLAMA_8B, &machine, Request::new()));
+}
+
+#[test]
+fn a_partial_offload_says_what_the_next_layer_lacks() {
+    let machine = host(gib(64)).with_gpu(rtx_4090(gib(22) + mib(600)));
+    let request = Request::new().context(Context::Tokens(8192));
+    assert_snapshot!(report(&LLAMA_70B, &machine, request));
+}
+
+#[test]
+fn the_host_alone() {
+    assert_snapshot!(report(&LLAMA_1B, &host(gib(16)), Request::new()));
+}
+
+#[test]
+fn two_unequal_gpus() {
+    let second = Gpu::named("RTX 3060 12GB").unwrap().free(gib(11));
+    let machine = host(gib(64)).with_gpu(second).with_gpu(rtx_4090(gib(22)));
+    assert_snapshot!(report(&LLAMA_70B, &machine, Request::new()));
+}
+
+#[test]
+fn experts_that_stay_on_the_host() {
+    let card = Gpu::named("RTX 3060 12GB").unwrap().free(gib(11));
+    let machine = host(gib(32)).with_gpu(card);
+    assert_snapshot!(report(&QWEN3_30B_A3B, &machine, Request::new()));
+}
+
+#[test]
+fn nothing_fits() {
+    let machine = host(gib(16)).with_gpu(rtx_4090(gib(20)));
+    assert_snapshot!(report(&LLAMA_70B, &machine, Request::new()));
+}
+
+#[test]
+fn a_gpu_without_room_for_the_output_layer() {
+    let machine = host(gib(32)).with_gpu(rtx_4090(gib(1)));
+    assert_snapshot!(report(&LLAMA_8B, &machine, Request::new()));
+}
+
+#[test]
+fn without_figures_a_speed_is_a_guess_and_said_to_be() {
+    let card = Gpu::new("card").total(gib(24));
+    let machine = Machine::new(Host::new(gib(32))).with_gpu(card);
+    let text = report(&LLAMA_8B, &machine, Request::new());
+    assert!(
+        text.contains(" tok/s ") && text.contains("by a guess"),
+        "{text}"
+    );
+}
+
+#[test]
+fn a_card_that_the_build_cannot_drive_is_named() {
+    let card = serde_json::to_value(Gpu::new("NVIDIA GeForce RTX 4090").total(gib(24))).unwrap();
+    let unused = |why| serde_json::json!({ "gpu": card, "reason": why });
+    let mut machine = Machine::new(Host::new(gib(16)));
+    for reason in [
+        serde_json::json!({ "why": "no_backend" }),
+        serde_json::json!({ "why": "same_as", "device": "CUDA0" }),
+    ] {
+        machine
+            .unused_gpus
+            .push(serde_json::from_value(unused(reason)).unwrap());
+    }
+    let text = report(&LLAMA_1B, &machine, Request::new());
+    assert!(
+        text.contains("RTX 4090 is not used: this build has no backend for it"),
+        "{text}"
+    );
+    assert!(!text.contains("same hardware"), "{text}");
+}

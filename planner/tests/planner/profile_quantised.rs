@@ -1,0 +1,129 @@
+//! A model in another quantisation, against published files.
+
+use autoplace_planner::gguf::TensorType as T;
+use autoplace_planner::profile::{ModelProfile, Quantisation as Q, Weight};
+
+use crate::shapes::{LLAMA_1B, LLAMA_8B, LLAMA_70B, QWEN3_30B_A3B, Shape};
+
+fn bytes(profile: &ModelProfile) -> u64 {
+    profile.weights.loaded().map(|weight| weight.bytes).sum()
+}
+
+fn ty(profile: &ModelProfile, name: &str) -> T {
+    let found = profile.weights.loaded().find(|weight| weight.name == name);
+    found.unwrap().ty
+}
+
+/// Bytes of published files (those of `bartowski` on Hugging Face, made with an importance matrix), in units of 10 MB (1000-based),
+/// against the tensors alone: a file's vocabulary is some megabytes.
+#[track_caller]
+fn assert_published(shape: &Shape, files: &[(Q, u64)]) {
+    let profile = shape.profile();
+    for &(quantisation, published) in files {
+        let published = published * 10_000_000;
+        let ours = bytes(&profile.quantised(quantisation));
+        let off = ours.abs_diff(published);
+        assert!(
+            off * 100 <= published,
+            "{quantisation}: {ours} against {published}"
+        );
+    }
+}
+
+#[test]
+fn llama_3_1_8b_has_the_bytes_of_the_published_files() {
+    assert_published(
+        &LLAMA_8B,
+        &[
+            (Q::Q8_0, 854),
+            (Q::Q6_K, 660),
+            (Q::Q5_K_M, 573),
+            (Q::Q5_K_S, 560),
+            (Q::Q4_K_M, 492),
+            (Q::Q4_K_S, 469),
+            (Q::IQ4_XS, 445),
+            (Q::Q3_K_L, 432),
+            (Q::Q3_K_M, 402),
+            (Q::IQ3_M, 378),
+            (Q::Q3_K_S, 366),
+            (Q::IQ3_XS, 352),
+            (Q::Q2_K, 318),
+            (Q::IQ2_M, 295),
+        ],
+    );
+}
+
+#[test]
+fn a_70b_and_experts_have_them_too() {
+    assert_published(
+        &LLAMA_70B,
+        &[
+            (Q::Q8_0, 7498),
+            (Q::Q6_K, 5789),
+            (Q::Q5_K_M, 4995),
+            (Q::Q5_K_S, 4866),
+            (Q::Q4_K_M, 4252),
+            (Q::Q4_K_S, 4035),
+            (Q::IQ4_XS, 3790),
+            (Q::Q3_K_L, 3714),
+            (Q::Q3_K_M, 3427),
+            (Q::IQ3_M, 3194),
+            (Q::Q3_K_S, 3091),
+        ],
+    );
+    assert_published(
+        &QWEN3_30B_A3B,
+        &[
+            (Q::Q8_0, 3248),
+            (Q::Q6_K, 2510),
+            (Q::Q5_K_M, 2174),
+            (Q::Q5_K_S, 2110),
+        ],
+    );
+}
+
+#[test]
+fn smaller_ones_come_later() {
+    for shape in [LLAMA_8B, LLAMA_70B, LLAMA_1B] {
+        let profile = shape.profile();
+        let all = Q::ALL.map(|quantisation| bytes(&profile.quantised(quantisation)));
+        assert!(all.is_sorted_by(|a, b| a > b), "{all:?}");
+    }
+}
+
+#[test]
+fn quantised_as_it_is_it_stays_as_it_is() {
+    let profile = LLAMA_8B.profile();
+    let again = profile.quantised(Q::Q4_K_M);
+    assert_eq!(again.weights, profile.weights);
+    assert_eq!(again.file_bytes, profile.file_bytes);
+    let there_and_back = profile.quantised(Q::IQ2_M).quantised(Q::Q4_K_M);
+    assert_eq!(there_and_back, again);
+}
+
+#[test]
+fn norms_and_routers_stay_and_ties_go_by_the_output() {
+    let experts = QWEN3_30B_A3B.profile().quantised(Q::Q2_K);
+    assert_eq!(ty(&experts, "blk.0.ffn_gate_inp.weight"), T::F32);
+    assert_eq!(ty(&experts, "blk.0.attn_q_norm.weight"), T::F32);
+    assert_eq!(ty(&experts, "blk.0.ffn_gate_exps.weight"), T::Q2_K);
+    assert_eq!(experts.file_type, Some("Q2_K"));
+    let tied = LLAMA_1B.profile().quantised(Q::Q2_K);
+    assert_eq!(ty(&tied, "token_embd.weight"), T::Q6_K);
+    let untied = LLAMA_8B.profile().quantised(Q::Q2_K);
+    assert_eq!(ty(&untied, "token_embd.weight"), T::Q2_K);
+    assert_eq!(ty(&untied, "output.weight"), T::Q6_K);
+    let large = LLAMA_70B.profile().quantised(Q::Q4_K_M);
+    assert_eq!(ty(&large, "blk.20.attn_v.weight"), T::Q5_K);
+}
+
+#[test]
+fn data_follows_on_data() {
+    let profile = LLAMA_8B.profile().quantised(Q::Q3_K_M);
+    let mut all: Vec<&Weight> = profile.weights.loaded().collect();
+    all.sort_by_key(|weight| weight.offset);
+    for pair in all.windows(2) {
+        let end = pair[0].offset + pair[0].bytes;
+        assert_eq!(pair[1].offset, end.next_multiple_of(32));
+    }
+}

@@ -1,0 +1,58 @@
+//! A Linux machine that is a folder: a test writes its `/proc` and `/sys`, and detection reads them.
+
+use std::fs;
+use std::path::PathBuf;
+
+use autoplace_planner::machine::{Detector, Host};
+use tempfile::TempDir;
+
+/// A machine made of files, with 64 GiB of memory of which 48 GiB are available.
+pub(crate) struct Fake {
+    root: TempDir,
+}
+
+#[allow(dead_code, reason = "each test file uses its part")]
+impl Fake {
+    pub(crate) fn new() -> Self {
+        let fake = Self {
+            root: tempfile::tempdir().unwrap(),
+        };
+        fake.file(
+            "/proc/meminfo",
+            "MemTotal: 67108864 kB\nMemAvailable: 50331648 kB\n",
+        )
+    }
+
+    pub(crate) fn file(self, path: &str, text: impl AsRef<[u8]>) -> Self {
+        let path = self.path(path);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, text).unwrap();
+        self
+    }
+
+    pub(crate) fn path(&self, path: &str) -> PathBuf {
+        self.root.path().join(path.trim_start_matches('/'))
+    }
+
+    /// Processors `(number, package, core)`.
+    pub(crate) fn processors(mut self, processors: &[(u32, u32, u32)]) -> Self {
+        for (cpu, package, core) in processors {
+            let topology = format!("/sys/devices/system/cpu/cpu{cpu}/topology");
+            self = self
+                .file(
+                    &format!("{topology}/physical_package_id"),
+                    format!("{package}\n"),
+                )
+                .file(&format!("{topology}/core_id"), format!("{core}\n"));
+        }
+        self
+    }
+
+    pub(crate) fn host(&self) -> Host {
+        Host::detect_under(self.root.path()).0
+    }
+
+    pub(crate) fn detector(&self) -> Detector {
+        Detector::new().root(self.root.path()).without_nvml()
+    }
+}

@@ -1,0 +1,206 @@
+//! Headers for the GGUF tests and benchmark: a synthetic 70B one, a small one with a bit of everything, and one byte by byte.
+#![allow(dead_code)] // Each test uses a part of it.
+
+use autoplace_planner::gguf::{Builder, Error, Header, TensorType};
+
+/// Tokens, merges and tensors of Llama 3.3 70B.
+pub(crate) const TOKENS: usize = 128_256;
+pub(crate) const MERGES: usize = 280_147;
+pub(crate) const TENSORS: usize = 723;
+
+/// A header like that of Llama 3.3 70B in Q4_K_M: the same shapes and counts, made-up tokens of about the same length.
+pub(crate) fn llama_70b() -> Builder {
+    let token = |i: usize| format!("Ġt{i:05x}");
+    let mut builder = Builder::new("llama")
+        .str("general.name", "Llama 3.3 70B Instruct")
+        .u32("general.file_type", 15)
+        .u32("llama.block_count", 80)
+        .u32("llama.context_length", 131_072)
+        .u32("llama.embedding_length", 8192)
+        .u32("llama.feed_forward_length", 28_672)
+        .u32("llama.attention.head_count", 64)
+        .u32("llama.attention.head_count_kv", 8)
+        .f32("llama.attention.layer_norm_rms_epsilon", 1e-5)
+        .f32("llama.rope.freq_base", 500_000.0)
+        .u32("llama.rope.dimension_count", 128)
+        .u32("llama.vocab_size", TOKENS as u32)
+        .str("tokenizer.ggml.model", "gpt2")
+        .str("tokenizer.ggml.pre", "llama-bpe")
+        .array_str("tokenizer.ggml.tokens", (0..TOKENS).map(token))
+        .array_i32("tokenizer.ggml.token_type", &vec![1; TOKENS])
+        .array_str(
+            "tokenizer.ggml.merges",
+            (0..MERGES).map(|i| format!("Ġ{:03x} {i:04x}", i % 4096)),
+        )
+        .u32("tokenizer.ggml.bos_token_id", 128_000)
+        .str("tokenizer.chat_template", "{{ messages }}".repeat(300))
+        .tensor(
+            "token_embd.weight",
+            TensorType::Q4_K,
+            &[8192, TOKENS as u64],
+        );
+    for layer in 0..80 {
+        use TensorType::{F32, Q4_K, Q6_K};
+        let shapes: [(&str, TensorType, &[u64]); 9] = [
+            ("attn_norm", F32, &[8192]),
+            ("attn_q", Q4_K, &[8192, 8192]),
+            ("attn_k", Q4_K, &[8192, 1024]),
+            ("attn_v", Q6_K, &[8192, 1024]),
+            ("attn_output", Q4_K, &[8192, 8192]),
+            ("ffn_norm", F32, &[8192]),
+            ("ffn_gate", Q4_K, &[8192, 28_672]),
+            ("ffn_up", Q4_K, &[8192, 28_672]),
+            ("ffn_down", Q6_K, &[28_672, 8192]),
+        ];
+        for (name, ty, shape) in shapes {
+            builder = builder.tensor(&format!("blk.{layer}.{name}.weight"), ty, shape);
+        }
+    }
+    builder
+        .tensor("output_norm.weight", TensorType::F32, &[8192])
+        .tensor("output.weight", TensorType::Q6_K, &[8192, TOKENS as u64])
+}
+
+/// A small model with every value type, arrays of several, and tensors whose sizes need padding.
+pub(crate) fn small() -> Builder {
+    Builder::new("llama")
+        .u32("llama.block_count", 2)
+        .u8("t.u8", 200)
+        .i8("t.i8", -100)
+        .u16("t.u16", 60_000)
+        .i16("t.i16", -30_000)
+        .i32("t.i32", -2_000_000_000)
+        .f32("t.f32", 1.5)
+        .bool("t.bool", true)
+        .u64("t.u64", 1 << 60)
+        .i64("t.i64", -(1 << 60))
+        .f64("t.f64", -0.25)
+        .str("t.str", "déjà vu")
+        .str("t.bytes", [0xff, 0xfe, b'x'])
+        .array_u32("llama.attention.head_count_kv", &[8, 4])
+        .array_bool("llama.attention.sliding_window_pattern", &[true, false])
+        .array_i32("t.i32s", &[-1, 0, 1])
+        .array_f32("t.f32s", &[0.5, -0.5])
+        .array_u64("t.u64s", &[])
+        .array_str("tokenizer.ggml.tokens", ["<s>", "</s>", "", "Ġthe"])
+        .alignment(64)
+        .tensor("token_embd.weight", TensorType::Q8_0, &[32, 3])
+        .tensor("blk.0.norm.weight", TensorType::F32, &[5])
+        .tensor("blk.1.exps.weight", TensorType::Q4_K, &[256, 2, 3])
+        .tensor("output.weight", TensorType::F16, &[7, 3])
+}
+
+/// A GGUF file byte by byte, right or wrong.
+#[derive(Clone, Default)]
+pub(crate) struct Raw(pub(crate) Vec<u8>);
+
+impl Raw {
+    /// Magic, version 3 and the two counts.
+    pub(crate) fn head(tensors: u64, keys: u64) -> Raw {
+        Raw::default().put(b"GGUF").u32(3).u64(tensors).u64(keys)
+    }
+
+    pub(crate) fn put(mut self, bytes: &[u8]) -> Raw {
+        self.0.extend(bytes);
+        self
+    }
+
+    pub(crate) fn u32(self, value: u32) -> Raw {
+        self.put(&value.to_le_bytes())
+    }
+
+    pub(crate) fn u64(self, value: u64) -> Raw {
+        self.put(&value.to_le_bytes())
+    }
+
+    /// A string with its length.
+    pub(crate) fn string(self, bytes: impl AsRef<[u8]>) -> Raw {
+        let bytes = bytes.as_ref();
+        self.u64(bytes.len() as u64).put(bytes)
+    }
+
+    /// A key and its value's type.
+    pub(crate) fn key(self, name: &str, ty: u32) -> Raw {
+        self.string(name).u32(ty)
+    }
+
+    /// A whole tensor line.
+    pub(crate) fn tensor(self, name: &str, shape: &[u64], ty: u32, offset: u64) -> Raw {
+        let raw = self.string(name).u32(shape.len() as u32);
+        let raw = shape.iter().fold(raw, |raw, &n| raw.u64(n));
+        raw.u32(ty).u64(offset)
+    }
+
+    /// Pads the header to 32 bytes and adds `bytes` zeros of data.
+    pub(crate) fn data(mut self, bytes: usize) -> Raw {
+        let end = self.0.len().next_multiple_of(32) + bytes;
+        self.0.resize(end, 0);
+        self
+    }
+
+    /// Where the next byte goes.
+    pub(crate) fn at(&self) -> u64 {
+        self.0.len() as u64
+    }
+
+    pub(crate) fn parse(self) -> Result<Header, Error> {
+        Header::parse(self.0)
+    }
+
+    /// The error that this file gives, whose message contains all of `words`.
+    #[track_caller]
+    pub(crate) fn refused(self, words: &[&str]) -> Error {
+        let error = self.parse().expect_err("the file should be refused");
+        says(&error, words);
+        error
+    }
+}
+
+/// Checks that the error's message contains all of `words`, and the path.
+#[track_caller]
+pub(crate) fn says(error: &Error, words: &[&str]) {
+    let message = error.to_string();
+    let path = error.path().display().to_string();
+    for word in words.iter().copied().chain([path.as_str()]) {
+        assert!(message.contains(word), "no {word:?} in: {message}");
+    }
+}
+
+/// Reads everything that a header offers, as far as it can be read.
+pub(crate) fn read_everything(header: &Header) {
+    let _ = (header.architecture(), header.name(), header.file_bytes());
+    let _ = header.arch_u32_per_layer("attention.head_count_kv", 2);
+    for (key, value) in header.metadata() {
+        // As text: NaN equals nothing.
+        assert_eq!(
+            format!("{:?}", header.get(key)),
+            format!("{:?}", Some(value))
+        );
+        let _ = (value.to_string(), header.uint(key), header.str(key));
+        let Some(array) = value.as_array() else {
+            continue;
+        };
+        let _ = (array.to_u32s(), array.to_i32s(), array.to_u64s());
+        let _ = (array.to_f32s(), array.to_bools(), array.to_uints());
+        let raw = array.raw_bytes().expect("a walked array can be read");
+        assert_eq!(raw.len() as u64, array.byte_len(), "{key}");
+        if let Ok(mut strings) = array.strings() {
+            let mut count = 0;
+            while let Some(string) = strings.read_next() {
+                string.expect("a walked string can be read");
+                count += 1;
+            }
+            assert_eq!(count, array.len(), "{key}");
+        }
+    }
+    let shards = header.shards();
+    for tensor in header.tensors() {
+        assert_eq!(
+            header.tensor(tensor.name()).unwrap().offset(),
+            tensor.offset()
+        );
+        let end = tensor.offset() + tensor.bytes();
+        assert!(end <= shards[tensor.shard()].file_bytes(), "{tensor:?}");
+        assert!(tensor.elements() > 0, "{tensor:?}");
+    }
+}

@@ -1,0 +1,124 @@
+//! Adapters for any model, written as GGUF files.
+
+#![allow(dead_code, reason = "each test file uses its part")]
+
+use std::io::{Seek, SeekFrom, Write};
+use std::path::{Path, PathBuf};
+
+use autoplace_planner::gguf::{Builder, Header, TensorType};
+
+/// A LoRA adapter to be written.
+pub(crate) struct Adapter {
+    builder: Builder,
+}
+
+impl Adapter {
+    /// One of nothing, for an architecture.
+    pub(crate) fn of(architecture: &str) -> Self {
+        let builder = Builder::new(architecture)
+            .str("general.type", "adapter")
+            .str("adapter.type", "lora");
+        Self { builder }
+    }
+
+    pub(crate) fn alpha(self, alpha: f32) -> Self {
+        self.with(|builder| builder.f32("adapter.lora.alpha", alpha))
+    }
+
+    pub(crate) fn with(self, change: impl FnOnce(Builder) -> Builder) -> Self {
+        Self {
+            builder: change(self.builder),
+        }
+    }
+
+    pub(crate) fn tensor(self, name: &str, ty: TensorType, shape: &[u64]) -> Self {
+        self.with(|builder| builder.tensor(name, ty, shape))
+    }
+
+    /// Adds the factors of a change to a weight of this shape.
+    pub(crate) fn pair(self, weight: &str, shape: [u64; 4], rank: u64, ty: TensorType) -> Self {
+        let [wide, high, experts, _] = shape;
+        let cut = |shape: [u64; 3]| match experts {
+            1 => shape[..2].to_vec(),
+            _ => shape.to_vec(),
+        };
+        // Quantised rows are whole blocks; those of the second factor are as long as the rank.
+        let of_b = if rank.is_multiple_of(ty.block_size()) {
+            ty
+        } else {
+            TensorType::F16
+        };
+        self.tensor(&format!("{weight}.lora_a"), ty, &cut([wide, rank, experts]))
+            .tensor(
+                &format!("{weight}.lora_b"),
+                of_b,
+                &cut([rank, high, experts]),
+            )
+    }
+
+    /// Adds the factors of a change to every weight of the model that `takes` says.
+    pub(crate) fn of_weights(
+        self,
+        model: &Header,
+        rank: u64,
+        ty: TensorType,
+        mut takes: impl FnMut(&str) -> bool,
+    ) -> Self {
+        let chosen = model.tensors().filter(|tensor| takes(tensor.name()));
+        chosen.fold(self, |adapter, tensor| {
+            adapter.pair(tensor.name(), tensor.shape(), rank, ty)
+        })
+    }
+
+    /// Its header, without a file.
+    pub(crate) fn header(&self) -> Header {
+        self.builder.header().unwrap()
+    }
+
+    /// Writes it without data.
+    pub(crate) fn write(&self, folder: &Path, name: &str) -> PathBuf {
+        let path = folder.join(format!("{name}.gguf"));
+        self.builder.write_sparse(&path).unwrap();
+        path
+    }
+
+    /// Writes it with numbers between minus and plus `most`, of 32 bits.
+    pub(crate) fn write_random(&self, folder: &Path, name: &str, seed: u64, most: f32) -> PathBuf {
+        let path = self.write(folder, name);
+        fill(&path, seed, most);
+        path
+    }
+}
+
+/// Gives all tensors of a file random values; they are 32-bit floats.
+pub(crate) fn fill(path: &Path, seed: u64, most: f32) {
+    let header = Header::open(path).unwrap();
+    let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
+    let mut next = || {
+        state ^= state >> 12;
+        state ^= state << 25;
+        state ^= state >> 27;
+        let bits = state.wrapping_mul(0x2545_F491_4F6C_DD1D);
+        most * ((bits >> 40) as f32 / (1_u32 << 23) as f32 - 1.0)
+    };
+    let mut file = std::fs::OpenOptions::new().write(true).open(path).unwrap();
+    for tensor in header.tensors() {
+        assert_eq!(tensor.ty(), TensorType::F32);
+        let numbers = (0..tensor.elements()).flat_map(|_| next().to_le_bytes());
+        let bytes: Vec<u8> = numbers.collect();
+        file.seek(SeekFrom::Start(tensor.offset())).unwrap();
+        file.write_all(&bytes).unwrap();
+    }
+}
+
+/// The values of a file's tensor of 32-bit floats.
+pub(crate) fn values(path: &Path, name: &str) -> Vec<f32> {
+    let header = Header::open(path).unwrap();
+    let tensor = header.tensor(name).unwrap();
+    assert_eq!(tensor.ty(), TensorType::F32);
+    let begin = usize::try_from(tensor.offset()).unwrap();
+    let end = begin + usize::try_from(tensor.bytes()).unwrap();
+    let bytes = std::fs::read(path).unwrap();
+    let numbers = bytes[begin..end].as_chunks::<4>().0.iter();
+    numbers.map(|bytes| f32::from_le_bytes(*bytes)).collect()
+}

@@ -1,0 +1,164 @@
+//! The block that most models are made of, and where a model's differs from it.
+
+use autoplace_planner::gguf::TensorType as T;
+
+use super::Sketch;
+
+/// A block of grouped-query attention and a gated feed-forward step, in 4 bits and 6.
+#[derive(Clone, Copy)]
+pub(crate) struct Block {
+    /// The type of most matrices.
+    pub(crate) ty: T,
+    /// The type of those that are kept better: the values, and the way back from the feed-forward step.
+    pub(crate) fine: T,
+    /// Which blocks keep those better; the others have `ty` there too.
+    pub(crate) better: Better,
+    /// Vectors as wide as the stream.
+    pub(crate) norms: &'static [&'static str],
+    pub(crate) qk_norms: QkNorms,
+    /// Which of the projections have a bias.
+    pub(crate) biases: &'static [&'static str],
+    /// A number per head that takes attention away.
+    pub(crate) sinks: bool,
+    pub(crate) feed: Feed,
+}
+
+pub(crate) const PRE_NORMS: &[&str] = &["attn_norm.weight", "ffn_norm.weight"];
+pub(crate) const POST_NORMS: &[&str] = &["post_attention_norm.weight", "post_ffw_norm.weight"];
+pub(crate) const ALL_NORMS: &[&str] = &[
+    "attn_norm.weight",
+    "ffn_norm.weight",
+    "post_attention_norm.weight",
+    "post_ffw_norm.weight",
+];
+pub(crate) const QKV: &[&str] = &["attn_q", "attn_k", "attn_v"];
+
+impl Block {
+    pub(crate) const fn new(ty: T, fine: T) -> Self {
+        Self {
+            ty,
+            fine,
+            better: Better::Down,
+            norms: PRE_NORMS,
+            qk_norms: QkNorms::None,
+            biases: &[],
+            sinks: false,
+            feed: Feed::Dense,
+        }
+    }
+}
+
+/// What is kept better.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Better {
+    /// The way back from the feed-forward step, in every block.
+    Down,
+    /// That and the values, in the first and the last eighth of the blocks and in every third between: Q4_K_M.
+    Half,
+}
+
+/// Norms of queries and keys.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum QkNorms {
+    None,
+    PerHead,
+    OverAll,
+}
+
+/// What feeds forward.
+#[derive(Clone, Copy)]
+pub(crate) enum Feed {
+    /// Three matrices of the model's own width.
+    Dense,
+    /// A router, and `n` experts of width `ff` and this type.
+    Experts { n: u64, ff: u64, ty: T },
+    /// That, and an expert of width `ff` and this type which every token uses.
+    Shared {
+        n: u64,
+        ff: u64,
+        ty: T,
+        shared: (u64, T),
+    },
+}
+
+impl Sketch {
+    /// The same block everywhere.
+    pub(crate) fn stack(&mut self, block: &Block) {
+        for il in 0..self.dims.n_layer {
+            self.put(il, block);
+        }
+    }
+
+    /// Block number `il`.
+    pub(crate) fn put(&mut self, il: u64, block: &Block) {
+        let dims = self.dims;
+        let (n_embd, q, kv) = (dims.n_embd, dims.q(), dims.kv());
+        for norm in block.norms {
+            self.vector(il, norm, n_embd);
+        }
+        let eighth = dims.n_layer / 8;
+        let better = il < eighth
+            || il >= 7 * eighth
+            || (il - eighth) % 3 == 2
+            || block.better == Better::Down;
+        let down = if better { block.fine } else { block.ty };
+        let v = match block.better {
+            Better::Half => down,
+            Better::Down => block.ty,
+        };
+        for (name, ty, shape) in [
+            ("attn_q", block.ty, [n_embd, q]),
+            ("attn_k", block.ty, [n_embd, kv]),
+            ("attn_v", v, [n_embd, kv]),
+            ("attn_output", block.ty, [q, n_embd]),
+        ] {
+            self.block(il, &format!("{name}.weight"), ty, &shape);
+            if block.biases.contains(&name) {
+                self.vector(il, &format!("{name}.bias"), shape[1]);
+            }
+        }
+        match block.qk_norms {
+            QkNorms::None => {}
+            QkNorms::PerHead => self.qk_norms(il),
+            QkNorms::OverAll => {
+                self.vector(il, "attn_q_norm.weight", q);
+                self.vector(il, "attn_k_norm.weight", kv);
+            }
+        }
+        if block.sinks {
+            self.vector(il, "attn_sinks.weight", dims.n_head);
+        }
+        match block.feed {
+            Feed::Dense => self.feed_forward(il, block.ty, down),
+            Feed::Experts { n, ff, ty } => self.experts(il, ty, n, ff),
+            Feed::Shared { n, ff, ty, shared } => {
+                self.experts(il, ty, n, ff);
+                self.shared_expert(il, shared.1, shared.0);
+            }
+        }
+    }
+
+    /// The router and `n` experts of width `ff`.
+    pub(crate) fn experts(&mut self, il: u64, ty: T, n: u64, ff: u64) {
+        let n_embd = self.dims.n_embd;
+        self.block(il, "ffn_gate_inp.weight", T::F32, &[n_embd, n]);
+        self.block(il, "ffn_gate_exps.weight", ty, &[n_embd, ff, n]);
+        self.block(il, "ffn_up_exps.weight", ty, &[n_embd, ff, n]);
+        self.block(il, "ffn_down_exps.weight", ty, &[ff, n_embd, n]);
+    }
+
+    /// The expert that every token uses, of width `ff`.
+    pub(crate) fn shared_expert(&mut self, il: u64, ty: T, ff: u64) {
+        let n_embd = self.dims.n_embd;
+        self.block(il, "ffn_gate_shexp.weight", ty, &[n_embd, ff]);
+        self.block(il, "ffn_up_shexp.weight", ty, &[n_embd, ff]);
+        self.block(il, "ffn_down_shexp.weight", ty, &[ff, n_embd]);
+    }
+
+    /// The keys of a mixture: experts, how many a token uses, and their width.
+    pub(crate) fn mixture(&mut self, n: u64, used: u64, ff: u64) {
+        self.u32("expert_count", n);
+        self.u32("expert_used_count", used);
+        self.u32("expert_feed_forward_length", ff);
+    }
+}

@@ -1,0 +1,319 @@
+//! Models that nobody trained: a short description in, GGUF files out whose data is a hole.
+//!
+//! Each has the tensors and keys that llama.cpp's loader asks of its architecture (models/*.cpp) and no vocabulary, so that a
+//! load without allocation (`no_alloc`) answers in milliseconds.
+#![allow(dead_code, reason = "each test uses some of it")]
+
+pub(crate) mod at_size;
+pub(crate) mod block;
+mod dense;
+#[allow(
+    clippy::duplicate_mod,
+    reason = "shapes and sketches are used without each other, too"
+)]
+#[path = "../dims/mod.rs"]
+pub(crate) mod dims;
+mod experts;
+pub(crate) mod mmproj;
+mod recurrent;
+pub(crate) mod well_known;
+mod windowed;
+
+use std::path::{Path, PathBuf};
+
+use autoplace_planner::gguf::{Builder, TensorType as T};
+
+pub(crate) use dims::Dims;
+
+/// A small model with rows that CUDA pads (`n_ff` is 5.5 times 512) and grouped queries.
+pub(crate) const SMALL: Dims = Dims {
+    n_layer: 4,
+    n_embd: 2048,
+    n_ff: 2816,
+    n_head: 16,
+    n_head_kv: 4,
+    head_dim: 128,
+    n_vocab: 32000,
+};
+
+/// A model in the making.
+pub(crate) struct Sketch {
+    /// What tells it from the other models of its architecture.
+    pub(crate) name: &'static str,
+    pub(crate) arch: &'static str,
+    pub(crate) dims: Dims,
+    shards: usize,
+    keys: Builder,
+    tensors: Vec<(String, T, Vec<u64>)>,
+}
+
+impl Sketch {
+    /// The keys of any model with attention.
+    pub(crate) fn new(arch: &'static str, name: &'static str, dims: Dims) -> Self {
+        let mut sketch = Self::bare(arch, name, dims);
+        sketch.u32("attention.head_count", dims.n_head);
+        sketch.u32("attention.head_count_kv", dims.n_head_kv);
+        sketch.u32("attention.key_length", dims.head_dim);
+        sketch.u32("attention.value_length", dims.head_dim);
+        sketch.u32("rope.dimension_count", dims.head_dim);
+        sketch
+    }
+
+    /// The keys of any model.
+    pub(crate) fn bare(arch: &'static str, name: &'static str, dims: Dims) -> Self {
+        let mut sketch = Self {
+            name,
+            arch,
+            dims,
+            shards: 1,
+            keys: Builder::new(arch).str("tokenizer.ggml.model", "no_vocab"),
+            tensors: Vec::new(),
+        };
+        sketch.u32("block_count", dims.n_layer);
+        sketch.u32("context_length", 131_072);
+        sketch.u32("embedding_length", dims.n_embd);
+        sketch.u32("feed_forward_length", dims.n_ff);
+        sketch.u32("vocab_size", dims.n_vocab);
+        sketch.f32("attention.layer_norm_rms_epsilon", 1e-5);
+        sketch
+    }
+
+    /// The same model in so many files.
+    pub(crate) fn in_shards(mut self, shards: usize) -> Self {
+        self.shards = shards;
+        self
+    }
+
+    /// The same model with all of its weights in 32 bits, which round hardly at all.
+    pub(crate) fn in_floats(mut self) -> Self {
+        for (_, ty, _) in &mut self.tensors {
+            *ty = T::F32;
+        }
+        self
+    }
+
+    pub(crate) fn u32(&mut self, key: &str, value: u64) {
+        let (key, value) = (self.key(key), u32::try_from(value).unwrap());
+        self.edit(|keys| keys.u32(&key, value));
+    }
+
+    pub(crate) fn u32s(&mut self, key: &str, values: &[u32]) {
+        let key = self.key(key);
+        self.edit(|keys| keys.array_u32(&key, values));
+    }
+
+    pub(crate) fn bools(&mut self, key: &str, values: &[bool]) {
+        let key = self.key(key);
+        self.edit(|keys| keys.array_bool(&key, values));
+    }
+
+    pub(crate) fn f32(&mut self, key: &str, value: f32) {
+        let key = self.key(key);
+        self.edit(|keys| keys.f32(&key, value));
+    }
+
+    pub(crate) fn bool(&mut self, key: &str, value: bool) {
+        let key = self.key(key);
+        self.edit(|keys| keys.bool(&key, value));
+    }
+
+    pub(crate) fn strings(&mut self, key: &str, values: &[&str]) {
+        let key = self.key(key);
+        self.edit(|keys| keys.array_str(&key, values));
+    }
+
+    /// A key of no architecture.
+    pub(crate) fn text(&mut self, key: &str, value: &str) {
+        self.edit(|keys| keys.str(key, value));
+    }
+
+    fn key(&self, suffix: &str) -> String {
+        format!("{}.{suffix}", self.arch)
+    }
+
+    fn edit(&mut self, with: impl FnOnce(Builder) -> Builder) {
+        self.keys = with(std::mem::replace(&mut self.keys, Builder::empty()));
+    }
+
+    /// A tensor under its full name. Of a row that is no whole number of a type's blocks it has the type that `llama-quantize` falls back to.
+    pub(crate) fn tensor(&mut self, name: &str, ty: T, shape: &[u64]) {
+        let ty = match ty {
+            T::Q4_K if !shape[0].is_multiple_of(256) => T::Q5_0,
+            T::Q6_K if !shape[0].is_multiple_of(256) => T::Q8_0,
+            ty => ty,
+        };
+        self.tensors.push((name.to_owned(), ty, shape.to_vec()));
+    }
+
+    /// A tensor of a block: `attn_q.weight`.
+    pub(crate) fn block(&mut self, il: u64, name: &str, ty: T, shape: &[u64]) {
+        self.tensor(&format!("blk.{il}.{name}"), ty, shape);
+    }
+
+    /// A vector of a block, in 32-bit floats.
+    pub(crate) fn vector(&mut self, il: u64, name: &str, n: u64) {
+        self.block(il, name, T::F32, &[n]);
+    }
+
+    /// The embedding, the norm of the output, and the output where it is not tied.
+    pub(crate) fn ends(&mut self, embedding: T, output: Option<T>) {
+        let Dims {
+            n_embd, n_vocab, ..
+        } = self.dims;
+        self.tensor("token_embd.weight", embedding, &[n_embd, n_vocab]);
+        self.tensor("output_norm.weight", T::F32, &[n_embd]);
+        if let Some(ty) = output {
+            self.tensor("output.weight", ty, &[n_embd, n_vocab]);
+        }
+    }
+
+    /// The norms before attention and before the feed-forward step.
+    pub(crate) fn norms(&mut self, il: u64) {
+        self.vector(il, "attn_norm.weight", self.dims.n_embd);
+        self.vector(il, "ffn_norm.weight", self.dims.n_embd);
+    }
+
+    /// A vocabulary of bytes, and of words to fill it up: what a load needs that is to generate text.
+    pub(crate) fn vocabulary(&mut self) {
+        const UNKNOWN: i32 = 2;
+        const CONTROL: i32 = 3;
+        const BYTE: i32 = 6;
+        const NORMAL: i32 = 1;
+        let n_vocab = usize::try_from(self.dims.n_vocab).unwrap();
+        let special = [("<unk>", UNKNOWN), ("<s>", CONTROL), ("</s>", CONTROL)];
+        let special = special.map(|(text, kind)| (text.to_owned(), kind));
+        let bytes = (0..=255u8).map(|byte| (format!("<0x{byte:02X}>"), BYTE));
+        let words = (0..).map(|n| (format!("word{n}"), NORMAL));
+        let all = special.into_iter().chain(bytes).chain(words);
+        let (texts, kinds): (Vec<String>, Vec<i32>) = all.take(n_vocab).unzip();
+        self.edit(|keys| {
+            keys.str("tokenizer.ggml.model", "llama")
+                .array_str("tokenizer.ggml.tokens", texts)
+                .array_f32("tokenizer.ggml.scores", &vec![0.0; n_vocab])
+                .array_i32("tokenizer.ggml.token_type", &kinds)
+        });
+    }
+
+    /// BERT's vocabulary: these words, and letters and digits to put others together of.
+    pub(crate) fn word_pieces(&mut self, words: &[&str]) {
+        const UNKNOWN: i32 = 2;
+        const CONTROL: i32 = 3;
+        const NORMAL: i32 = 1;
+        let n_vocab = usize::try_from(self.dims.n_vocab).unwrap();
+        let special = [
+            ("[PAD]", CONTROL),
+            ("[UNK]", UNKNOWN),
+            ("[CLS]", CONTROL),
+            ("[SEP]", CONTROL),
+            ("[MASK]", CONTROL),
+        ];
+        let special = special.map(|(text, kind)| (text.to_owned(), kind));
+        let letters = || ('a'..='z').chain('0'..='9').map(String::from);
+        // The beginning of a word is marked, not what goes on.
+        let begins = |text: String| (format!("\u{2581}{text}"), NORMAL);
+        let pieces = letters().map(|text| (text, NORMAL));
+        // Of one letter there is one already.
+        let words = words.iter().filter(|word| word.len() > 1);
+        let words = words.map(|&word| word.to_owned());
+        let fill = (0..).map(|n| format!("word{n}"));
+        let all = special
+            .into_iter()
+            .chain(pieces)
+            .chain(letters().chain(words).chain(fill).map(begins));
+        let (texts, kinds): (Vec<String>, Vec<i32>) = all.take(n_vocab).unzip();
+        self.edit(|keys| {
+            keys.str("tokenizer.ggml.model", "bert")
+                .array_str("tokenizer.ggml.tokens", texts)
+                .array_f32("tokenizer.ggml.scores", &vec![0.0; n_vocab])
+                .array_i32("tokenizer.ggml.token_type", &kinds)
+                .u32("tokenizer.ggml.token_type_count", 2)
+                .u32("tokenizer.ggml.padding_token_id", 0)
+                .u32("tokenizer.ggml.unknown_token_id", 1)
+                .u32("tokenizer.ggml.bos_token_id", 2)
+                .u32("tokenizer.ggml.cls_token_id", 2)
+                .u32("tokenizer.ggml.seperator_token_id", 3)
+                .u32("tokenizer.ggml.mask_token_id", 4)
+        });
+    }
+
+    /// Queries, keys, values and their way back, each a matrix.
+    pub(crate) fn attention(&mut self, il: u64, ty: T) {
+        let Dims { n_embd, .. } = self.dims;
+        let (q, kv) = (self.dims.q(), self.dims.kv());
+        self.block(il, "attn_q.weight", ty, &[n_embd, q]);
+        self.block(il, "attn_k.weight", ty, &[n_embd, kv]);
+        self.block(il, "attn_v.weight", ty, &[n_embd, kv]);
+        self.block(il, "attn_output.weight", ty, &[q, n_embd]);
+    }
+
+    /// The norms of queries and keys, per head.
+    pub(crate) fn qk_norms(&mut self, il: u64) {
+        self.vector(il, "attn_q_norm.weight", self.dims.head_dim);
+        self.vector(il, "attn_k_norm.weight", self.dims.head_dim);
+    }
+
+    /// A gated feed-forward step.
+    pub(crate) fn feed_forward(&mut self, il: u64, ty: T, down: T) {
+        let Dims { n_embd, n_ff, .. } = self.dims;
+        self.block(il, "ffn_gate.weight", ty, &[n_embd, n_ff]);
+        self.block(il, "ffn_up.weight", ty, &[n_embd, n_ff]);
+        self.block(il, "ffn_down.weight", down, &[n_ff, n_embd]);
+    }
+
+    /// Writes the model's files and returns the first.
+    pub(crate) fn write(&self, folder: &Path) -> PathBuf {
+        let stem = self.title().replace(' ', "-");
+        if self.shards == 1 {
+            let path = folder.join(format!("{stem}.gguf"));
+            self.shard(self.keys.clone(), 0, 1)
+                .write_sparse(&path)
+                .unwrap();
+            return path;
+        }
+        let path = |no| folder.join(format!("{stem}-{:05}-of-{:05}.gguf", no + 1, self.shards));
+        for no in 0..self.shards {
+            let keys = if no == 0 {
+                self.keys.clone()
+            } else {
+                Builder::empty()
+            };
+            let n = i32::try_from(self.tensors.len()).unwrap();
+            let keys = keys
+                .u16("split.no", u16::try_from(no).unwrap())
+                .u16("split.count", u16::try_from(self.shards).unwrap())
+                .i32("split.tensors.count", n);
+            self.shard(keys, no, self.shards)
+                .write_sparse(path(no))
+                .unwrap();
+        }
+        path(0)
+    }
+
+    /// The name of the model for people and for files.
+    pub(crate) fn title(&self) -> String {
+        format!("{} {}", self.arch, self.name)
+    }
+
+    /// Every so-many-th tensor, beginning with the `no`-th.
+    fn shard(&self, keys: Builder, no: usize, count: usize) -> Builder {
+        let tensors = self.tensors.iter().skip(no).step_by(count);
+        tensors.fold(keys, |builder, (name, ty, shape)| {
+            builder.tensor(name, *ty, shape)
+        })
+    }
+}
+
+/// Those whose law we do not know.
+pub(crate) fn unknown() -> Vec<Sketch> {
+    windowed::unknown()
+}
+
+/// Those whose law we know.
+pub(crate) fn all() -> Vec<Sketch> {
+    let mut all = dense::all();
+    all.extend(experts::all());
+    all.extend(windowed::all());
+    all.extend(recurrent::all());
+    all.extend(well_known::all());
+    all
+}
