@@ -7,7 +7,6 @@
 #[cfg(test)]
 extern crate self as autoplace;
 
-pub mod chat;
 pub mod embed;
 pub mod generate;
 pub mod load;
@@ -22,6 +21,7 @@ pub mod worker;
 #[doc = include_str!("../README.md")]
 struct Readme;
 
+pub use autoplace_chat as chat;
 pub use autoplace_planner::{Plan, Planner, gguf, machine, memory, plan, profile};
 pub use embed::Embedder;
 pub use load::{Model, ModelBuilder};

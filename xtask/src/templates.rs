@@ -1,7 +1,7 @@
 //! `templates`: whether chat templates render here as Hugging Face's transformers renders them.
 //!
 //! Every template of a folder x every history of
-//! `autoplace/tests/chat_templates/histories.json` goes through transformers (`render.py`, in a virtual
+//! `chat/tests/chat_templates/histories.json` goes through transformers (`render.py`, in a virtual
 //! environment that this makes) and through `autoplace template --batch`. `--fixtures` writes what transformers makes of the tests' own
 //! templates, so that the tests need neither Python nor a network.
 
@@ -16,7 +16,7 @@ use serde_json::{Map, Value, json};
 use crate::python;
 use crate::workspace::{Workspace, run};
 
-const FIXTURES: &str = "autoplace/tests/chat_templates";
+const FIXTURES: &str = "chat/tests/chat_templates";
 
 /// Differences that are shown whole.
 const SHOWN: usize = 10;

@@ -3,7 +3,7 @@
 #[macro_use]
 #[path = "../../../planner/tests/support/own_process/mod.rs"]
 mod own_process;
-#[path = "../support/chat_reply_support/mod.rs"]
+#[path = "../../../chat/tests/support/chat_reply_support/mod.rs"]
 mod chat_reply_support;
 #[path = "../../../planner/tests/support/counting/mod.rs"]
 mod counting;

@@ -4,7 +4,7 @@ use super::json::{self, Follow, Shape};
 use super::named::{self, ReadHead};
 use super::tagged::{self, Tagged};
 use super::{CallError, arguments, literal, nested};
-use crate::chat::{Tool, ToolCall};
+use crate::{Tool, ToolCall};
 
 /// How a format marks a call, or several.
 #[derive(Debug)]

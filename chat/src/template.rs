@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value, json};
 
-use crate::gguf::{Header, Value as Field};
+use autoplace_planner::gguf::{Header, Value as Field};
 
 use super::control::ControlTokens;
 use super::conversation::Conversation;
@@ -26,7 +26,7 @@ const TOOL_USE: &str = "tool_use";
 /// they see the conversation and nothing else, and [`Limits`] bound what they take.
 ///
 /// ```
-/// use autoplace::chat::{ChatTemplate, Conversation, Message};
+/// use autoplace_chat::{ChatTemplate, Conversation, Message};
 ///
 /// let template = ChatTemplate::family("chatml")?;
 /// let prompt = template.render(&Conversation::new(&[Message::user("Hello!")]))?;
@@ -34,7 +34,7 @@ const TOOL_USE: &str = "tool_use";
 ///     prompt.to_string(),
 ///     "<|im_start|>user\nHello!<|im_end|>\n<|im_start|>assistant\n"
 /// );
-/// # Ok::<(), autoplace::chat::Error>(())
+/// # Ok::<(), autoplace_chat::Error>(())
 /// ```
 #[derive(Debug, Clone)]
 pub struct ChatTemplate {

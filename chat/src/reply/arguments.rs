@@ -3,7 +3,7 @@
 use serde_json::{Map, Value};
 
 use super::{CallError, literal};
-use crate::chat::Tool;
+use crate::Tool;
 
 /// Arguments as an object. Models write them as one, or as a string of one's JSON, or leave them out.
 pub(super) fn object(value: Value) -> Result<Value, CallError> {
@@ -120,7 +120,7 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::{object, value};
-    use crate::chat::reply::CallError;
+    use crate::reply::CallError;
 
     #[test]
     fn text_is_read_as_the_schema_wants_it() {

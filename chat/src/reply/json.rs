@@ -3,7 +3,7 @@
 use serde_json::{Map, Value};
 
 use super::{CallError, arguments};
-use crate::chat::ToolCall;
+use crate::ToolCall;
 
 /// What models call a call's parts.
 const NAME: &[&str] = &["name", "tool_name", "function"];
@@ -171,7 +171,7 @@ mod tests {
     use serde_json::json;
 
     use super::{Follow, Shape, calls};
-    use crate::chat::reply::CallError;
+    use crate::reply::CallError;
 
     #[test]
     fn a_call_goes_by_several_names() {

@@ -1,10 +1,10 @@
 //! What an application meets of chat templates: where they come from, what they refuse, what of a prompt users wrote.
 
-use autoplace::chat::{
+use autoplace_chat::{
     ChatTemplate, Conversation, Error, FAMILIES, Limit, LocalTime, Message, Part, Role, Tool,
     ToolCall,
 };
-use autoplace::gguf::Builder;
+use autoplace_planner::gguf::Builder;
 use proptest::prelude::*;
 use serde_json::json;
 

@@ -2,7 +2,7 @@
 
 #![allow(dead_code, reason = "each test uses some of it")]
 
-use autoplace::chat::Tool;
+use autoplace_chat::Tool;
 use serde_json::{Value, json};
 
 /// An answer, and what it means.

@@ -1,6 +1,6 @@
 //! What a model's answer means: its reasoning, its content and the tools that it calls.
 
-use autoplace::chat::{
+use autoplace_chat::{
     CallError, ReasoningMarks, Reply, ReplyFormat, ReplyParser, ReplyPart, ToolCallFormat,
 };
 use serde_json::json;

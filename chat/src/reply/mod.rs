@@ -34,7 +34,6 @@ pub use reasoning::ReasoningMarks;
 /// A piece of an answer, in the order in which the model wrote it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-#[non_exhaustive]
 pub enum ReplyPart {
     /// A piece of what the model thinks before it answers, without the marks around it.
     Reasoning(String),

@@ -1,6 +1,6 @@
 //! Why there is no prompt.
 
-use crate::gguf;
+use autoplace_planner::gguf;
 
 use super::jinja::{Fault, FaultKind, Limit};
 

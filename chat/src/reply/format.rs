@@ -11,7 +11,7 @@ use super::family::{FAMILIES, FRAMES, Family};
 /// What the answers of a model look like: the marks around its reasoning, and how it calls tools.
 ///
 /// ```
-/// use autoplace::chat::{ReasoningMarks, ReplyFormat, ToolCallFormat};
+/// use autoplace_chat::{ReasoningMarks, ReplyFormat, ToolCallFormat};
 ///
 /// let qwen3 = ReplyFormat::plain()
 ///     .with_reasoning(ReasoningMarks::THINK)

@@ -4,7 +4,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use autoplace::chat::{ChatTemplate, Conversation, LocalTime};
+use autoplace_chat::{ChatTemplate, Conversation, LocalTime};
 use serde_json::{Map, Value};
 
 fn root() -> PathBuf {

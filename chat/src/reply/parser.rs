@@ -10,7 +10,7 @@ use super::json::Follow;
 use super::marks::Marks;
 use super::section::{Kind, Section};
 use super::{ReasoningMarks, Reply, ReplyFormat, ReplyPart};
-use crate::chat::Tool;
+use crate::Tool;
 
 /// Reads an answer as it is generated: text in, [`ReplyPart`]s out as soon as they are certain.
 ///
@@ -19,7 +19,7 @@ use crate::chat::Tool;
 /// two sections of content, a blank line parts them. How the text is cut into pieces makes no difference to what it means.
 ///
 /// ```
-/// use autoplace::chat::{ReasoningMarks, ReplyFormat, ReplyParser, ReplyPart};
+/// use autoplace_chat::{ReasoningMarks, ReplyFormat, ReplyParser, ReplyPart};
 ///
 /// let format = ReplyFormat::plain().with_reasoning(ReasoningMarks::THINK);
 /// let mut parser = ReplyParser::new(&format).after_prompt("<|im_start|>assistant\n<think>\n");

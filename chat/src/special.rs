@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::gguf::{Array, Error, Header};
+use autoplace_planner::gguf::{Array, Error, Header};
 
 use super::control::ControlTokens;
 

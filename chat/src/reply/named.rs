@@ -1,7 +1,7 @@
 //! Calls that are a name and then JSON: `name[ARGS]{..}`, `functions.name:0<|tool_call_argument_begin|>{..}`.
 
 use super::{CallError, arguments, json};
-use crate::chat::ToolCall;
+use crate::ToolCall;
 
 /// What stands before the arguments.
 pub(super) struct Head<'a> {

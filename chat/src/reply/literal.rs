@@ -3,7 +3,7 @@
 use serde_json::{Map, Value};
 
 use super::{CallError, arguments};
-use crate::chat::ToolCall;
+use crate::ToolCall;
 
 /// Lists and objects within each other, as deep as `serde_json` reads them.
 const DEPTH: u8 = 127;

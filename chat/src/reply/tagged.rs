@@ -3,7 +3,7 @@
 use serde_json::{Map, Value};
 
 use super::{CallError, arguments};
-use crate::chat::{Tool, ToolCall};
+use crate::{Tool, ToolCall};
 
 /// The tags of a format.
 #[derive(Debug)]
@@ -218,8 +218,8 @@ mod tests {
     use serde_json::json;
 
     use super::{DSML, GLM, QWEN3_CODER, calls};
-    use crate::chat::Tool;
-    use crate::chat::reply::CallError;
+    use crate::Tool;
+    use crate::reply::CallError;
 
     #[test]
     fn values_stand_on_lines_of_their_own_or_not() {

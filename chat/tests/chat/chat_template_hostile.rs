@@ -1,6 +1,6 @@
 //! Templates come from anybody: whatever one does, it is stopped with a typed error, in bounded time and memory.
 
-use autoplace::chat::{ChatTemplate, Conversation, Error, Limit, Limits, Message};
+use autoplace_chat::{ChatTemplate, Conversation, Error, Limit, Limits, Message};
 
 /// Limits that are reached at once.
 fn small() -> Limits {

@@ -3,7 +3,7 @@
 use serde_json::{Map, Value};
 
 use super::{CallError, arguments};
-use crate::chat::{Tool, ToolCall};
+use crate::{Tool, ToolCall};
 
 /// The token before every tag.
 const TOKEN: &str = "]<]minimax[>[";
@@ -120,7 +120,7 @@ mod tests {
     use serde_json::json;
 
     use super::{TOKEN, calls};
-    use crate::chat::Tool;
+    use crate::Tool;
 
     fn written(text: &str) -> String {
         text.replace('~', TOKEN)

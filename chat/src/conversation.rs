@@ -8,7 +8,7 @@ use super::message::{Message, Tool, ToolCall};
 /// A conversation, as a [`ChatTemplate`](super::ChatTemplate) renders it.
 ///
 /// ```
-/// use autoplace::chat::{Conversation, Message};
+/// use autoplace_chat::{Conversation, Message};
 ///
 /// let conversation = Conversation::new(&[Message::system("Be brief."), Message::user("Hello!")])
 ///     .variable("enable_thinking", false);
