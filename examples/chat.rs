@@ -111,7 +111,6 @@ fn answer(
             ReplyPart::Reasoning(text) => write!(out, "\x1b[90m{text}\x1b[0m")?,
             ReplyPart::Content(text) => write!(out, "{text}")?,
             ReplyPart::ToolCall(call) => write!(out, "[{}({})]", call.name, call.arguments)?,
-            _ => {}
         }
         Ok(out.flush()?)
     });

@@ -154,7 +154,6 @@ proptest! {
                 ReplyPart::Content(text) => content += &text,
                 ReplyPart::Reasoning(text) => reasoning += &text,
                 ReplyPart::ToolCall(call) => calls.push(call),
-                _ => {}
             }
         }
         prop_assert_eq!(&content, &reply.content);
