@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use anyhow::Context as _;
-use autoplace::openai::{ApiError, Completion};
+use autoplace_openai::{ApiError, Completion};
 use axum::body::Bytes;
 use axum::extract::{DefaultBodyLimit, FromRequest, Request};
 use axum::http::header::{CONTENT_TYPE, HOST, RETRY_AFTER};

@@ -11,11 +11,11 @@ use std::time::Duration;
 
 use autoplace::generate::Engine;
 use autoplace::memory::Pooling;
-use autoplace::openai::{Api, ApiError, Completion, EmbeddingRequest};
 use autoplace::plan::{Context, Request};
 use autoplace::{Embedder, Model};
 use autoplace_examples::http::{self, Body, Failed};
 use autoplace_examples::{DEMO_MODEL, read_template};
+use autoplace_openai::{Api, ApiError, Completion, EmbeddingRequest};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};

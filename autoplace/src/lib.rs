@@ -10,8 +10,6 @@ extern crate self as autoplace;
 pub mod embed;
 pub mod generate;
 pub mod load;
-#[cfg(feature = "openai")]
-pub mod openai;
 mod serve;
 pub mod watch;
 pub mod worker;

@@ -6,7 +6,7 @@
 //!    on it, the same crate once more from another folder, which is one native build too many.
 //! 3. The packages are unpacked beside each other and built, the one with the other.
 //!
-//! To publish: `cargo publish -p autoplace-llama-sys -p autoplace-planner -p autoplace-chat -p autoplace -p autoplace-cli` in `target/package-source`.
+//! To publish: `cargo publish -p autoplace-llama-sys -p autoplace-planner -p autoplace-chat -p autoplace -p autoplace-openai -p autoplace-cli` in `target/package-source`.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -25,7 +25,7 @@ struct Published {
     required: &'static [&'static str],
 }
 
-const PUBLISHED: [Published; 5] = [
+const PUBLISHED: [Published; 6] = [
     Published {
         name: "autoplace-llama-sys",
         required: &[
@@ -54,6 +54,10 @@ const PUBLISHED: [Published; 5] = [
         required: &["LICENSE-APACHE", "LICENSE-MIT", "README.md", "src/lib.rs"],
     },
     Published {
+        name: "autoplace-openai",
+        required: &["LICENSE-APACHE", "LICENSE-MIT", "README.md", "src/lib.rs"],
+    },
+    Published {
         name: "autoplace-cli",
         required: &["LICENSE-APACHE", "LICENSE-MIT", "README.md", "src/main.rs"],
     },
@@ -76,6 +80,7 @@ fn stage(workspace: &Workspace) -> Result<PathBuf> {
         "planner",
         "chat",
         "autoplace",
+        "openai",
         "cli",
         "examples",
         "benches",

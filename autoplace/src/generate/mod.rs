@@ -65,8 +65,6 @@ pub(crate) use stream::LocalStream;
 #[cfg(feature = "async")]
 pub use stream_async::AsyncTokenStream;
 pub use token_stream::{AbortHandle, TokenStream};
-#[cfg(feature = "openai")]
-pub(crate) use wait::block_on;
 
 #[cfg(not(feature = "constraints"))]
 use constraint::Constraint;
@@ -263,8 +261,8 @@ impl Generate {
         ))
     }
 
-    #[cfg(feature = "openai")]
-    pub(crate) fn tells_logprobs(&self) -> bool {
+    /// Whether [`logprobs`](Self::logprobs) were asked for.
+    pub fn tells_logprobs(&self) -> bool {
         self.spec.logprobs.is_some()
     }
 

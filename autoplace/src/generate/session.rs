@@ -56,25 +56,6 @@ pub struct Piece {
     pub end: Option<End>,
 }
 
-#[cfg(all(test, feature = "openai"))]
-impl Piece {
-    /// A piece without its token, for who reads texts.
-    pub(crate) fn of_text(text: &str, end: Option<FinishReason>) -> Self {
-        let end = end.map(|reason| End {
-            reason,
-            meets_constraint: true,
-            statistics: Statistics::default(),
-        });
-        Self {
-            sequence: SequenceId(0),
-            token: None,
-            logprobs: None,
-            text: text.to_owned(),
-            end,
-        }
-    }
-}
-
 /// How a text ended.
 #[derive(Debug, Clone, Copy, PartialEq)]
 #[non_exhaustive]

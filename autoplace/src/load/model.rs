@@ -173,7 +173,7 @@ impl Model {
     /// # Errors
     ///
     /// Where the file is no longer what was loaded.
-    pub(crate) fn header(&self) -> Result<&Header, gguf::Error> {
+    pub fn header(&self) -> Result<&Header, gguf::Error> {
         if let Some(header) = self.inner.header.get() {
             return Ok(header);
         }

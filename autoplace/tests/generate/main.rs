@@ -60,8 +60,6 @@ mod generate;
 mod long_prompts;
 mod lora_identity;
 mod lora_texts;
-#[cfg(feature = "openai")]
-mod openai;
 mod prefix_reuse;
 mod sampling_allocations;
 mod sampling_chain;

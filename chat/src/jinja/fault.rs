@@ -9,13 +9,13 @@ use super::meter::{Limit, Limits};
 
 /// What went wrong, and in which line of the template, from 1; 0 while that is not known.
 #[derive(Debug)]
-pub(in crate) struct Fault {
-    pub(in crate) kind: FaultKind,
-    pub(in crate) line: u32,
+pub(crate) struct Fault {
+    pub(crate) kind: FaultKind,
+    pub(crate) line: u32,
 }
 
 #[derive(Debug, Clone)]
-pub(in crate) enum FaultKind {
+pub(crate) enum FaultKind {
     /// The source is no template.
     Syntax(String),
     /// The template itself called `raise_exception`.

@@ -143,12 +143,12 @@ impl Engine {
         self.inner.shared.capacity()
     }
 
-    /// Reads the vocabulary, which is not taken away meanwhile.
-    #[cfg(feature = "openai")]
-    pub(crate) fn with_vocab<T>(
-        &self,
-        read: impl FnOnce(&llama_sys::Vocab) -> T,
-    ) -> Result<T, Error> {
+    /// Reads the vocabulary, which is not taken away meanwhile: while it is read, the model is not placed anew.
+    ///
+    /// # Errors
+    ///
+    /// [`Error`] where the model cannot be had, since a re-placement has failed.
+    pub fn with_vocab<T>(&self, read: impl FnOnce(&llama_sys::Vocab) -> T) -> Result<T, Error> {
         let _held = self.inner.shared.hold();
         Ok(read(&self.inner.shared.model.native()?.vocab()))
     }

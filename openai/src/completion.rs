@@ -10,11 +10,12 @@ use serde_json::Value;
 use super::choice::{Choice, Step};
 use super::error::ApiError;
 use super::shape::{Chunks, Frame, Whole, usage};
-use crate::generate::{Error, block_on};
+use autoplace::generate::Error;
+use pollster::block_on;
 
 /// An answer under way, of the [`Api`](super::Api). Dropping it cancels what is not generated yet.
 ///
-/// Where the request has asked for a [stream](Self::is_stream), it is made an iterator of the chunks, and with the feature `async` is a
+/// Where the request has asked for a [stream](Self::is_stream), it is made an iterator of the chunks, and is a
 /// `Stream` of them: each is the data of an event, and after the last comes the API's `[DONE]`. Else [`response`](Self::response), or
 /// [`wait`](Self::wait) on a thread, is the body.
 #[must_use = "dropping it cancels the request"]
@@ -80,8 +81,7 @@ impl Completion {
     ///
     /// As [`response`](Self::response).
     pub fn wait(self) -> Result<Value, ApiError> {
-        let mut response = Box::pin(self.response());
-        block_on(|context| response.as_mut().poll(context))
+        block_on(self.response())
     }
 
     /// The next chunk; `None` after the last. An error is the last.
@@ -200,11 +200,10 @@ impl Iterator for Waiting {
     type Item = Result<Value, ApiError>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        block_on(|context| self.0.poll_chunk(context))
+        block_on(poll_fn(|context| self.0.poll_chunk(context)))
     }
 }
 
-#[cfg(feature = "async")]
 impl futures_core::Stream for Completion {
     type Item = Result<Value, ApiError>;
 

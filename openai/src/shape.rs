@@ -4,8 +4,8 @@ use serde_json::{Map, Value, json};
 
 use super::choice::Step;
 use super::logprobs::{self, TokenInfo};
-use crate::chat::{ReplyPart, ToolCall};
-use crate::generate::Statistics;
+use autoplace::chat::{ReplyPart, ToolCall};
+use autoplace::generate::Statistics;
 
 /// Which endpoint answers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -314,12 +314,9 @@ mod tests {
 
     #[test]
     fn a_prompt_with_several_answers_is_counted_once() {
-        let statistics = Statistics {
-            prompt_tokens: 10,
-            cached_tokens: 4,
-            generated_tokens: 3,
-            ..Statistics::default()
-        };
+        let mut statistics = Statistics::default();
+        (statistics.prompt_tokens, statistics.cached_tokens) = (10, 4);
+        statistics.generated_tokens = 3;
         let choices = [(0, &statistics), (0, &statistics), (1, &statistics)];
         let usage = usage(choices.into_iter());
         assert_eq!(usage["prompt_tokens"], 20);

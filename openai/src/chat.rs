@@ -8,9 +8,9 @@ use super::error::ApiError;
 use super::message::{messages, tools};
 use super::options::{Options, sampling};
 use super::reading;
-use crate::chat::{self, ChatTemplate, Conversation, ReplyFormat, ReplyParser};
-use crate::generate::{Constraint, Generate, Prompt};
-use crate::load::Model;
+use autoplace::chat::{self, ChatTemplate, Conversation, ReplyFormat, ReplyParser};
+use autoplace::generate::{Constraint, Generate, Prompt};
+use autoplace::load::Model;
 
 /// The parameters of the endpoint that are its own, but for messages and tools.
 #[derive(Debug, Deserialize)]

@@ -1,9 +1,9 @@
 //! How likely tokens were, in the shapes of both endpoints.
 
-use llama_sys::{Token, Vocab};
+use autoplace::llama_sys::{Token, Vocab};
 use serde_json::{Map, Value, json};
 
-use crate::generate::TokenLogprobs;
+use autoplace::generate::TokenLogprobs;
 
 /// What each token of a vocabulary stands for, so that the model underneath need not be asked while it may be on the move.
 #[derive(Debug)]

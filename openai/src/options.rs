@@ -5,7 +5,7 @@ use serde_json::{Map, Value};
 
 use super::error::ApiError;
 use super::reading;
-use crate::generate::{Constraint, Generate, Sampling};
+use autoplace::generate::{Constraint, Generate, Sampling};
 
 /// Answers of one request at most, over all its prompts.
 pub(super) const MOST_CHOICES: usize = 128;
@@ -154,18 +154,12 @@ mod tests {
 
     #[test]
     fn the_request_wins_over_the_model_and_names_what_is_wrong() {
-        let own = Sampling {
-            temperature: 0.6,
-            top_k: 20,
-            ..Sampling::default()
-        };
+        let mut own = Sampling::default();
+        (own.temperature, own.top_k) = (0.6, 20);
         let asked = json!({"temperature": 0, "min_p": 0.1, "seed": -1, "logit_bias": {"3": 1}, "top_p": null, "unknown": []});
         let merged = sampling(&own, &body(&asked)).unwrap();
-        let expected = Sampling {
-            temperature: 0.0,
-            min_p: 0.1,
-            ..own.clone()
-        };
+        let mut expected = own.clone();
+        (expected.temperature, expected.min_p) = (0.0, 0.1);
         assert_eq!(merged, expected);
         let error = sampling(&own, &body(&json!({"temperature": "hot"}))).unwrap_err();
         assert_eq!(error.param.as_deref(), Some("temperature"));

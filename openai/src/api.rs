@@ -14,9 +14,9 @@ use super::logprobs::TokenTable;
 use super::options::Options;
 use super::shape::{Endpoint, Frame};
 use super::text::TextRequest;
-use crate::chat::{self, ChatTemplate};
-use crate::generate::{Engine, Generate};
-use crate::load::Model;
+use autoplace::chat::{self, ChatTemplate};
+use autoplace::generate::{Engine, Generate};
+use autoplace::load::Model;
 
 /// A model that an [`Engine`] runs, as OpenAI's API asks for it. Clones are handles of the same.
 ///

@@ -5,7 +5,7 @@ use serde_json::{Map, Value, json};
 
 use super::error::ApiError;
 use super::reading;
-use crate::chat::{Message, Role, Tool, ToolCall};
+use autoplace::chat::{Message, Role, Tool, ToolCall};
 
 #[derive(Debug, Deserialize)]
 struct MessageBody {

@@ -8,8 +8,8 @@ use serde_json::{Value, json};
 use super::api::check_name;
 use super::error::ApiError;
 use super::reading;
-use crate::embed::{Embedder, Embedding};
-use crate::memory::Pooling;
+use autoplace::embed::{Embedder, Embedding};
+use autoplace::memory::Pooling;
 
 /// Texts of one request at most.
 const MOST_TEXTS: usize = 2048;

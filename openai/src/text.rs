@@ -6,8 +6,8 @@ use serde_json::{Map, Value};
 use super::error::ApiError;
 use super::options::{MOST_CHOICES, Options, sampling};
 use super::reading;
-use crate::generate::{Generate, Prompt};
-use crate::load::Model;
+use autoplace::generate::{Generate, Prompt};
+use autoplace::load::Model;
 
 /// The parameters of the endpoint that are its own, but for the prompt.
 #[derive(Debug, Deserialize)]
@@ -67,7 +67,7 @@ impl TextRequest {
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum PromptBody {
     Text(String),
-    Tokens(Vec<llama_sys::Token>),
+    Tokens(Vec<autoplace::llama_sys::Token>),
 }
 
 impl From<PromptBody> for Prompt {

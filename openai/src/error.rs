@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::{chat, embed, generate};
+use autoplace::{chat, embed, generate};
 
 /// An error in the API's own shape: an HTTP status, and `{"error": {"message", "type", "param", "code"}}`.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -78,10 +78,12 @@ impl ApiError {
             Error::NotOneToken { .. } => Self::invalid("logit_bias_text", message),
             Error::TooManyLogprobs { .. } => Self::invalid("logprobs", message),
             Error::Constraint { .. } => Self::invalid("response_format", message),
-            Error::Native(llama_sys::Error::InvalidParameter { name, .. }) => match name_of(name) {
-                Some(name) => Self::invalid(name, message),
-                None => Self::new(400, message),
-            },
+            Error::Native(autoplace::llama_sys::Error::InvalidParameter { name, .. }) => {
+                match name_of(name) {
+                    Some(name) => Self::invalid(name, message),
+                    None => Self::new(400, message),
+                }
+            }
             Error::Template(error) => Self::of_template(error, prompt),
             Error::QueueFull { .. } => Self::new(503, message).with_code("overloaded"),
             Error::EngineEnded => Self::new(503, message).with_code("shutting_down"),
@@ -136,7 +138,7 @@ impl From<embed::Error> for ApiError {
 #[cfg(test)]
 mod tests {
     use super::ApiError;
-    use crate::generate::Error;
+    use autoplace::generate::Error;
     use serde_json::json;
 
     #[test]

@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use super::logprobs::{TokenInfo, TokenTable};
-use crate::chat::{ReplyParser, ReplyPart};
-use crate::generate::{Answer, Error, FinishReason, Piece, Statistics};
+use autoplace::chat::{ReplyParser, ReplyPart};
+use autoplace::generate::{Answer, Error, FinishReason, Statistics};
 
 /// How the text is read.
 pub(super) enum Reading {
@@ -74,7 +74,12 @@ impl Choice {
             let piece = ready!(answer.poll_piece(context));
             self.statistics = answer.statistics();
             let step = match piece {
-                Some(Ok(piece)) => self.take(&piece),
+                Some(Ok(piece)) => {
+                    if let (Some(told), Some(tokens)) = (&piece.logprobs, &self.tokens) {
+                        self.logprobs.push(TokenInfo::new(told, tokens));
+                    }
+                    self.take(&piece.text, piece.end.map(|end| end.reason))
+                }
                 Some(Err(error)) => {
                     self.answer = None;
                     return Poll::Ready(Some(Err(error)));
@@ -90,27 +95,24 @@ impl Choice {
         }
     }
 
-    fn take(&mut self, piece: &Piece) -> Step {
-        if let (Some(told), Some(tokens)) = (&piece.logprobs, &self.tokens) {
-            self.logprobs.push(TokenInfo::new(told, tokens));
-        }
+    fn take(&mut self, text: &str, end: Option<FinishReason>) -> Step {
         let mut step = Step::default();
         match &mut self.reading {
             Reading::Chat { parser, .. } => {
-                step.parts.extend(parser.push(&piece.text));
-                if piece.end.is_some() {
+                step.parts.extend(parser.push(text));
+                if end.is_some() {
                     step.parts.extend(parser.end());
                 }
             }
-            Reading::Text if piece.text.is_empty() => {}
-            Reading::Text => step.parts.push(ReplyPart::Content(piece.text.clone())),
+            Reading::Text if text.is_empty() => {}
+            Reading::Text => step.parts.push(ReplyPart::Content(text.to_owned())),
         }
         let is_call = |part: &ReplyPart| matches!(part, ReplyPart::ToolCall(_));
         let first_call = step.parts.iter().position(is_call);
         self.has_called |= first_call.is_some();
-        if let Some(end) = &piece.end {
+        if let Some(reason) = end {
             self.answer = None;
-            step.finish = Some(self.finish(end.reason));
+            step.finish = Some(self.finish(reason));
         }
         if let (Some(call), Reading::Chat { one_call: true, .. }) = (first_call, &self.reading) {
             // Whatever else would come: dropping the answer ends it.
@@ -136,7 +138,7 @@ impl Choice {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::chat::{ReplyFormat, ToolCallFormat};
+    use autoplace::chat::{ReplyFormat, ToolCallFormat};
 
     fn choice(one_call: bool) -> Choice {
         let format = ReplyFormat::plain().with_tool_calls(ToolCallFormat::Hermes);
@@ -154,20 +156,16 @@ mod tests {
         }
     }
 
-    fn take(choice: &mut Choice, text: &str, end: Option<FinishReason>) -> Step {
-        choice.take(&Piece::of_text(text, end))
-    }
-
     const CALL: &str = "<tool_call>\n{\"name\": \"f\", \"arguments\": {}}\n</tool_call>";
 
     #[test]
     fn an_answer_that_calls_a_tool_ends_with_that() {
         let mut choice = choice(false);
-        let step = take(&mut choice, CALL, None);
+        let step = choice.take(CALL, None);
         assert!(matches!(step.parts[..], [ReplyPart::ToolCall(_)]) && step.finish.is_none());
-        let step = take(&mut choice, "", Some(FinishReason::EndOfGeneration));
+        let step = choice.take("", Some(FinishReason::EndOfGeneration));
         assert_eq!(step.finish, Some("tool_calls"));
-        let step = take(&mut choice, "", Some(FinishReason::MaxTokens));
+        let step = choice.take("", Some(FinishReason::MaxTokens));
         assert_eq!(
             step.finish,
             Some("length"),
@@ -178,7 +176,7 @@ mod tests {
     #[test]
     fn where_one_call_is_wanted_there_is_no_second() {
         let mut choice = choice(true);
-        let step = take(&mut choice, &format!("Hm. {CALL}{CALL}"), None);
+        let step = choice.take(&format!("Hm. {CALL}{CALL}"), None);
         let calls = step
             .parts
             .iter()
@@ -190,9 +188,9 @@ mod tests {
     #[test]
     fn what_is_held_back_keeps_its_probabilities_for_later() {
         let mut choice = choice(false);
-        let step = take(&mut choice, "<tool_", None);
+        let step = choice.take("<tool_", None);
         assert!(step.parts.is_empty() && step.finish.is_none());
-        let step = take(&mut choice, "box>", Some(FinishReason::StopString));
+        let step = choice.take("box>", Some(FinishReason::StopString));
         assert_eq!(step.parts, [ReplyPart::Content("<tool_box>".into())]);
         assert_eq!(step.finish, Some("stop"));
     }
