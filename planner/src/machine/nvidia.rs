@@ -6,16 +6,16 @@
 //! What a card may lawfully not tell (its clock, its link, its MIG slices, who uses it) is `None` and no note: virtual machines, WSL
 //! and older drivers leave some of it out.
 //!
-//! NVML has two memory queries. The second (driver 510 and later) tells the bytes that the driver keeps for itself apart;
-//! `nvml-wrapper` 0.13 knows only that one. Where it is missing or refused the first is asked, through `nvml-wrapper` 0.10, the last
-//! release that calls it: doing so by hand would take `unsafe`, which the planner does without.
+//! NVML has two memory queries. The second (driver 510 and later) tells the bytes that the driver keeps for itself apart. Where it is
+//! missing or refused the first is asked.
 
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsStr;
 use std::fmt::Display;
+use std::mem::MaybeUninit;
 use std::path::Path;
 
-use nvml_wrapper::Nvml;
-use nvml_wrapper::error::NvmlError;
+use nvml_wrapper::error::{NvmlError, nvml_sym, nvml_try};
+use nvml_wrapper::{Device, Nvml};
 
 use super::gpu::Reading;
 use super::mig::MigSlice;
@@ -171,20 +171,14 @@ impl Library<'_> {
                 return Vec::new();
             }
         };
-        let mut first_query = FirstQuery::new(self.path);
         (0..count)
-            .filter_map(|index| gpu(nvml, index, &mut first_query, notes))
+            .filter_map(|index| gpu(nvml, index, notes))
             .collect()
     }
 }
 
 /// One card, or nothing and a note where it does not even give itself out.
-fn gpu(
-    nvml: &Nvml,
-    index: u32,
-    first_query: &mut FirstQuery,
-    notes: &mut Notes,
-) -> Option<NvidiaGpu> {
+fn gpu(nvml: &Nvml, index: u32, notes: &mut Notes) -> Option<NvidiaGpu> {
     let about = format!("NVIDIA GPU {index}");
     let device = match nvml.device_by_index(index) {
         Ok(device) => device,
@@ -210,26 +204,28 @@ fn gpu(
                 .ok()
         });
     let mut unified = false;
-    let memory = match device.memory_info() {
-        Ok(memory) => Some(Reading::new(memory.total, memory.free).reserved(memory.reserved)),
-        Err(NvmlError::GpuLost) => {
+    let memory = match memory(nvml, &device) {
+        Ok((reading, None)) => Some(reading),
+        Ok((_, Some(NvmlError::GpuLost)))
+        | Err(NvmlErrors {
+            second: NvmlError::GpuLost,
+            ..
+        }) => {
             notes.add(about, "is skipped: it fell off the bus");
             return None;
         }
-        Err(second) => match first_query.ask(index) {
-            Ok(reading) => {
-                told(
-                    "answers only NVML's first memory query, the second says",
-                    &second,
-                );
-                Some(reading)
-            }
-            Err(first) => {
-                told("does not tell its memory", &first);
-                unified = matches!(second, NvmlError::NotSupported);
-                None
-            }
-        },
+        Ok((reading, Some(second))) => {
+            told(
+                "answers only NVML's first memory query, the second says",
+                &second,
+            );
+            Some(reading)
+        }
+        Err(NvmlErrors { first, second }) => {
+            told("does not tell its memory", &first);
+            unified = matches!(second, NvmlError::NotSupported);
+            None
+        }
     };
     Some(NvidiaGpu {
         uuid: device.uuid().ok(),
@@ -244,37 +240,38 @@ fn gpu(
     })
 }
 
-/// NVML's first memory query, opened when a card first needs it. NVML counts its initialisations, so a second one beside the
-/// first is free and its end does not end the first.
-#[derive(Debug)]
-struct FirstQuery {
-    path: Option<OsString>,
-    nvml: Option<nvml_wrapper_v1::Nvml>,
+/// What the driver says of a card's memory: by NVML's second query, where it has one, else by the first.
+fn memory(nvml: &Nvml, device: &Device<'_>) -> Result<(Reading, Option<NvmlError>), NvmlErrors> {
+    match device.memory_info() {
+        Ok(memory) => {
+            let reading = Reading::new(memory.total, memory.free).reserved(memory.reserved);
+            Ok((reading, None))
+        }
+        Err(second) => match first_query(nvml, device) {
+            Ok(reading) => Ok((reading, Some(second))),
+            Err(first) => Err(NvmlErrors { first, second }),
+        },
+    }
 }
 
-impl FirstQuery {
-    fn new(path: Option<&OsStr>) -> Self {
-        Self {
-            path: path.map(ToOwned::to_owned),
-            nvml: None,
-        }
-    }
+/// Why neither memory query was answered.
+struct NvmlErrors {
+    first: NvmlError,
+    second: NvmlError,
+}
 
-    fn ask(&mut self, index: u32) -> Result<Reading, nvml_wrapper_v1::error::NvmlError> {
-        let nvml = match self.nvml.take() {
-            Some(nvml) => nvml,
-            None => {
-                let mut builder = nvml_wrapper_v1::Nvml::builder();
-                if let Some(path) = &self.path {
-                    builder.lib_path(path);
-                }
-                builder.init()?
-            }
-        };
-        let answer = nvml
-            .device_by_index(index)
-            .and_then(|device| device.memory_info());
-        self.nvml = Some(nvml);
-        answer.map(|memory| Reading::new(memory.total, memory.free))
-    }
+/// `nvmlDeviceGetMemoryInfo`, which `nvml-wrapper` loads and has no function for.
+#[allow(
+    unsafe_code,
+    reason = "the one call of NVML's that its wrapper leaves to its users"
+)]
+fn first_query(nvml: &Nvml, device: &Device<'_>) -> Result<Reading, NvmlError> {
+    let query = nvml_sym(nvml.lib().nvmlDeviceGetMemoryInfo.as_ref())?;
+    let mut memory = MaybeUninit::zeroed();
+    // SAFETY: the symbol has the type that nvml.h declares, the handle is of a device of this NVML, which is initialised as long as it
+    // is borrowed, and all of the struct that is written to is ours.
+    nvml_try(unsafe { query(device.handle(), memory.as_mut_ptr()) })?;
+    // SAFETY: three integers, of which zeros are valid ones.
+    let memory = unsafe { memory.assume_init() };
+    Ok(Reading::new(memory.total, memory.free))
 }

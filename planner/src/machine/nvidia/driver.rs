@@ -4,14 +4,13 @@
 //! what the card computes.
 
 use std::collections::HashMap;
-use std::ffi::OsString;
 use std::path::Path;
 
 use nvml_wrapper::bitmasks::device::ThrottleReasons;
 use nvml_wrapper::enum_wrappers::device::TemperatureSensor;
 use nvml_wrapper::{Device, Nvml};
 
-use super::{FirstQuery, Library, figures};
+use super::{Library, figures};
 use crate::machine::gpu::Reading;
 use crate::machine::pci::PciId;
 use crate::machine::process::GpuProcess;
@@ -21,7 +20,6 @@ use crate::machine::throttle::ThrottleReason;
 #[derive(Debug)]
 pub struct Driver {
     nvml: Nvml,
-    first_query: FirstQuery,
     /// NVML's index of each card.
     cards: HashMap<PciId, u32>,
 }
@@ -52,17 +50,18 @@ impl Driver {
     /// Opens the library that the system finds under its usual name; `None` where there is none that works, and no card.
     #[must_use]
     pub fn open() -> Option<Self> {
-        Self::of(&Library { path: None }, None)
+        Self::of(&Library { path: None })
     }
 
     /// Opens the library at a path.
     #[must_use]
     pub fn open_at(library: &Path) -> Option<Self> {
-        let path = Some(library.as_os_str());
-        Self::of(&Library { path }, path.map(ToOwned::to_owned))
+        Self::of(&Library {
+            path: Some(library.as_os_str()),
+        })
     }
 
-    fn of(library: &Library<'_>, path: Option<OsString>) -> Option<Self> {
+    fn of(library: &Library<'_>) -> Option<Self> {
         let told = |error: &dyn std::fmt::Display| tracing::debug!(%error, "NVML is not watched");
         let nvml = library.open().inspect_err(|error| told(error)).ok()?;
         if nvml.lib().nvmlShutdown.is_err() {
@@ -76,16 +75,12 @@ impl Driver {
             Some((pci.bus_id.parse().ok()?, index))
         };
         let cards: HashMap<PciId, u32> = (0..count).filter_map(address).collect();
-        Some(Self {
-            first_query: FirstQuery::new(path.as_deref()),
-            nvml,
-            cards,
-        })
+        Some(Self { nvml, cards })
     }
 
     /// How the card at this address is; all `None` where there is no such card.
     #[must_use]
-    pub fn state(&mut self, card: PciId) -> CardState {
+    pub fn state(&self, card: PciId) -> CardState {
         let Some(&index) = self.cards.get(&card) else {
             return CardState::default();
         };
@@ -94,12 +89,9 @@ impl Driver {
         };
         let temperature = device.temperature(TemperatureSensor::Gpu);
         CardState {
-            memory: match device.memory_info() {
-                Ok(memory) => {
-                    Some(Reading::new(memory.total, memory.free).reserved(memory.reserved))
-                }
-                Err(_) => self.first_query.ask(index).ok(),
-            },
+            memory: super::memory(&self.nvml, &device)
+                .ok()
+                .map(|(reading, _)| reading),
             temperature: figures::answer("temperature", temperature),
             throttle: throttle(&device),
         }
