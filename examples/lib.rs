@@ -1,7 +1,5 @@
-//! What the examples share beside the library: the demo model, how a program says what is wrong, chat templates
-//! by their names, and the HTTP of a server.
-
-pub mod http;
+//! What the examples share beside the library: the demo model, how a program says what is wrong, and chat
+//! templates by their names.
 
 use std::process::ExitCode;
 

@@ -130,11 +130,11 @@ const RANDOM_CASES: (&str, &str) = ("PROPTEST_RNG_SEED", "20261121");
 
 /// With the client's environment, which the test cannot make.
 fn openai(workspace: &Workspace) -> Result<()> {
-    let python = python::environment(workspace, "examples/tests/openai/requirements.txt")?;
+    let python = python::environment(workspace, "openai/tests/client/requirements.txt")?;
     // A test that is named does not have the examples built.
     run(&mut workspace.cargo(&["build", "--workspace", "--examples"]))?;
     let mut cargo = workspace.cargo(&["test", "--workspace"]);
-    cargo.args(["--test=programs", "--", "--ignored", "serve_client::"]);
+    cargo.args(["--test=openai", "--", "--ignored", "serve_client::"]);
     run(cargo.env("AUTOPLACE_PYTHON", python))
 }
 

@@ -3,6 +3,8 @@
 //!
 //!     cargo run --release --example serve -- -m model.gguf --embed nomic-embed.gguf
 
+mod http;
+
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -13,13 +15,13 @@ use autoplace::generate::Engine;
 use autoplace::memory::Pooling;
 use autoplace::plan::{Context, Request};
 use autoplace::{Embedder, Model};
-use autoplace_examples::http::{self, Body, Failed};
 use autoplace_examples::{DEMO_MODEL, read_template};
 use autoplace_openai::{Api, ApiError, Completion, EmbeddingRequest};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
 use clap::Parser;
+use http::{Body, Failed};
 use serde_json::{Value, json};
 use tokio::sync::Mutex;
 

@@ -25,14 +25,14 @@ use tokio::time::{sleep, timeout};
 use tower::limit::GlobalConcurrencyLimitLayer;
 
 /// Bytes of a request at most: some millions of tokens.
-pub const LARGEST_BODY: usize = 16 << 20;
+pub(crate) const LARGEST_BODY: usize = 16 << 20;
 /// Requests that are read or answered at once; others wait to be read. A stream counts until it begins.
 const MOST_REQUESTS: usize = 256;
 /// A client that takes longer to send its request has gone.
 const LONGEST_UPLOAD: Duration = Duration::from_secs(30);
 
 /// What is answered instead.
-pub struct Failed(ApiError);
+pub(crate) struct Failed(ApiError);
 
 impl From<ApiError> for Failed {
     fn from(error: ApiError) -> Self {
@@ -58,7 +58,7 @@ fn failed(status: StatusCode, message: impl Into<String>) -> Failed {
 }
 
 /// The body of a request that says that it is JSON: what a page in a browser cannot send to another site unasked.
-pub struct Body(pub Bytes);
+pub(crate) struct Body(pub(crate) Bytes);
 
 impl<S: Send + Sync> FromRequest<S> for Body {
     type Rejection = Failed;
@@ -95,7 +95,7 @@ fn header<'a>(headers: &'a HeaderMap, name: &str) -> &'a str {
 /// # Errors
 ///
 /// Those of the work; status 500 if it panics.
-pub async fn blocking<T: Send + 'static>(
+pub(crate) async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, ApiError> + Send + 'static,
 ) -> Result<T, Failed> {
     match tokio::task::spawn_blocking(work).await {
@@ -108,7 +108,7 @@ pub async fn blocking<T: Send + 'static>(
 }
 
 /// The chunks of an answer as server-sent events, with a comment now and then while a prompt is long.
-pub fn events(
+pub(crate) fn events(
     completion: Completion,
 ) -> Sse<KeepAliveStream<impl Stream<Item = Result<Event, Infallible>>>> {
     let chunks = completion.map(|chunk| match chunk {
@@ -125,7 +125,12 @@ pub fn events(
 /// # Errors
 ///
 /// Where it cannot listen.
-pub async fn serve(routes: Router, host: IpAddr, port: u16, grace: Duration) -> anyhow::Result<()> {
+pub(crate) async fn serve(
+    routes: Router,
+    host: IpAddr,
+    port: u16,
+    grace: Duration,
+) -> anyhow::Result<()> {
     let stopping = Arc::new((Notify::new(), AtomicBool::new(false)));
     let stop = Arc::clone(&stopping);
     let on_signal = move || {

@@ -1,7 +1,5 @@
 //! The example `serve` while it runs.
 
-#![allow(dead_code, reason = "each test file uses its part")]
-
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -10,12 +8,12 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use super::program::Program;
+use crate::program::Program;
 
 pub(crate) const MODEL: &str = "autoplace-demo-q8_0";
 pub(crate) const FILE: &str = concat!(
     env!("CARGO_MANIFEST_DIR"),
-    "/model/autoplace-demo-q8_0.gguf"
+    "/../examples/model/autoplace-demo-q8_0.gguf"
 );
 
 /// How long a test waits for what must come: it fails after, rather than for ever.

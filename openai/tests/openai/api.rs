@@ -2,18 +2,15 @@
 
 use std::sync::OnceLock;
 
+use crate::native_support::demo_path;
 use autoplace::Model;
 use autoplace::chat::ChatTemplate;
 use autoplace::generate::Engine;
 use autoplace::memory::{FlashAttention, Pooling};
 use autoplace::plan::{Context, Request};
 use autoplace_openai::{Api, ApiError, Completion, EmbeddingRequest};
-use native_support::demo_path;
 use proptest::prelude::*;
 use serde_json::{Value, json};
-
-#[path = "../../autoplace/tests/support/native_support/mod.rs"]
-mod native_support;
 
 const NAME: &str = "demo";
 
@@ -344,7 +341,7 @@ fn a_failure_on_the_way_is_the_last_of_a_stream() {
 fn a_template_that_is_none_is_the_model_s_fault_and_says_where() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("broken.gguf");
-    native_support::tiny_llama()
+    crate::native_support::tiny_llama()
         .str("tokenizer.chat_template", "{{ messages }}\n{% if %}")
         .write_sparse(&path)
         .unwrap();

@@ -9,7 +9,7 @@ use crate::server::{FILE, MODEL, Server};
 fn the_official_client_finds_the_api_as_it_knows_it() {
     let python = std::env::var_os("AUTOPLACE_PYTHON").expect("AUTOPLACE_PYTHON is set");
     let server = Server::start(&["--embed", FILE, "--at-once", "8", "--ctx", "512"]);
-    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/openai/client.py");
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/client/client.py");
     let url = server.url("");
     let output = Command::new(python).args([script, &url, MODEL]).output();
     let output = output.expect("Python starts");

@@ -1,0 +1,11 @@
+//! OpenAI's API: as data, and by the example `serve` as clients meet it.
+
+#[path = "../../../autoplace/tests/support/native_support/mod.rs"]
+mod native_support;
+#[path = "../../../examples/tests/program/mod.rs"]
+mod program;
+
+mod api;
+mod serve;
+mod serve_client;
+mod server;
