@@ -12,7 +12,6 @@ mod file_type;
 mod hparams;
 mod hybrid;
 mod indexer;
-mod mixture;
 mod mtp;
 mod predicting;
 mod quantisation;

@@ -83,7 +83,7 @@ impl Quantisation {
         }
     }
 
-    /// The type of the matrices that no rule says otherwise of (`llama_ftype_get_default_type`, llama-quant.cpp:881).
+    /// The type of most matrices (`llama_ftype_get_default_type`).
     #[must_use]
     pub const fn default_type(self) -> TensorType {
         match self {
@@ -96,6 +96,36 @@ impl Quantisation {
             Self::IQ3_M | Self::IQ3_XS => TensorType::IQ3_S,
             Self::Q2_K => TensorType::Q2_K,
             Self::IQ2_M => TensorType::IQ2_S,
+        }
+    }
+
+    /// Bits per element of a block's matrices, all together: of Llama 3.1 8B as it is published, and within half a percent of 70B's and
+    /// Qwen3 30B-A3B's.
+    pub(super) const fn block_bits(self) -> f64 {
+        match self {
+            Self::Q8_0 => 8.509,
+            Self::Q6_K => 6.577,
+            Self::Q5_K_M => 5.660,
+            Self::Q5_K_S => 5.511,
+            Self::Q4_K_M => 4.807,
+            Self::Q4_K_S => 4.546,
+            Self::IQ4_XS => 4.287,
+            Self::Q3_K_L => 4.199,
+            Self::Q3_K_M => 3.855,
+            Self::IQ3_M => 3.580,
+            Self::Q3_K_S => 3.459,
+            Self::IQ3_XS => 3.282,
+            Self::Q2_K => 2.953,
+            Self::IQ2_M => 2.775,
+        }
+    }
+
+    /// The type of the output matrix, and of token embeddings that serve as one.
+    pub(super) const fn output_type(self) -> TensorType {
+        match self {
+            Self::Q8_0 => TensorType::Q8_0,
+            Self::IQ2_M => TensorType::Q5_K,
+            _ => TensorType::Q6_K,
         }
     }
 }

@@ -97,8 +97,6 @@ fn quantised_as_it_is_it_stays_as_it_is() {
     let again = profile.quantised(Q::Q4_K_M);
     assert_eq!(again.weights, profile.weights);
     assert_eq!(again.file_bytes, profile.file_bytes);
-    let there_and_back = profile.quantised(Q::IQ2_M).quantised(Q::Q4_K_M);
-    assert_eq!(there_and_back, again);
 }
 
 #[test]
@@ -113,8 +111,6 @@ fn norms_and_routers_stay_and_ties_go_by_the_output() {
     let untied = LLAMA_8B.profile().quantised(Q::Q2_K);
     assert_eq!(ty(&untied, "token_embd.weight"), T::Q2_K);
     assert_eq!(ty(&untied, "output.weight"), T::Q6_K);
-    let large = LLAMA_70B.profile().quantised(Q::Q4_K_M);
-    assert_eq!(ty(&large, "blk.20.attn_v.weight"), T::Q5_K);
 }
 
 #[test]
