@@ -14,6 +14,7 @@ mod package;
 mod python;
 mod sanitize;
 mod setup;
+mod size;
 mod soak;
 mod source;
 mod templates;

@@ -7,7 +7,7 @@ use std::time::Instant;
 use anyhow::{Context, Result, bail, ensure};
 
 use crate::workspace::{Workspace, output, run};
-use crate::{bindings, package, python, setup};
+use crate::{bindings, package, python, setup, size};
 
 /// One named part of the test.
 pub(crate) struct Step {
@@ -22,6 +22,11 @@ pub(crate) const STEPS: &[Step] = &[
         name: "format",
         what: "rustfmt has nothing to change",
         run: |workspace| run(&mut workspace.cargo(&["fmt", "--all", "--check"])),
+    },
+    Step {
+        name: "size",
+        what: "no crate has more lines than it may have",
+        run: size::size,
     },
     Step {
         name: "pure",
