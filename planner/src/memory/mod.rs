@@ -21,7 +21,7 @@ pub(crate) use context::{CONTEXT_PADDING, MOST_TAKEN_BACK};
 pub use context::{ContextParams, ContextSizes, FlashAttention};
 pub use error::Error;
 pub(crate) use estimate::full_windows;
-pub use estimate::{Estimate, Place};
+pub use estimate::{Estimate, Place, Uncertainty};
 pub use footprint::{Footprint, Footprints};
 pub use headroom::{Headroom, HeadroomParts, WSL, Workload};
 pub use kv_type::{KvType, KvTypeError};

@@ -1,7 +1,7 @@
 //! Whether footprints fit a device: its free bytes, less the headroom, against what is needed of it.
 
 use crate::machine::{Gpu, GpuKind, Host, mib};
-use crate::memory::{Footprint, Footprints, Headroom, HeadroomParts, Workload};
+use crate::memory::{Footprint, Footprints, Headroom, HeadroomParts, Uncertainty, Workload};
 
 use super::{Placement, PlacementKind, Shortfall};
 
@@ -114,24 +114,20 @@ pub(super) fn maps_files(gpu: &Gpu) -> bool {
 }
 
 impl Room<'_> {
-    /// What these footprints leave on each device. `uncertainty` says how many bytes the numbers of a device may be wrong by.
-    pub(super) fn levels(
-        &self,
-        footprints: &Footprints,
-        uncertainty: impl Fn(&Footprint) -> u64,
-    ) -> Levels {
+    /// What these footprints leave on each device, if they may be larger by `uncertainty`.
+    pub(super) fn levels(&self, footprints: &Footprints, uncertainty: &Uncertainty) -> Levels {
         let gpus: Vec<Level> = self
             .gpus
             .iter()
             .enumerate()
             .map(|(index, gpu)| {
                 let footprint = footprints.gpus.get(index).copied().unwrap_or_default();
-                let unsure = uncertainty(&footprint);
+                let unsure = uncertainty.gpus.get(index).copied().unwrap_or(0);
                 let headroom = self.headroom.of_gpu(gpu, &self.workload, unsure, self.wsl);
                 Level::new(footprint, headroom, gpu.free)
             })
             .collect();
-        let unsure = uncertainty(&footprints.host);
+        let unsure = uncertainty.host;
         let headroom = Headroom::of_host(self.host, &self.workload, !gpus.is_empty(), unsure);
         let mut host = Level::new(footprints.host, headroom, self.host.available);
         for (gpu, level) in self.gpus.iter().zip(&gpus) {

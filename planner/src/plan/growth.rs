@@ -1,6 +1,8 @@
 //! More context than was asked for, as far as that costs no layer.
 
-use crate::memory::{CONTEXT_PADDING as STEP, ContextParams, Estimate, Footprint, Footprints};
+use crate::memory::{
+    CONTEXT_PADDING as STEP, ContextParams, Estimate, Footprint, Footprints, Uncertainty,
+};
 use crate::profile::ModelProfile;
 
 use super::chosen::Chosen;
@@ -45,7 +47,7 @@ pub(super) fn grow_probed(
             return Ok(());
         };
         let footprints = with_output(footprints, estimated(profile, chosen, &params)?.0.output);
-        let levels = chosen.room.levels(&footprints, |_| 0);
+        let levels = chosen.room.levels(&footprints, &Uncertainty::default());
         if levels.fit() {
             chosen.params = params;
             chosen.levels = levels;
@@ -87,14 +89,11 @@ fn longest(
             footprint.compute = footprint.compute.saturating_add(more.compute);
         }
         footprints.host += beyond.host;
-        let exact = estimate.is_exact_for(&chosen.assignment);
-        let levels = chosen.room.levels(&footprints, |footprint| {
-            if careful {
-                estimate.uncertainty_of(exact, footprint)
-            } else {
-                0
-            }
-        });
+        let unsure = match careful {
+            true => estimate.uncertainty(&chosen.assignment),
+            false => Uncertainty::default(),
+        };
+        let levels = chosen.room.levels(&footprints, &unsure);
         if levels.fit() {
             low = middle;
             best = Some((params, levels))

@@ -112,9 +112,9 @@ pub struct ModelSummary {
 pub enum Confidence {
     /// llama.cpp itself said them, of this very placement.
     Probed,
-    /// Weights and cache are exact; the compute buffers come of this model's graph, gone through as llama.cpp does.
-    Simulated,
-    /// Weights and cache are exact; the compute buffers are modelled after those of other architectures, with more left free.
+    /// Weights and cache are exact; the compute buffers come from a formula, and what it may miss is left free.
+    Estimated,
+    /// The same, of a kind of model that the formula was not fitted on: as much again is left free.
     Modelled,
 }
 

@@ -20,6 +20,7 @@ mod synthetic;
 
 mod ballast;
 mod companion_mmproj;
+mod compute_buffers;
 mod estimate_allocations;
 mod gguf_hostile;
 mod gguf_memory;

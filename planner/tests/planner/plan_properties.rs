@@ -26,13 +26,13 @@ fn fits(profile: &ModelProfile, gpu: &Gpu, host: &Host, request: &Request, n: u3
     let workload = Workload::of(profile, estimate.sizes());
     let footprints = estimate.footprints(n);
     let on_gpu = footprints.gpus[0];
-    let unsure = |footprint| estimate.uncertainty(n, footprint);
+    let unsure = estimate.uncertainty(&estimate.assignment(n));
     let headroom = request
         .headroom
-        .of_gpu(gpu, &workload, unsure(&on_gpu), false);
+        .of_gpu(gpu, &workload, unsure.gpus[0], false);
     let of_host = gpu.bytes_of_host(on_gpu.total(), headroom.total());
     let host_needed = footprints.host.total() + of_host;
-    let host_headroom = Headroom::of_host(host, &workload, true, unsure(&footprints.host));
+    let host_headroom = Headroom::of_host(host, &workload, true, unsure.host);
     on_gpu.total() + headroom.total() <= gpu.free
         && host_needed + host_headroom.total() <= host.available
 }

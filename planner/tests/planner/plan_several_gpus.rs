@@ -55,13 +55,12 @@ fn fits(profile: &ModelProfile, gpus: &[&Gpu], request: &Request, counts: &[u32]
     params.n_ctx = request.context.tokens(profile);
     let estimate = Estimate::new(profile, gpus, &params).unwrap();
     let workload = Workload::of(profile, estimate.sizes());
-    let n = counts.iter().sum();
-    let footprints = estimate.footprints_of(&Assignment::by_counts(profile.n_layer(), counts));
-    let unsure = |footprint| estimate.uncertainty(n, footprint);
-    gpus.iter().zip(&footprints.gpus).all(|(gpu, footprint)| {
-        let headroom = request
-            .headroom
-            .of_gpu(gpu, &workload, unsure(footprint), false);
+    let assignment = Assignment::by_counts(profile.n_layer(), counts);
+    let footprints = estimate.footprints_of(&assignment);
+    let unsure = estimate.uncertainty(&assignment);
+    let devices = gpus.iter().zip(&footprints.gpus).zip(&unsure.gpus);
+    devices.into_iter().all(|((gpu, footprint), &unsure)| {
+        let headroom = request.headroom.of_gpu(gpu, &workload, unsure, false);
         footprint.total() + headroom.total() <= gpu.free
     })
 }

@@ -84,16 +84,14 @@ impl Draft {
         let estimate = Estimate::new(&self.profile, &gpus, &context)?;
         let footprints = estimate.footprints(layers);
         let sampled = self.sampled(&context);
-        let uncertain = |footprint| {
-            let of_graph = estimate.uncertainty(layers, footprint);
-            of_graph.saturating_add(sampled)
-        };
+        let unsure = estimate.uncertainty(&estimate.assignment(layers));
+        let uncertain = |of_graph: u64| of_graph.saturating_add(sampled);
         let gpu = footprints.gpus.first().copied();
         Ok(CompanionBytes {
             gpu: gpu.unwrap_or_default(),
             host: footprints.host,
-            gpu_uncertainty: gpu.as_ref().map_or(0, uncertain),
-            host_uncertainty: uncertain(&footprints.host),
+            gpu_uncertainty: unsure.gpus.first().copied().map_or(0, uncertain),
+            host_uncertainty: uncertain(unsure.host),
         })
     }
 

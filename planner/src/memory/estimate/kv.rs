@@ -10,6 +10,36 @@ use crate::profile::{
 
 use super::{Assignment, Place};
 
+/// Which kinds of caches there are among those of some blocks.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct Held {
+    /// Of every token, or of a state.
+    pub(super) full: bool,
+    /// Of a window.
+    pub(super) windowed: bool,
+}
+
+impl Held {
+    fn by(block: &BlockState) -> Self {
+        let windowed = matches!(
+            block,
+            BlockState::Windowed { .. } | BlockState::CompressedWindowed { .. }
+        );
+        Self {
+            full: !windowed && *block != BlockState::None,
+            windowed,
+        }
+    }
+
+    /// Those of both.
+    pub(super) const fn and(self, other: Self) -> Self {
+        Self {
+            full: self.full || other.full,
+            windowed: self.windowed || other.windowed,
+        }
+    }
+}
+
 /// The bytes of what one block keeps on each device.
 #[derive(Debug, Clone, Default)]
 struct Cache {
@@ -17,6 +47,7 @@ struct Cache {
     host: u64,
     /// Elements of keys and of values.
     elements: (u64, u64),
+    held: Held,
 }
 
 /// The bytes of caches of one assignment.
@@ -30,6 +61,9 @@ pub(super) struct KvCost {
     pub(super) largest_elements: (u64, u64),
     /// Bytes of the largest cache on the host.
     pub(super) largest_host: u64,
+    /// What the blocks of each GPU keep, and those of the host, wherever their caches are.
+    pub(super) on_gpus: Vec<Held>,
+    pub(super) on_host: Held,
 }
 
 /// A model's caches, one per block, for the GPUs at hand.
@@ -230,6 +264,7 @@ impl KvTable {
                 gpus: rules.iter().map(bytes).collect(),
                 host: bytes(&BackendRules::HOST),
                 elements: (elements(tensors.keys), elements(tensors.values)),
+                held: Held::by(block),
             }
         };
         let windows = blocks.iter().map(|block| match *block {
@@ -269,9 +304,15 @@ impl KvTable {
     pub(super) fn cost(&self, assignment: &Assignment) -> KvCost {
         let mut cost = KvCost {
             gpus: vec![0; self.n_gpus],
+            on_gpus: vec![Held::default(); self.n_gpus],
             ..KvCost::default()
         };
         for (cache, &place) in self.blocks.iter().zip(&assignment.blocks) {
+            let held = match place {
+                Place::Gpu(gpu) if gpu < self.n_gpus => &mut cost.on_gpus[gpu],
+                _ => &mut cost.on_host,
+            };
+            *held = held.and(cache.held);
             match place {
                 Place::Gpu(gpu) if self.offload && gpu < self.n_gpus => {
                     cost.gpus[gpu] = cost.gpus[gpu].saturating_add(cache.gpus[gpu]);

@@ -4,16 +4,15 @@
 //! |---|---|
 //! | weights | exact to the byte for any list of GPUs, `tensor_split` and overrides, see [`Estimate::is_exact`] |
 //! | keys and values, recurrent state | the same for [`StateLaw::Known`](crate::profile::StateLaw), an upper bound for most others |
-//! | compute | exact where [`Estimate::compute_is_exact`] says so, else an upper bound, or modelled |
+//! | compute | a formula, within 3 % or 32 MiB of a device's total in 95 % of cases; [`Estimate::uncertainty`] says how far |
 //!
 //! `docs/conformance.md` says how far each is from llama.cpp, architecture by architecture.
 //!
 //! Microseconds per placement, no native code: every layer is summed up once, when the estimate is made. The probe corrects it.
 
+mod adapters;
 pub mod assignment;
-mod compute;
-mod fitted;
-mod graph;
+mod buffers;
 mod host_memory;
 mod kv;
 mod stored;
@@ -22,7 +21,7 @@ mod weights;
 use crate::machine::Gpu;
 use crate::profile::{ModelProfile, StateLaw, Weight};
 
-use self::compute::Compute;
+use self::buffers::{Buffers, ComputeBytes};
 use self::host_memory::Pinned;
 use self::kv::KvTable;
 use self::weights::WeightTable;
@@ -33,8 +32,23 @@ use super::{ContextParams, ContextSizes, Error, Footprint, Footprints, TensorOve
 pub use assignment::{Assignment, Place, split_points};
 pub(crate) use kv::full_windows;
 
-/// What a device without layers may compute for others all the same, on architectures whose graph we do not know.
-const UNREAD_GRAPH: u64 = 64 << 20;
+/// Bytes by which the compute buffers of a placement may be larger than estimated, by device. None by default.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Uncertainty {
+    /// One per GPU, in the order in which the GPUs were given.
+    pub gpus: Vec<u64>,
+    /// The host.
+    pub host: u64,
+}
+
+impl Uncertainty {
+    /// That of all GPUs together, in bytes; saturates.
+    #[must_use]
+    pub fn of_gpus(&self) -> u64 {
+        self.gpus.iter().copied().fold(0, u64::saturating_add)
+    }
+}
 
 /// What placements of one model on given GPUs take, for one set of parameters.
 ///
@@ -53,15 +67,12 @@ pub struct Estimate {
     points: Vec<f32>,
     weights: WeightTable,
     kv: KvTable,
-    compute: Compute,
+    compute: Buffers,
     output: u64,
     mmap: bool,
     sizes: ContextSizes,
     known: bool,
     exact: bool,
-    /// Whether there are adapters, and a cache that stays on the host: which of its parts go to a GPU along with them hangs on the order
-    /// of the graph.
-    torn: bool,
 }
 
 impl Estimate {
@@ -99,13 +110,18 @@ impl Estimate {
             n_gpus: gpus.len(),
             points: split_points(&free)?,
             weights: WeightTable::new(profile, &rules, pinned, params),
-            compute: Compute::new(profile, gpus, params, &sizes, kv.window_cells()),
+            compute: Buffers::new(
+                profile,
+                gpus,
+                params,
+                &sizes,
+                (kv.window_cells(), matches!(pinned, Pinned::Yes { .. })),
+            ),
             kv,
             output: params.output_bytes(profile, &sizes),
             mmap: params.mmap,
             sizes,
             known,
-            torn: !profile.adapters.is_empty() && !params.offload_kqv,
             exact: known && known_rules && pinned != Pinned::Perhaps,
         })
     }
@@ -141,8 +157,8 @@ impl Estimate {
     /// Puts weights elsewhere than their layer, by name. Also where nothing is moved llama.cpp keeps no copies of a graph in flight
     /// (llama-context.cpp:437).
     pub(crate) fn placing(mut self, place: impl Fn(&str) -> Option<Place>) -> Self {
-        self.weights = self.weights.overridden(&place);
-        self.compute = self.compute.overridden(place);
+        self.weights = self.weights.overridden(place);
+        self.compute = self.compute.overridden();
         self
     }
 
@@ -201,17 +217,16 @@ impl Estimate {
         let weights = self.weights.cost(assignment);
         let kv = self.kv.cost(assignment);
         let compute = self.compute.bytes(assignment, &weights, &kv);
-        let gpus = compute
-            .gpus
-            .iter()
-            .enumerate()
-            .map(|(gpu, &compute)| Footprint::new(weights.gpus[gpu], kv.gpus[gpu], compute));
+        let gpus =
+            compute.gpus.iter().enumerate().map(|(gpu, compute)| {
+                Footprint::new(weights.gpus[gpu], kv.gpus[gpu], compute.bytes)
+            });
         Footprints {
             gpus: gpus.collect(),
             host: Footprint::new(
                 weights.host,
                 kv.host,
-                compute.host.saturating_add(self.output),
+                compute.host.bytes.saturating_add(self.output),
             ),
             output: self.output,
             mapped: self.mmap.then_some(weights.mapped),
@@ -224,24 +239,24 @@ impl Estimate {
         &self.sizes
     }
 
-    /// Whether we know the graph of this model, by which the compute buffers are llama.cpp's or an upper bound; else they are
-    /// modelled after those of other architectures. Where they are not [exact](Self::compute_is_exact), the headroom grows by
-    /// [`uncertainty`](Self::uncertainty).
+    /// Bytes by which the compute buffers of this assignment may be larger than [`footprints_of`](Self::footprints_of) says: an eighth
+    /// and two streams of activations, and more for what the formula cannot see, such as the order in which the scheduler borrows the
+    /// host's weights. Of models that keep another kind of state than it was fitted on, as much again.
     #[must_use]
-    pub const fn compute_is_simulated(&self) -> bool {
-        self.compute.is_simulated()
+    pub fn uncertainty(&self, assignment: &Assignment) -> Uncertainty {
+        let (weights, kv) = (self.weights.cost(assignment), self.kv.cost(assignment));
+        let ComputeBytes { gpus, host } = self.compute.bytes(assignment, &weights, &kv);
+        Uncertainty {
+            gpus: gpus.iter().map(|buffer| buffer.unsure).collect(),
+            host: host.unsure,
+        }
     }
 
-    /// Whether the compute buffers with so many layers on the GPUs are llama.cpp's to the byte.
+    /// Whether the compute buffers come from a formula that was fitted on models of this kind: attention over everything, over
+    /// windows, or over compressed keys.
     #[must_use]
-    pub fn compute_is_exact(&self, n_gpu_layers: u32) -> bool {
-        self.is_exact_for(&self.assignment(n_gpu_layers))
-    }
-
-    /// Whether the compute buffers of this assignment are llama.cpp's to the byte.
-    #[must_use]
-    pub fn is_exact_for(&self, assignment: &Assignment) -> bool {
-        self.compute.is_exact(assignment)
+    pub const fn compute_is_fitted(&self) -> bool {
+        self.compute.fitted
     }
 
     /// Whether weights and cache follow laws that we know.
@@ -256,25 +271,5 @@ impl Estimate {
     #[must_use]
     pub const fn is_exact(&self) -> bool {
         self.exact && !self.weights.counts_buffers()
-    }
-
-    /// Bytes by which the estimate of a device's compute buffer may be too low with so many layers on the GPUs: as much
-    /// again, and 64 MiB at least, on an architecture whose graph we do not know; else an eighth where something is not certain (whether a GPU fuses attention,
-    /// whether the CPU rearranges matrices), and a sixty-fourth where the bytes are llama.cpp's own, for what a backend does to
-    /// the order of a graph. With adapters they are never certain, and as much again where caches stay on the host.
-    #[must_use]
-    pub fn uncertainty(&self, n_gpu_layers: u32, footprint: &Footprint) -> u64 {
-        self.uncertainty_of(self.compute_is_exact(n_gpu_layers), footprint)
-    }
-
-    /// The same for an assignment whose compute buffers are exact, or not.
-    pub(crate) fn uncertainty_of(&self, exact: bool, footprint: &Footprint) -> u64 {
-        if !self.compute_is_simulated() {
-            return footprint.compute.max(UNREAD_GRAPH);
-        }
-        if self.torn {
-            return footprint.compute;
-        }
-        footprint.compute / if exact { 64 } else { 8 }
     }
 }

@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use crate::gguf::TensorType;
 use crate::memory::backend::BackendRules;
-use crate::profile::{Adapted, Factor, Layer, ModelProfile, Weight};
+use crate::profile::{Adapted, Factor, Layer, ModelProfile, Role, Weight};
 
 /// Of what an architecture marks (models/gemma4.cpp:59, models/qwen4exp.cpp:215) only tensors above so many bytes are read lazily
 /// (llama-model-loader.cpp:1091).
@@ -41,7 +41,29 @@ pub(super) struct StoredWeight {
     pub(super) lazy: bool,
     /// What it is beside the model's own.
     pub(super) kind: Kind,
+    /// What its product does in a feed-forward step, if anything.
+    pub(super) feeds: Option<Feeds>,
     name: Range<usize>,
+}
+
+/// What a matrix does in a feed-forward step.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Feeds {
+    /// It widens: `ffn_gate`, `ffn_up`.
+    Up,
+    /// It narrows again: `ffn_down`.
+    Down,
+}
+
+impl Feeds {
+    fn of(weight: &Weight) -> Option<Self> {
+        let feeds = matches!(
+            weight.role,
+            Role::FeedForward | Role::Experts | Role::SharedExperts
+        );
+        let down = weight.name.contains("_down");
+        (feeds && weight.is_matrix()).then_some(if down { Self::Down } else { Self::Up })
+    }
 }
 
 /// What a weight is.
@@ -74,6 +96,7 @@ impl StoredWeight {
             shard: 0,
             lazy: false,
             kind: Kind::Model,
+            feeds: None,
             name: 0..0,
         }
     }
@@ -141,6 +164,7 @@ impl Stored {
                 shard: weight.shard,
                 lazy: false,
                 kind: Kind::Model,
+                feeds: Feeds::of(weight),
                 name: begin..self.names.len(),
             });
         }
@@ -188,6 +212,7 @@ impl Stored {
             shard: 0,
             lazy: false,
             kind,
+            feeds: None,
             name,
         });
     }

@@ -6,11 +6,56 @@ use crate::memory::context::ContextParams;
 use crate::profile::{ModelProfile, Weight};
 
 use super::host_memory::{HostMemory, Pinned};
-use super::stored::{Group, Kind, Stored, StoredWeight};
+use super::stored::{Feeds, Group, Kind, Stored, StoredWeight};
 use super::{Assignment, Place};
 
 /// Where a group of weights lies in a file: (shard, begin, end).
 type Span = (usize, u64, u64);
+
+/// The largest matrices by what they do, in bytes.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct Largest {
+    /// Of a feed-forward step, the first: `ffn_gate`, `ffn_up`.
+    pub(super) up: u64,
+    /// Of a feed-forward step, the last.
+    pub(super) down: u64,
+    /// Of attention and the like.
+    pub(super) other: u64,
+    /// Of the logits.
+    pub(super) output: u64,
+}
+
+impl Largest {
+    fn add(&mut self, weight: &StoredWeight) {
+        let largest = match (weight.group, weight.feeds) {
+            (Group::Output | Group::Tied, _) => &mut self.output,
+            (Group::Block(_), Some(Feeds::Up)) => &mut self.up,
+            (Group::Block(_), Some(Feeds::Down)) => &mut self.down,
+            (Group::Block(_), None) => &mut self.other,
+            _ => return,
+        };
+        *largest = weight.bytes.max(*largest);
+    }
+
+    fn max(self, of: Self) -> Self {
+        Self {
+            up: self.up.max(of.up),
+            down: self.down.max(of.down),
+            other: self.other.max(of.other),
+            output: self.output.max(of.output),
+        }
+    }
+
+    /// The largest of a block's.
+    pub(super) fn of_blocks(&self) -> u64 {
+        self.up.max(self.down).max(self.other)
+    }
+
+    /// Whether there is a feed-forward step among them.
+    pub(super) const fn feeds(&self) -> bool {
+        self.up > 0 || self.down > 0
+    }
+}
 
 /// The bytes of one layer's weights on each kind of device, summed up once.
 #[derive(Debug, Clone, Default)]
@@ -21,8 +66,8 @@ struct Layer {
     host: u64,
     /// Of that, what lies in memory that a GPU has pinned.
     pinned: u64,
-    /// The largest matrix, which a GPU may be lent for a large batch.
-    largest: u64,
+    /// The largest matrices, which a GPU may borrow for a large batch.
+    largest: Largest,
     /// Where that lies in the files which the host maps.
     spans: Vec<Span>,
 }
@@ -45,7 +90,7 @@ impl Layer {
             self.pinned = self.pinned.saturating_add(bytes);
         }
         if weight.is_matrix() {
-            self.largest = self.largest.max(weight.bytes);
+            self.largest.add(weight);
         }
         if host.maps(weight) {
             let end = weight.offset.saturating_add(weight.bytes);
@@ -73,10 +118,10 @@ pub(super) struct WeightCost {
     pub(super) host: u64,
     /// The file's bytes between the first and the last of the weights that the host maps.
     pub(super) mapped: u64,
-    /// The largest matrix among those of blocks that the host holds.
-    pub(super) largest_host_block: u64,
-    /// The output matrix, where the host keeps it.
-    pub(super) host_output: u64,
+    /// The largest matrices that the host holds.
+    pub(super) host_largest: Largest,
+    /// The largest of a block's that each GPU holds.
+    pub(super) gpu_largest: Vec<Largest>,
 }
 
 /// A model's weights, summed up per layer for the GPUs at hand.
@@ -188,6 +233,7 @@ impl WeightTable {
                     continue;
                 }
                 Some(Place::Host) if weight.group == Group::Tied => {
+                    self.fixed.largest.add(weight);
                     if self.stored.tied_apart || self.host.keeps_twice(weight) {
                         &mut self.fixed
                     } else {
@@ -240,6 +286,8 @@ impl WeightTable {
         let mut cost = WeightCost {
             gpus: self.fixed_gpus.clone(),
             host: self.fixed.host,
+            host_largest: self.fixed.largest,
+            gpu_largest: vec![Largest::default(); self.fixed_gpus.len()],
             ..WeightCost::default()
         };
         let mut spans = self.fixed.spans.clone();
@@ -248,8 +296,10 @@ impl WeightTable {
             Place::Gpu(gpu) if gpu < cost.gpus.len() => {
                 let bytes = layer.by_rules[self.rules_of[gpu]];
                 cost.gpus[gpu] = cost.gpus[gpu].saturating_add(bytes);
+                cost.gpu_largest[gpu] = cost.gpu_largest[gpu].max(layer.largest);
             }
             _ => {
+                cost.host_largest = cost.host_largest.max(layer.largest);
                 cost.host = cost.host.saturating_add(layer.host);
                 pinned = pinned.saturating_add(layer.pinned);
                 for &span in &layer.spans {
@@ -286,16 +336,8 @@ impl WeightTable {
         cost.mapped = spans
             .iter()
             .fold(0, |sum: u64, span| sum.saturating_add(span.2 - span.1));
-        let on_host = |&(_, &place): &(&Layer, &Place)| place == Place::Host;
-        cost.largest_host_block = self
-            .blocks
-            .iter()
-            .zip(&assignment.blocks)
-            .filter(on_host)
-            .map(|(block, _)| block.largest)
-            .fold(self.fixed.largest, u64::max);
         if assignment.output == Place::Host {
-            cost.host_output = self.output.largest.max(self.tied.largest);
+            cost.host_largest = cost.host_largest.max(self.tied.largest);
         }
         cost
     }

@@ -20,8 +20,8 @@ impl<'a> Fastest<'a> {
             return Ok(None);
         };
         let nearest = self.nearest(&found.path, &given)?;
-        let confidence = if self.estimate(&found.path)?.compute_is_simulated() {
-            Confidence::Simulated
+        let confidence = if self.estimate(&found.path)?.compute_is_fitted() {
+            Confidence::Estimated
         } else {
             Confidence::Modelled
         };

@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 use std::rc::Rc;
 
-use crate::memory::{Estimate, Footprint, Footprints, Place};
+use crate::memory::{Estimate, Footprints, Place, Uncertainty};
 use crate::plan::Error;
 use crate::plan::fit::Levels;
 
@@ -37,7 +37,7 @@ const ALIKE: (u64, u64) = (1, 4);
 #[derive(Clone)]
 pub(super) struct Look {
     pub(super) footprints: Footprints,
-    pub(super) exact: bool,
+    pub(super) unsure: Uncertainty,
 }
 
 impl Fastest<'_> {
@@ -98,20 +98,16 @@ impl Fastest<'_> {
         }
         let host = &mut footprints.host.compute;
         *host = host.saturating_add_signed(correction.host);
-        let estimate = self.estimate(path)?;
-        let unsure = |footprint: &Footprint| {
-            if given.careful {
-                estimate.uncertainty_of(look.exact, footprint)
-            } else {
-                0
-            }
+        let unsure = match given.careful {
+            true => look.unsure,
+            false => Uncertainty::default(),
         };
-        Ok(self.room(path).levels(&footprints, unsure))
+        Ok(self.room(path).levels(&footprints, &unsure))
     }
 
     /// The same of what llama.cpp says.
     pub(super) fn levels_of(&self, path: &Path, footprints: &Footprints) -> Levels {
-        self.room(path).levels(footprints, |_| 0)
+        self.room(path).levels(footprints, &Uncertainty::default())
     }
 
     /// What a path takes by the estimate.
@@ -123,7 +119,7 @@ impl Fastest<'_> {
         let estimate = self.estimate(path)?;
         let look = |estimate: &Estimate| Look {
             footprints: estimate.footprints_of(&assignment),
-            exact: estimate.is_exact_for(&assignment),
+            unsure: estimate.uncertainty(&assignment),
         };
         let kept: HashSet<&str> = self.kept_names(path).collect();
         let look = if kept.is_empty() && !path.single_copy {

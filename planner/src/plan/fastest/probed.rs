@@ -76,14 +76,10 @@ impl<'f, 'a> Probed<'f, 'a> {
     /// Whether a path lacks so little that the probe may find room for it: no more than the bar of the estimate's error.
     fn is_close(&self, found: &Found) -> bool {
         let levels = &found.levels;
-        let Ok(estimate) = self.fastest.estimate(&found.path) else {
+        let Ok(look) = self.fastest.look(&found.path) else {
             return false;
         };
-        let unsure = levels
-            .gpus
-            .iter()
-            .map(|gpu| estimate.uncertainty_of(true, &gpu.footprint))
-            .fold(0, u64::saturating_add);
+        let unsure = look.unsure.of_gpus();
         levels.missing() <= levels.bar().saturating_add(unsure)
     }
 

@@ -171,18 +171,16 @@ fn fits(fastest: &Fastest<'_>, request: &Request, path: &Path) -> bool {
     let estimate = estimate.tensor_split(&split.tensor_split).unwrap();
     let estimate = estimate.overrides(&split.overrides).unwrap();
     let footprints = estimate.footprints(split.n_gpu_layers);
-    let unsure = |footprint| estimate.uncertainty(split.n_gpu_layers, footprint);
+    let unsure = estimate.uncertainty(&estimate.assignment(split.n_gpu_layers));
     let mut host_needed = footprints.host.total();
-    for (gpu, footprint) in gpus.iter().zip(&footprints.gpus) {
-        let headroom = request
-            .headroom
-            .of_gpu(gpu, &workload, unsure(footprint), false);
+    for ((gpu, footprint), &unsure) in gpus.iter().zip(&footprints.gpus).zip(&unsure.gpus) {
+        let headroom = request.headroom.of_gpu(gpu, &workload, unsure, false);
         if footprint.total() + headroom.total() > gpu.free {
             return false;
         }
         host_needed += gpu.bytes_of_host(footprint.total(), headroom.total());
     }
-    let headroom = Headroom::of_host(host, &workload, !gpus.is_empty(), unsure(&footprints.host));
+    let headroom = Headroom::of_host(host, &workload, !gpus.is_empty(), unsure.host);
     host_needed + headroom.total() <= host.available
 }
 

@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 
 use crate::memory::estimate::Assignment;
-use crate::memory::{ContextParams, Estimate, Footprints, Split};
+use crate::memory::{ContextParams, Estimate, Footprints, Split, Uncertainty};
 
 use crate::plan::fit::{Levels, Room};
 use crate::plan::probe::with_output;
@@ -30,6 +30,7 @@ pub(super) struct Placed {
     /// Layers on each GPU.
     pub(super) counts: Vec<u32>,
     pub(super) footprints: Footprints,
+    pub(super) unsure: Uncertainty,
 }
 
 /// A number of layers that fits a candidate.
@@ -55,7 +56,7 @@ impl Choice {
         let placed = candidate.placed(n_gpu_layers);
         Self {
             n_gpu_layers,
-            levels: candidate.levels(n_gpu_layers, &placed.footprints),
+            levels: candidate.levels(&placed),
             counts: placed.counts,
             above,
         }
@@ -98,7 +99,12 @@ impl<'a> Candidate<'a> {
         let at = |counts: Vec<u32>| {
             let assignment = Assignment::by_counts(self.n_layer, &counts);
             let footprints = self.estimate.footprints_of(&assignment);
-            Placed { counts, footprints }
+            let unsure = self.estimate.uncertainty(&assignment);
+            Placed {
+                counts,
+                footprints,
+                unsure,
+            }
         };
         let Some(spread) = &self.spread else {
             // One GPU takes them all; the host alone has no counts.
@@ -110,7 +116,7 @@ impl<'a> Candidate<'a> {
         // between two answers, of which the better is taken.
         for _ in 0..4 {
             let placed = at(spread.counts(n_gpu_layers, &room));
-            let levels = self.levels(n_gpu_layers, &placed.footprints);
+            let levels = self.levels(&placed);
             let held = spread.held(&placed.counts);
             for (gpu, room) in room.iter_mut().enumerate() {
                 let level = &levels.gpus[gpu];
@@ -132,7 +138,7 @@ impl<'a> Candidate<'a> {
         while least > 0 && more.is_empty() {
             let tries = neighbours(&placed.counts).into_iter().map(|counts| {
                 let placed = at(counts);
-                let missing = self.levels(n_gpu_layers, &placed.footprints).missing();
+                let missing = self.levels(&placed).missing();
                 (missing, placed)
             });
             let Some(better) = tries.min_by_key(|(missing, _)| *missing) else {
@@ -146,16 +152,17 @@ impl<'a> Candidate<'a> {
         if (least > 0 || !placed.uses_all()) && more.is_empty() {
             // Where there are few ways, all are tried. One that leaves a GPU without layers may fit, and is none.
             let all = ways(n_gpu_layers, self.room.gpus.len()).unwrap_or_default();
-            let fitting = all.into_iter().map(at).find(|placed| {
-                placed.uses_all() && self.levels(n_gpu_layers, &placed.footprints).fit()
-            });
+            let fitting = all
+                .into_iter()
+                .map(at)
+                .find(|placed| placed.uses_all() && self.levels(&placed).fit());
             return fitting.unwrap_or(placed);
         }
         placed
     }
 
     pub(super) fn estimated(&self, n_gpu_layers: u32) -> Levels {
-        self.levels(n_gpu_layers, &self.placed(n_gpu_layers).footprints)
+        self.levels(&self.placed(n_gpu_layers))
     }
 
     /// What so many layers lack at least: without compute buffers, which take the most time to know.
@@ -175,17 +182,15 @@ impl<'a> Candidate<'a> {
             return false;
         }
         let placed = self.placed(n_gpu_layers);
-        placed.uses_all() && self.levels(n_gpu_layers, &placed.footprints).fit()
+        placed.uses_all() && self.levels(&placed).fit()
     }
 
-    pub(super) fn levels(&self, n_gpu_layers: u32, footprints: &Footprints) -> Levels {
-        self.room.levels(footprints, |part| {
-            self.estimate.uncertainty(n_gpu_layers, part)
-        })
+    pub(super) fn levels(&self, placed: &Placed) -> Levels {
+        self.room.levels(&placed.footprints, &placed.unsure)
     }
 
     pub(super) fn probed(&self, footprints: &Footprints) -> Levels {
-        self.room.levels(footprints, |_| 0)
+        self.room.levels(footprints, &Uncertainty::default())
     }
 }
 
@@ -340,6 +345,7 @@ impl<'a, 'b> Asked<'a, 'b> {
         Ok(Placed {
             counts: estimated.counts.clone(),
             footprints,
+            unsure: Uncertainty::default(),
         })
     }
 

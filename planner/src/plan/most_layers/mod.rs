@@ -92,8 +92,8 @@ impl<'a> MostLayers<'a> {
         let Some((candidate, choice)) = best else {
             return Err(self.does_not_fit(self.all_estimated(&candidates, max)));
         };
-        let confidence = if candidate.estimate.compute_is_simulated() {
-            Confidence::Simulated
+        let confidence = if candidate.estimate.compute_is_fitted() {
+            Confidence::Estimated
         } else {
             Confidence::Modelled
         };
@@ -292,11 +292,8 @@ impl<'a> MostLayers<'a> {
                     return false;
                 }
                 let levels = candidate.estimated(n);
-                let unsure = levels
-                    .gpus
-                    .iter()
-                    .map(|gpu| candidate.estimate.uncertainty(n, &gpu.footprint))
-                    .fold(0, u64::saturating_add);
+                let assignment = candidate.estimate.assignment(n);
+                let unsure = candidate.estimate.uncertainty(&assignment).of_gpus();
                 levels.missing() <= levels.bar().saturating_add(unsure.saturating_mul(2))
             })
             .take(2)

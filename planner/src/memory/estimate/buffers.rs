@@ -1,0 +1,564 @@
+//! Bytes of the compute buffers: one closed formula for a GPU and one for the host, each with the bytes by which it may be too low.
+//!
+//! llama.cpp reserves a buffer for the graph of the largest batch (`llama_context::sched_reserve`). What it holds at its fullest follows
+//! from the widths of the model, whatever its architecture:
+//!
+//! | name | bytes | |
+//! |---|---|---|
+//! | `E`, `Q` | 4 x tokens x width | a stream of activations; all queries |
+//! | `U`, `D` | 4 x tokens x width x experts used | a feed-forward step; what experts give out (without experts `E`) |
+//! | `M`, `S` | 2 x tokens x cells; 4 x tokens x cells x heads | the mask (twice that without fused attention); the scores |
+//! | `L` | 4 x outputs x vocabulary | the logits |
+//! | `C`, `KV`, `W` | | the cache in F16; a block's cache, and its weight, copied from the host |
+//!
+//! | role | bytes |
+//! |---|---|
+//! | GPU, own blocks | max(3`U`, 2`D` + `E`) + `M` + 4`E`, or attention: 5`E` + 2(`Q` - `E`) + `M` + `C`, without fusion `S` in place of `C` |
+//! | GPU, logits | `L` + `M` + 4`E` |
+//! | first GPU, for the host's blocks | `W` + 2`U` or `W` + `U` + `D`, + `M` + 4`E`; attention with 3/2 `KV` |
+//! | further GPUs | one stream less |
+//! | several GPUs, all offloaded | 12`E` more on the first and 4`E` on the others, 3`M` on each: four copies of the inputs |
+//! | host beside GPUs | 4`E` + `M`, in four copies 10`E` + 4`M`; what it computes itself |
+//! | host alone | the same steps with one stream more |
+//!
+//! Fitted on llama.cpp's own figures (tests/planner/compute_buffers.rs): within 3 % of the device's total or 32 MiB in 95 % of them.
+
+use super::adapters::most_of_adapters;
+use super::kv::{Held, KvCost};
+use super::weights::{Largest, WeightCost};
+use super::{Assignment, Place};
+use crate::machine::Gpu;
+use crate::memory::KvType;
+use crate::memory::backend::{AttentionShape, BackendRules, Family};
+use crate::memory::context::{ContextParams, ContextSizes, FlashAttention};
+use crate::profile::{BlockState, ModelProfile};
+
+/// A device's compute buffer.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct Buffer {
+    pub(super) bytes: u64,
+    /// Bytes that it may be larger by.
+    pub(super) unsure: u64,
+}
+
+/// The compute buffers of one placement.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct ComputeBytes {
+    pub(super) gpus: Vec<Buffer>,
+    pub(super) host: Buffer,
+}
+
+/// From so many tokens on a GPU computes with weights that the host keeps (`ggml_backend_cuda_device_offload_op`).
+const OFFLOAD_FROM: u64 = 32;
+
+/// Vulkan's buffers are this large at most; what does not fit goes to another (`ggml_vk_get_device`).
+const VULKAN_CHUNK: u128 = 1 << 30;
+
+/// The sums of one model, for one set of parameters: bytes, in 128 bits, which no header overflows.
+#[derive(Debug, Clone)]
+pub(super) struct Buffers {
+    tokens: u128,
+    cells: u128,
+    window: u128,
+    heads: u128,
+    e: u128,
+    q: u128,
+    /// What queries take beside the streams that attention holds anyway.
+    wide: u128,
+    u: u128,
+    d: u128,
+    steps: u128,
+    logits: u128,
+    /// The embeddings of the outputs.
+    outputs: u128,
+    /// Tokens, positions, places in the cache.
+    inputs: u128,
+    /// Where each element of the values goes, if they are stored transposed.
+    places: u128,
+    experts: bool,
+    /// Whether scores are computed step by step.
+    plain: bool,
+    /// Whether some GPU may do so although asked for fused attention.
+    may_be_plain: bool,
+    /// Whether keys are compressed, and whether attention has weights of its own that keep it on the GPU.
+    compressed: bool,
+    weighted: bool,
+    /// Whether attention and the feed-forward step see the same input: then the allocator finds fewer gaps.
+    beside: bool,
+    offload_kqv: bool,
+    /// Whether GPUs compute with the host's block weights, and with its output matrix.
+    op_offload: bool,
+    lends: bool,
+    lends_output: bool,
+    /// Whether the CPU may have rearranged its weights, so that no GPU borrows them after all.
+    may_repack: bool,
+    converts: (bool, bool),
+    adapters: u128,
+    gpus: Vec<(Family, bool)>,
+    overridden: bool,
+    /// Whether all blocks are of a kind that the formula was fitted on.
+    pub(super) fitted: bool,
+}
+
+fn n(value: impl Into<u64>) -> u128 {
+    value.into().into()
+}
+
+impl Buffers {
+    /// `window`: cells of the windowed caches; `pinned`: whether a GPU pins the host's memory.
+    pub(super) fn new(
+        profile: &ModelProfile,
+        gpus: &[&Gpu],
+        params: &ContextParams,
+        sizes: &ContextSizes,
+        (window, pinned): (u64, bool),
+    ) -> Self {
+        let hparams = &profile.hparams;
+        let most = |of: &[u32]| n(of.iter().copied().max().unwrap_or(0));
+        let tokens = n(sizes.n_tokens);
+        let (heads, n_embd) = (most(&hparams.n_head), n(hparams.n_embd));
+        let (used, n_ff) = hparams
+            .experts
+            .map_or((0, 0), |of| (n(of.used), n(of.n_ff)));
+        let (e, q) = (
+            4 * tokens * n_embd,
+            4 * tokens * heads * n(hparams.head_dim_k.max(hparams.head_dim_v)),
+        );
+        let u = 4 * tokens * n(hparams.n_ff).max(used * n_ff);
+        let d = if used > 0 { used * e } else { e };
+        let steps = (3 * u).max(if used > 0 { 2 * d + e } else { 0 });
+        let named = |ends: &[&str]| {
+            let mut weights = profile
+                .weights
+                .blocks
+                .iter()
+                .flat_map(|block| &block.weights);
+            weights.any(|weight| ends.iter().any(|end| weight.name.contains(end)))
+        };
+        let compressed = profile.state.is_compressed();
+        let shape = AttentionShape::of(profile, params);
+        let plain = params.flash_attn == FlashAttention::Off;
+        let values = 8 * tokens * most(&hparams.n_head_kv) * n(hparams.head_dim_v);
+        let lends = params.op_offload && !gpus.is_empty();
+        Self {
+            tokens,
+            cells: n(sizes.cells),
+            window: n(window),
+            heads,
+            e,
+            q,
+            wide: if compressed {
+                3 * q
+            } else {
+                2 * q.saturating_sub(e)
+            },
+            u,
+            d,
+            steps: steps.max(mixer(profile, sizes, params.n_seq_max)),
+            logits: 4 * n(hparams.n_vocab) * n(sizes.n_outputs),
+            outputs: 4 * n_embd * n(sizes.n_outputs),
+            inputs: 40 * tokens + (256 << 10),
+            places: if plain { values } else { 0 },
+            experts: used > 0,
+            plain,
+            may_be_plain: !plain
+                && gpus
+                    .iter()
+                    .any(|gpu| !shape.is_fused_by(Family::of(&gpu.backend))),
+            compressed,
+            weighted: named(&["attn_sinks.", "attn_v_b."]),
+            beside: !named(&["ffn_norm.", "post_attention_norm.", "post_ffw_norm."]),
+            offload_kqv: params.offload_kqv,
+            op_offload: lends,
+            lends: lends && sizes.n_tokens >= OFFLOAD_FROM,
+            lends_output: lends && sizes.n_outputs >= OFFLOAD_FROM,
+            may_repack: params.repack && !pinned,
+            converts: (
+                params.type_k != KvType::F16,
+                params.type_v != KvType::F16 && !compressed,
+            ),
+            adapters: n(most_of_adapters(profile, sizes)),
+            gpus: gpus
+                .iter()
+                .map(|gpu| {
+                    (
+                        Family::of(&gpu.backend),
+                        BackendRules::of_gpu(gpu).converts_kv,
+                    )
+                })
+                .collect(),
+            overridden: false,
+            fitted: params.embeddings.is_none() && profile.state.blocks().is_some_and(is_fitted),
+        }
+    }
+
+    /// The same with weights elsewhere than their layer.
+    pub(super) const fn overridden(mut self) -> Self {
+        self.overridden = true;
+        self
+    }
+
+    /// Bytes of the compute buffers under this assignment.
+    pub(super) fn bytes(
+        &self,
+        assignment: &Assignment,
+        weights: &WeightCost,
+        kv: &KvCost,
+    ) -> ComputeBytes {
+        let on_host = kv.on_host != Held::default() || assignment.holds_block(Place::Host);
+        let scene = Scene {
+            assignment,
+            weights,
+            kv,
+            on_host,
+            copies: self.gpus.len() > 1 && !on_host && self.offload_kqv && !self.overridden,
+        };
+        ComputeBytes {
+            gpus: (0..self.gpus.len())
+                .map(|gpu| self.gpu(gpu, &scene))
+                .collect(),
+            host: self.host(&scene),
+        }
+    }
+
+    fn mask(&self, held: Held) -> u128 {
+        let cells =
+            if held.full { self.cells } else { 0 } + if held.windowed { self.window } else { 0 };
+        cells * self.tokens * if self.plain { 4 } else { 2 }
+    }
+
+    /// The scores of the longest cache; what Vulkan keeps of others beside them.
+    fn scores(&self, held: Held) -> (u128, u128) {
+        let of = |cells| 4 * self.tokens * self.heads * cells;
+        let full = if held.full { of(self.cells) } else { 0 };
+        let windowed = if held.windowed { of(self.window) } else { 0 };
+        let longest = full.max(windowed);
+        (
+            longest,
+            if held.full && held.windowed {
+                windowed
+            } else {
+                longest
+            },
+        )
+    }
+
+    /// Attention beside `streams`, with `cache` bytes of cache.
+    fn attention(&self, held: Held, streams: u128, cache: u128) -> u128 {
+        let places = self.places * if held.full && held.windowed { 2 } else { 1 };
+        let steps = if self.plain {
+            self.q.saturating_sub(self.e) + places
+        } else {
+            0
+        };
+        self.mask(held) + streams * self.e + self.wide + self.inputs + cache + steps
+    }
+
+    /// The F16 copy of the longest cache that CUDA's fused attention makes of other types (`launch_fattn`).
+    fn converted(&self, gpu: usize, kv: &KvCost) -> u128 {
+        let (k, v) = kv.largest_elements;
+        let of = |converts, elements: u64| if converts { 2 * n(elements) } else { 0 };
+        if self.plain || !self.gpus[gpu].1 {
+            return 0;
+        }
+        of(self.converts.0, k) + of(self.converts.1, v)
+    }
+
+    fn gpu(&self, gpu: usize, scene: &Scene<'_>) -> Buffer {
+        let (first, kv) = (gpu == 0, scene.kv);
+        let host = &scene.weights.host_largest;
+        let own = scene.assignment.holds_block(Place::Gpu(gpu));
+        let borrows = first && self.lends && host.of_blocks() > 0;
+        let for_host = borrows && host.other > 0;
+        let mut held = kv.on_gpus[gpu];
+        if borrows {
+            held = held.and(kv.on_host);
+        }
+        let streams = if first { 4 } else { 3 };
+        // In steps it stays beside a cache on the host, unless one of its weights is here (`llm_graph_context::build_attn`).
+        let away = self.plain && !self.offload_kqv && !self.weighted;
+        let largest = n(kv.largest_host);
+        let copied = match (away, for_host) {
+            (true, _) => 0,
+            (_, true) if self.window == 0 => largest * 3 / 2,
+            (_, true) => largest,
+            _ if own && !self.offload_kqv => largest,
+            _ => 0,
+        };
+        if away {
+            held = Held::default();
+        }
+        let converted = self.converted(gpu, kv);
+        let mut step = Step::default();
+        if own || borrows {
+            let base = self.mask(held) + streams * self.e + self.inputs;
+            step.attention = self.attention(held, streams + 1, converted + copied);
+            step.feed = base;
+            if own && scene.weights.gpu_largest[gpu].feeds() {
+                step.feed += self.steps + copied.min(4 * self.e).min(largest);
+            } else if own && self.experts {
+                step.feed += 2 * self.d + self.e;
+            }
+            if borrows {
+                let with_cache = if for_host { largest } else { u128::MAX };
+                step.feed = step
+                    .feed
+                    .max(base + self.borrowed(host, for_host))
+                    .max(self.stacked(host, with_cache, base));
+            }
+            (step.scores, step.kept) = if self.plain {
+                self.scores(held)
+            } else {
+                (0, 0)
+            };
+        }
+        let copies = if !scene.copies || !(own || borrows) {
+            0
+        } else {
+            3 * (self.mask(held) + self.places) + if first { 12 } else { 4 } * self.e
+        };
+        step.attention += if own || borrows { copies } else { 0 };
+        step.feed += copies;
+        let lends_output = first && self.lends_output && host.output > 0;
+        if lends_output || (scene.assignment.output == Place::Gpu(gpu) && host.output == 0) {
+            let matrix = if lends_output { n(host.output) } else { 0 };
+            let beside = match (own, scene.copies) {
+                (true, false) => (if first { 4 } else { 1 }) * self.e + self.mask(held),
+                (true, true) => 5 * self.e + 4 * self.mask(held),
+                (false, false) => 3 * self.outputs,
+                (false, true) => 5 * self.outputs,
+            };
+            (step.logits, step.beside) = (self.logits, matrix + beside + self.inputs);
+        }
+        let bytes = step.bytes(self.gpus[gpu].0 == Family::Vulkan) + self.adapters;
+        // What has a weight of its own elsewhere may bring attention of the host's blocks here, whatever the batch.
+        let strays = first && self.op_offload && scene.on_host;
+        if bytes == self.adapters && !strays {
+            return Buffer::default();
+        }
+        let mut unsure = if strays { 4 << 20 } else { 0 };
+        if self.experts && host.feeds() {
+            unsure += self.d;
+        }
+        if borrows {
+            unsure += n(host.of_blocks()) + converted;
+        }
+        if scene.assignment.output == Place::Gpu(gpu) && !own {
+            unsure += 4 * self.e;
+        }
+        if self.beside {
+            unsure += converted;
+        }
+        if self.compressed {
+            unsure += self.q + 2 * n(kv.largest_elements.0) + largest;
+        }
+        unsure += largest / 2;
+        self.buffer(bytes, unsure, self.gpus[gpu].0, scene)
+    }
+
+    /// A borrowed weight takes the gap of the one before; a step's result takes it too if it fits.
+    fn borrowed(&self, host: &Largest, for_host: bool) -> u128 {
+        let (up, down) = (n(host.up), n(host.down));
+        let rises = 2 * self.u + up + if up < self.u { self.u } else { 0 };
+        let falls = down
+            + self.u
+            + self.d
+            + if for_host && !self.experts {
+                2 * self.e
+            } else {
+                0
+            };
+        let queries = if for_host {
+            self.wide.min(3 * self.q) + if self.experts { self.e } else { 0 }
+        } else {
+            0
+        };
+        rises.max(falls).max(n(host.other) + self.q) + queries
+    }
+
+    /// A cache that is no larger than the gap of a weight lies beside it.
+    fn stacked(&self, host: &Largest, cache: u128, base: u128) -> u128 {
+        let weight = n(host.up.max(host.down));
+        if cache < 2 * weight {
+            weight + cache + base + self.e
+        } else {
+            0
+        }
+    }
+
+    fn host(&self, scene: &Scene<'_>) -> Buffer {
+        let alone = self.gpus.is_empty();
+        let all = Held {
+            full: true,
+            windowed: self.window > 0,
+        };
+        let host = &scene.weights.host_largest;
+        let idle = !alone && self.lends && !self.may_repack;
+        let mut step = Step::default();
+        let (streams, masks) = if scene.copies { (10, 4) } else { (4, 1) };
+        let places = self.places * if all.windowed { 2 } else { 1 };
+        step.feed = if alone {
+            0
+        } else {
+            streams * self.e + masks * (self.mask(all) + places) + self.inputs
+        };
+        if alone || (host.feeds() && !idle) {
+            step.feed = step
+                .feed
+                .max(self.steps + self.mask(all) + 5 * self.e + self.inputs);
+        }
+        let beside_cache = self.plain && !self.offload_kqv && !self.weighted;
+        if alone || (scene.on_host && !idle) || beside_cache {
+            step.attention = self.attention(all, 6, 0);
+            (step.scores, step.kept) = if self.plain { self.scores(all) } else { (0, 0) };
+            if !self.offload_kqv {
+                step.kept = 0;
+            }
+        }
+        let output = scene.assignment.output == Place::Host || host.output > 0;
+        if output && (alone || !self.lends_output) {
+            (step.logits, step.beside) = (self.logits, self.mask(all) + 5 * self.e + self.inputs);
+        }
+        let family = self
+            .gpus
+            .first()
+            .map_or(Family::Other, |&(family, _)| family);
+        let bytes = step.bytes(family == Family::Vulkan) + self.adapters;
+        let compressed = if self.compressed {
+            2 * (self.q + n(scene.kv.largest_host))
+        } else {
+            0
+        };
+        self.buffer(bytes, compressed, family, scene)
+    }
+
+    /// `unsure`: what this device's own roles leave open, beside what all do.
+    fn buffer(&self, bytes: u128, unsure: u128, family: Family, scene: &Scene<'_>) -> Buffer {
+        let all = Held {
+            full: true,
+            windowed: self.window > 0,
+        };
+        let (scores, _) = self.scores(all);
+        let host = scene.weights.host_largest.of_blocks() > 0;
+        let in_chunks = family == Family::Vulkan && bytes > VULKAN_CHUNK * 3 / 4;
+        let torn = !self.offload_kqv || (self.beside && self.overridden);
+        let plain =
+            self.plain && !self.gpus.is_empty() && ((self.lends && host) || torn || self.weighted);
+        let (keys, values) = scene.kv.largest_elements;
+        let terms = [
+            (
+                true,
+                (bytes + self.logits) / 8 + 2 * self.e + self.inputs + self.adapters + (1 << 20),
+            ),
+            (in_chunks, bytes * 5 / 8),
+            (scene.copies, 5 * self.e + self.inputs),
+            (plain, scores + n(scene.kv.largest_host)),
+            (
+                self.may_be_plain,
+                2 * scores + 4 * self.attention(all, 2, n(keys) + n(values)),
+            ),
+            // AUTO gives fused attention up where it would run elsewhere than its layer (`resolve_fused_ops`).
+            (
+                !self.plain && self.beside && self.overridden && !self.offload_kqv,
+                scores * 2,
+            ),
+            (self.adapters > 0 && !self.offload_kqv, bytes),
+            (!self.fitted, bytes.max(64 << 20)),
+        ];
+        let sum: u128 = terms
+            .iter()
+            .map(|&(holds, bytes)| if holds { bytes } else { 0 })
+            .sum();
+        Buffer {
+            bytes: saturate(bytes),
+            unsure: saturate(sum + unsure),
+        }
+    }
+}
+
+/// A placement, as all devices see it.
+struct Scene<'a> {
+    assignment: &'a Assignment,
+    weights: &'a WeightCost,
+    kv: &'a KvCost,
+    /// Whether the host computes blocks.
+    on_host: bool,
+    /// Whether four copies of the inputs are in flight (`GGML_SCHED_MAX_COPIES`).
+    copies: bool,
+}
+
+/// What a device holds at once in each step.
+#[derive(Default)]
+struct Step {
+    attention: u128,
+    /// Scores, beside attention; those of others, which only chunks keep apart.
+    scores: u128,
+    kept: u128,
+    feed: u128,
+    logits: u128,
+    /// What lies beside the logits.
+    beside: u128,
+}
+
+impl Step {
+    /// The fullest step. In chunks the largest tensors lie apart, where nothing else finds room beside them.
+    fn bytes(&self, in_chunks: bool) -> u128 {
+        let last = self.logits + self.beside;
+        let whole = (self.attention + self.scores).max(self.feed).max(last);
+        if !in_chunks || whole <= VULKAN_CHUNK {
+            return whole;
+        }
+        let scores = self.scores + self.kept;
+        let apart = if scores > 0 {
+            scores + self.attention
+        } else {
+            0
+        };
+        let logits = if self.logits > 0 {
+            self.logits + self.attention.max(self.feed).max(self.beside)
+        } else {
+            0
+        };
+        whole.max(apart).max(logits)
+    }
+}
+
+fn saturate(bytes: u128) -> u64 {
+    bytes.try_into().unwrap_or(u64::MAX)
+}
+
+/// Attention over everything, over windows, or over compressed keys.
+fn is_fitted(blocks: &[BlockState]) -> bool {
+    let fitted = |block: &BlockState| {
+        matches!(
+            block,
+            BlockState::None
+                | BlockState::Full(_)
+                | BlockState::Windowed { .. }
+                | BlockState::Compressed { .. }
+        )
+    };
+    blocks.iter().all(fitted)
+}
+
+/// What a block that keeps a state computes at once, generously: three of its widest projections, and three of its states.
+fn mixer(profile: &ModelProfile, sizes: &ContextSizes, n_seq: u32) -> u128 {
+    let blocks = profile.state.blocks().unwrap_or_default();
+    let states = blocks.iter().map(|block| match *block {
+        BlockState::Recurrent(state) | BlockState::FullAndRecurrent(_, state) => {
+            n(state.r) + n(state.s)
+        }
+        _ => 0,
+    });
+    let Some(state) = states.max().filter(|&state| state > 0) else {
+        return 0;
+    };
+    let weights = profile
+        .weights
+        .blocks
+        .iter()
+        .flat_map(|block| &block.weights);
+    let projections = weights.filter(|weight| weight.name.ends_with(".ssm_in.weight"));
+    let width = n(projections.map(|weight| weight.shape[1]).max().unwrap_or(0));
+    12 * width * n(sizes.n_tokens) + 12 * state * n(n_seq)
+}
