@@ -1,14 +1,14 @@
-//! The estimate's compute buffers against llama.cpp's own, to the byte: simulated cards of three families, any number of layers
-//! on up to three of them, and settings rolled with dice that always fall the same.
+//! The estimate's compute buffers beside llama.cpp's own: never lower by more than the estimate says, and mostly close. Simulated cards
+//! of three families, any number of layers on up to three of them, and settings rolled with dice that always fall the same.
 
 use std::path::Path;
 
 use autoplace::gguf::Header;
-use autoplace::machine::Gpu;
-use autoplace::memory::{Estimate, Footprints};
+use autoplace::machine::{Gpu, mib};
+use autoplace::memory::Estimate;
 use autoplace::profile::ModelProfile;
 
-use crate::compute_buffers_support::{Card, Compute, Dice, Kind, Loaded};
+use crate::compute_buffers_support::{Card, Dice, Kind, Loaded};
 use crate::synthetic::{Sketch, well_known};
 
 /// Three cards of each family.
@@ -17,12 +17,13 @@ fn all_cards() -> [[Card; 3]; 3] {
     [three(Card::cuda), three(Card::vulkan), three(Card::metal)]
 }
 
-/// What was compared, and what differed.
+/// Devices that were compared, those of which the estimate is within 3 % of all that they hold or 32 MiB, and those that hold more than
+/// it says they do at most.
 #[derive(Default)]
 struct Score {
-    compared: usize,
-    unclaimed: usize,
-    different: Vec<String>,
+    devices: usize,
+    close: usize,
+    too_low: Vec<String>,
 }
 
 impl Score {
@@ -53,93 +54,68 @@ impl Score {
                 let gpus: Vec<&Gpu> = cards.iter().map(|card| &card.gpu).collect();
                 let estimate = Estimate::new(&profile, &gpus, &params).unwrap();
                 let estimate = estimate.overrides(&overrides).unwrap();
-                if !estimate.compute_is_exact(n_gpu_layers) {
-                    self.unclaimed += 1;
-                    continue;
-                }
-                let ours = compute(&estimate.footprints(n_gpu_layers));
                 let theirs = loaded.compute(&params).unwrap();
-                self.compared += 1;
-                if !ours.is(&theirs) {
-                    let family = gpus.first().map_or("no GPU", |gpu| gpu.backend.as_str());
-                    self.different.push(format!(
-                        "{}, {n_gpu_layers} layers on {} x {family}: {ours:?}, llama.cpp: {theirs:?}, {overrides:?}, {params:?}",
-                        sketch.title(),
-                        gpus.len(),
-                    ));
-                }
+                let place = format!(
+                    "{}, {n_gpu_layers} layers on {} x {}, {overrides:?}, {params:?}",
+                    sketch.title(),
+                    gpus.len(),
+                    gpus.first().map_or("no GPU", |gpu| gpu.backend.as_str())
+                );
+                self.compare(&estimate, n_gpu_layers, &theirs, &place);
+            }
+        }
+    }
+
+    fn compare(&mut self, estimate: &Estimate, n_gpu_layers: u32, theirs: &[u64], place: &str) {
+        let mut ours = estimate.footprints(n_gpu_layers);
+        // The results' buffer is in no account of llama.cpp's.
+        ours.host.compute -= ours.output;
+        let unsure = estimate.uncertainty(&estimate.assignment(n_gpu_layers));
+        let unsure = unsure.gpus.iter().chain([&unsure.host]);
+        let ours = ours.gpus.iter().chain([&ours.host]);
+        for (device, ((ours, &unsure), &theirs)) in ours.zip(unsure).zip(theirs).enumerate() {
+            let total = ours.weights + ours.kv + theirs;
+            self.devices += 1;
+            self.close +=
+                usize::from(ours.compute.abs_diff(theirs) <= mib(32).max(total * 3 / 100));
+            if theirs > ours.compute + unsure {
+                let ours = ours.compute;
+                self.too_low.push(format!(
+                    "device {device}: {ours} + {unsure}, llama.cpp: {theirs}: {place}"
+                ));
             }
         }
     }
 
     fn check(&self) {
-        println!("{} compared, {} not claimed", self.compared, self.unclaimed);
-        let shown = &self.different[..self.different.len().min(20)];
+        println!("{} of {} devices are close", self.close, self.devices);
+        let shown = &self.too_low[..self.too_low.len().min(20)];
         assert!(
             shown.is_empty(),
-            "{} of {} differ:\n{}",
-            self.different.len(),
-            self.compared,
+            "{} of {} are too low:\n{}",
+            self.too_low.len(),
+            self.devices,
             shown.join("\n")
         );
-    }
-}
-
-/// The compute buffers alone: the results' buffer is none of them.
-fn compute(footprints: &Footprints) -> Compute {
-    Compute {
-        gpus: footprints.gpus.iter().map(|gpu| gpu.compute).collect(),
-        host: footprints.host.compute - footprints.output,
+        assert!(self.close * 100 >= self.devices * 95);
     }
 }
 
 #[test]
-fn compute_buffers_are_llama_cpps_in_every_architecture_whose_graph_we_know() {
+fn compute_buffers_are_close_in_models_of_every_kind() {
     own_process!();
     let cards = all_cards();
     let folder = tempfile::tempdir().unwrap();
     let mut score = Score::default();
-    let mut known = Vec::new();
     for sketch in crate::synthetic::all() {
-        let before = score.compared;
-        score.model(
-            &sketch,
-            &sketch.write(folder.path()),
-            &cards,
-            (Kind::Probe, 14),
-        );
-        if score.compared > before {
-            known.push(sketch.arch);
-        }
+        let path = sketch.write(folder.path());
+        score.model(&sketch, &path, &cards, (Kind::Probe, 14));
     }
-    known.dedup();
     score.check();
-    println!("{}", known.join(" "));
-    // Nothing that was known is lost.
-    for arch in [
-        "llama",
-        "qwen2",
-        "qwen2moe",
-        "qwen3",
-        "qwen3moe",
-        "phi3",
-        "openelm",
-        "deci",
-        "glm4moe",
-        "deepseek2",
-        "gemma2",
-        "gemma3",
-        "gpt-oss",
-        "cohere2",
-        "olmo2",
-        "exaone4",
-    ] {
-        assert!(known.contains(&arch), "{arch}");
-    }
 }
 
 #[test]
-fn compute_buffers_are_llama_cpps_in_models_of_true_shape_and_depth() {
+fn compute_buffers_are_close_in_models_of_true_shape_and_depth() {
     own_process!();
     let cards = all_cards();
     let folder = tempfile::tempdir().unwrap();
@@ -153,11 +129,10 @@ fn compute_buffers_are_llama_cpps_in_models_of_true_shape_and_depth() {
         );
     }
     score.check();
-    assert!(score.compared > 4 * score.unclaimed);
 }
 
 #[test]
-fn compute_buffers_are_those_of_real_loads() {
+fn compute_buffers_are_close_to_those_of_real_loads() {
     own_process!();
     let cards = all_cards();
     let folder = tempfile::tempdir().unwrap();
@@ -175,5 +150,5 @@ fn compute_buffers_are_those_of_real_loads() {
         }
     }
     score.check();
-    assert!(score.compared > 60);
+    assert!(score.devices > 60);
 }

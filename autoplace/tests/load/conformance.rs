@@ -1,7 +1,7 @@
 //! The estimate against llama.cpp itself, over every synthetic model, a grid of settings, and none to three simulated GPUs.
 //!
-//! Weights and cache are equal to the byte wherever the estimate claims to know their law; where it claims that its compute
-//! buffers are close, they and the totals are. `docs/conformance.md` holds the table that this prints; `cargo xtask conformance`
+//! Weights and cache are equal to the byte wherever the estimate claims to know their law; compute buffers are never larger than it
+//! says that they are at most, and 95 of 100 devices are within 3 % or 32 MiB. `docs/conformance.md` holds the table that this prints; `cargo xtask conformance`
 //! runs the larger grid too.
 
 use std::path::{Path, PathBuf};
@@ -64,6 +64,7 @@ impl Suite {
             failures.len(),
             shown.join("\n")
         );
+        self.tally.check();
     }
 
     /// One model on each machine, split in each way. A load is asked about several contexts.
@@ -161,10 +162,13 @@ fn pairs(case: &Case<'_>, estimate: &Estimate, theirs: &Footprints) -> Vec<Pair>
     let n_gpu_layers = case.split.n_gpu_layers;
     let mut ours = estimate.footprints(n_gpu_layers);
     ours.host.compute -= ours.output;
+    let unsure = estimate.uncertainty(&estimate.assignment(n_gpu_layers));
+    let unsure = unsure.gpus.iter().chain([&unsure.host]);
     let gpus = ours.gpus.iter().zip(&theirs.gpus);
     gpus.chain([(&ours.host, &theirs.host)])
-        .map(|(&ours, &theirs)| Pair {
-            uncertainty: estimate.uncertainty(n_gpu_layers, &ours),
+        .zip(unsure)
+        .map(|((&ours, &theirs), &uncertainty)| Pair {
+            uncertainty,
             // How many buffers of pinned memory there are, of a GiB each, depends on the order of the tensors.
             slack: if estimate.is_exact() {
                 0
@@ -173,7 +177,6 @@ fn pairs(case: &Case<'_>, estimate: &Estimate, theirs: &Footprints) -> Vec<Pair>
             },
             ours,
             theirs,
-            claimed: estimate.compute_is_exact(n_gpu_layers) && case.machine.is_asynchronous(),
         })
         .collect()
 }

@@ -5,7 +5,7 @@
 use std::path::Path;
 
 use autoplace::llama_sys::sim::{Rules, SimGpu};
-use autoplace::llama_sys::{self, Context, Device, LoadMode, MemoryBreakdown, Model, ModelParams};
+use autoplace::llama_sys::{self, Context, Device, LoadMode, Model, ModelParams};
 use autoplace::machine::{Gpu, gib};
 use autoplace::memory::{ContextParams, FlashAttention, KvType, Place, TensorOverride};
 use autoplace::profile::ModelProfile;
@@ -132,30 +132,6 @@ impl Card {
     }
 }
 
-/// Bytes of compute buffers: on each card, and on the host.
-#[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Compute {
-    pub(crate) gpus: Vec<u64>,
-    pub(crate) host: u64,
-}
-
-impl Compute {
-    /// To the byte, but for the 32 bytes that Vulkan adds to each pinned buffer (ggml-vulkan.cpp:13096): where there are several, of
-    /// at most 1 GiB each, a load that allocates nothing tells how many by their sum alone.
-    pub(crate) fn is(&self, theirs: &Self) -> bool {
-        let unsure = if theirs.host > gib(1) { 64 } else { 0 };
-        self.gpus == theirs.gpus && self.host.abs_diff(theirs.host) <= unsure
-    }
-
-    fn of(breakdown: &MemoryBreakdown, devices: &[Device]) -> Self {
-        let on = |device| breakdown.on(device).map(|row| row.compute).sum();
-        Self {
-            gpus: devices.iter().map(on).collect(),
-            host: breakdown.on_host().map(|row| row.compute).sum(),
-        }
-    }
-}
-
 /// What a load does.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
@@ -196,9 +172,12 @@ impl Loaded {
         Ok(Self { model, devices })
     }
 
-    /// What llama.cpp allocates for a context of these parameters.
-    pub(crate) fn compute(&self, params: &ContextParams) -> Result<Compute, llama_sys::Error> {
+    /// Bytes of the compute buffers that llama.cpp makes for a context of these parameters: on each card, and on the host.
+    pub(crate) fn compute(&self, params: &ContextParams) -> Result<Vec<u64>, llama_sys::Error> {
         let context = Context::new(&self.model, native_params::context(params))?;
-        Ok(Compute::of(&context.memory_breakdown()?, &self.devices))
+        let breakdown = context.memory_breakdown()?;
+        let on = |device| breakdown.on(device).map(|row| row.compute).sum();
+        let on_host = breakdown.on_host().map(|row| row.compute).sum();
+        Ok(self.devices.iter().map(on).chain([on_host]).collect())
     }
 }
