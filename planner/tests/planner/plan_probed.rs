@@ -320,7 +320,8 @@ fn a_number_of_layers_that_llama_cpp_refuses_is_passed_over_and_the_plan_says_so
         plan.notes[0].contains("llama.cpp refuses one more"),
         "{plan}"
     );
-    // Refused twice and never answered: the card's fault.
-    let error = planned(&[most, most - 1]).unwrap_err();
+    // Refused each time and never answered: the card's fault.
+    let refused: Vec<u32> = (0..=most).collect();
+    let error = planned(&refused).unwrap_err();
     assert!(error.to_string().contains("no cache for these"), "{error}");
 }

@@ -152,7 +152,7 @@ fn a_share_that_no_step_leads_to_is_found() {
         n_vocab: 88_832,
         ..LLAMA_8B
     };
-    let gpus = cards(&[827_568_360, 901_984_960, 827_568_361].map(|free| free + mib(48)));
+    let gpus = cards(&[827_568_360, 901_984_960, 827_568_361].map(|free| free + mib(64)));
     let request = Request::new()
         .context(Context::Tokens(183))
         .n_ubatch(183)

@@ -147,10 +147,11 @@ impl Buffers {
             heads,
             e,
             q,
-            wide: if compressed {
-                3 * q
-            } else {
-                2 * q.saturating_sub(e)
+            wide: match (compressed, plain) {
+                (true, false) => 3 * q,
+                (true, true) => 2 * q,
+                (false, false) => 2 * q.saturating_sub(e),
+                (false, true) => 3 * q.saturating_sub(e),
             },
             u,
             d,
@@ -246,12 +247,7 @@ impl Buffers {
     /// Attention beside `streams`, with `cache` bytes of cache.
     fn attention(&self, held: Held, streams: u128, cache: u128) -> u128 {
         let places = self.places * if held.full && held.windowed { 2 } else { 1 };
-        let steps = if self.plain {
-            self.q.saturating_sub(self.e) + places
-        } else {
-            0
-        };
-        self.mask(held) + streams * self.e + self.wide + self.inputs + cache + steps
+        self.mask(held) + streams * self.e + self.wide + self.inputs + cache + places
     }
 
     /// The F16 copy of the longest cache that CUDA's fused attention makes of other types (`launch_fattn`).
@@ -297,7 +293,8 @@ impl Buffers {
             if own && scene.weights.gpu_largest[gpu].feeds() {
                 step.feed += self.steps + copied.min(4 * self.e).min(largest);
             } else if own && self.experts {
-                step.feed += 2 * self.d + self.e;
+                // Whoever computes with the experts hands their results over; weights and sums are this GPU's.
+                step.feed += self.d + if self.lends { 0 } else { self.d + self.e };
             }
             if borrows {
                 let with_cache = if for_host { largest } else { u128::MAX };
@@ -341,7 +338,7 @@ impl Buffers {
             unsure += self.d;
         }
         if borrows {
-            unsure += n(host.of_blocks()) + converted;
+            unsure += n(host.of_blocks()) * 3 / 4 + converted;
         }
         if scene.assignment.output == Place::Gpu(gpu) && !own {
             unsure += 4 * self.e;
@@ -368,12 +365,13 @@ impl Buffers {
             } else {
                 0
             };
-        let queries = if for_host {
-            self.wide.min(3 * self.q) + if self.experts { self.e } else { 0 }
-        } else {
-            0
+        let queries = match (for_host, self.compressed) {
+            (false, _) => 0,
+            (_, true) => 3 * self.q,
+            (_, false) => 2 * self.q.saturating_sub(self.e),
         };
-        rises.max(falls).max(n(host.other) + self.q) + queries
+        let routed = if for_host && self.experts { self.e } else { 0 };
+        rises.max(falls).max(n(host.other) + self.q) + queries + routed
     }
 
     /// A cache that is no larger than the gap of a weight lies beside it.

@@ -155,7 +155,7 @@ impl<'a> Candidate<'a> {
             let fitting = all
                 .into_iter()
                 .map(at)
-                .find(|placed| placed.uses_all() && self.levels(&placed).fit());
+                .find(|placed| placed.uses_all() && self.levels(placed).fit());
             return fitting.unwrap_or(placed);
         }
         placed
