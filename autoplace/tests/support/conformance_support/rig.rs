@@ -12,7 +12,6 @@ use crate::native_params;
 /// A simulated card, and the same as the planner sees it.
 pub(crate) struct Card {
     sim: SimGpu,
-    asynchronous: bool,
     pub(crate) gpu: Gpu,
 }
 
@@ -40,7 +39,6 @@ impl Card {
         gpu.alignment = alignment;
         Self {
             sim,
-            asynchronous,
             gpu,
         }
     }
@@ -66,11 +64,6 @@ fn machine<'a>(name: &'static str, cards: &[&'a Card]) -> Machine<'a> {
 impl Machine<'_> {
     pub(crate) fn gpus(&self) -> Vec<&Gpu> {
         self.cards.iter().map(|card| &card.gpu).collect()
-    }
-
-    /// Whether its cards compute asynchronously, as those of the real backends do: it decides how many graphs are in flight.
-    pub(crate) fn is_asynchronous(&self) -> bool {
-        self.cards.iter().all(|card| card.asynchronous)
     }
 }
 
