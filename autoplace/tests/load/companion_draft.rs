@@ -109,6 +109,7 @@ fn a_drafts_bytes_are_the_estimate_of_a_full_offload_and_its_cache_may_be_chosen
     assert_eq!(draft.workload(&main).unwrap(), workload);
     // And what sampling on the GPU adds to what the estimate is uncertain of.
     let sampled = 16 * u64::from(profile.hparams.n_vocab);
-    let uncertainty = estimate.uncertainty(layers, &full.gpus[0]) + sampled;
+    let unsure = estimate.uncertainty(&estimate.assignment(layers));
+    let uncertainty = unsure.gpus[0] + sampled;
     assert_eq!(bytes.gpu_uncertainty, uncertainty);
 }

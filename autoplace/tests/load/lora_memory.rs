@@ -117,12 +117,13 @@ impl Score {
     /// allows for.
     fn compare(&mut self, estimate: &Estimate, layers: u32, theirs: &Footprints, case: &str) {
         let ours = estimate.footprints(layers);
+        let unsure = estimate.uncertainty(&estimate.assignment(layers));
+        let unsure = unsure.gpus.iter().chain([&unsure.host]);
         let all = ours.gpus.iter().zip(&theirs.gpus);
+        let all = all.chain([(&ours.host, &theirs.host)]).zip(unsure);
         let mut is_same = true;
-        for (place, (ours, theirs)) in all.chain([(&ours.host, &theirs.host)]).enumerate() {
-            let most = ours
-                .compute
-                .saturating_add(estimate.uncertainty(layers, ours));
+        for (place, ((ours, theirs), unsure)) in all.enumerate() {
+            let most = ours.compute.saturating_add(*unsure);
             let known = estimate.is_exact();
             // Of pinned memory Vulkan takes 32 bytes more for each buffer.
             let weighs = !known || ours.weights.abs_diff(theirs.weights) <= 4 * 32;
