@@ -21,7 +21,8 @@
 //! | host beside GPUs | 4`E` + `M`, in four copies 10`E` + 4`M`; what it computes itself |
 //! | host alone | the same steps with one stream more |
 //!
-//! Fitted on llama.cpp's own figures (tests/planner/compute_buffers.rs): within 3 % of the device's total or 32 MiB in 95 % of them.
+//! Fitted on a simulation of llama.cpp's graphs that was equal to it to the byte, of which tests/planner/compute_buffers.txt is a part:
+//! within 3 % of the device's total or 32 MiB in 95 % of devices.
 
 use super::adapters::most_of_adapters;
 use super::kv::{Held, KvCost};
