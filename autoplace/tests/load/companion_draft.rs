@@ -68,12 +68,18 @@ fn a_draft_takes_what_llama_cpp_says_of_it_in_a_context_as_long_as_the_main_mode
 
         let bytes = draft.bytes(Some(&gpu), &main).unwrap();
         let theirs = probed(&path, &[sim.device()], &context);
-        assert_eq!(bytes.gpu, theirs.gpus[0], "{title}");
+        assert_eq!(bytes.gpu.weights, theirs.gpus[0].weights, "{title}");
+        assert_eq!(bytes.gpu.kv, theirs.gpus[0].kv, "{title}");
+        let most = bytes.gpu.compute + bytes.gpu_uncertainty;
+        assert!(theirs.gpus[0].compute <= most, "{title}");
         assert_eq!(bytes.host.weights, theirs.host.weights, "{title}");
         assert_eq!(bytes.host.kv, theirs.host.kv, "{title}");
         // One row of logits is returned, which no account of llama.cpp's has.
         let compute = bytes.host.compute - 4 * n_vocab;
-        assert_eq!(compute, theirs.host.compute, "{title}");
+        assert!(
+            theirs.host.compute <= compute + bytes.host_uncertainty,
+            "{title}"
+        );
 
         let alone = draft.bytes(None, &main).unwrap();
         let theirs = probed(&path, &[], &context);

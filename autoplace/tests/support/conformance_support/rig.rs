@@ -37,10 +37,7 @@ impl Card {
             .unwrap();
         let mut gpu = Gpu::new(backend).total(gib(size)).backend(backend);
         gpu.alignment = alignment;
-        Self {
-            sim,
-            gpu,
-        }
+        Self { sim, gpu }
     }
 
     pub(crate) fn device(&self) -> Device {

@@ -66,6 +66,8 @@ pub(super) struct Buffers {
     q: u128,
     /// What queries take beside the streams that attention holds anyway.
     wide: u128,
+    /// Metal's partial results of fused attention.
+    partial: u128,
     u: u128,
     d: u128,
     steps: u128,
@@ -95,8 +97,12 @@ pub(super) struct Buffers {
     may_repack: bool,
     converts: (bool, bool),
     adapters: u128,
+    /// Bytes of all adapters.
+    adapted: u128,
     gpus: Vec<(Family, bool)>,
     overridden: bool,
+    /// Blocks after which a part of the input is added.
+    deepstack: u128,
     /// Whether all blocks are of a kind that the formula was fitted on.
     pub(super) fitted: bool,
 }
@@ -128,6 +134,7 @@ impl Buffers {
         let u = 4 * tokens * n(hparams.n_ff).max(used * n_ff);
         let d = if used > 0 { used * e } else { e };
         let steps = (3 * u).max(if used > 0 { 2 * d + e } else { 0 });
+        let keys_row = n(hparams.head_dim_k.max(hparams.head_dim_v)) * most(&hparams.n_head_kv);
         let named = |ends: &[&str]| {
             let mut weights = profile
                 .weights
@@ -154,6 +161,15 @@ impl Buffers {
                 (false, false) => 2 * q.saturating_sub(e),
                 (false, true) => 3 * q.saturating_sub(e),
             },
+            // 32 groups for each of at most 32 queries of a stream.
+            partial: 4
+                * tokens.min(32 * n(sizes.streams))
+                * heads
+                * 32
+                * (n(hparams.head_dim_k.max(hparams.head_dim_v)) + 2)
+                // The last 64 cells of the keys and the values of each head, row by row.
+                + 64 * most(&hparams.n_head_kv) * keys_row * if params.type_k == KvType::F32 { 8 } else { 4 }
+                + (1 << 20),
             u,
             d,
             steps: steps.max(mixer(profile, sizes, params.n_seq_max)),
@@ -180,6 +196,12 @@ impl Buffers {
                 params.type_v != KvType::F16 && !compressed,
             ),
             adapters: n(most_of_adapters(profile, sizes)),
+            adapted: profile
+                .adapters
+                .adapted
+                .iter()
+                .map(|one| n(one.a.bytes) + n(one.b.bytes))
+                .sum(),
             gpus: gpus
                 .iter()
                 .map(|gpu| {
@@ -190,7 +212,10 @@ impl Buffers {
                 })
                 .collect(),
             overridden: false,
-            fitted: params.embeddings.is_none() && profile.state.blocks().is_some_and(is_fitted),
+            deepstack: n(profile.switches.deepstack_layers),
+            fitted: params.embeddings.is_none()
+                && profile.state.blocks().is_some_and(is_fitted)
+                && !named(&["altup_", "enc.", "attn_rel_b.", "cross_attn"]),
         }
     }
 
@@ -251,19 +276,23 @@ impl Buffers {
         self.mask(held) + streams * self.e + self.wide + self.inputs + cache + places
     }
 
-    /// The F16 copy of the longest cache that CUDA's fused attention makes of other types (`launch_fattn`).
+    /// What fused attention works in beside its result: with CUDA the F16 copy of the longest cache of another type (`launch_fattn`), with
+    /// Metal such a copy of any type, and partial results (`ggml_metal_op_flash_attn_ext_extra_*`).
     fn converted(&self, gpu: usize, kv: &KvCost) -> u128 {
         let (k, v) = kv.largest_elements;
         let of = |converts, elements: u64| if converts { 2 * n(elements) } else { 0 };
-        if self.plain || !self.gpus[gpu].1 {
-            return 0;
+        match self.gpus[gpu] {
+            _ if self.plain => 0,
+            (Family::Metal, _) => of(true, k) + of(true, v) + self.partial,
+            (_, true) => of(self.converts.0, k) + of(self.converts.1, v),
+            (_, false) => 0,
         }
-        of(self.converts.0, k) + of(self.converts.1, v)
     }
 
     fn gpu(&self, gpu: usize, scene: &Scene<'_>) -> Buffer {
         let (first, kv) = (gpu == 0, scene.kv);
         let host = &scene.weights.host_largest;
+        let here = &scene.weights.gpu_largest[gpu];
         let own = scene.assignment.holds_block(Place::Gpu(gpu));
         let borrows = first && self.lends && host.of_blocks() > 0;
         let for_host = borrows && host.other > 0;
@@ -291,7 +320,7 @@ impl Buffers {
             let base = self.mask(held) + streams * self.e + self.inputs;
             step.attention = self.attention(held, streams + 1, converted + copied);
             step.feed = base;
-            if own && scene.weights.gpu_largest[gpu].feeds() {
+            if own && here.feeds() {
                 step.feed += self.steps + copied.min(4 * self.e).min(largest);
             } else if own && self.experts {
                 // Whoever computes with the experts hands their results over; weights and sums are this GPU's.
@@ -330,11 +359,11 @@ impl Buffers {
         }
         let bytes = step.bytes(self.gpus[gpu].0 == Family::Vulkan) + self.adapters;
         // What has a weight of its own elsewhere may bring attention of the host's blocks here, whatever the batch.
-        let strays = first && self.op_offload && scene.on_host;
+        let strays = (self.op_offload && scene.on_host) || scene.weights.astray;
         if bytes == self.adapters && !strays {
             return Buffer::default();
         }
-        let mut unsure = if strays { 4 << 20 } else { 0 };
+        let mut unsure = if strays { 4 * self.e + (4 << 20) } else { 0 };
         if self.experts && host.feeds() {
             unsure += self.d;
         }
@@ -447,7 +476,11 @@ impl Buffers {
         let terms = [
             (
                 true,
-                (bytes + self.logits) / 8 + 2 * self.e + self.inputs + self.adapters + (1 << 20),
+                ((bytes + self.logits) / 8).max(8 << 20)
+                    + 2 * self.e
+                    + self.inputs
+                    + self.adapters
+                    + (1 << 20),
             ),
             (in_chunks, bytes * 5 / 8),
             (scene.copies, 5 * self.e + self.inputs),
@@ -461,8 +494,26 @@ impl Buffers {
                 !self.plain && self.beside && self.overridden && !self.offload_kqv,
                 scores * 2,
             ),
-            (self.adapters > 0 && !self.offload_kqv, bytes),
+            (self.adapters > 0, bytes.max(128 << 20) + self.adapted),
+            // What is added to the stream after some blocks comes along with the input.
+            (true, self.deepstack * self.e),
+            (
+                scene.weights.astray,
+                self.steps + self.logits + self.attention(all, 6, n(keys) + n(values)) + 2 * scores,
+            ),
             (!self.fitted, bytes.max(64 << 20)),
+            // Metal fuses no attention over a cache on the host.
+            (
+                !self.plain
+                    && self.gpus.iter().any(|&(family, _)| family == Family::Metal)
+                    && (scene.on_host || !self.offload_kqv),
+                2 * scores,
+            ),
+            // Of hybrids AUTO may give it up on any device.
+            (
+                !self.fitted && !self.plain && !self.gpus.is_empty(),
+                2 * scores,
+            ),
         ];
         let sum: u128 = terms
             .iter()

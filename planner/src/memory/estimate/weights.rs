@@ -122,6 +122,8 @@ pub(super) struct WeightCost {
     pub(super) host_largest: Largest,
     /// The largest of a block's that each GPU holds.
     pub(super) gpu_largest: Vec<Largest>,
+    /// Whether overrides put weights on GPUs, or the output on the host.
+    pub(super) astray: bool,
 }
 
 /// A model's weights, summed up per layer for the GPUs at hand.
@@ -288,6 +290,7 @@ impl WeightTable {
             host: self.fixed.host,
             host_largest: self.fixed.largest,
             gpu_largest: vec![Largest::default(); self.fixed_gpus.len()],
+            astray: self.fixed_gpus.iter().any(|&bytes| bytes > 0) || self.fixed.largest.output > 0,
             ..WeightCost::default()
         };
         let mut spans = self.fixed.spans.clone();
