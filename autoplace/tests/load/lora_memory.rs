@@ -97,13 +97,11 @@ fn embedded(lora: Adapter, model: &Header, tied: bool, rank: u64, dice: &mut Dic
 #[derive(Default)]
 struct Score {
     compared: usize,
-    same: usize,
     faults: Vec<String>,
 }
 
 impl Score {
     fn check(&self) {
-        println!("{} of {} to the byte", self.same, self.compared);
         let shown = &self.faults[..self.faults.len().min(12)];
         assert!(
             shown.is_empty(),
@@ -121,7 +119,6 @@ impl Score {
         let unsure = unsure.gpus.iter().chain([&unsure.host]);
         let all = ours.gpus.iter().zip(&theirs.gpus);
         let all = all.chain([(&ours.host, &theirs.host)]).zip(unsure);
-        let mut is_same = true;
         for (place, ((ours, theirs), &unsure)) in all.enumerate() {
             let most = ours.compute.saturating_add(unsure);
             let known = estimate.is_exact();
@@ -132,10 +129,8 @@ impl Score {
                     "{case}, device {place}: {ours:?}, llama.cpp: {theirs:?}"
                 ));
             }
-            is_same &= known && ours.compute.abs_diff(theirs.compute) <= 4 * 32;
         }
         self.compared += 1;
-        self.same += usize::from(is_same);
     }
 
     fn model(&mut self, sketch: &Sketch, folder: &Path, families: &[[Card; 3]; 3], turns: usize) {
@@ -212,6 +207,5 @@ fn the_estimate_counts_the_bytes_of_adapters_and_covers_what_they_compute_with()
         score.model(&sketch, folder.path(), &families, 12);
     }
     score.check();
-    // Without a claim: whichever graphs we know, and attention that is surely fused.
-    assert!(2 * score.same > score.compared);
+    assert!(score.compared > 300, "{}", score.compared);
 }
