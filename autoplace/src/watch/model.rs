@@ -14,7 +14,7 @@ use crate::gguf::Header;
 use crate::load::{Model, Pacer, Pulse, WeakModel};
 use crate::machine::nvidia::Driver;
 use crate::machine::{Gpu, GpuKind, Machine, PciId, mib};
-use crate::memory::WSL;
+use crate::memory::WSL_HEADROOM;
 use crate::plan::{Placement, PlacementKind, Plan};
 use crate::profile::ModelProfile;
 
@@ -200,8 +200,8 @@ fn watched(placement: &Placement, plan: &Plan, machine: &Machine) -> WatchedDevi
     let left = placement.budget.saturating_sub(placement.footprint.total());
     let left = left.saturating_add(headroom.margin);
     let growth = headroom.growth.min(left / 2);
-    let needed = if machine.wsl && headroom.margin > WSL {
-        growth.max(WSL)
+    let needed = if machine.wsl && headroom.margin > WSL_HEADROOM {
+        growth.max(WSL_HEADROOM)
     } else {
         growth
     };

@@ -204,28 +204,26 @@ fn gpu(nvml: &Nvml, index: u32, notes: &mut Notes) -> Option<NvidiaGpu> {
                 .ok()
         });
     let mut unified = false;
-    let memory = match memory(nvml, &device) {
-        Ok((reading, None)) => Some(reading),
-        Ok((_, Some(NvmlError::GpuLost)))
-        | Err(NvmlErrors {
-            second: NvmlError::GpuLost,
-            ..
-        }) => {
+    let memory = match second_query(&device) {
+        Ok(reading) => Some(reading),
+        Err(NvmlError::GpuLost) => {
             notes.add(about, "is skipped: it fell off the bus");
             return None;
         }
-        Ok((reading, Some(second))) => {
-            told(
-                "answers only NVML's first memory query, the second says",
-                &second,
-            );
-            Some(reading)
-        }
-        Err(NvmlErrors { first, second }) => {
-            told("does not tell its memory", &first);
-            unified = matches!(second, NvmlError::NotSupported);
-            None
-        }
+        Err(second) => match first_query(nvml, &device) {
+            Ok(reading) => {
+                told(
+                    "answers only NVML's first memory query, the second says",
+                    &second,
+                );
+                Some(reading)
+            }
+            Err(first) => {
+                told("does not tell its memory", &first);
+                unified = matches!(second, NvmlError::NotSupported);
+                None
+            }
+        },
     };
     Some(NvidiaGpu {
         uuid: device.uuid().ok(),
@@ -240,24 +238,10 @@ fn gpu(nvml: &Nvml, index: u32, notes: &mut Notes) -> Option<NvidiaGpu> {
     })
 }
 
-/// What the driver says of a card's memory: by NVML's second query, where it has one, else by the first.
-fn memory(nvml: &Nvml, device: &Device<'_>) -> Result<(Reading, Option<NvmlError>), NvmlErrors> {
-    match device.memory_info() {
-        Ok(memory) => {
-            let reading = Reading::new(memory.total, memory.free).reserved(memory.reserved);
-            Ok((reading, None))
-        }
-        Err(second) => match first_query(nvml, device) {
-            Ok(reading) => Ok((reading, Some(second))),
-            Err(first) => Err(NvmlErrors { first, second }),
-        },
-    }
-}
-
-/// Why neither memory query was answered.
-struct NvmlErrors {
-    first: NvmlError,
-    second: NvmlError,
+/// `nvmlDeviceGetMemoryInfo_v2`.
+fn second_query(device: &Device<'_>) -> Result<Reading, NvmlError> {
+    let memory = device.memory_info()?;
+    Ok(Reading::new(memory.total, memory.free).reserved(memory.reserved))
 }
 
 /// `nvmlDeviceGetMemoryInfo`, which `nvml-wrapper` loads and has no function for.

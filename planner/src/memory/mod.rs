@@ -23,7 +23,7 @@ pub use error::Error;
 pub(crate) use estimate::full_windows;
 pub use estimate::{Estimate, Place, Uncertainty};
 pub use footprint::{Footprint, Footprints};
-pub use headroom::{Headroom, HeadroomParts, WSL, Workload};
+pub use headroom::{Headroom, HeadroomParts, WSL_HEADROOM, Workload};
 pub use kv_type::{KvType, KvTypeError};
 pub(crate) use pattern::OverrideRules;
 pub use pooling::Pooling;

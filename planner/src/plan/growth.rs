@@ -84,13 +84,13 @@ fn longest(
             n_ctx: tokens(middle),
             ..chosen.params.clone()
         };
-        let (mut footprints, estimate) = estimated(profile, chosen, &params)?;
+        let (mut footprints, unsure) = estimated(profile, chosen, &params)?;
         for (footprint, more) in footprints.gpus.iter_mut().zip(&beyond.gpus) {
             footprint.compute = footprint.compute.saturating_add(more.compute);
         }
         footprints.host += beyond.host;
         let unsure = match careful {
-            true => estimate.uncertainty(&chosen.assignment),
+            true => unsure,
             false => Uncertainty::default(),
         };
         let levels = chosen.room.levels(&footprints, &unsure);
@@ -128,8 +128,8 @@ fn estimated(
     profile: &ModelProfile,
     chosen: &Chosen<'_>,
     params: &ContextParams,
-) -> Result<(Footprints, Estimate), Error> {
+) -> Result<(Footprints, Uncertainty), Error> {
     let estimate = Estimate::new(profile, &chosen.room.gpus, params)?;
     let estimate = estimate.overrides(&chosen.split.overrides)?;
-    Ok((estimate.footprints_of(&chosen.assignment), estimate))
+    Ok(estimate.with_uncertainty(&chosen.assignment))
 }

@@ -10,7 +10,7 @@ use nvml_wrapper::bitmasks::device::ThrottleReasons;
 use nvml_wrapper::enum_wrappers::device::TemperatureSensor;
 use nvml_wrapper::{Device, Nvml};
 
-use super::{Library, figures};
+use super::{Library, figures, first_query, second_query};
 use crate::machine::gpu::Reading;
 use crate::machine::pci::PciId;
 use crate::machine::process::GpuProcess;
@@ -89,9 +89,9 @@ impl Driver {
         };
         let temperature = device.temperature(TemperatureSensor::Gpu);
         CardState {
-            memory: super::memory(&self.nvml, &device)
-                .ok()
-                .map(|(reading, _)| reading),
+            memory: second_query(&device)
+                .or_else(|_| first_query(&self.nvml, &device))
+                .ok(),
             temperature: figures::answer("temperature", temperature),
             throttle: throttle(&device),
         }

@@ -82,9 +82,8 @@ impl Draft {
             _ => self.profile.full_offload(),
         };
         let estimate = Estimate::new(&self.profile, &gpus, &context)?;
-        let footprints = estimate.footprints(layers);
+        let (footprints, unsure) = estimate.with_uncertainty(&estimate.assignment(layers));
         let sampled = self.sampled(&context);
-        let unsure = estimate.uncertainty(&estimate.assignment(layers));
         let uncertain = |of_graph: u64| of_graph.saturating_add(sampled);
         let gpu = footprints.gpus.first().copied();
         Ok(CompanionBytes {

@@ -20,6 +20,7 @@
 //! | several GPUs, all offloaded | 12`E` more on the first and 4`E` on the others, 3`M` on each: four copies of the inputs |
 //! | host beside GPUs | 4`E` + `M`, in four copies 10`E` + 4`M`; what it computes itself |
 //! | host alone | the same steps with one stream more |
+//! | Metal | partial results of fused attention, and the cache in F16 whatever its type |
 //!
 //! Fitted on a simulation of llama.cpp's graphs that was equal to it to the byte, of which tests/planner/compute_buffers.txt is a part:
 //! within 3 % of the device's total or 32 MiB in 95 % of devices.
@@ -127,14 +128,12 @@ impl Buffers {
         let (used, n_ff) = hparams
             .experts
             .map_or((0, 0), |of| (n(of.used), n(of.n_ff)));
-        let (e, q) = (
-            4 * tokens * n_embd,
-            4 * tokens * heads * n(hparams.head_dim_k.max(hparams.head_dim_v)),
-        );
+        let head_dim = n(hparams.head_dim_k.max(hparams.head_dim_v));
+        let (e, q) = (4 * tokens * n_embd, 4 * tokens * heads * head_dim);
         let u = 4 * tokens * n(hparams.n_ff).max(used * n_ff);
         let d = if used > 0 { used * e } else { e };
         let steps = (3 * u).max(if used > 0 { 2 * d + e } else { 0 });
-        let keys_row = n(hparams.head_dim_k.max(hparams.head_dim_v)) * most(&hparams.n_head_kv);
+        let keys_row = head_dim * most(&hparams.n_head_kv);
         let named = |ends: &[&str]| {
             let mut weights = profile
                 .weights
@@ -166,7 +165,7 @@ impl Buffers {
                 * tokens.min(32 * n(sizes.streams))
                 * heads
                 * 32
-                * (n(hparams.head_dim_k.max(hparams.head_dim_v)) + 2)
+                * (head_dim + 2)
                 // The last 64 cells of the keys and the values of each head, row by row.
                 + 64 * most(&hparams.n_head_kv) * keys_row * if params.type_k == KvType::F32 { 8 } else { 4 }
                 + (1 << 20),
@@ -248,6 +247,24 @@ impl Buffers {
         }
     }
 
+    /// Every cache that the model has.
+    const fn all(&self) -> Held {
+        Held {
+            full: true,
+            windowed: self.window > 0,
+        }
+    }
+
+    /// Whether attention in steps stays beside a cache on the host, which it does unless one of its weights is on the GPU
+    /// (`llm_graph_context::build_attn`).
+    const fn attends_on_host(&self) -> bool {
+        self.plain && !self.offload_kqv && !self.weighted
+    }
+
+    fn places(&self, held: Held) -> u128 {
+        self.places * if held.full && held.windowed { 2 } else { 1 }
+    }
+
     fn mask(&self, held: Held) -> u128 {
         let cells =
             if held.full { self.cells } else { 0 } + if held.windowed { self.window } else { 0 };
@@ -272,8 +289,7 @@ impl Buffers {
 
     /// Attention beside `streams`, with `cache` bytes of cache.
     fn attention(&self, held: Held, streams: u128, cache: u128) -> u128 {
-        let places = self.places * if held.full && held.windowed { 2 } else { 1 };
-        self.mask(held) + streams * self.e + self.wide + self.inputs + cache + places
+        self.mask(held) + streams * self.e + self.wide + self.inputs + cache + self.places(held)
     }
 
     /// What fused attention works in beside its result: with CUDA the F16 copy of the longest cache of another type (`launch_fattn`), with
@@ -301,8 +317,7 @@ impl Buffers {
             held = held.and(kv.on_host);
         }
         let streams = if first { 4 } else { 3 };
-        // In steps it stays beside a cache on the host, unless one of its weights is here (`llm_graph_context::build_attn`).
-        let away = self.plain && !self.offload_kqv && !self.weighted;
+        let away = self.attends_on_host();
         let largest = n(kv.largest_host);
         let copied = match (away, for_host) {
             (true, _) => 0,
@@ -333,21 +348,19 @@ impl Buffers {
                     .max(base + self.borrowed(host, for_host))
                     .max(self.stacked(host, with_cache, base));
             }
-            (step.scores, step.kept) = if self.plain {
-                self.scores(held)
-            } else {
-                (0, 0)
-            };
+            if self.plain {
+                (step.scores, step.kept) = self.scores(held);
+            }
+            if scene.copies {
+                let copies =
+                    3 * (self.mask(held) + self.places) + if first { 12 } else { 4 } * self.e;
+                step.attention += copies;
+                step.feed += copies;
+            }
         }
-        let copies = if !scene.copies || !(own || borrows) {
-            0
-        } else {
-            3 * (self.mask(held) + self.places) + if first { 12 } else { 4 } * self.e
-        };
-        step.attention += if own || borrows { copies } else { 0 };
-        step.feed += copies;
+        let output = scene.assignment.output == Place::Gpu(gpu);
         let lends_output = first && self.lends_output && host.output > 0;
-        if lends_output || (scene.assignment.output == Place::Gpu(gpu) && host.output == 0) {
+        if lends_output || (output && host.output == 0) {
             let matrix = if lends_output { n(host.output) } else { 0 };
             let beside = match (own, scene.copies) {
                 (true, false) => (if first { 4 } else { 1 }) * self.e + self.mask(held),
@@ -363,23 +376,16 @@ impl Buffers {
         if bytes == self.adapters && !strays {
             return Buffer::default();
         }
-        let mut unsure = if strays { 4 * self.e + (4 << 20) } else { 0 };
-        if self.experts && host.feeds() {
-            unsure += self.d;
-        }
-        if borrows {
-            unsure += n(host.of_blocks()) * 3 / 4 + converted;
-        }
-        if scene.assignment.output == Place::Gpu(gpu) && !own {
-            unsure += 4 * self.e;
-        }
-        if self.beside {
-            unsure += converted;
-        }
-        if self.compressed {
-            unsure += self.q + 2 * n(kv.largest_elements.0) + largest;
-        }
-        unsure += largest / 2;
+        let compressed = self.q + 2 * n(kv.largest_elements.0) + largest;
+        let unsure = sum(&[
+            (true, largest / 2),
+            (strays, 4 * self.e + (4 << 20)),
+            (self.experts && host.feeds(), self.d),
+            (borrows, n(host.of_blocks()) * 3 / 4 + converted),
+            (output && !own, 4 * self.e),
+            (self.beside, converted),
+            (self.compressed, compressed),
+        ]);
         self.buffer(bytes, unsure, self.gpus[gpu].0, scene)
     }
 
@@ -416,29 +422,25 @@ impl Buffers {
 
     fn host(&self, scene: &Scene<'_>) -> Buffer {
         let alone = self.gpus.is_empty();
-        let all = Held {
-            full: true,
-            windowed: self.window > 0,
-        };
+        let all = self.all();
         let host = &scene.weights.host_largest;
         let idle = !alone && self.lends && !self.may_repack;
         let mut step = Step::default();
         let (streams, masks) = if scene.copies { (10, 4) } else { (4, 1) };
-        let places = self.places * if all.windowed { 2 } else { 1 };
-        step.feed = if alone {
-            0
-        } else {
-            streams * self.e + masks * (self.mask(all) + places) + self.inputs
-        };
+        if !alone {
+            let copied = masks * (self.mask(all) + self.places(all));
+            step.feed = streams * self.e + copied + self.inputs;
+        }
         if alone || (host.feeds() && !idle) {
             step.feed = step
                 .feed
                 .max(self.steps + self.mask(all) + 5 * self.e + self.inputs);
         }
-        let beside_cache = self.plain && !self.offload_kqv && !self.weighted;
-        if alone || (scene.on_host && !idle) || beside_cache {
+        if alone || (scene.on_host && !idle) || self.attends_on_host() {
             step.attention = self.attention(all, 6, 0);
-            (step.scores, step.kept) = if self.plain { self.scores(all) } else { (0, 0) };
+            if self.plain {
+                (step.scores, step.kept) = self.scores(all);
+            }
             if !self.offload_kqv {
                 step.kept = 0;
             }
@@ -460,12 +462,10 @@ impl Buffers {
         self.buffer(bytes, compressed, family, scene)
     }
 
-    /// `unsure`: what this device's own roles leave open, beside what all do.
+    /// The buffer and what may come on top: an eighth and two streams, and what the placement leaves open. `unsure`: what this device's
+    /// own roles leave open.
     fn buffer(&self, bytes: u128, unsure: u128, family: Family, scene: &Scene<'_>) -> Buffer {
-        let all = Held {
-            full: true,
-            windowed: self.window > 0,
-        };
+        let all = self.all();
         let (scores, _) = self.scores(all);
         let host = scene.weights.host_largest.of_blocks() > 0;
         let in_chunks = family == Family::Vulkan && bytes > VULKAN_CHUNK * 3 / 4;
@@ -515,13 +515,9 @@ impl Buffers {
                 2 * scores,
             ),
         ];
-        let sum: u128 = terms
-            .iter()
-            .map(|&(holds, bytes)| if holds { bytes } else { 0 })
-            .sum();
         Buffer {
             bytes: saturate(bytes),
-            unsure: saturate(sum + unsure),
+            unsure: saturate(sum(&terms) + unsure),
         }
     }
 }
@@ -571,6 +567,12 @@ impl Step {
         };
         whole.max(apart).max(logits)
     }
+}
+
+/// The bytes of all that holds.
+fn sum(terms: &[(bool, u128)]) -> u128 {
+    let held = terms.iter().filter(|(holds, _)| *holds);
+    held.map(|(_, bytes)| bytes).sum()
 }
 
 fn saturate(bytes: u128) -> u64 {

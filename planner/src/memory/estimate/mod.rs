@@ -214,23 +214,31 @@ impl Estimate {
     /// GPU that the estimate was not given counts as the host's.
     #[must_use]
     pub fn footprints_of(&self, assignment: &Assignment) -> Footprints {
-        let weights = self.weights.cost(assignment);
-        let kv = self.kv.cost(assignment);
-        let compute = self.compute.bytes(assignment, &weights, &kv);
-        let gpus =
-            compute.gpus.iter().enumerate().map(|(gpu, compute)| {
-                Footprint::new(weights.gpus[gpu], kv.gpus[gpu], compute.bytes)
-            });
-        Footprints {
-            gpus: gpus.collect(),
+        self.with_uncertainty(assignment).0
+    }
+
+    /// [`footprints_of`](Self::footprints_of) and [`uncertainty`](Self::uncertainty), which come of one sum.
+    pub(crate) fn with_uncertainty(&self, assignment: &Assignment) -> (Footprints, Uncertainty) {
+        let (weights, kv) = (self.weights.cost(assignment), self.kv.cost(assignment));
+        let ComputeBytes { gpus, host } = self.compute.bytes(assignment, &weights, &kv);
+        let compute = gpus.iter().zip(weights.gpus.iter().zip(&kv.gpus));
+        let footprints = Footprints {
+            gpus: compute
+                .map(|(compute, (&weights, &kv))| Footprint::new(weights, kv, compute.bytes))
+                .collect(),
             host: Footprint::new(
                 weights.host,
                 kv.host,
-                compute.host.bytes.saturating_add(self.output),
+                host.bytes.saturating_add(self.output),
             ),
             output: self.output,
             mapped: self.mmap.then_some(weights.mapped),
-        }
+        };
+        let uncertainty = Uncertainty {
+            gpus: gpus.iter().map(|buffer| buffer.unsure).collect(),
+            host: host.unsure,
+        };
+        (footprints, uncertainty)
     }
 
     /// The sizes that llama.cpp makes of the parameters.
@@ -240,16 +248,12 @@ impl Estimate {
     }
 
     /// Bytes by which the compute buffers of this assignment may be larger than [`footprints_of`](Self::footprints_of) says: an eighth
-    /// and two streams of activations, and more for what the formula cannot see, such as the order in which the scheduler borrows the
-    /// host's weights. Of models that keep another kind of state than it was fitted on, as much again.
+    /// of them and of the logits, at least 8 MiB, then two streams of activations and 1 MiB; and more for what the formula cannot see,
+    /// such as the order in which the scheduler borrows the host's weights. Of models that keep another kind of state than it was
+    /// fitted on, as much again.
     #[must_use]
     pub fn uncertainty(&self, assignment: &Assignment) -> Uncertainty {
-        let (weights, kv) = (self.weights.cost(assignment), self.kv.cost(assignment));
-        let ComputeBytes { gpus, host } = self.compute.bytes(assignment, &weights, &kv);
-        Uncertainty {
-            gpus: gpus.iter().map(|buffer| buffer.unsure).collect(),
-            host: host.unsure,
-        }
+        self.with_uncertainty(assignment).1
     }
 
     /// Whether the compute buffers come from a formula that was fitted on models of this kind: attention over everything, over

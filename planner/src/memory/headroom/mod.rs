@@ -59,7 +59,7 @@ const ROUNDING: u64 = mib(16);
 
 /// What a card can take less under WSL than it says before Windows moves memory to the host, in silence: 23371 of 23859 MiB on a
 /// card of 24 GiB (github.com/syv-ai/qwen38-27b-rtx3090, pull 83; llama.cpp issue 4498 on the same under Windows).
-pub const WSL: u64 = mib(512);
+pub const WSL_HEADROOM: u64 = mib(512);
 
 impl Headroom {
     /// What to leave free on this GPU, for this workload, where the estimate may be wrong by `uncertainty` bytes. `wsl`: the machine
@@ -103,7 +103,7 @@ impl Headroom {
     ) -> HeadroomParts {
         let driver = known::driver(gpu);
         let growth = known::growth(gpu, workload);
-        let spill = if wsl { WSL } else { 0 };
+        let spill = if wsl { WSL_HEADROOM } else { 0 };
         let usual = (gpu.free / 100).clamp(mib(64), mib(256)) + spill;
         let with = |margin: u64| HeadroomParts {
             driver,

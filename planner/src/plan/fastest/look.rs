@@ -117,9 +117,9 @@ impl Fastest<'_> {
         }
         let assignment = self.assignment(path);
         let estimate = self.estimate(path)?;
-        let look = |estimate: &Estimate| Look {
-            footprints: estimate.footprints_of(&assignment),
-            unsure: estimate.uncertainty(&assignment),
+        let look = |estimate: &Estimate| {
+            let (footprints, unsure) = estimate.with_uncertainty(&assignment);
+            Look { footprints, unsure }
         };
         let kept: HashSet<&str> = self.kept_names(path).collect();
         let look = if kept.is_empty() && !path.single_copy {

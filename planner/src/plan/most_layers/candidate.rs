@@ -98,8 +98,7 @@ impl<'a> Candidate<'a> {
     fn shared_out(&self, n_gpu_layers: u32, more: &[u64]) -> Placed {
         let at = |counts: Vec<u32>| {
             let assignment = Assignment::by_counts(self.n_layer, &counts);
-            let footprints = self.estimate.footprints_of(&assignment);
-            let unsure = self.estimate.uncertainty(&assignment);
+            let (footprints, unsure) = self.estimate.with_uncertainty(&assignment);
             Placed {
                 counts,
                 footprints,

@@ -5,13 +5,13 @@ use serde_json::{Value, json};
 
 use crate::gguf::{Builder, TensorType};
 use crate::machine::{Gpu, Host, Machine, PciId, gib, mib};
+use crate::plan::{Plan, Request};
+
+use super::{SavedPlan, SavedPlanError};
 use test_plan::{plan, two_gpus};
 
 #[path = "../../../tests/support/test_plan/mod.rs"]
 mod test_plan;
-use crate::plan::{Plan, Request};
-
-use super::{SavedPlan, SavedPlanError};
 
 /// [`plan`] with a model and a machine.
 pub(super) fn saved() -> SavedPlan {
