@@ -346,7 +346,8 @@ impl Buffers {
                 step.feed = step
                     .feed
                     .max(base + self.borrowed(host, for_host))
-                    .max(self.stacked(host, with_cache, base));
+                    .max(self.stacked(host, with_cache, base))
+                    .max(self.above(host, for_host));
             }
             if self.plain {
                 (step.scores, step.kept) = self.scores(held);
@@ -408,6 +409,15 @@ impl Buffers {
         };
         let routed = if for_host && self.experts { self.e } else { 0 };
         rises.max(falls).max(n(host.other) + self.q) + queries + routed
+    }
+
+    /// Of feed-forward matrices alone: one that is larger than the one before lies above its gap, where all else finds room.
+    fn above(&self, host: &Largest, for_host: bool) -> u128 {
+        if host.down > host.up && !for_host {
+            n(host.up) + n(host.down) + self.u + self.inputs
+        } else {
+            0
+        }
     }
 
     /// A cache that is no larger than the gap of a weight lies beside it.

@@ -23,10 +23,11 @@ pub(super) type HostLikeness = (usize, usize, bool, bool);
 /// that lacks a little of it would have all of them looked at.
 const TRUSTED: usize = 32;
 
-/// The smallest compute buffer of the host among placements that are alike.
+/// The smallest compute buffer of the host among placements that are alike, and the bytes that it may at least be larger by.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct LeastOnHost {
     bytes: u64,
+    unsure: u64,
     looks: usize,
 }
 
@@ -61,11 +62,12 @@ impl Fastest<'_> {
 
     /// Bytes of the host that a path's compute buffer takes at least, by those that were seen.
     pub(super) fn least_host_compute(&self, path: &Path, given: &Given) -> u64 {
-        let Some(&LeastOnHost { bytes, looks }) = self.seen_on_host.borrow().get(&on_host(path))
-        else {
+        let Some(&least) = self.seen_on_host.borrow().get(&on_host(path)) else {
             return 0;
         };
-        let (part, whole) = if looks < TRUSTED { ALIKE } else { (1, 1) };
+        let (part, whole) = if least.looks < TRUSTED { ALIKE } else { (1, 1) };
+        let unsure = if given.careful { least.unsure } else { 0 };
+        let bytes = least.bytes.saturating_add(unsure);
         (bytes / whole * part).saturating_add_signed(given.correction(path.setting).host)
     }
 
@@ -135,17 +137,20 @@ impl Fastest<'_> {
             let least = seen.entry(self.likeness(path, n, run)).or_insert(u64::MAX);
             *least = footprint.compute.min(*least);
         }
-        let bytes = look.footprints.host.compute;
+        let (bytes, unsure) = (look.footprints.host.compute, look.unsure.host);
         let mut on_host = self.seen_on_host.borrow_mut();
-        let least = on_host
-            .entry(self::on_host(path))
-            .or_insert(LeastOnHost { bytes, looks: 0 });
-        least.looks = if bytes < least.bytes {
+        let least = on_host.entry(self::on_host(path)).or_insert(LeastOnHost {
+            bytes,
+            unsure,
+            looks: 0,
+        });
+        least.looks = if bytes < least.bytes || unsure < least.unsure {
             1
         } else {
             least.looks + 1
         };
         least.bytes = bytes.min(least.bytes);
+        least.unsure = unsure.min(least.unsure);
         let mut all = self.looked_at.borrow_mut();
         all.insert(path.clone(), look.clone());
         Ok(look)

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 
+use crate::machine::mib;
 use crate::memory::{Footprint, Footprints};
 use crate::plan::probe::with_output;
 use crate::plan::{Error, NoRoom, Probe};
@@ -15,6 +16,9 @@ const MOST_PROBES: (usize, usize) = (6, 12);
 
 /// As many refusals put an order of GPUs out of the search: they are the device's fault, or the model's.
 const MOST_REFUSALS: usize = 2;
+
+/// Bytes by which a corrected estimate may be wrong one step away from what was probed.
+const STEP: u64 = mib(32);
 
 /// What is known so far.
 pub(super) struct Probed<'f, 'a> {
@@ -73,9 +77,14 @@ impl<'f, 'a> Probed<'f, 'a> {
         }
     }
 
-    /// Whether a path lacks so little that the probe may find room for it: no more than the bar of the estimate's error.
+    /// Whether a path lacks so little that the probe may find room for it: no more than the bar of the estimate's error, or where a
+    /// probe has corrected that of the only GPU, of what changes with a step.
     fn is_close(&self, found: &Found) -> bool {
         let levels = &found.levels;
+        let corrected = self.given.corrections.contains_key(&found.path.setting);
+        if corrected && self.fastest.gpus.len() == 1 {
+            return levels.missing() <= STEP;
+        }
         let Ok(look) = self.fastest.look(&found.path) else {
             return false;
         };

@@ -427,3 +427,30 @@ fn parts_on_the_host_may_need_a_smaller_compute_buffer_than_whole_blocks() {
         .bandwidth(103_000_000_000);
     compare(&shape, vec![card], 449_284_980, &request).unwrap();
 }
+
+#[test]
+fn a_host_that_lacks_only_what_the_estimate_may_be_wrong_by_is_not_looked_at_again_and_again() {
+    let shape = Shape {
+        n_layer: 3,
+        n_embd: 512,
+        n_ff: 512,
+        n_head: 8,
+        n_head_kv: 2,
+        head_dim: 64,
+        n_vocab: 18_496,
+        tied: true,
+        ..LLAMA_8B
+    };
+    let request = Request::new()
+        .headroom(Headroom::Bytes(0))
+        .host_parts(HostParts::FeedForward)
+        .context(Context::Tokens(338));
+    let card = |free| Gpu::new("card").total(mib(700)).free(free);
+    let gpus = vec![
+        card(45_941_663),
+        card(55_510_687).bandwidth(50_000_000_000),
+        card(58_359_967).bandwidth(51_000_000_000),
+        card(58_359_967),
+    ];
+    compare(&shape, gpus, 363_296_256, &request).unwrap();
+}
