@@ -1,4 +1,5 @@
-//! `tojson` as transformers has it: Python's `json.dumps`, which keeps `<` and `é` as they are (`chat_template_utils.py`, `tojson`).
+//! `tojson` as transformers has it: Python's `json.dumps`, which keeps `<` and `é` as they are
+//! (`chat_template_utils.py`, `tojson`).
 
 use std::fmt::Write as _;
 

@@ -41,7 +41,8 @@ pub(super) fn add(environment: &mut Environment<'_>, limits: Limits) {
     });
 }
 
-/// A value that was paid for with all that it holds, no deeper than it may be. What is lazy in it is a list from now on.
+/// A value that was paid for with all that it holds, no deeper than it may be. What is lazy in it is a list from now
+/// on.
 ///
 /// A namespace, a macro, a loop or a cycler passes as it is, but is held by no other value.
 pub(super) fn kept(state: &State, value: Value) -> Result<Value, Error> {

@@ -4,16 +4,18 @@ use std::fmt;
 
 /// What a template may take before it is stopped with an error.
 ///
-/// The defaults are far above what published templates take with prompts of megabytes, and stop a hostile one within seconds.
+/// The defaults are far above what published templates take with prompts of megabytes, and stop a hostile one within
+/// seconds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Limits {
     /// Bytes of the template's source.
     pub source_bytes: usize,
-    /// Instructions of the engine, each 64 bytes of text that are made, and each item of a list that is made or walked over.
+    /// Instructions of the engine, each 64 bytes of text that are made, and each item of a list that is made or walked
+    /// over.
     ///
-    /// A rendering may take one more for each byte that it is given, and 2,000 for each value. They bound memory too: at most 110 bytes
-    /// for each of them, by measurement.
+    /// A rendering may take one more for each byte that it is given, and 2,000 for each value. They bound memory too:
+    /// at most 110 bytes for each of them, by measurement.
     pub steps: u64,
     /// Seconds: looked at in every round of a loop and every call of a macro.
     pub seconds: u64,

@@ -1,9 +1,10 @@
 //! A template's source as minijinja gets it: with calls of ours where a template makes values of others.
 //!
-//! minijinja's fuel pays for texts and for the slots of lists, but not for what a list holds: `[x, x]`, many times, doubles for nothing.
-//! And what prints, compares or drops values recurses as deep as they are. So whatever makes a list, a dict or a tuple passes through a
-//! filter of ours ([`KEPT`]), which pays for all that is in it and bounds its depth. The tags are read token by token, as minijinja's
-//! lexer reads them, up to the same end; their grammar is minijinja's affair.
+//! minijinja's fuel pays for texts and for the slots of lists, but not for what a list holds: `[x, x]`, many times,
+//! doubles for nothing. And what prints, compares or drops values recurses as deep as they are. So whatever makes a
+//! list, a dict or a tuple passes through a filter of ours ([`KEPT`]), which pays for all that is in it and bounds its
+//! depth. The tags are read token by token, as minijinja's lexer reads them, up to the same end; their grammar is
+//! minijinja's affair.
 
 use std::sync::LazyLock;
 
@@ -120,14 +121,11 @@ impl<'a> Tag<'a> {
                 });
             }
             let text = TOKEN.find(rest).ok_or("unexpected end of a tag")?.as_str();
-            let after = rest.as_bytes().get(text.len());
+            let before = source.as_bytes()[..at].last().copied();
+            let after = rest.as_bytes().get(text.len()).copied();
             match text.as_bytes()[0] {
                 b'\'' | b'"' if text.len() == 1 => return Err("unexpected end of string"),
-                b'0'..=b'9'
-                    if after.is_some_and(|it| it.is_ascii_alphanumeric() || *it == b'_') =>
-                {
-                    return Err("a number that runs into a name");
-                }
+                b'0'..=b'9' if runs_on(after, before) => return Err("a number that runs on"),
                 b'_' if text.starts_with("__") => return Err("a name that begins with `__`"),
                 b')' | b']' | b'}' => open.pop().map(drop).ok_or("a bracket that nothing opens")?,
                 _ => {}
@@ -391,6 +389,13 @@ impl Guards {
             self.after[last].push_str(&format!(")|{filter}"));
         }
     }
+}
+
+/// Whether what is behind a number could be a part of it: minijinja takes `1.in` apart in one way and `1. in` in another.
+fn runs_on(after: Option<u8>, before: Option<u8>) -> bool {
+    after.is_some_and(|it| {
+        it.is_ascii_alphanumeric() || it == b'_' || (it == b'.' && before != Some(b'.'))
+    })
 }
 
 fn regex(pattern: &str) -> Regex {

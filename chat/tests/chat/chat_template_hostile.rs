@@ -299,6 +299,26 @@ fn the_deepest_values_fit_the_stack() {
 }
 
 #[test]
+fn no_number_hides_what_follows_it_from_the_guards() {
+    for source in [
+        "{{ 1. in [x, x] }}",
+        "{{ 1.e5in [x, x] }}",
+        "{{ 1e5in [x, x] }}",
+        "{{ 0x1for [x, x] }}",
+        "{{ 1_in [x, x] }}",
+        "{{ 1if x else[x, x] }}",
+        "{{ __kept([x, x]) }}",
+        "{% macro __tick() %}{% endmacro %}",
+    ] {
+        let error = run(source, small()).unwrap_err();
+        assert!(
+            matches!(error, Error::Syntax { line: 1, .. }),
+            "{source}: {error}"
+        );
+    }
+}
+
+#[test]
 fn calls_within_calls_are_bounded() {
     for source in [
         "{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}",
@@ -346,6 +366,37 @@ fn a_source_that_nests_too_deep_is_an_error() {
     }
     let long = "x".repeat((1 << 20) + 1);
     assert!(matches!(stopped(&long, small()), Limit::SourceBytes(_)));
+}
+
+#[test]
+fn the_deepest_source_that_is_let_through_fits_the_stack() {
+    for source in [
+        format!("{{{{ {}1{} }}}}", "(".repeat(70), ")".repeat(70)),
+        format!("{{{{ {}1{} }}}}", "[".repeat(70), "]".repeat(70)),
+        format!("{{{{ {}1 }}}}", "not ".repeat(990)),
+        format!("{{{{ {}1 }}}}", "-".repeat(990)),
+        format!("{{{{ 1{} }}}}", " ~ 1".repeat(490)),
+        format!("{{{{ 1{} }}}}", " + 1".repeat(490)),
+        format!("{{{{ 1{} }}}}", " if 1 else 1".repeat(240)),
+        format!("{{{{ messages{} }}}}", ".a".repeat(490)),
+        format!("{{{{ messages{} }}}}", "[0:]".repeat(240)),
+        format!("{{{{ 'a'{} }}}}", "|e".repeat(490)),
+        format!("{{% if 0 %}}{}{{% endif %}}", "{% elif 0 %}".repeat(490)),
+        format!("{}{}", "{% if 1 %}".repeat(140), "{% endif %}".repeat(140)),
+        format!(
+            "{}{}",
+            "{% for x in [1] %}".repeat(90),
+            "{% endfor %}".repeat(90)
+        ),
+        format!("{{% set {}a{} = 1 %}}", "(".repeat(490), ")".repeat(490)),
+    ] {
+        // What is no template otherwise is one of the parser's errors.
+        match run(&source, small()) {
+            Ok(_) | Err(Error::Failed { .. }) => {}
+            Err(Error::Syntax { reason, .. }) if reason.contains("recursion") => {}
+            Err(error) => panic!("{}: {error}", shown(&source)),
+        }
+    }
 }
 
 #[test]
