@@ -13,7 +13,7 @@ use super::source::{DATA, GENERATED, KEPT, TICK};
 /// Values within values: what recursion over one is safe with. JSON readers stop at 128.
 const MOST_LEVELS: u32 = 200;
 
-/// Bytes of text in a list, per step: quotes and escapes make more of them in print.
+/// Bytes of text per step: quotes and escapes make more of them in print, and there are copies of them.
 const BYTES_PER_STEP: usize = 16;
 
 pub(super) fn add(environment: &mut Environment<'_>, limits: Limits) {
@@ -47,6 +47,7 @@ pub(super) fn add(environment: &mut Environment<'_>, limits: Limits) {
 /// A namespace, a macro, a loop or a cycler passes as it is, but is held by no other value.
 pub(super) fn kept(state: &State, value: Value) -> Result<Value, Error> {
     match value.kind() {
+        ValueKind::String => return walk(state, &value, 0).map(|_| value),
         _ if value.downcast_object_ref::<Generator>().is_some() => return Ok(value),
         ValueKind::Seq | ValueKind::Iterable => {}
         _ if is_dict(&value) => {}

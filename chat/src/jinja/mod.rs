@@ -143,7 +143,7 @@ fn environment<'a>(limits: Limits, now: Option<LocalTime>) -> Environment<'a> {
 /// What a template may do for the sake of a value: it may walk over every message for every message.
 fn steps_for(json: &serde_json::Value) -> u64 {
     let within = match json {
-        serde_json::Value::String(text) => text.len() as u64,
+        serde_json::Value::String(text) => 2 * text.len() as u64,
         serde_json::Value::Array(items) => items.iter().map(steps_for).sum(),
         serde_json::Value::Object(entries) => entries.values().map(steps_for).sum(),
         _ => 0,

@@ -6,7 +6,7 @@ use minijinja::value::{Rest, Tuple, ValueKind};
 use minijinja::{Environment, Error, State, Value};
 
 use super::fault::failed;
-use super::kept::{is_dict, pay, walk};
+use super::kept::{is_dict, kept, pay, walk};
 use super::source::{SUM, TEXT};
 
 pub(super) fn add(environment: &mut Environment<'_>) {
@@ -38,9 +38,9 @@ pub(super) fn add(environment: &mut Environment<'_>) {
 }
 
 fn text_filter(state: &State, value: Value) -> Result<Value, Error> {
-    match value.as_str() {
-        Some(_) => Ok(value),
-        None => Ok(text_of(state, &value)?.into()),
+    match value.kind() {
+        ValueKind::String => kept(state, value),
+        _ => Ok(text_of(state, &value)?.into()),
     }
 }
 
