@@ -1,10 +1,9 @@
 //! Jinja as Hugging Face's transformers renders it: a template's source and its variables flow in, its text flows out.
 //!
-//! The engine is minijinja with its Python methods. Around it are what transformers adds ([`functions`], [`json`]),
-//! what published templates use and minijinja has not ([`filters`], [`methods`]), and the bounds of an untrusted
-//! program: minijinja counts instructions, and one of them can make as many bytes as it likes. [`guard`] therefore
-//! makes calls of ours ([`operators`]) of every expression that makes or searches values, and [`meter`] counts what
-//! they take.
+//! The engine is minijinja with its Python methods. Around it are what transformers adds ([`functions`], [`json`]), what
+//! published templates use and minijinja has not ([`filters`], [`methods`], [`printing`]), and the bounds of an
+//! untrusted program: minijinja's fuel, and where it does not see what values hold, the guards that [`source`] puts
+//! into a template and [`kept`] implements.
 
 mod clock;
 mod fault;
@@ -41,7 +40,7 @@ const NAME: &str = "chat template";
 /// A template that was understood.
 #[derive(Debug)]
 pub(super) struct Template {
-    /// Its source, with what [`guard`] puts into it.
+    /// Its source, with the guards that [`source`] puts into it.
     source: String,
 }
 
