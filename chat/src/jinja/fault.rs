@@ -5,7 +5,7 @@ use std::fmt;
 
 use minijinja::{Error, ErrorKind};
 
-use super::meter::{Limit, Limits};
+use super::limits::{Limit, Limits};
 
 /// What went wrong, and in which line of the template, from 1; 0 while that is not known.
 #[derive(Debug)]

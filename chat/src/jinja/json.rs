@@ -1,12 +1,13 @@
-//! `tojson` as transformers has it: Python's `json.dumps`, which keeps `<` and `é` as they are (`chat_template_utils.py`, `tojson`).
+//! `tojson` as transformers has it: Python's `json.dumps`, which keeps `<` and `é` as they are
+//! (`chat_template_utils.py`, `tojson`).
 
 use std::fmt::Write as _;
 
 use minijinja::value::{Kwargs, ValueKind};
-use minijinja::{Error, Value};
+use minijinja::{Error, State, Value};
 
 use super::fault::failed;
-use super::meter::Meter;
+use super::kept::walk;
 use super::printing::python_float;
 
 /// How a value is written.
@@ -61,36 +62,32 @@ impl Dumps {
         })
     }
 
-    pub(super) fn dump(&self, value: &Value, meter: &Meter) -> Result<String, Error> {
-        meter.reads(value)?;
+    pub(super) fn dump(&self, state: &State, value: &Value) -> Result<String, Error> {
+        walk(state, value, 0)?;
         let mut out = String::new();
-        self.write(value, 0, meter, &mut out)?;
+        self.write(state, value, 0, &mut out)?;
         Ok(out)
     }
 
     fn write(
         &self,
+        state: &State,
         value: &Value,
         level: usize,
-        meter: &Meter,
         out: &mut String,
     ) -> Result<(), Error> {
         match value.kind() {
             ValueKind::None => out.push_str("null"),
             ValueKind::Bool => out.push_str(if value.is_true() { "true" } else { "false" }),
             ValueKind::Number => out.push_str(&number(value)),
-            ValueKind::String => {
-                self.text(value.as_str().unwrap_or_default(), meter, out)?;
-            }
+            ValueKind::String => self.text(value.as_str().unwrap_or_default(), out),
             ValueKind::Seq => {
-                let mut items = value.try_iter()?.peekable();
                 out.push('[');
-                let is_empty = items.peek().is_none();
-                for (index, item) in items.enumerate() {
-                    self.begin_item(index, level, meter, out)?;
-                    self.write(&item, level + 1, meter, out)?;
+                for (index, item) in value.try_iter()?.enumerate() {
+                    self.begin_item(state, index, level, out)?;
+                    self.write(state, &item, level + 1, out)?;
                 }
-                self.end_items(is_empty, level, meter, out)?;
+                self.end_items(value, level, out);
                 out.push(']');
             }
             ValueKind::Map => {
@@ -100,24 +97,20 @@ impl Dumps {
                 }
                 out.push('{');
                 for (index, key) in keys.iter().enumerate() {
-                    self.begin_item(index, level, meter, out)?;
+                    self.begin_item(state, index, level, out)?;
+                    let mut name = String::new();
                     match key.kind() {
-                        ValueKind::String => {
-                            self.text(key.as_str().unwrap_or_default(), meter, out)?;
-                        }
-                        ValueKind::None => out.push_str("\"null\""),
-                        ValueKind::Bool => {
-                            let _ = write!(out, "\"{}\"", key.is_true());
-                        }
-                        ValueKind::Number => {
-                            let _ = write!(out, "\"{}\"", number(key));
+                        ValueKind::String => name.push_str(key.as_str().unwrap_or_default()),
+                        ValueKind::None | ValueKind::Bool | ValueKind::Number => {
+                            self.write(state, key, level, &mut name)?;
                         }
                         kind => return Err(failed(format!("tojson: a key is a {kind}"))),
                     }
+                    self.text(&name, out);
                     out.push_str(&self.key_separator);
-                    self.write(&value.get_item(key)?, level + 1, meter, out)?;
+                    self.write(state, &value.get_item(key)?, level + 1, out)?;
                 }
-                self.end_items(keys.is_empty(), level, meter, out)?;
+                self.end_items(value, level, out);
                 out.push('}');
             }
             kind => {
@@ -129,47 +122,39 @@ impl Dumps {
         Ok(())
     }
 
+    /// Separators and indents are as long as the template likes: they are paid for apart.
     fn begin_item(
         &self,
+        state: &State,
         index: usize,
         level: usize,
-        meter: &Meter,
         out: &mut String,
     ) -> Result<(), Error> {
-        meter.makes(self.item_separator.len() + self.key_separator.len())?;
+        let indent = self.indent.as_ref().map_or(0, String::len);
+        let bytes =
+            self.item_separator.len() + self.key_separator.len() + indent.saturating_mul(level + 1);
+        state.consume_fuel((bytes / 64) as u64)?;
         if index > 0 {
             out.push_str(&self.item_separator);
         }
-        self.line(level + 1, meter, out)
-    }
-
-    fn end_items(
-        &self,
-        is_empty: bool,
-        level: usize,
-        meter: &Meter,
-        out: &mut String,
-    ) -> Result<(), Error> {
-        if is_empty {
-            return Ok(());
-        }
-        self.line(level, meter, out)
-    }
-
-    fn line(&self, level: usize, meter: &Meter, out: &mut String) -> Result<(), Error> {
-        if let Some(indent) = &self.indent {
-            meter.makes(1 + indent.len().saturating_mul(level))?;
-            out.push('\n');
-            for _ in 0..level {
-                out.push_str(indent);
-            }
-        }
+        self.line(level + 1, out);
         Ok(())
     }
 
-    fn text(&self, text: &str, meter: &Meter, out: &mut String) -> Result<(), Error> {
-        let is_escaped = |byte: &u8| *byte < b' ' || matches!(byte, b'"' | b'\\' | 0x7f..);
-        meter.makes(text.len() + 6 * text.bytes().filter(is_escaped).count())?;
+    fn end_items(&self, value: &Value, level: usize, out: &mut String) {
+        if value.len() != Some(0) {
+            self.line(level, out);
+        }
+    }
+
+    fn line(&self, level: usize, out: &mut String) {
+        if let Some(indent) = &self.indent {
+            out.push('\n');
+            out.push_str(&indent.repeat(level));
+        }
+    }
+
+    fn text(&self, text: &str, out: &mut String) {
         out.push('"');
         for c in text.chars() {
             match c {
@@ -180,7 +165,7 @@ impl Dumps {
                 '\t' => out.push_str("\\t"),
                 '\u{8}' => out.push_str("\\b"),
                 '\u{c}' => out.push_str("\\f"),
-                c if c < ' ' || (self.ensure_ascii && c >= '\u{7f}' && !c.is_ascii()) => {
+                c if c < ' ' || (self.ensure_ascii && !c.is_ascii()) => {
                     for unit in c.encode_utf16(&mut [0; 2]) {
                         let _ = write!(out, "\\u{unit:04x}");
                     }
@@ -189,7 +174,6 @@ impl Dumps {
             }
         }
         out.push('"');
-        Ok(())
     }
 }
 

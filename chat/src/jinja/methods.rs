@@ -1,81 +1,37 @@
 //! Python's methods: those that minijinja's own collection has, counted, and a few more.
 
-use std::sync::Arc;
-
 use minijinja::value::{Tuple, ValueKind, from_args};
-use minijinja::{Environment, Error, ErrorKind, Value};
+use minijinja::{Environment, Error, ErrorKind, State, Value};
 use minijinja_contrib::pycompat::unknown_method_callback;
 
 use super::fault::failed;
-use super::filters::{center, replace};
-use super::functions::check_format;
-use super::markup::{escaped_all, marked};
-use super::meter::{BYTES_PER_VALUE, Meter};
-use super::sequences::{check_iterable, collected, is_tuple};
+use super::kept::{is_dict, kept, pay, walk};
 
 /// As wide as anything is padded.
 const MOST_WIDE: usize = 10_000;
 
-pub(super) fn add(environment: &mut Environment<'_>, meter: &Arc<Meter>) {
-    let meter = Arc::clone(meter);
-    environment.set_unknown_method_callback(move |state, value, method, arguments| {
-        for argument in arguments {
-            meter.reads(argument)?;
-        }
-        if let Some(text) = value.as_str() {
-            meter.reads(value)?;
-            if let ("startswith" | "endswith", Some(part)) = (method, arguments.first())
-                && part.kind() == ValueKind::Seq
-                && !is_tuple(part)
-            {
-                return Err(failed(format!("{method} takes a text or a tuple of texts")));
-            }
-            if matches!(method, "split" | "rsplit" | "splitlines") {
-                let separator = arguments
-                    .first()
-                    .and_then(Value::as_str)
-                    .filter(|it| !it.is_empty());
-                let parts = separator.map_or(text.len(), |it| text.matches(it).count() + 1);
-                meter.makes(parts.saturating_mul(BYTES_PER_VALUE))?;
-            }
-            let escaped_too = match value.is_safe() {
-                true => escaped_all(&meter, method, arguments)?,
-                false => arguments.to_vec(),
-            };
-            if let Some(made) = text_method(&meter, text, method, &escaped_too)? {
-                meter.value(&made)?;
-                return Ok(marked(value, made));
-            }
-            if method == "format" {
-                check_format(&meter, text, '{', arguments)?;
-            }
-        } else if value.kind() == ValueKind::Seq {
-            meter.reads(value)?;
-        }
-        if let Some(made) = other_method(value, method, arguments)? {
-            meter.value(&made)?;
-            return Ok(made);
-        }
-        let made = unknown_method_callback(state, value, method, arguments)?;
-        let made = match made.kind() {
-            ValueKind::Iterable => Value::from(collected(&meter, &made)?),
-            _ => made,
+pub(super) fn add(environment: &mut Environment<'_>) {
+    environment.set_unknown_method_callback(|state, value, method, arguments| {
+        let made = match text_method(state, value, method, arguments)? {
+            Some(made) => made,
+            None => match list_method(value, method, arguments)? {
+                Some(made) => made,
+                None => unknown_method_callback(state, value, method, arguments)?,
+            },
         };
-        let made = marked(value, made);
-        // Of a dict, what was in it.
-        if method != "get" {
-            meter.value(&made)?;
-        }
-        Ok(made)
+        kept(state, made)
     });
 }
 
 fn text_method(
-    meter: &Meter,
-    text: &str,
+    state: &State,
+    value: &Value,
     method: &str,
     arguments: &[Value],
 ) -> Result<Option<Value>, Error> {
+    let Some(text) = value.as_str() else {
+        return Ok(None);
+    };
     let three = |before: &str, between: &str, after: &str| {
         Value::from(Tuple::from(vec![
             before.into(),
@@ -86,11 +42,38 @@ fn text_method(
     Ok(Some(match method {
         "replace" => {
             let (old, new, count): (&str, &str, Option<i64>) = from_args(arguments)?;
-            replace(meter, text, old, new, count)?.into()
+            let most = count.map_or(usize::MAX, |count| {
+                usize::try_from(count).unwrap_or(usize::MAX)
+            });
+            let found = text.matches(old).take(most).count();
+            pay(
+                state,
+                text.len().saturating_add(new.len().saturating_mul(found)),
+            )?;
+            text.replacen(old, new, found).into()
         }
         "join" => {
             let (items,): (&Value,) = from_args(arguments)?;
-            join(meter, text, items)?.into()
+            join(state, text, items)?.into()
+        }
+        "format" => {
+            check_format(state, text, '{', arguments)?;
+            return Ok(None);
+        }
+        "split" | "splitlines" => {
+            let separator = arguments
+                .first()
+                .and_then(Value::as_str)
+                .filter(|it| !it.is_empty());
+            let parts = separator.map_or_else(
+                || text.split_whitespace().count(),
+                |it| text.matches(it).count(),
+            );
+            pay(
+                state,
+                (parts + text.lines().count()).saturating_mul(size_of::<Value>()),
+            )?;
+            return Ok(None);
         }
         "partition" => {
             let (separator,): (&str,) = from_args(arguments)?;
@@ -116,6 +99,7 @@ fn text_method(
         }
         "rsplit" => {
             let (separator, most): (Option<&str>, Option<i64>) = from_args(arguments)?;
+            pay(state, text.len().saturating_mul(size_of::<Value>()))?;
             rsplit(text, separator, most).into()
         }
         "ljust" | "rjust" | "center" => {
@@ -148,7 +132,7 @@ fn text_method(
     }))
 }
 
-fn other_method(value: &Value, method: &str, arguments: &[Value]) -> Result<Option<Value>, Error> {
+fn list_method(value: &Value, method: &str, arguments: &[Value]) -> Result<Option<Value>, Error> {
     match (value.kind(), method) {
         (ValueKind::Seq, "index") => {
             let (wanted,): (&Value,) = from_args(arguments)?;
@@ -156,7 +140,7 @@ fn other_method(value: &Value, method: &str, arguments: &[Value]) -> Result<Opti
             let at = at.ok_or_else(|| failed("the value is not in the list"))?;
             Ok(Some(at.into()))
         }
-        (ValueKind::Map | ValueKind::Seq, "copy") => {
+        (ValueKind::Map | ValueKind::Seq, "copy") if is_dict(value) => {
             let () = from_args(arguments)?;
             Ok(Some(value.clone()))
         }
@@ -175,27 +159,50 @@ fn other_method(value: &Value, method: &str, arguments: &[Value]) -> Result<Opti
     }
 }
 
-fn join(meter: &Meter, separator: &str, items: &Value) -> Result<String, Error> {
-    check_iterable(items)?;
+fn join(state: &State, separator: &str, items: &Value) -> Result<String, Error> {
     let mut out = String::new();
     for (index, item) in items.try_iter()?.enumerate() {
         let Some(text) = item.as_str() else {
+            let kind = item.kind();
             return Err(failed(format!(
-                "sequence item {index}: expected str instance, {} found",
-                item.kind()
+                "sequence item {index}: expected str instance, {kind} found"
             )));
         };
-        if index > 0 {
-            meter.makes(separator.len())?;
-            out.push_str(separator);
-        }
-        meter.makes(text.len())?;
+        pay(state, separator.len() + text.len())?;
+        out.push_str(if index > 0 { separator } else { "" });
         out.push_str(text);
     }
     Ok(out)
 }
 
-fn pad(text: &str, method: &str, width: usize, fill: &str) -> Result<String, Error> {
+/// Refuses a format that makes much of little: `begin` begins a place for a value.
+pub(super) fn check_format(
+    state: &State,
+    text: &str,
+    begin: char,
+    arguments: &[Value],
+) -> Result<(), Error> {
+    let mut digits = 0;
+    for c in text.chars() {
+        digits = if c.is_ascii_digit() { digits + 1 } else { 0 };
+        if digits > 4 {
+            return Err(failed("a format with a width of over 9999"));
+        }
+    }
+    if text.contains('*') || text.contains(":{") {
+        return Err(failed("a format whose width is an argument"));
+    }
+    let lengths = arguments
+        .iter()
+        .map(|value| value.as_str().map_or(0, str::len));
+    let longest = lengths.max().unwrap_or(0);
+    pay(state, text.matches(begin).count().saturating_mul(longest))?;
+    arguments
+        .iter()
+        .try_for_each(|value| walk(state, value, 0).map(drop))
+}
+
+pub(super) fn pad(text: &str, method: &str, width: usize, fill: &str) -> Result<String, Error> {
     if width > MOST_WIDE {
         return Err(failed(format!(
             "{method}: a width of {width}, over {MOST_WIDE}"
@@ -210,7 +217,6 @@ fn pad(text: &str, method: &str, width: usize, fill: &str) -> Result<String, Err
     Ok(match method {
         "ljust" => format!("{text}{padding}"),
         "rjust" => format!("{padding}{text}"),
-        _ if fill == " " => center(text, width),
         _ => {
             let length = padding.chars().count();
             let left = length / 2 + (length & width & 1);

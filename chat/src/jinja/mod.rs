@@ -1,36 +1,38 @@
 //! Jinja as Hugging Face's transformers renders it: a template's source and its variables flow in, its text flows out.
 //!
-//! The engine is minijinja with its Python methods. Around it are what transformers adds ([`functions`], [`json`]), what published
-//! templates use and minijinja has not ([`filters`], [`methods`]), and the bounds of an untrusted program: minijinja counts
-//! instructions, and one of them can make as many bytes as it likes. [`guard`] therefore makes calls of ours ([`operators`]) of every
-//! expression that makes or searches values, and [`meter`] counts what they take.
+//! The engine is minijinja with its Python methods. Around it are what transformers adds ([`functions`], [`json`]), what
+//! published templates use and minijinja has not ([`filters`], [`methods`], [`printing`]), and the bounds of an
+//! untrusted program: minijinja's fuel, and where it does not see what values hold, the guards that [`source`] puts
+//! into a template and [`kept`] implements.
 
-mod checks;
 mod clock;
 mod fault;
 mod filters;
 mod functions;
-mod guard;
 mod json;
-mod markup;
-mod meter;
+mod kept;
+mod limits;
 mod methods;
-mod operators;
 mod printing;
-mod sequences;
+mod source;
 
 use std::io;
-use std::sync::Arc;
 
 use minijinja::syntax::SyntaxConfig;
 use minijinja::{AutoEscape, Environment, Value};
 
 use fault::fault;
 pub(super) use fault::{Fault, FaultKind};
-use meter::Meter;
 
 pub use clock::LocalTime;
-pub use meter::{Limit, Limits};
+pub use limits::{Limit, Limits};
+
+/// Steps for each value that a template is given: of 3,000 short messages, no published template takes more.
+const STEPS_PER_VALUE: u64 = 2000;
+
+/// Bytes of stack to parse and render with: the deepest source and the deepest values take less than 2 MiB in a build
+/// without optimisation.
+const STACK: usize = 16 << 20;
 
 /// The name of the one template of an environment.
 const NAME: &str = "chat template";
@@ -38,7 +40,7 @@ const NAME: &str = "chat template";
 /// A template that was understood.
 #[derive(Debug)]
 pub(super) struct Template {
-    /// Its source, with what [`guard`] puts into it.
+    /// Its source, with the guards that [`source`] puts into it.
     source: String,
 }
 
@@ -46,77 +48,106 @@ impl Template {
     /// Reads a template.
     pub(super) fn parse(source: &str, limits: &Limits) -> Result<Self, Box<Fault>> {
         if source.len() > limits.source_bytes {
-            return Err(Fault::new(FaultKind::Limit(Limit::SourceBytes(
-                limits.source_bytes,
-            ))));
+            let limit = Limit::SourceBytes(limits.source_bytes);
+            return Err(Fault::new(FaultKind::Limit(limit)));
         }
-        let source = guard::guarded(source, limits)?;
-        let mut environment = environment(&Meter::new(*limits), None);
-        let added = environment.add_template_owned(NAME, source.as_str().to_owned());
-        added.map_err(|error| fault(&error, limits))?;
+        // As jinja2 does, also in texts.
+        let source = source.replace("\r\n", "\n").replace('\r', "\n");
+        let source = source::guarded(&source).map_err(|wrong| Fault {
+            kind: FaultKind::Syntax(wrong.reason),
+            line: wrong.line,
+        })?;
+        on_large_stack(|| {
+            let mut environment = environment(*limits, None);
+            let added = environment.add_template(NAME, &source);
+            added.map_err(|error| fault(&error, limits))
+        })?;
         Ok(Self { source })
     }
 
     /// The text that it makes of these variables, each a JSON value with its name.
     pub(super) fn render<'a>(
         &self,
-        variables: impl IntoIterator<Item = (&'a str, &'a serde_json::Value)>,
+        variables: impl IntoIterator<Item = (&'a str, &'a serde_json::Value)> + Send,
         now: Option<LocalTime>,
         limits: Limits,
     ) -> Result<String, Box<Fault>> {
-        let meter = Meter::new(limits);
-        let mut environment = environment(&meter, now);
-        let added = environment.add_template(NAME, &self.source);
-        added.map_err(|error| fault(&error, &limits))?;
-        let variables = variables
-            .into_iter()
-            .map(|(name, value)| (name, value_of(value)));
-        let variables = Value::from_pairs(variables);
-        let mut output = Bounded {
-            bytes: Vec::new(),
-            limit: limits.output_bytes,
-            is_full: false,
-        };
-        let template = environment.get_template(NAME);
-        let rendered = template.and_then(|template| {
-            template
-                .render_captured_to(variables, &mut output)
-                .map(drop)
-        });
-        if output.is_full {
-            return Err(Fault::new(FaultKind::Limit(Limit::OutputBytes(
-                limits.output_bytes,
-            ))));
-        }
-        rendered.map_err(|error| fault(&error, &limits))?;
-        Ok(String::from_utf8_lossy(&output.bytes).into_owned())
+        on_large_stack(|| {
+            let mut limits = limits;
+            let variables = variables.into_iter().map(|(name, value)| {
+                limits.steps = limits.steps.saturating_add(steps_for(value));
+                (name, value_of(value))
+            });
+            let variables = Value::from_pairs(variables);
+            let mut environment = environment(limits, now);
+            let added = environment.add_template(NAME, &self.source);
+            added.map_err(|error| fault(&error, &limits))?;
+            let mut output = Bounded {
+                bytes: Vec::new(),
+                limit: limits.output_bytes,
+                is_full: false,
+            };
+            let template = environment.get_template(NAME);
+            let rendered = template.and_then(|template| {
+                template
+                    .render_captured_to(variables, &mut output)
+                    .map(drop)
+            });
+            if output.is_full {
+                let limit = Limit::OutputBytes(limits.output_bytes);
+                return Err(Fault::new(FaultKind::Limit(limit)));
+            }
+            rendered.map_err(|error| fault(&error, &limits))?;
+            Ok(String::from_utf8_lossy(&output.bytes).into_owned())
+        })
     }
 }
 
-/// minijinja, as transformers sets jinja2 up (`chat_template_utils.py`, `_compile_jinja_template`).
-fn environment<'a>(meter: &Arc<Meter>, now: Option<LocalTime>) -> Environment<'a> {
-    let mut environment = Environment::new();
-    // All has been trimmed by then.
-    let mut untrimmed = SyntaxConfig::builder();
-    untrimmed.keep_trailing_newline(true);
-    environment.set_syntax(untrimmed.build().unwrap_or_default());
-    environment.set_auto_escape_callback(|_| AutoEscape::None);
-    environment.set_recursion_limit(meter.limits.calls as usize);
-    environment.set_fuel(Some(meter.limits.steps));
-    filters::add(&mut environment, meter);
-    checks::add(&mut environment, meter);
-    functions::add(&mut environment, meter, now);
-    operators::add(&mut environment, meter);
-    methods::add(&mut environment, meter);
-    let meter = Arc::clone(meter);
-    environment.set_formatter(move |output, _, value| {
-        if let Some(text) = value.as_str() {
-            meter.makes(text.len())?;
-            return Ok(output.write_str(text)?);
+/// Runs this where parsing, compiling, printing, comparing and dropping what [`source`] and [`kept`] let through cannot
+/// overflow the stack.
+fn on_large_stack<T: Send>(
+    run: impl FnOnce() -> Result<T, Box<Fault>> + Send,
+) -> Result<T, Box<Fault>> {
+    let failed = |reason: String| Err(Fault::new(FaultKind::Failed(reason)));
+    std::thread::scope(|scope| {
+        let thread = std::thread::Builder::new()
+            .name("chat template".to_owned())
+            .stack_size(STACK);
+        match thread
+            .spawn_scoped(scope, run)
+            .map(std::thread::ScopedJoinHandle::join)
+        {
+            Ok(Ok(outcome)) => outcome,
+            Ok(Err(_)) => failed("it made the engine panic".to_owned()),
+            Err(error) => failed(format!("no thread to render on: {error}")),
         }
-        Ok(output.write_str(&printing::text_of(&meter, value)?)?)
-    });
+    })
+}
+
+/// minijinja, as transformers sets jinja2 up (`chat_template_utils.py`, `_compile_jinja_template`).
+fn environment<'a>(limits: Limits, now: Option<LocalTime>) -> Environment<'a> {
+    let mut environment = Environment::new();
+    environment.set_syntax(syntax());
+    environment.set_auto_escape_callback(|_| AutoEscape::None);
+    environment.set_recursion_limit(limits.calls as usize);
+    environment.set_fuel(Some(limits.steps));
+    kept::add(&mut environment, limits);
+    filters::add(&mut environment);
+    functions::add(&mut environment, now);
+    methods::add(&mut environment);
+    printing::add(&mut environment);
     environment
+}
+
+/// What a template may do for the sake of a value: it may walk over every message for every message.
+fn steps_for(json: &serde_json::Value) -> u64 {
+    let within = match json {
+        serde_json::Value::String(text) => 2 * text.len() as u64,
+        serde_json::Value::Array(items) => items.iter().map(steps_for).sum(),
+        serde_json::Value::Object(entries) => entries.values().map(steps_for).sum(),
+        _ => 0,
+    };
+    within.saturating_add(STEPS_PER_VALUE)
 }
 
 /// A value of Python's for one of JSON's.

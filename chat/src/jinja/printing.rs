@@ -1,63 +1,111 @@
-//! Values as Python prints them: what `str` and `repr` make of them.
+//! Values as Python prints them: what `str` and `repr` make of them, and of them joined.
 
 use std::fmt::Write as _;
 
-use minijinja::value::{Tuple, ValueKind};
-use minijinja::{Error, Value};
+use minijinja::value::{Rest, Tuple, ValueKind};
+use minijinja::{Environment, Error, State, Value};
 
-use super::meter::Meter;
+use super::fault::failed;
+use super::kept::{is_dict, kept, pay, walk};
+use super::source::{SUM, TEXT};
+
+pub(super) fn add(environment: &mut Environment<'_>) {
+    environment.set_formatter(|out, state, value| match value.as_str() {
+        Some(text) => Ok(out.write_str(text)?),
+        None => Ok(out.write_str(&text_of(state, value)?)?),
+    });
+    environment.add_filter("string", text_filter);
+    environment.add_filter(TEXT, text_filter);
+    // Templates mark texts as HTML by mistake: transformers then escapes what they are joined with.
+    environment.add_function(SUM, |state: &State, values: Rest<Value>| {
+        let is_safe = values.iter().any(Value::is_safe);
+        let mut out = String::new();
+        for value in values.iter() {
+            let text = value.as_str();
+            let text =
+                text.ok_or_else(|| failed(format!("a text and a {} are added", value.kind())))?;
+            pay(state, text.len())?;
+            match is_safe && !value.is_safe() {
+                true => out.push_str(&escaped(state, text)?),
+                false => out.push_str(text),
+            }
+        }
+        Ok::<_, Error>(match is_safe {
+            true => Value::from_safe_string(out),
+            false => Value::from(out),
+        })
+    });
+}
+
+fn text_filter(state: &State, value: Value) -> Result<Value, Error> {
+    match value.kind() {
+        ValueKind::String => kept(state, value),
+        _ => Ok(text_of(state, &value)?.into()),
+    }
+}
+
+/// As markupsafe escapes.
+pub(super) fn escaped(state: &State, text: &str) -> Result<String, Error> {
+    pay(state, text.len().saturating_mul(5))?;
+    let text = text
+        .replace('&', "&amp;")
+        .replace('<', "&lt;")
+        .replace('>', "&gt;");
+    Ok(text.replace('\'', "&#39;").replace('"', "&#34;"))
+}
 
 /// Python's `str`.
-pub(super) fn text_of(meter: &Meter, value: &Value) -> Result<String, Error> {
-    meter.reads(value)?;
-    let mut out = String::new();
-    match value.kind() {
-        ValueKind::String => out.push_str(value.as_str().unwrap_or_default()),
-        ValueKind::Undefined => {}
-        _ => repr(meter, value, &mut out)?,
+pub(super) fn text_of(state: &State, value: &Value) -> Result<String, Error> {
+    if let Some(text) = value.as_str() {
+        return Ok(text.to_owned());
     }
-    meter.makes(out.len())?;
+    let mut out = String::new();
+    if matches!(value.kind(), ValueKind::Seq | ValueKind::Iterable) || is_dict(value) {
+        walk(state, value, 0)?;
+    }
+    if !value.is_undefined() {
+        repr(value, &mut out)?;
+    }
     Ok(out)
 }
 
 /// Python's `repr`.
-fn repr(meter: &Meter, value: &Value, out: &mut String) -> Result<(), Error> {
+fn repr(value: &Value, out: &mut String) -> Result<(), Error> {
     match value.kind() {
         ValueKind::Undefined => out.push_str("Undefined"),
-        ValueKind::Number if !value.is_integer() => {
-            out.push_str(
-                &f64::try_from(value.clone()).map_or_else(|_| value.to_string(), python_float),
-            );
-        }
-        // Quotes and escapes are minijinja's, which are Python's.
-        ValueKind::String => {
-            meter.makes(value.as_str().map_or(0, str::len))?;
-            let _ = write!(out, "{value:?}");
-        }
-        ValueKind::Seq => {
+        ValueKind::Number if !value.is_integer() => match f64::try_from(value.clone()) {
+            Ok(float) => out.push_str(&python_float(float)),
+            Err(_) => out.push_str(&value.to_string()),
+        },
+        ValueKind::Seq | ValueKind::Iterable => {
             let is_tuple = value.downcast_object_ref::<Tuple>().is_some();
             out.push(if is_tuple { '(' } else { '[' });
             for (index, item) in value.try_iter()?.enumerate() {
                 out.push_str(if index > 0 { ", " } else { "" });
-                repr(meter, &item, out)?;
+                repr(&item, out)?;
             }
-            if is_tuple && value.len() == Some(1) {
-                out.push(',');
-            }
+            out.push_str(if is_tuple && value.len() == Some(1) {
+                ","
+            } else {
+                ""
+            });
             out.push(if is_tuple { ')' } else { ']' });
         }
         // Macros and loops are maps here, but say what they are.
-        ValueKind::Map if super::meter::is_dict(value) => {
+        ValueKind::Map if is_dict(value) => {
             out.push('{');
             for (index, key) in value.try_iter()?.enumerate() {
                 out.push_str(if index > 0 { ", " } else { "" });
-                repr(meter, &key, out)?;
+                repr(&key, out)?;
                 out.push_str(": ");
-                repr(meter, &value.get_item(&key)?, out)?;
+                repr(&value.get_item(&key)?, out)?;
             }
             out.push('}');
         }
-        ValueKind::Iterable => out.push_str("<generator object>"),
+        // Quotes and escapes are minijinja's, which are Python's.
+        ValueKind::String => {
+            let _ = write!(out, "{value:?}");
+        }
         _ => {
             let _ = write!(out, "{value}");
         }

@@ -131,7 +131,7 @@ fn a_hostile_template_is_stopped() {
         matches!(
             error,
             Error::Limit {
-                limit: Limit::MemoryBytes(_),
+                limit: Limit::Steps(_),
                 ..
             }
         ),

@@ -6,5 +6,6 @@ mod chat_reply_support;
 mod chat_reply;
 mod chat_reply_pieces;
 mod chat_template;
+mod chat_template_constructs;
 mod chat_template_hostile;
 mod chat_templates;

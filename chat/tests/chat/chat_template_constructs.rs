@@ -1,21 +1,14 @@
-use super::super::fault::FaultKind;
-use super::super::meter::Limits;
-use super::super::{LocalTime, Template};
+//! Every construct of the language means with the guards that a template's source gets what it means in jinja2.
+
+use autoplace_chat::{ChatTemplate, Conversation, Error};
 use serde_json::json;
 
-fn render(source: &str) -> Result<String, (String, u32)> {
-    let limits = Limits::default();
-    let (list, dict) = (json!([1, 2, 3]), json!({"a": {"b": 1}, "k": [1]}));
-    let variables = [("l", &list), ("d", &dict)];
-    let template = Template::parse(source, &limits);
-    let rendered =
-        template.and_then(|it| it.render(variables, LocalTime::new(2025, 1, 1, 0, 0, 0), limits));
-    rendered.map_err(|fault| match fault.kind {
-        FaultKind::Syntax(reason) | FaultKind::Raised(reason) | FaultKind::Failed(reason) => {
-            (reason, fault.line)
-        }
-        FaultKind::Limit(limit) => (limit.to_string(), fault.line),
-    })
+fn render(source: &str) -> Result<String, Error> {
+    let template = ChatTemplate::new(source, <_>::default())?;
+    let conversation = Conversation::from_json(Vec::new())
+        .variable("l", json!([1, 2, 3]))
+        .variable("d", json!({"a": {"b": 1}, "k": [1]}));
+    Ok(template.render(&conversation)?.into_string())
 }
 
 /// What jinja2 makes of each construct.
@@ -196,7 +189,43 @@ const CONSTRUCTS: &[(&str, &str)] = &[
         "{% macro m() %}{{ caller() }}{% endmacro %}{% call m() %}a much longer text{% endcall %}",
         "a much longer text",
     ),
-    ("{% block b %}x{% endblock %}{{ self.b() }}", "xx"),
+    (
+        "{% block b %}x{% set z = 1 %}{% endblock %}{{ z is defined }}",
+        "xFalse",
+    ),
+    // Where the guards go.
+    (
+        "{{ [1, 2][0] }}{{ {'a': 1}.a }}{{ (1, 2)[1] }}{{ [[1, 2], [3]][0][1] }}{{ {'a': 1}.items() | list }}",
+        "1122[('a', 1)]",
+    ),
+    (
+        "{{ 3 * 2 + 1 - 4 * -2 }} {{ 2 * 3 ~ 4 * 5 }} {{ 7 // 2 * 2 }} {{ 7 % 4 * 2 }} {{ 2 ** 3 * 2 }}",
+        "15 620 6 6 16",
+    ),
+    (
+        "{{ 'x' is in ['x'] ~ '' }} {{ not 'a' + 'b' == 'ab' }} {{ 2 not in [1] + [3] }} {{ 3 is not none ~ 'a' }}",
+        "True False True Truea",
+    ),
+    (
+        "{{ dict(a=1 * 2, b='x' ~ 'y', **{'c': [1] + [2]}) }} {{ 'ab'[0 + 1:] ~ 'c'[::-1] }} {{ l[-1 * 1] }}",
+        "{'a': 2, 'b': 'xy', 'c': [1, 2]} bc 3",
+    ),
+    (
+        "{% macro m(a, b='x' ~ 'y', c=[1] + [2]) %}{{ a ~ b ~ c }}{% endmacro %}{{ m('%s-%s' % (1, 2) ~ 'z', b=3 * 3) }}",
+        "1-2z9[1, 2]",
+    ),
+    (
+        "{% for x in l * 2 if x * 2 > 2 recursive %}{{ x }}{% endfor %}{% for k, v in {'a': 1}.items() if v * 2 %}{{ k ~ v }}{% endfor %}",
+        "2323a1",
+    ),
+    (
+        "{% set f = l | select('gt', 9) %}{{ 'true' if f else 'false' }}{{ f | list }}{{ 'a' | upper | lower ~ 'x' | upper }}",
+        "true[]aX",
+    ),
+    (
+        "{{ '<b>' | safe + '<c>' }}{{ 'n: %05.2f' % 3.14159 + '!' }}{{ '%d%%' % 5 }}{{ '%s' % 'a' * 2 }}",
+        "<b>&lt;c&gt;n: 03.14!5%aa",
+    ),
     (
         "{% generation %}a{% set z = 1 %}{% endgeneration %}{{ z is defined }}{%- generation -%} b {%- endgeneration -%} c",
         "aFalsebc",
@@ -221,19 +250,22 @@ fn every_construct_does_with_its_guards_what_it_does_in_jinja2() {
 fn an_error_names_the_line_of_the_source() {
     for (line, source) in [
         (3, "{% set x = 1 %}\n{# a\n#}{{ x.y.z }}"),
-        (4, "a {\n\n{%- raw %}\n{%\n{% endraw %}\n{{ 1 + '' }}"),
+        (6, "a {\n\n{%- raw %}\n{%\n{% endraw %}\n{{ 1 + '' }}"),
         (3, "{{ [\n1,\n1 + '',\n2] }}"),
         (2, "{% for x in l %}\n{{ x | nothing }}\n{% endfor %}"),
         (
             3,
-            "{% macro m() %}\n'{'\n{{ 1 < '' }}{% endmacro %}\n{{ m() }}",
+            "{% macro m() %}\n'{'\n{{ 1 - '' }}{% endmacro %}\n{{ m() }}",
         ),
         (2, "\n{% do x() %}"),
         (2, "\n{% autoescape true %}{% endautoescape %}"),
         (3, "\n\n{% if %}"),
     ] {
-        let (reason, found) = render(source).unwrap_err();
-        let line = if source.contains("raw") { 6 } else { line };
-        assert_eq!(found, line, "{source}: {reason}");
+        let error = render(source).unwrap_err();
+        let found = match error {
+            Error::Syntax { line, .. } | Error::Failed { line, .. } => line,
+            other => panic!("{source}: {other}"),
+        };
+        assert_eq!(found, line, "{source}");
     }
 }

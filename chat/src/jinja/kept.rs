@@ -1,0 +1,150 @@
+//! The guards that [`source`](super::source) puts into a template.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use minijinja::value::{Enumerator, Object, ObjectRepr, Tuple, ValueKind};
+use minijinja::{Environment, Error, State, Value};
+
+use super::fault::{FaultKind, error, failed};
+use super::limits::{Limit, Limits};
+use super::source::{DATA, GENERATED, KEPT, TICK};
+
+/// Values within values: what recursion over one is safe with. JSON readers stop at 128.
+const MOST_LEVELS: u32 = 200;
+
+/// Bytes of text per step: quotes and escapes make more of them in print, and there are copies of them.
+const BYTES_PER_STEP: usize = 16;
+
+pub(super) fn add(environment: &mut Environment<'_>, limits: Limits) {
+    environment.add_filter(KEPT, kept);
+    environment.add_filter(GENERATED, |state: &State, value: Value| {
+        match value.kind() {
+            ValueKind::Seq | ValueKind::Iterable => {
+                let items = kept(state, value)?.try_iter()?.collect();
+                Ok(Value::from_object(Generator(items)))
+            }
+            _ => Ok::<_, Error>(value),
+        }
+    });
+    environment.add_filter(DATA, |state: &State, value: Value| {
+        if !matches!(value.kind(), ValueKind::Map | ValueKind::Plain) || is_dict(&value) {
+            return kept(state, value);
+        }
+        // A namespace in a namespace could hold itself.
+        Err(no_data(&value))
+    });
+    let end = Instant::now() + Duration::from_secs(limits.seconds);
+    environment.add_function(TICK, move || match Instant::now() > end {
+        true => Err(error(FaultKind::Limit(Limit::Seconds(limits.seconds)))),
+        false => Ok(false),
+    });
+}
+
+/// A value that was paid for with all that it holds, no deeper than it may be. What is lazy in it is a list from now
+/// on.
+///
+/// A namespace, a macro, a loop or a cycler passes as it is, but is held by no other value.
+pub(super) fn kept(state: &State, value: Value) -> Result<Value, Error> {
+    match value.kind() {
+        ValueKind::String => return walk(state, &value, 0).map(|_| value),
+        _ if value.downcast_object_ref::<Generator>().is_some() => return Ok(value),
+        ValueKind::Seq | ValueKind::Iterable => {}
+        _ if is_dict(&value) => {}
+        _ => return Ok(value),
+    }
+    Ok(walk(state, &value, 0)?.unwrap_or(value))
+}
+
+/// What stands for a value, if it is another.
+pub(super) fn walk(state: &State, value: &Value, level: u32) -> Result<Option<Value>, Error> {
+    if level > MOST_LEVELS {
+        return Err(error(FaultKind::Limit(Limit::Nesting(MOST_LEVELS))));
+    }
+    state.consume_fuel(1)?;
+    match value.kind() {
+        ValueKind::String => {
+            let bytes = value.as_str().map_or(0, str::len);
+            state.consume_fuel((bytes / BYTES_PER_STEP) as u64)?;
+            Ok(None)
+        }
+        kind @ (ValueKind::Seq | ValueKind::Iterable) => {
+            let is_tuple = value.downcast_object_ref::<Tuple>().is_some();
+            // A group of `groupby` has attributes too.
+            let is_plain = is_tuple || value.downcast_object_ref::<Vec<Value>>().is_some();
+            let mut changed = (kind == ValueKind::Iterable).then(Vec::new);
+            for (index, item) in value.try_iter()?.enumerate() {
+                let made = walk(state, &item, level + 1)?;
+                if made.is_some() && is_plain && changed.is_none() {
+                    changed = Some(value.try_iter()?.take(index).collect());
+                }
+                if let Some(items) = &mut changed {
+                    items.push(made.unwrap_or(item));
+                }
+            }
+            Ok(changed.map(|items| match is_tuple {
+                true => Value::from(Tuple::from(items)),
+                false => Value::from(items),
+            }))
+        }
+        ValueKind::Map if is_dict(value) => {
+            let mut entries = Vec::new();
+            let mut is_changed = false;
+            for key in value.try_iter()? {
+                walk(state, &key, level + 1)?;
+                let item = value.get_item(&key)?;
+                let made = walk(state, &item, level + 1)?;
+                is_changed |= made.is_some();
+                entries.push((key, made.unwrap_or(item)));
+            }
+            Ok(is_changed.then(|| entries.into_iter().collect()))
+        }
+        ValueKind::Map | ValueKind::Plain => Err(no_data(value)),
+        _ => Ok(None),
+    }
+}
+
+/// What Python computes one at a time: true even when it is empty, and no list to JSON. Here it was computed at once.
+#[derive(Debug)]
+struct Generator(Vec<Value>);
+
+impl Object for Generator {
+    fn repr(self: &Arc<Self>) -> ObjectRepr {
+        ObjectRepr::Iterable
+    }
+
+    fn get_value(self: &Arc<Self>, index: &Value) -> Option<Value> {
+        self.0.get(index.as_usize()?).cloned()
+    }
+
+    fn enumerate(self: &Arc<Self>) -> Enumerator {
+        Enumerator::Seq(self.0.len())
+    }
+
+    fn is_true(self: &Arc<Self>) -> bool {
+        true
+    }
+}
+
+/// Pays for a text before it is made.
+pub(super) fn pay(state: &State, bytes: usize) -> Result<(), Error> {
+    state.consume_fuel(1 + (bytes / 64) as u64)
+}
+
+fn no_data(value: &Value) -> Error {
+    failed(format!(
+        "lists, dicts and namespaces keep data, and no {}",
+        type_name(value)
+    ))
+}
+
+/// Whether a map is a dict: namespaces, macros and loops are maps to minijinja too.
+pub(super) fn is_dict(value: &Value) -> bool {
+    value.kind() == ValueKind::Map && !matches!(type_name(value), "Namespace" | "Macro" | "Loop")
+}
+
+/// The last word of the name of an object's type.
+fn type_name(value: &Value) -> &'static str {
+    let name = value.as_object().map_or("", |object| object.type_name());
+    name.rsplit("::").next().unwrap_or(name)
+}
