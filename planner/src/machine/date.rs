@@ -4,9 +4,8 @@ use std::fmt;
 use std::str::FromStr;
 use std::time::SystemTime;
 
+use jiff::{Span, civil};
 use serde::{Deserialize, Serialize};
-use time::format_description::well_known::Iso8601;
-use time::{Duration, Month, UtcDateTime};
 
 /// A day of the Gregorian calendar, in UTC. It prints, parses and serialises as ISO 8601 writes it.
 ///
@@ -18,7 +17,7 @@ use time::{Duration, Month, UtcDateTime};
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
-pub struct Date(time::Date);
+pub struct Date(civil::Date);
 
 /// The text was not a day.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -30,15 +29,10 @@ pub struct DateError {
 impl Date {
     /// A day, or `None` where the calendar has no such day. Years are 1 to 9999.
     #[must_use]
-    pub const fn new(year: u16, month: u8, day: u8) -> Option<Self> {
-        if year < 1 || year > 9999 || month < 1 || month > 12 {
-            return None;
-        }
-        let month = Month::January.nth_next(month - 1);
-        match time::Date::from_calendar_date(year as i32, month, day) {
-            Ok(date) => Some(Self(date)),
-            Err(_) => None,
-        }
+    pub fn new(year: u16, month: u8, day: u8) -> Option<Self> {
+        let year = i16::try_from(year).ok().filter(|&year| year > 0)?;
+        let (month, day) = (month.try_into().ok()?, day.try_into().ok()?);
+        civil::Date::new(year, month, day).ok().map(Self)
     }
 
     /// Today, in UTC. A clock before 1970 counts as its first day.
@@ -50,17 +44,17 @@ impl Date {
 
     /// The day so many days after 1970-01-01; the last that four digits can name, if it is later.
     fn after_epoch(days: u64) -> Self {
-        let seconds = i64::try_from(days.saturating_mul(86_400)).unwrap_or(i64::MAX);
-        let day = UtcDateTime::UNIX_EPOCH.saturating_add(Duration::seconds(seconds));
-        let day = Self(day.date());
-        // Later ones there are where another crate asks `time` for them.
-        Self::new(9999, 12, 31).map_or(day, |last| day.min(last))
+        let day = i64::try_from(days).ok().and_then(|days| {
+            let after = Span::new().try_days(days).ok()?;
+            civil::date(1970, 1, 1).checked_add(after).ok()
+        });
+        Self(day.unwrap_or(civil::Date::MAX))
     }
 }
 
 impl fmt::Display for Date {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.fmt(f)
+        f.pad(&self.0.to_string())
     }
 }
 
@@ -68,9 +62,9 @@ impl FromStr for Date {
     type Err = DateError;
 
     fn from_str(text: &str) -> Result<Self, DateError> {
-        let date = time::Date::parse(text, &Iso8601::DATE).ok().map(Self);
+        let date = text.parse().ok().map(Self);
         // ISO 8601 has other years, and other ways to write a day.
-        date.filter(|date| (1..=9999).contains(&date.0.year()) && date.to_string() == text)
+        date.filter(|date| date.0.year() > 0 && date.to_string() == text)
             .ok_or_else(|| DateError {
                 text: text.to_owned(),
             })
