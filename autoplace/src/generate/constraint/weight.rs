@@ -9,8 +9,8 @@ use super::compile::{MAX_BYTES, MAX_NESTING};
 
 /// What a part that may be missing or repeated weighs, or a name that may stand for one.
 const PART: usize = 64;
-/// What an alternative of a rule weighs. llguidance takes 2,000 at once (`max_items_in_row`).
-const ALTERNATIVE: usize = 128;
+/// What an alternative of a rule weighs.
+const ALTERNATIVE: usize = 256;
 
 /// Refuses what weighs too much.
 pub(super) fn check(weight: usize) -> Result<(), String> {
