@@ -77,7 +77,12 @@ impl Rule {
 
 /// The grammar in Lark.
 pub(super) fn lark(grammar: &str) -> Result<String, String> {
-    let rules = Parser::new(grammar).rules()?;
+    let text = grammar;
+    let parser = Parser {
+        text,
+        ..Parser::default()
+    };
+    let rules = parser.rules()?;
     let Some(root) = rules.iter().position(|it| it.name == "root") else {
         return Err("it has no rule `root`".to_owned());
     };
@@ -89,7 +94,12 @@ pub(super) fn lark(grammar: &str) -> Result<String, String> {
     if !is_terminal[root] {
         is_terminal = terminals(&rules, |rule| !rule.has_loose_blanks());
     }
-    Ok(Writer::new(&is_terminal).grammar(&rules, root))
+    let writer = Writer {
+        is_terminal: &is_terminal,
+        lark: String::new(),
+        parts: 0,
+    };
+    Ok(writer.grammar(&rules, root))
 }
 
 /// Which rules are regular expressions: those that `may` be, and name only such.
@@ -127,15 +137,7 @@ struct Writer<'a> {
     parts: usize,
 }
 
-impl<'a> Writer<'a> {
-    fn new(is_terminal: &'a [bool]) -> Self {
-        Self {
-            is_terminal,
-            lark: String::new(),
-            parts: 0,
-        }
-    }
-
+impl Writer<'_> {
     fn grammar(mut self, rules: &[Rule], root: usize) -> String {
         // As in llama.cpp, the model chooses how a text that is certain is made of tokens.
         self.lark.push_str("%llguidance {\"no_forcing\": true}\n");
@@ -213,6 +215,7 @@ fn joined(parts: &[String]) -> String {
     }
 }
 
+#[derive(Default)]
 struct Parser<'a> {
     text: &'a str,
     at: usize,
@@ -222,16 +225,6 @@ struct Parser<'a> {
 }
 
 impl<'a> Parser<'a> {
-    fn new(text: &'a str) -> Self {
-        Self {
-            text,
-            at: 0,
-            ids: HashMap::new(),
-            rules: Vec::new(),
-            depth: 0,
-        }
-    }
-
     fn rest(&self) -> &'a str {
         &self.text[self.at..]
     }
@@ -248,15 +241,11 @@ impl<'a> Parser<'a> {
 
     /// An error at this place.
     fn expected<T>(&self, what: &str) -> Result<T, String> {
-        let found: String = self
-            .rest()
-            .chars()
-            .take_while(|c| *c != '\n')
-            .take(20)
-            .collect();
+        let line = self.rest().lines().next().unwrap_or_default();
+        let found: String = line.chars().take(20).collect();
         match found.as_str() {
             "" => self.error(&format!("{what} expected, not the end of the line")),
-            _ => self.error(&format!("{what} expected, not {found:?}")),
+            found => self.error(&format!("{what} expected, not {found:?}")),
         }
     }
 
@@ -387,21 +376,17 @@ impl<'a> Parser<'a> {
         if !element.is_once() {
             element = self.unnamed(vec![vec![element]]);
         }
-        let (least, most) = match self.peek() {
+        (element.least, element.most) = match self.peek() {
             '*' => (0, None),
             '+' => (1, None),
             '?' => (0, Some(1)),
             _ => return self.braces(element, is_nested),
         };
         self.at += 1;
-        Ok(Element {
-            least,
-            most,
-            ..element
-        })
+        Ok(element)
     }
 
-    fn braces(&mut self, element: Element, is_nested: bool) -> Result<Element, String> {
+    fn braces(&mut self, mut element: Element, is_nested: bool) -> Result<Element, String> {
         self.at += 1;
         self.space(is_nested);
         let least = self.number()?;
@@ -427,12 +412,10 @@ impl<'a> Parser<'a> {
         if most == Some(0) {
             return Ok(text(String::new(), false));
         }
-        Ok(Element {
-            least,
-            // llama.cpp takes what is beyond as without an end.
-            most: most.filter(|most| *most <= MAX_REPETITIONS),
-            ..element
-        })
+        // llama.cpp takes what is beyond as without an end.
+        element.most = most.filter(|most| *most <= MAX_REPETITIONS);
+        element.least = least;
+        Ok(element)
     }
 
     fn number(&mut self) -> Result<u32, String> {
@@ -498,22 +481,20 @@ impl<'a> Parser<'a> {
             Some('t' | 'r' | 'n' | '\\' | '"' | '[' | ']' | '-') => 0,
             _ => return self.expected("an escape that GBNF has"),
         };
-        if digits > 0 {
-            let code = self.rest().get(2..2 + digits);
-            let code = code.filter(|it| it.bytes().all(|it| it.is_ascii_hexdigit()));
-            let code = code.and_then(|it| u32::from_str_radix(it, 16).ok());
-            let Some(code) = code else {
-                return self.expected("hexadecimal digits");
-            };
-            self.at += 2 + digits;
-            return Ok(code);
-        }
         self.at += 2;
         Ok(match escape {
             Some('t') => 9,
             Some('n') => 10,
             Some('r') => 13,
-            other => other.map_or(0, u32::from),
+            Some(c) if digits == 0 => u32::from(c),
+            _ => {
+                let code = self.rest().get(..digits).unwrap_or_default();
+                if code.is_empty() || !code.bytes().all(|it| it.is_ascii_hexdigit()) {
+                    return self.expected("hexadecimal digits");
+                }
+                self.at += digits;
+                u32::from_str_radix(code, 16).unwrap_or(u32::MAX)
+            }
         })
     }
 }
@@ -539,24 +520,21 @@ fn class(is_negated: bool, ranges: &[(u32, u32)]) -> String {
     const LAST: u32 = 0x10_FFFF;
     let mut class = String::new();
     for &(low, high) in ranges {
-        let low = if (0xD800..0xE000).contains(&low) {
-            0xE000
-        } else {
-            low
-        };
-        let high = if (0xD800..0xE000).contains(&high) {
-            0xD7FF
-        } else {
-            high.min(LAST)
-        };
-        if low <= high {
+        let low = (low..=LAST).find_map(char::from_u32);
+        let high = (0..=high.min(LAST)).rev().find_map(char::from_u32);
+        if let (Some(low), Some(high)) = (low.map(u32::from), high.map(u32::from))
+            && low <= high
+        {
             let _ = write!(class, "\\U{low:08x}-\\U{high:08x}");
         }
     }
-    match (class.is_empty(), is_negated) {
-        (true, true) => "[\\U00000000-\\U0010ffff]".to_owned(),
-        (true, false) => "[^\\U00000000-\\U0010ffff]".to_owned(),
-        (false, true) => format!("[^{class}]"),
-        (false, false) => format!("[{class}]"),
+    let not = if is_negated != class.is_empty() {
+        "^"
+    } else {
+        ""
+    };
+    if class.is_empty() {
+        class.push_str("\\U00000000-\\U0010ffff");
     }
+    format!("[{not}{class}]")
 }

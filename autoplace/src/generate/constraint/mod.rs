@@ -92,8 +92,9 @@ impl Constraint {
 
     /// A sentence of a grammar in llama.cpp's GBNF, from its rule `root`.
     ///
-    /// A grammar that works in llama.cpp works here, and allows the same texts; but no rule can name tokens of the vocabulary (`<...>`).
-    /// Terminals need not be told apart, as [`lark`](Self::lark) wants it: every reading of a text is followed.
+    /// What is regular in it is followed in every reading, as in llama.cpp: all of it, where no rule reaches itself. In other grammars,
+    /// terminals take the longest text that they match, as in [`lark`](Self::lark); but blanks that may be missing or repeated are
+    /// read one by one. A rule may begin with itself, and none can name tokens of the vocabulary (`<...>`).
     pub fn gbnf(grammar: impl Into<String>) -> Self {
         Self(Kind::Gbnf(grammar.into()))
     }
