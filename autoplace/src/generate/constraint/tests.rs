@@ -240,6 +240,7 @@ fn what_weighs_too_much_is_refused_before_it_is_compiled() {
     let vocabulary = Vocabulary::new(&vocab).unwrap();
     for constraint in [
         Constraint::regex("a?".repeat(8_000)),
+        Constraint::regex("\\pL".repeat(8_000)),
         Constraint::gbnf(double("\"x\"?")),
         Constraint::gbnf(format!("root ::= {}", "\"a\"?".repeat(8_000))),
         Constraint::gbnf(format!("root ::= {} \"b\"", "root \"a\" | ".repeat(3_000))),

@@ -10,7 +10,7 @@ use super::compile::{MAX_BYTES, MAX_NESTING};
 /// What a part that may be missing or repeated weighs, or a name that may stand for one.
 const PART: usize = 64;
 /// What an alternative of a rule weighs.
-const ALTERNATIVE: usize = 256;
+const ALTERNATIVE: usize = 1024;
 
 /// Refuses what weighs too much.
 pub(super) fn check(weight: usize) -> Result<(), String> {
@@ -28,7 +28,11 @@ pub(super) fn regex(regex: &str) -> usize {
     let mut is_escaped = false;
     let mut parts = 0;
     for c in regex.chars() {
-        parts += usize::from(!is_escaped && matches!(c, '?' | '*' | '{' | '('));
+        // A class of Unicode has hundreds of ranges.
+        parts += usize::from(match is_escaped {
+            true => matches!(c, 'p' | 'P' | 'w' | 'W' | 'd' | 'D' | 's' | 'S'),
+            false => matches!(c, '?' | '*' | '{' | '('),
+        });
         is_escaped = c == '\\' && !is_escaped;
     }
     regex.len() + PART * parts
