@@ -1,12 +1,19 @@
 //! What can go wrong, with what llama.cpp said about it.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::path::PathBuf;
+use std::sync::{Mutex, PoisonError};
+
+use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::log::Captured;
 
+/// One of the few words that errors are made with. By another name, serde would borrow it from what it reads.
+type Word = &'static str;
+
 /// An error of the native layer.
-#[derive(Debug, Clone, thiserror::Error)]
+#[derive(Debug, Clone, thiserror::Error, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum Error {
     /// The native code was compiled for instructions that this CPU lacks; running it would be an illegal instruction.
@@ -24,7 +31,8 @@ pub enum Error {
     #[error("{name} is {value}: {reason}")]
     InvalidParameter {
         /// The parameter, by llama.cpp's name.
-        name: &'static str,
+        #[serde(deserialize_with = "word")]
+        name: Word,
         /// The value as given.
         value: String,
         /// What would have been right.
@@ -116,7 +124,8 @@ pub enum Error {
     #[error("{what} failed: {failure}")]
     Call {
         /// What was being done.
-        what: &'static str,
+        #[serde(deserialize_with = "word")]
+        what: Word,
         /// Why.
         failure: Failure,
     },
@@ -155,7 +164,7 @@ impl Error {
 }
 
 /// Why a native call failed: its own message and the warnings and errors it logged.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Failure {
     /// What kind of failure.
@@ -169,7 +178,7 @@ pub struct Failure {
 }
 
 /// What kind of failure a [`Failure`] is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum Cause {
     /// llama.cpp returned an error.
@@ -183,7 +192,7 @@ pub enum Cause {
 }
 
 /// A buffer that could not be allocated.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OutOfMemory {
     /// ggml's name of the buffer type, such as `CUDA0` or `CPU`.
     pub buffer_type: String,
@@ -226,6 +235,19 @@ impl Failure {
             out_of_memory,
         }
     }
+}
+
+/// Reads a word, and keeps it: there are as many as the source has.
+fn word<'de, D: Deserializer<'de>>(from: D) -> Result<Word, D::Error> {
+    static WORDS: Mutex<BTreeSet<Word>> = Mutex::new(BTreeSet::new());
+    let read = String::deserialize(from)?;
+    let mut words = WORDS.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(word) = words.get(read.as_str()) {
+        return Ok(word);
+    }
+    let word: Word = Box::leak(read.into_boxed_str());
+    words.insert(word);
+    Ok(word)
 }
 
 /// Finds ggml's "failed to allocate CUDA0 buffer of size 123" (ggml-alloc.c, alloc_tensor_range and ggml_gallocr_reserve).

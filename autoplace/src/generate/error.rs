@@ -2,13 +2,16 @@
 
 use std::sync::Arc;
 
+use serde::{Deserialize, Serialize};
+
 use super::saved::SavedCacheError;
 use super::session::FinishReason;
 use super::stats::Statistics;
-use crate::{chat, load, worker};
+use crate::worker::{self, Word};
+use crate::{chat, load};
 
 /// An error of a generation.
-#[derive(Debug, Clone, thiserror::Error)]
+#[derive(Debug, Clone, thiserror::Error, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum Error {
     /// A generation already runs on this model.
@@ -81,13 +84,14 @@ pub enum Error {
     NotRunning,
     /// A text cannot be rolled back so far.
     #[error("{tokens} tokens cannot be rolled back, and {possible} can: {reason}")]
+    #[serde(skip)]
     CannotRollBack {
         /// Tokens that were to be forgotten.
         tokens: usize,
         /// Tokens that could be.
         possible: usize,
         /// What stands in the way.
-        reason: &'static str,
+        reason: Word,
     },
     /// A sampler would have to be where earlier choices have left it, and that depends on logits that are gone (mirostat, adaptive-p,
     /// XTC).
@@ -100,6 +104,7 @@ pub enum Error {
     },
     /// A saved cache cannot be written, or is not what can be restored here.
     #[error(transparent)]
+    #[serde(skip)]
     Saved(#[from] Box<SavedCacheError>),
     /// The model computes embeddings or encodings and generates nothing.
     #[error("{architecture} models do not generate text")]
@@ -181,14 +186,16 @@ pub enum Error {
     EngineEnded,
     /// A thread could not be started, or has panicked.
     #[error("the thread {name} failed: {reason}")]
+    #[serde(skip)]
     Thread {
         /// What it is called.
-        name: &'static str,
+        name: Word,
         /// What the system says, or that it panicked.
         reason: String,
     },
     /// The chat template cannot be had, or yields no prompt.
     #[error(transparent)]
+    #[serde(skip)]
     Template(Arc<chat::Error>),
     /// llama.cpp refused or failed.
     #[error(transparent)]
@@ -198,7 +205,7 @@ pub enum Error {
     Worker(#[from] worker::Error),
     /// The model is not loaded, or cannot be loaded anew.
     #[error(transparent)]
-    Load(Arc<load::Error>),
+    Load(#[serde(with = "worker::crossing::held")] Arc<load::Error>),
 }
 
 impl Error {

@@ -5,7 +5,6 @@
 //! where they were after the last of them, and goes on. A token whose text had not arrived is chosen again by the same numbers, and
 //! so is the same.
 
-mod failure;
 mod message;
 
 use std::collections::VecDeque;
@@ -15,7 +14,6 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use llama_sys::Token;
 
-pub(crate) use failure::Failure;
 pub(crate) use message::{Generation, Piece, Reply, Request};
 
 use super::error::Error;
@@ -277,9 +275,8 @@ impl RemoteStream {
                     self.is_over = true;
                     self.take(last, Some(reason));
                 }
-                Ok(Reply::Failed(failure)) => {
+                Ok(Reply::Failed(mut error)) => {
                     self.is_over = true;
-                    let mut error = Error::from(failure);
                     self.finished = Some(match &mut error {
                         Error::Incomplete { limit, text } => {
                             // The worker may have come late, and knows the last of it only.
@@ -363,7 +360,7 @@ fn begin(
     worker.send(&Request::Generate(Box::new(generation)), DOING)?;
     match worker.receive(DOING)? {
         Reply::Accepted { seed } => Ok(Ok(seed)),
-        Reply::Failed(failure) => Ok(Err(failure.into())),
+        Reply::Failed(error) => Ok(Err(error)),
         _ => Err(worker::Error::Protocol {
             doing: DOING,
             reason: "it began before it was told to".into(),

@@ -1,30 +1,37 @@
 //! Why a model was not loaded.
 
+use serde::{Deserialize, Serialize};
+
 use super::attempt::{self, Attempt};
 use crate::machine::Bytes;
 use crate::{gguf, plan, profile, worker};
 
 /// An error on the way from a path to a loaded model.
-#[derive(Debug, thiserror::Error)]
+#[derive(Debug, thiserror::Error, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum Error {
     /// The file is no GGUF that llama.cpp could load.
     #[error(transparent)]
+    #[serde(skip)]
     Gguf(#[from] gguf::Error),
     /// The file's hyper-parameters are missing, contradictory, or beyond what llama.cpp takes.
     #[error(transparent)]
+    #[serde(skip)]
     Profile(#[from] profile::Error),
     /// An adapter or a control vector is none, or not for this model.
     #[error(transparent)]
+    #[serde(skip)]
     Adapter(Box<profile::AdapterError>),
     /// The blocks that predict further tokens were asked for, and there are none that llama.cpp could use.
     #[error(transparent)]
+    #[serde(skip)]
     Mtp(#[from] profile::MtpError),
     /// There is no safe placement; the error says how many bytes are missing where.
     #[error(transparent)]
     Plan(#[from] plan::Error),
     /// A saved plan cannot be read or followed: the machine has changed, or it is of another model.
     #[error(transparent)]
+    #[serde(skip)]
     SavedPlan(#[from] plan::SavedPlanError),
     /// A device of the plan is not there.
     #[error(
@@ -80,6 +87,7 @@ pub enum Error {
         /// What was tried, in order.
         attempts: Vec<Attempt>,
         /// Why the last one failed.
+        #[serde(with = "worker::crossing::held")]
         source: Box<Error>,
     },
     /// The model's one context is generating: measure before, or after the stream is dropped.
@@ -129,5 +137,122 @@ fn list(present: &[String]) -> String {
         "it has no GPU".into()
     } else {
         format!("it has {}", present.join(", "))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plan::Shortfall;
+    use crate::worker::crossing::{deserialize, serialize};
+
+    /// As the error arrives in the application.
+    fn sent(error: &Error) -> Error {
+        let mut text = Vec::new();
+        serialize(error, &mut serde_json::Serializer::new(&mut text)).unwrap();
+        deserialize(&mut serde_json::Deserializer::from_slice(&text)).unwrap()
+    }
+
+    #[test]
+    fn errors_with_a_type_arrive_as_what_they_are() {
+        let shortfall = serde_json::json!(
+            { "device": "RTX 4090", "needed": 3, "budget": 2, "free": 2, "missing": 1 }
+        );
+        let shortfall: Shortfall = serde_json::from_value(shortfall).unwrap();
+        let errors = [
+            Error::OutOfMemory {
+                device: "CUDA0".into(),
+                name: "RTX 4090".into(),
+                needed: u64::MAX,
+                free: 7,
+            },
+            Error::DeviceGone {
+                device: "CUDA9".into(),
+                present: vec!["CUDA0".into()],
+            },
+            Error::Difference {
+                device: "CUDA0".into(),
+                name: "RTX 4090".into(),
+                planned: 1,
+                headroom: 2,
+                taken: 4,
+                difference: 1,
+            },
+            Error::AllAttempts {
+                attempts: vec![Attempt::unplanned(&Error::Busy)],
+                source: Box::new(Error::Busy),
+            },
+            Error::NativeHeld { holders: 2 },
+            Error::Busy,
+            Error::NotLoaded,
+            Error::Plan(plan::Error::DoesNotFit {
+                model: "llama".into(),
+                n_gpu_layers: 1,
+                layers: 33,
+                n_ctx: 4096,
+                devices: vec![shortfall],
+            }),
+            Error::Plan(plan::Error::NoGpu { n_gpu_layers: 2 }),
+            Error::Native(llama_sys::Error::Aborted),
+            Error::Native(llama_sys::Error::LoadCancelled {
+                path: "model.gguf".into(),
+            }),
+            Error::Native(llama_sys::Error::InvalidParameter {
+                name: "top_p",
+                value: "2".into(),
+                reason: "0.0 to 1.0".into(),
+            }),
+            Error::Native(llama_sys::Error::NoCandidates { n_tokens: 7 }),
+        ];
+        for error in errors {
+            assert_eq!(format!("{:?}", sent(&error)), format!("{error:?}"));
+        }
+    }
+
+    #[test]
+    fn an_error_without_a_type_arrives_with_its_kind_and_words() {
+        let error = Error::from(gguf::Error::NotAFile {
+            path: "model.gguf".into(),
+        });
+        let message = error.to_string();
+        match sent(&error) {
+            Error::Worker(worker::Error::Answered {
+                kind,
+                message: said,
+            }) => {
+                assert_eq!((kind.as_str(), said), ("Gguf", message));
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn a_native_error_keeps_what_llama_cpp_said() {
+        let failure = serde_json::json!({
+            "cause": "Refused", "reason": "no memory", "log": ["a line"],
+            "out_of_memory": {"buffer_type": "CUDA0", "bytes": 5},
+        });
+        let decode = serde_json::json!({"Decode": {"n_tokens": 3, "failure": failure}});
+        let error = Error::Native(serde_json::from_value(decode).unwrap());
+        let error = Error::AllAttempts {
+            attempts: Vec::new(),
+            source: Box::new(error),
+        };
+        assert_eq!(format!("{:?}", sent(&error)), format!("{error:?}"));
+    }
+
+    #[test]
+    fn attempts_arrive_even_if_the_last_ones_error_cannot() {
+        let error = Error::AllAttempts {
+            attempts: vec![Attempt::unplanned(&Error::Busy)],
+            source: Box::new(Error::from(gguf::Error::NotAFile {
+                path: "model.gguf".into(),
+            })),
+        };
+        let Error::AllAttempts { attempts, source } = sent(&error) else {
+            panic!("{error}");
+        };
+        assert_eq!(attempts.len(), 1);
+        assert_eq!(source.to_string(), "model.gguf: not a regular file");
     }
 }

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use super::model::{Model, Placed};
 use super::progress::Progress;
 use super::recipe::Recipe;
-use super::{Error, Failure, LoadReport, build_name};
+use super::{Error, LoadReport, build_name};
 use crate::machine::Machine;
 use crate::memory::Footprints;
 use crate::plan::{Plan, Replay, SavedPlan};
@@ -45,7 +45,7 @@ pub(crate) enum Reply {
     /// From 0.0 to 1.0.
     Progress(f32),
     Loaded(Box<Told>),
-    Failed(Failure),
+    Failed(#[serde(with = "worker::crossing")] Error),
 }
 
 /// Where a model went, as its handle tells it.
@@ -141,7 +141,7 @@ fn load_in(
                 }
             }
             Reply::Loaded(told) => return Ok((worker, *told)),
-            Reply::Failed(failure) => return Err(failure.into()),
+            Reply::Failed(error) => return Err(error),
         }
     }
 }
@@ -248,7 +248,7 @@ impl Model {
                         self.set_placed(told.placed());
                         Ok(())
                     }
-                    Reply::Failed(failure) => Err(failure.into()),
+                    Reply::Failed(error) => Err(error),
                     Reply::Progress(_) => Err(worker::Error::Protocol {
                         doing: DOING,
                         reason: "it told of a progress that nobody asked for".into(),

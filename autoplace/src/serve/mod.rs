@@ -15,7 +15,7 @@ use serde::Deserialize;
 
 use control::Control;
 
-use crate::generate::remote::{Failure, Generation, Piece, Reply};
+use crate::generate::remote::{Generation, Piece, Reply};
 use crate::generate::{self, Generate};
 use crate::load::remote::{Load, Told};
 use crate::load::{self, Model, ModelBuilder, build_name};
@@ -173,11 +173,17 @@ fn load_model(
             !gone.load(Ordering::Relaxed) && watched.may_load()
         })
         .load();
-    let reply = match &loaded {
-        Ok(model) => load::remote::Reply::Loaded(Box::new(Told::of(model))),
-        Err(error) => load::remote::Reply::Failed(error.into()),
+    let reply = match loaded {
+        Ok(loaded) => {
+            let told = Told::of(&loaded);
+            *model = Some(loaded);
+            load::remote::Reply::Loaded(Box::new(told))
+        }
+        Err(error) => {
+            *model = None;
+            load::remote::Reply::Failed(error)
+        }
     };
-    *model = loaded.ok();
     sender.send(&reply)
 }
 
@@ -189,7 +195,7 @@ fn replace(model: Option<&Model>, plan: Option<Box<Plan>>) -> load::remote::Repl
     });
     match placed {
         Ok(told) => load::remote::Reply::Loaded(Box::new(told)),
-        Err(error) => load::remote::Reply::Failed((&error).into()),
+        Err(error) => load::remote::Reply::Failed(error),
     }
 }
 
@@ -207,7 +213,7 @@ fn generate(
         .and_then(|model| Generate::of(model.clone(), spec).stream_here(so_far));
     let mut stream = match stream {
         Ok(stream) => stream,
-        Err(error) => return sender.send(&Reply::Failed(Failure::from(&error))),
+        Err(error) => return sender.send(&Reply::Failed(error)),
     };
     stream.keep_quiet_of_full();
     control.begin(id, stream.abort_handle());
@@ -224,12 +230,12 @@ fn generate(
         }
         if !control.wait_until_allowed(told - earlier) {
             let aborted = generate::Error::from(llama_sys::Error::Aborted);
-            return sender.send(&Reply::Failed(Failure::from(&aborted)));
+            return sender.send(&Reply::Failed(aborted));
         }
         let mut logprobs = Vec::new();
         let text = match stream.next_with(|it| logprobs.push(it)) {
             Some(Ok(text)) => text,
-            Some(Err(error)) => return sender.send(&Reply::Failed(Failure::from(&error))),
+            Some(Err(error)) => return sender.send(&Reply::Failed(error)),
             None => String::new(),
         };
         let statistics = stream.statistics();

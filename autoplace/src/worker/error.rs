@@ -3,8 +3,13 @@
 use std::path::PathBuf;
 use std::process::ExitStatus;
 
+use serde::{Deserialize, Serialize};
+
+/// Words of this program. By their own type, serde would borrow all errors for ever.
+pub(crate) type Word = &'static str;
+
 /// An error of the process that a model runs in, or on the way to it.
-#[derive(Debug, Clone, thiserror::Error)]
+#[derive(Debug, Clone, thiserror::Error, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum Error {
     /// The program cannot be started.
@@ -25,6 +30,7 @@ pub enum Error {
         "{} {}, and never said that it is a worker: does its `main` begin with `autoplace::worker_main()`?{}",
         .program.display(), how(status.as_ref()), last(log)
     )]
+    #[serde(skip)]
     NotAWorker {
         /// What was started.
         program: PathBuf,
@@ -45,9 +51,10 @@ pub enum Error {
     },
     /// The worker died: llama.cpp ended it, or something from outside did.
     #[error("the worker died while {doing}: {}{}", how(status.as_ref()), last(log))]
+    #[serde(skip)]
     Died {
         /// What it was at.
-        doing: &'static str,
+        doing: Word,
         /// How it ended: code or signal; `None` where the operating system does not tell.
         status: Option<ExitStatus>,
         /// The last lines that llama.cpp and others wrote in it, oldest first; at most 64.
@@ -55,9 +62,10 @@ pub enum Error {
     },
     /// The worker said something that makes no sense, and was ended.
     #[error("the worker made no sense while {doing}: {reason}")]
+    #[serde(skip)]
     Protocol {
         /// What it was at.
-        doing: &'static str,
+        doing: Word,
         /// What was wrong.
         reason: String,
     },
@@ -79,9 +87,10 @@ pub enum Error {
     },
     /// The model runs in another process, which has what was asked for.
     #[error("the model runs in a worker process, and {what} is there")]
+    #[serde(skip)]
     Elsewhere {
         /// What was asked for.
-        what: &'static str,
+        what: Word,
     },
 }
 

@@ -8,6 +8,7 @@
 //! in `serve`.
 
 mod channel;
+pub(crate) mod crossing;
 mod error;
 mod frame;
 mod hello;
@@ -19,6 +20,8 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 pub use error::Error;
+
+pub(crate) use error::Word;
 
 pub(crate) use channel::{Receiver, Sender, inherited};
 pub(crate) use hello::{Hello, is_worker};

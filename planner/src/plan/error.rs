@@ -47,8 +47,8 @@ impl fmt::Display for Shortfall {
     }
 }
 
-/// Why there is no plan.
-#[derive(Debug, thiserror::Error)]
+/// Why there is no plan. Only what a user of a plan can act on crosses from one process to another.
+#[derive(Debug, thiserror::Error, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum Error {
     /// The model fits nowhere. Of all placements this is the one that lacks the least.
@@ -86,9 +86,11 @@ pub enum Error {
     },
     /// What was asked for cannot be loaded at all.
     #[error(transparent)]
+    #[serde(skip)]
     Memory(#[from] memory::Error),
     /// Further tokens cannot be predicted in such a context.
     #[error(transparent)]
+    #[serde(skip)]
     Mtp(#[from] profile::MtpError),
     /// With what is to be loaded beside it, the model fits nowhere.
     #[error("with {companions} beside it: {}", why(source.as_deref()))]
@@ -100,9 +102,11 @@ pub enum Error {
     },
     /// What is to be loaded beside the model cannot be.
     #[error(transparent)]
+    #[serde(skip)]
     Companion(#[from] memory::companion::Error),
     /// The probe failed.
     #[error("the probe with {n_gpu_layers} layers on the GPU failed: {source}")]
+    #[serde(skip)]
     Probe {
         /// Layers on the GPU.
         n_gpu_layers: u32,

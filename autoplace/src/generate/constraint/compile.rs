@@ -7,13 +7,13 @@ use llguidance::api::{ParserLimits, TopLevelGrammar};
 use serde_json::json;
 
 use super::vocabulary::Vocabulary;
-use super::{Constraint, Kind, gbnf, schema};
+use super::{Constraint, Kind, gbnf, schema, weight};
 use crate::generate::Error;
 
 /// Bytes of a regular expression or grammar, and of all choices together.
-const MAX_BYTES: usize = 256 << 10;
+pub(super) const MAX_BYTES: usize = 256 << 10;
 /// Brackets in brackets of a regular expression or grammar: parsers go into them by recursion.
-const MAX_NESTING: usize = 100;
+pub(super) const MAX_NESTING: usize = 100;
 /// Address space for the recursions of compiling, of which only what they use becomes memory.
 const STACK: usize = 256 << 20;
 /// llama.cpp's `SPACE_RULE` (common/json-schema-to-grammar.cpp).
@@ -32,7 +32,7 @@ pub(super) fn limits() -> ParserLimits {
     }
 }
 
-/// Compiles everything but GBNF.
+/// Compiles a constraint.
 pub(super) fn matcher(
     constraint: &Constraint,
     vocabulary: &Vocabulary,
@@ -55,35 +55,35 @@ pub(super) fn matcher(
     })
 }
 
-/// The beginning of a text of a GBNF grammar.
-pub(super) fn gbnf(
-    constraint: &Constraint,
-    grammar: &str,
-    root: &str,
-) -> Result<gbnf::Text, Error> {
-    guarded(constraint.name(), || {
-        bounded(grammar)?;
-        gbnf::Text::new(grammar, root)
-    })
-}
-
 fn grammar(constraint: &Constraint) -> Result<TopLevelGrammar, String> {
     Ok(match &constraint.0 {
         Kind::JsonSchema(schema) => json_schema(schema)?,
         Kind::JsonObject => json_schema(&json!({"type": "object"}))?,
-        Kind::Regex(regex) => self::regex(regex)?,
+        Kind::Regex(regex) => {
+            bounded(regex)?;
+            weight::check(weight::regex(regex))?;
+            self::regex(regex)
+        }
         Kind::Choices(choices) => {
             if choices.is_empty() {
                 return Err("it is empty".to_owned());
             }
             let escaped: Vec<String> = choices.iter().map(|it| regex_lite::escape(it)).collect();
-            regex(&format!("(?:{})", escaped.join("|")))?
+            let regex = escaped.join("|");
+            sized(&regex)?;
+            self::regex(&format!("(?:{regex})"))
         }
         Kind::Lark(grammar) => {
             bounded(grammar)?;
+            weight::check(weight::lark(grammar))?;
             TopLevelGrammar::from_lark(grammar.clone())
         }
-        Kind::Gbnf { .. } => return Err("it is GBNF".to_owned()),
+        Kind::Gbnf(grammar) => {
+            sized(grammar)?;
+            let lark = gbnf::lark(grammar)?;
+            weight::check(weight::lark(&lark))?;
+            TopLevelGrammar::from_lark(lark)
+        }
     })
 }
 
@@ -98,18 +98,21 @@ fn json_schema(schema: &serde_json::Value) -> Result<TopLevelGrammar, String> {
     Ok(TopLevelGrammar::from_json_schema(schema))
 }
 
-fn regex(regex: &str) -> Result<TopLevelGrammar, String> {
-    bounded(regex)?;
+fn regex(regex: &str) -> TopLevelGrammar {
     // Two slashes would begin a comment.
-    let regex = if regex.is_empty() { "(?:)" } else { regex };
-    Ok(TopLevelGrammar::from_regex(regex))
+    TopLevelGrammar::from_regex(if regex.is_empty() { "(?:)" } else { regex })
+}
+
+fn sized(text: &str) -> Result<(), String> {
+    if text.len() > MAX_BYTES {
+        return Err(format!("it is larger than {} KiB", MAX_BYTES >> 10));
+    }
+    Ok(())
 }
 
 /// Refuses what a parser would go into too deep.
 fn bounded(text: &str) -> Result<(), String> {
-    if text.len() > MAX_BYTES {
-        return Err(format!("it is larger than {} KiB", MAX_BYTES >> 10));
-    }
+    sized(text)?;
     let mut depth = 0_usize;
     let mut is_escaped = false;
     for byte in text.bytes() {

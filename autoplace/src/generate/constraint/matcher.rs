@@ -5,7 +5,7 @@ use std::fmt;
 use llama_sys::{Token, Vocab};
 
 use super::vocabulary::Vocabulary;
-use super::{Constraint, Kind, compile, gbnf};
+use super::{Constraint, compile};
 use crate::generate::Error;
 
 const NOTHING_GOES_ON: &str = "no token of the vocabulary is a text that it goes on with";
@@ -14,19 +14,13 @@ const NOTHING_GOES_ON: &str = "no token of the vocabulary is a text that it goes
 /// it is told the token ([`accept`](Self::accept)). It holds nothing of the loaded model.
 #[derive(Clone)]
 pub(in crate::generate) struct Matcher {
-    rules: Rules,
+    rules: Box<llguidance::Matcher>,
     vocabulary: Vocabulary,
     constraint: &'static str,
     /// The tokens that are allowed now, once they were asked for.
     mask: Vec<u32>,
     is_asked: bool,
     accepted: usize,
-}
-
-#[derive(Clone)]
-enum Rules {
-    Guidance(Box<llguidance::Matcher>),
-    Gbnf(Box<gbnf::Text>),
 }
 
 impl fmt::Debug for Matcher {
@@ -50,14 +44,8 @@ impl Matcher {
         vocab: &Vocab,
     ) -> Result<Self, Error> {
         vocabulary.tokenize_by(vocab);
-        let rules = match &constraint.0 {
-            Kind::Gbnf { grammar, root } => {
-                Rules::Gbnf(Box::new(compile::gbnf(constraint, grammar, root)?))
-            }
-            _ => Rules::Guidance(Box::new(compile::matcher(constraint, vocabulary)?)),
-        };
         let mut matcher = Self {
-            rules,
+            rules: Box::new(compile::matcher(constraint, vocabulary)?),
             vocabulary: vocabulary.clone(),
             constraint: constraint.name(),
             mask: Vec::new(),
@@ -84,42 +72,22 @@ impl Matcher {
     }
 
     fn ask(&mut self) -> Result<(), Error> {
-        match &mut self.rules {
-            Rules::Gbnf(text) => {
-                let mask = text.mask(self.vocabulary.tree());
-                let mask =
-                    mask.map_err(|reason| refusal(self.constraint, self.accepted, reason))?;
-                self.mask.clear();
-                self.mask.extend_from_slice(&mask);
-                if text.may_end() {
-                    self.vocabulary.add_ends(&mut self.mask);
-                }
-            }
-            Rules::Guidance(rules) => {
-                self.mask.clear();
-                if rules.is_stopped() && rules.stop_reason().is_ok() {
-                    self.mask.extend_from_slice(self.vocabulary.ends());
-                } else {
-                    let mask = rules
-                        .compute_mask()
-                        .map_err(|error| Error::NoTokenAllowed {
-                            constraint: self.constraint.to_owned(),
-                            tokens: self.accepted,
-                            reason: reason(&error.to_string()),
-                        })?;
-                    self.mask.extend_from_slice(mask.as_slice());
-                    if !rules.is_accepting().unwrap_or(false) {
-                        // A Lark grammar can name any token by its number.
-                        self.vocabulary.drop_ends(&mut self.mask);
-                    }
-                }
+        self.mask.clear();
+        if self.is_complete() {
+            self.mask.extend_from_slice(self.vocabulary.ends());
+        } else {
+            let mask = self.rules.compute_mask();
+            let mask = mask.map_err(|error| self.refusal(reason(&error.to_string())))?;
+            self.mask.extend_from_slice(mask.as_slice());
+            if !self.rules.is_accepting().unwrap_or(false) {
+                // A Lark grammar can name any token by its number.
+                self.vocabulary.drop_ends(&mut self.mask);
             }
         }
         self.mask.resize(self.vocabulary.n_tokens().div_ceil(32), 0);
         self.vocabulary.keep_text(&mut self.mask);
         if self.mask.iter().all(|word| *word == 0) && !self.is_complete() {
-            let reason = NOTHING_GOES_ON.to_owned();
-            return Err(refusal(self.constraint, self.accepted, reason));
+            return Err(self.refusal(NOTHING_GOES_ON.to_owned()));
         }
         Ok(())
     }
@@ -134,50 +102,35 @@ impl Matcher {
             return Ok(());
         }
         self.is_asked = false;
-        let went_on = match &mut self.rules {
-            Rules::Gbnf(text) => text
-                .accept(self.vocabulary.bytes(token))
-                .then_some(())
-                .ok_or_else(|| NOTHING_GOES_ON.to_owned()),
-            Rules::Guidance(rules) => rules
-                .consume_token(u32::try_from(token).unwrap_or(u32::MAX))
-                .map_err(|error| reason(&error.to_string())),
-        };
-        went_on.map_err(|reason| refusal(self.constraint, self.accepted, reason))?;
+        let went_on = self
+            .rules
+            .consume_token(u32::try_from(token).unwrap_or(u32::MAX));
+        went_on.map_err(|error| self.refusal(reason(&error.to_string())))?;
         self.accepted += 1;
         Ok(())
     }
 
     /// Whether the text is what was asked for, and nothing may follow: it ends then by itself.
     pub(in crate::generate) fn is_complete(&self) -> bool {
-        match &self.rules {
-            Rules::Gbnf(text) => text.is_complete(),
-            Rules::Guidance(rules) => rules.is_stopped() && rules.stop_reason().is_ok(),
-        }
+        self.rules.is_stopped() && self.rules.stop_reason().is_ok()
     }
 
     /// Whether the text may end here: it is what was asked for.
     pub(in crate::generate) fn may_end(&mut self) -> bool {
-        if self.is_complete() {
-            return true;
-        }
-        match &mut self.rules {
-            Rules::Gbnf(text) => text.may_end(),
-            Rules::Guidance(rules) => rules.is_accepting().unwrap_or(false),
+        self.is_complete() || self.rules.is_accepting().unwrap_or(false)
+    }
+
+    fn refusal(&self, reason: String) -> Error {
+        Error::NoTokenAllowed {
+            constraint: self.constraint.to_owned(),
+            tokens: self.accepted,
+            reason,
         }
     }
 
     /// Goes on with the model as it is loaded now.
     pub(in crate::generate) fn take_up(&mut self, vocab: &Vocab) {
         self.vocabulary.tokenize_by(vocab);
-    }
-}
-
-fn refusal(constraint: &str, tokens: usize, reason: String) -> Error {
-    Error::NoTokenAllowed {
-        constraint: constraint.to_owned(),
-        tokens,
-        reason,
     }
 }
 

@@ -11,6 +11,7 @@ mod schema;
 #[cfg(feature = "schemars")]
 mod typed;
 mod vocabulary;
+mod weight;
 
 use llama_sys::Vocab;
 use serde::{Deserialize, Serialize};
@@ -50,7 +51,7 @@ enum Kind {
     Regex(String),
     Choices(Vec<String>),
     Lark(String),
-    Gbnf { grammar: String, root: String },
+    Gbnf(String),
 }
 
 impl Constraint {
@@ -91,13 +92,11 @@ impl Constraint {
 
     /// A sentence of a grammar in llama.cpp's GBNF, from its rule `root`.
     ///
-    /// A grammar that works in llama.cpp works here, and allows the same texts; but no rule can name tokens of the vocabulary (`<...>`).
-    /// Terminals need not be told apart, as [`lark`](Self::lark) wants it: every reading of a text is followed.
+    /// What is regular in it is followed in every reading, as in llama.cpp: all of it, where no rule reaches itself. In other grammars,
+    /// terminals take the longest text that they match, as in [`lark`](Self::lark); but blanks that may be missing or repeated are
+    /// read one by one. A rule may begin with itself, and none can name tokens of the vocabulary (`<...>`).
     pub fn gbnf(grammar: impl Into<String>) -> Self {
-        Self(Kind::Gbnf {
-            grammar: grammar.into(),
-            root: "root".to_owned(),
-        })
+        Self(Kind::Gbnf(grammar.into()))
     }
 
     /// Begins a text that is held to it.
@@ -114,7 +113,7 @@ impl Constraint {
             Kind::Regex(_) => "regular expression",
             Kind::Choices(_) => "list of choices",
             Kind::Lark(_) => "Lark grammar",
-            Kind::Gbnf { .. } => "GBNF grammar",
+            Kind::Gbnf(_) => "GBNF grammar",
         }
     }
 }

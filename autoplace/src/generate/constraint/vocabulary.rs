@@ -88,13 +88,6 @@ impl Vocabulary {
         }
     }
 
-    /// Allows the tokens that end a text.
-    pub(super) fn add_ends(&self, mask: &mut [u32]) {
-        for (word, ends) in mask.iter_mut().zip(&self.tokens.ends) {
-            *word |= ends;
-        }
-    }
-
     /// Takes the tokens that end a text out of a mask.
     pub(super) fn drop_ends(&self, mask: &mut [u32]) {
         for (word, ends) in mask.iter_mut().zip(&self.tokens.ends) {
@@ -109,16 +102,6 @@ impl Vocabulary {
 
     pub(super) fn is_end(&self, token: Token) -> bool {
         has(&self.tokens.ends, token)
-    }
-
-    /// The bytes of a token; none for one that is not text.
-    pub(super) fn bytes(&self, token: Token) -> &[u8] {
-        self.tokens.bytes(token)
-    }
-
-    /// All tokens that are text, by their bytes.
-    pub(super) fn tree(&self) -> &TokTrie {
-        &self.tokens.tree
     }
 
     /// Number of tokens.

@@ -3,11 +3,12 @@
 use llama_sys::Token;
 use serde::{Deserialize, Serialize};
 
-use super::Failure;
 use crate::generate::Spec;
+use crate::generate::error::Error;
 use crate::generate::logprobs::TokenLogprobs;
 use crate::generate::session::FinishReason;
 use crate::generate::stats::Statistics;
+use crate::worker;
 
 /// What a worker is asked for, of a generation.
 #[derive(Debug, Serialize, Deserialize)]
@@ -36,7 +37,7 @@ pub(crate) enum Reply {
     Accepted { seed: Option<u32> },
     Piece(Piece),
     Done { last: Piece, reason: FinishReason },
-    Failed(Failure),
+    Failed(#[serde(with = "worker::crossing")] Error),
 }
 
 /// Some text, and the tokens since the last one.

@@ -4,6 +4,8 @@ use std::collections::BTreeSet;
 
 use serde_json::Value;
 
+use super::super::weight;
+
 /// Bytes of a schema, written without spaces.
 const MAX_BYTES: usize = 1 << 20;
 /// Values in values: as deep as serde_json reads.
@@ -20,6 +22,7 @@ const MAX_MEMBERS: usize = 1000;
 /// Refuses what would take too long, or too much memory or stack, before anything is done with it.
 pub(super) fn check(schema: &Value) -> Result<(), String> {
     let mut bytes = 0_usize;
+    let mut patterns = 0_usize;
     let mut references = BTreeSet::new();
     let mut rest = vec![(schema, 0)];
     while let Some((value, depth)) = rest.pop() {
@@ -39,6 +42,12 @@ pub(super) fn check(schema: &Value) -> Result<(), String> {
             Value::Object(members) => {
                 if let Some(Value::String(target)) = members.get("$ref") {
                     references.insert(target.as_str());
+                }
+                if let Some(Value::String(pattern)) = members.get("pattern") {
+                    patterns += weight::regex(pattern);
+                }
+                if let Some(Value::Object(by_pattern)) = members.get("patternProperties") {
+                    patterns += by_pattern.keys().map(|it| weight::regex(it)).sum::<usize>();
                 }
                 let most = |keyword: &str, most: usize| {
                     let count = match members.get(keyword) {
@@ -62,6 +71,7 @@ pub(super) fn check(schema: &Value) -> Result<(), String> {
             _ => {}
         }
     }
+    weight::check(patterns).map_err(|_| "its patterns are too large together".to_owned())?;
     if references.len() > MAX_REFERENCES {
         let count = references.len();
         return Err(format!(

@@ -1,0 +1,62 @@
+//! Errors on their way from a worker to the application: as what they are, and those that hold what cannot be sent as what they say.
+
+use std::fmt::{Debug, Display};
+
+use serde::de::{DeserializeOwned, Error as _};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde_json::Value;
+
+use super::Error;
+
+/// An error, or its name and what it says.
+type Crossing = Result<Value, (String, String)>;
+
+pub(crate) fn serialize<E, S>(error: &E, to: S) -> Result<S::Ok, S::Error>
+where
+    E: Serialize + Debug + Display,
+    S: Serializer,
+{
+    let crossing: Crossing = serde_json::to_value(error).map_err(|_| {
+        let name = format!("{error:?}");
+        let end = name.find(|c: char| !c.is_alphanumeric());
+        (
+            name[..end.unwrap_or(name.len())].to_owned(),
+            error.to_string(),
+        )
+    });
+    crossing.serialize(to)
+}
+
+pub(crate) fn deserialize<'de, E, D>(from: D) -> Result<E, D::Error>
+where
+    E: DeserializeOwned + From<Error>,
+    D: Deserializer<'de>,
+{
+    match Crossing::deserialize(from)? {
+        Ok(error) => serde_json::from_value(error).map_err(D::Error::custom),
+        Err((kind, message)) => Ok(Error::Answered { kind, message }.into()),
+    }
+}
+
+/// The same for one that is in a box, or shared.
+pub(crate) mod held {
+    use std::ops::Deref;
+
+    use super::*;
+
+    pub(crate) fn serialize<P, S>(error: &P, to: S) -> Result<S::Ok, S::Error>
+    where
+        P: Deref<Target: Serialize + Debug + Display + Sized>,
+        S: Serializer,
+    {
+        super::serialize(&**error, to)
+    }
+
+    pub(crate) fn deserialize<'de, P, D>(from: D) -> Result<P, D::Error>
+    where
+        P: Deref<Target: DeserializeOwned + From<Error> + Sized> + From<P::Target>,
+        D: Deserializer<'de>,
+    {
+        Ok(P::from(super::deserialize::<P::Target, D>(from)?))
+    }
+}
