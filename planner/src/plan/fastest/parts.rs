@@ -76,25 +76,22 @@ impl<'a> Parts<'a> {
     }
 
     /// The overrides that keep the last parts of some blocks on the host: for each `(end, count)` so many parts before this block.
-    /// One pattern for each kind of part.
+    /// One pattern for all blocks with the same parts: llama.cpp compiles each pattern anew for every tensor.
     pub(super) fn overrides(&self, kept: &[(u32, u32)]) -> Vec<TensorOverride> {
-        let mut blocks_of: BTreeMap<&str, Vec<String>> = BTreeMap::new();
+        let mut stems_of: BTreeMap<u32, Vec<&str>> = BTreeMap::new();
         for part in self.kept(kept) {
-            let blocks = blocks_of.entry(part.stem).or_default();
-            blocks.push(part.block.to_string());
+            stems_of.entry(part.block).or_default().push(part.stem);
         }
-        // Of one length in most cases: kinds with the same blocks share a pattern.
-        let mut stems_of: BTreeMap<Vec<String>, Vec<&str>> = BTreeMap::new();
-        for (stem, blocks) in blocks_of {
-            stems_of.entry(blocks).or_default().push(stem);
+        let mut blocks_of: BTreeMap<Vec<&str>, Vec<String>> = BTreeMap::new();
+        for (block, mut stems) in stems_of {
+            stems.sort_unstable();
+            blocks_of.entry(stems).or_default().push(block.to_string());
         }
-        stems_of
-            .into_iter()
-            .map(|(blocks, stems)| {
-                let (blocks, stems) = (one_of(&blocks), one_of(&stems));
-                TensorOverride::new(format!(r"^blk\.{blocks}\.{stems}\."), Place::Host)
-            })
-            .collect()
+        let patterns = blocks_of.into_iter().map(|(stems, blocks)| {
+            let (blocks, stems) = (one_of(&blocks), one_of(&stems));
+            TensorOverride::new(format!(r"^blk\.{blocks}\.{stems}\."), Place::Host)
+        });
+        patterns.collect()
     }
 
     /// These parts.

@@ -312,8 +312,8 @@ fn the_patterns_of_parts_that_stay_on_the_host_name_those_and_no_others() {
     assert_eq!(
         patterns,
         [
-            r"^blk\.(0|5|6|7)\.ffn_down_exps\.",
-            r"^blk\.(0|6|7)\.(ffn_gate_exps|ffn_up_exps)\.",
+            r"^blk\.5\.ffn_down_exps\.",
+            r"^blk\.(0|6|7)\.(ffn_down_exps|ffn_gate_exps|ffn_up_exps)\.",
         ]
     );
     let rules = crate::memory::OverrideRules::new(&overrides, 1).unwrap();
