@@ -200,6 +200,12 @@ impl<'a> Planner<'a> {
         if self.machine.gpus.is_empty() || all_on_gpus || self.request.embeds() {
             return Ok(chosen);
         }
+        let model = |chosen: &Chosen<'_>| {
+            let rates = Rates::of(&chosen.room.gpus, chosen.room.host);
+            let model = SpeedModel::new(self.profile, &chosen.params, rates);
+            model.overrides(self.profile, &chosen.split.overrides)
+        };
+        let here = model(&chosen)?;
         let depths = self.request.depths(self.profile);
         let ends = depths.first().into_iter().chain(depths.last());
         for &depth in ends {
@@ -211,16 +217,12 @@ impl<'a> Planner<'a> {
             request.kv_place = KvPlace::Given;
             (request.min_ubatch, request.max_ubatch) = (None, None);
             let other = Fastest::new(self.profile, self.machine, &request, &chosen.params)?;
-            let Some(other) = other.choose()? else {
+            let other = other.choose()?;
+            let Some(other) = other.filter(|other| other.split != chosen.split) else {
                 continue;
             };
-            let seconds = |chosen: &Chosen<'_>| {
-                let rates = Rates::of(&chosen.room.gpus, chosen.room.host);
-                let model = SpeedModel::new(self.profile, &chosen.params, rates);
-                let model = model.overrides(self.profile, &chosen.split.overrides)?;
-                Ok::<_, Error>(model.seconds(&chosen.assignment, &workload))
-            };
-            let faster = seconds(&chosen)? / seconds(&other)?;
+            let seconds = here.seconds(&chosen.assignment, &workload);
+            let faster = seconds / model(&other)?.seconds(&other.assignment, &workload);
             if faster > WORTH_TELLING {
                 let note = reasons::another_is_faster(depth, &other, layers, faster);
                 chosen.notes.push(note);
