@@ -287,7 +287,7 @@ fn texts_without_end_go_on_in_every_memory() {
             let mut held = whole.clone();
             held.extend(&text.tokens[..first]);
             held.drain(20..20 + (512 - 20) / 2);
-            let raw = Raw::new(&model.native().unwrap(), 512, false);
+            let raw = Raw::of(&model.native().unwrap(), 512, false, KvType::F32);
             let raw = raw.by_chance(seed, first).go_on(&held, 40);
             assert_eq!(text.tokens[first..first + 40], raw, "{title}");
         }
