@@ -15,7 +15,7 @@ use crate::host::HostArgs;
 use crate::outputs::OutputArgs;
 use crate::sizes;
 
-/// What llama_sys takes: llama.cpp pads a context to 256 tokens (llama-context.cpp:292) and counts with 32 signed bits.
+/// What llama_sys takes: llama.cpp pads a context to 256 tokens (llama-context.cpp, the constructor) and counts with 32 signed bits.
 const MAX_TOKENS: u32 = i32::MAX as u32 / 256 * 256;
 
 /// Says where a local model goes: the fastest safe placement, and every byte of it.

@@ -107,7 +107,7 @@ R guarded(shim_error * error, R fallback, F && call) {
     return result;
 }
 
-// The buffer that results are returned in when as many as allowed are asked for (llama-context.cpp:2118). It is in no account of
+// The buffer that results are returned in when as many as allowed are asked for (llama-context.cpp, `output_reserve`). It is in no account of
 // llama.cpp's.
 size_t output_bytes(const llama_context * ctx) {
     const llama_cparams & cparams = ctx->get_cparams();
@@ -116,7 +116,7 @@ size_t output_bytes(const llama_context * ctx) {
     const bool has_embd = cparams.embeddings || model.arch == LLM_ARCH_T5;
     const size_t n_embd = model.hparams.n_embd_out();
     const size_t width  = (size_t) model.vocab.n_tokens() + (has_embd ? n_embd : 0);
-    // Hidden states of outputs alone, or of all tokens of a batch (llama-context.cpp:2145).
+    // Hidden states of outputs alone, or of all tokens of a batch (llama-context.cpp, `output_reserve`).
     const size_t hidden = !cparams.embeddings_nextn ? 0 : cparams.embeddings_nextn_masked ? rows : cparams.n_batch;
     return (width * rows + n_embd * hidden) * sizeof(float);
 }
@@ -420,7 +420,7 @@ bool shim_context_reserve(llama_context * ctx, uint32_t n_tokens, shim_error * e
 bool shim_context_output_hidden(llama_context * ctx, bool outputs_only, shim_error * error) {
     return checked(error, false, [&] { llama_synchronize(ctx); return true; }) && guarded(error, false, [&] {
         llama_set_embeddings_nextn(ctx, true, outputs_only);
-        // It changes the graphs, but does not ask for a reservation. This, which changes nothing, does (llama-context.cpp:1239).
+        // It changes the graphs, but does not ask for a reservation. This, which changes nothing, does (llama-context.cpp, `set_embeddings_layer_inp`).
         llama_set_embeddings_layer_inp(ctx, 0, false);
         ctx->sched_reserve();
         return true;

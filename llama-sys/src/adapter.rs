@@ -285,7 +285,7 @@ impl Context {
         );
         self.control_vector |= !data.is_empty();
         set.map(drop).map_err(|failure| {
-            // Half made, it must not be set again (llama-adapter.cpp:32 asserts it).
+            // Half made, it must not be set again (`llama_adapter_cvec::init` in llama-adapter.cpp asserts it).
             self.poison(&failure);
             Error::Call {
                 what: "setting a control vector",

@@ -32,7 +32,7 @@ pub fn architectures() -> Vec<String> {
     let names = unsafe { shim::list(|names, room| raw::shim_architectures(names, room)) };
     names
         .into_iter()
-        // SAFETY: NUL-terminated constants (LLM_ARCH_NAMES, llama-arch.cpp:8).
+        // SAFETY: NUL-terminated constants (`LLM_ARCH_NAMES`, llama-arch.cpp).
         .map(|name| unsafe { owned(name) })
         .collect()
 }
@@ -82,7 +82,7 @@ impl Model {
     ///
     /// # Errors
     ///
-    /// [`Error::Call`] for the architectures that it cannot write (llama-model-saver.cpp:16), those whose tensors it mistakes for
+    /// [`Error::Call`] for the architectures that it cannot write (llama-model-saver.cpp, `llama_model_saver_supports_arch`), those whose tensors it mistakes for
     /// each other, and weights that were rearranged for the CPU (`use_extra_bufts`); [`Error::InvalidParameter`] for a model
     /// without data or without an embedding.
     pub fn save(&self, path: impl AsRef<Path>) -> Result<(), Error> {

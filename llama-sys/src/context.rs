@@ -201,7 +201,7 @@ impl Context {
     }
 
     /// Copies of a graph that may be in flight at once: 1, or with pipeline parallelism 4, and compute memory for each
-    /// (llama-context.cpp:430).
+    /// (llama-context.cpp, the constructor).
     pub fn copies(&self) -> u32 {
         // SAFETY: the context lives, and has a scheduler from its creation on.
         unsafe { raw::shim_context_copies(self.as_ptr()) }
@@ -376,7 +376,7 @@ impl Context {
             ));
         }
         let n_tokens = if self.pools() {
-            // What is pooled must be as many rows as there are tokens, which llama-context.cpp:2531 makes more otherwise.
+            // What is pooled must be as many rows as there are tokens, which `graph_reserve` in llama-context.cpp otherwise makes more.
             n_tokens - n_tokens % self.n_seq_max.max(1)
         } else {
             n_tokens

@@ -198,7 +198,7 @@ impl ContextParams {
                 ),
             ));
         }
-        // llama-batch.cpp:702: what may be taken back is computed in one graph, with a token before it and one to spare.
+        // llama-batch.cpp, `split_equal`: what may be taken back is computed in one graph, with a token before it and one to spare.
         if self.n_rs_seq > 0 && n_ubatch < self.n_rs_seq.saturating_add(2) {
             return Err(Error::parameter(
                 "n_rs_seq",
@@ -224,7 +224,7 @@ impl ContextParams {
                 check_threads(name, threads)?;
             }
         }
-        // With flash attention llama.cpp checks the row itself; without, it asserts later (llama-kv-cache.cpp:1363).
+        // With flash attention llama.cpp checks the row itself; without, it asserts later (llama-kv-cache.cpp, `cpy_k`).
         for (name, kv, head) in [
             ("type_k", self.type_k, shape.head_k),
             ("type_v", self.type_v, shape.head_v),

@@ -114,7 +114,7 @@ impl Device {
     }
 
     /// Whether a model of which this device holds layers is memory-mapped under [`LoadMode::Auto`](crate::LoadMode::Auto)
-    /// (llama-model.cpp:1514): not where device and host share their memory, for most backends.
+    /// (llama-model.cpp, `load_tensors`): not where device and host share their memory, for most backends.
     pub fn lets_files_be_mapped(&self) -> bool {
         self.props().is_some_and(|props| props.caps.mmap_support)
     }

@@ -130,7 +130,7 @@ impl ContextParams {
                 "the model has no classification head that gives the scores",
             ));
         }
-        // llama-context.cpp:2531 reserves for a multiple of the sequences, and for as many outputs as there were tokens before.
+        // `graph_reserve` in llama-context.cpp reserves for a multiple of the sequences, and for as many outputs as there were tokens before.
         let n_tokens = n_ubatch.min(n_ctx.next_multiple_of(256));
         if pooling == Pooling::Mean && !n_tokens.is_multiple_of(self.n_seq_max) {
             return Err(Error::parameter(

@@ -30,7 +30,7 @@ impl Context {
     pub fn kv_seq_remove(&mut self, seq: SeqId, range: Range<Position>) -> Result<bool, Error> {
         self.check_seq(seq)?;
         check_range(&range)?;
-        // SAFETY: the sequence exists (llama-kv-cache.cpp:407 asserts it), the context lives and is borrowed mutably.
+        // SAFETY: the sequence exists (`seq_rm` in llama-kv-cache.cpp asserts it), the context lives and is borrowed mutably.
         self.memory_call("removing from the KV cache", |ctx, error| unsafe {
             raw::shim_memory_seq_rm(ctx, seq, range.start, range.end, error)
         })
@@ -59,13 +59,13 @@ impl Context {
                 "without kv_unified only whole sequences can be copied",
             ));
         }
-        // llama-kv-cache.cpp:516 takes the bounds -1 for "everything".
+        // `seq_cp` in llama-kv-cache.cpp takes the bounds -1 for "everything".
         let (start, end) = if whole {
             (-1, -1)
         } else {
             (range.start, range.end)
         };
-        // SAFETY: both sequences exist; a part is copied only within one stream (llama-kv-cache.cpp:524).
+        // SAFETY: both sequences exist; a part is copied only within one stream (llama-kv-cache.cpp, `seq_cp`).
         self.memory_call("copying a sequence", |ctx, error| unsafe {
             raw::shim_memory_seq_cp(ctx, source, target, start, end, error)
         })
@@ -123,7 +123,7 @@ impl Context {
                 "positions stay between 0 and 2147483646",
             ));
         }
-        // SAFETY: the sequence exists and the memory can shift (llama-kv-cache.cpp:594-595, 877).
+        // SAFETY: the sequence exists and the memory can shift (llama-kv-cache.cpp, `seq_add`, `update`).
         self.memory_call("shifting positions", |ctx, error| unsafe {
             raw::shim_memory_seq_add(ctx, seq, range.start, range.end, delta, error)
         })

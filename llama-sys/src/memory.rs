@@ -169,7 +169,7 @@ pub struct TensorPlace {
     pub name: String,
     /// ggml's name of the buffer type.
     pub buffer_type: String,
-    /// Plain or pinned host memory: what a load that maps the file maps instead (llama-model-loader.cpp:1271). Not so where weights
+    /// Plain or pinned host memory: what a load that maps the file maps instead (llama-model-loader.cpp, `create_tensor`). Not so where weights
     /// are repacked.
     pub on_host: bool,
 }

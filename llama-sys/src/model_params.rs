@@ -168,7 +168,7 @@ impl ModelParams {
                 "an index into `devices`",
             ));
         }
-        // llama-model.cpp:1857 asserts that a no_alloc load maps nothing.
+        // `load_tensors` in llama-model.cpp asserts that a no_alloc load maps nothing.
         if self.no_alloc && self.load_mode != LoadMode::None {
             return Err(Error::parameter(
                 "load_mode",
@@ -190,7 +190,7 @@ pub(crate) struct Storage {
 
 impl Storage {
     pub(crate) fn new(params: &ModelParams) -> Result<Self, Error> {
-        // NULL-terminated lists; all `llama_max_devices` proportions are copied (llama-model.cpp:1283).
+        // NULL-terminated lists; all `llama_max_devices` proportions are copied (llama-model.cpp, the constructor).
         let devices = params.devices.as_ref().map(|list| {
             list.iter()
                 .map(Device::as_ptr)

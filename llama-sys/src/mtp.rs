@@ -110,7 +110,7 @@ impl Context {
             return Err(missing());
         }
         let width = self.model().n_embd_out() as usize;
-        // SAFETY: the row has `n_embd_out` numbers (llama-context.cpp:1022) and stays until the next decode, which the mutable borrow
+        // SAFETY: the row has `n_embd_out` numbers (llama-context.cpp, `get_embeddings_nextn_ith`) and stays until the next decode, which the mutable borrow
         // rules out.
         Ok(unsafe { std::slice::from_raw_parts(row, width) })
     }

@@ -55,7 +55,7 @@ pub(crate) fn heads(params: &ContextParams) -> llama_sys::ContextParams {
 /// How the file is read for GPUs of these backends.
 ///
 /// Metal maps a GPU's weights by the span of the file from the first to the last of them, those of the host in between
-/// included (llama-model.cpp:1865), which no probe sees: there the file is read instead, so that what was planned is what is
+/// included (llama-model.cpp, `load_tensors`), which no probe sees: there the file is read instead, so that what was planned is what is
 /// taken.
 pub(crate) fn load_mode<'a>(
     params: &ContextParams,

@@ -90,7 +90,7 @@ impl ModelSource {
             // A total of 0 is how ggml says "unknown".
             let memory = source.ggml.as_ref().and_then(|device| device.memory().ok());
             let memory = memory.filter(|memory| memory.total > 0);
-            // Vulkan's may be below 0, in disguise (ggml-vulkan.cpp:15213).
+            // Vulkan's may be below 0, in disguise (ggml-vulkan.cpp, `ggml_backend_vk_get_device_memory`).
             sample.free = memory.map(|memory| match i64::try_from(memory.free) {
                 Ok(_) => memory.free.min(memory.total),
                 Err(_) => 0,

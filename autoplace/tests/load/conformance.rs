@@ -107,7 +107,7 @@ impl Suite {
     fn case(&mut self, case: &Case<'_>, probed: &Probed) {
         let theirs = match probed.footprints(case.params) {
             Ok(theirs) => theirs,
-            // A device whose only blocks keep no cache fails a real load too (llama-kv-cache.cpp:287).
+            // A device whose only blocks keep no cache fails a real load too (llama-kv-cache.cpp, the constructor).
             Err(error) if error.to_string().contains("keep none") => return,
             Err(error) => panic!("{case}: {error}"),
         };

@@ -80,7 +80,7 @@ fn each_architecture_is_probed_with_its_weights_or_refused_by_its_name() {
                     assert_eq!(architecture, arch);
                     continue;
                 }
-                // What llama.cpp makes of metadata alone lacks the projection that its graph wants (models/deepseek4.cpp:22).
+                // What llama.cpp makes of metadata alone lacks the projection that its graph wants (models/deepseek4.cpp, `load_arch_hparams`).
                 Err(MtpError::NoHeads { .. }) if arch == "deepseek4" => continue,
                 Err(error) => panic!("{arch}: {error}"),
             };

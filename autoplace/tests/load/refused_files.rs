@@ -192,7 +192,7 @@ fn a_model_that_continues_nothing_loads_and_refuses_to_generate() {
 
 #[test]
 fn a_cache_whose_blocks_do_not_divide_the_heads() {
-    // Without flash attention llama.cpp finds out in the middle of the graph, with an assertion (llama-kv-cache.cpp:1363).
+    // Without flash attention llama.cpp finds out in the middle of the graph, with an assertion (llama-kv-cache.cpp, `cpy_k`).
     let model = tiny_with_heads("llama", 1, 48)
         .str("tokenizer.ggml.model", "no_vocab")
         .u32("llama.vocab_size", TINY_VOCABULARY);

@@ -210,7 +210,7 @@ pub fn model_params(plan: &Plan, devices: &[LlamaBackendDevice]) -> Result<Model
         // context and buffers.
         .with_devices(&used)?;
     // The default maps the file where every device can. `with_use_mmap(true)` would map it anyhow. Metal maps more of a file than the
-    // weights of the GPU (llama-model.cpp:1865), which no plan counts.
+    // weights of the GPU (llama-model.cpp, `load_tensors`), which no plan counts.
     if !plan.context.mmap || gpus.iter().any(|gpu| gpu.backend == "MTL") {
         params = params.with_use_mmap(false);
     }

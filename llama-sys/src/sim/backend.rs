@@ -20,7 +20,7 @@ struct Stream {
 const BACKEND: raw::ggml_backend_i = raw::ggml_backend_i {
     get_name: Some(name),
     free: Some(free),
-    // Without these ggml waits and uses the buffer's own (ggml-backend.cpp:405-430, :659): the CPU is never behind.
+    // Without these ggml waits and uses the buffer's own (ggml-backend.cpp, `ggml_backend_tensor_set_async`, `ggml_backend_tensor_get_async`, `ggml_backend_tensor_copy_async`): the CPU is never behind.
     set_tensor_async: None,
     get_tensor_async: None,
     set_tensor_2d_async: None,
@@ -108,7 +108,7 @@ unsafe extern "C" fn name(backend: raw::ggml_backend_t) -> *const c_char {
 
 unsafe extern "C" fn free(backend: raw::ggml_backend_t) {
     guarded((), || {
-        // SAFETY: a backend of ours, freed once; ggml leaves the struct to its backend (ggml-backend.cpp:382-388).
+        // SAFETY: a backend of ours, freed once; ggml leaves the struct to its backend (ggml-backend.cpp, `ggml_backend_free`).
         unsafe {
             let stream = Box::from_raw((*backend).context.cast::<Stream>());
             raw::ggml_backend_free(stream.cpu);
@@ -137,7 +137,7 @@ unsafe extern "C" fn graph_compute(
     unsafe { raw::ggml_backend_graph_compute_async(stream.cpu, graph) }
 }
 
-/// llama.cpp sets the context's threads before each graph (llama-context.cpp:2625).
+/// llama.cpp sets the context's threads before each graph (llama-context.cpp, `graph_compute`).
 pub(super) unsafe extern "C" fn set_n_threads(backend: raw::ggml_backend_t, n_threads: c_int) {
     // SAFETY: asked for by the entry of a backend of ours (device.rs, `proc_address`).
     let stream = unsafe { stream(backend) };
@@ -148,7 +148,7 @@ pub(super) unsafe extern "C" fn set_n_threads(backend: raw::ggml_backend_t, n_th
 }
 
 /// Nothing runs ahead, so an event has happened as soon as it is recorded. NULL on a card that is not asynchronous: ggml does
-/// without (ggml-backend.cpp:1820, :2063).
+/// without (ggml-backend.cpp, `ggml_backend_sched_compute_splits`, `ggml_backend_sched_new`).
 pub(super) unsafe extern "C" fn event_new(
     device: raw::ggml_backend_dev_t,
 ) -> raw::ggml_backend_event_t {
@@ -170,7 +170,7 @@ pub(super) unsafe extern "C" fn event_free(
     _: raw::ggml_backend_dev_t,
     event: raw::ggml_backend_event_t,
 ) {
-    // SAFETY: made by `event_new`, freed once (ggml-backend.cpp:683).
+    // SAFETY: made by `event_new`, freed once (ggml-backend.cpp, `ggml_backend_event_free`).
     guarded((), || drop(unsafe { Box::from_raw(event) }));
 }
 

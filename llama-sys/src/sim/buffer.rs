@@ -46,7 +46,7 @@ const BUFFER: raw::ggml_backend_buffer_i = raw::ggml_backend_buffer_i {
     memset_tensor: Some(memset_tensor),
     set_tensor: Some(set_tensor),
     get_tensor: Some(get_tensor),
-    // Row by row through the above (ggml-backend.cpp:515, :540).
+    // Row by row through the above (ggml-backend.cpp, `ggml_backend_tensor_set_2d`, `ggml_backend_tensor_get_2d`).
     set_tensor_2d: None,
     get_tensor_2d: None,
     cpy_tensor: Some(copy_tensor),
@@ -83,7 +83,7 @@ fn into_raw(buffer: Buffer, buft: raw::ggml_backend_buffer_type_t) -> raw::ggml_
     unsafe { raw::ggml_backend_buffer_init(buft, BUFFER, context, size) }
 }
 
-/// NULL past the card's capacity: llama.cpp's ordinary way out of memory (ggml-alloc.c, ggml-backend.cpp:108).
+/// NULL past the card's capacity: llama.cpp's ordinary way out of memory (ggml-backend.cpp, `ggml_backend_buft_alloc_buffer_n_default`).
 pub(super) unsafe extern "C" fn alloc(
     buft: raw::ggml_backend_buffer_type_t,
     size: usize,
@@ -147,7 +147,7 @@ unsafe extern "C" fn memset_tensor(
     offset: usize,
     size: usize,
 ) {
-    // SAFETY: ggml checked that the range lies in the tensor, whose data lies in a buffer of ours (ggml-backend.cpp:566).
+    // SAFETY: ggml checked that the range lies in the tensor, whose data lies in a buffer of ours (ggml-backend.cpp, `ggml_backend_tensor_memset`).
     unsafe {
         (*tensor)
             .data
@@ -164,7 +164,7 @@ unsafe extern "C" fn set_tensor(
     offset: usize,
     size: usize,
 ) {
-    // SAFETY: as in `memset_tensor` (ggml-backend.cpp:481); `data` has `size` bytes. It may overlap: pointers into one buffer.
+    // SAFETY: as in `memset_tensor` (ggml-backend.cpp, `ggml_backend_tensor_set`); `data` has `size` bytes. It may overlap: pointers into one buffer.
     unsafe {
         ptr::copy(
             data.cast::<u8>(),
@@ -181,7 +181,7 @@ unsafe extern "C" fn get_tensor(
     offset: usize,
     size: usize,
 ) {
-    // SAFETY: as in `set_tensor` (ggml-backend.cpp:497).
+    // SAFETY: as in `set_tensor` (ggml-backend.cpp, `ggml_backend_tensor_get`).
     unsafe {
         ptr::copy(
             (*tensor).data.cast::<u8>().add(offset),
@@ -191,14 +191,14 @@ unsafe extern "C" fn get_tensor(
     }
 }
 
-/// From card to card. Everything else ggml copies through the host (ggml-backend.cpp:624).
+/// From card to card. Everything else ggml copies through the host (ggml-backend.cpp, `ggml_backend_tensor_copy`).
 unsafe extern "C" fn copy_tensor(
     _: raw::ggml_backend_buffer_t,
     source: *const raw::ggml_tensor,
     target: *mut raw::ggml_tensor,
 ) -> bool {
     guarded(false, || {
-        // SAFETY: two tensors with data and of the same layout (ggml-backend.cpp:625); the source's buffer lives.
+        // SAFETY: two tensors with data and of the same layout (ggml-backend.cpp, `ggml_backend_tensor_copy`); the source's buffer lives.
         unsafe {
             let buffer = (*source).buffer;
             if buffer.is_null() || slot::owner((*buffer).buft).is_none() {

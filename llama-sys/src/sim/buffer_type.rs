@@ -22,7 +22,7 @@ pub(super) const DEVICE: raw::ggml_backend_buffer_type_i = raw::ggml_backend_buf
     is_host: None,
 };
 
-/// Files mapped into the card's memory. ggml asks it for alignments and sizes too (ggml-metal.cpp:455).
+/// Files mapped into the card's memory. ggml asks it for alignments and sizes too (ggml-metal.cpp, `ggml_backend_metal_buffer_type_mapped`).
 pub(super) const MAPPED: raw::ggml_backend_buffer_type_i = raw::ggml_backend_buffer_type_i {
     get_name: Some(mapped_name),
     ..DEVICE
@@ -46,7 +46,7 @@ pub(super) const HOST: raw::ggml_backend_buffer_type_i = raw::ggml_backend_buffe
 ///
 /// A buffer type of a [`Slot`].
 pub(super) unsafe fn slot(buft: raw::ggml_backend_buffer_type_t) -> &'static Slot {
-    // SAFETY: ggml calls a buffer type's functions with that buffer type (ggml-backend.cpp:34-240); slots are never freed.
+    // SAFETY: ggml calls a buffer type's functions with that buffer type (ggml-backend.cpp, `ggml_backend_buft_*`); slots are never freed.
     slot::of(unsafe { (*buft).context })
 }
 
@@ -98,7 +98,7 @@ unsafe extern "C" fn alloc_size(
     })
 }
 
-/// As ggml-cuda.cu:1291 and ggml-vulkan.cpp:13093: a CPU buffer that is told to be of this type.
+/// As `ggml_backend_cuda_host_buffer_type_alloc_buffer` and `ggml_backend_vk_host_buffer_type_alloc_buffer`: a CPU buffer that is told to be of this type.
 unsafe extern "C" fn alloc_host(
     buft: raw::ggml_backend_buffer_type_t,
     size: usize,

@@ -67,7 +67,7 @@ impl SimGpuBuilder {
     }
 
     /// Claims asynchronous computation and events, as CUDA does. With such cards only, llama.cpp keeps four copies of a graph
-    /// in flight over several of them (llama-context.cpp:430-460), which takes more memory. Off unless asked for.
+    /// in flight over several of them (llama-context.cpp, the constructor), which takes more memory. Off unless asked for.
     pub fn asynchronous(mut self, asynchronous: bool) -> Self {
         self.asynchronous = asynchronous;
         self
@@ -142,7 +142,7 @@ impl SimGpuBuilder {
     /// errors of [`Backend::init`](crate::Backend::init).
     pub fn register(self) -> Result<SimGpu, Error> {
         self.rules.check()?;
-        // llama.cpp sorts such devices to the front and trusts their names to be endpoints (llama.cpp:232).
+        // llama.cpp sorts such devices to the front and trusts their names to be endpoints (src/llama.cpp, `llama_prepare_model_devices`).
         if self.backend == "RPC" {
             return Err(Error::parameter(
                 "backend",
@@ -182,7 +182,7 @@ fn text(parameter: &'static str, text: String) -> Result<&'static CStr, Error> {
         .map_err(|e| Error::parameter(parameter, format!("{e}"), "a text without NUL"))
 }
 
-/// From so many tokens on, a GPU computes with weights that the host keeps: ggml-cuda.cu:5928, and the same in Vulkan and Metal.
+/// From so many tokens on, a GPU computes with weights that the host keeps: ggml-cuda.cu, `ggml_backend_cuda_reg`, and the same in Vulkan and Metal.
 fn offload_from() -> i64 {
     std::env::var("GGML_OP_OFFLOAD_MIN_BATCH")
         .ok()

@@ -39,13 +39,13 @@ pub(super) const DEVICE: raw::ggml_backend_device_i = raw::ggml_backend_device_i
 ///
 /// A device of a [`Slot`].
 pub(super) unsafe fn slot(device: raw::ggml_backend_dev_t) -> &'static Slot {
-    // SAFETY: ggml calls a device's functions with that device (ggml-backend.cpp:709-790); slots are never freed.
+    // SAFETY: ggml calls a device's functions with that device (ggml-backend.cpp, `ggml_backend_dev_*`); slots are never freed.
     slot::of(unsafe { (*device).context })
 }
 
 unsafe extern "C" fn reg_name(reg: raw::ggml_backend_reg_t) -> *const c_char {
     guarded(c"SIM".as_ptr(), || {
-        // SAFETY: ggml calls an entry's functions with that entry (ggml-backend.cpp:795-815); slots are never freed.
+        // SAFETY: ggml calls an entry's functions with that entry (ggml-backend.cpp, `ggml_backend_reg_*`); slots are never freed.
         let slot = slot::of(unsafe { (*reg).context });
         slot.card()
             .map_or(c"SIM", |card| card.settings.backend)
@@ -73,7 +73,7 @@ unsafe extern "C" fn get_device(
 }
 
 /// llama.cpp asks for what a backend offers beyond the interface: the number of threads is all that makes sense here
-/// (llama-context.cpp:368).
+/// (llama-context.cpp, the constructor).
 unsafe extern "C" fn proc_address(_: raw::ggml_backend_reg_t, name: *const c_char) -> *mut c_void {
     guarded(ptr::null_mut(), || {
         // SAFETY: a NUL-terminated name, by every caller in llama.cpp.
@@ -105,7 +105,7 @@ unsafe extern "C" fn memory(device: raw::ggml_backend_dev_t, free: *mut usize, t
         card.map_or((0, 0), |card| (card.free(), card.settings.total))
     });
     let size = |bytes: u64| usize::try_from(bytes).unwrap_or(usize::MAX);
-    // SAFETY: every caller passes two valid pointers (ggml-backend.cpp:719).
+    // SAFETY: every caller passes two valid pointers (ggml-backend.cpp, `ggml_backend_dev_memory`).
     unsafe {
         *free = size(free_now);
         *total = size(all);
@@ -121,7 +121,7 @@ unsafe extern "C" fn props(
     props: *mut raw::ggml_backend_dev_props,
 ) {
     guarded((), || {
-        // SAFETY: a device of ours, and a struct that ggml has zeroed (ggml-backend.cpp:729).
+        // SAFETY: a device of ours, and a struct that ggml has zeroed (ggml-backend.cpp, `ggml_backend_dev_get_props`).
         let (slot, props) = unsafe { (slot(device), &mut *props) };
         props.name = slot.name();
         props.type_ = raw::GGML_BACKEND_DEVICE_TYPE_GPU;
@@ -211,8 +211,7 @@ unsafe extern "C" fn supports_buft(
     guarded(false, || unsafe { slot(device) }.owns(buft))
 }
 
-/// Whether the card wants to compute with a weight that the host keeps: from 32 tokens on, as ggml-cuda.cu:5754,
-/// ggml-vulkan.cpp:15997 and, for products alone, ggml-metal.cpp:780.
+/// Whether the card wants to compute with a weight that the host keeps: from 32 tokens on, as `ggml_backend_cuda_device_offload_op`, `ggml_backend_vk_device_offload_op` and, for products alone, `ggml_backend_metal_device_offload_op`.
 unsafe extern "C" fn offload_op(
     device: raw::ggml_backend_dev_t,
     op: *const raw::ggml_tensor,
@@ -231,7 +230,7 @@ unsafe extern "C" fn offload_op(
     })
 }
 
-/// ggml-cuda.cu:5739, `get_op_batch_size`.
+/// ggml-cuda.cu, `get_op_batch_size`.
 fn tokens(op: &raw::ggml_tensor) -> i64 {
     match op.op {
         raw::GGML_OP_GET_ROWS => 0,

@@ -1,7 +1,7 @@
 //! Into ggml's registry and out of it.
 //!
-//! The registry is two vectors without a lock (ggml-backend-reg.cpp:115-117). llama.cpp reads them while it loads a model and
-//! makes a context (llama-model.cpp:1084, llama-context.cpp:345), so these, and whatever lists devices, hold a [`Reading`];
+//! The registry is two vectors without a lock (ggml-backend-reg.cpp, `ggml_backend_registry`). llama.cpp reads them while it loads a model and
+//! makes a context (llama-model.cpp, `make_cpu_buft_list`; llama-context.cpp, the constructor), so these, and whatever lists devices, hold a [`Reading`];
 //! changes wait until there is none. Readers never wait for readers, not even behind a change that waits, so that a progress
 //! callback may ask for devices.
 
@@ -142,7 +142,7 @@ impl State {
     fn sweep(&mut self) {
         for (index, slot) in slot::all().iter().enumerate() {
             if std::mem::take(&mut self.leaving[index]) && std::mem::take(&mut self.listed[index]) {
-                // SAFETY: as for registering. A static entry has no library to close (ggml-backend-reg.cpp:262-285), so this
+                // SAFETY: as for registering. A static entry has no library to close (ggml-backend-reg.cpp, `unload_backend`), so this
                 // only takes the entry and its device out of the vectors.
                 unsafe { raw::ggml_backend_unload(slot.reg()) };
             }

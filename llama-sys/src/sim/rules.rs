@@ -16,8 +16,8 @@ use crate::raw;
 /// | `Metal` | 32 | its bytes, scratch of fused attention, experts and sorting | - | no, but it maps files |
 ///
 /// All of it is read off llama.cpp's backends and exact, but for: the CUDA kernel that converts no cache is assumed for
-/// one token at a time and for no other shape (ggml-cuda/fattn.cu:560-720 also looks at the card); a Metal device's largest
-/// buffer, and its index lists for sparse attention (ggml-metal-ops.cpp:3380), are left out; pinned memory of Vulkan is aligned as
+/// one token at a time and for no other shape (ggml-cuda/fattn.cu, `ggml_cuda_get_best_fattn_kernel`, also looks at the card); a Metal device's largest
+/// buffer, and its index lists for sparse attention (ggml-metal-ops.cpp, `ggml_metal_op_flash_attn_ext_extra_idx`), are left out; pinned memory of Vulkan is aligned as
 /// the CPU's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
@@ -38,7 +38,7 @@ pub enum Rules {
     Metal,
 }
 
-/// ggml-vulkan.cpp:4219.
+/// ggml-vulkan.cpp, `ggml_vk_get_device`.
 const VULKAN_BLOCK: u64 = 1 << 30;
 
 impl Rules {
@@ -62,16 +62,16 @@ impl Rules {
     /// Where a tensor begins: a multiple of so many bytes.
     pub(super) fn alignment(self) -> usize {
         match self {
-            // ggml-impl.h:44, TENSOR_ALIGNMENT; ggml-metal.cpp:269.
+            // ggml-impl.h, `TENSOR_ALIGNMENT`; ggml-metal.cpp, `ggml_backend_metal_buffer_type_shared_get_alignment`.
             Self::Plain | Self::Metal => 32,
-            // ggml-cuda.cu:897.
+            // ggml-cuda.cu, `ggml_backend_cuda_buffer_type_get_alignment`.
             Self::Cuda => 128,
-            // ggml-vulkan.cpp:13056.
+            // ggml-vulkan.cpp, `ggml_backend_vk_buffer_type_get_alignment`.
             Self::Vulkan { alignment, .. } => alignment as usize,
         }
     }
 
-    /// Where ggml begins a new buffer for a list of tensors: ggml-vulkan.cpp:4221, :13061.
+    /// Where ggml begins a new buffer for a list of tensors: ggml-vulkan.cpp, `ggml_vk_get_device`, `ggml_backend_vk_buffer_type_get_max_size`.
     pub(super) fn buffer_limit(self) -> usize {
         match self {
             Self::Vulkan { max_alloc, .. } => {
@@ -81,7 +81,7 @@ impl Rules {
         }
     }
 
-    /// The largest single buffer and tensor that the device takes: ggml-vulkan-buffers.cpp:31, ggml-vulkan.cpp:15332.
+    /// The largest single buffer and tensor that the device takes: ggml-vulkan-buffers.cpp, `ggml_vk_create_buffer`; ggml-vulkan.cpp, `ggml_backend_vk_device_supports_op`.
     pub(super) fn largest_buffer(self) -> u64 {
         match self {
             Self::Vulkan { max_alloc, .. } => max_alloc,
@@ -89,17 +89,17 @@ impl Rules {
         }
     }
 
-    /// Whether the backend offers pinned host memory: ggml-cuda.cu:5246, ggml-vulkan.cpp:16106, ggml-metal.cpp:828.
+    /// Whether the backend offers pinned host memory: `get_host_buffer_type` of its device (ggml-cuda.cu, ggml-vulkan.cpp, ggml-metal.cpp).
     pub(super) fn pins_host_memory(self) -> bool {
         matches!(self, Self::Cuda | Self::Vulkan { .. })
     }
 
-    /// Whether the backend maps host memory: ggml-metal.cpp:704.
+    /// Whether the backend maps host memory: ggml-metal.cpp, `ggml_backend_metal_device_get_props`.
     pub(super) fn maps_host_memory(self) -> bool {
         self == Self::Metal
     }
 
-    /// Bytes that the backend adds to a pinned buffer: ggml-vulkan.cpp:13096.
+    /// Bytes that the backend adds to a pinned buffer: ggml-vulkan.cpp, `ggml_backend_vk_host_buffer_type_alloc_buffer`.
     pub(super) fn host_extra(self) -> usize {
         match self {
             Self::Vulkan { .. } => 32,
@@ -137,7 +137,7 @@ unsafe fn attention(tensor: &raw::ggml_tensor) -> Option<[&raw::ggml_tensor; 3]>
     }
 }
 
-/// Values that are a part of the keys (MLA): fattn-common.cuh:63, ggml-metal-ops.cpp:3213.
+/// Values that are a part of the keys (MLA): fattn-common.cuh, `ggml_cuda_flash_attn_ext_get_f16_extra_data`; ggml-metal-ops.cpp, `ggml_metal_op_flash_attn_ext_v_is_view_of_k`.
 fn shares_memory(keys: &raw::ggml_tensor, values: &raw::ggml_tensor) -> bool {
     !values.view_src.is_null()
         && (std::ptr::eq(values.view_src, keys)

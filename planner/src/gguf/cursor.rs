@@ -9,7 +9,7 @@ use super::source::Source;
 /// The window's size. Large enough that a system call costs little per byte, small enough to stay in a core's cache.
 pub(super) const WINDOW: usize = 256 * 1024;
 
-/// The longest string that llama.cpp reads (`GGUF_MAX_STRING_LENGTH`, `ggml/src/gguf.cpp:18`), in bytes.
+/// The longest string that llama.cpp reads (`GGUF_MAX_STRING_LENGTH`, ggml/src/gguf.cpp), in bytes.
 pub(super) const MAX_STRING: u64 = 1 << 30;
 
 /// Reads forward from one offset of a source to another.

@@ -18,7 +18,7 @@ pub(super) const MAX_KEPT_STRING: u64 = 1 << 20;
 /// All kept strings together, in bytes.
 const MAX_KEPT: u64 = 16 << 20;
 
-/// The most elements that llama.cpp reads (`GGUF_MAX_ARRAY_ELEMENTS`, `ggml/src/gguf.cpp:19`).
+/// The most elements that llama.cpp reads (`GGUF_MAX_ARRAY_ELEMENTS`, ggml/src/gguf.cpp).
 const MAX_ARRAY: u64 = 1 << 30;
 
 /// The least bytes that a key and its value take: length, one letter, type, one byte.

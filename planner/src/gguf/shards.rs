@@ -1,6 +1,6 @@
 //! The files of one model: finding the shards after the first, and checking that they belong together.
 //!
-//! As `src/llama-model-loader.cpp:568-638` does it, with its three keys: `split.count` (u16) in the first shard, `split.no` (u16,
+//! As the constructor of `llama_model_loader` does it (src/llama-model-loader.cpp), with its three keys: `split.count` (u16) in the first shard, `split.no` (u16,
 //! from 0) in every one, `split.tensors.count` (i32) in the first. Only the first shard's metadata counts.
 
 use std::ops::Range;
@@ -131,7 +131,7 @@ pub(super) fn open_beside(first: &Path, index: u16, count: u16) -> Result<Source
     })
 }
 
-/// The path of shard `to`, from that of shard `from` (`llama_split_prefix` and `llama_split_path`, `src/llama.cpp:545-597`).
+/// The path of shard `to`, from that of shard `from` (`llama_split_prefix` and `llama_split_path`, src/llama.cpp).
 fn sibling(path: &Path, from: u16, to: u16, count: u16) -> Option<PathBuf> {
     let name = path.file_name()?.to_str()?;
     let prefix = name.strip_suffix(&suffix(from, count))?;

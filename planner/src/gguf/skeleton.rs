@@ -7,14 +7,14 @@ use super::builder::Builder;
 use super::error::Error;
 use super::header::Header;
 
-/// What llama.cpp reads of a tokenizer before it looks at the vocabulary (llama-vocab.cpp:1977).
+/// What llama.cpp reads of a tokenizer before it looks at the vocabulary (llama-vocab.cpp, `llama_vocab::impl::load`).
 const TOKEN_TYPE_COUNT: &str = "tokenizer.ggml.token_type_count";
 
 impl Header {
     /// The skeleton of this model, as one file whatever the number of shards.
     ///
     /// Keys of the tokenizer are left out but for the size of the vocabulary, which `<architecture>.vocab_size` then tells
-    /// (llama-vocab.cpp:1979-1996: a tokenizer model `no_vocab` reads nothing else).
+    /// (llama-vocab.cpp, `llama_vocab::impl::load`: a tokenizer model `no_vocab` reads nothing else).
     ///
     /// # Errors
     ///

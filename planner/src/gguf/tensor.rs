@@ -6,10 +6,10 @@ use super::metadata::{Span, read_name};
 use super::source::Source;
 use super::tensor_type::TensorType;
 
-/// The longest tensor name in bytes: one less than `GGML_MAX_NAME` (`ggml/include/ggml.h:229`), which counts the closing NUL.
+/// The longest tensor name in bytes: one less than `GGML_MAX_NAME` (ggml/include/ggml.h), which counts the closing NUL.
 pub(super) const MAX_NAME: u64 = 63;
 
-/// The most dimensions (`GGML_MAX_DIMS`, `ggml/include/ggml.h:222`).
+/// The most dimensions (`GGML_MAX_DIMS`, ggml/include/ggml.h).
 const MAX_DIMS: u32 = 4;
 
 /// The least bytes that a tensor takes in the header: length of its name, number of dimensions, type, offset.
@@ -140,7 +140,7 @@ impl InfoReader<'_> {
 
 /// The bytes of a tensor's data (`ggml_nbytes` of a contiguous one), if its elements and its bytes both fit in 63 bits.
 ///
-/// The elements are held to the bound whose violation ends the process in `ggml_new_tensor_impl` (`ggml/src/ggml.c:1787`). It is
+/// The elements are held to the bound whose violation ends the process in `ggml_new_tensor_impl` (ggml/src/ggml.c). It is
 /// tighter by a hair than the check of llama.cpp's own reader, so that a file with such a shape makes llama.cpp abort.
 pub(super) fn data_bytes(ty: TensorType, shape: [u64; 4]) -> Option<u64> {
     const MAX: u64 = i64::MAX as u64;

@@ -4,8 +4,8 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// One line per type of `enum ggml_type` (`ggml/include/ggml.h:389`): name, id, elements per block, bytes per block, quantised.
-/// Block and byte counts are those of `type_traits` (`ggml/src/ggml.c:632`), whose sizes are the structs of
+/// One line per type of `enum ggml_type` (ggml/include/ggml.h): name, id, elements per block, bytes per block, quantised.
+/// Block and byte counts are those of `type_traits` (ggml/src/ggml.c), whose sizes are the structs of
 /// `ggml/src/ggml-common.h`.
 macro_rules! tensor_types {
     ($($name:ident = $id:literal, $block:literal, $bytes:literal, $quantized:literal;)*) => {
@@ -130,7 +130,7 @@ impl TensorType {
         }
     }
 
-    /// What llama.cpp says of an id it has removed (`ggml/src/ggml.c:709-733, 894-945`): the old name and what to use instead.
+    /// What llama.cpp says of an id it has removed (ggml/src/ggml.c, `type_traits`): the old name and what to use instead.
     pub(super) const fn removed(id: u32) -> Option<&'static str> {
         Some(match id {
             4 => "Q4_2, removed from llama.cpp",
@@ -162,7 +162,7 @@ impl fmt::Display for TensorType {
 mod tests {
     use super::*;
 
-    /// `GGML_TYPE_COUNT` (`ggml/include/ggml.h:433`).
+    /// `GGML_TYPE_COUNT` (ggml/include/ggml.h).
     const COUNT: u32 = 43;
 
     #[test]

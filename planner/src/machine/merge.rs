@@ -3,17 +3,17 @@
 //! In flow ggml's devices as plain data, NVIDIA's cards and the host; out flows a [`Machine`]. Rules, each with its reason:
 //!
 //! - A card is one card: PCI addresses match whatever way they are written, and a second backend on the same hardware is
-//!   unused, as in llama.cpp (llama.cpp:232-262).
+//!   unused, as in llama.cpp (src/llama.cpp, `llama_prepare_model_devices`).
 //! - `total` is ggml's. NVML counts bytes that CUDA cannot use (638 MiB on one card, Ollama #18201), and the whole card where
 //!   ggml has a MIG slice of it.
 //! - `free` is the smaller of both. CUDA's comes after its context (107 to 555 MiB) is open, NVML's sees every process.
 //! - `free` above `total` is `total`, and a negative number in disguise is 0: Vulkan subtracts what it uses from its budget
-//!   without a check (ggml-vulkan.cpp:15213), and a budget may exceed its heap (#29277).
+//!   without a check (ggml-vulkan.cpp, `ggml_backend_vk_get_device_memory`), and a budget may exceed its heap (#29277).
 //! - A GPU in host memory has no more free than the host, beside what was set aside for it (`pools.rs`): a carve-out of 96 GiB leaves
 //!   Linux 32 GiB of 128, and is the GPU's all the same.
 //! - A card that no backend lists is told apart from one that is not there.
 //! - In MIG mode a device is a slice of a card. CUDA tells its bytes; which slice it is follows from them, if only one has so many.
-//! - Whose memory it is, is what ggml's backend says (CUDA's `integrated`, ggml-cuda.cu:5196), or without ggml what NVML does.
+//! - Whose memory it is, is what ggml's backend says (CUDA's `integrated`, ggml-cuda.cu, `ggml_backend_cuda_device_get_type`), or without ggml what NVML does.
 
 use super::Machine;
 use super::bytes::Bytes;
@@ -109,7 +109,7 @@ impl GgmlDevice {
     fn gpu_kind(&self) -> Option<GpuKind> {
         match self.kind {
             GgmlKind::Gpu if self.backend == "RPC" => Some(GpuKind::Remote),
-            // Metal always says GPU (ggml-metal.cpp:689); Apple's own chips share the host's memory.
+            // Metal always says GPU (ggml-metal.cpp, `ggml_backend_metal_device_get_type`); Apple's own chips share the host's memory.
             // So do those that Intel made for Macs.
             GgmlKind::Gpu if self.description.starts_with("Apple ") => Some(GpuKind::Integrated),
             GgmlKind::Gpu if self.backend == "MTL" && self.description.starts_with("Intel") => {
@@ -279,7 +279,7 @@ impl Merge<'_> {
     }
 
     /// How many devices of one backend share the card: ggml's virtual CUDA devices, which split what is free among them
-    /// (ggml-cuda.cu:5195).
+    /// (ggml-cuda.cu, `ggml_backend_cuda_device_get_memory`).
     fn sharers(&self, device: &GgmlDevice) -> u64 {
         let id = device.pci_id();
         let shares = |other: &&GgmlDevice| other.backend == device.backend && other.pci_id() == id;

@@ -32,7 +32,7 @@ pub enum UnusedReason {
         backend: String,
     },
     /// It is the same hardware as a device already in use through another backend. llama.cpp makes the same choice
-    /// (llama.cpp:232-262).
+    /// (src/llama.cpp, `llama_prepare_model_devices`).
     SameAs {
         /// The ggml name of the device in use.
         device: String,

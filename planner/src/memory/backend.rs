@@ -16,26 +16,26 @@ pub struct BackendRules {
     /// A quantised tensor whose rows are no multiple of so many elements gets the rest of one row on top.
     pub row_padding: Option<u64>,
     /// Whether fused attention over a cache of another type than `F16` converts it first, in memory that the graph reserves
-    /// (ggml-cuda/fattn.cu:722-756).
+    /// (ggml-cuda/fattn.cu, `ggml_cuda_flash_attn_ext_get_alloc_size`).
     pub converts_kv: bool,
 }
 
 impl BackendRules {
-    /// The host: `TENSOR_ALIGNMENT` (ggml-impl.h:44, ggml-backend.cpp:2615). Pinned buffers of a GPU's backend follow it too.
+    /// The host: `TENSOR_ALIGNMENT` (ggml-impl.h). Pinned buffers of a GPU's backend follow it too.
     pub const HOST: Self = Self {
         alignment: 32,
         row_padding: None,
         converts_kv: false,
     };
 
-    /// CUDA, and the same code under ROCm and MUSA: ggml-cuda.cu:897-920, `MATRIX_ROW_PADDING` 512.
+    /// CUDA, and the same code under ROCm and MUSA: ggml-cuda.cu, `ggml_backend_cuda_buffer_type_get_alignment`, `ggml_backend_cuda_buffer_type_get_alloc_size`, `MATRIX_ROW_PADDING` 512.
     pub const CUDA: Self = Self {
         alignment: 128,
         row_padding: Some(512),
         converts_kv: true,
     };
 
-    /// Vulkan: the device's `minStorageBufferOffsetAlignment` (ggml-vulkan.cpp:13056), of which the standard allows up to 256.
+    /// Vulkan: the device's `minStorageBufferOffsetAlignment` (ggml-vulkan.cpp, `ggml_backend_vk_buffer_type_get_alignment`), of which the standard allows up to 256.
     /// Where [`Gpu::alignment`] does not say, this is at most 255 bytes per tensor too much.
     pub const VULKAN: Self = Self {
         alignment: 256,
@@ -43,7 +43,7 @@ impl BackendRules {
         converts_kv: false,
     };
 
-    /// Metal: ggml-metal.cpp:269, :347.
+    /// Metal: ggml-metal.cpp, `ggml_backend_metal_buffer_type_shared_get_alignment`, `ggml_backend_metal_buffer_type_private_get_alignment`.
     pub const METAL: Self = Self {
         alignment: 32,
         row_padding: None,
@@ -91,7 +91,7 @@ impl BackendRules {
     }
 
     /// Bytes that a tensor takes: its own, the padding of its rows, and the way to the next tensor
-    /// (ggml-backend.cpp:57-90, ggml_backend_buft_get_alloc_size).
+    /// (ggml-backend.cpp, `ggml_backend_buft_alloc_buffer_n_plan`, `ggml_backend_buft_get_alloc_size`).
     #[must_use]
     pub fn alloc(&self, ty: TensorType, ne0: u64, bytes: u64) -> u64 {
         pad(bytes.saturating_add(self.row_rest(ty, ne0)), self.alignment)
@@ -122,7 +122,7 @@ pub enum Family {
 }
 
 impl Family {
-    /// Whether the backend multiplies by matrices of this type: ggml-cuda.cu:5345-5377, ggml-vulkan.cpp:15407-15438.
+    /// Whether the backend multiplies by matrices of this type: ggml-cuda.cu, `ggml_backend_cuda_device_supports_op`; ggml-vulkan.cpp, `ggml_backend_vk_device_supports_op`.
     pub(super) const fn multiplies(self, ty: TensorType) -> bool {
         match self {
             Self::Cuda => !matches!(ty, TensorType::TQ1_0 | TensorType::TQ2_0),
@@ -130,8 +130,7 @@ impl Family {
         }
     }
 
-    /// Whether the backend takes rows of so many elements out of a matrix of this type: ggml-cuda.cu:5380-5416,
-    /// ggml-vulkan.cpp:15523-15558.
+    /// Whether the backend takes rows of so many elements out of a matrix of this type: ggml-cuda.cu, `ggml_backend_cuda_device_supports_op`; ggml-vulkan.cpp, `ggml_backend_vk_device_supports_op`.
     pub(super) const fn looks_up(self, ty: TensorType, ne0: u64) -> bool {
         match self {
             Self::Cuda => match ty {
@@ -189,7 +188,7 @@ impl AttentionShape {
         let Self { head_k, head_v, .. } = *self;
         let common = head_k == head_v && matches!(head_k, 64 | 80 | 96 | 112 | 128 | 256);
         match family {
-            // ggml-cuda/fattn.cu:505-700; cells come in multiples of 256.
+            // ggml-cuda/fattn.cu, `ggml_cuda_get_best_fattn_kernel`; cells come in multiples of 256.
             Family::Cuda => {
                 let heads = match (head_k, head_v) {
                     (40 | 72, _) => head_k == head_v,
@@ -200,13 +199,13 @@ impl AttentionShape {
                 };
                 heads && self.types_are(&CUDA_KV)
             }
-            // ggml-vulkan.cpp:15475-15521: heads of any multiple of 8.
+            // ggml-vulkan.cpp, `ggml_backend_vk_device_supports_op`: heads of any multiple of 8.
             Family::Vulkan => {
                 let half = TensorType::BF16;
                 let heads = head_k.is_multiple_of(8) && head_v.is_multiple_of(8);
                 heads && (self.type_k == half) == (self.type_v == half)
             }
-            // ggml-metal-device.m:1726-1770; not every chip has bfloat.
+            // ggml-metal-device.m, `ggml_metal_device_supports_op`; not every chip has bfloat.
             Family::Metal => {
                 let heads = common || matches!((head_k, head_v), (192, 128 | 192) | (576, 512));
                 heads && self.type_k == self.type_v && self.types_are(&METAL_KV)

@@ -6,13 +6,13 @@ use crate::profile::{Hyperparameters, ModelProfile};
 
 use super::{Error, KvType, Pooling, pad};
 
-/// Contexts are padded to multiples of so many tokens (llama-context.cpp:292).
+/// Contexts are padded to multiples of so many tokens (llama-context.cpp, the constructor).
 pub(crate) const CONTEXT_PADDING: u32 = 256;
 
 /// Padded contexts must stay within the signed positions.
 const MAX_CONTEXT: u32 = i32::MAX as u32 & !(CONTEXT_PADDING - 1);
 
-/// `LLAMA_MAX_SEQ` (llama-cparams.h:8).
+/// `LLAMA_MAX_SEQ` (llama-cparams.h).
 const MAX_SEQUENCES: u32 = 256;
 
 /// Tokens that a recurrent state can be taken back at most. llama.cpp knows no limit; each costs a whole state.
@@ -45,7 +45,7 @@ pub struct ContextParams {
     /// Sequences that are held at once.
     pub n_seq_max: u32,
     /// Tokens of a batch whose logits may be asked for; 0 means all of them. 1 is enough to generate, and saves much
-    /// (llama-context.cpp:252, :672).
+    /// (llama-context.cpp, the constructor, `sched_reserve`).
     pub n_outputs_max: u32,
     /// The type of the keys.
     pub type_k: KvType,
@@ -73,7 +73,7 @@ pub struct ContextParams {
     #[serde(default, skip_serializing_if = "is_off")]
     pub mtp: bool,
     /// Tokens that the state of a recurrent model can be taken back, up to 64: for each, a state more of every sequence is kept
-    /// (llama-memory-recurrent.cpp:101).
+    /// (llama-memory-recurrent.cpp, the constructor).
     #[serde(default, skip_serializing_if = "is_none")]
     pub n_rs_seq: u32,
 }
@@ -120,7 +120,7 @@ impl Default for ContextParams {
     }
 }
 
-/// The sizes that llama.cpp makes of [`ContextParams`] (llama-context.cpp:248-310, :655-690, :2531).
+/// The sizes that llama.cpp makes of [`ContextParams`] (llama-context.cpp, the constructor, `sched_reserve`, `graph_reserve`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ContextSizes {
@@ -183,7 +183,7 @@ impl ContextParams {
         )?;
         let n_ctx = u64::from(self.n_ctx);
         let n_seq = u64::from(self.n_seq_max);
-        // The batch is limited by the context before that is padded (llama-context.cpp:248).
+        // The batch is limited by the context before that is padded (llama-context.cpp, the constructor).
         let n_batch = u64::from(self.n_batch).min(n_ctx);
         range(
             n_seq <= n_batch,
@@ -212,7 +212,7 @@ impl ContextParams {
         let n_ctx = cells * streams;
         let n_outputs_max = match self.n_outputs_max {
             0 => n_batch,
-            // Every sequence yields at least one row (llama-context.cpp:655).
+            // Every sequence yields at least one row (llama-context.cpp, `sched_reserve`).
             n => n_batch.min(u64::from(n.max(self.n_seq_max))),
         };
         let n_tokens = n_ctx.min(n_ubatch);
@@ -221,14 +221,14 @@ impl ContextParams {
             n_batch,
             cells,
             streams,
-            // The graph is reserved for as many tokens of each sequence (llama-context.cpp:2531).
+            // The graph is reserved for as many tokens of each sequence (llama-context.cpp, `graph_reserve`).
             n_tokens: pad(n_tokens, n_seq),
             n_outputs: n_tokens.min(n_outputs_max),
             output_rows: n_outputs_max.max(n_seq),
         })
     }
 
-    /// Checks the cache types against the model's heads (llama-context.cpp:3843-3875).
+    /// Checks the cache types against the model's heads (llama-context.cpp, `llama_init_from_model`).
     pub(crate) fn check_kv_types(&self, hparams: &Hyperparameters) -> Result<(), Error> {
         if self.type_v.is_quantized() && self.flash_attn == FlashAttention::Off {
             return Err(Error::NeedsFlashAttention { ty: self.type_v });
@@ -252,9 +252,9 @@ impl ContextParams {
         Ok(())
     }
 
-    /// Bytes of the buffer that logits are returned in, and embeddings beside them (llama-context.cpp:2118).
+    /// Bytes of the buffer that logits are returned in, and embeddings beside them (llama-context.cpp, `output_reserve`).
     ///
-    /// To predict further tokens, the hidden states of a whole batch lie there too (llama-context.cpp:2150), and the second context has
+    /// To predict further tokens, the hidden states of a whole batch lie there too (llama-context.cpp, `output_reserve`), and the second context has
     /// logits and a hidden state for each sequence.
     pub(super) fn output_bytes(&self, profile: &ModelProfile, sizes: &ContextSizes) -> u64 {
         let hparams = &profile.hparams;

@@ -16,7 +16,7 @@ pub enum Error {
         /// What llama.cpp takes, and where it says so.
         limit: String,
     },
-    /// A quantised cache type whose blocks do not divide a head (llama-context.cpp:3854-3873).
+    /// A quantised cache type whose blocks do not divide a head (llama-context.cpp, `llama_init_from_model`).
     #[error(
         "{parameter} {ty} stores blocks of {block} elements, which do not divide heads of {head}"
     )]
@@ -30,13 +30,13 @@ pub enum Error {
         /// Elements of the model's heads.
         head: u32,
     },
-    /// A quantised cache of values needs flash attention (llama-context.cpp:3849).
+    /// A quantised cache of values needs flash attention (llama-context.cpp, `llama_init_from_model`).
     #[error("type_v {ty} needs flash attention, which is turned off")]
     NeedsFlashAttention {
         /// The type.
         ty: KvType,
     },
-    /// Compressed keys and values need one type (llama-context.cpp:3838).
+    /// Compressed keys and values need one type (llama-context.cpp, `llama_init_from_model`).
     #[error("this model compresses its keys: type_k {type_k} and type_v {type_v} must be the same")]
     KvTypesDiffer {
         /// The type of the keys.
@@ -44,7 +44,7 @@ pub enum Error {
         /// The type of the values.
         type_v: KvType,
     },
-    /// No device has free memory, so there are no proportions to split the layers by: llama.cpp divides by zero there (llama-model.cpp:1588)
+    /// No device has free memory, so there are no proportions to split the layers by: llama.cpp divides by zero there (llama-model.cpp, `load_tensors`)
     /// and throws later.
     #[error("the GPUs have no free memory to split the layers by")]
     NothingFree,

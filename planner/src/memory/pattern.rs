@@ -1,6 +1,6 @@
 //! The patterns of tensor overrides: regular expressions that mean the same to us as to llama.cpp.
 //!
-//! llama.cpp searches a tensor's name with `std::regex` in its default grammar, ECMAScript (llama-model-loader.cpp:1231). What
+//! llama.cpp searches a tensor's name with `std::regex` in its default grammar, ECMAScript (llama-model-loader.cpp, `create_tensor`). What
 //! is taken here is the part of that grammar that every C++ library and ours read alike; the rest is refused by name instead of
 //! being understood differently: look-around, back-references, flags, classes by name, classes within classes, escapes of
 //! letters other than `d D w W s S b B`, and characters beyond ASCII.

@@ -42,7 +42,7 @@ impl Split {
     /// So many layers on each GPU, in the GPUs' order, the last of them ending with the output layer.
     ///
     /// The counts are the proportions. llama.cpp divides cumulative sums by their sum on one side of its comparison and layers by
-    /// the number of layers on the other (llama-model.cpp:1584-1599); here these are the same small whole numbers, divided by the
+    /// the number of layers on the other (llama-model.cpp, `load_tensors`); here these are the same small whole numbers, divided by the
     /// same number, and division of floats keeps their order: exactly so many layers go to each GPU. One GPU needs no proportions.
     #[must_use]
     pub fn by_counts(counts: &[u32]) -> Self {

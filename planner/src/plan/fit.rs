@@ -108,7 +108,7 @@ impl Levels {
     }
 }
 
-/// Whether the host's weights are a mapped file beside this GPU (llama-model.cpp:1515; Metal: `ContextParams::load_mode`).
+/// Whether the host's weights are a mapped file beside this GPU (llama-model.cpp, `load_tensors`; Metal: `ContextParams::load_mode`).
 pub(super) fn maps_files(gpu: &Gpu) -> bool {
     gpu.kind != GpuKind::Integrated && gpu.backend != "MTL"
 }

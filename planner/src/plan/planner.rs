@@ -241,7 +241,7 @@ impl<'a> Planner<'a> {
         params.n_ctx = self.request.tokens(self.profile);
         params.mtp = self.profile.predicts();
         params.n_rs_seq = if self.profile.goes_back_by_states() {
-            // A computation has two tokens more (llama-batch.cpp:702).
+            // A computation has two tokens more (llama-batch.cpp, `split_equal`).
             let computed = match params.n_ubatch {
                 0 => params.n_batch,
                 n_ubatch => n_ubatch.min(params.n_batch),
@@ -254,7 +254,7 @@ impl<'a> Planner<'a> {
         };
         if self.request.embeds() {
             // llama.cpp pools what one computation holds of a text; with a cache of their own it would compute parts of texts. A mean
-            // it can only reserve for as many tokens of each (llama-context.cpp:2531).
+            // it can only reserve for as many tokens of each (llama-context.cpp, `graph_reserve`).
             params.n_seq_max = params.n_seq_max.min(params.n_ctx).max(1);
             let tokens = params.n_ctx.div_ceil(params.n_seq_max);
             params.n_ctx = tokens.saturating_mul(params.n_seq_max);

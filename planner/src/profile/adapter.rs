@@ -197,7 +197,7 @@ impl Lora {
         }
     }
 
-    /// Checks one pair against its weight (llama-adapter.cpp:329-343, and what the product then asserts).
+    /// Checks one pair against its weight (llama-adapter.cpp, `llama_adapter_lora_init_impl`, and what the product then asserts).
     fn fits(&self, pair: &LoraPair, weight: &Weight) -> Result<(), AdapterError> {
         let LoraPair { a, b, .. } = pair;
         let [inputs, outputs, planes, beyond] = weight.shape;
@@ -332,7 +332,7 @@ impl ModelProfile {
     }
 }
 
-/// llama-adapter.cpp:283: by the end of the name.
+/// By the end of the name: llama-adapter.cpp, `llama_adapter_lora_init_impl`.
 fn is_embedding(weight: &str) -> bool {
     weight.ends_with("token_embd.weight")
 }

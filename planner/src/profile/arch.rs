@@ -1,7 +1,7 @@
 //! How each architecture keeps its context.
 //!
-//! `llama_model::create_memory` (llama-model.cpp:2358-2897) gives a plain `llama_kv_cache` to every architecture that is not
-//! named in its switch, is neither recurrent nor hybrid (llama-arch.cpp:1110-1148), sets no `swa_type` in its
+//! `llama_model::create_memory` (llama-model.cpp) gives a plain `llama_kv_cache` to every architecture that is not
+//! named in its switch, is neither recurrent nor hybrid (llama-arch.cpp, `llm_arch_is_recurrent`, `llm_arch_is_hybrid`), sets no `swa_type` in its
 //! `load_arch_hparams`, and reuses no layer. This list was made by reading that function and `load_arch_hparams` of each file in
 //! models/, and `tests/load/architectures.rs` holds every entry against llama.cpp; what it has not seen equal is unknown, which is an
 //! answer too.
@@ -9,23 +9,23 @@
 /// How an architecture keeps its context, and what the header decides of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Law {
-    /// No block keeps anything: a text is computed at once (llama-model.cpp:2364-2382).
+    /// No block keeps anything: a text is computed at once.
     Nothing,
     /// Every block keeps every token, whatever the header says.
     Full,
-    /// As `Full`, the last layer included, which llama.cpp counts among those that predict (llama-model.cpp:2812).
+    /// As `Full`, the last layer included, which llama.cpp counts among those that predict.
     Routed,
-    /// As `Full`, one cache for each block that encodes; no more may decode (models/t5.cpp:12).
+    /// As `Full`, one cache for each block that encodes; no more may decode (models/t5.cpp, `load_arch_hparams`).
     EncoderDecoder,
     /// Some blocks attend to a window only.
     Windowed(Window),
-    /// As `Windowed`, unless it is made of another kind of block (models/dflash.cpp:53).
+    /// As `Windowed`, unless it is made of another kind of block (models/dflash.cpp, `load_arch_hparams`).
     Drafting(Window),
-    /// Windowed with 64 blocks, else full (models/exaone4.cpp:4).
+    /// Windowed with 64 blocks, else full (models/exaone4.cpp, `load_arch_hparams`).
     WindowedAt64Blocks(Window),
     /// Windowed, and the last blocks use the caches of earlier ones.
     Reused(Window, Reuse),
-    /// Full unless it states the widths of compressed keys (models/deepseek2.cpp:16).
+    /// Full unless it states the widths of compressed keys (models/deepseek2.cpp, `load_arch_hparams`).
     Compressible,
     /// Keys to choose keys by, beside the cache.
     Indexed(Indexer),
@@ -56,11 +56,11 @@ pub(super) enum Unstated {
     /// llama.cpp refuses the file.
     Refused,
     /// llama.cpp ends the process, also where the header states 0 tokens: its graph knows only windowed caches
-    /// (models/afmoe.cpp:123).
+    /// (models/afmoe.cpp, `graph::graph`).
     Fatal,
 }
 
-/// Which blocks are windowed, unless the header says otherwise (`load_swa_pattern`, llama-model.cpp:3451).
+/// Which blocks are windowed, unless the header says otherwise (`load_swa_pattern`, llama-model.cpp).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Pattern {
     /// Of so many blocks the last is without a window.
@@ -80,7 +80,7 @@ pub(super) enum Reuse {
     Stated,
 }
 
-/// What a recurrent block keeps (llama-hparams.cpp:208-272).
+/// What a recurrent block keeps (llama-hparams.cpp, `n_embd_r`, `n_embd_s`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Mixer {
     /// State space of one group: the convolution covers the inner width alone.
@@ -112,11 +112,11 @@ pub(super) struct Hybrid {
 pub(super) enum Recurring {
     /// Those without key heads.
     WithoutKeyHeads,
-    /// Those without key heads and without a feed-forward width; what has one keeps nothing (models/nemotron-h.cpp:15).
+    /// Those without key heads and without a feed-forward width; what has one keeps nothing (models/nemotron-h.cpp, `load_arch_hparams`).
     WithoutKeyHeadsAndForward,
-    /// All of them, and all of them attend too (models/falcon-h1.cpp:14).
+    /// All of them, and all of them attend too (models/falcon-h1.cpp, `load_arch_hparams`).
     Every,
-    /// All but the last of every so many, unless the header says otherwise (models/qwen3next.cpp:19).
+    /// All but the last of every so many, unless the header says otherwise (models/qwen3next.cpp, `load_arch_hparams`).
     AllButEvery(u32),
 }
 
@@ -125,7 +125,7 @@ pub(super) enum Recurring {
 pub(super) enum Attention {
     /// Every token.
     Full,
-    /// Every token, or all of them those of a window, if the header states one (models/lfm2.cpp:26).
+    /// Every token, or all of them those of a window, if the header states one (models/lfm2.cpp, `load_arch_hparams`).
     FullOrWindowed,
     /// Compressed keys.
     Compressed,
@@ -140,7 +140,7 @@ pub(super) enum Attention {
 pub(super) enum Predicting {
     /// No loader that we have read knows such blocks there.
     Unread,
-    /// Nothing: the filters stop before it (llama-model.cpp:2706).
+    /// Nothing: the filters stop before it.
     Nothing,
     /// What any block does: the filters ask only whether it is recurrent.
     AsOthers,
@@ -149,18 +149,18 @@ pub(super) enum Predicting {
 /// Which blocks have an indexer, and beside what.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Indexer {
-    /// Every block; compressed keys (llama-model.cpp:2404).
+    /// Every block; compressed keys.
     Every,
     /// The blocks that the header lists, or every block, or from so long a context on those of GLM 5.2; compressed keys
-    /// (models/glm-dsa.cpp:60-66).
+    /// (models/glm-dsa.cpp, `load_arch_hparams`).
     Glm(u32),
-    /// The blocks that the header lists, if it states how many keys to choose; compressed keys (llama-model.cpp:2501).
+    /// The blocks that the header lists, if it states how many keys to choose; compressed keys.
     ListedIfChoosing,
-    /// The blocks that the header lists; the others attend to a window; compressed keys (llama-model.cpp:2543).
+    /// The blocks that the header lists; the others attend to a window; compressed keys.
     ListedBesideWindows,
-    /// The blocks that are not dense; keys and values (llama-model.cpp:2382).
+    /// The blocks that are not dense; keys and values.
     AfterDense,
-    /// A window, and compressed caches of what lies before it (llama-model.cpp:2594).
+    /// A window, and compressed caches of what lies before it.
     Distilled,
 }
 
@@ -192,7 +192,7 @@ pub(super) fn law(architecture: &str) -> Option<Law> {
         })
     };
     Some(match architecture {
-        // phi3 reads a sliding window and then disables it (models/phi3.cpp:13-24); phimoe, llama, qwen2 and mistral3 never read it.
+        // phi3 reads a sliding window and then disables it (models/phi3.cpp, `load_arch_hparams`); phimoe, llama, qwen2 and mistral3 never read it.
         "llama" | "llama-embed" | "mistral3" | "qwen" | "qwen2" | "qwen2moe" | "qwen2vl"
         | "qwen3" | "qwen3moe" | "qwen3vl" | "qwen3vlmoe" | "qwen3tts" | "phi2" | "phi3"
         | "phimoe" | "gemma" | "granite" | "granitemoe" | "smollm3" | "arcee" | "apertus"

@@ -1,6 +1,6 @@
 //! The names of `general.file_type`.
 
-/// The short name of a `general.file_type`, as people write it in file names (include/llama.h:117-162).
+/// The short name of a `general.file_type`, as people write it in file names (include/llama.h, `llama_ftype`).
 pub(super) fn name(file_type: Option<u32>) -> Option<&'static str> {
     Some(match file_type? {
         0 => "F32",

@@ -4,12 +4,12 @@ use crate::gguf::{Header, Value};
 
 use super::Error;
 
-/// `LLAMA_MAX_LAYERS` (llama-hparams.h:10).
+/// `LLAMA_MAX_LAYERS` (llama-hparams.h).
 const MAX_LAYERS: u32 = 512;
-/// `LLAMA_MAX_EXPERTS` (llama-hparams.h:11).
+/// `LLAMA_MAX_EXPERTS` (llama-hparams.h).
 const MAX_EXPERTS: u32 = 1024;
 
-/// The numbers of a model that shape its memory (`llama_model_base::load_hparams`, llama-model.cpp:1300-1500).
+/// The numbers of a model that shape its memory (`llama_model_base::load_hparams`, llama-model.cpp).
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Hyperparameters {
@@ -80,7 +80,7 @@ impl Hyperparameters {
             n_layer_nextn,
             format!("there are {n_layer} blocks (llama-model.cpp:1332)"),
         )?;
-        // Of a file without their weights the others are the model (models/deepseek4.cpp:22).
+        // Of a file without their weights the others are the model (models/deepseek4.cpp, `load_arch_hparams`).
         let first = format!("blk.{}.nextn.eh_proj.weight", n_layer - n_layer_nextn);
         if architecture == "deepseek4" && header.tensor(&first).is_none() {
             n_layer_nextn = 0;
@@ -111,11 +111,11 @@ impl Hyperparameters {
         let n_head_kv = keys
             .per_layer("attention.head_count_kv", n_layer as usize)?
             .unwrap_or_else(|| n_head.clone());
-        // llama-model.cpp:1437-1450: the default is the width shared by the heads of the first block; without heads there is
+        // llama-model.cpp, `load_hparams`: the default is the width shared by the heads of the first block; without heads there is
         // none.
         let head_dim = n_head[0];
         let head_dim = n_embd.checked_div(head_dim).unwrap_or(0);
-        // plamo2 reads its own again, heads or not (models/plamo2.cpp:15).
+        // plamo2 reads its own again, heads or not (models/plamo2.cpp, `load_arch_hparams`).
         let (mut head_dim_k, mut head_dim_v) = (0, 0);
         if head_dim > 0 || architecture == "plamo2" {
             head_dim_k = keys.or("attention.key_length", head_dim)?;
@@ -125,7 +125,7 @@ impl Hyperparameters {
             keys.or("attention.key_length_swa", head_dim_k)?,
             keys.or("attention.value_length_swa", head_dim_v)?,
         );
-        // Values are what keys are compressed to (models/kimi-k3.cpp:28, models/glm5-next.cpp:19).
+        // Values are what keys are compressed to (models/kimi-k3.cpp and models/glm5-next.cpp, `load_arch_hparams`).
         if matches!(architecture, "kimi-k3" | "glm5-next") {
             head_dim_v = keys.required("attention.kv_lora_rank")?;
         }
@@ -155,7 +155,7 @@ impl Hyperparameters {
         Ok(hparams)
     }
 
-    /// The same blocks again and again, each time a layer of its own (models/nanbeige.cpp:6-31).
+    /// The same blocks again and again, each time a layer of its own (models/nanbeige.cpp, `load_arch_hparams`).
     fn loops(&mut self, keys: &Keys<'_>) -> Result<(), Error> {
         let loops = keys.or("num_loops", 1)?;
         let all = self.n_layer_trunk().checked_mul(loops);
@@ -180,7 +180,7 @@ impl Hyperparameters {
         Ok(())
     }
 
-    /// One more layer, of one head, that says which adapter a token is for (models/granite-switch.cpp:56-72).
+    /// One more layer, of one head, that says which adapter a token is for (models/granite-switch.cpp, `load_arch_hparams`).
     fn routes(&mut self, keys: &Keys<'_>) -> Result<(), Error> {
         let blocks = self.n_layer_trunk();
         keys.check(
@@ -291,7 +291,7 @@ impl Keys<'_> {
         })
     }
 
-    /// llama-model.cpp:1419-1422 ends the process at a name that is not one of these.
+    /// `load_hparams` in llama-model.cpp ends the process at a name that is not one of these.
     fn rope_scaling(&self) -> Result<(), Error> {
         let key = self.key("rope.scaling.type");
         let name = self.header.str(&key)?.unwrap_or("linear");
@@ -303,14 +303,14 @@ impl Keys<'_> {
         )
     }
 
-    /// llama-model.cpp:1361-1376 ends the process at counts that do not fit together.
+    /// `load_hparams` in llama-model.cpp ends the process at counts that do not fit together.
     fn experts(&self, n_layer: u32, n_ff: u32) -> Result<Option<Experts>, Error> {
         let mut count = self.or("expert_count", 0)?;
         let used = self.per_layer("expert_used_count", n_layer as usize)?;
         let mut used = used.into_iter().flatten().max().unwrap_or(0);
         let groups = self.or("expert_group_count", 0)?;
         let groups_used = self.or("expert_group_used_count", 0)?;
-        // llama-model.cpp:1339-1344
+        // llama-model.cpp, `load_hparams`: one expert is none.
         if matches!(self.architecture, "hunyuan-dense" | "hunyuan_vl") && count <= 1 {
             (count, used) = (0, 0);
         }
@@ -371,12 +371,12 @@ impl Keys<'_> {
         Ok(Some(Experts { count, used, n_ff }))
     }
 
-    /// llama-model.cpp:1325 and :1348.
+    /// The width of the output: llama-model.cpp, `load_hparams`.
     fn n_embd_out(&self, n_embd: u32) -> Result<u32, Error> {
         if self.architecture == "wavtokenizer-dec" {
             return self.or("embedding_length", n_embd);
         }
-        // A header that says 0 says nothing (llama-hparams.cpp:136).
+        // A header that says 0 says nothing (llama-hparams.cpp, `n_embd_out`).
         Ok(match self.or("embedding_length_out", n_embd)? {
             0 => n_embd,
             stated => stated,

@@ -21,7 +21,7 @@ pub(super) fn recurrent(
     })
 }
 
-/// The windows of a hybrid: all blocks that attend have one, or none (models/lfm2.cpp:26).
+/// The windows of a hybrid: all blocks that attend have one, or none (models/lfm2.cpp, `load_arch_hparams`).
 pub(super) fn windows(
     keys: &Keys<'_>,
     hparams: &Hyperparameters,
@@ -38,7 +38,7 @@ pub(super) fn windows(
     Ok(Some(Windows { tokens, blocks }))
 }
 
-/// What each block of a hybrid keeps (llama-model.cpp:2684-2785).
+/// What each block of a hybrid keeps (llama-model.cpp, `create_memory`).
 pub(super) fn blocks(
     keys: &Keys<'_>,
     hparams: &Hyperparameters,
@@ -63,7 +63,7 @@ pub(super) fn blocks(
     if compressed && !is_compressed(keys)? {
         return Ok(Err("without the widths of compressed keys".into()));
     }
-    // Heads of no elements: a file whose first block says that it has no heads (llama-model.cpp:1437).
+    // Heads of no elements: a file whose first block says that it has no heads (llama-model.cpp, `load_hparams`).
     if hparams.head_dim_k == 0 && is_recurrent.contains(&false) {
         return Ok(Err("whose first block has no heads".into()));
     }
@@ -109,7 +109,7 @@ pub(super) fn blocks(
         .collect()))
 }
 
-/// Whether keys are compressed (`is_mla`, llama-hparams.cpp:298).
+/// Whether keys are compressed (`is_mla`, llama-hparams.cpp).
 pub(super) fn is_compressed(keys: &Keys<'_>) -> Result<bool, Error> {
     let k = keys.or("attention.key_length_mla", 0)?;
     let v = keys.or("attention.value_length_mla", 0)?;
@@ -124,7 +124,7 @@ struct Index {
     blocks: Vec<bool>,
 }
 
-/// The rows of the indexer (llama-memory-hybrid-idx.cpp:58): those of its tokens, and what is pooled of them.
+/// The rows of the indexer (llama-memory-hybrid-idx.cpp, the constructor): those of its tokens, and what is pooled of them.
 fn index(
     keys: &Keys<'_>,
     hparams: &Hyperparameters,
@@ -137,12 +137,12 @@ fn index(
         let key = format!("{}.{suffix}", keys.architecture);
         keys.header.get(&key).is_some()
     };
-    // They would keep the past of a convolution too (llama-hparams.cpp:268).
+    // They would keep the past of a convolution too (llama-hparams.cpp, `ple_conv_state`).
     if has("ple.layers") {
         return Ok(Err("with embeddings of word parts".into()));
     }
     let (pools, blocks) = if keys.architecture == "qwen4exp" {
-        // Blocks pool by what they compress by (models/qwen4exp.cpp:74).
+        // Blocks pool by what they compress by (models/qwen4exp.cpp, `load_arch_hparams`).
         let ratios = keys.per_layer("attention.compress_ratios", n_layer)?;
         let pools = ratios.is_some_and(|ratios| ratios.iter().any(|&ratio| ratio > 0));
         (pools, vec![true; n_layer])
@@ -192,7 +192,7 @@ impl Hybrid {
 }
 
 impl Mixer {
-    /// llama-hparams.cpp:208-272, in 32 bits; `None` where those overflow or nothing is kept.
+    /// llama-hparams.cpp, `n_embd_r`, `n_embd_s`, in 32 bits; `None` where those overflow or nothing is kept.
     fn state(
         self,
         keys: &Keys<'_>,

@@ -26,7 +26,7 @@ pub(super) fn blocks(
         _ if !compressed => return unknown("without the widths of compressed keys"),
         _ => {}
     }
-    // There no filter keeps prediction blocks out (llama-model.cpp:2382, :2501).
+    // There no filter keeps prediction blocks out (llama-model.cpp, `create_memory`).
     if matches!(indexer, Indexer::AfterDense | Indexer::ListedIfChoosing)
         && hparams.n_layer_nextn > 0
     {
@@ -50,7 +50,7 @@ pub(super) fn blocks(
             let dense = keys.or("leading_dense_block_count", 0)? as usize;
             (0..trunk).map(|il| il >= dense).collect()
         }
-        // The first three of 78, and then every fourth (models/glm-dsa.cpp:6).
+        // The first three of 78, and then every fourth (models/glm-dsa.cpp, `GLM_5_2_DEFAULT_INDEXER_TYPES`).
         Indexer::Glm(n_ctx) if hparams.n_ctx_train >= n_ctx && types.is_none() => (0..trunk)
             .map(|il| il < 78 && (il < 2 || il % 4 == 2))
             .collect(),
@@ -75,7 +75,7 @@ pub(super) fn blocks(
                 k: cache.k,
                 v,
                 index_k,
-                // One head of the cache's own width (llama-kv-cache-msa.cpp:40).
+                // One head of the cache's own width (llama-kv-cache-msa.cpp, the constructor).
                 index_v: v.map(|_| hparams.head_dim_v),
             }),
             (false, None) => BlockState::Compressed { k: cache.k },
@@ -85,7 +85,7 @@ pub(super) fn blocks(
     Ok((Ok(blocks), None))
 }
 
-/// Compressed keys, some of a window; indexers beside the others (llama-kv-cache-dsa-iswa.cpp:30-90).
+/// Compressed keys, some of a window; indexers beside the others (llama-kv-cache-dsa-iswa.cpp, the constructor).
 fn beside_windows(
     keys: &Keys<'_>,
     hparams: &Hyperparameters,
@@ -132,7 +132,7 @@ fn beside_windows(
     Ok((Ok(blocks), Some(windows)))
 }
 
-/// A window in every block, prediction blocks included, and what lies before it at two ratios (llama-kv-cache-dsv4.cpp:1213-1332).
+/// A window in every block, prediction blocks included, and what lies before it at two ratios (llama-kv-cache-dsv4.cpp, the constructor).
 fn distilled(
     keys: &Keys<'_>,
     hparams: &Hyperparameters,

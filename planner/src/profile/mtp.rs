@@ -62,7 +62,7 @@ const ALWAYS: &[&str] = &["nextn.eh_proj", "nextn.enorm", "nextn.hnorm"];
 fn needs(architecture: &str, switches: &Switches) -> Result<&'static [&'static str], &'static str> {
     match architecture {
         "cohere2moe" | "deepseek32" | "glm-dsa" | "glm4moe" | "qwen35moe" => Ok(&["ffn_gate_inp"]),
-        // models/deepseek2.cpp:172-213
+        // models/deepseek2.cpp, `graph_mtp`, asserts both.
         "deepseek2" if switches.temperature_scale != 0.0 => {
             Err("llama.cpp does not compute with them where attention has a temperature")
         }

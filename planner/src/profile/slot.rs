@@ -1,24 +1,23 @@
-//! Which layer a tensor belongs to, by its name: llama.cpp's `LLM_TENSOR_INFOS` (llama-arch.cpp:749-1047) read through
-//! `LLM_TENSOR_NAMES` (llama-arch.cpp:444), and for repeating tensors without a number of their own the block that the loaders
+//! Which layer a tensor belongs to, by its name: llama.cpp's `LLM_TENSOR_INFOS` (llama-arch.cpp) read through `LLM_TENSOR_NAMES`, and for repeating tensors without a number of their own the block that the loaders
 //! in models/*.cpp name.
 
 /// The layer that decides where llama.cpp puts a tensor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Slot {
-    /// `LLM_TENSOR_LAYER_INPUT`: always on the CPU (llama-model.cpp:1607).
+    /// `LLM_TENSOR_LAYER_INPUT`: always on the CPU (llama-model.cpp, `load_tensors`).
     Input,
     /// `LLM_TENSOR_LAYER_REPEATING`: on the device of block `0`, `1`, ...
     Block(u32),
     /// `LLM_TENSOR_LAYER_OUTPUT`: on the device of the output layer.
     Output,
     /// `rope_freqs` and its kin: one copy on every device that holds a block which uses it
-    /// (created once per block with `TENSOR_DUPLICATED`: models/llama.cpp:62-66, llama-model-loader.cpp:1371).
+    /// (created once per block with `TENSOR_DUPLICATED`: models/llama.cpp, `load_arch_tensors`; llama-model-loader.cpp, `create_tensor`).
     Rope,
-    /// No operation of llama.cpp uses it (`GGML_OP_NONE`): it is not loaded (llama-model-loader.cpp:1178).
+    /// No operation of llama.cpp uses it (`GGML_OP_NONE`): it is not loaded (llama-model-loader.cpp, `create_tensor`).
     Unused,
     /// No table of llama.cpp holds this name. llama.cpp refuses a file with a tensor it does not use
-    /// (`wrong number of tensors`, llama-model-loader.cpp:1398).
+    /// (`wrong number of tensors`, llama-model-loader.cpp, `done_getting_tensors`).
     Unplaced,
 }
 
@@ -54,7 +53,7 @@ impl Slot {
             "token_embd" | "position_embd" | "token_types" | "per_layer_token_embd" => Self::Input,
             // A wrong name for the norm of the output (`LLM_TENSOR_OUTPUT_NORM_LFM2`).
             "token_embd_norm" if matches!(architecture, "lfm2" | "lfm2moe") => Self::Output,
-            // The norms of the embeddings are done on the first layer, not on the input layer (llama-arch.cpp:754).
+            // The norms of the embeddings are done on the first layer, not on the input layer (llama-arch.cpp, `LLM_TENSOR_INFOS`).
             "token_embd_norm"
             | "per_layer_model_proj"
             | "per_layer_proj_norm"

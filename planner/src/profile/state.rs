@@ -16,7 +16,7 @@ pub enum StateLaw {
         /// What each block keeps.
         blocks: Vec<BlockState>,
         /// Elements of the values of the widest block, whether that has a cache or not (`n_embd_v_gqa_max`): without flash
-        /// attention all caches are as wide (llama-kv-cache.cpp:210).
+        /// attention all caches are as wide (llama-kv-cache.cpp, the constructor).
         widest_v: u32,
         /// Which blocks attend to a sliding window, those included that keep nothing of their own; empty if none does.
         windowed: Vec<bool>,
@@ -32,7 +32,7 @@ pub enum StateLaw {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum BlockState {
-    /// Nothing: a next-token-prediction block (llama-model.cpp:2812-2820).
+    /// Nothing: a next-token-prediction block (llama-model.cpp, `create_memory`).
     None,
     /// The keys and values of every token (`llama_kv_cache`).
     Full(LayerState),
@@ -43,7 +43,7 @@ pub enum BlockState {
         /// Tokens of the window (`n_swa`).
         window: u32,
     },
-    /// One compressed key of every token for all heads, and no values: multi-head latent attention (llama-kv-cache.cpp:204-240).
+    /// One compressed key of every token for all heads, and no values: multi-head latent attention (llama-kv-cache.cpp, the constructor).
     Compressed {
         /// Elements of the key.
         k: u32,
@@ -102,7 +102,7 @@ pub struct DistilledState {
     pub distilled: Option<Distilled>,
 }
 
-/// How tokens before a window are kept (llama-kv-cache-dsv4.cpp:1274-1332).
+/// How tokens before a window are kept (llama-kv-cache-dsv4.cpp, the constructor).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Distilled {
@@ -153,7 +153,7 @@ impl StateLaw {
         if hparams.n_layer_trunk() == 0 {
             return Ok(unknown("of nothing but blocks that predict further tokens"));
         }
-        // What a batch is limited by, and so a window's cache (llama-context.cpp:248).
+        // What a batch is limited by, and so a window's cache (llama-context.cpp, the constructor).
         let causal = header.bool(&format!("{architecture}.attention.causal"))? != Some(false);
         if !causal && !matches!(law, Law::Nothing | Law::Full) {
             return Ok(unknown("without causal attention"));
@@ -282,7 +282,7 @@ fn full(hparams: &Hyperparameters) -> Vec<BlockState> {
     hparams.each_block(state)
 }
 
-/// models/deepseek2.cpp: with the widths of both, the keys of all heads are one (`is_mla`, llama-hparams.cpp:298).
+/// models/deepseek2.cpp: with the widths of both, the keys of all heads are one (`is_mla`, llama-hparams.cpp).
 fn compressible(keys: &Keys<'_>, hparams: &Hyperparameters) -> Result<Blocks, Error> {
     let k = keys.or("attention.key_length_mla", 0)?;
     let v = keys.or("attention.value_length_mla", 0)?;
@@ -299,7 +299,7 @@ fn compressible(keys: &Keys<'_>, hparams: &Hyperparameters) -> Result<Blocks, Er
 }
 
 /// Blocks from some on use the cache of the last windowed or of the last full block before them
-/// (llama-model.cpp:2796-2806).
+/// (llama-model.cpp, `create_memory`).
 fn reused(
     keys: &Keys<'_>,
     hparams: &Hyperparameters,
@@ -319,7 +319,7 @@ fn reused(
         Reuse::From(block) => block,
         Reuse::Stated => n_layer.saturating_sub(keys.or("attention.shared_kv_layers", 0)?),
     };
-    // llama.cpp ends the process where there is no such block (llama-kv-cache.cpp:268).
+    // llama.cpp ends the process where there is no such block (llama-kv-cache.cpp, the constructor).
     let first = from as usize;
     let fits =
         from >= 2 && (from >= n_layer || (windows.blocks[first - 2] && !windows.blocks[first - 1]));
@@ -358,7 +358,7 @@ impl Hyperparameters {
         }
     }
 
-    /// What `of` says of each block that computes a token; prediction blocks keep nothing (llama-model.cpp:2814).
+    /// What `of` says of each block that computes a token; prediction blocks keep nothing (llama-model.cpp, `create_memory`).
     pub(super) fn each_block(&self, of: impl Fn(usize) -> BlockState) -> Vec<BlockState> {
         let trunk = self.n_layer_trunk() as usize;
         (0..self.n_layer as usize)
@@ -390,7 +390,7 @@ impl Hyperparameters {
         self.widest_v_of(|_| false)
     }
 
-    /// The same where some blocks are windowed (`n_embd_v_gqa_max`, llama-hparams.cpp:199).
+    /// The same where some blocks are windowed (`n_embd_v_gqa_max`, llama-hparams.cpp).
     fn widest_v_of(&self, is_windowed: impl Fn(usize) -> bool) -> u32 {
         let values = |il| {
             if is_windowed(il) {

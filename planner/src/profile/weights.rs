@@ -111,10 +111,10 @@ pub struct WeightBytes {
     /// and the plan says so.
     pub unplaced: Vec<Weight>,
     /// Whether the logits are computed with the token embedding: there is no `output.weight`, and llama.cpp makes a second
-    /// copy of the embedding on the output layer's device (models/llama.cpp:44-46).
+    /// copy of the embedding on the output layer's device (models/llama.cpp, `load_arch_tensors`).
     pub tied_output: bool,
     /// Whether the copy for a tied output is made before the embedding itself, which then never shares it: both are there on
-    /// one device too (models/gemma3n.cpp:28-34, models/gemma4.cpp:50-56).
+    /// one device too (models/gemma3n.cpp and models/gemma4.cpp, `load_arch_tensors`).
     pub tied_apart: bool,
 }
 
@@ -135,7 +135,7 @@ impl WeightBytes {
             let weight = Weight::of(&tensor);
             match Slot::of(architecture, &weight.name) {
                 Slot::Input => all.input.push(weight),
-                // A file of nothing but prediction blocks has no trunk, and then they are the model (llama-model.cpp:2812).
+                // A file of nothing but prediction blocks has no trunk, and then they are the model (llama-model.cpp, `create_memory`).
                 Slot::Block(block)
                     if trunk > 0
                         && (trunk..hparams.n_layer).contains(&block)
@@ -194,7 +194,7 @@ impl WeightBytes {
 }
 
 /// Which blocks use the frequencies of rope: all but those that predict further tokens or stand for others. gemma4's windowed blocks do not
-/// (models/gemma4.cpp:94), and step35's prediction blocks do (models/step35.cpp:134).
+/// (models/gemma4.cpp, `load_arch_tensors`), and step35's prediction blocks do (models/step35.cpp, `load_arch_tensors`).
 fn rope_blocks(architecture: &str, hparams: &Hyperparameters, state: &StateLaw) -> Vec<bool> {
     let trunk = hparams.n_layer_trunk().min(hparams.n_layer_stored);
     let windowed = |il: u32| {

@@ -14,7 +14,7 @@ pub struct Breakdown {
     /// One row per buffer type that holds anything, by name.
     pub rows: Vec<BufferBytes>,
     /// Copies of a graph that may be in flight at once, each with its own compute memory: 4 with pipeline parallelism over several
-    /// GPUs (llama-context.cpp:430), else 1. A real load whose GPUs refuse the four falls back to one; a split with any override,
+    /// GPUs (llama-context.cpp, the constructor), else 1. A real load whose GPUs refuse the four falls back to one; a split with any override,
     /// even of no tensor, has one from the start.
     pub copies: u32,
     /// The sums by device. A mapped file counts on the host with the weights that must stay in memory;
@@ -31,13 +31,13 @@ pub struct BufferBytes {
     /// Whose memory it is. Pinned, mapped and repacked buffers are the host's.
     pub place: Place,
     /// Weights. Of `CPU_Mapped` it is the span of each file from the first to the last weight of the host, those of GPUs in between
-    /// included (llama-model-loader.cpp:1447).
+    /// included (llama-model-loader.cpp, `get_mapping_range`).
     pub model: u64,
     /// Keys and values, or recurrent state.
     pub context: u64,
     /// Buffers of the computation.
     pub compute: u64,
-    /// The buffer that logits are returned in, when as many as allowed are asked for at once (llama-context.cpp:2118). No account of
+    /// The buffer that logits are returned in, when as many as allowed are asked for at once (llama-context.cpp, `output_reserve`). No account of
     /// llama.cpp's has it.
     pub output: u64,
 }

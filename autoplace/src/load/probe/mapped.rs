@@ -20,7 +20,7 @@ pub(super) struct Mapped {
 
 impl Mapped {
     /// Of a mapped file, all that a load without mapping would put into plain or pinned host memory becomes one buffer per file
-    /// (llama-model-loader.cpp:1271, llama-model.cpp:1856). A weight that such a load puts into both, once for each of its two uses, is
+    /// (llama-model-loader.cpp, `create_tensor`; llama-model.cpp, `load_tensors`). A weight that such a load puts into both, once for each of its two uses, is
     /// there once.
     pub(super) fn of(header: &Header, places: &[TensorPlace]) -> Self {
         let on_host: BTreeSet<&str> = places
@@ -29,7 +29,7 @@ impl Mapped {
             .map(|place| place.name.as_str())
             .collect();
         let mut resident: u64 = 0;
-        // By shard, and apart for what is read row by row (llama-model-loader.cpp:1123).
+        // By shard, and apart for what is read row by row (llama-model-loader.cpp, `create_tensor`).
         let mut spans: BTreeMap<(usize, bool), (u64, u64)> = BTreeMap::new();
         for tensor in on_host.into_iter().filter_map(|name| header.tensor(name)) {
             let (begin, bytes) = (tensor.offset(), tensor.bytes());
@@ -49,8 +49,7 @@ impl Mapped {
     }
 }
 
-/// Embeddings of which a token needs a few rows only are a mapping of their own if they are large (models/gemma4.cpp:59,
-/// models/qwen4exp.cpp:215, llama-model-loader.cpp:1088).
+/// Embeddings of which a token needs a few rows only are a mapping of their own if they are large (models/gemma4.cpp and models/qwen4exp.cpp, `load_arch_tensors`; llama-model-loader.cpp, `lazy_read::add`).
 fn read_by_row(name: &str, bytes: u64) -> bool {
     const LARGE: u64 = 4 << 30;
     bytes > LARGE && name == "per_layer_token_embd.weight"

@@ -8,13 +8,13 @@
 //!
 //! Corrected, and held against real loads on simulated GPUs (`tests/load/real_loads.rs`):
 //!
-//! - **A mapped file.** Without data none can be mapped (llama-model.cpp:1857 asserts it), and the host's weights are put into the first
+//! - **A mapped file.** Without data none can be mapped (`load_tensors` in llama-model.cpp asserts it), and the host's weights are put into the first
 //!   GPU's pinned memory where it has some. A real load maps one span per file instead and pins none. The span is computed from
 //!   where each tensor was put (`mapped.rs`). A weight with two uses (tied embeddings), pinned for one and not for the other, is
 //!   mapped once. Where a GPU shares its memory with the host, llama.cpp maps nothing and nothing is changed.
 //! - **Assigned nodes.** Building a graph assigns some nodes to a backend: the norm and the end of each layer to the layer's GPU, and the
 //!   attention in steps to the CPU without `offload_kqv`. A reservation for sizes forgets that before it begins
-//!   (ggml-backend.cpp:2122), and may come out too large or far too small. Here the nodes are assigned again
+//!   (ggml-backend.cpp, `ggml_backend_sched_reserve_size`), and may come out too large or far too small. Here the nodes are assigned again
 //!   (llama-sys, `native/no_alloc.cpp`).
 //! - **Later reservations.** Only the first prompt's is recorded; a real context keeps the largest of a prompt's, a token's and for
 //!   some architectures a prompt's of one sequence.
@@ -23,7 +23,7 @@
 //! - **The buffer of logits** is in no account of llama.cpp's, and grows from `n_seq_max` to `n_outputs_max` rows. It is added at its
 //!   largest ([`BufferBytes::output`]).
 //! - **Hidden states**, which blocks that predict further tokens go on from, change the graphs, and llama.cpp does not reserve them anew
-//!   (llama-context.cpp:1232). Here that is done, for a real context as well. The second context is made after the first is freed, and added.
+//!   (llama-context.cpp, `set_embeddings_nextn`). Here that is done, for a real context as well. The second context is made after the first is freed, and added.
 //! - **A GPU whose only blocks keep nothing** (blocks without attention) fails a real load, since its cache would be a buffer of no
 //!   bytes. It fails the probe too.
 //!
@@ -32,9 +32,9 @@
 //! - **Four graphs in flight** (pipeline parallelism over several GPUs) are assumed to fit. A real load whose GPUs refuse them falls back
 //!   to one. [`Breakdown::copies`] says which was counted; a split with an override, even of nothing, has one from the start.
 //! - **Recurrent and DeepSeek V4 state and the buffer of logits are really allocated** while the question is answered
-//!   (llama-memory-recurrent.cpp:119). A GPU without room for the state is an error with
+//!   (llama-memory-recurrent.cpp, the constructor). A GPU without room for the state is an error with
 //!   [`out_of_memory`](llama_sys::Error::out_of_memory).
-//! - **Embeddings of more than 4 GiB per layer** (gemma 4) are mapped even where `mmap` is off (llama-model-loader.cpp:1088). They are
+//! - **Embeddings of more than 4 GiB per layer** (gemma 4) are mapped even where `mmap` is off (llama-model-loader.cpp, `lazy_read::add`). They are
 //!   counted as host weights all the same.
 //!
 //! Backends are really started: what a driver takes for itself, no breakdown says (see [`headroom`](crate::memory::headroom)).

@@ -3,12 +3,12 @@
 use super::{attention, elements, shares_memory};
 use crate::raw;
 
-/// ggml-cuda/common.cuh:186, `MATRIX_ROW_PADDING`.
+/// ggml-cuda/common.cuh, `MATRIX_ROW_PADDING`.
 const ROW: i64 = 512;
-/// ggml-cuda/fattn-common.cuh:68-82, `GGML_PAD(data.end, 128)`.
+/// ggml-cuda/fattn-common.cuh, `ggml_cuda_flash_attn_ext_get_f16_extra_data`, `GGML_PAD(data.end, 128)`.
 const SCRATCH_ALIGNMENT: usize = 128;
 
-/// Bytes that a tensor takes, before alignment: ggml-cuda.cu:903-920.
+/// Bytes that a tensor takes, before alignment: ggml-cuda.cu, `ggml_backend_cuda_buffer_type_get_alloc_size`.
 ///
 /// # Safety
 ///
@@ -28,7 +28,7 @@ pub(super) unsafe fn alloc_size(tensor: &raw::ggml_tensor, bytes: usize) -> usiz
     size
 }
 
-/// Keys and values that are not F16 are converted behind the result: ggml-cuda/fattn.cu:722-756, fattn-common.cuh:55-85.
+/// Keys and values that are not F16 are converted behind the result: ggml-cuda/fattn.cu, `ggml_cuda_flash_attn_ext_get_alloc_size`; fattn-common.cuh, `ggml_cuda_flash_attn_ext_get_f16_extra_data`.
 unsafe fn attention_size(tensor: &raw::ggml_tensor, bytes: usize) -> usize {
     // SAFETY: the caller's promise.
     let Some([queries, keys, values]) = (unsafe { attention(tensor) }) else {

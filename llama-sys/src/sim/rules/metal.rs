@@ -3,13 +3,13 @@
 use super::{attention, elements, shares_memory};
 use crate::raw;
 
-/// Bytes that a tensor takes, before alignment: ggml-metal.cpp:220-254.
+/// Bytes that a tensor takes, before alignment: ggml-metal.cpp, `ggml_backend_metal_buffer_type_get_alloc_size`.
 ///
 /// # Safety
 ///
 /// A tensor of ggml's, with the sources that its operation has.
 pub(super) unsafe fn alloc_size(tensor: &raw::ggml_tensor, bytes: usize) -> usize {
-    /// ggml-metal-impl.h:17, `N_MM_NPART_AMAX`.
+    /// ggml-metal-impl.h, `N_MM_NPART_AMAX`.
     const PARTS: usize = 256;
     match tensor.op {
         raw::GGML_OP_MUL_MAT_ID => {
@@ -18,7 +18,7 @@ pub(super) unsafe fn alloc_size(tensor: &raw::ggml_tensor, bytes: usize) -> usiz
             let (Some(experts), Some(ids)) = (experts, ids) else {
                 return bytes;
             };
-            // ggml-metal-ops.cpp:2774-2798.
+            // ggml-metal-ops.cpp, `ggml_metal_op_mul_mat_id_extra_*`.
             let experts = experts.ne[2] as usize;
             bytes + 4 * experts + 4 * experts * ids.ne[1] as usize + 8 + 4 * PARTS
         }
@@ -32,13 +32,13 @@ pub(super) unsafe fn alloc_size(tensor: &raw::ggml_tensor, bytes: usize) -> usiz
     }
 }
 
-/// ggml-metal-ops.cpp:3229-3377: padding of the last chunk, which parts of the mask are empty, partial results, and keys and
+/// ggml-metal-ops.cpp, `ggml_metal_op_flash_attn_ext_extra_*`: padding of the last chunk, which parts of the mask are empty, partial results, and keys and
 /// values in F16. All of it is reserved whether used or not.
 unsafe fn attention_size(tensor: &raw::ggml_tensor) -> usize {
-    /// ggml-metal-impl.h:129-138: queries and cells per group, of the matrix and of the vector kernel.
+    /// ggml-metal-impl.h, `OP_FLASH_ATTN_EXT_*`: queries and cells per group, of the matrix and of the vector kernel.
     const MATRIX: (usize, usize) = (8, 64);
     const VECTOR: (usize, usize) = (1, 32);
-    /// ggml-metal-ops.cpp:3339: work groups.
+    /// ggml-metal-ops.cpp, `ggml_metal_op_flash_attn_ext_extra_tmp`: work groups.
     const GROUPS: usize = 32;
 
     // SAFETY: the caller's promise.
@@ -68,7 +68,7 @@ unsafe fn attention_size(tensor: &raw::ggml_tensor) -> usize {
         * (key_row * dim(keys, 2) * dim(keys, 3)
             + value_row * dim(values, 2) * dim(values, 3)
             + mask_cells);
-    // ggml-metal-ops.cpp:3074, ggml_metal_op_flash_attn_ext_use_vec.
+    // ggml-metal-ops.cpp, `ggml_metal_op_flash_attn_ext_use_vec`.
     let vector = dim(queries, 1) < 20 && dim(queries, 0) % 32 == 0;
     let (per_queries, per_cells) = if vector { VECTOR } else { MATRIX };
     let blocks = mask.map_or(0, |mask| {

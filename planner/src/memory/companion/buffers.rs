@@ -3,7 +3,7 @@
 use super::encoder::{Encoder, Input};
 use super::{product, sum};
 
-/// The blocks that Vulkan cuts its buffers into (ggml-vulkan.cpp:4219).
+/// The blocks that Vulkan cuts its buffers into (ggml-vulkan.cpp, `ggml_vk_get_device`).
 const BLOCK: u64 = 1 << 30;
 
 /// What the alignment of some hundred tensors may add.
@@ -48,7 +48,7 @@ impl Encoder {
         } else {
             0
         };
-        // Four positions per patch at most, and the order of windows (models/qwen2vl.cpp:39, :81).
+        // Four positions per patch at most, and the order of windows (models/qwen2vl.cpp, `clip_graph_qwen2vl::build`).
         let inputs = sum(&[bytes, product(&[20, positions, batch])]);
         let kept = product(&[4, self.kept, tokens]);
 
@@ -106,7 +106,7 @@ impl Encoder {
         product(&[4, widest, input.positions, input.batch])
     }
 
-    /// What Metal's fused attention works in beside its result (ggml-metal-ops.cpp:3229-3376, `ggml_metal_op_flash_attn_ext_extra_*`).
+    /// What Metal's fused attention works in beside its result (ggml-metal-ops.cpp, `ggml_metal_op_flash_attn_ext_extra_*`).
     fn scratch(&self, backend: Backend, positions: u64, batch: u64) -> u64 {
         if !backend.has_scratch {
             return 0;

@@ -93,7 +93,7 @@ impl Mmproj {
         })
     }
 
-    /// Whether what it gives is as wide as the main model's embeddings (mtmd.cpp:604).
+    /// Whether what it gives is as wide as the main model's embeddings (mtmd.cpp, `mtmd_context::mtmd_context`).
     pub(super) fn compatible_with(&self, main: &Header) -> Result<(), Error> {
         let of_main = u64::from(ModelProfile::from_header(main)?.hparams.n_embd);
         match self.width {
@@ -120,7 +120,7 @@ impl Mmproj {
     pub(super) fn bytes(&self, gpu: Option<&Gpu>, flash: FlashAttention) -> CompanionBytes {
         let rules = gpu.map_or(BackendRules::HOST, BackendRules::of_gpu);
         let weights = |tensor: &Stored| rules.alloc(tensor.ty, tensor.ne0, tensor.bytes);
-        // Everything goes to one buffer type, which is never one that rearranges (clip.cpp:3632).
+        // Everything goes to one buffer type, which is never one that rearranges (clip.cpp, `load_tensors`).
         let weights = self
             .tensors
             .iter()
@@ -139,7 +139,7 @@ impl Mmproj {
             compute = compute.saturating_add(buffers.compute);
             inputs = inputs.saturating_add(buffers.inputs);
             if gpu.is_some() && flash == FlashAttention::On && !fuses {
-                // The CPU does what the GPU cannot (clip.cpp:3767), with queries, keys and values of its own.
+                // The CPU does what the GPU cannot (clip.cpp, `warmup`), with queries, keys and values of its own.
                 inputs = inputs.saturating_add(buffers.attention);
             }
         }
@@ -158,7 +158,7 @@ impl Mmproj {
                 ..CompanionBytes::default()
             };
         }
-        // Each tensor is read into memory of the host on its way (clip.cpp:3656), before the first image comes.
+        // Each tensor is read into memory of the host on its way (clip.cpp, `load_tensors`), before the first image comes.
         let largest = self.tensors.iter().map(|tensor| tensor.bytes).max();
         let inputs = inputs.max(largest.unwrap_or(0));
         CompanionBytes {
@@ -170,9 +170,8 @@ impl Mmproj {
     }
 }
 
-/// Whether attention with heads of this size is one fused step: asked of the backend with `Auto` (clip.cpp:3740-3763), as far as can
-/// be told without the device. Without a cache any backend that lists a size takes it here (ggml-cuda/fattn.cu:578,
-/// ggml-vulkan.cpp:15475, ggml-metal-device.m:1726); the CPU takes all.
+/// Whether attention with heads of this size is one fused step: asked of the backend with `Auto` (clip.cpp, `warmup`), as far as can
+/// be told without the device. Without a cache any backend that lists a size takes it here (ggml-cuda/fattn.cu, `ggml_cuda_get_best_fattn_kernel`; ggml-vulkan.cpp, `ggml_backend_vk_device_supports_op`; ggml-metal-device.m, `ggml_metal_device_supports_op`); the CPU takes all.
 fn fuses(family: Option<Family>, flash: FlashAttention, head: u64) -> bool {
     if flash == FlashAttention::Off {
         return false;

@@ -94,8 +94,8 @@ impl Draft {
         })
     }
 
-    /// What a backend that samples the draft's tokens itself, llama.cpp's default (common/common.h:335), takes on top: their indices,
-    /// and beside the logits that are returned probabilities, tokens and candidates (llama-context.cpp:2162).
+    /// What a backend that samples the draft's tokens itself, llama.cpp's default (common/common.h, `backend_sampling`), takes on top: their indices,
+    /// and beside the logits that are returned probabilities, tokens and candidates (llama-context.cpp, `output_reserve`).
     fn sampled(&self, context: &ContextParams) -> u64 {
         let n_vocab = u64::from(self.profile.hparams.n_vocab);
         product(&[16, n_vocab, u64::from(context.n_seq_max)])

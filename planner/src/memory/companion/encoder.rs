@@ -6,10 +6,10 @@ use super::clip::text;
 use super::projector::{self, Images, Projector};
 use super::{Error, file, product};
 
-/// Frames of Whisper's spectrogram: 30 seconds (clip-model.h:88, mtmd-audio.cpp).
+/// Frames of Whisper's spectrogram: 30 seconds (clip-model.h, `warmup_audio_size`; mtmd-audio.cpp).
 const FRAMES: u64 = 3000;
 
-/// Tokens of the images that are computed at once (mtmd.cpp:472, `batch_max_tokens`).
+/// Tokens of the images that are computed at once (mtmd.cpp, `mtmd_context_params_default`, `batch_max_tokens`).
 const BATCH_TOKENS: u64 = 1024;
 
 /// An encoder and its projector: the sizes that decide its compute buffer.
@@ -32,7 +32,7 @@ const BATCH_TOKENS: u64 = 1024;
 /// The table was held against what clip.cpp reserves where [`is_checked`](Self::is_checked) says so: CUDA's, Vulkan's, Metal's and the
 /// CPU's rules, images from 4 tokens to the largest, with fused attention and without (`benches/clip-buffers`). It is never less, and for the largest
 /// image on CUDA at most half as much again. llama.cpp warms up with a smaller image where a projector takes any size
-/// (`set_warmup_n_tokens`, clip-model.h:210), and takes more when a larger one comes.
+/// (`set_warmup_n_tokens`, clip-model.h), and takes more when a larger one comes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Encoder {
     name: String,
@@ -51,7 +51,7 @@ pub struct Encoder {
     pub(super) is_framed: bool,
     /// Width of all features that are kept beside the last block's.
     pub(super) kept: u64,
-    /// Bytes of the matrix that is turned around on every run (models/siglip.cpp:38).
+    /// Bytes of the matrix that is turned around on every run (models/siglip.cpp, `clip_graph_siglip::build`).
     pub(super) turned: u64,
 }
 
@@ -104,7 +104,7 @@ impl Keys<'_> {
         Ok(self.header.u32(&key)?.map(u64::from))
     }
 
-    /// A number above 0 (clip.cpp:2041-2063).
+    /// A number above 0 (clip.cpp, `load_hparams`).
     fn size(&self, name: &str, most: u64) -> Result<u64, Error> {
         let key = format!("clip.{}.{name}", self.kind);
         let error = |value| Error::Value {
@@ -123,7 +123,7 @@ impl Keys<'_> {
         }
     }
 
-    /// `clip.projector_type`, or where the file has several encoders this one's (clip.cpp:1266-1278).
+    /// `clip.projector_type`, or where the file has several encoders this one's (clip.cpp, `load_hparams`).
     fn projector(&self) -> Result<String, Error> {
         let name = text(self.header, "clip.projector_type")?;
         if name.is_empty() {
@@ -170,14 +170,14 @@ impl Encoder {
             }
             (Images::LongestEdge, _) => {
                 let longest = keys.optional("preproc_image_size")?.unwrap_or(image);
-                // Sides are rounded up to whole tokens (mtmd-image.cpp:137).
+                // Sides are rounded up to whole tokens (mtmd-image.cpp, `calc_size_preserved_ratio`).
                 let per_side = longest.div_ceil(side).next_multiple_of(merge);
                 product(&[per_side, per_side])
             }
         };
         let follows = match projector.images {
             Images::Tokens(_) => true,
-            // The header's limit is heard last (clip.cpp:1599, :1950).
+            // The header's limit is heard last (clip.cpp, `load_hparams`).
             Images::PixelsOr(_) => stated.is_none(),
             _ => false,
         };
@@ -252,7 +252,7 @@ impl Encoder {
             let of_block = name.strip_prefix(prefix);
             if let Some(name) = of_block.filter(|name| name.starts_with("blk.")) {
                 if is_matrix && name.contains(".ffn_") {
-                    // Old files state no width, and some name the two matrices the wrong way round (clip.cpp:2325).
+                    // Old files state no width, and some name the two matrices the wrong way round (clip.cpp, `load_tensors`).
                     encoder.n_ff = encoder.n_ff.max(if ne0 == n_embd { ne1 } else { ne0 });
                     encoder.is_gated |= name.contains(".ffn_gate.");
                 }
@@ -296,7 +296,7 @@ impl Encoder {
         self.head
     }
 
-    /// The width of what the projector gives, where we know which tensor says that (clip.cpp:5978, `clip_n_mmproj_embd`).
+    /// The width of what the projector gives, where we know which tensor says that (clip.cpp, `clip_n_mmproj_embd`).
     pub(super) fn width_in(&self, header: &Header) -> Option<u64> {
         let (name, dim) = match self.name.as_str() {
             "mlp" | "pixtral" | "qwen2vl_merger" | "qwen2.5vl_merger" => ("mm.2.weight", 1),

@@ -65,7 +65,7 @@ pub enum Error {
         /// `general.architecture`.
         architecture: String,
     },
-    /// llama.cpp does not let this draft speculate for this model (common/speculative.cpp:105-169, `common_speculative_are_compatible`).
+    /// llama.cpp does not let this draft speculate for this model (common/speculative.cpp, `common_speculative_are_compatible`).
     #[error("{draft} cannot draft for {main}: {what} is {of_draft} and {of_main}")]
     Vocabulary {
         /// The file of the draft.
@@ -79,7 +79,7 @@ pub enum Error {
         /// What it is in the main model, with the limit where there is one.
         of_main: String,
     },
-    /// The projector's output is not as wide as the text model's embeddings (mtmd.cpp:604).
+    /// The projector's output is not as wide as the text model's embeddings (mtmd.cpp, `mtmd_context::mtmd_context`).
     #[error("{file} is made for embeddings of {of_mmproj}, but those of {main} are {of_main} wide")]
     Width {
         /// The file of the projector.

@@ -113,7 +113,7 @@ impl Companion {
     }
 
     /// Sets the types of the draft's keys and values: `--cache-type-k-draft` and its like. They are `F16` otherwise, whatever the
-    /// main model's are (common/common.h:346). An mmproj has none.
+    /// main model's are (common/common.h, `cache_type_k`). An mmproj has none.
     #[must_use]
     pub fn draft_cache(mut self, type_k: KvType, type_v: KvType) -> Self {
         if let Kind::Draft(draft) = &mut self.kind {
@@ -151,8 +151,7 @@ impl Companion {
 
     /// The context of a draft beside a main model with these parameters; `None` of an mmproj.
     ///
-    /// It has as many tokens as the main model's after padding, and one output per sequence (common/speculative.cpp:2560-2562,
-    /// :2606; examples/speculative-simple is the same).
+    /// It has as many tokens as the main model's after padding, and one output per sequence (common/speculative.cpp, `common_base_params_to_speculative`; examples/speculative-simple is the same).
     ///
     /// # Errors
     ///
@@ -190,8 +189,7 @@ impl Companion {
         }
     }
 
-    /// What it makes a driver and its pools do beside the main model. It computes with a backend of its own (clip.cpp:184, and the
-    /// context of a draft like any other), whose pools come to the main model's: its share of the
+    /// What it makes a driver and its pools do beside the main model. It computes with a backend of its own (clip.cpp, `clip_ctx`, and the context of a draft like any other), whose pools come to the main model's: its share of the
     /// [growth](super::HeadroomParts::growth).
     ///
     /// # Errors

@@ -4,7 +4,7 @@ use crate::gguf::Header;
 
 use super::Error;
 
-/// What decides the largest image of a projector (clip.cpp:1455-1990, `load_hparams`; which preprocessor: mtmd.cpp:620-925).
+/// What decides the largest image of a projector (clip.cpp, `load_hparams`; which preprocessor: mtmd.cpp, `init_vision`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Images {
     /// Every image, or each tile of it, is a square of `image_size`.
@@ -27,7 +27,7 @@ pub(super) struct Projector {
     merge: u32,
     /// The key that says.
     merge_key: Option<&'static str>,
-    /// Frames of a video that are computed at once (clip.cpp:6103, `clip_model_n_temporal_merge`).
+    /// Frames of a video that are computed at once (clip.cpp, `clip_model_n_temporal_merge`).
     pub(super) frames: u32,
     /// Whether several images are computed at once (models.h, `support_batch`).
     pub(super) batches: bool,
@@ -38,7 +38,7 @@ pub(super) struct Projector {
 const SCALE: Option<&str> = Some("clip.vision.projector.scale_factor");
 const SPATIAL: Option<&str> = Some("clip.vision.spatial_merge_size");
 
-/// What `clip.projector_type` names, where it is an encoder of images made of blocks like `build_vit`'s (clip.cpp:340-540).
+/// What `clip.projector_type` names, where it is an encoder of images made of blocks like `build_vit`'s (clip.cpp).
 pub(super) fn of_images(name: &str) -> Option<Projector> {
     let read = |images, merge, merge_key| Projector {
         images,
@@ -65,7 +65,7 @@ pub(super) fn of_images(name: &str) -> Option<Projector> {
             ..checked(read(Images::Square, 1, SCALE))
         },
         "pixtral" => checked(read(Images::Tokens(1024), 1, SPATIAL)),
-        // `qwen2.5o` sees by the encoder of Qwen2.5-VL (clip.cpp:1287).
+        // `qwen2.5o` sees by the encoder of Qwen2.5-VL (clip.cpp, `load_hparams`).
         "qwen2vl_merger" | "qwen2.5vl_merger" | "qwen3vl_merger" | "qwen2.5o" => {
             two_frames(checked(read(Images::Tokens(4096), 2, SPATIAL)))
         }
@@ -90,7 +90,7 @@ pub(super) fn of_images(name: &str) -> Option<Projector> {
     })
 }
 
-/// Whether `clip.projector_type` names an encoder of sound that is Whisper's (clip.cpp:1796-1815; models/whisper-enc.cpp), which
+/// Whether `clip.projector_type` names an encoder of sound that is Whisper's (clip.cpp, `load_hparams`; models/whisper-enc.cpp), which
 /// hears 30 seconds at once.
 pub(super) fn is_whisper(name: &str) -> bool {
     matches!(

@@ -4,10 +4,10 @@ use crate::gguf::Header;
 
 use super::{Error, file};
 
-/// `SPEC_VOCAB_MAX_SIZE_DIFFERENCE` (common/speculative.cpp:30).
+/// `SPEC_VOCAB_MAX_SIZE_DIFFERENCE` (common/speculative.cpp).
 const MOST_DIFFERENCE: u64 = 128;
 
-/// `SPEC_VOCAB_CHECK_START_TOKEN_ID` (common/speculative.cpp:31): tokens before it may differ.
+/// `SPEC_VOCAB_CHECK_START_TOKEN_ID` (common/speculative.cpp): tokens before it may differ.
 const FIRST_COMPARED: u64 = 5;
 
 /// What llama.cpp makes of a tokenizer's keys, as far as drafting is concerned (llama-vocab.cpp, `llama_vocab::impl::load`).
@@ -27,7 +27,7 @@ struct Added {
 }
 
 impl Added {
-    /// Which one it is matters only where it is added (common/speculative.cpp:124-137).
+    /// Which one it is matters only where it is added (common/speculative.cpp, `common_speculative_are_compatible`).
     fn matches(&self, other: &Self) -> bool {
         self.is_added == other.is_added && (!self.is_added || self.id == other.id)
     }
@@ -41,8 +41,7 @@ impl Added {
     }
 }
 
-/// What is used where the header does not say: type, first and last token, whether they are added (llama-vocab.cpp:1979-2175,
-/// :2205-2490).
+/// What is used where the header does not say: type, first and last token, whether they are added (llama-vocab.cpp, `llama_vocab::impl::load`).
 fn defaults(model: &str, pre: &str) -> (String, Added, Added) {
     let added = |is_added, id| Added { is_added, id };
     let (kind, bos, eos) = match model {
@@ -82,7 +81,7 @@ impl Vocabulary {
         let pre = header.str(&key("pre"))?.unwrap_or_default();
         let (kind, mut bos, mut eos) = defaults(model, pre);
         let tokens = if kind == "none" {
-            // Only counted (llama-vocab.cpp:1991).
+            // Only counted (llama-vocab.cpp, `llama_vocab::impl::load`).
             header.arch_u32("vocab_size")?.map_or(0, u64::from)
         } else {
             header.array(&key("tokens"))?.map_or(0, |array| array.len())
@@ -91,12 +90,12 @@ impl Vocabulary {
             if kind == "none" {
                 continue;
             }
-            // A default outside of the vocabulary is none, and a stated one is not heard (llama-vocab.cpp:2650-2668).
+            // A default outside of the vocabulary is none, and a stated one is not heard (llama-vocab.cpp, `llama_vocab::impl::load`).
             let stated = header.u32(&key(&format!("{name}_token_id")))?;
             let stated = stated.map(u64::from).filter(|&id| id < tokens);
             added.id = stated.or(added.id.filter(|&id| id < tokens));
             if let Some(is_added) = header.bool(&key(&format!("add_{name}_token")))? {
-                // A text for Gemma 4 has its first token whatever the file says (llama-vocab.cpp:2687).
+                // A text for Gemma 4 has its first token whatever the file says (llama-vocab.cpp, `llama_vocab::impl::load`).
                 added.is_added = is_added || (model == "gemma4" && name == "bos");
             }
         }
@@ -109,7 +108,7 @@ impl Vocabulary {
     }
 }
 
-/// Checks what `common_speculative_are_compatible` does (common/speculative.cpp:105-169).
+/// Checks what `common_speculative_are_compatible` does (common/speculative.cpp).
 pub(super) fn compatible(draft: &Header, main: &Header) -> Result<(), Error> {
     let (ours, theirs) = (Vocabulary::read(draft)?, Vocabulary::read(main)?);
     let differs = |what: &str, of_draft: String, of_main: String| {

@@ -1,4 +1,4 @@
-//! Which layer goes where: llama.cpp's own assignment (llama-model.cpp:1559-1617), its 32-bit arithmetic included.
+//! Which layer goes where: llama.cpp's own assignment (llama-model.cpp, `load_tensors`), its 32-bit arithmetic included.
 
 use serde::{Deserialize, Serialize};
 
@@ -120,7 +120,7 @@ impl Assignment {
 const MAX_DEVICES: usize = 16;
 
 /// The proportions that llama.cpp splits by, of those that it is given for `n_gpus` GPUs: missing ones are 0, further ones are
-/// not looked at. `None` stands for the free bytes, by which it splits where all are 0 (llama-model.cpp:1559-1580).
+/// not looked at. `None` stands for the free bytes, by which it splits where all are 0 (llama-model.cpp, `load_tensors`).
 ///
 /// # Errors
 ///
@@ -151,7 +151,7 @@ pub(super) fn proportions(tensor_split: &[f32], n_gpus: usize) -> Result<Option<
 }
 
 /// The points at which the layers change from one GPU to the next: the cumulative shares of `weights`, which are free bytes
-/// where no `tensor_split` is given (llama-model.cpp:1559-1589).
+/// where no `tensor_split` is given (llama-model.cpp, `load_tensors`).
 ///
 /// # Errors
 ///

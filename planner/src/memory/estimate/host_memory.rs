@@ -9,7 +9,7 @@ use crate::memory::context::ContextParams;
 use super::stored::{Group, Kind, StoredWeight};
 
 /// Whether the host's weights lie in memory that a GPU has pinned. If so, the GPU computes with them for large batches; if not,
-/// the CPU may repack them, and then computes with them itself (ggml-backend.cpp:1110, llama-model.cpp:1080-1130).
+/// the CPU may repack them, and then computes with them itself (ggml-backend.cpp, `ggml_backend_sched_backend_id_from_cur`; llama-model.cpp, `make_cpu_buft_list`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Pinned {
     /// By a GPU of this kind.
@@ -22,7 +22,7 @@ pub(super) enum Pinned {
 }
 
 impl Pinned {
-    /// The first GPU that offers pinned memory gives it (llama-model.cpp:1100). Where one before it may too, it is pinned in any
+    /// The first GPU that offers pinned memory gives it (llama-model.cpp, `make_cpu_buft_list`). Where one before it may too, it is pinned in any
     /// case, and what the two take differs in types that hardly any model has.
     pub(super) fn by(gpus: &[&Gpu]) -> Self {
         let mut all = gpus.iter().map(|gpu| Self::of(&gpu.backend));
@@ -32,8 +32,7 @@ impl Pinned {
             .unwrap_or(Self::No)
     }
 
-    /// ggml-cuda.cu:5246, ggml-vulkan.cpp:16106; ggml-metal.cpp:828, ggml-rpc.cpp:2260, ggml-opencl.cpp:13013,
-    /// ggml-webgpu.cpp:4781.
+    /// `get_host_buffer_type` of each backend's device: ggml-cuda.cu and ggml-vulkan.cpp have it; ggml-metal.cpp, ggml-rpc.cpp, ggml-opencl.cpp and ggml-webgpu.cpp have NULL there.
     fn of(backend: &str) -> Self {
         match (Family::of(backend), backend) {
             (family @ (Family::Cuda | Family::Vulkan), _) => Self::Yes { family },
@@ -44,7 +43,7 @@ impl Pinned {
 }
 
 /// What decides which of the host's buffer types a weight is put into: the pinned memory of a GPU, that of the CPU's own
-/// arrangement, or plain memory (llama-model.cpp:1080-1130; the first that can do what the weight is for).
+/// arrangement, or plain memory (llama-model.cpp, `make_cpu_buft_list`; the first that can do what the weight is for).
 #[derive(Debug, Clone, Copy)]
 pub(super) struct HostMemory {
     pinned: Pinned,
@@ -75,7 +74,7 @@ impl HostMemory {
         let Pinned::Yes { family } = self.pinned else {
             return false;
         };
-        // What is pinned becomes plain memory with a mapped file (llama-model-loader.cpp:1266).
+        // What is pinned becomes plain memory with a mapped file (llama-model-loader.cpp, `create_tensor`).
         !self.mmap
             && match weight.group {
                 Group::Input => family.looks_up(weight.ty, weight.ne0),
@@ -84,7 +83,7 @@ impl HostMemory {
     }
 
     /// What pinned memory takes beside the weights in it: of Vulkan, 32 bytes per buffer of at most a GiB
-    /// (ggml-vulkan.cpp:13096).
+    /// (ggml-vulkan.cpp, `ggml_backend_vk_host_buffer_type_alloc_buffer`).
     pub(super) fn beside_pinned(&self, bytes: u64) -> u64 {
         match self.pinned {
             Pinned::Yes {
@@ -111,8 +110,8 @@ impl HostMemory {
 
     /// Whether the host keeps a tied embedding twice: where the lookup and the product choose different buffer types.
     ///
-    /// Both uses share one tensor where they choose one (llama-model-loader.cpp:1371). Pinned memory takes either if its GPU can
-    /// do it, and with a mapped file becomes plain memory afterwards (:1266).
+    /// Both uses share one tensor where they choose one (llama-model-loader.cpp, `create_tensor`). Pinned memory takes either if its GPU can
+    /// do it, and with a mapped file becomes plain memory afterwards.
     pub(super) fn keeps_twice(&self, weight: &StoredWeight) -> bool {
         match self.pinned {
             Pinned::No => self.repacks(weight),
@@ -134,7 +133,7 @@ fn repackable(weight: &StoredWeight) -> bool {
     repacks(weight.ty) && (eights || !cfg!(any(target_arch = "x86_64", target_arch = "x86")))
 }
 
-/// Whether this CPU may rearrange matrices of this type (ggml-cpu/repack.cpp:4974-5110). What it does depends on its instruction
+/// Whether this CPU may rearrange matrices of this type (ggml-cpu/repack.cpp, `ggml_repack_get_optimal_repack_type`). What it does depends on its instruction
 /// set, of which only the architecture is known here; the rearranged matrix is as large as before.
 pub(super) const fn repacks(ty: TensorType) -> bool {
     let everywhere = matches!(

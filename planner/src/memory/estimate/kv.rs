@@ -1,5 +1,4 @@
-//! Bytes of keys, values and recurrent states per device: exact where the law is known (llama-kv-cache.cpp:60-280,
-//! llama-kv-cache-iswa.cpp:40-100, llama-memory-recurrent.cpp:20-125).
+//! Bytes of keys, values and recurrent states per device: exact where the law is known (llama-kv-cache.cpp and llama-kv-cache-iswa.cpp and llama-memory-recurrent.cpp, the constructor).
 
 use crate::gguf::TensorType;
 use crate::memory::backend::BackendRules;
@@ -112,7 +111,7 @@ struct Shape {
 
 impl Shape {
     fn new(params: &ContextParams, sizes: &ContextSizes, widest_v: u32) -> Self {
-        // Of what fits a batch (llama-context.cpp:251); 0 stands for all.
+        // Of what fits a batch (llama-context.cpp, the constructor); 0 stands for all.
         let n_batch = u32::try_from(sizes.n_batch).unwrap_or(u32::MAX);
         let n_ubatch = match params.n_ubatch {
             0 => n_batch,
@@ -121,7 +120,7 @@ impl Shape {
         Self {
             type_k: params.type_k.tensor_type(),
             type_v: params.type_v.tensor_type(),
-            // AUTO counts as with: the cache is made before llama.cpp finds out (llama-context.cpp:232, :399, :560).
+            // AUTO counts as with: the cache is made before llama.cpp finds out (llama-context.cpp, the constructor, `resolve_fused_ops`).
             transposed: (params.flash_attn == FlashAttention::Off).then_some(widest_v),
             rows: sizes.cells.saturating_mul(sizes.streams),
             n_ubatch,
@@ -138,7 +137,7 @@ impl Shape {
         }
     }
 
-    /// Cells of a cache that keeps a window: the size is computed in 32 bits (llama-kv-cache-iswa.cpp:66).
+    /// Cells of a cache that keeps a window: the size is computed in 32 bits (llama-kv-cache-iswa.cpp, the constructor).
     fn window_cells(&self, window: u32, sharing: u32) -> u64 {
         if self.swa_full {
             return self.cells;
@@ -164,7 +163,7 @@ impl Shape {
         }
     }
 
-    /// Every sequence has a row, and one more for each token that it can be taken back (llama-memory-recurrent.cpp:101).
+    /// Every sequence has a row, and one more for each token that it can be taken back (llama-memory-recurrent.cpp, the constructor).
     fn recurrent(&self, state: RecurrentState) -> Vec<Tensor> {
         let rows = u64::from(self.n_seq).saturating_mul(1 + u64::from(self.n_rs_seq));
         let floats = |n: u32| (TensorType::F32, u64::from(n), rows);
@@ -201,7 +200,7 @@ impl Shape {
         }
     }
 
-    /// The indexer's cache has as many rows as the other (llama-kv-cache-dsa.cpp:50, llama-kv-cache-msa.cpp:46).
+    /// The indexer's cache has as many rows as the other (llama-kv-cache-dsa.cpp and llama-kv-cache-msa.cpp, the constructor).
     fn indexed(&self, state: &IndexedState) -> Tensors {
         let index = [
             self.key(state.index_k, self.rows),
@@ -217,7 +216,7 @@ impl Shape {
         }
     }
 
-    /// Each sequence has caches of its own, also where they share one context (llama-kv-cache-dsv4.cpp:1244-1332).
+    /// Each sequence has caches of its own, also where they share one context (llama-kv-cache-dsv4.cpp, the constructor).
     fn distilled(&self, state: &DistilledState) -> Tensors {
         let n_seq = u64::from(self.n_seq);
         let window = self.window_cells(state.window, 1);

@@ -155,7 +155,7 @@ impl Estimate {
     }
 
     /// Puts weights elsewhere than their layer, by name. Also where nothing is moved llama.cpp keeps no copies of a graph in flight
-    /// (llama-context.cpp:437).
+    /// (llama-context.cpp, the constructor).
     pub(crate) fn placing(mut self, place: impl Fn(&str) -> Option<Place>) -> Self {
         self.weights = self.weights.overridden(place);
         self.compute = self.compute.overridden();

@@ -7,8 +7,8 @@ use crate::gguf::TensorType;
 use crate::memory::backend::BackendRules;
 use crate::profile::{Adapted, Factor, Layer, ModelProfile, Role, Weight};
 
-/// Of what an architecture marks (models/gemma4.cpp:59, models/qwen4exp.cpp:215) only tensors above so many bytes are read lazily
-/// (llama-model-loader.cpp:1091).
+/// Of what an architecture marks (models/gemma4.cpp and models/qwen4exp.cpp, `load_arch_tensors`) only tensors above so many bytes are read lazily
+/// (llama-model-loader.cpp, `lazy_read::add`).
 const LAZY_ABOVE: u64 = 4 << 30;
 
 /// The layer that a weight follows.

@@ -1,5 +1,4 @@
-//! Bytes of weights per device: exact, by the buffer types that llama.cpp chooses (llama-model.cpp:1080-1180,
-//! llama-model-loader.cpp:1116-1390).
+//! Bytes of weights per device: exact, by the buffer types that llama.cpp chooses (llama-model.cpp, `make_cpu_buft_list`, `make_gpu_buft_list`; llama-model-loader.cpp, `create_tensor`).
 
 use crate::memory::backend::BackendRules;
 use crate::memory::context::ContextParams;
@@ -189,7 +188,7 @@ impl WeightTable {
     /// The same with weights elsewhere than their layer: `place` says where to, by name.
     ///
     /// llama.cpp asks by the name alone, so input tensors, the output and its copy of a tied embedding move too
-    /// (llama-model-loader.cpp:1225-1258).
+    /// (llama-model-loader.cpp, `create_tensor`).
     pub(super) fn overridden(mut self, place: impl Fn(&str) -> Option<Place>) -> Self {
         let weights = self.stored.weights.iter();
         self.overrides = weights
@@ -225,7 +224,7 @@ impl WeightTable {
             let layer = match self.overrides.get(index).copied().flatten() {
                 Some(Place::Gpu(gpu)) => {
                     // A tied output finds the embedding in the buffer type that it is sent to as well, and shares it, unless it
-                    // comes before it (llama-model-loader.cpp:1371).
+                    // comes before it (llama-model-loader.cpp, `create_tensor`).
                     if let (Some(bytes), Some(&rule)) =
                         (self.fixed_gpus.get_mut(gpu), self.rules_of.get(gpu))
                         && (weight.group != Group::Tied || self.stored.tied_apart)

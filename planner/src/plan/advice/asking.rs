@@ -14,7 +14,7 @@ const FINE: u32 = 8192;
 /// Fewer tokens are hardly a prompt and its answer.
 const LEAST_CONTEXT: u32 = 1024;
 
-/// With fewer tokens at once GPUs no longer compute with weights that the host keeps (ggml-cuda.cu:5928, ggml-vulkan.cpp:16135), and
+/// With fewer tokens at once GPUs no longer compute with weights that the host keeps (ggml-cuda.cu, `ggml_backend_cuda_reg`; ggml-vulkan.cpp, `ggml_backend_vk_reg_get_device`), and
 /// prompts become slow.
 const LEAST_UBATCH: u32 = 32;
 

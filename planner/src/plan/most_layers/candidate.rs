@@ -272,7 +272,7 @@ impl<'a, 'b> Asked<'a, 'b> {
     /// So many layers, with llama.cpp's own numbers; `None` where it refuses them, or has not even the room to find out.
     ///
     /// It may refuse one placement and take the next: a device whose only blocks keep no cache fails a load
-    /// (llama-kv-cache.cpp:287). Two refusals and no answer are the device's fault, or the model's.
+    /// (llama-kv-cache.cpp, the constructor). Two refusals and no answer are the device's fault, or the model's.
     ///
     /// # Errors
     ///

@@ -233,7 +233,7 @@ impl<'a> MostLayers<'a> {
         let params = &self.params;
         let usable = self.machine.gpus.iter().filter(|gpu| gpu.free > 0);
         // One in the host's memory reads no faster than the host: it never stands in for a card, and llama.cpp leaves it out beside
-        // one too (llama.cpp:250). Where so many layers are asked for, it may be what holds them.
+        // one too (src/llama.cpp, `llama_prepare_model_devices`). Where so many layers are asked for, it may be what holds them.
         let (mut shared, own): (Vec<&Gpu>, Vec<&Gpu>) =
             usable.partition(|gpu| gpu.kind == GpuKind::Integrated);
         if self.request.gpu_layers == GpuLayers::Auto && !own.is_empty() {

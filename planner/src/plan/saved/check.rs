@@ -5,7 +5,7 @@ use crate::plan::{PlacementKind, Plan};
 
 use super::{SavedPlan, SavedPlanError, invalid};
 
-/// `LLAMA_MAX_LAYERS` (llama-hparams.h:10), and so many layers at most with the output layer.
+/// `LLAMA_MAX_LAYERS` (llama-hparams.h), and so many layers at most with the output layer.
 const MOST_BLOCKS: u32 = 512;
 
 /// The most GPUs that llama.cpp schedules beside the CPU (ggml-backend.cpp, `GGML_SCHED_MAX_BACKENDS`).

@@ -89,7 +89,7 @@ fn phi3() -> Sketch {
         ..SMALL
     };
     let mut sketch = Sketch::new("phi3", "fused qkv", dims);
-    // Read, and then ignored (models/phi3.cpp:13-24).
+    // Read, and then ignored (models/phi3.cpp, `load_arch_hparams`).
     sketch.u32("attention.sliding_window", 2047);
     sketch.ends(T::Q4_K, Some(T::Q6_K));
     for name in ["rope_factors_long.weight", "rope_factors_short.weight"] {
