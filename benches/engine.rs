@@ -1,6 +1,7 @@
-//! What an engine with eight texts at once costs on top of llama.cpp's own batched decoding: `engine.submit(..)` eight times against one
-//! loop over the C API whose batch holds a token of each of eight sequences (as llama.cpp's `examples/batched`), on the same model,
-//! prompts, sampler chains, threads and context, turn by turn in one process. Prints the ratio of the medians of the paired rounds.
+//! What an engine with eight texts at once costs on top of llama.cpp's own batched decoding: `engine.submit(..)` eight
+//! times against one loop over the C API whose batch holds a token of each of eight sequences (as llama.cpp's
+//! `examples/batched`), on the same model, prompts, sampler chains, threads and context, turn by turn in one process.
+//! Prints the ratio of the medians of the paired rounds.
 //!
 //!     cargo bench -p autoplace-benches --bench engine
 
@@ -91,8 +92,8 @@ struct Text {
 
 /// One loop over all texts.
 fn generate(plain: &mut Plain) -> Run {
-    // SAFETY: model and context live; every buffer is as long as the length passed with it; the batch has room for the prompts of all
-    // sequences, and no more is put into it; the chains end in a sampler that selects.
+    // SAFETY: model and context live; every buffer is as long as the length passed with it; the batch has room for the
+    // prompts of all sequences, and no more is put into it; the chains end in a sampler that selects.
     unsafe {
         let started = Instant::now();
         let (vocab, context, tokens) = (plain.vocab(), plain.cleared(), plain.prompt());

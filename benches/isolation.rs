@@ -1,5 +1,5 @@
-//! What a process of its own costs: a model in this process against the same model in a worker, same prompt, seed, threads and context,
-//! turn by turn. Prints the ratio of the medians of the paired rounds.
+//! What a process of its own costs: a model in this process against the same model in a worker, same prompt, seed,
+//! threads and context, turn by turn. Prints the ratio of the medians of the paired rounds.
 //!
 //!     cargo bench -p autoplace-benches --bench isolation
 

@@ -1,6 +1,7 @@
-//! What the library costs on top of llama.cpp: `model.generate(..)` against the same loop over the C API, on the same model,
-//! sampler chain, threads and context, turn by turn in one process. Prints the ratio and the difference of the paired rounds' medians:
-//! of the demo model, and of the smallest model that llama.cpp loads, where a microsecond shows.
+//! What the library costs on top of llama.cpp: `model.generate(..)` against the same loop over the C API, on the
+//! same model, sampler chain, threads and context, turn by turn in one process. Prints the ratio and the difference
+//! of the paired rounds' medians: of the demo model, and of the smallest model that llama.cpp loads, where a
+//! microsecond shows.
 //!
 //!     cargo bench -p autoplace-benches --bench overhead
 
@@ -76,8 +77,8 @@ fn ours(model: &Model) -> Run {
 
 /// llama.cpp's loop as its `examples/simple` has it.
 fn generate(plain: &mut Plain) -> Run {
-    // SAFETY: model and context live; every buffer is as long as the length passed with it; the batch holds at most n_batch
-    // tokens; the chain ends in a sampler that selects.
+    // SAFETY: model and context live; every buffer is as long as the length passed with it; the batch holds at most
+    // n_batch tokens; the chain ends in a sampler that selects.
     unsafe {
         let (vocab, context, mut tokens) = (plain.vocab(), plain.cleared(), plain.prompt());
         let count = tokens.len() as i32;

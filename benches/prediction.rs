@@ -1,8 +1,10 @@
-//! What plans predict beside what llama.cpp's own loop does, in one run: the rates of this machine's processor are measured, and with them
-//! the speeds of three models on the host are predicted and measured, each with two types of cache.
+//! What plans predict beside what llama.cpp's own loop does, in one run: the rates of this machine's processor
+//! are measured, and with them the speeds of three models on the host are predicted and measured, each with
+//! two types of cache.
 //!
-//! The files are made here: true widths, few blocks, random weights. `cargo bench -p autoplace-benches --bench prediction` prints the table of
-//! docs/speed-model.md; without `--bench`, as in `cargo test`, the same is done once with models of some megabytes.
+//! The files are made here: true widths, few blocks, random weights.
+//! `cargo bench -p autoplace-benches --bench prediction` prints the table of docs/speed-model.md; without `--bench`, as
+//! in `cargo test`, the same is done once with models of some megabytes.
 
 #[path = "../autoplace/tests/support/random_weights/mod.rs"]
 mod random_weights;
@@ -188,7 +190,8 @@ struct Plain {
 impl Plain {
     fn load(path: &Path, params: &ContextParams, threads: u32) -> Self {
         let path = CString::new(path.to_str().expect("a path of UTF-8")).expect("no NUL");
-        // SAFETY: the backend is initialised; the path is NUL-terminated; the parameters are llama.cpp's defaults with numbers changed.
+        // SAFETY: the backend is initialised; the path is NUL-terminated; the parameters are llama.cpp's defaults with
+        // numbers changed.
         unsafe {
             let mut model = raw::llama_model_default_params();
             model.n_gpu_layers = 0;

@@ -1,9 +1,10 @@
-//! What a number of threads is worth on a machine that other programs use: generation with one thread, with all, with all and OpenMP's
-//! waits passive, and with the library's own choice, while none, one and two other programs compute. Prints a table of tokens per second:
-//! the median of the rounds.
+//! What a number of threads is worth on a machine that other programs use: generation with one thread, with all, with
+//! all and OpenMP's waits passive, and with the library's own choice, while none, one and two other programs compute.
+//! Prints a table of tokens per second: the median of the rounds.
 //!
-//! Each way is a process of its own, since OpenMP reads its environment once, and stays loaded from the first situation to the last; they
-//! take turns. The library's own choice is measured twice: loaded on the quiet machine, and loaded in the situation.
+//! Each way is a process of its own, since OpenMP reads its environment once, and stays loaded from the first
+//! situation to the last; they take turns. The library's own choice is measured twice: loaded on the quiet machine,
+//! and loaded in the situation.
 //!
 //!     cargo bench -p autoplace-benches --bench threads
 
@@ -65,7 +66,8 @@ fn compute_for_ever() -> ! {
     }
 }
 
-/// One way: loads, and for every line that comes generates for so many milliseconds; answers with tokens per second and threads.
+/// One way: loads, and for every line that comes generates for so many milliseconds; answers with tokens per
+/// second and threads.
 fn serve(threads: &str) {
     let path = std::env::args().nth(1).expect("a model");
     let builder = Model::builder(path).context(Context::Tokens(512));

@@ -1,5 +1,5 @@
-//! Talks with a model: an answer to every line, with the history kept. Ctrl-C stops the answer, and a second one, or the end of the input,
-//! the program. A model without a chat template needs `--template`, a family's name or a file.
+//! Talks with a model: an answer to every line, with the history kept. Ctrl-C stops the answer, and a second one, or
+//! the end of the input, the program. A model without a chat template needs `--template`, a family's name or a file.
 //!
 //!     cargo run --release --example chat -- -m model.gguf
 

@@ -1,4 +1,5 @@
-//! An answer as a value of a type: the text is held to the type's JSON schema while it is generated, so it always is one.
+//! An answer as a value of a type: the text is held to the type's JSON schema while it is generated, so
+//! it always is one.
 //!
 //!     cargo run --release --example json -- -m model.gguf -p "A recipe for bread, as JSON:"
 

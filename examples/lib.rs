@@ -13,8 +13,8 @@ pub const DEMO_MODEL: &str = concat!(
     "/model/autoplace-demo-q8_0.gguf"
 );
 
-/// Reads the arguments and runs `program` with them. What is wrong is one line on stderr, and the exit code 2 for an argument or 1 for
-/// anything else.
+/// Reads the arguments and runs `program` with them. What is wrong is one line on stderr, and the exit code 2 for an
+/// argument or 1 for anything else.
 pub fn run<Args: Parser>(program: impl FnOnce(Args) -> anyhow::Result<ExitCode>) -> ExitCode {
     let args = match Args::try_parse() {
         Ok(args) => args,

@@ -1,5 +1,5 @@
-//! How long a plan takes, from the file to the answer: by arithmetic (the bar is 5 ms), and confirmed by llama.cpp on a simulated card
-//! of 24 GiB (150 ms), for a 70B file with a vocabulary of 128k tokens and three others.
+//! How long a plan takes, from the file to the answer: by arithmetic (the bar is 5 ms), and confirmed by llama.cpp on a
+//! simulated card of 24 GiB (150 ms), for a 70B file with a vocabulary of 128k tokens and three others.
 #![allow(missing_docs)] // criterion's macros make public functions.
 
 mod files;

@@ -1,5 +1,5 @@
-//! How long llama.cpp takes to say what a 70B model with a vocabulary of 128k tokens would hold (the bar is 25 ms), and what of it
-//! each part takes.
+//! How long llama.cpp takes to say what a 70B model with a vocabulary of 128k tokens would hold (the bar is 25 ms), and
+//! what of it each part takes.
 //!
 //! The last line is the same question asked without a skeleton: `no_alloc` over the model's own header.
 #![allow(missing_docs)] // criterion's macros make public functions.

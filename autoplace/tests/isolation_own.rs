@@ -1,4 +1,5 @@
-//! A program whose `main` begins with `worker_main` is its own worker; one whose `main` does not is told so, and starts no others.
+//! A program whose `main` begins with `worker_main` is its own worker; one whose `main` does not is told so, and
+//! starts no others.
 
 #[path = "../../planner/tests/support/lora_support/mod.rs"]
 mod lora_support;

@@ -21,7 +21,8 @@ pub(crate) fn model_path() -> String {
     std::env::var("AUTOPLACE_BENCH_MODEL").unwrap_or_else(|_| DEMO_MODEL.into())
 }
 
-/// Medians over pairs of runs: microseconds per token of each, how many more the first takes, and how many times as fast it is.
+/// Medians over pairs of runs: microseconds per token of each, how many more the first takes, and how many
+/// times as fast it is.
 pub(crate) struct Paired {
     pub(crate) rounds: usize,
     pub(crate) first: f64,
@@ -29,7 +30,8 @@ pub(crate) struct Paired {
     #[allow(dead_code, reason = "each benchmark tells what it is about")]
     pub(crate) difference: f64,
     pub(crate) speed_ratio: f64,
-    /// By how many microseconds the first's quickest round is slower than the second's: what else a machine does only ever adds to both.
+    /// By how many microseconds the first's quickest round is slower than the second's: what else a machine does only
+    /// ever adds to both.
     #[allow(dead_code, reason = "each benchmark tells what it is about")]
     pub(crate) quickest_difference: f64,
 }

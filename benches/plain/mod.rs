@@ -21,8 +21,8 @@ impl Plain {
         set: impl FnOnce(&mut raw::llama_context_params),
     ) -> Self {
         let path = CString::new(path).expect("no NUL");
-        // SAFETY: the backend is initialised (a model was loaded before); the path is NUL-terminated; the parameters are
-        // llama.cpp's defaults with plain numbers changed.
+        // SAFETY: the backend is initialised (a model was loaded before); the path is NUL-terminated; the parameters
+        // are llama.cpp's defaults with plain numbers changed.
         unsafe {
             let mut params = raw::llama_model_default_params();
             params.n_gpu_layers = n_gpu_layers as i32;

@@ -4,7 +4,8 @@ use serde_json::Value;
 
 use super::error::Error;
 
-/// What is put behind the last message to find its end in the prompt (`chat_template_utils.py`, `render_jinja_template`).
+/// What is put behind the last message to find its end in the prompt (`chat_template_utils.py`,
+/// `render_jinja_template`).
 const TAG: &str = "CONTINUE_FINAL_MESSAGE_TAG ";
 
 /// The text that is continued: the content of the last message, or the last text among its parts.

@@ -36,8 +36,9 @@ impl Conversation {
         }
     }
 
-    /// Messages as transformers takes them, for what [`Message`] has no field for: objects with `role`, `content` (a text, or a list of parts
-    /// such as `{"type": "text", "text": "..."}`) and whatever else the template knows. Nothing of them is changed.
+    /// Messages as transformers takes them, for what [`Message`] has no field for: objects with `role`, `content` (a
+    /// text, or a list of parts such as `{"type": "text", "text": "..."}`) and whatever else the template knows.
+    /// Nothing of them is changed.
     pub fn from_json(messages: Vec<Value>) -> Self {
         Self {
             messages,
@@ -62,7 +63,8 @@ impl Conversation {
         self
     }
 
-    /// Tools as transformers takes them: `{"type": "function", "function": {"name": ..., "description": ..., "parameters": ...}}`.
+    /// Tools as transformers takes them:
+    /// `{"type": "function", "function": {"name": ..., "description": ..., "parameters": ...}}`.
     pub fn tools_json(mut self, tools: Vec<Value>) -> Self {
         self.tools = Some(tools);
         self
@@ -87,8 +89,8 @@ impl Conversation {
         self
     }
 
-    /// Another variable of the template: `enable_thinking`, `reasoning_effort`. One of the names that this type has methods for, or that
-    /// of a special token, replaces what the template would see else.
+    /// Another variable of the template: `enable_thinking`, `reasoning_effort`. One of the names that this type has
+    /// methods for, or that of a special token, replaces what the template would see else.
     pub fn variable(mut self, name: impl Into<String>, value: impl Into<Value>) -> Self {
         self.variables.insert(name.into(), value.into());
         self

@@ -1,7 +1,7 @@
 //! Templates by the name of their family, for models that ship none.
 //!
-//! They are our own wording of formats that their publishers describe; a model's own template, where there is one, knows more (tools,
-//! reasoning).
+//! They are our own wording of formats that their publishers describe; a model's own template, where there is one,
+//! knows more (tools, reasoning).
 
 use super::error::Error;
 use super::special::SpecialTokens;

@@ -1,9 +1,11 @@
 //! What is said in a conversation: messages, the tools that a model may call, and what its answers mean.
 //!
-//! In: messages. Out: the prompt that the model's own template makes of them; and of the text that a model answers, its parts. Nothing
-//! here computes anything, so it needs no native library. The crate `autoplace` has the models to talk to.
+//! In: messages. Out: the prompt that the model's own template makes of them; and of the text that a model
+//! answers, its parts. Nothing here computes anything, so it needs no native library. The crate `autoplace` has
+//! the models to talk to.
 //!
-//! [`Conversation`] holds the messages, [`ChatTemplate`] makes a [`Rendered`] prompt of them, and [`ReplyParser`] reads the answer.
+//! [`Conversation`] holds the messages, [`ChatTemplate`] makes a [`Rendered`] prompt of them, and [`ReplyParser`]
+//! reads the answer.
 
 #![forbid(unsafe_code)]
 

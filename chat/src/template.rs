@@ -22,8 +22,8 @@ const TOOL_USE: &str = "tool_use";
 
 /// The template by which a model was trained to read conversations: messages in, a prompt out.
 ///
-/// It renders what Hugging Face's transformers does, character by character. Templates are code that comes with a model, from anybody:
-/// they see the conversation and nothing else, and [`Limits`] bound what they take.
+/// It renders what Hugging Face's transformers does, character by character. Templates are code that comes with a
+/// model, from anybody: they see the conversation and nothing else, and [`Limits`] bound what they take.
 ///
 /// ```
 /// use autoplace_chat::{ChatTemplate, Conversation, Message};
@@ -60,12 +60,13 @@ const DEFAULT: &str = "default";
 impl ChatTemplate {
     /// The template that a model ships, with its variants, special tokens and control tokens.
     ///
-    /// Control tokens are those of the types `CONTROL` and `UNKNOWN` (`tokenizer.ggml.token_type`), and those that the header names.
+    /// Control tokens are those of the types `CONTROL` and `UNKNOWN` (`tokenizer.ggml.token_type`), and those that
+    /// the header names.
     ///
     /// # Errors
     ///
-    /// [`Error::NoTemplate`] if it ships none: no family is guessed. [`Error::Syntax`] and [`Error::Limit`] if one of them is no template,
-    /// [`Error::Header`] if the header cannot be read.
+    /// [`Error::NoTemplate`] if it ships none: no family is guessed. [`Error::Syntax`] and [`Error::Limit`] if one of
+    /// them is no template, [`Error::Header`] if the header cannot be read.
     #[doc(alias = "tokenizer.chat_template")]
     #[doc(alias = "llama_model_chat_template")]
     pub fn from_header(header: &Header) -> Result<Self, Error> {
@@ -96,7 +97,8 @@ impl ChatTemplate {
 
     /// A template from its source, and the special tokens that it sees: `bos_token`, `eos_token`.
     ///
-    /// The special tokens are its control tokens, until [`with_control_tokens`](Self::with_control_tokens) says otherwise.
+    /// The special tokens are its control tokens, until
+    /// [`with_control_tokens`](Self::with_control_tokens) says otherwise.
     ///
     /// # Errors
     ///
@@ -106,7 +108,8 @@ impl ChatTemplate {
         Self::of(sources.into(), special_tokens)
     }
 
-    /// The template of a family of models, for a model that ships none: `chatml`, `llama-3`, `gemma`; [`FAMILIES`](super::FAMILIES) are all.
+    /// The template of a family of models, for a model that ships none: `chatml`, `llama-3`, `gemma`;
+    /// [`FAMILIES`](super::FAMILIES) are all.
     ///
     /// Which family a model is of, its publisher says; a wrong one makes its answers worse without any error.
     ///
@@ -145,8 +148,8 @@ impl ChatTemplate {
         self.variants.keys().map(String::as_str)
     }
 
-    /// The variant of this name, whatever is rendered. Without it, `tool_use` is taken where tools are given and it exists, else
-    /// `default`, as transformers does.
+    /// The variant of this name, whatever is rendered. Without it, `tool_use` is taken where tools are given and it
+    /// exists, else `default`, as transformers does.
     ///
     /// # Errors
     ///
@@ -187,7 +190,8 @@ impl ChatTemplate {
         self.source_for(false)
     }
 
-    /// The source of the template that a conversation with or without tools is rendered by; `None` of a model that ships other variants only.
+    /// The source of the template that a conversation with or without tools is rendered by; `None` of a model that
+    /// ships other variants only.
     pub fn source_for(&self, with_tools: bool) -> Option<&str> {
         let variant = self.pick(with_tools).ok()?;
         Some(variant.source.as_str())
@@ -209,14 +213,15 @@ impl ChatTemplate {
 
     /// Renders a conversation.
     ///
-    /// What users wrote that looks like control tokens is hidden from the template (which then cannot take it for one either) and marked in
-    /// the result: [`Rendered::parts`]. Where a template looks for such a text in a message, its prompt is therefore not transformers',
-    /// but the safe one.
+    /// What users wrote that looks like control tokens is hidden from the template (which then cannot take it for one
+    /// either) and marked in the result: [`Rendered::parts`]. Where a template looks for such a text in a message, its
+    /// prompt is therefore not transformers', but the safe one.
     ///
     /// # Errors
     ///
-    /// [`Error::Refused`] if the template says that it cannot render this (a role that it does not know, say), [`Error::Failed`] if it goes wrong,
-    /// [`Error::Limit`] if it takes too much, [`Error::Continue`], and [`Error::NoVariant`] of a model that ships other variants only.
+    /// [`Error::Refused`] if the template says that it cannot render this (a role that it does not know, say),
+    /// [`Error::Failed`] if it goes wrong, [`Error::Limit`] if it takes too much, [`Error::Continue`], and
+    /// [`Error::NoVariant`] of a model that ships other variants only.
     #[doc(alias = "apply_chat_template")]
     pub fn render(&self, conversation: &Conversation) -> Result<Rendered, Error> {
         let variant = self.pick(conversation.tools.is_some())?;
@@ -290,8 +295,8 @@ impl ChatTemplate {
     }
 }
 
-/// The names that templates read a message's reasoning by; transformers fills `reasoning_content` and `thinking` from whichever is
-/// there (`chat_template_utils.py`, `_alias_reasoning_fields`).
+/// The names that templates read a message's reasoning by; transformers fills `reasoning_content` and `thinking` from
+/// whichever is there (`chat_template_utils.py`, `_alias_reasoning_fields`).
 const REASONING: [&str; 3] = ["reasoning_content", "thinking", "reasoning"];
 
 fn alias_reasoning(message: &mut Value) {
@@ -311,8 +316,9 @@ fn alias_reasoning(message: &mut Value) {
     fields.insert("reasoning_content".to_owned(), reasoning);
 }
 
-/// Whether a template shows a content in parts and does not show a text: some that were written for images only walk over parts.
-/// transformers then prints what comes of walking over a text, and its users give parts; llama.cpp finds out as this does.
+/// Whether a template shows a content in parts and does not show a text: some that were written for images only walk
+/// over parts. transformers then prints what comes of walking over a text, and its users give parts; llama.cpp finds
+/// out as this does.
 fn wants_parts(template: &Template, special: &SpecialTokens, limits: Limits) -> bool {
     const NEEDLE: &str = "Ahoy-7151";
     let shows = |content: Value| {

@@ -15,7 +15,8 @@ use crate::host::HostArgs;
 use crate::outputs::OutputArgs;
 use crate::sizes;
 
-/// What llama_sys takes: llama.cpp pads a context to 256 tokens (llama-context.cpp, the constructor) and counts with 32 signed bits.
+/// What llama_sys takes: llama.cpp pads a context to 256 tokens (llama-context.cpp, the constructor) and counts
+/// with 32 signed bits.
 const MAX_TOKENS: u32 = i32::MAX as u32 / 256 * 256;
 
 /// Says where a local model goes: the fastest safe placement, and every byte of it.
@@ -54,8 +55,8 @@ pub(crate) struct DevicesArgs {
     /// Writes the machine to a file too, for `plan --machine` on another computer
     #[arg(long, value_name = "FILE")]
     pub(crate) write: Option<PathBuf>,
-    /// Measures how fast each device computes with common types of weights and caches (some ten seconds per device, or what of it
-    /// is begun within SECONDS) and how fast the host's memory is read, and keeps the figures for plans
+    /// Measures how fast each device computes with common types of weights and caches (some ten seconds per device, or
+    /// what of it is begun within SECONDS) and how fast the host's memory is read, and keeps the figures for plans
     #[arg(long, value_name = "SECONDS", num_args = 0..=1, require_equals = true, value_parser = seconds, conflicts_with = "machine")]
     pub(crate) measure: Option<Option<Duration>>,
     /// Describes the machine in a file instead of this one
@@ -95,12 +96,12 @@ pub(crate) struct TemplateArgs {
 pub(crate) struct PlanArgs {
     /// GGUF file; of a split model, the first part
     pub(crate) model: PathBuf,
-    /// Tokens of context; `8192+` is at least so many, and as many more as cost no layer; `auto` is the default and more
-    /// [default: 4096, or what the model was trained on if that is less]
+    /// Tokens of context; `8192+` is at least so many, and as many more as cost no layer; `auto` is the default and
+    /// more [default: 4096, or what the model was trained on if that is less]
     #[arg(long, value_name = "N|N+|auto", value_parser = context)]
     pub(crate) ctx: Option<Context>,
-    /// Type of the keys and values: f32, f16, bf16, q8_0, q5_1, q5_0, q4_1, q4_0, iq4_nl; `auto` is f16, or q8_0 where that is faster,
-    /// `auto:q4_0` as small as that
+    /// Type of the keys and values: f32, f16, bf16, q8_0, q5_1, q5_0, q4_1, q4_0, iq4_nl; `auto` is f16, or q8_0 where
+    /// that is faster, `auto:q4_0` as small as that
     #[arg(long, value_name = "TYPE|auto[:TYPE]", default_value = "f16", value_parser = kv)]
     pub(crate) kv: Kv,
     /// Keys and values with their layers (`on`), on the host (`off`), or there where that is faster
@@ -109,17 +110,19 @@ pub(crate) struct PlanArgs {
     /// Layers with a sliding window keep the whole context all the same
     #[arg(long)]
     pub(crate) swa_full: bool,
-    /// Tokens computed at once; `auto` goes down to 64, too, where that is faster [default: 512, or up to 2048 where that is faster]
+    /// Tokens computed at once; `auto` goes down to 64, too, where that is faster [default: 512, or up to 2048
+    /// where that is faster]
     #[arg(long, value_name = "N|auto", value_parser = ubatch)]
     pub(crate) ubatch: Option<Ubatch>,
     /// What makes a plan better: more tokens per second, or more layers on GPUs, whole ones
     #[arg(long, value_name = "fastest|most-layers", value_enum, default_value_t = PolicyName::Fastest, hide_possible_values = true)]
     pub(crate) policy: PolicyName,
-    /// What may stay on the host of a block that is on a GPU: nothing, experts, or experts and feed-forward matrices [default: experts,
-    /// of a model without any feed-forward matrices]
+    /// What may stay on the host of a block that is on a GPU: nothing, experts, or experts and feed-forward matrices
+    /// [default: experts, of a model without any feed-forward matrices]
     #[arg(long, value_name = "auto|none|experts|ffn", value_enum, default_value_t = Parts::Auto, hide_possible_values = true)]
     pub(crate) host_parts: Parts,
-    /// What is to take the least time: tokens of a prompt and of its reply [default: 1024+256 in the middle of the context]
+    /// What is to take the least time: tokens of a prompt and of its reply [default: 1024+256 in the
+    /// middle of the context]
     #[arg(long, value_name = "PROMPT+REPLY", value_parser = workload)]
     pub(crate) workload: Option<Workload>,
     /// Depths, in tokens, at which the speed is told [default: 64, half and all of the context]
@@ -131,7 +134,8 @@ pub(crate) struct PlanArgs {
     /// Plans for embeddings instead of text, pooled as the model says or so; a context is then the longest text
     #[arg(long, value_name = "none|mean|cls|last|rank", value_enum, num_args = 0..=1, require_equals = true, default_missing_value = "model", hide_possible_values = true)]
     pub(crate) embeddings: Option<PoolingName>,
-    /// Plans for speculative decoding with the block of the model that predicts further tokens, up to so many at once [default: 3]
+    /// Plans for speculative decoding with the block of the model that predicts further tokens, up to so many at
+    /// once [default: 3]
     #[arg(long, value_name = "N", num_args = 0..=1, require_equals = true, default_missing_value = "0", value_parser = value_parser!(u32).range(0..=64), conflicts_with = "embeddings")]
     pub(crate) mtp: Option<u32>,
     /// Fused attention; `auto` is where every device that holds a layer can
@@ -140,7 +144,8 @@ pub(crate) struct PlanArgs {
     /// Layers on the GPU, the output layer counted first; an error if they do not fit [default: as many as are safe]
     #[arg(long, value_name = "N")]
     pub(crate) ngl: Option<u32>,
-    /// A simulated GPU instead of the machine's own: `RTX 4090`, `RTX 4090=24GiB,free=22.6GiB`; several times for several
+    /// A simulated GPU instead of the machine's own: `RTX 4090`, `RTX 4090=24GiB,free=22.6GiB`; several
+    /// times for several
     #[arg(
         long,
         value_name = "NAME[=TOTAL][,free=SIZE]",
@@ -167,7 +172,8 @@ pub(crate) struct PlanArgs {
     /// A control vector that is computed with; several times for several
     #[arg(long, value_name = "FILE")]
     pub(crate) control_vector: Vec<PathBuf>,
-    /// What stays free on a GPU: `tight`, `default`, `cautious` (15 % of its total), `600MiB`, or a share of its total, `5%`
+    /// What stays free on a GPU: `tight`, `default`, `cautious` (15 % of its total), `600MiB`, or a share
+    /// of its total, `5%`
     #[arg(long, value_name = "tight|default|cautious|SIZE|PERCENT", allow_hyphen_values = true, value_parser = sizes::headroom)]
     pub(crate) headroom: Option<Headroom>,
     /// Answers by arithmetic alone, without asking llama.cpp
@@ -338,8 +344,8 @@ impl From<PoolingName> for Pooling {
     }
 }
 
-/// The fewest tokens that `--ubatch auto` computes at once: 32 and more of them are what a GPU borrows the host's weights for
-/// (ggml-cuda.cu, `min_batch_size`).
+/// The fewest tokens that `--ubatch auto` computes at once: 32 and more of them are what a GPU borrows the host's
+/// weights for (ggml-cuda.cu, `min_batch_size`).
 const LEAST_UBATCH: u32 = 64;
 
 /// `auto`, so many tokens, or at least so many.
@@ -438,8 +444,8 @@ pub(crate) fn without_advice(error: &clap::Error) -> String {
     message[..end.unwrap_or(message.len())].to_owned()
 }
 
-/// A message in one line without control characters: clap says on further lines what is missing or possible, and a model's name
-/// may hold anything.
+/// A message in one line without control characters: clap says on further lines what is missing or possible, and a
+/// model's name may hold anything.
 pub(crate) fn in_one_line(message: &str) -> String {
     let plain = message.replace(char::is_control, " ");
     plain.split_whitespace().collect::<Vec<_>>().join(" ")

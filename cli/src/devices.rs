@@ -29,8 +29,8 @@ pub(crate) fn run(args: &DevicesArgs) -> Result<String, Box<dyn Error>> {
     })
 }
 
-/// This machine, with the speed of its memory, measured where that has not been done, and with what was measured of its devices, or is
-/// now if that is asked for.
+/// This machine, with the speed of its memory, measured where that has not been done, and with what was measured of its
+/// devices, or is now if that is asked for.
 fn this_machine(measure: Option<Option<Duration>>) -> Result<Machine, load::Error> {
     let mut machine = load::detect()?;
     let host = &mut machine.host;

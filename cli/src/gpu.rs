@@ -1,5 +1,5 @@
-//! GPUs that this computer does not have: `NAME`, `NAME=TOTAL`, or a machine from a file flows in, a machine with exactly these
-//! flows out.
+//! GPUs that this computer does not have: `NAME`, `NAME=TOTAL`, or a machine from a file flows in, a machine with
+//! exactly these flows out.
 
 use std::error::Error;
 use std::str::FromStr;
@@ -96,8 +96,9 @@ pub(crate) fn machine(gpus: &[SimulatedGpu]) -> Machine {
     machine
 }
 
-/// A machine whose GPUs are not there. With `register` they are devices of llama.cpp, for as long as what is returned beside the
-/// machine lives. A context is still to be opened on them, as free memory is read off `nvidia-smi` beforehand.
+/// A machine whose GPUs are not there. With `register` they are devices of llama.cpp, for as long as what is
+/// returned beside the machine lives. A context is still to be opened on them, as free memory is read off
+/// `nvidia-smi` beforehand.
 pub(crate) fn simulated(
     mut machine: Machine,
     register: bool,

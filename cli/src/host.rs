@@ -12,7 +12,8 @@ pub(crate) struct HostArgs {
     /// Memory of a host instead of this one's, all of it free, and how fast it is read: `64GiB`, `64GiB:60GB/s`
     #[arg(long, value_name = "SIZE[:RATE]", allow_hyphen_values = true)]
     ram: Option<Ram>,
-    /// The processor of a host instead of this one, or its memory: `Ryzen 9 7950X`, `DDR5-5600 x2`, `LPDDR5X-8000 256-bit`
+    /// The processor of a host instead of this one, or its memory: `Ryzen 9 7950X`, `DDR5-5600 x2`,
+    /// `LPDDR5X-8000 256-bit`
     #[arg(long, value_name = "NAME", value_parser = cpu)]
     cpu: Option<String>,
     /// How fast the disk is read, for a model that does not fit [default: as measured on the model's file]
@@ -54,8 +55,8 @@ fn cpu(text: &str) -> Result<String, String> {
 }
 
 impl HostArgs {
-    /// The machine with the host that was described. What was not said of it is not known: its memory is as large as the machine's own,
-    /// nothing else of that one holds.
+    /// The machine with the host that was described. What was not said of it is not known: its memory is as large as
+    /// the machine's own, nothing else of that one holds.
     pub(crate) fn apply(&self, machine: &mut Machine) -> Result<(), String> {
         if self.ram.is_some() || self.cpu.is_some() {
             machine.host = self.host(&machine.host)?;

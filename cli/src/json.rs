@@ -1,4 +1,5 @@
-//! A plan as JSON: the shape that `docs/cli.md` promises, keys in its order. All sizes in bytes, all times in milliseconds.
+//! A plan as JSON: the shape that `docs/cli.md` promises, keys in its order. All sizes in bytes, all times
+//! in milliseconds.
 
 use std::borrow::Cow;
 use std::time::Duration;

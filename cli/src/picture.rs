@@ -1,6 +1,7 @@
 //! A plan as a picture: a bar per device, and below them the predicted speed over `n_gpu_layers` with the chosen point.
 //!
-//! SVG with texts as texts: no font is needed to draw it, and whoever shows it brings one. The same plan gives the same picture.
+//! SVG with texts as texts: no font is needed to draw it, and whoever shows it brings one. The same plan gives
+//! the same picture.
 
 use std::io;
 
@@ -46,8 +47,8 @@ const TAKEN: RGBColor = RGBColor(120, 120, 120);
 const CHOSEN: RGBColor = RGBColor(213, 94, 0);
 const INK: RGBColor = RGBColor(34, 34, 34);
 
-/// The plan as an SVG document: a bar per device with weights, keys and values, compute buffers, headroom and what stays free,
-/// and, where the plan has a predicted speed, its curve over `n_gpu_layers`.
+/// The plan as an SVG document: a bar per device with weights, keys and values, compute buffers, headroom and what
+/// stays free, and, where the plan has a predicted speed, its curve over `n_gpu_layers`.
 ///
 /// # Errors
 ///
@@ -242,7 +243,8 @@ fn style(size: u32, side: HPos, vertical: VPos) -> TextStyle<'static> {
     style.pos(Pos::new(side, vertical))
 }
 
-/// A text that XML 1.0 can hold. The backend escapes what has a meaning in XML; control characters have no escape there.
+/// A text that XML 1.0 can hold. The backend escapes what has a meaning in XML; control characters have
+/// no escape there.
 fn printable(text: &str) -> String {
     text.replace(
         |c: char| c.is_control() || matches!(c, '\u{fffe}' | '\u{ffff}'),

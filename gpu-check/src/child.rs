@@ -1,5 +1,5 @@
-//! This program as a process of its own, so that what llama.cpp or a driver ends is counted and not suffered: CUDA out of memory in the
-//! middle of a graph ends the process (ggml-cuda.cu, `CUDA_CHECK`).
+//! This program as a process of its own, so that what llama.cpp or a driver ends is counted and not suffered: CUDA out
+//! of memory in the middle of a graph ends the process (ggml-cuda.cu, `CUDA_CHECK`).
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::path::Path;
@@ -48,7 +48,8 @@ pub(crate) struct Outcome {
     pub(crate) end: End,
 }
 
-/// Runs a job to its end. What is learned of devices is kept below `cache`, so that the user's own is neither read nor changed.
+/// Runs a job to its end. What is learned of devices is kept below `cache`, so that the user's own is neither
+/// read nor changed.
 pub(crate) fn drive(job: &Job, cache: &Path) -> Result<Outcome> {
     let (stages, died) = converse(DRIVE, job, cache)?;
     let end = match (died, stages.last()) {
@@ -81,7 +82,8 @@ pub(crate) fn peer(question: &peer::Question, cache: &Path) -> Result<(Vec<peer:
     Ok((stages, end))
 }
 
-/// Starts a process, tells it what to do, and hears it out. The second is what it has died of, if it did not end by itself.
+/// Starts a process, tells it what to do, and hears it out. The second is what it has died of, if it did
+/// not end by itself.
 fn converse<Said: DeserializeOwned>(
     verb: &str,
     asked: &impl Serialize,

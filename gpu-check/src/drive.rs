@@ -183,7 +183,8 @@ impl<'a> Driver<'a> {
         )
     }
 
-    /// A prompt and a generation, each into an empty context, in tokens per second. Only the likeliest token is looked for.
+    /// A prompt and a generation, each into an empty context, in tokens per second. Only the likeliest
+    /// token is looked for.
     fn bench(&mut self, prompt: usize, generated: usize) -> Result<(f64, f64)> {
         let mut run = |prompt: usize, tokens: usize| {
             let generate = greedy(self.model.generate(self.prompt(prompt)));
@@ -252,8 +253,8 @@ fn bench(plain: &mut Plain, prompt: usize, generated: usize) -> Result<(f64, f64
     Ok((plain.prompt(prompt)?, plain.generation(generated)?))
 }
 
-/// What kind of failure it was. A computation that fails where the load had been verified is taken to lack memory: llama.cpp does not always
-/// say why.
+/// What kind of failure it was. A computation that fails where the load had been verified is taken to lack memory:
+/// llama.cpp does not always say why.
 #[derive(Debug, PartialEq, Eq)]
 struct Failed {
     out_of_memory: bool,

@@ -65,8 +65,8 @@ impl Asked<'_> {
         for (to, &margin) in margins.iter_mut().zip(self.margins) {
             *to = usize::try_from(margin)?;
         }
-        // SAFETY: the path is NUL-terminated; every buffer has the length that common/fit.h asks for and outlives the call; no other
-        // thread uses llama.cpp.
+        // SAFETY: the path is NUL-terminated; every buffer has the length that common/fit.h asks for and outlives the
+        // call; no other thread uses llama.cpp.
         let status = unsafe {
             gpu_check_fit(
                 path.as_ptr(),

@@ -1,5 +1,5 @@
-//! What a process of its own is asked to do with a model, and what it says of it: a line of JSON for each stage, so that what was seen
-//! before it died is not lost with it.
+//! What a process of its own is asked to do with a model, and what it says of it: a line of JSON for each stage, so
+//! that what was seen before it died is not lost with it.
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -45,8 +45,8 @@ pub(crate) enum Step {
         generated: usize,
         rounds: usize,
     },
-    /// The same beside llama.cpp's own loop on the same split, in turns: a prompt into an empty context, then a generation into an empty
-    /// one. The weights are loaded a second time for it.
+    /// The same beside llama.cpp's own loop on the same split, in turns: a prompt into an empty context, then a
+    /// generation into an empty one. The weights are loaded a second time for it.
     Beside {
         prompt: usize,
         generated: usize,

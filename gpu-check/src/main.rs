@@ -1,7 +1,9 @@
-//! `gpu-check`: holds the library's promises against the cards of a machine, or, without a card, against simulated ones.
+//! `gpu-check`: holds the library's promises against the cards of a machine, or, without a card,
+//! against simulated ones.
 //!
-//! In: a machine. Out: a folder with a JSON file per check, the machine described, and a table in a line each; the exit code is 0 where all
-//! of them have passed. Whatever a card, a driver or llama.cpp may end runs in processes of its own (`child.rs`).
+//! In: a machine. Out: a folder with a JSON file per check, the machine described, and a table in a line each; the
+//! exit code is 0 where all of them have passed. Whatever a card, a driver or llama.cpp may end runs in processes of
+//! its own (`child.rs`).
 
 mod checks;
 mod child;
@@ -69,7 +71,8 @@ struct Args {
     /// Threads of the CPU.
     #[arg(long)]
     threads: Option<u32>,
-    /// What a simulated card's pools take at the first computation, in KiB: 1024 are left free for them, and with more than that the checks must fail.
+    /// What a simulated card's pools take at the first computation, in KiB: 1024 are left free for them, and with more
+    /// than that the checks must fail.
     #[arg(long, value_name = "KIB", default_value_t = 512, hide = true)]
     sim_growth: u64,
     /// What is to be told of the build: a file of JSON that `run.sh` has written.

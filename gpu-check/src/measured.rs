@@ -12,7 +12,8 @@ const PREFERRED: [&str; 3] = ["8B Q4_K", "1B Q4_K", "0.1 GB Q8_0"];
 /// Beside the weights on a card: a context and its buffers, roundly.
 const BESIDE: u64 = gib(3);
 
-/// Writes the first of the preferred models that goes so many times onto the emptiest card, and for which there is room on the disk.
+/// Writes the first of the preferred models that goes so many times onto the emptiest card, and for which there is
+/// room on the disk.
 pub(crate) fn model(setting: &Setting, copies: u64) -> Result<Written> {
     let names = match setting.size {
         Size::Small => vec!["small Q4_K"],

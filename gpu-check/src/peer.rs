@@ -1,5 +1,5 @@
-//! The process that asks for a split, of the library or of llama.cpp's own fit, and computes with it by llama.cpp's own functions: so both
-//! are timed, loaded and measured by the same lines.
+//! The process that asks for a split, of the library or of llama.cpp's own fit, and computes with it by llama.cpp's own
+//! functions: so both are timed, loaded and measured by the same lines.
 //!
 //! In: a question, on stdin. Out: a line of JSON for each stage.
 

@@ -1,9 +1,9 @@
 //! llama.cpp's own API and nothing else: what the library is held against.
 //!
-//! In: a file, a split over devices and the parameters of a context. Out: the loaded model, and its tokens per second by the protocol of
-//! llama.cpp's llama-bench (tools/llama-bench/llama-bench.cpp, `test_prompt` and `test_gen`), which the packaged source leaves out: random
-//! tokens into an empty memory, a prompt in batches, a generation one token at a time without looking at the logits, and the devices
-//! waited for.
+//! In: a file, a split over devices and the parameters of a context. Out: the loaded model, and its tokens per second
+//! by the protocol of llama.cpp's llama-bench (tools/llama-bench/llama-bench.cpp, `test_prompt` and `test_gen`), which
+//! the packaged source leaves out: random tokens into an empty memory, a prompt in batches, a generation one token at a
+//! time without looking at the logits, and the devices waited for.
 
 use std::ffi::CString;
 use std::path::Path;
@@ -143,7 +143,8 @@ impl Plain {
 
     fn decode(&mut self, tokens: &mut [raw::llama_token]) -> Result<()> {
         let count = i32::try_from(tokens.len())?;
-        // SAFETY: the context lives; the batch points to as many tokens as it says, no more than a batch may have, all of the vocabulary.
+        // SAFETY: the context lives; the batch points to as many tokens as it says, no more than a batch may have, all
+        // of the vocabulary.
         let status = unsafe {
             let batch = raw::llama_batch_get_one(tokens.as_mut_ptr(), count);
             raw::llama_decode(self.context.as_ptr(), batch)

@@ -59,7 +59,8 @@ impl Free {
 }
 
 impl Rig {
-    /// What NVIDIA's driver says is free of each card while no process of ours has opened it; nothing of simulated ones.
+    /// What NVIDIA's driver says is free of each card while no process of ours has opened it; nothing
+    /// of simulated ones.
     pub(crate) fn unopened(&self) -> Vec<Free> {
         match self {
             Self::Real => Machine::detect().gpus.iter().map(Free::of).collect(),

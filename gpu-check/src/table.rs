@@ -1,8 +1,8 @@
-//! `fit-table`: our plans beside what llama.cpp's own fit chooses, for models of every kind on cards of every size, by the seconds that the
-//! speed model of plans predicts for either.
+//! `fit-table`: our plans beside what llama.cpp's own fit chooses, for models of every kind on cards of every size, by
+//! the seconds that the speed model of plans predicts for either.
 //!
-//! In: words of names of models, or none. Out: tables in Markdown, and whether no plan is behind. Nothing is computed: the
-//! cards are simulated, and of the models there are headers only.
+//! In: words of names of models, or none. Out: tables in Markdown, and whether no plan is behind. Nothing is computed:
+//! the cards are simulated, and of the models there are headers only.
 
 use std::path::{Path, PathBuf};
 use std::time::Instant;

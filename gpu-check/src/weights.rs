@@ -1,4 +1,5 @@
-//! Random weights on the spot, gigabytes of them as fast as a disk takes them: large tensors are filled from one random tile per type.
+//! Random weights on the spot, gigabytes of them as fast as a disk takes them: large tensors are filled from one
+//! random tile per type.
 
 use std::fs::{File, OpenOptions};
 use std::io::{Seek, SeekFrom, Write};

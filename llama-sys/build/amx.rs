@@ -1,8 +1,8 @@
 //! Whether the compiler can be trusted with AMX.
 //!
-//! GCC before 11.5, 12.4, 13.3 and 14 takes only the first bytes of a tile configuration for used and leaves out the stores to the rest
-//! (gcc.gnu.org/PR114098): ggml's AMX kernels then end in an illegal instruction on CPUs that have AMX. So ggml is built without
-//! them there, and uses AVX-512 instead.
+//! GCC before 11.5, 12.4, 13.3 and 14 takes only the first bytes of a tile configuration for used and leaves out the
+//! stores to the rest (gcc.gnu.org/PR114098): ggml's AMX kernels then end in an illegal instruction on CPUs that have
+//! AMX. So ggml is built without them there, and uses AVX-512 instead.
 
 use std::fs;
 use std::path::Path;

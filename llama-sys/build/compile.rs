@@ -1,8 +1,9 @@
-//! Step 4: run cmake. Optimised always: a debug build of ggml is a hundred times slower and helps nobody who debugs Rust.
+//! Step 4: run cmake. Optimised always: a debug build of ggml is a hundred times slower and helps nobody
+//! who debugs Rust.
 //!
-//! By default everything happens in OUT_DIR. `AUTOPLACE_LLAMA_BUILD_DIR` names a folder to share one native build between
-//! cargo profiles, packages and steps: below it each combination of source and options has a folder of its own, and a file
-//! lock keeps two build scripts apart.
+//! By default everything happens in OUT_DIR. `AUTOPLACE_LLAMA_BUILD_DIR` names a folder to share one native build
+//! between cargo profiles, packages and steps: below it each combination of source and options has a folder of its own,
+//! and a file lock keeps two build scripts apart.
 
 use std::fs::{self, File};
 use std::hash::{DefaultHasher, Hash, Hasher};

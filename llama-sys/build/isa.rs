@@ -1,5 +1,6 @@
-//! Step 7: which instruction set the CPU code was compiled for. The compiler is asked, not guessed: its predefined macros
-//! under ggml's own flag say what it may emit. The program compares the list with its CPU before it runs any of that code.
+//! Step 7: which instruction set the CPU code was compiled for. The compiler is asked, not guessed: its predefined
+//! macros under ggml's own flag say what it may emit. The program compares the list with its CPU before it runs
+//! any of that code.
 
 use std::process::Command;
 
@@ -15,7 +16,8 @@ impl InstructionSet {
     }
 }
 
-/// x86-64 without the feature `native`: the defaults of ggml's CMake under GGML_NATIVE=OFF (ggml/CMakeLists.txt, INS_ENB).
+/// x86-64 without the feature `native`: the defaults of ggml's CMake under GGML_NATIVE=OFF
+/// (ggml/CMakeLists.txt, INS_ENB).
 const PORTABLE_X86: &[&str] = &["sse4.2", "avx", "avx2", "fma", "f16c", "bmi2"];
 
 /// Predefined macro of gcc and clang -> Rust's name for the feature.

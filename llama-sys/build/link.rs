@@ -1,4 +1,5 @@
-//! Step 6: the libraries, found by walking cmake's folder, so that a backend's own helper libraries are never forgotten.
+//! Step 6: the libraries, found by walking cmake's folder, so that a backend's own helper libraries are
+//! never forgotten.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -70,8 +71,8 @@ pub(crate) fn libraries(target: &Target, built: &Built) {
     }
 }
 
-/// The OpenMP that cmake found, by its own account: compilers differ in which runtime they bring, and some bring none (then
-/// ggml falls back to its own threads, with a warning).
+/// The OpenMP that cmake found, by its own account: compilers differ in which runtime they bring, and some bring none
+/// (then ggml falls back to its own threads, with a warning).
 struct OpenMp {
     libraries: Vec<(String, Option<PathBuf>)>,
 }

@@ -1,6 +1,7 @@
-//! Step 2: where llama.cpp's source is. In order: the folder that `LLAMA_CPP_DIR` names; `llama.cpp/` beside this crate
-//! (in the published package only: the release copies it in); the package that `vendor/Cargo.lock` pins by checksum, which
-//! cargo itself fetches and unpacks, so that any mirror, proxy or offline configuration of cargo's works here too.
+//! Step 2: where llama.cpp's source is. In order: the folder that `LLAMA_CPP_DIR` names; `llama.cpp/` beside this
+//! crate (in the published package only: the release copies it in); the package that `vendor/Cargo.lock` pins by
+//! checksum, which cargo itself fetches and unpacks, so that any mirror, proxy or offline configuration of
+//! cargo's works here too.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

@@ -16,7 +16,8 @@ namespace {
 
 using context_map = std::map<ggml_backend_buffer_type_t, ggml_context *>;
 
-// Whether this is one of the CPU's own arrangements, in which llama.cpp puts no adapter (llama-adapter.cpp, `llama_adapter_lora_init_impl`).
+// Whether this is one of the CPU's own arrangements, in which llama.cpp puts no adapter (llama-adapter.cpp,
+// `llama_adapter_lora_init_impl`).
 bool is_extra(ggml_backend_buffer_type_t buft) {
     ggml_backend_dev_t cpu = ggml_backend_dev_by_type(GGML_BACKEND_DEVICE_TYPE_CPU);
     auto extra_bufts = (ggml_backend_dev_get_extra_bufts_t)

@@ -1,5 +1,5 @@
-// LoRA adapters and control vectors as far as memory is concerned: what llama.cpp's account leaves out, and adapters of models
-// without data.
+// LoRA adapters and control vectors as far as memory is concerned: what llama.cpp's account leaves out, and adapters of
+// models without data.
 #pragma once
 
 #include "ggml-backend.h"

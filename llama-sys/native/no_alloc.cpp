@@ -24,10 +24,10 @@ assignment assignment_of(ggml_backend_sched_t sched, ggml_cgraph * graph) {
     return backends;
 }
 
-// Building a graph assigns some of its nodes to backends (llama-context.cpp, `graph_get_cb`; llama-graph.cpp, `build_attn_mha`). A real reservation splits
-// the graph by that, but one for sizes forgets it first: ggml_backend_sched_reserve_size resets the scheduler, waits for the
-// backends, and splits (ggml-backend.cpp). This is what one of the backends, the context's own CPU, does while it is waited
-// for: it assigns the nodes again.
+// Building a graph assigns some of its nodes to backends (llama-context.cpp, `graph_get_cb`; llama-graph.cpp,
+// `build_attn_mha`). A real reservation splits the graph by that, but one for sizes forgets it first:
+// ggml_backend_sched_reserve_size resets the scheduler, waits for the backends, and splits (ggml-backend.cpp). This is
+// what one of the backends, the context's own CPU, does while it is waited for: it assigns the nodes again.
 class assigning {
   public:
     assigning(llama_context * ctx, const assignment & backends) : ctx(ctx), backends(backends) {
@@ -106,9 +106,9 @@ class reservations {
     llama_memory_context_ptr mctx;
 };
 
-// The compute buffers as the context's constructor would leave them (llama-context.cpp, `sched_reserve`): it reserves for a prompt, a token and
-// a prompt again, and keeps the larger of each. Where a backend limits its buffers and a reservation spans several of them, the
-// larger sum stands for the larger of each.
+// The compute buffers as the context's constructor would leave them (llama-context.cpp, `sched_reserve`): it reserves
+// for a prompt, a token and a prompt again, and keeps the larger of each. Where a backend limits its buffers and a
+// reservation spans several of them, the larger sum stands for the larger of each.
 std::vector<size_t> compute_sizes(llama_context * ctx) {
     const llama_cparams & cparams = ctx->get_cparams();
     const uint32_t n_seqs    = cparams.n_seq_max;
@@ -163,7 +163,8 @@ size_t allocation_extra(ggml_backend_buffer_type_t buft) {
 }
 
 void as_if_allocated(llama_context * ctx, llama_memory_breakdown & breakdown) {
-    // A device whose only blocks keep nothing: a buffer of no bytes is none, and llama.cpp gives up (llama-kv-cache.cpp, the constructor).
+    // A device whose only blocks keep nothing: a buffer of no bytes is none, and llama.cpp gives up
+    // (llama-kv-cache.cpp, the constructor).
     if (llama_memory_t memory = llama_get_memory(ctx)) {
         for (const auto & [buft, size] : memory->memory_breakdown()) {
             if (size == 0) {

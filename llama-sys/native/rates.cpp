@@ -47,8 +47,8 @@ bool is_slow_to_quantize(ggml_type type) {
     }
 }
 
-// Bytes of a tensor of this type and width as they may stand in a file: numbers of common size, no denormals, which some CPUs compute
-// a hundred times slower with.
+// Bytes of a tensor of this type and width as they may stand in a file: numbers of common size, no denormals, which
+// some CPUs compute a hundred times slower with.
 std::vector<uint8_t> random_bytes(ggml_type type, int64_t width, size_t size) {
     const size_t row = ggml_row_size(type, width);
     std::vector<uint8_t> pattern(row * random_rows);
@@ -80,8 +80,8 @@ bool computes_with(ggml_backend_dev_t device, ggml_tensor * weight, const ggml_t
     return supported;
 }
 
-// Where a load would put a weight: the CPU's own kinds of buffers (repacked, AMX) come first, but for memory that a GPU pins
-// (llama-model.cpp, make_cpu_buft_list), which with mapped files is plain memory.
+// Where a load would put a weight: the CPU's own kinds of buffers (repacked, AMX) come first, but for memory that a GPU
+// pins (llama-model.cpp, make_cpu_buft_list), which with mapped files is plain memory.
 ggml_backend_buffer_type_t weight_buft(const shim_bench & bench, ggml_tensor * weight, const ggml_tensor * node) {
     ggml_backend_dev_t device = bench.device;
     if (is_cpu(device) && bench.repack) {
@@ -100,8 +100,8 @@ uint64_t now_ns() {
     return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
-// What a call takes, called for so long: the lower quartile, since what other programs do meanwhile only makes it longer. The first one,
-// which opens and warms, counts only where it took all of the time.
+// What a call takes, called for so long: the lower quartile, since what other programs do meanwhile only makes it
+// longer. The first one, which opens and warms, counts only where it took all of the time.
 uint64_t typical_ns(uint64_t budget_ns, const std::function<void()> & call) {
     constexpr size_t max_runs = 101;
     const uint64_t begin = now_ns();

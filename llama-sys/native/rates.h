@@ -1,4 +1,5 @@
-// ggml's own operations on one device, timed: as a graph of llama.cpp's has them, with the data where a load would put it.
+// ggml's own operations on one device, timed: as a graph of llama.cpp's has them, with the data where a
+// load would put it.
 #pragma once
 
 #include "shim.h"

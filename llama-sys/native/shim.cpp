@@ -30,16 +30,16 @@
 
 namespace {
 
-// Thrown by the abort guard. Derived from std::exception so that llama.cpp's own handlers, which clean up and return NULL,
-// treat a failed assertion like any other bad file.
+// Thrown by the abort guard. Derived from std::exception so that llama.cpp's own handlers, which clean up and return
+// NULL, treat a failed assertion like any other bad file.
 struct assertion_failed : std::exception {
     explicit assertion_failed(const char * text) : message(text) {}
     const char * what() const noexcept override { return message.c_str(); }
     std::string message;
 };
 
-// Unwinding needs tables in every frame between ggml_abort and here. gcc and clang emit them (the build adds -fexceptions
-// to the C files); MSVC assumes that extern "C" functions never throw.
+// Unwinding needs tables in every frame between ggml_abort and here. gcc and clang emit them (the build adds
+// -fexceptions to the C files); MSVC assumes that extern "C" functions never throw.
 #if defined(_MSC_VER)
 constexpr bool can_unwind = false;
 #else
@@ -107,8 +107,8 @@ R guarded(shim_error * error, R fallback, F && call) {
     return result;
 }
 
-// The buffer that results are returned in when as many as allowed are asked for (llama-context.cpp, `output_reserve`). It is in no account of
-// llama.cpp's.
+// The buffer that results are returned in when as many as allowed are asked for (llama-context.cpp, `output_reserve`).
+// It is in no account of llama.cpp's.
 size_t output_bytes(const llama_context * ctx) {
     const llama_cparams & cparams = ctx->get_cparams();
     const llama_model   & model   = ctx->get_model();
@@ -128,8 +128,8 @@ ggml_backend_buffer_type_t output_buft(const llama_context * ctx) {
     return pinned ? pinned : ggml_backend_cpu_buffer_type();
 }
 
-// What is pending lies in the memory otherwise than its cells say. Throws where it could not be carried out, which llama.cpp
-// only logs (llama-context.cpp, memory_update). Computes: not to be called under the guard.
+// What is pending lies in the memory otherwise than its cells say. Throws where it could not be carried out, which
+// llama.cpp only logs (llama-context.cpp, memory_update). Computes: not to be called under the guard.
 void settle(llama_context * ctx) {
     llama_memory_t memory = ctx->get_memory();
     if (!memory) {
@@ -420,7 +420,8 @@ bool shim_context_reserve(llama_context * ctx, uint32_t n_tokens, shim_error * e
 bool shim_context_output_hidden(llama_context * ctx, bool outputs_only, shim_error * error) {
     return checked(error, false, [&] { llama_synchronize(ctx); return true; }) && guarded(error, false, [&] {
         llama_set_embeddings_nextn(ctx, true, outputs_only);
-        // It changes the graphs, but does not ask for a reservation. This, which changes nothing, does (llama-context.cpp, `set_embeddings_layer_inp`).
+        // It changes the graphs, but does not ask for a reservation. This, which changes nothing, does
+        // (llama-context.cpp, `set_embeddings_layer_inp`).
         llama_set_embeddings_layer_inp(ctx, 0, false);
         ctx->sched_reserve();
         return true;

@@ -1,7 +1,7 @@
 // The only door to the parts of llama.cpp that can throw, that exist in C++ only, or that can end the process.
 //
-// Every function that can fail takes a `shim_error` (may not be NULL), sets its status and message, and returns a neutral
-// value. No exception leaves this file.
+// Every function that can fail takes a `shim_error` (may not be NULL), sets its status and message, and returns a
+// neutral value. No exception leaves this file.
 #pragma once
 
 #include "llama.h"
@@ -81,8 +81,8 @@ int32_t shim_decode(struct llama_context * ctx, const struct llama_batch * batch
 bool    shim_synchronize(struct llama_context * ctx, struct shim_error * error);
 // NULL when there are no such logits.
 float * shim_logits(struct llama_context * ctx, int32_t index, struct shim_error * error);
-// Writes up to `n_max` rows and returns how many there are. A context of a model without data is reserved again for this, so that
-// it says what one with data would hold.
+// Writes up to `n_max` rows and returns how many there are. A context of a model without data is reserved again for
+// this, so that it says what one with data would hold.
 int32_t shim_memory_breakdown(struct llama_context * ctx, struct shim_memory_row * rows, int32_t n_max, struct shim_error * error);
 // Copies of a graph that may be computed at once: 1, or 4 with pipeline parallelism.
 int32_t shim_context_copies(const struct llama_context * ctx);
@@ -90,13 +90,15 @@ int32_t shim_context_copies(const struct llama_context * ctx);
 bool    shim_context_flash_attn(const struct llama_context * ctx);
 // Whether moving positions turns keys and does nothing else to them: with YaRN's factors each rotation scales them too.
 bool    shim_context_rope_only_rotates(const struct llama_context * ctx);
-// Grows the compute buffers to what a graph of so many tokens takes at the context's full length. False where they find no room.
+// Grows the compute buffers to what a graph of so many tokens takes at the context's full length. False where
+// they find no room.
 bool    shim_context_reserve(struct llama_context * ctx, uint32_t n_tokens, struct shim_error * error);
 
 // Predicting further tokens (MTP).
 
-// Has the context give out hidden states, which prediction blocks go on from: of every token, or of outputs alone. Its graphs are
-// reserved anew at once: their buffers are freed first, and grow back to what a prompt and a token of each sequence take.
+// Has the context give out hidden states, which prediction blocks go on from: of every token, or of outputs alone.
+// Its graphs are reserved anew at once: their buffers are freed first, and grow back to what a prompt and a token of
+// each sequence take.
 bool    shim_context_output_hidden(struct llama_context * ctx, bool outputs_only, struct shim_error * error);
 // NULL when there is no such state.
 float * shim_hidden(struct llama_context * ctx, int32_t index, struct shim_error * error);
@@ -122,7 +124,8 @@ bool shim_memory_clear  (struct llama_context * ctx, bool data, struct shim_erro
 bool shim_memory_seq_rm (struct llama_context * ctx, llama_seq_id seq, llama_pos p0, llama_pos p1, struct shim_error * error);
 bool shim_memory_seq_cp (struct llama_context * ctx, llama_seq_id src, llama_seq_id dst, llama_pos p0, llama_pos p1, struct shim_error * error);
 bool shim_memory_seq_keep(struct llama_context * ctx, llama_seq_id seq, struct shim_error * error);
-// Forgets what has left the sliding window of a sequence, in the layers that have one: they keep it while a cell has several sequences.
+// Forgets what has left the sliding window of a sequence, in the layers that have one: they keep it while a cell has
+// several sequences.
 bool shim_memory_leave_window(struct llama_context * ctx, llama_seq_id seq, struct shim_error * error);
 // Carries out what is pending: copies between sequences, and the rotation of keys whose positions were moved.
 bool shim_memory_update (struct llama_context * ctx, struct shim_error * error);
@@ -135,7 +138,8 @@ int32_t shim_tokenize(const struct llama_vocab * vocab, const char * text, int32
 int32_t shim_token_to_piece(const struct llama_vocab * vocab, llama_token token, char * buf, int32_t length, int32_t lstrip, bool special,
                             struct shim_error * error);
 
-// Adds a sampler that was just made to a chain, whose it becomes; false (and the sampler freed) on failure. NULL is refused.
+// Adds a sampler that was just made to a chain, whose it becomes; false (and the sampler freed) on failure.
+// NULL is refused.
 struct llama_sampler * shim_sampler_chain(struct shim_error * error);
 bool shim_sampler_add(struct llama_sampler * chain, struct llama_sampler * sampler, struct shim_error * error);
 // What a sampler is made of. Each kind reads the numbers beside it.
@@ -170,10 +174,12 @@ struct llama_sampler * shim_sampler_grammar(const struct llama_vocab * vocab, co
 struct llama_sampler * shim_sampler_dry(const struct llama_vocab * vocab, float multiplier, float base, int32_t allowed_length,
                                         int32_t penalty_last_n, const char ** breakers, size_t n_breakers, struct shim_error * error);
 llama_token shim_sampler_sample(struct llama_sampler * chain, struct llama_context * ctx, int32_t index, struct shim_error * error);
-// Applies the chain to at least one candidate: filters, sorts and chooses in place, and may move `data` on within the array.
+// Applies the chain to at least one candidate: filters, sorts and chooses in place, and may move `data` on
+// within the array.
 bool        shim_sampler_apply (struct llama_sampler * chain, llama_token_data_array * candidates, struct shim_error * error);
 bool        shim_sampler_accept(struct llama_sampler * chain, llama_token token, struct shim_error * error);
-// Applies the chain `n` times to a single candidate and tells it of no token: random numbers are drawn as for `n` choices.
+// Applies the chain `n` times to a single candidate and tells it of no token: random numbers are drawn as
+// for `n` choices.
 bool        shim_sampler_skip  (struct llama_sampler * chain, size_t n, struct shim_error * error);
 
 // Sizes and copies in bytes; 0 means failure. `seq` -1 is the whole context.
@@ -184,8 +190,8 @@ size_t shim_state_set (struct llama_context * ctx, llama_seq_id seq, const uint8
 // The state of one sequence in pieces, none of them larger than a megabyte. False ends the call with an error.
 typedef bool (*shim_put)(void * user, const void * data, size_t size);
 typedef bool (*shim_take)(void * user, void * data, size_t size);
-// Whether the memory holds something that cannot go back to an earlier token: a recurrent state, or windows in a cache shorter than
-// the other layers'. That is what `partial` means below.
+// Whether the memory holds something that cannot go back to an earlier token: a recurrent state, or windows in a cache
+// shorter than the other layers'. That is what `partial` means below.
 bool   shim_memory_has_partial(const struct llama_context * ctx);
 // Bytes that shim_state_write would put.
 size_t shim_state_stream_size(struct llama_context * ctx, llama_seq_id seq, bool partial, struct shim_error * error);
@@ -211,29 +217,32 @@ struct shim_buffer_bytes {
     uint64_t                   bytes;
 };
 
-// A LoRA adapter of this model, which has to be freed (llama_adapter_lora_free) before it; without data if the model has none. Changes
-// the model's list of adapters, which contexts read while they reserve their graphs.
+// A LoRA adapter of this model, which has to be freed (llama_adapter_lora_free) before it; without data if the model
+// has none. Changes the model's list of adapters, which contexts read while they reserve their graphs.
 struct llama_adapter_lora * shim_lora_load(struct llama_model * model, const char * path, struct shim_error * error);
-// From now on the context computes with these adapters alone. Its graphs are reserved anew at once, where anything changed: their
-// buffers are freed first, and grow back to what a prompt and a token of each sequence take.
+// From now on the context computes with these adapters alone. Its graphs are reserved anew at once, where anything
+// changed: their buffers are freed first, and grow back to what a prompt and a token of each sequence take.
 bool shim_context_set_lora(struct llama_context * ctx, struct llama_adapter_lora ** adapters, float * scales, size_t n,
                            struct shim_error * error);
-// Adds a vector of `n_embd` numbers to what leaves each of the layers `il_start` to `il_end`, the first of `data` for layer 1; none
-// where `data` is NULL. Reserves as shim_context_set_lora does.
+// Adds a vector of `n_embd` numbers to what leaves each of the layers `il_start` to `il_end`, the first of `data` for
+// layer 1; none where `data` is NULL. Reserves as shim_context_set_lora does.
 bool shim_context_set_control_vector(struct llama_context * ctx, const float * data, size_t len, int32_t n_embd, int32_t il_start,
                                      int32_t il_end, struct shim_error * error);
-// Writes up to `n_max` rows and returns how many there are: all adapters of the model, and a control vector if there is one.
+// Writes up to `n_max` rows and returns how many there are: all adapters of the model, and a control vector
+// if there is one.
 int32_t shim_adapter_bytes(const struct llama_model * model, bool control_vector, struct shim_buffer_bytes * rows, int32_t n_max,
                            struct shim_error * error);
 
 // ---- measuring ----
 
-// One of ggml's operations, as a graph of llama.cpp's has it. Each kind reads the numbers beside it, `n_tokens` and `n_repeat`.
+// One of ggml's operations, as a graph of llama.cpp's has it. Each kind reads the numbers beside it,
+// `n_tokens` and `n_repeat`.
 enum shim_operation_kind {
     SHIM_OPERATION_MATRIX    = 0, // type, n_in, n_out
     SHIM_OPERATION_EXPERTS   = 1, // the same of each expert, n_expert, n_used
     SHIM_OPERATION_ATTENTION = 2, // type, head_size, n_head, n_head_kv, n_kv
-    SHIM_OPERATION_BLOCK     = 3, // beside matrices and attention: type of the cache, n_in, n_out (feed-forward), head_size, n_head, n_head_kv
+    // beside matrices and attention: type of the cache, n_in, n_out (feed-forward), head_size, n_head, n_head_kv
+    SHIM_OPERATION_BLOCK     = 3,
     SHIM_OPERATION_ROUTING   = 4, // the choice of experts: n_in, n_expert, n_used
 };
 struct shim_operation {
@@ -261,7 +270,8 @@ struct shim_timing {
     uint64_t graph_ns;
     uint64_t bytes;
 };
-// Lower quartiles of times: of copies to and from the device, and of a token's activations there, an operation on them, and back.
+// Lower quartiles of times: of copies to and from the device, and of a token's activations there, an operation
+// on them, and back.
 struct shim_link {
     uint64_t upload_ns;
     uint64_t download_ns;

@@ -1,7 +1,8 @@
 //! LoRA adapters and control vectors: what is added to a model's computation without a change of its weights.
 //!
-//! An adapter lies beside the weights that it changes, and belongs to one model. A context computes with a set of adapters at a time,
-//! for all of its sequences. What a cache holds was computed under the set of that time: llama.cpp neither knows nor forgets it.
+//! An adapter lies beside the weights that it changes, and belongs to one model. A context computes with a set of
+//! adapters at a time, for all of its sequences. What a cache holds was computed under the set of that time: llama.cpp
+//! neither knows nor forgets it.
 
 use std::ffi::CString;
 use std::fmt;
@@ -17,8 +18,8 @@ use crate::memory::BufferUse;
 use crate::model::{Model, readable};
 use crate::{Token, raw, shim};
 
-/// A LoRA adapter of one model. Cloning is cheap; it is freed when the last clone and the last context that computes with it are
-/// dropped, and keeps its model until then.
+/// A LoRA adapter of one model. Cloning is cheap; it is freed when the last clone and the last context that computes
+/// with it are dropped, and keeps its model until then.
 #[derive(Clone)]
 pub struct LoraAdapter {
     inner: Arc<Inner>,
@@ -30,8 +31,8 @@ struct Inner {
     model: Model,
 }
 
-// SAFETY: after loading, llama.cpp only reads an adapter (llama-graph.cpp, `build_lora_mm`); the model's list of adapters is changed
-// under a lock that all who read it hold too (`Model::adapters`).
+// SAFETY: after loading, llama.cpp only reads an adapter (llama-graph.cpp, `build_lora_mm`); the model's list of
+// adapters is changed under a lock that all who read it hold too (`Model::adapters`).
 unsafe impl Send for Inner {}
 // SAFETY: as above.
 unsafe impl Sync for Inner {}
@@ -39,8 +40,8 @@ unsafe impl Sync for Inner {}
 impl Drop for Inner {
     fn drop(&mut self) {
         let _alone = self.model.change_adapters();
-        // SAFETY: made by shim_lora_load and freed once, before the model that the last field holds. Contexts that compute with it
-        // hold an Arc of this.
+        // SAFETY: made by shim_lora_load and freed once, before the model that the last field holds. Contexts that
+        // compute with it hold an Arc of this.
         unsafe { raw::llama_adapter_lora_free(self.raw.as_ptr()) };
     }
 }
@@ -53,8 +54,8 @@ impl LoraAdapter {
     ///
     /// # Errors
     ///
-    /// [`Error::Unreadable`] for a path without a readable file; [`Error::AdapterLoad`] for one that is no LoRA adapter, or of another
-    /// model; [`Error::out_of_memory`] tells which allocation failed.
+    /// [`Error::Unreadable`] for a path without a readable file; [`Error::AdapterLoad`] for one that is no LoRA
+    /// adapter, or of another model; [`Error::out_of_memory`] tells which allocation failed.
     pub fn load(model: &Model, path: impl AsRef<Path>) -> Result<Self, Error> {
         let path = path.as_ref();
         readable(path)?;
@@ -105,8 +106,8 @@ impl LoraAdapter {
         Some(String::from_utf8_lossy(&buffer).into_owned())
     }
 
-    /// The tokens after which an activated adapter (aLoRA) takes effect; none for a plain one. llama.cpp computes with the adapter
-    /// wherever it is [set](Context::set_lora): whoever uses it looks for the tokens.
+    /// The tokens after which an activated adapter (aLoRA) takes effect; none for a plain one. llama.cpp computes with
+    /// the adapter wherever it is [set](Context::set_lora): whoever uses it looks for the tokens.
     pub fn invocation_tokens(&self) -> Vec<Token> {
         // SAFETY: the adapter lives; as many tokens lie there as it says.
         unsafe {
@@ -144,17 +145,18 @@ impl fmt::Debug for LoraAdapter {
 }
 
 impl Context {
-    /// Computes with these adapters from now on, each at its scale, and with no others. At scale 0 an adapter is left out.
+    /// Computes with these adapters from now on, each at its scale, and with no others. At scale 0 an
+    /// adapter is left out.
     ///
-    /// What is in the cache stays as it was computed. Where the set or a scale changes, llama.cpp frees its compute buffers and reserves
-    /// them anew, for a prompt of [`n_ubatch`](Self::n_ubatch) tokens and a token of each sequence
+    /// What is in the cache stays as it was computed. Where the set or a scale changes, llama.cpp frees its compute
+    /// buffers and reserves them anew, for a prompt of [`n_ubatch`](Self::n_ubatch) tokens and a token of each sequence
     /// (llama-context.cpp, `sched_reserve`): what [`reserve`](Self::reserve) grew them to is gone.
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidParameter`] for an adapter of another model, one that is there twice, and a scale that is no finite number;
-    /// nothing has changed then. [`Error::Call`] where the graph cannot be built with them or a buffer finds no room
-    /// ([`Error::out_of_memory`] says which); the context is unusable from then on.
+    /// [`Error::InvalidParameter`] for an adapter of another model, one that is there twice, and a scale that is no
+    /// finite number; nothing has changed then. [`Error::Call`] where the graph cannot be built with them or a buffer
+    /// finds no room ([`Error::out_of_memory`] says which); the context is unusable from then on.
     pub fn set_lora(&mut self, adapters: &[(LoraAdapter, f32)]) -> Result<(), Error> {
         self.check_usable()?;
         for (index, (adapter, scale)) in adapters.iter().enumerate() {
@@ -175,8 +177,8 @@ impl Context {
         let _unchanged = crate::sim::registry::reading();
         let listed = model.adapters();
         let set = shim::accepted(
-            // SAFETY: the context lives and is borrowed mutably; the adapters are of its model and kept below; both lists have the
-            // same length, and llama.cpp copies them.
+            // SAFETY: the context lives and is borrowed mutably; the adapters are of its model and kept below; both
+            // lists have the same length, and llama.cpp copies them.
             |error| unsafe {
                 raw::shim_context_set_lora(
                     self.as_ptr(),
@@ -215,14 +217,16 @@ impl Context {
 
     /// Adds a vector to what leaves each of these layers, from now on and for all sequences; an empty one ends that.
     ///
-    /// `data` has [`n_embd`](Model::n_embd) numbers for each layer from layer 1 on (layer 0 never has any); layers beyond it are left
-    /// alone, and so are those outside of `layers`. What is in the cache stays as it was computed. Takes memory of the context's own, for
-    /// all layers, when it is first set; compute buffers are reserved anew as by [`set_lora`](Self::set_lora).
+    /// `data` has [`n_embd`](Model::n_embd) numbers for each layer from layer 1 on (layer 0 never has any); layers
+    /// beyond it are left alone, and so are those outside of `layers`. What is in the cache stays as it was computed.
+    /// Takes memory of the context's own, for all layers, when it is first set; compute buffers are reserved anew as by
+    /// [`set_lora`](Self::set_lora).
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidParameter`] for data that is not so many whole layers, is no number somewhere, or a range without layers; nothing
-    /// has changed then. [`Error::Call`] where a buffer finds no room; the context is unusable from then on.
+    /// [`Error::InvalidParameter`] for data that is not so many whole layers, is no number somewhere, or a range
+    /// without layers; nothing has changed then. [`Error::Call`] where a buffer finds no room; the context is
+    /// unusable from then on.
     pub fn set_control_vector(
         &mut self,
         data: &[f32],
@@ -268,8 +272,8 @@ impl Context {
         let _unchanged = crate::sim::registry::reading();
         let _listed = model.adapters();
         let set = shim::accepted(
-            // SAFETY: the context lives and is borrowed mutably; `whole` has `n_embd` numbers for each layer but the first, which
-            // llama.cpp copies; NULL ends the vector.
+            // SAFETY: the context lives and is borrowed mutably; `whole` has `n_embd` numbers for each layer but the
+            // first, which llama.cpp copies; NULL ends the vector.
             |error| unsafe {
                 raw::shim_context_set_control_vector(
                     self.as_ptr(),
@@ -298,8 +302,8 @@ impl Context {
     pub(crate) fn adapter_rows(&self) -> Result<Vec<BufferUse>, Error> {
         let _listed = self.model().adapters();
         let rows = shim::checked(|error| {
-            // SAFETY: the model is loaded and its list of adapters stays as it is; the shim writes as many rows as there is room for,
-            // and returns 0 where it fails.
+            // SAFETY: the model is loaded and its list of adapters stays as it is; the shim writes as many rows as
+            // there is room for, and returns 0 where it fails.
             unsafe {
                 shim::list(|rows, room| {
                     raw::shim_adapter_bytes(

@@ -11,8 +11,8 @@ use crate::error::Error;
 use crate::sim::registry;
 use crate::{isa, log, raw, shim};
 
-/// Proof that llama.cpp is initialised. Everything that needs it calls [`Backend::init`] itself, so that applications need
-/// it only to list devices or to load a backend.
+/// Proof that llama.cpp is initialised. Everything that needs it calls [`Backend::init`] itself, so that applications
+/// need it only to list devices or to load a backend.
 #[derive(Debug, Clone, Copy)]
 pub struct Backend(());
 
@@ -22,13 +22,13 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 static INIT: OnceLock<Result<Backend, Error>> = OnceLock::new();
 
 impl Backend {
-    /// Initialises llama.cpp once: checks the CPU, routes the log into `tracing`, and, with `dynamic-backends`, loads what
-    /// lies beside the program and in the folder of the build. Later calls cost nothing.
+    /// Initialises llama.cpp once: checks the CPU, routes the log into `tracing`, and, with `dynamic-backends`, loads
+    /// what lies beside the program and in the folder of the build. Later calls cost nothing.
     ///
     /// # Errors
     ///
-    /// [`Error::UnsupportedCpu`] when the native code would hit an illegal instruction on this CPU; [`Error::Call`] when a
-    /// backend fails to start.
+    /// [`Error::UnsupportedCpu`] when the native code would hit an illegal instruction on this CPU; [`Error::Call`]
+    /// when a backend fails to start.
     pub fn init() -> Result<Self, Error> {
         INIT.get_or_init(|| {
             let missing = isa::missing(isa::required(), isa::cpu_has);
@@ -68,7 +68,8 @@ impl Backend {
             .collect()
     }
 
-    /// Names of the backends that are registered, those without a device included: `CUDA` in a CUDA build without a card.
+    /// Names of the backends that are registered, those without a device included: `CUDA` in a CUDA
+    /// build without a card.
     pub fn names(self) -> Vec<String> {
         let _unchanged = registry::reading();
         // SAFETY: the registry is initialised, and does not change meanwhile.
@@ -102,8 +103,8 @@ impl Backend {
         Ok(devices_of(reg))
     }
 
-    /// Adds the devices of another machine, whose `rpc-server` listens at `endpoint` (`host:port`). Needs the `rpc` feature or
-    /// a loaded RPC backend.
+    /// Adds the devices of another machine, whose `rpc-server` listens at `endpoint` (`host:port`). Needs the `rpc`
+    /// feature or a loaded RPC backend.
     ///
     /// The link is trusted from then on: llama.cpp ends the process when it drops later.
     ///

@@ -3,7 +3,8 @@
 use crate::vocab::Token;
 use crate::{Position, SeqId};
 
-/// A list of tokens, each with its position, its sequences, and whether its logits are wanted. Reusing one allocates nothing.
+/// A list of tokens, each with its position, its sequences, and whether its logits are wanted. Reusing one
+/// allocates nothing.
 #[derive(Debug, Clone, Default)]
 pub struct Batch {
     pub(crate) tokens: Vec<Token>,

@@ -1,7 +1,7 @@
 //! Models without weights: hyper-parameters flow in, the tensors that llama.cpp's architecture asks for flow out.
 //!
-//! For tests and planners that want a model of an architecture without having one. Every tensor that the architecture can have
-//! and whose size the hyper-parameters tell is there, optional ones too, all of zeros.
+//! For tests and planners that want a model of an architecture without having one. Every tensor that the architecture
+//! can have and whose size the hyper-parameters tell is there, optional ones too, all of zeros.
 
 use std::path::Path;
 use std::ptr::NonNull;
@@ -25,8 +25,8 @@ pub struct ModelTensor {
     pub shape: [u64; 4],
 }
 
-/// The architectures that this llama.cpp knows, by their names in `general.architecture`; also those that it names and cannot
-/// load.
+/// The architectures that this llama.cpp knows, by their names in `general.architecture`; also those that it names
+/// and cannot load.
 pub fn architectures() -> Vec<String> {
     // SAFETY: the shim writes as many names as there is room for; the list is a constant of llama.cpp.
     let names = unsafe { shim::list(|names, room| raw::shim_architectures(names, room)) };
@@ -38,8 +38,8 @@ pub fn architectures() -> Vec<String> {
 }
 
 impl Model {
-    /// Makes a model out of metadata alone (`llama_model_init_from_user`): the GGUF file at `path` need not hold any tensor. One
-    /// that it does hold gives its type to the model's own of that name; the others are `F32`.
+    /// Makes a model out of metadata alone (`llama_model_init_from_user`): the GGUF file at `path` need not hold any
+    /// tensor. One that it does hold gives its type to the model's own of that name; the others are `F32`.
     ///
     /// The weights are zeros and live on the host.
     ///
@@ -82,9 +82,10 @@ impl Model {
     ///
     /// # Errors
     ///
-    /// [`Error::Call`] for the architectures that it cannot write (llama-model-saver.cpp, `llama_model_saver_supports_arch`), those whose tensors it mistakes for
-    /// each other, and weights that were rearranged for the CPU (`use_extra_bufts`); [`Error::InvalidParameter`] for a model
-    /// without data or without an embedding.
+    /// [`Error::Call`] for the architectures that it cannot write (llama-model-saver.cpp,
+    /// `llama_model_saver_supports_arch`), those whose tensors it mistakes for each other, and weights that were
+    /// rearranged for the CPU (`use_extra_bufts`); [`Error::InvalidParameter`] for a model without data or
+    /// without an embedding.
     pub fn save(&self, path: impl AsRef<Path>) -> Result<(), Error> {
         if self.is_no_alloc() {
             return Err(Error::parameter(
@@ -132,7 +133,8 @@ impl Model {
 
     /// llama.cpp's own list, in which one that several devices hold is there as often.
     pub(crate) fn list_tensors(&self) -> Vec<raw::shim_tensor> {
-        // SAFETY: the model is loaded, and its list never changes; the shim writes as many entries as there is room for.
+        // SAFETY: the model is loaded, and its list never changes; the shim writes as many entries as
+        // there is room for.
         unsafe { shim::list(|tensors, room| raw::shim_model_tensors(self.as_ptr(), tensors, room)) }
     }
 }

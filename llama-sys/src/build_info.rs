@@ -10,10 +10,11 @@ use crate::{isa, raw};
 pub struct BuildInfo {
     /// llama.cpp's version, such as `0.6.0-dev`.
     pub llama_cpp: String,
-    /// CPU features that the code was compiled for and requires; empty with `dynamic-backends`, which choose at run time.
+    /// CPU features that the code was compiled for and requires; empty with `dynamic-backends`, which
+    /// choose at run time.
     pub instruction_set: Vec<&'static str>,
-    /// Backends that were built, by ggml's names. With `dynamic-backends` they are loaded at run time, and others may be:
-    /// [`Backend::names`](crate::Backend::names) tells which are.
+    /// Backends that were built, by ggml's names. With `dynamic-backends` they are loaded at run time, and others may
+    /// be: [`Backend::names`](crate::Backend::names) tells which are.
     pub backends: Vec<&'static str>,
     /// CPU code threaded by OpenMP (else by ggml's own pool).
     pub openmp: bool,

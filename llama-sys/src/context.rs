@@ -51,8 +51,8 @@ pub struct Context {
     seq_pointers: Vec<*mut SeqId>,
 }
 
-// SAFETY: llama.cpp binds a context to no thread; calls are serialised by `&mut self`. The scratch pointers are written before
-// every use.
+// SAFETY: llama.cpp binds a context to no thread; calls are serialised by `&mut self`. The scratch pointers are written
+// before every use.
 unsafe impl Send for Context {}
 
 impl Drop for Context {
@@ -68,8 +68,8 @@ impl Drop for Context {
 pub struct AbortHandle(Arc<AtomicBool>);
 
 impl AbortHandle {
-    /// Makes the current decode, or the next one, return [`Error::Aborted`]. Works while the CPU computes; a GPU finishes its
-    /// part of the graph first.
+    /// Makes the current decode, or the next one, return [`Error::Aborted`]. Works while the CPU computes; a GPU
+    /// finishes its part of the graph first.
     pub fn abort(&self) {
         self.0.store(true, Ordering::Relaxed);
     }
@@ -241,8 +241,8 @@ impl Context {
         AbortHandle(Arc::clone(&self.abort))
     }
 
-    /// Listens to this handle instead of its own: to one of another context, whose place it takes, or to a new one, so that who still holds
-    /// the handle of an earlier use stops nothing of the next.
+    /// Listens to this handle instead of its own: to one of another context, whose place it takes, or to a new one, so
+    /// that who still holds the handle of an earlier use stops nothing of the next.
     pub fn follow_abort_handle(&mut self, handle: AbortHandle) {
         // SAFETY: the context lives and is borrowed mutably, so nothing is computed; the flag is kept alive below.
         unsafe {
@@ -264,8 +264,8 @@ impl Context {
     ///
     /// # Errors
     ///
-    /// - [`Error::InvalidParameter`]: an empty batch, more tokens than `n_batch`, more outputs than `n_outputs_max`, a token
-    ///   outside the vocabulary, a sequence or position that cannot be. Nothing was computed.
+    /// - [`Error::InvalidParameter`]: an empty batch, more tokens than `n_batch`, more outputs than `n_outputs_max`, a
+    ///   token outside the vocabulary, a sequence or position that cannot be. Nothing was computed.
     /// - [`Error::NoKvSlot`]: the cache is full. Nothing was computed.
     /// - [`Error::Aborted`]: by an [`AbortHandle`]. Parts of the batch may be in the cache.
     /// - [`Error::Decode`]: the computation failed; the context is unusable from then on ([`Error::Poisoned`]).
@@ -303,8 +303,9 @@ impl Context {
             logits: batch.outputs.as_ptr().cast_mut(),
         };
         let listed = self.vocab.model().adapters();
-        // SAFETY: the context lives and is borrowed mutably. Every array has `n_tokens` entries, the hidden states as many rows, and
-        // llama_decode only reads them (it copies into a llama_batch_ext, llama-context.cpp). The counts were checked against what it asserts.
+        // SAFETY: the context lives and is borrowed mutably. Every array has `n_tokens` entries, the hidden states as
+        // many rows, and llama_decode only reads them (it copies into a llama_batch_ext, llama-context.cpp). The counts
+        // were checked against what it asserts.
         let code = shim::quick(|error| unsafe {
             if self.encodes {
                 raw::shim_encode(self.as_ptr(), &raw const native, error)
@@ -355,17 +356,18 @@ impl Context {
         }
     }
 
-    /// Grows the compute buffers to what a graph of `n_tokens` takes at the full length of the context, shared out evenly over all
-    /// sequences. Computes nothing, and shrinks nothing.
+    /// Grows the compute buffers to what a graph of `n_tokens` takes at the full length of the context, shared out
+    /// evenly over all sequences. Computes nothing, and shrinks nothing.
     ///
-    /// llama.cpp itself reserves for `n_ubatch` tokens and for one token of each sequence (llama-context.cpp, `sched_reserve`). A number
-    /// between them may be computed by other devices, and need more: a GPU takes the host's weights from 32 tokens on only. Where
-    /// sequences are pooled, it is for as many tokens of each, and not for more than `n_tokens` of all.
+    /// llama.cpp itself reserves for `n_ubatch` tokens and for one token of each sequence (llama-context.cpp,
+    /// `sched_reserve`). A number between them may be computed by other devices, and need more: a GPU takes the host's
+    /// weights from 32 tokens on only. Where sequences are pooled, it is for as many tokens of each, and not for more
+    /// than `n_tokens` of all.
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidParameter`] for no token or more than [`n_ubatch`](Self::n_ubatch). [`Error::Call`] where a buffer finds no
-    /// room ([`Error::out_of_memory`] says which); the context is unusable from then on.
+    /// [`Error::InvalidParameter`] for no token or more than [`n_ubatch`](Self::n_ubatch). [`Error::Call`] where a
+    /// buffer finds no room ([`Error::out_of_memory`] says which); the context is unusable from then on.
     pub fn reserve(&mut self, n_tokens: u32) -> Result<(), Error> {
         self.check_usable()?;
         if n_tokens == 0 || n_tokens > self.n_ubatch || self.model().is_no_alloc() {
@@ -376,7 +378,8 @@ impl Context {
             ));
         }
         let n_tokens = if self.pools() {
-            // What is pooled must be as many rows as there are tokens, which `graph_reserve` in llama-context.cpp otherwise makes more.
+            // What is pooled must be as many rows as there are tokens, which `graph_reserve` in llama-context.cpp
+            // otherwise makes more.
             n_tokens - n_tokens % self.n_seq_max.max(1)
         } else {
             n_tokens
@@ -385,7 +388,8 @@ impl Context {
             return Ok(());
         }
         shim::accepted(
-            // SAFETY: the context lives and is borrowed mutably; the number of tokens was checked against what it was made for.
+            // SAFETY: the context lives and is borrowed mutably; the number of tokens was checked against what
+            // it was made for.
             |error| unsafe { raw::shim_context_reserve(self.as_ptr(), n_tokens, error) },
             |reserved| *reserved,
         )
@@ -406,8 +410,8 @@ impl Context {
     /// [`Error::InvalidParameter`] when that token was no output; [`Error::Poisoned`].
     pub fn logits(&mut self, index: i32) -> Result<&[f32], Error> {
         self.check_output(index)?;
-        // SAFETY: `index` is an output of the last batch; the row has one number per token of the vocabulary and stays until
-        // the next decode, which the mutable borrow rules out.
+        // SAFETY: `index` is an output of the last batch; the row has one number per token of the vocabulary and stays
+        // until the next decode, which the mutable borrow rules out.
         let row = shim::quick(|error| unsafe { raw::shim_logits(self.as_ptr(), index, error) })
             .map_err(|failure| Error::Call {
                 what: "reading logits",
@@ -449,7 +453,8 @@ impl Context {
         }
         // llama.cpp writes a line to its log at each call.
         if self.threads() != (one, several) {
-            // SAFETY: the context lives and is borrowed mutably, so nothing is computed; both numbers are above 0 and ggml's at most.
+            // SAFETY: the context lives and is borrowed mutably, so nothing is computed; both numbers are above 0
+            // and ggml's at most.
             unsafe { raw::llama_set_n_threads(self.as_ptr(), one as i32, several as i32) };
         }
         Ok(())
@@ -582,8 +587,8 @@ impl Context {
         for &token in &batch.tokens {
             self.vocab.check(token)?;
         }
-        // One past the last position must be a position too; and of learned ones the graph reads rows of a table, and ends the process
-        // past its end (ggml-cpu/ops.cpp, ggml_compute_forward_get_rows).
+        // One past the last position must be a position too; and of learned ones the graph reads rows of a table, and
+        // ends the process past its end (ggml-cpu/ops.cpp, ggml_compute_forward_get_rows).
         let last = match self.n_positions {
             Some(rows) => Position::try_from(rows).unwrap_or(Position::MAX) - 1,
             None => Position::MAX - 1,

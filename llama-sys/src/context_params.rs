@@ -54,8 +54,8 @@ pub struct ContextParams {
     pub pooling: Pooling,
     /// Its part in predicting further tokens.
     pub mtp: Mtp,
-    /// Tokens that a recurrent state can be taken back after they were computed together, for which as many states more are kept; of
-    /// other memories, and where llama.cpp cannot do it for the architecture, nothing.
+    /// Tokens that a recurrent state can be taken back after they were computed together, for which as many states more
+    /// are kept; of other memories, and where llama.cpp cannot do it for the architecture, nothing.
     pub n_rs_seq: u32,
 }
 
@@ -67,15 +67,17 @@ pub enum Mtp {
     /// None.
     #[default]
     Off,
-    /// It computes with the model's other blocks, and gives out the [hidden state](crate::Context::hidden) of every token beside logits.
+    /// It computes with the model's other blocks, and gives out the [hidden state](crate::Context::hidden) of every
+    /// token beside logits.
     Trunk,
-    /// It computes with the blocks that predict: from tokens and hidden states ([`decode_heads`](crate::Context::decode_heads)).
+    /// It computes with the blocks that predict: from tokens and hidden states
+    /// ([`decode_heads`](crate::Context::decode_heads)).
     Heads,
 }
 
 impl Default for ContextParams {
-    /// llama.cpp's own defaults (llama-context.cpp, llama_context_default_params), but every thread that the process may use
-    /// instead of 4.
+    /// llama.cpp's own defaults (llama-context.cpp, llama_context_default_params), but every thread that the process
+    /// may use instead of 4.
     fn default() -> Self {
         Self {
             n_ctx: 512,
@@ -198,7 +200,8 @@ impl ContextParams {
                 ),
             ));
         }
-        // llama-batch.cpp, `split_equal`: what may be taken back is computed in one graph, with a token before it and one to spare.
+        // llama-batch.cpp, `split_equal`: what may be taken back is computed in one graph, with a token before it
+        // and one to spare.
         if self.n_rs_seq > 0 && n_ubatch < self.n_rs_seq.saturating_add(2) {
             return Err(Error::parameter(
                 "n_rs_seq",
@@ -224,7 +227,8 @@ impl ContextParams {
                 check_threads(name, threads)?;
             }
         }
-        // With flash attention llama.cpp checks the row itself; without, it asserts later (llama-kv-cache.cpp, `cpy_k`).
+        // With flash attention llama.cpp checks the row itself; without, it asserts later
+        // (llama-kv-cache.cpp, `cpy_k`).
         for (name, kv, head) in [
             ("type_k", self.type_k, shape.head_k),
             ("type_v", self.type_v, shape.head_v),

@@ -13,8 +13,9 @@ pub struct Device {
     raw: NonNull<raw::ggml_backend_device>,
 }
 
-// SAFETY: a device is an entry of ggml's registry that is never moved or freed while registered; its queries read constants or
-// ask the driver, and backends guard what they cache (ggml-backend.cpp passes them between threads the same way).
+// SAFETY: a device is an entry of ggml's registry that is never moved or freed while registered; its queries
+// read constants or ask the driver, and backends guard what they cache (ggml-backend.cpp passes them between
+// threads the same way).
 unsafe impl Send for Device {}
 // SAFETY: as above.
 unsafe impl Sync for Device {}
@@ -113,14 +114,16 @@ impl Device {
         })
     }
 
-    /// Whether a model of which this device holds layers is memory-mapped under [`LoadMode::Auto`](crate::LoadMode::Auto)
-    /// (llama-model.cpp, `load_tensors`): not where device and host share their memory, for most backends.
+    /// Whether a model of which this device holds layers is memory-mapped under
+    /// [`LoadMode::Auto`](crate::LoadMode::Auto) (llama-model.cpp, `load_tensors`): not where device and host share
+    /// their memory, for most backends.
     pub fn lets_files_be_mapped(&self) -> bool {
         self.props().is_some_and(|props| props.caps.mmap_support)
     }
 
-    /// Whether it has memory of the host that its driver pins. Where a device of a load has, the host's weights lie there, or in plain memory
-    /// where the file is mapped, and are never rearranged for the CPU (llama-model.cpp, `make_cpu_buft_list`).
+    /// Whether it has memory of the host that its driver pins. Where a device of a load has, the host's weights lie
+    /// there, or in plain memory where the file is mapped, and are never rearranged for the CPU (llama-model.cpp,
+    /// `make_cpu_buft_list`).
     pub fn pins_host_memory(&self) -> bool {
         // SAFETY: the device is registered.
         !unsafe { raw::ggml_backend_dev_host_buffer_type(self.as_ptr()) }.is_null()

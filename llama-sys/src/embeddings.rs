@@ -1,7 +1,8 @@
 //! Embeddings: what a model says of its own, and the vectors of the last batch.
 //!
-//! A context made with [`ContextParams::embeddings`] yields vectors instead of logits. With a pooling there is one for each sequence of a
-//! batch, without one for each token. What is pooled is computed as one graph, since llama.cpp pools what one graph holds of a sequence.
+//! A context made with [`ContextParams::embeddings`] yields vectors instead of logits. With a pooling there is one for
+//! each sequence of a batch, without one for each token. What is pooled is computed as one graph, since llama.cpp pools
+//! what one graph holds of a sequence.
 
 use std::ffi::CStr;
 
@@ -111,7 +112,8 @@ impl Vocab {
 }
 
 impl ContextParams {
-    /// Refuses a pooling that ends the process, or that would read past what the model computes. `n_ctx` and `n_ubatch` are resolved.
+    /// Refuses a pooling that ends the process, or that would read past what the model computes. `n_ctx` and
+    /// `n_ubatch` are resolved.
     pub(crate) fn check_pooling(
         &self,
         model: &Model,
@@ -130,7 +132,8 @@ impl ContextParams {
                 "the model has no classification head that gives the scores",
             ));
         }
-        // `graph_reserve` in llama-context.cpp reserves for a multiple of the sequences, and for as many outputs as there were tokens before.
+        // `graph_reserve` in llama-context.cpp reserves for a multiple of the sequences, and for as many outputs as
+        // there were tokens before.
         let n_tokens = n_ubatch.min(n_ctx.next_multiple_of(256));
         if pooling == Pooling::Mean && !n_tokens.is_multiple_of(self.n_seq_max) {
             return Err(Error::parameter(
@@ -170,8 +173,8 @@ impl Context {
         width as usize
     }
 
-    /// Tokens of the longest text that can be embedded: those of one graph, of a sequence, and of the positions that the model has
-    /// learned.
+    /// Tokens of the longest text that can be embedded: those of one graph, of a sequence, and of the positions that
+    /// the model has learned.
     pub fn longest_text(&self) -> u32 {
         let positions = self.model().embedding_shape().n_positions;
         let graph = self.n_ubatch().min(self.n_batch());
@@ -194,8 +197,8 @@ impl Context {
                 "a token that is embedded belongs to one sequence",
             ));
         }
-        // llama-kv-cache.cpp, init_batch: with a cache of their own, sequences of different lengths are computed as several graphs;
-        // recurrent memory has one graph for each whole sequence.
+        // llama-kv-cache.cpp, init_batch: with a cache of their own, sequences of different lengths are computed as
+        // several graphs; recurrent memory has one graph for each whole sequence.
         let model = self.model();
         let shares = self.kv_unified() || model.is_recurrent() || model.is_hybrid();
         let splits = self.has_memory() && !shares && self.n_seq_max() > 1;
@@ -210,12 +213,13 @@ impl Context {
         Ok(())
     }
 
-    /// The embedding of a sequence of the last batch, of [`embedding_width`](Self::embedding_width) elements. Not normalised.
+    /// The embedding of a sequence of the last batch, of [`embedding_width`](Self::embedding_width)
+    /// elements. Not normalised.
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidParameter`] where the last batch did not hold the sequence, or nothing is pooled; [`Error::Poisoned`];
-    /// [`Error::Call`] when a device fails.
+    /// [`Error::InvalidParameter`] where the last batch did not hold the sequence, or nothing is pooled;
+    /// [`Error::Poisoned`]; [`Error::Call`] when a device fails.
     pub fn embeddings_seq(&mut self, seq: SeqId) -> Result<&[f32], Error> {
         self.check_usable()?;
         self.check_seq(seq)?;
@@ -231,8 +235,8 @@ impl Context {
         if row.is_null() {
             return Err(none());
         }
-        // SAFETY: llama-context.cpp keeps a vector of so many elements for each sequence of the last batch; it stays until the next one,
-        // which the mutable borrow rules out.
+        // SAFETY: llama-context.cpp keeps a vector of so many elements for each sequence of the last batch; it stays
+        // until the next one, which the mutable borrow rules out.
         Ok(unsafe { std::slice::from_raw_parts(row, width) })
     }
 

@@ -104,7 +104,8 @@ pub enum Error {
     /// The model has no vocabulary, so that text cannot be tokenised.
     #[error("the model carries no vocabulary (tokenizer.ggml.model is \"none\" or \"no_vocab\")")]
     NoVocabulary,
-    /// A long text needs a thread of its own to be tokenised, with more stack than others have, and there is none to be had.
+    /// A long text needs a thread of its own to be tokenised, with more stack than others have, and there
+    /// is none to be had.
     #[error("tokenising {text} bytes needs a thread with {stack} bytes of stack: {reason}")]
     NoStack {
         /// Bytes of the text.
@@ -250,7 +251,8 @@ fn word<'de, D: Deserializer<'de>>(from: D) -> Result<Word, D::Error> {
     Ok(word)
 }
 
-/// Finds ggml's "failed to allocate CUDA0 buffer of size 123" (ggml-alloc.c, alloc_tensor_range and ggml_gallocr_reserve).
+/// Finds ggml's "failed to allocate CUDA0 buffer of size 123" (ggml-alloc.c, alloc_tensor_range and
+/// ggml_gallocr_reserve).
 fn failed_allocation(line: &str) -> Option<OutOfMemory> {
     let (_, rest) = line.split_once("failed to allocate ")?;
     let (buffer_type, rest) = rest.split_once(" buffer of size ")?;

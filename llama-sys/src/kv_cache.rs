@@ -20,9 +20,9 @@ impl Context {
         .map(drop)
     }
 
-    /// Forgets the positions in `range` of one sequence. Returns `false` when the memory cannot do that: recurrent state can
-    /// only forget a whole sequence, or up to [`n_rs_seq`](Self::n_rs_seq) tokens at its end. Those must have been computed together with the
-    /// one before them: llama.cpp does not check it, and the state would be another's.
+    /// Forgets the positions in `range` of one sequence. Returns `false` when the memory cannot do that: recurrent
+    /// state can only forget a whole sequence, or up to [`n_rs_seq`](Self::n_rs_seq) tokens at its end. Those must have
+    /// been computed together with the one before them: llama.cpp does not check it, and the state would be another's.
     ///
     /// # Errors
     ///
@@ -30,7 +30,8 @@ impl Context {
     pub fn kv_seq_remove(&mut self, seq: SeqId, range: Range<Position>) -> Result<bool, Error> {
         self.check_seq(seq)?;
         check_range(&range)?;
-        // SAFETY: the sequence exists (`seq_rm` in llama-kv-cache.cpp asserts it), the context lives and is borrowed mutably.
+        // SAFETY: the sequence exists (`seq_rm` in llama-kv-cache.cpp asserts it), the context lives and is
+        // borrowed mutably.
         self.memory_call("removing from the KV cache", |ctx, error| unsafe {
             raw::shim_memory_seq_rm(ctx, seq, range.start, range.end, error)
         })
@@ -40,8 +41,8 @@ impl Context {
     ///
     /// # Errors
     ///
-    /// As [`Context::kv_seq_remove`], and [`Error::InvalidParameter`] for a part of a sequence when every sequence has a cache
-    /// of its own (`kv_unified` off), which llama.cpp asserts against.
+    /// As [`Context::kv_seq_remove`], and [`Error::InvalidParameter`] for a part of a sequence when every sequence has
+    /// a cache of its own (`kv_unified` off), which llama.cpp asserts against.
     pub fn kv_seq_copy(
         &mut self,
         source: SeqId,
@@ -130,7 +131,8 @@ impl Context {
         .map(drop)
     }
 
-    /// Forgets what has left the sliding window of a sequence, in the layers whose cache is that of a window (`swa_full` off).
+    /// Forgets what has left the sliding window of a sequence, in the layers whose cache is that of a window
+    /// (`swa_full` off).
     ///
     /// llama.cpp writes over such cells by itself, but not over those that [several sequences](Self::kv_seq_copy) have
     /// (llama-kv-cache.cpp, find_slot): with `kv_unified` they may take all the places there are.
@@ -147,8 +149,8 @@ impl Context {
         .map(drop)
     }
 
-    /// Carries out what is pending, copies and shifts, instead of at the next decode: there llama.cpp only logs that it failed, and
-    /// computes with what is not there.
+    /// Carries out what is pending, copies and shifts, instead of at the next decode: there llama.cpp only logs that it
+    /// failed, and computes with what is not there.
     ///
     /// # Errors
     ///
@@ -161,8 +163,8 @@ impl Context {
         .map(drop)
     }
 
-    /// True when moving positions rotates keys and changes them no further: with YaRN's factors each shift scales all of the cache
-    /// too, sequences that were not moved included (ggml-cpu/ops.cpp, `rope_yarn`).
+    /// True when moving positions rotates keys and changes them no further: with YaRN's factors each shift scales all
+    /// of the cache too, sequences that were not moved included (ggml-cpu/ops.cpp, `rope_yarn`).
     pub fn rope_only_rotates(&self) -> bool {
         // SAFETY: the context lives.
         unsafe { raw::shim_context_rope_only_rotates(self.as_ptr()) }
@@ -196,8 +198,9 @@ impl Context {
         Ok((last >= 0).then(|| last.saturating_add(1)))
     }
 
-    /// The first position of a sequence that is held; `None` when it is empty. Not 0 where a sliding window has passed on: all from
-    /// this position to the [last](Self::kv_seq_end) are held (llama-kv-cache.cpp, apply_ubatch), and what was before is lost.
+    /// The first position of a sequence that is held; `None` when it is empty. Not 0 where a sliding window has passed
+    /// on: all from this position to the [last](Self::kv_seq_end) are held (llama-kv-cache.cpp, apply_ubatch), and what
+    /// was before is lost.
     ///
     /// # Errors
     ///

@@ -1,12 +1,12 @@
 //! llama.cpp, safely: our own build of it, raw bindings, and one safe noun per module.
 //!
-//! What flows in: paths, parameters, tokens. What flows out: logits, tokens, bytes per device, typed [`Error`]s that carry
-//! what llama.cpp logged. Three rules hold everywhere:
+//! What flows in: paths, parameters, tokens. What flows out: logits, tokens, bytes per device, typed [`Error`]s that
+//! carry what llama.cpp logged. Three rules hold everywhere:
 //!
 //! - Handles hold `Arc`s of what they need, so users write no lifetimes; `Send` and `Sync` are asserted exactly where
 //!   llama.cpp allows them.
-//! - Every call that can throw goes through the C++ shim (`native/`), which also turns most of llama.cpp's assertions into
-//!   errors while nothing computes.
+//! - Every call that can throw goes through the C++ shim (`native/`), which also turns most of llama.cpp's assertions
+//!   into errors while nothing computes.
 //! - An argument that would end the process is refused before the call.
 //!
 //! ```no_run

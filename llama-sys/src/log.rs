@@ -1,7 +1,8 @@
 //! llama.cpp's log, into `tracing`, and captured for errors.
 //!
-//! Nothing is printed unless the application installs a subscriber. The target is the ggml module that speaks (`ggml::cuda`,
-//! `ggml::vulkan`, ...; `llama` for the rest). llama.cpp's INFO is chatty by an application's measure and becomes DEBUG.
+//! Nothing is printed unless the application installs a subscriber. The target is the ggml module that speaks
+//! (`ggml::cuda`, `ggml::vulkan`, ...; `llama` for the rest). llama.cpp's INFO is chatty by an application's measure
+//! and becomes DEBUG.
 
 use std::cell::RefCell;
 use std::ffi::{CStr, c_char, c_void};
@@ -47,8 +48,8 @@ thread_local! {
 
 /// Routes llama.cpp's and ggml's log here.
 pub(crate) fn install() {
-    // SAFETY: llama_log_set also sets ggml's logger (llama.cpp `llama_log_set`); `on_log` is a plain function that never
-    // unwinds. Called once, from `Backend::init`, before anything else of llama.cpp runs.
+    // SAFETY: llama_log_set also sets ggml's logger (llama.cpp `llama_log_set`); `on_log` is a plain function that
+    // never unwinds. Called once, from `Backend::init`, before anything else of llama.cpp runs.
     unsafe { raw::llama_log_set(Some(on_log), std::ptr::null_mut()) };
 }
 
@@ -82,7 +83,8 @@ unsafe extern "C" fn on_log(level: raw::ggml_log_level, text: *const c_char, _: 
     }
     // A panic in a subscriber must not unwind into C.
     let _ = panic::catch_unwind(|| {
-        // SAFETY: llama.cpp passes a NUL-terminated string that lives during the call (llama-impl.cpp, llama_log_internal_v).
+        // SAFETY: llama.cpp passes a NUL-terminated string that lives during the call (llama-impl.cpp,
+        // llama_log_internal_v).
         let text = unsafe { CStr::from_ptr(text) };
         let level = match level {
             raw::GGML_LOG_LEVEL_ERROR => Some(Level::Error),
@@ -110,8 +112,8 @@ unsafe extern "C" fn on_log(level: raw::ggml_log_level, text: *const c_char, _: 
     });
 }
 
-/// Whether a piece of text is a whole line that nobody would see: neither an error's nor a subscriber's. Most lines are, so this
-/// comes before all work on them.
+/// Whether a piece of text is a whole line that nobody would see: neither an error's nor a subscriber's. Most lines
+/// are, so this comes before all work on them.
 fn unheard(level: Option<Level>, text: &CStr) -> bool {
     let wanted = match level {
         Some(Level::Debug) => LevelFilter::TRACE,

@@ -1,4 +1,5 @@
-//! How long ggml's own operations take on a device: as a graph of llama.cpp's has them, with their data where a load would put it.
+//! How long ggml's own operations take on a device: as a graph of llama.cpp's has them, with their data where a
+//! load would put it.
 
 use std::ptr::NonNull;
 use std::time::Duration;
@@ -13,8 +14,8 @@ pub struct Bench {
     raw: NonNull<raw::shim_bench>,
 }
 
-// SAFETY: a ggml backend belongs to no thread (llama.cpp moves contexts, and their backends with them, between threads), and `Bench` is
-// used through `&mut` alone.
+// SAFETY: a ggml backend belongs to no thread (llama.cpp moves contexts, and their backends with them, between
+// threads), and `Bench` is used through `&mut` alone.
 unsafe impl Send for Bench {}
 
 /// One of ggml's operations. Sizes are elements; `n_tokens` are computed at once.
@@ -46,7 +47,8 @@ pub enum Operation {
         n_kv: u32,
         n_tokens: u32,
     },
-    /// What a block computes beside its matrices and its attention: norms, rotations, writes to the cache, an activation, sums.
+    /// What a block computes beside its matrices and its attention: norms, rotations, writes to the cache, an
+    /// activation, sums.
     Block {
         type_id: u32,
         n_embd: u32,
@@ -92,8 +94,9 @@ const MAX_SIZE: u32 = 1 << 20;
 const MAX_NODES: u32 = 8192;
 
 impl Bench {
-    /// Opens a device. Where it is the CPU it computes with so many threads, with weights that were rearranged for its instruction set if
-    /// `repack` is true: a load does that unless a GPU of it [pins host memory](Device::pins_host_memory).
+    /// Opens a device. Where it is the CPU it computes with so many threads, with weights that were rearranged for its
+    /// instruction set if `repack` is true: a load does that unless a GPU of it [pins host
+    /// memory](Device::pins_host_memory).
     ///
     /// # Errors
     ///
@@ -117,8 +120,8 @@ impl Bench {
         Ok(Self { raw })
     }
 
-    /// Computes a graph that has the operation so many times, each with weights or a cache of its own, again and again for that long, and at
-    /// least once. `None` where the device has no such operation, or no memory for it.
+    /// Computes a graph that has the operation so many times, each with weights or a cache of its own, again and again
+    /// for that long, and at least once. `None` where the device has no such operation, or no memory for it.
     ///
     /// # Errors
     ///
@@ -136,8 +139,8 @@ impl Bench {
         };
         let budget = nanoseconds(budget);
         let done = shim::checked(|error| {
-            // SAFETY: the bench is open, and every pointer is valid. `to_native` has checked what ggml asserts: whole blocks, and heads
-            // that share keys evenly (ggml.c, ggml_new_tensor, ggml_flash_attn_ext).
+            // SAFETY: the bench is open, and every pointer is valid. `to_native` has checked what ggml asserts: whole
+            // blocks, and heads that share keys evenly (ggml.c, ggml_new_tensor, ggml_flash_attn_ext).
             unsafe {
                 let (native, timing) = (&raw const native, &raw mut timing);
                 raw::shim_bench_time(self.raw.as_ptr(), native, budget, timing, error)
@@ -153,8 +156,8 @@ impl Bench {
         }))
     }
 
-    /// Copies so many bytes to the device and back, and hands `width` activations over, for that long in all. `None` where there is no
-    /// memory for it.
+    /// Copies so many bytes to the device and back, and hands `width` activations over, for that long in all. `None`
+    /// where there is no memory for it.
     ///
     /// # Errors
     ///

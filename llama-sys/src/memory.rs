@@ -27,8 +27,8 @@ pub struct BufferUse {
     /// LoRA adapters of the model, and the context's control vector. They are in no account of llama.cpp's, so
     /// [`total`](Self::total) leaves them out.
     pub adapters: u64,
-    /// The buffer that logits and embeddings are returned in, as large as it grows when as many outputs as allowed are asked for.
-    /// It is in no account of llama.cpp's, so [`total`](Self::total) leaves it out.
+    /// The buffer that logits and embeddings are returned in, as large as it grows when as many outputs as allowed are
+    /// asked for. It is in no account of llama.cpp's, so [`total`](Self::total) leaves it out.
     pub output: u64,
 }
 
@@ -107,16 +107,16 @@ impl MemoryBreakdown {
 impl Context {
     /// The bytes that this context and its model take; with `no_alloc`, those they would take.
     ///
-    /// llama.cpp's own account of a `no_alloc` context leaves out what is reserved after the first prompt, and counts a compute buffer
-    /// that two backends share twice; both are corrected here (native/shim.cpp, `reserve_the_rest`).
+    /// llama.cpp's own account of a `no_alloc` context leaves out what is reserved after the first prompt, and counts a
+    /// compute buffer that two backends share twice; both are corrected here (native/shim.cpp, `reserve_the_rest`).
     ///
     /// # Errors
     ///
     /// [`Error::Call`].
     pub fn memory_breakdown(&self) -> Result<MemoryBreakdown, Error> {
         let rows = shim::checked(|error| {
-            // SAFETY: the context lives, on this thread alone (it is no `Sync`), so that one without data may be reserved again; the
-            // shim writes as many rows as there is room for, and returns 0 where it fails.
+            // SAFETY: the context lives, on this thread alone (it is no `Sync`), so that one without data may be
+            // reserved again; the shim writes as many rows as there is room for, and returns 0 where it fails.
             unsafe {
                 shim::list(|rows, room| {
                     raw::shim_memory_breakdown(self.as_ptr(), rows, room, error)
@@ -169,8 +169,8 @@ pub struct TensorPlace {
     pub name: String,
     /// ggml's name of the buffer type.
     pub buffer_type: String,
-    /// Plain or pinned host memory: what a load that maps the file maps instead (llama-model-loader.cpp, `create_tensor`). Not so where weights
-    /// are repacked.
+    /// Plain or pinned host memory: what a load that maps the file maps instead (llama-model-loader.cpp,
+    /// `create_tensor`). Not so where weights are repacked.
     pub on_host: bool,
 }
 

@@ -69,8 +69,8 @@ struct Inner {
     _storage: Storage,
 }
 
-// SAFETY: after loading, llama.cpp only reads a model (every use goes through `const llama_model &`); contexts on several
-// threads share one, as its own server does.
+// SAFETY: after loading, llama.cpp only reads a model (every use goes through `const llama_model &`); contexts on
+// several threads share one, as its own server does.
 unsafe impl Send for Inner {}
 // SAFETY: as above.
 unsafe impl Sync for Inner {}
@@ -93,8 +93,8 @@ impl Model {
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidParameter`] for what llama.cpp would abort on, [`Error::Unreadable`] for a path without a readable
-    /// file, [`Error::LoadCancelled`], and [`Error::ModelLoad`] with the reason for everything else;
+    /// [`Error::InvalidParameter`] for what llama.cpp would abort on, [`Error::Unreadable`] for a path without a
+    /// readable file, [`Error::LoadCancelled`], and [`Error::ModelLoad`] with the reason for everything else;
     /// [`Error::out_of_memory`] tells which allocation failed.
     ///
     /// # Panics
@@ -126,7 +126,8 @@ impl Model {
         }
 
         let loaded = shim::accepted(
-            // SAFETY: the path is NUL-terminated; `native` points into `storage` and `progress`, which outlive the call.
+            // SAFETY: the path is NUL-terminated; `native` points into `storage` and `progress`, which
+            // outlive the call.
             |error| unsafe { raw::shim_model_load(text.as_ptr(), &raw const native, error) },
             |model| !model.is_null(),
         );
@@ -196,8 +197,8 @@ impl Model {
         Arc::ptr_eq(&self.inner, &other.inner)
     }
 
-    /// How many hold the model, this handle included: clones, and the contexts, vocabularies, samplers with a grammar and adapters made
-    /// of them. It is freed when the last of them is dropped.
+    /// How many hold the model, this handle included: clones, and the contexts, vocabularies, samplers with a grammar
+    /// and adapters made of them. It is freed when the last of them is dropped.
     pub fn holders(&self) -> usize {
         Arc::strong_count(&self.inner)
     }

@@ -10,10 +10,11 @@ use crate::raw;
 
 /// How a model is loaded; the fields are those of `llama_model_params`.
 pub struct ModelParams {
-    /// Layers to offload, counted from the last block backwards after the output layer: 0 none, 1 the output layer alone,
-    /// number of blocks + 1 everything. Negative: everything.
+    /// Layers to offload, counted from the last block backwards after the output layer: 0 none, 1 the output layer
+    /// alone, number of blocks + 1 everything. Negative: everything.
     pub n_gpu_layers: i32,
-    /// Devices to offload to, in this order. `None`: every GPU that ggml found. Empty: none, so that no GPU is touched at all.
+    /// Devices to offload to, in this order. `None`: every GPU that ggml found. Empty: none, so that no GPU
+    /// is touched at all.
     pub devices: Option<Vec<Device>>,
     /// How several devices share the model.
     pub split_mode: SplitMode,
@@ -25,7 +26,8 @@ pub struct ModelParams {
     pub overrides: Vec<TensorOverride>,
     /// How the file is read.
     pub load_mode: LoadMode,
-    /// Read metadata and simulate every allocation; nothing can be computed with such a model. Needs [`LoadMode::None`].
+    /// Read metadata and simulate every allocation; nothing can be computed with such a model. Needs
+    /// [`LoadMode::None`].
     pub no_alloc: bool,
     /// Load the blocks that predict further tokens too (MTP), if the file has any.
     pub load_mtp: bool,
@@ -98,7 +100,8 @@ pub struct TensorOverride {
 impl ModelParams {
     /// Refuses what llama.cpp aborts on.
     pub(crate) fn check(&self, backend: Backend) -> Result<(), Error> {
-        // ggml-backend.cpp: a scheduler has at most GGML_SCHED_MAX_BACKENDS = 16 backends; the CPU and accelerators take theirs.
+        // ggml-backend.cpp: a scheduler has at most GGML_SCHED_MAX_BACKENDS = 16 backends; the CPU and
+        // accelerators take theirs.
         const MAX_BACKENDS: usize = 16;
         let all = backend.devices();
         let helpers = all.iter().filter(|device| !device.is_gpu()).count().max(1);

@@ -1,8 +1,8 @@
-//! Predicting further tokens (MTP): hidden states of a model's tokens flow out of one context, and into another, which computes with
-//! the blocks that predict.
+//! Predicting further tokens (MTP): hidden states of a model's tokens flow out of one context, and into another, which
+//! computes with the blocks that predict.
 //!
-//! A prediction block is given a token and the hidden state of the one before it, and yields logits of the one after it; and a hidden
-//! state of its own, from which it can go on (llama.cpp, common/speculative.cpp, `draft-mtp`).
+//! A prediction block is given a token and the hidden state of the one before it, and yields logits of the one after
+//! it; and a hidden state of its own, from which it can go on (llama.cpp, common/speculative.cpp, `draft-mtp`).
 
 use crate::batch::Batch;
 use crate::context::Context;
@@ -41,14 +41,14 @@ impl Context {
         })
     }
 
-    /// The same as [`decode`](Self::decode) for a context of [`Mtp::Heads`]: with each token goes the hidden state of the token before it, one row of
-    /// [`n_embd_out`](Model::n_embd_out) numbers after the other.
+    /// The same as [`decode`](Self::decode) for a context of [`Mtp::Heads`]: with each token goes the hidden state of
+    /// the token before it, one row of [`n_embd_out`](Model::n_embd_out) numbers after the other.
     ///
     /// # Errors
     ///
-    /// As [`decode`](Self::decode). [`Error::InvalidParameter`] for another context, for another number of rows, and where some of the
-    /// tokens are outputs and some are not: for such a batch some architectures give out the wrong hidden states (models/glm4-moe.cpp,
-    /// `graph_mtp`, leaves out no row of them).
+    /// As [`decode`](Self::decode). [`Error::InvalidParameter`] for another context, for another number of rows, and
+    /// where some of the tokens are outputs and some are not: for such a batch some architectures give out the wrong
+    /// hidden states (models/glm4-moe.cpp, `graph_mtp`, leaves out no row of them).
     pub fn decode_heads(&mut self, batch: &Batch, hidden: &[f32]) -> Result<(), Error> {
         self.check_usable()?;
         if self.mtp != Mtp::Heads {
@@ -110,8 +110,8 @@ impl Context {
             return Err(missing());
         }
         let width = self.model().n_embd_out() as usize;
-        // SAFETY: the row has `n_embd_out` numbers (llama-context.cpp, `get_embeddings_nextn_ith`) and stays until the next decode, which the mutable borrow
-        // rules out.
+        // SAFETY: the row has `n_embd_out` numbers (llama-context.cpp, `get_embeddings_nextn_ith`) and stays until the
+        // next decode, which the mutable borrow rules out.
         Ok(unsafe { std::slice::from_raw_parts(row, width) })
     }
 }

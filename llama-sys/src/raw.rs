@@ -1,7 +1,7 @@
 //! The raw bindings: llama.cpp's C API, ggml's backend interface and the shim, as bindgen wrote them.
 //!
-//! Regenerated and compared by `cargo xtask bindings`. One file serves every platform: C enums are [`CEnum`], the single
-//! thing that differs between ABIs in what llama.cpp exposes.
+//! Regenerated and compared by `cargo xtask bindings`. One file serves every platform: C enums are [`CEnum`], the
+//! single thing that differs between ABIs in what llama.cpp exposes.
 
 #![allow(
     missing_docs,

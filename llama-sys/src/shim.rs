@@ -1,4 +1,5 @@
-//! The checked door: runs a shim function with its error slot and the log capture, and makes a [`Failure`] of what went wrong.
+//! The checked door: runs a shim function with its error slot and the log capture, and makes a [`Failure`] of
+//! what went wrong.
 
 use std::ffi::CStr;
 
@@ -43,8 +44,8 @@ pub(crate) fn quick<T>(call: impl FnOnce(*mut raw::shim_error) -> T) -> Result<T
     // Only the status is initialised: the shim writes the message before it sets a status other than OK.
     let mut error = std::mem::MaybeUninit::<raw::shim_error>::uninit();
     let value = call(error.as_mut_ptr());
-    // SAFETY: every shim function with an error slot sets `status` first and ends `message` with a NUL (native/shim.cpp,
-    // `checked`); `status` is read alone until that is known to be a failure.
+    // SAFETY: every shim function with an error slot sets `status` first and ends `message` with a NUL
+    // (native/shim.cpp, `checked`); `status` is read alone until that is known to be a failure.
     let status = unsafe { (*error.as_ptr()).status };
     match cause(status) {
         None => Ok(value),
@@ -60,8 +61,8 @@ pub(crate) fn quick<T>(call: impl FnOnce(*mut raw::shim_error) -> T) -> Result<T
     }
 }
 
-/// All entries of one of llama.cpp's lists. `write` puts as many of them there as it is given room for, and returns how many the
-/// list has; where the room was too little it is called again.
+/// All entries of one of llama.cpp's lists. `write` puts as many of them there as it is given room for, and returns how
+/// many the list has; where the room was too little it is called again.
 ///
 /// # Safety
 ///

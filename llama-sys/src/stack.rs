@@ -6,7 +6,8 @@ use std::thread;
 
 const THREAD: &str = "llama-deep-stack";
 
-/// Runs `f` on a thread of its own with so many bytes of stack, and waits for it. Of the stack only what is used takes memory.
+/// Runs `f` on a thread of its own with so many bytes of stack, and waits for it. Of the stack only what is
+/// used takes memory.
 ///
 /// What llama.cpp logs meanwhile is that thread's.
 pub(crate) fn with_stack<T: Send>(

@@ -1,8 +1,9 @@
 //! The state of a context (KV cache, recurrent state), out and in again.
 //!
-//! llama.cpp trusts the bytes it restores, so they never travel bare: a [`State`] carries a checksum and the shapes of what it
-//! was taken from, and both are checked before llama.cpp sees a byte. [`Context::write_state`] and [`Context::read_state`] carry
-//! one sequence through a file without a copy of it in memory; there, checking is the caller's.
+//! llama.cpp trusts the bytes it restores, so they never travel bare: a [`State`] carries a checksum and the
+//! shapes of what it was taken from, and both are checked before llama.cpp sees a byte. [`Context::write_state`]
+//! and [`Context::read_state`] carry one sequence through a file without a copy of it in memory; there, checking
+//! is the caller's.
 
 use std::ffi::c_void;
 use std::io::{Read, Write};
@@ -138,8 +139,8 @@ impl Context {
     ///
     /// # Errors
     ///
-    /// [`Error::State`] when it was taken from a model or KV cache of other shapes, or holds the other kind (one sequence,
-    /// everything); otherwise as [`Context::save_state`].
+    /// [`Error::State`] when it was taken from a model or KV cache of other shapes, or holds the other kind (one
+    /// sequence, everything); otherwise as [`Context::save_state`].
     pub fn restore_state(&mut self, state: &State, seq: Option<SeqId>) -> Result<(), Error> {
         self.check_usable()?;
         let id = self.state_seq(seq)?;
@@ -160,7 +161,8 @@ impl Context {
         }
         let ctx = self.as_ptr();
         shim::accepted(
-            // SAFETY: the context lives and is borrowed mutably; the bytes are those that llama.cpp wrote for such a model.
+            // SAFETY: the context lives and is borrowed mutably; the bytes are those that llama.cpp wrote
+            // for such a model.
             |error| unsafe {
                 raw::shim_state_set(ctx, id, state.data.as_ptr(), state.data.len(), error)
             },
@@ -168,7 +170,8 @@ impl Context {
         )
         .map(drop)
         .map_err(|failure| {
-            // Half a state may be in the cache. If even that cannot be forgotten, the call below says so of the context.
+            // Half a state may be in the cache. If even that cannot be forgotten, the call below says
+            // so of the context.
             let _ = self.kv_clear();
             Error::State {
                 reason: failure.to_string(),
@@ -232,8 +235,9 @@ impl Context {
         }
     }
 
-    /// Reads what [`write_state`](Self::write_state) wrote, `bytes` of it, into a sequence. The caller has checked that they are
-    /// unaltered and of such a model and cache. Where it fails, the sequence is empty, and no other is changed.
+    /// Reads what [`write_state`](Self::write_state) wrote, `bytes` of it, into a sequence. The caller has
+    /// checked that they are unaltered and of such a model and cache. Where it fails, the sequence is empty, and
+    /// no other is changed.
     ///
     /// # Errors
     ///
@@ -257,7 +261,8 @@ impl Context {
             said: None,
         };
         let user = (&raw mut stream).cast();
-        // SAFETY: as above. Every length that llama.cpp reads is held against what is left (native/shim.cpp, stream_reader).
+        // SAFETY: as above. Every length that llama.cpp reads is held against what is left
+        // (native/shim.cpp, stream_reader).
         let read = shim::checked(|error| unsafe {
             raw::shim_state_read(ctx, seq, partial, size, Some(take), user, error)
         });
@@ -291,7 +296,8 @@ impl Context {
         Ok(seq.unwrap_or(-1))
     }
 
-    /// Shapes and size of the model: two models that share them still differ in weights, which the product layer identifies.
+    /// Shapes and size of the model: two models that share them still differ in weights, which the product
+    /// layer identifies.
     pub(crate) fn fingerprint(&self) -> u64 {
         let model = self.model();
         let shape = model.shape();

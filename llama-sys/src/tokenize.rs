@@ -1,7 +1,7 @@
 //! Text to tokens: llama.cpp's own, of texts of any length.
 //!
-//! Where llama.cpp would run out of stack, it is given more; where its time grows with the square of a text, the text is cut where that
-//! changes no token.
+//! Where llama.cpp would run out of stack, it is given more; where its time grows with the square of a text, the text
+//! is cut where that changes no token.
 
 use std::collections::HashSet;
 use std::ffi::CStr;
@@ -11,9 +11,9 @@ use crate::stack::with_stack;
 use crate::vocab::{Token, Vocab};
 use crate::{raw, shim};
 
-/// Stack for a character that is matched with others at once. Where words are told apart by an expression that llama.cpp has no code of
-/// its own for, it asks `std::regex` (unicode.cpp, unicode_regex_split_stl), and libstdc++'s calls itself for each character of a match: with
-/// 320 bytes of stack where it was measured, on x86-64.
+/// Stack for a character that is matched with others at once. Where words are told apart by an expression that
+/// llama.cpp has no code of its own for, it asks `std::regex` (unicode.cpp, unicode_regex_split_stl), and libstdc++'s
+/// calls itself for each character of a match: with 320 bytes of stack where it was measured, on x86-64.
 const STACK_PER_CHARACTER: usize = 1 << 10;
 
 /// Stack for all else.
@@ -25,17 +25,17 @@ const SHALLOW: usize = 1 << 9;
 /// SentencePiece texts of so many bytes are tokenised as they are.
 const WHOLE: usize = 1 << 14;
 
-/// Longer ones in pieces of so many bytes and more: for each character that is no token, llama.cpp copies all tokens before it
-/// (llama-vocab.cpp, llm_tokenizer_spm_session::resegment).
+/// Longer ones in pieces of so many bytes and more: for each character that is no token, llama.cpp copies all tokens
+/// before it (llama-vocab.cpp, llm_tokenizer_spm_session::resegment).
 const PIECE: usize = 1 << 11;
 
-/// What goes before a piece that is not the first, so that it does not begin with the space that SentencePiece puts before a text. Foreign to
-/// vocabularies of text.
+/// What goes before a piece that is not the first, so that it does not begin with the space that SentencePiece puts
+/// before a text. Foreign to vocabularies of text.
 const LEAD: char = '\u{2}';
 
 impl Vocab {
-    /// Tokens of `text`. `add_special`: with the BOS and EOS that the model asks for. `parse_special`: control tokens written
-    /// in the text are read as such; leave it off for text that a user typed.
+    /// Tokens of `text`. `add_special`: with the BOS and EOS that the model asks for. `parse_special`: control tokens
+    /// written in the text are read as such; leave it off for text that a user typed.
     ///
     /// # Errors
     ///
@@ -129,7 +129,8 @@ impl Vocab {
         // SentencePiece writes a space as U+2581, and tokens have that.
         let mut characters = HashSet::from([' ']);
         for token in 0..self.n_tokens() as Token {
-            // SAFETY: the model is held, and the token is one of the vocabulary's; its text lives as long and ends with a NUL.
+            // SAFETY: the model is held, and the token is one of the vocabulary's; its text lives as long and
+            // ends with a NUL.
             let (attributes, text) = unsafe {
                 let attributes = raw::llama_vocab_get_attr(self.as_ptr(), token);
                 let text = raw::llama_vocab_get_text(self.as_ptr(), token);
@@ -194,8 +195,8 @@ impl Vocab {
     }
 }
 
-/// Characters that an expression for words matches at once, at most: none of llama.cpp's goes on over the end of a line but through
-/// whitespace.
+/// Characters that an expression for words matches at once, at most: none of llama.cpp's goes on over the end of a line
+/// but through whitespace.
 fn longest_match(text: &str) -> usize {
     let (mut line, mut space) = (0_usize, 0_usize);
     let (mut longest_line, mut longest_space) = (0, 0);

@@ -1,8 +1,8 @@
 //! Windows' own account of a process's video memory: what it may use of each GPU, and what it uses.
 //!
-//! Windows hands out a GPU's memory by a budget per process. A process that exceeds its budget does not fail: the system moves its memory
-//! to the host's, where the GPU reads it over PCIe. Neither CUDA nor NVML tells of that; DXGI does
-//! (`IDXGIAdapter3::QueryVideoMemoryInfo`).
+//! Windows hands out a GPU's memory by a budget per process. A process that exceeds its budget does not fail: the
+//! system moves its memory to the host's, where the GPU reads it over PCIe. Neither CUDA nor NVML tells of that; DXGI
+//! does (`IDXGIAdapter3::QueryVideoMemoryInfo`).
 
 use windows::Win32::Graphics::Dxgi::{
     CreateDXGIFactory1, DXGI_MEMORY_SEGMENT_GROUP, DXGI_MEMORY_SEGMENT_GROUP_LOCAL,
@@ -77,7 +77,8 @@ impl VideoMemory {
 
     fn ask(&self, group: DXGI_MEMORY_SEGMENT_GROUP) -> Option<DXGI_QUERY_VIDEO_MEMORY_INFO> {
         let mut info = DXGI_QUERY_VIDEO_MEMORY_INFO::default();
-        // SAFETY: `info` is valid for writes during the call. Node 0 is the GPU itself where several are not linked into one.
+        // SAFETY: `info` is valid for writes during the call. Node 0 is the GPU itself where several are not
+        // linked into one.
         unsafe { self.adapter.QueryVideoMemoryInfo(0, group, &raw mut info) }.ok()?;
         Some(info)
     }

@@ -29,8 +29,8 @@ pub struct Vocab {
     kind: raw::llama_vocab_type,
 }
 
-// SAFETY: `raw` points into the model, which is held and which llama.cpp only reads; tokenising keeps its working state on
-// the stack (llama-vocab.cpp, `llama_vocab::impl::tokenize` is const).
+// SAFETY: `raw` points into the model, which is held and which llama.cpp only reads; tokenising keeps its working state
+// on the stack (llama-vocab.cpp, `llama_vocab::impl::tokenize` is const).
 unsafe impl Send for Vocab {}
 // SAFETY: as above.
 unsafe impl Sync for Vocab {}
@@ -84,8 +84,8 @@ impl Vocab {
         (0..self.n_tokens).contains(&token)
     }
 
-    /// Appends the bytes that `token` stands for. They can be a part of a character. `special`: control tokens are written out
-    /// as text, else as nothing.
+    /// Appends the bytes that `token` stands for. They can be a part of a character. `special`: control tokens are
+    /// written out as text, else as nothing.
     ///
     /// # Errors
     ///

@@ -20,8 +20,8 @@ use autoplace::load::Model;
 
 /// A model that an [`Engine`] runs, as OpenAI's API asks for it. Clones are handles of the same.
 ///
-/// Its calls read a request, check it and queue it, and return before anything is computed. What they do takes a moment for long prompts:
-/// a task does it where it may block.
+/// Its calls read a request, check it and queue it, and return before anything is computed. What they do takes a moment
+/// for long prompts: a task does it where it may block.
 #[derive(Debug, Clone)]
 pub struct Api {
     model: Model,
@@ -60,7 +60,8 @@ impl Api {
     ///
     /// # Errors
     ///
-    /// Of status 400 for what the request has wrong, 404 for another model, 503 where the engine's queue is full or the engine has ended.
+    /// Of status 400 for what the request has wrong, 404 for another model, 503 where the engine's queue is full or the
+    /// engine has ended.
     pub fn chat(&self, body: &[u8]) -> Result<Completion, ApiError> {
         let template = self.template.as_ref().map_err(|error| &**error);
         let request = ChatRequest::read(body, &self.model, template)?;

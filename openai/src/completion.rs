@@ -15,9 +15,9 @@ use pollster::block_on;
 
 /// An answer under way, of the [`Api`](super::Api). Dropping it cancels what is not generated yet.
 ///
-/// Where the request has asked for a [stream](Self::is_stream), it is made an iterator of the chunks, and is a
-/// `Stream` of them: each is the data of an event, and after the last comes the API's `[DONE]`. Else [`response`](Self::response), or
-/// [`wait`](Self::wait) on a thread, is the body.
+/// Where the request has asked for a [stream](Self::is_stream), it is made an iterator of the chunks, and is a `Stream`
+/// of them: each is the data of an event, and after the last comes the API's `[DONE]`. Else
+/// [`response`](Self::response), or [`wait`](Self::wait) on a thread, is the body.
 #[must_use = "dropping it cancels the request"]
 pub struct Completion {
     frame: Frame,

@@ -14,8 +14,8 @@ use autoplace::memory::Pooling;
 /// Texts of one request at most.
 const MOST_TEXTS: usize = 2048;
 
-/// The body of `POST /v1/embeddings`, read and checked: `model`, `input` (a text, or up to 2048 of them), `encoding_format` (`float`,
-/// `base64`).
+/// The body of `POST /v1/embeddings`, read and checked: `model`, `input` (a text, or up to 2048 of them),
+/// `encoding_format` (`float`, `base64`).
 #[derive(Debug, Clone, PartialEq)]
 pub struct EmbeddingRequest {
     texts: Vec<String>,
@@ -86,8 +86,8 @@ impl EmbeddingRequest {
     ///
     /// # Errors
     ///
-    /// Of status 400 for a text that is too long or empty, or for `dimensions` that the model has not; 500 where a computation fails, and
-    /// for a model that was loaded to give each token a vector or each text a score.
+    /// Of status 400 for a text that is too long or empty, or for `dimensions` that the model has not; 500 where a
+    /// computation fails, and for a model that was loaded to give each token a vector or each text a score.
     pub fn answer(&self, embedder: &mut Embedder) -> Result<Value, ApiError> {
         let pooling = embedder.pooling()?;
         if matches!(pooling, Pooling::None | Pooling::Rank) {

@@ -9,8 +9,8 @@ use autoplace::{chat, embed, generate};
 #[error("{message}")]
 #[non_exhaustive]
 pub struct ApiError {
-    /// HTTP status: 400 for what the request has wrong, 404 for another model's name, 503 while the queue is full, 500 for what is not
-    /// the client's fault.
+    /// HTTP status: 400 for what the request has wrong, 404 for another model's name, 503 while the queue is full, 500
+    /// for what is not the client's fault.
     pub status: u16,
     /// What is wrong, for a person.
     pub message: String,

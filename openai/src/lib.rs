@@ -1,8 +1,9 @@
-//! OpenAI's HTTP API without the HTTP: the JSON of a request in, the JSON of an answer out, so that any web framework can serve a model to
-//! the programs that speak it.
+//! OpenAI's HTTP API without the HTTP: the JSON of a request in, the JSON of an answer out, so that any web framework
+//! can serve a model to the programs that speak it.
 //!
-//! In: bodies of `/v1/chat/completions`, `/v1/completions` and `/v1/embeddings`. Out: a [`Completion`], which is asked for its chunks or
-//! for the whole answer; whatever is wrong is an [`ApiError`] in the API's own shape. The example `serve` is a server around it.
+//! In: bodies of `/v1/chat/completions`, `/v1/completions` and `/v1/embeddings`. Out: a [`Completion`], which is asked
+//! for its chunks or for the whole answer; whatever is wrong is an [`ApiError`] in the API's own shape. The example
+//! `serve` is a server around it.
 //!
 //! ```no_run
 //! use autoplace::{Model, generate::Engine, plan::Request};
@@ -26,8 +27,8 @@
 //! | completions | `prompt` (a text, tokens, or a list of either), `echo`, `logprobs` |
 //! | llama.cpp's additions | every parameter of [`Sampling`](autoplace::generate::Sampling) by its name, `grammar` (GBNF), `json_schema`, `cache_prompt`, `chat_template_kwargs`, `add_generation_prompt`, `continue_final_message` |
 //!
-//! What would change the meaning of a request and cannot be done is refused (images and sound, a tool that must be called, `suffix`,
-//! `best_of`); names that nobody here knows are passed over, since clients send new ones every year.
+//! What would change the meaning of a request and cannot be done is refused (images and sound, a tool that must be
+//! called, `suffix`, `best_of`); names that nobody here knows are passed over, since clients send new ones every year.
 
 #![forbid(unsafe_code)]
 

@@ -5,7 +5,8 @@ use serde_json::{Map, Value, json};
 
 use autoplace::generate::TokenLogprobs;
 
-/// What each token of a vocabulary stands for, so that the model underneath need not be asked while it may be on the move.
+/// What each token of a vocabulary stands for, so that the model underneath need not be asked while it
+/// may be on the move.
 #[derive(Debug)]
 pub(super) struct TokenTable {
     bytes: Vec<u8>,

@@ -16,8 +16,8 @@ pub(super) fn object(body: &[u8]) -> Result<Map<String, Value>, ApiError> {
     }
 }
 
-/// A type's part of an object, the rest of which is another's. `null` is as if it were not there. Nothing is copied but what the type
-/// keeps: a body may be megabytes of messages.
+/// A type's part of an object, the rest of which is another's. `null` is as if it were not there. Nothing is copied but
+/// what the type keeps: a body may be megabytes of messages.
 pub(super) fn part<'de, T: Deserialize<'de>>(
     object: &'de Map<String, Value>,
 ) -> Result<T, ApiError> {

@@ -8,9 +8,9 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! Data moves one way: [`gguf`] reads a file's header, [`profile`] says what its tensors are for, [`machine`] what the devices have free,
-//! [`memory`] what a placement costs, [`plan`] which placement is best. The crate `autoplace` loads what was planned, and lets llama.cpp
-//! itself confirm it first: a [`plan::Probe`].
+//! Data moves one way: [`gguf`] reads a file's header, [`profile`] says what its tensors are for, [`machine`] what the
+//! devices have free, [`memory`] what a placement costs, [`plan`] which placement is best. The crate `autoplace` loads
+//! what was planned, and lets llama.cpp itself confirm it first: a [`plan::Probe`].
 
 #![deny(unsafe_code)]
 

@@ -42,7 +42,8 @@ fn document(path: &Path) -> Result<(String, String)> {
 /// The table that the large grid prints, if llama.cpp agrees with all that the estimate claims.
 fn table(workspace: &Workspace) -> Result<String> {
     setup::native()?;
-    // No `--package`: cargo then resolves features as it does for `cargo test --workspace`, and both share all they build.
+    // No `--package`: cargo then resolves features as it does for `cargo test --workspace`, and both
+    // share all they build.
     let mut command = workspace.cargo(&["test", "--workspace"]);
     command.args([
         "--test=load",

@@ -1,8 +1,9 @@
-//! `cuda-check`: whether the CUDA backend of the GPU check's archive compiles, on a machine without a card and without a toolkit.
+//! `cuda-check`: whether the CUDA backend of the GPU check's archive compiles, on a machine without a card and
+//! without a toolkit.
 //!
-//! In: the pinned llama.cpp, and the toolkit that NVIDIA publishes as Python packages. Out: objects of the kernels that carry a model's
-//! time, made by the archive's own build (`gpu-check/bundle/cuda`); with `--all` the whole library, what it links to, and the CPU time
-//! that it took. Nothing of it is run: that needs the card.
+//! In: the pinned llama.cpp, and the toolkit that NVIDIA publishes as Python packages. Out: objects of the kernels that
+//! carry a model's time, made by the archive's own build (`gpu-check/bundle/cuda`); with `--all` the whole library,
+//! what it links to, and the CPU time that it took. Nothing of it is run: that needs the card.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -18,7 +19,8 @@ use crate::{python, setup, source, tree};
 const REQUIREMENTS: &str = "gpu-check/cuda/requirements.txt";
 const BUILD: &str = "gpu-check/bundle/cuda";
 
-/// Hopper: the newest code path but Blackwell's that plain `XX-real` names, tensor cores and asynchronous copies included.
+/// Hopper: the newest code path but Blackwell's that plain `XX-real` names, tensor cores and asynchronous
+/// copies included.
 const ARCHITECTURE: &str = "90-real";
 
 /// Beside llama-sys's build, so that one word serves both.
@@ -125,8 +127,8 @@ fn toolkit(python: &Path) -> Result<PathBuf> {
     Ok(toolkit)
 }
 
-/// What an installed toolkit has and the packages lack: programs that may be run (not every installer of packages keeps that), the
-/// folder `lib64`, and libraries by the names that linkers search.
+/// What an installed toolkit has and the packages lack: programs that may be run (not every installer of packages keeps
+/// that), the folder `lib64`, and libraries by the names that linkers search.
 fn complete(toolkit: &Path) -> Result<()> {
     run(Command::new("chmod")
         .args(["-R", "a+x", "bin", "nvvm/bin"])
@@ -154,8 +156,9 @@ fn link(name: &str, path: &Path) -> Result<()> {
     run(Command::new("ln").arg("-sn").arg(name).arg(path))
 }
 
-/// A libcuda to link with, as an installed toolkit's stub: the driver brings the real one, and no package a stub. It has every function
-/// of the header and not merely the name, because most linkers record a library only where it has a symbol that is asked for.
+/// A libcuda to link with, as an installed toolkit's stub: the driver brings the real one, and no package a stub. It
+/// has every function of the header and not merely the name, because most linkers record a library only where it has a
+/// symbol that is asked for.
 fn stand_in(toolkit: &Path) -> Result<()> {
     let header = toolkit.join("include/cuda.h");
     let header =
@@ -170,9 +173,11 @@ fn stand_in(toolkit: &Path) -> Result<()> {
         .arg(library))
 }
 
-/// C code of functions that have the names of the driver's, and answer what NVIDIA's own stubs do: `CUDA_ERROR_STUB_LIBRARY` of cuda.h.
+/// C code of functions that have the names of the driver's, and answer what NVIDIA's own stubs do:
+/// `CUDA_ERROR_STUB_LIBRARY` of cuda.h.
 fn stub(header: &str) -> String {
-    // Types begin with `CU`, functions of the runtime with `cuda`: only the driver's functions, and their versions, are written so.
+    // Types begin with `CU`, functions of the runtime with `cuda`: only the driver's functions, and their
+    // versions, are written so.
     let is_function = |word: &&str| {
         word.strip_prefix("cu")
             .is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_uppercase()))
@@ -187,8 +192,8 @@ fn stub(header: &str) -> String {
         .collect()
 }
 
-/// The library is put beside programs of another build: it must ask for the driver, the toolkit and ggml-base by the names that they have
-/// there, and look beside itself first.
+/// The library is put beside programs of another build: it must ask for the driver, the toolkit and ggml-base by the
+/// names that they have there, and look beside itself first.
 fn check_library(folder: &Path) -> Result<()> {
     let library = folder.join("libggml-cuda.so");
     let dynamic = output(Command::new("readelf").arg("-dW").arg(&library))?;
@@ -224,7 +229,8 @@ fn check_library(folder: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Of the symbols that a library lacks, those that another defines and that are not C. Each line begins with a name, perhaps versioned.
+/// Of the symbols that a library lacks, those that another defines and that are not C. Each line begins with a name,
+/// perhaps versioned.
 fn names_of_cpp<'a>(lacking: &'a str, defined: &'a str) -> Vec<&'a str> {
     let names = |list: &'a str| -> BTreeSet<&'a str> {
         list.lines()
@@ -264,7 +270,8 @@ fn cpu_of_children() -> Result<f64> {
 fn children(stat: &str) -> Option<f64> {
     /// Of Linux on x86-64, whatever the kernel's own clock (`USER_HZ`).
     const TICKS_PER_SECOND: f64 = 100.0;
-    // The program's name, in brackets, may hold anything; the third field comes after it, and these are the 16th and 17th.
+    // The program's name, in brackets, may hold anything; the third field comes after it, and these are
+    // the 16th and 17th.
     let (_, fields) = stat.rsplit_once(')')?;
     let mut times = fields.split_whitespace().skip(13);
     let mut next = || times.next()?.parse::<u64>().ok();

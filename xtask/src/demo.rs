@@ -21,7 +21,8 @@ pub(crate) fn demo(workspace: &Workspace, arguments: &[String]) -> Result<()> {
     if workspace.native_builds().is_empty() {
         println!("demo: llama.cpp is compiled now, once; that takes some minutes");
     }
-    // No `--package`: cargo then resolves features as it does for `cargo test --workspace`, and both share all they build.
+    // No `--package`: cargo then resolves features as it does for `cargo test --workspace`, and both
+    // share all they build.
     let mut command = workspace.cargo(&["run", "--example", "generate", "--"]);
     let arguments = arguments
         .strip_prefix(&["--".to_owned()])

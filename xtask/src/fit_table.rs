@@ -1,5 +1,5 @@
-//! `fit-table`: placements beside llama.cpp's own fit for models of every kind, which the GPU check compares with the one llama.cpp
-//! that it has.
+//! `fit-table`: placements beside llama.cpp's own fit for models of every kind, which the GPU check compares with the
+//! one llama.cpp that it has.
 
 use anyhow::Result;
 

@@ -1,7 +1,8 @@
-//! `gpu-bundle`: one archive that checks the library on a machine with an NVIDIA card, without Rust and without a network.
+//! `gpu-bundle`: one archive that checks the library on a machine with an NVIDIA card, without Rust and
+//! without a network.
 //!
-//! 1. The programs are built for the oldest glibc and the plainest x86-64 that are promised (`toolchain`), with loadable backends
-//!    between which exceptions can pass (`exceptions`).
+//! 1. The programs are built for the oldest glibc and the plainest x86-64 that are promised (`toolchain`), with
+//!    loadable backends between which exceptions can pass (`exceptions`).
 //! 2. They are laid out with llama.cpp's source, the CUDA backend's own cmake build, the demo model and `run.sh`.
 //! 3. Whatever they ask of a system is held against what every such system has (`portable`).
 //! 4. The archive is packed, measured, unpacked elsewhere and run there without a card.

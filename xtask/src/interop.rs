@@ -1,6 +1,6 @@
-//! `interop`: autoplace beside llama-cpp-2, which brings its own llama.cpp. `examples/with-llama-cpp-2` is checked, tested and run
-//! here and not by `test`: it lies outside the workspace, since only one package of a build may link llama.cpp, and compiles a second one,
-//! minutes on first use.
+//! `interop`: autoplace beside llama-cpp-2, which brings its own llama.cpp. `examples/with-llama-cpp-2` is checked,
+//! tested and run here and not by `test`: it lies outside the workspace, since only one package of a build may link
+//! llama.cpp, and compiles a second one, minutes on first use.
 
 use anyhow::{Context, Result, ensure};
 
@@ -26,8 +26,8 @@ pub(crate) fn interop(workspace: &Workspace) -> Result<()> {
         command
             .args(arguments)
             .env("CARGO_TARGET_DIR", workspace.target.join("interop"))
-            // Flags such as `-Ctarget-cpu=native` make llama-cpp-sys-2 build ggml for this CPU, AMX included, which some GCCs
-            // miscompile (llama-sys/build/amx.rs). Without them it builds a portable baseline.
+            // Flags such as `-Ctarget-cpu=native` make llama-cpp-sys-2 build ggml for this CPU, AMX included, which
+            // some GCCs miscompile (llama-sys/build/amx.rs). Without them it builds a portable baseline.
             .env("CARGO_ENCODED_RUSTFLAGS", "");
         command
     };

@@ -1,7 +1,8 @@
-//! `cargo xtask <verb>`: what a visitor, a contributor, the CI and a release do with this repository. One file per verb.
+//! `cargo xtask <verb>`: what a visitor, a contributor, the CI and a release do with this repository.
+//! One file per verb.
 //!
-//! A verb first brings what it needs (`setup`), then runs cargo. It knows nothing that cargo and the build scripts could be
-//! asked, so what it does by hand can be done without it.
+//! A verb first brings what it needs (`setup`), then runs cargo. It knows nothing that cargo and the build scripts
+//! could be asked, so what it does by hand can be done without it.
 
 mod bindings;
 mod conformance;

@@ -1,12 +1,13 @@
 //! `package`: all published crates as crates.io would get them, and a build of just that.
 //!
-//! 1. A copy of the workspace below the target folder gets llama.cpp's source, which the repository does not hold. (In the
-//!    working tree itself, an interrupted run would leave a source behind that every later build silently prefers.)
-//! 2. `cargo package` packs the copy. Without its own verification: that builds a crate and then, for the crate that depends
-//!    on it, the same crate once more from another folder, which is one native build too many.
+//! 1. A copy of the workspace below the target folder gets llama.cpp's source, which the repository does not hold. (In
+//!    the working tree itself, an interrupted run would leave a source behind that every later build silently prefers.)
+//! 2. `cargo package` packs the copy. Without its own verification: that builds a crate and then, for the crate that
+//!    depends on it, the same crate once more from another folder, which is one native build too many.
 //! 3. The packages are unpacked beside each other and built, the one with the other.
 //!
-//! To publish: `cargo publish -p autoplace-llama-sys -p autoplace-planner -p autoplace-chat -p autoplace -p autoplace-openai -p autoplace-cli` in `target/package-source`.
+//! To publish: `cargo publish -p autoplace-llama-sys -p autoplace-planner -p autoplace-chat -p autoplace -p
+//! autoplace-openai -p autoplace-cli` in `target/package-source`.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -134,7 +135,8 @@ fn pack(workspace: &Workspace, stage: &Path) -> Result<Vec<PathBuf>> {
     Ok(paths)
 }
 
-/// The packages' files, each crate in a folder whose path stays the same, so that a second run builds only what changed.
+/// The packages' files, each crate in a folder whose path stays the same, so that a second run builds
+/// only what changed.
 fn unpack(workspace: &Workspace, crates: &[PathBuf]) -> Result<PathBuf> {
     let check = workspace.target.join("package-check");
     for (published, path) in PUBLISHED.iter().zip(crates) {

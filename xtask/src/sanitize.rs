@@ -1,11 +1,11 @@
 //! `sanitize`: the native code, the layer over it and the probe under AddressSanitizer, leaks included.
 //!
-//! Both sides are instrumented: llama.cpp and the shim by the C++ compiler's flags, Rust by rustc's, which stable compilers take
-//! with `RUSTC_BOOTSTRAP`. That needs a build of llama.cpp of its own (in `target/sanitize`, minutes on first use), so it is no
-//! step of `test`. Not instrumented: Rust's standard library and the C library.
+//! Both sides are instrumented: llama.cpp and the shim by the C++ compiler's flags, Rust by rustc's, which stable
+//! compilers take with `RUSTC_BOOTSTRAP`. That needs a build of llama.cpp of its own (in `target/sanitize`, minutes on
+//! first use), so it is no step of `test`. Not instrumented: Rust's standard library and the C library.
 //!
-//! Nothing is suppressed: what llama.cpp itself does is clean in everything that these tests run. Should that change, the place for
-//! a suppression and its reason is here.
+//! Nothing is suppressed: what llama.cpp itself does is clean in everything that these tests run. Should that change,
+//! the place for a suppression and its reason is here.
 
 use std::process::Command;
 
@@ -35,7 +35,8 @@ const RUNS: &[(&str, &[&str], &[&str])] = &[
     ),
 ];
 
-/// Tests that cannot hold here: this one bounds the memory that the process grows by, and the sanitizer keeps what is freed.
+/// Tests that cannot hold here: this one bounds the memory that the process grows by, and the sanitizer
+/// keeps what is freed.
 const SKIPPED: &[&str] = &["coming_and_going_a_thousand_times_costs_nothing"];
 
 /// Frames stay so that reports have whole stacks.

@@ -17,7 +17,8 @@ struct Missing {
 /// What a C++ compiler is called.
 const COMPILERS: [&str; 3] = ["c++", "g++", "clang++"];
 
-/// This machine's C++ compiler: the one that CXX names, else the first of the usual names. [`native`] has seen to it that there is one.
+/// This machine's C++ compiler: the one that CXX names, else the first of the usual names. [`native`] has seen to it
+/// that there is one.
 pub(crate) fn cxx() -> Result<String> {
     let found = || {
         let name = COMPILERS
@@ -173,7 +174,8 @@ fn install(missing: &[Missing], otherwise: &str) -> Result<()> {
         .map_err(|error| error.context(format!("this machine lacks {names}. {otherwise}")))
 }
 
-/// How to become root for apt-get without being asked anything; `None` where that is not possible, or there is no apt-get.
+/// How to become root for apt-get without being asked anything; `None` where that is not possible, or
+/// there is no apt-get.
 fn apt() -> Option<Vec<&'static str>> {
     if !succeeds("apt-get", &["--version"]) {
         return None;

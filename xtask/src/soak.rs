@@ -20,8 +20,8 @@ pub(crate) fn soak(workspace: &Workspace, arguments: &[String]) -> Result<()> {
         bail!("what a process holds is read from /proc: Linux only");
     }
     setup::native()?;
-    // No `--package`: cargo then resolves features as it does for `cargo test --workspace`, and both share all they build. The dev
-    // profile is optimised, and the native code is in every profile.
+    // No `--package`: cargo then resolves features as it does for `cargo test --workspace`, and both share all they
+    // build. The dev profile is optimised, and the native code is in every profile.
     let mut command = workspace.cargo(&["test", "--workspace", "--test=generate"]);
     command
         .args(["--", "--ignored", "--nocapture", "soak::"])

@@ -1,4 +1,5 @@
-//! Where llama.cpp's source is: as `llama-sys/build/source.rs` finds it in the repository, and which of it is published.
+//! Where llama.cpp's source is: as `llama-sys/build/source.rs` finds it in the repository, and which of
+//! it is published.
 
 use std::path::{Path, PathBuf};
 
@@ -7,8 +8,9 @@ use anyhow::{Context, Result, ensure};
 use crate::tree;
 use crate::workspace::{Workspace, output};
 
-/// What the build needs of llama.cpp. `vendor/` is configured by llama.cpp's CMakeLists.txt whatever is built: its folders are
-/// header libraries of which only the CMakeLists.txt is read, but for `hash`, whose files cmake wants to see.
+/// What the build needs of llama.cpp. `vendor/` is configured by llama.cpp's CMakeLists.txt whatever is built:
+/// its folders are header libraries of which only the CMakeLists.txt is read, but for `hash`, whose files
+/// cmake wants to see.
 const NEEDED: [&str; 13] = [
     "CMakeLists.txt",
     "LICENSE",

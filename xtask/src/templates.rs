@@ -1,10 +1,10 @@
 //! `templates`: whether chat templates render here as Hugging Face's transformers renders them.
 //!
-//! Every template of a folder x every history of
-//! `chat/tests/chat_templates/histories.json` goes through transformers (`render.py`, in a virtual
-//! environment that this makes) and through `autoplace template --batch`. It fails where texts differ, or where we refuse what
-//! transformers renders; what we render and transformers refuses is counted (docs/chat-templates.md says which). `--fixtures` writes what transformers makes of the tests' own
-//! templates, so that the tests need neither Python nor a network.
+//! Every template of a folder x every history of `chat/tests/chat_templates/histories.json` goes through transformers
+//! (`render.py`, in a virtual environment that this makes) and through `autoplace template --batch`. It fails where
+//! texts differ, or where we refuse what transformers renders; what we render and transformers refuses is counted
+//! (docs/chat-templates.md says which). `--fixtures` writes what transformers makes of the tests' own templates, so
+//! that the tests need neither Python nor a network.
 
 use std::fs;
 use std::io::Write;

@@ -16,7 +16,8 @@ pub(crate) struct Step {
     run: fn(&Workspace) -> Result<()>,
 }
 
-/// All of them. The selections of packages and features are few on purpose: each further one compiles the dependencies anew.
+/// All of them. The selections of packages and features are few on purpose: each further one compiles the
+/// dependencies anew.
 pub(crate) const STEPS: &[Step] = &[
     Step {
         name: "format",
@@ -129,8 +130,8 @@ pub(crate) fn test(workspace: &Workspace, names: &[String]) -> Result<()> {
     Ok(())
 }
 
-/// The random cases of property tests are the same in every run of this test, so that it says something of the change at hand; a
-/// plain `cargo test` draws new ones.
+/// The random cases of property tests are the same in every run of this test, so that it says something of the change
+/// at hand; a plain `cargo test` draws new ones.
 const RANDOM_CASES: (&str, &str) = ("PROPTEST_RNG_SEED", "20261121");
 
 /// With the client's environment, which the test cannot make.
@@ -176,8 +177,8 @@ fn pure(workspace: &Workspace) -> Result<()> {
     Ok(())
 }
 
-/// llama.cpp takes minutes to compile: once for the workspace and once for the packages, whatever the steps select. In the CI
-/// more is a failure; elsewhere it may be somebody else's build in the same tree.
+/// llama.cpp takes minutes to compile: once for the workspace and once for the packages, whatever the steps select. In
+/// the CI more is a failure; elsewhere it may be somebody else's build in the same tree.
 fn once(before: &BTreeSet<OsString>, after: &BTreeSet<OsString>) -> Result<()> {
     let new = after.difference(before).count();
     if new <= 2 {

@@ -1,4 +1,5 @@
-//! Folders: lists of them, archives unpacked into them, and copies that touch only what differs, so that whatever was built from the copy stays up to date.
+//! Folders: lists of them, archives unpacked into them, and copies that touch only what differs, so that whatever was
+//! built from the copy stays up to date.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -9,8 +10,8 @@ use anyhow::{Context, Result};
 
 use crate::workspace::run;
 
-/// Makes the folder `to` hold the files of `from` whose path (relative to `from`) is wanted, and no others. A folder that is
-/// not wanted is not entered. Links are followed: what is copied is what they lead to.
+/// Makes the folder `to` hold the files of `from` whose path (relative to `from`) is wanted, and no others. A folder
+/// that is not wanted is not entered. Links are followed: what is copied is what they lead to.
 pub(crate) fn mirror(from: &Path, to: &Path, wanted: &dyn Fn(&Path) -> bool) -> Result<()> {
     let mut keep = BTreeSet::new();
     copy(from, to, Path::new(""), wanted, &mut keep)?;

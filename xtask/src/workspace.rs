@@ -38,7 +38,8 @@ impl Workspace {
         command
     }
 
-    /// The folders below which llama-sys keeps its native builds, one per source and options: see `llama-sys/build/compile.rs`.
+    /// The folders below which llama-sys keeps its native builds, one per source and options: see
+    /// `llama-sys/build/compile.rs`.
     pub(crate) fn native_builds(&self) -> BTreeSet<OsString> {
         let Some(dir) = std::env::var_os("AUTOPLACE_LLAMA_BUILD_DIR") else {
             return BTreeSet::new();

@@ -1,5 +1,5 @@
-//! Files as they are published, without their data: tensors, hyper-parameters, and a vocabulary of true length, which is what takes
-//! time to read. Written sparse, each takes the space of its header, 5 to 14 MiB.
+//! Files as they are published, without their data: tensors, hyper-parameters, and a vocabulary of true length, which
+//! is what takes time to read. Written sparse, each takes the space of its header, 5 to 14 MiB.
 #![allow(dead_code, reason = "each user takes its part")]
 
 #[path = "../../../planner/tests/support/dims/mod.rs"]

@@ -1,5 +1,5 @@
-//! Vocabularies of true length, and of tokens about as long as real ones. No two tokens are the same: llama.cpp ends the process
-//! over a duplicate.
+//! Vocabularies of true length, and of tokens about as long as real ones. No two tokens are the same: llama.cpp ends
+//! the process over a duplicate.
 
 use autoplace::gguf::Builder;
 
@@ -71,7 +71,8 @@ impl Vocabulary {
     }
 }
 
-/// The character that stands for a byte in GPT-2's alphabet (unicode.cpp, unicode_byte_to_utf8_map): itself where it is printable.
+/// The character that stands for a byte in GPT-2's alphabet (unicode.cpp, unicode_byte_to_utf8_map): itself where
+/// it is printable.
 fn byte(byte: u32) -> char {
     let printable = |byte: u32| matches!(byte, 0x21..=0x7E | 0xA1..=0xAC | 0xAE..=0xFF);
     let code = if printable(byte) {

@@ -49,8 +49,8 @@ impl Embedder {
         }
     }
 
-    /// Cuts texts that are too long, instead of refusing them: what the model adds at the end stays. Of a query and a document, the
-    /// document is cut. Default: `false`.
+    /// Cuts texts that are too long, instead of refusing them: what the model adds at the end stays. Of a query and a
+    /// document, the document is cut. Default: `false`.
     #[must_use]
     pub const fn truncate(mut self, truncate: bool) -> Self {
         self.truncate = truncate;
@@ -66,8 +66,8 @@ impl Embedder {
 
     /// The vectors of these texts, in their order. Prefixes that a model wants ("query: ") are the caller's.
     ///
-    /// All texts are read before the first is computed. With [`Pooling::Rank`] each vector is the scores of the classification head
-    /// ([`labels`](Self::labels)).
+    /// All texts are read before the first is computed. With [`Pooling::Rank`] each vector is the scores of the
+    /// classification head ([`labels`](Self::labels)).
     ///
     /// # Errors
     ///
@@ -84,16 +84,17 @@ impl Embedder {
         self.compute(&texts?)
     }
 
-    /// How well each of these documents answers the query, in their order: the first score of the model's classification head, as
-    /// llama.cpp's server gives it. What it is on depends on the model: a logit for most, of Qwen3 a probability.
+    /// How well each of these documents answers the query, in their order: the first score of the model's
+    /// classification head, as llama.cpp's server gives it. What it is on depends on the model: a logit for most, of
+    /// Qwen3 a probability.
     ///
-    /// Each pair is put in the model's own form: its `tokenizer.chat_template.rerank`, or `[BOS]query[EOS][SEP]document[EOS]` of the
-    /// tokens that it has.
+    /// Each pair is put in the model's own form: its `tokenizer.chat_template.rerank`, or
+    /// `[BOS]query[EOS][SEP]document[EOS]` of the tokens that it has.
     ///
     /// # Errors
     ///
-    /// [`Error::NotReranking`] for a model that was not loaded with [`Pooling::Rank`], or whose own pooling is another; else as
-    /// [`embed`](Self::embed), the index being the document's.
+    /// [`Error::NotReranking`] for a model that was not loaded with [`Pooling::Rank`], or whose own pooling is another;
+    /// else as [`embed`](Self::embed), the index being the document's.
     pub fn rerank<T: AsRef<str>>(
         &mut self,
         query: &str,
@@ -147,7 +148,8 @@ impl Embedder {
         Ok(native::pooling_of(self.context()?.pooling()))
     }
 
-    /// Tokens of the longest text, with those that the model adds: of the context, and of the positions that the model has learned.
+    /// Tokens of the longest text, with those that the model adds: of the context, and of the positions that the
+    /// model has learned.
     ///
     /// # Errors
     ///
@@ -162,8 +164,8 @@ impl Embedder {
         self.statistics
     }
 
-    /// Stops what another thread is waiting for, which then returns [`llama_sys::Error::Aborted`]; while nothing is computed, the next
-    /// computation. It stays good when the model is placed anew.
+    /// Stops what another thread is waiting for, which then returns [`llama_sys::Error::Aborted`]; while nothing is
+    /// computed, the next computation. It stays good when the model is placed anew.
     #[must_use]
     pub fn abort_handle(&self) -> AbortHandle {
         self.abort.clone()
@@ -215,7 +217,8 @@ impl Embedder {
         Ok(embeddings)
     }
 
-    /// Carries out a re-placement that somebody asked for, and takes a context in place of one that is gone or works no more.
+    /// Carries out a re-placement that somebody asked for, and takes a context in place of one that is gone
+    /// or works no more.
     fn prepare(&mut self) {
         let replacement = self.model.requested();
         let is_usable = self.context.as_ref().is_some_and(Context::is_usable);

@@ -1,6 +1,7 @@
 //! The vectors of a text.
 
-/// What a model makes of a text: one vector, or with [`Pooling::None`](crate::memory::Pooling::None) one for each token.
+/// What a model makes of a text: one vector, or with [`Pooling::None`](crate::memory::Pooling::None)
+/// one for each token.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Embedding {
     pub(super) values: Vec<f32>,

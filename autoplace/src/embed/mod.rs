@@ -1,8 +1,8 @@
 //! Texts in, vectors out: embeddings, and the scores of rerankers.
 //!
-//! In: a [`Model`] that was loaded to embed ([`ModelBuilder::embeddings`](crate::ModelBuilder::embeddings)), and texts. Out: an
-//! [`Embedding`] for each, or a score for each document. Texts are computed together, as many as one computation holds, and give the
-//! same vectors as alone but for rounding.
+//! In: a [`Model`] that was loaded to embed ([`ModelBuilder::embeddings`](crate::ModelBuilder::embeddings)), and texts.
+//! Out: an [`Embedding`] for each, or a score for each document. Texts are computed together, as many as one
+//! computation holds, and give the same vectors as alone but for rounding.
 
 mod batches;
 mod embedder;
@@ -27,9 +27,9 @@ impl Model {
     ///
     /// # Errors
     ///
-    /// [`Error::Busy`] while another embedder of this model lives; [`Error::Load`] for a model that was loaded to generate, or that is
-    /// not loaded; [`Error::NotEmbedding`] for an encoder-decoder, whose context is there to translate; [`Error::Worker`] for a model in
-    /// a worker process.
+    /// [`Error::Busy`] while another embedder of this model lives; [`Error::Load`] for a model that was loaded to
+    /// generate, or that is not loaded; [`Error::NotEmbedding`] for an encoder-decoder, whose context is there to
+    /// translate; [`Error::Worker`] for a model in a worker process.
     pub fn embedder(&self) -> Result<Embedder, Error> {
         if self.is_elsewhere() {
             let what = "the embedder";

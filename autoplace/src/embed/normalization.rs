@@ -2,8 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
-/// How vectors are scaled, each by itself; a vector of zeros stays one. The same arithmetic as llama.cpp's `--embd-normalize`
-/// (common/common.cpp, `common_embd_normalize`).
+/// How vectors are scaled, each by itself; a vector of zeros stays one. The same arithmetic as llama.cpp's
+/// `--embd-normalize` (common/common.cpp, `common_embd_normalize`).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]

@@ -1,7 +1,7 @@
 //! A query and a document, as a reranker wants to read them.
 //!
-//! As in llama.cpp's server (tools/server, `format_prompt_rerank`): by the model's own `tokenizer.chat_template.rerank` if it has one, else
-//! the query and the document between the tokens that the model puts around texts.
+//! As in llama.cpp's server (tools/server, `format_prompt_rerank`): by the model's own `tokenizer.chat_template.rerank`
+//! if it has one, else the query and the document between the tokens that the model puts around texts.
 
 use llama_sys::{Token, Vocab};
 
@@ -53,8 +53,8 @@ impl<'a> Format<'a> {
             Some(template) => {
                 let parts = parts(template);
                 let tokens = self.parts(&parts, query, document)?;
-                // Tokens may join a text with what is around it, so the whole is read at once; unless that makes control tokens of the
-                // texts.
+                // Tokens may join a text with what is around it, so the whole is read at once; unless that makes
+                // control tokens of the texts.
                 let whole = self.whole(&parts, query, document)?;
                 if self.controls(&whole) == self.controls(tokens.iter().flat_map(|(it, _)| it))
                     && whole.len() <= limit.tokens

@@ -7,7 +7,8 @@ use super::error::Error;
 use super::session::Room;
 use crate::load::{Contents, Remembered, Scales};
 
-/// Tokens from which on a prefix is worth a copy: where sequences have caches of their own, llama.cpp copies all of one.
+/// Tokens from which on a prefix is worth a copy: where sequences have caches of their own, llama.cpp
+/// copies all of one.
 const WORTH_A_COPY: usize = 64;
 
 /// The sequences of a context that no text runs on.
@@ -114,8 +115,8 @@ impl Cache {
         self.idle.last()
     }
 
-    /// An empty sequence for what is to be restored: idle ones hold `others` tokens at most then, where all share one cache. `None` where
-    /// texts run on all.
+    /// An empty sequence for what is to be restored: idle ones hold `others` tokens at most then, where all share one
+    /// cache. `None` where texts run on all.
     pub(super) fn clear_one(
         &mut self,
         context: &mut Context,
@@ -182,11 +183,11 @@ impl Cache {
         Ok(())
     }
 
-    /// Finds a sequence for a prompt, and leaves it holding the beginning of the prompt or nothing. `running`: the sequences that texts
-    /// run on, with the tokens that they hold. `None` where all run.
+    /// Finds a sequence for a prompt, and leaves it holding the beginning of the prompt or nothing. `running`: the
+    /// sequences that texts run on, with the tokens that they hold. `None` where all run.
     ///
-    /// What was computed with other adapters than these is not reused; of running texts, the caller leaves it out. Without `reuse` the
-    /// sequence is empty, and the text is computed as if it were the first.
+    /// What was computed with other adapters than these is not reused; of running texts, the caller leaves it out.
+    /// Without `reuse` the sequence is empty, and the text is computed as if it were the first.
     pub(super) fn place(
         &mut self,
         context: &mut Context,
@@ -380,7 +381,8 @@ fn cut(context: &mut Context, seq: SeqId, keep: usize) -> Result<usize, Error> {
 
 /// Whether the memory of a sequence can go back to the first `keep` tokens by itself.
 ///
-/// A recurrent state knows only its last token. Of a sliding window, what the first tokens after `keep` look at has to be there still.
+/// A recurrent state knows only its last token. Of a sliding window, what the first tokens after `keep` look at has
+/// to be there still.
 pub(super) fn can_go_back(context: &Context, seq: SeqId, keep: usize) -> Result<bool, Error> {
     let Some(end) = context.kv_seq_end(seq)? else {
         return Ok(keep == 0);

@@ -1,12 +1,13 @@
-//! Pieces of one text on their way from the thread that computes to whoever reads: a queue whose writer learns when it is far enough
-//! ahead, and whose reader is a thread or a task.
+//! Pieces of one text on their way from the thread that computes to whoever reads: a queue whose writer learns when it
+//! is far enough ahead, and whose reader is a thread or a task.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
-/// A queue whose writer is full when the reader has `ahead` items to read, and is woken when half of them are read. It may write all the same.
+/// A queue whose writer is full when the reader has `ahead` items to read, and is woken when half of them are read. It
+/// may write all the same.
 pub(super) fn channel<T>(ahead: usize, writer: Waker) -> (Sender<T>, Receiver<T>) {
     let shared = Arc::new(Shared {
         queue: Mutex::new(Queue {

@@ -19,8 +19,8 @@ use crate::load::{self, Model};
 
 /// A conversation: what was said so far, and how the model is asked for more.
 ///
-/// The history is rendered by the model's own template for every answer. What of it the context holds still is not computed again, and the
-/// tokens of an answer stay what they were, however its text would be read as tokens.
+/// The history is rendered by the model's own template for every answer. What of it the context holds still is not
+/// computed again, and the tokens of an answer stay what they were, however its text would be read as tokens.
 ///
 /// ```no_run
 /// use autoplace::Model;
@@ -62,8 +62,8 @@ impl Model {
     ///
     /// # Errors
     ///
-    /// [`Error::Template`] for a model that ships none ([`chat_with`](Self::chat_with) takes another), or one that is no template;
-    /// [`Error::Load`] where the file cannot be read.
+    /// [`Error::Template`] for a model that ships none ([`chat_with`](Self::chat_with) takes another), or one that is
+    /// no template; [`Error::Load`] where the file cannot be read.
     pub fn chat(&self) -> Result<Chat, Error> {
         let template = ChatTemplate::from_header(self.header().map_err(load::Error::from)?)?;
         Ok(self.chat_with(template))
@@ -145,8 +145,8 @@ impl Chat {
         &self.messages
     }
 
-    /// The same, to be changed. What is before the first change is not computed again, but for the last answer there where its text can be read
-    /// as other tokens than those that it was generated as.
+    /// The same, to be changed. What is before the first change is not computed again, but for the last answer there
+    /// where its text can be read as other tokens than those that it was generated as.
     pub fn messages_mut(&mut self) -> &mut Vec<Message> {
         &mut self.messages
     }
@@ -176,7 +176,8 @@ impl Chat {
         self.answer()
     }
 
-    /// Asks for an answer to what was said. It is added to the history when it ends; when it is dropped before, as far as it came.
+    /// Asks for an answer to what was said. It is added to the history when it ends; when it is dropped before,
+    /// as far as it came.
     ///
     /// # Errors
     ///
@@ -226,8 +227,8 @@ impl Chat {
         source.map_or_else(ReplyFormat::plain, ReplyFormat::of_template)
     }
 
-    /// What the context is to begin with: the tokens that are known, and the rest as it is written. With the tokens of all of it, where
-    /// the vocabulary is in this process.
+    /// What the context is to begin with: the tokens that are known, and the rest as it is written. With the tokens of
+    /// all of it, where the vocabulary is in this process.
     fn prompt(&self, rendered: &Rendered) -> Result<(Prompt, Option<Vec<Token>>), Error> {
         let known = self
             .known
@@ -254,7 +255,8 @@ impl Chat {
     }
 }
 
-/// An answer as it comes: an iterator of its parts. Dropping it ends the answer; the history keeps it as far as it came.
+/// An answer as it comes: an iterator of its parts. Dropping it ends the answer; the history keeps it
+/// as far as it came.
 #[derive(Debug)]
 pub struct ChatStream<'a> {
     chat: &'a mut Chat,
@@ -323,7 +325,8 @@ impl ChatStream<'_> {
 }
 
 impl Known {
-    /// With what was generated after it; without that where the tokens are not those of the text (a stop string was cut off).
+    /// With what was generated after it; without that where the tokens are not those of the text (a stop
+    /// string was cut off).
     fn and_then_said(
         mut self,
         text: &str,

@@ -1,7 +1,7 @@
 //! The choice of the next token: the sampler chain, what the application puts in its place, and how likely it was.
 //!
-//! In: an output of the context, and which tokens are allowed there. Out: a token that the chain was told of. Nothing of it is tied to the
-//! loaded model: it goes on after the model was placed anew.
+//! In: an output of the context, and which tokens are allowed there. Out: a token that the chain was told of. Nothing
+//! of it is tied to the loaded model: it goes on after the model was placed anew.
 
 use llama_sys::{Candidates, Context, Model, Sampler, Token};
 
@@ -50,8 +50,8 @@ pub(super) struct Choice {
 }
 
 impl Chooser {
-    /// By these parameters, with the log-probabilities of so many tokens beside the chosen one, if any are asked for, and with the
-    /// application's own sampler, if it has one.
+    /// By these parameters, with the log-probabilities of so many tokens beside the chosen one, if any are asked for,
+    /// and with the application's own sampler, if it has one.
     pub(super) fn new(
         sampling: &Sampling,
         logprobs: Option<usize>,
@@ -86,8 +86,8 @@ impl Chooser {
         self.custom.clone_from(&of.custom);
     }
 
-    /// Draws the numbers that so many choices draw, of tokens that it was told of. `false`, and nothing is done, where their logits would
-    /// be needed for that.
+    /// Draws the numbers that so many choices draw, of tokens that it was told of. `false`, and nothing is done, where
+    /// their logits would be needed for that.
     pub(super) fn skip(&mut self, choices: usize) -> Result<bool, Error> {
         if choices > 0 && self.depends_on_logits() {
             return Ok(false);
@@ -96,8 +96,8 @@ impl Chooser {
         Ok(true)
     }
 
-    /// Brings it to where it would be had it chosen these tokens after the prompt, if that can be known without their logits: else they
-    /// are to be [chosen again](Self::choose_again), and nothing is done.
+    /// Brings it to where it would be had it chosen these tokens after the prompt, if that can be known without their
+    /// logits: else they are to be [chosen again](Self::choose_again), and nothing is done.
     pub(super) fn has_chosen(&mut self, tokens: &[Token]) -> Result<bool, Error> {
         if self.depends_on_logits() {
             return Ok(false);
@@ -109,8 +109,8 @@ impl Chooser {
         Ok(true)
     }
 
-    /// Chooses a token after this output of the last batch: of those that a mask allows, if there is one (bit `t % 32` of word `t / 32`
-    /// is token `t`). `so_far`: prompt and answer.
+    /// Chooses a token after this output of the last batch: of those that a mask allows, if there is one (bit `t % 32`
+    /// of word `t / 32` is token `t`). `so_far`: prompt and answer.
     pub(super) fn choose_masked(
         &mut self,
         context: &mut Context,

@@ -5,7 +5,8 @@ use std::sync::{Mutex, PoisonError};
 
 use llama_sys::{Candidates, Token};
 
-/// What an application chooses a token with. Each text has a copy of its own, so that what one remembers is not the other's.
+/// What an application chooses a token with. Each text has a copy of its own, so that what one remembers is
+/// not the other's.
 pub(super) trait Choose: Send {
     fn choose(&mut self, candidates: &mut Candidates, so_far: &[Token]) -> Token;
 

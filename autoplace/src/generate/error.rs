@@ -93,8 +93,8 @@ pub enum Error {
         /// What stands in the way.
         reason: Word,
     },
-    /// A sampler would have to be where earlier choices have left it, and that depends on logits that are gone (mirostat, adaptive-p,
-    /// XTC).
+    /// A sampler would have to be where earlier choices have left it, and that depends on logits that are gone
+    /// (mirostat, adaptive-p, XTC).
     #[error(
         "the sampler cannot be brought to where {choices} choices have left it: what they leave depends on logits that are gone"
     )]

@@ -9,7 +9,8 @@ use super::sequence::Sequence;
 use super::session::{Room, SequenceId, Session};
 use super::stats::Statistics;
 
-/// How a [fork](Session::fork) differs from the text that it is made of. As it is, it does not: the same tokens are chosen for both.
+/// How a [fork](Session::fork) differs from the text that it is made of. As it is, it does not: the same tokens are
+/// chosen for both.
 ///
 /// ```no_run
 /// use autoplace::{Model, generate::Fork, plan::Request};
@@ -65,11 +66,11 @@ impl Fork {
 }
 
 impl Session {
-    /// Makes a second text of a running one. Both have the same tokens so far, and what the context holds of them is not computed
-    /// again: with `kv_unified` they share its cells, otherwise they are copied. Sampler, stop strings, text that is held back and
-    /// statistics are those of the first, but for what [`Fork`] says; so are adapters and constraint. An
-    /// [own sampler](super::Generate::sampler) is copied with all that it remembers, and for a [`Fork::from_prompt`] as it was before its
-    /// first choice.
+    /// Makes a second text of a running one. Both have the same tokens so far, and what the context holds of them is
+    /// not computed again: with `kv_unified` they share its cells, otherwise they are copied. Sampler, stop strings,
+    /// text that is held back and statistics are those of the first, but for what [`Fork`] says; so are adapters and
+    /// constraint. An [own sampler](super::Generate::sampler) is copied with all that it remembers, and for a
+    /// [`Fork::from_prompt`] as it was before its first choice.
     ///
     /// A memory that cannot go back to the end of the prompt (recurrent; a window that has passed on) goes back to the
     /// last [checkpoint](crate::ModelBuilder::checkpoints) before it, and computes the rest of the prompt again for a
@@ -77,10 +78,12 @@ impl Session {
     ///
     /// # Errors
     ///
-    /// [`Error::NotRunning`]; [`Error::SequencesBusy`]; [`Error::ContextTooSmall`] where all texts share one cache that has no place for
-    /// the fork's next token; [`Error::CannotRollBack`] for a [`Fork::from_prompt`] whose prompt was forgotten in part by a shift;
-    /// [`Error::ChoicesLost`] for a sampler that would have to have made choices which depend on their logits (mirostat, adaptive-p,
-    /// XTC), unless nothing has been chosen: another answer to the prompt is always possible; [`Error::Native`] for a sampling parameter out of range; [`Error::Load`] after a re-placement that failed.
+    /// [`Error::NotRunning`]; [`Error::SequencesBusy`]; [`Error::ContextTooSmall`] where all texts share one cache that
+    /// has no place for the fork's next token; [`Error::CannotRollBack`] for a [`Fork::from_prompt`] whose prompt was
+    /// forgotten in part by a shift; [`Error::ChoicesLost`] for a sampler that would have to have made choices which
+    /// depend on their logits (mirostat, adaptive-p, XTC), unless nothing has been chosen: another answer to the prompt
+    /// is always possible; [`Error::Native`] for a sampling parameter out of range; [`Error::Load`] after a
+    /// re-placement that failed.
     pub fn fork(&mut self, sequence: SequenceId, fork: Fork) -> Result<SequenceId, Error> {
         let at = self.position(sequence)?;
         let used = self.used();
@@ -186,7 +189,8 @@ pub(super) fn shared(sequences: &[Sequence], at: usize) -> usize {
     with_it.chain(by_it).max().unwrap_or(0)
 }
 
-/// Takes note that a text holds its first `keep` tokens only: what others have shared with it beyond, they share with one of them.
+/// Takes note that a text holds its first `keep` tokens only: what others have shared with it beyond, they share
+/// with one of them.
 pub(super) fn part_after(sequences: &mut [Sequence], at: usize, keep: usize) {
     let id = sequences[at].id;
     sequences[at].shares = sequences[at].shares.map(|(of, n)| (of, n.min(keep)));
@@ -200,8 +204,8 @@ pub(super) fn take_out(sequences: &mut Vec<Sequence>, at: usize) -> Sequence {
     gone
 }
 
-/// Of the texts that share more than `keep` tokens with the text `id`, the one that shares the most has all that the others have: they
-/// share with that one now, and it has as much of `left` as it had of them.
+/// Of the texts that share more than `keep` tokens with the text `id`, the one that shares the most has all that the
+/// others have: they share with that one now, and it has as much of `left` as it had of them.
 fn part(
     sequences: &mut [Sequence],
     id: SequenceId,

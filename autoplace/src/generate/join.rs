@@ -74,8 +74,8 @@ impl Session {
         Ok(())
     }
 
-    /// Where every sequence has a cache of its own, llama.cpp computes those together whose numbers follow each other in the batch, and
-    /// the others in graphs of their own (llama-batch.cpp, split_equal).
+    /// Where every sequence has a cache of its own, llama.cpp computes those together whose numbers follow each other
+    /// in the batch, and the others in graphs of their own (llama-batch.cpp, split_equal).
     pub(super) fn insert(&mut self, sequence: Sequence) {
         let at = self.sequences.partition_point(|it| it.seq < sequence.seq);
         self.sequences.insert(at, sequence);

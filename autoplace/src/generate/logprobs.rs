@@ -8,7 +8,8 @@ use super::error::Error;
 /// Tokens that may be asked for beside the chosen one: each is looked for in all logits.
 pub(super) const MOST: usize = 128;
 
-/// Log-probabilities of one step: of the model's own distribution over all tokens, before any sampler, bias or constraint.
+/// Log-probabilities of one step: of the model's own distribution over all tokens, before any sampler,
+/// bias or constraint.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct TokenLogprobs {

@@ -1,8 +1,8 @@
 //! Using a loaded model: prompts in, text out.
 //!
-//! In: a [`Model`] and a prompt. Out: a [`TokenStream`], an iterator of text that cancels when dropped; or a [`Session`] with several
-//! texts at once. The loop adds nothing to llama.cpp's own: one decode, one sample, one piece per token. Between two tokens the model
-//! can be placed anew.
+//! In: a [`Model`] and a prompt. Out: a [`TokenStream`], an iterator of text that cancels when dropped; or a
+//! [`Session`] with several texts at once. The loop adds nothing to llama.cpp's own: one decode, one sample, one piece
+//! per token. Between two tokens the model can be placed anew.
 
 mod cache;
 mod channel;
@@ -176,8 +176,9 @@ impl Generate {
         self
     }
 
-    /// Computes only what of the prompt the context does not hold from earlier texts, which may have another rounding: then the same
-    /// seed can give another text. [`Statistics::cached_tokens`] says how much was there. Default: off, and on in an [`Engine`].
+    /// Computes only what of the prompt the context does not hold from earlier texts, which may have another rounding:
+    /// then the same seed can give another text. [`Statistics::cached_tokens`] says how much was there. Default: off,
+    /// and on in an [`Engine`].
     ///
     /// What a text leaves in the context is kept until another needs the place. Recurrent models go on where a text
     /// ended, models with sliding windows also where the window is still held, and both from a
@@ -193,11 +194,11 @@ impl Generate {
         self
     }
 
-    /// Computes with these of the model's [adapters](Model::adapters), at these scales, and with no others; none at all where the list is
-    /// empty. Default: all of them, as they were [loaded](crate::ModelBuilder::lora).
+    /// Computes with these of the model's [adapters](Model::adapters), at these scales, and with no others; none at all
+    /// where the list is empty. Default: all of them, as they were [loaded](crate::ModelBuilder::lora).
     ///
-    /// Nothing is loaded for it, but the compute buffers are reserved anew where the adapters are others than those of the text before.
-    /// In a [`Session`], texts with other adapters take turns.
+    /// Nothing is loaded for it, but the compute buffers are reserved anew where the adapters are others than those of
+    /// the text before. In a [`Session`], texts with other adapters take turns.
     pub fn lora<N: Into<String>>(mut self, adapters: impl IntoIterator<Item = (N, f32)>) -> Self {
         let adapters = adapters.into_iter();
         let named = adapters.map(|(name, scale)| (name.into(), scale));
@@ -221,10 +222,11 @@ impl Generate {
     ///
     /// # Errors
     ///
-    /// [`Error::PromptTooLong`], [`Error::EmptyPrompt`], [`Error::EmptyStop`], [`Error::NothingToShift`], [`Error::NotGenerative`];
-    /// [`Error::Constraint`] and [`Error::NoTokenAllowed`]; [`Error::Busy`] while another stream or session of this model lives;
-    /// [`Error::Native`] for a sampling parameter out of range, [`Error::NotOneToken`] and [`Error::TooManyLogprobs`]; [`Error::Worker`] when
-    /// the model's worker process has died or cannot be started again.
+    /// [`Error::PromptTooLong`], [`Error::EmptyPrompt`], [`Error::EmptyStop`], [`Error::NothingToShift`],
+    /// [`Error::NotGenerative`]; [`Error::Constraint`] and [`Error::NoTokenAllowed`]; [`Error::Busy`] while another
+    /// stream or session of this model lives; [`Error::Native`] for a sampling parameter out of range,
+    /// [`Error::NotOneToken`] and [`Error::TooManyLogprobs`]; [`Error::Worker`] when the model's worker process has
+    /// died or cannot be started again.
     pub fn stream(self) -> Result<TokenStream, Error> {
         if self.model.is_elsewhere() {
             let own = match (&self.spec.custom, &self.spec.drafter) {
@@ -274,7 +276,8 @@ impl Generate {
     ///
     /// # Errors
     ///
-    /// As [`stream`](Self::stream), [`Error::Incomplete`], [`Error::ContextFull`], and whatever llama.cpp fails on meanwhile.
+    /// As [`stream`](Self::stream), [`Error::Incomplete`], [`Error::ContextFull`], and whatever llama.cpp
+    /// fails on meanwhile.
     pub fn text(self) -> Result<String, Error> {
         self.stream()?.into_text().map(|(text, _)| text)
     }

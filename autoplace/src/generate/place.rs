@@ -1,4 +1,5 @@
-//! What the context holds of a text: where that is, and what is kept of it when the text leaves the context or the model is released.
+//! What the context holds of a text: where that is, and what is kept of it when the text leaves the context or the
+//! model is released.
 
 use llama_sys::{Context, SeqId, Token};
 

@@ -6,7 +6,8 @@ use serde::{Deserialize, Serialize};
 use super::error::Error;
 use crate::chat::{self, Rendered};
 
-/// What a text begins with: plain text, text with control tokens written in it, tokens, or several of them one after the other.
+/// What a text begins with: plain text, text with control tokens written in it, tokens, or several of them one
+/// after the other.
 ///
 /// ```
 /// use autoplace::generate::Prompt;
@@ -38,14 +39,14 @@ impl Prompt {
         }
     }
 
-    /// Plain text: control tokens written in it are not read as such. The vocabulary's BOS token is put before it, where the model asks
-    /// for one.
+    /// Plain text: control tokens written in it are not read as such. The vocabulary's BOS token is put before it,
+    /// where the model asks for one.
     pub fn text(text: impl Into<String>) -> Self {
         Self::of(Part::Text(text.into()), true)
     }
 
-    /// Text in which control tokens are read as such, as a chat template writes it. Nothing is put before it: templates write the BOS
-    /// token themselves.
+    /// Text in which control tokens are read as such, as a chat template writes it. Nothing is put before it: templates
+    /// write the BOS token themselves.
     pub fn markup(text: impl Into<String>) -> Self {
         Self::of(Part::Markup(text.into()), false)
     }

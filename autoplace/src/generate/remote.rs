@@ -1,9 +1,9 @@
 //! A generation in a worker process: what is said of it, and the stream on this side.
 //!
-//! The worker makes text of tokens, finds the stop strings and counts, as it would in this process. With each piece of text come the
-//! tokens that were generated up to it. When the worker dies, another one is told those tokens: it brings cache, sampler and text to
-//! where they were after the last of them, and goes on. A token whose text had not arrived is chosen again by the same numbers, and
-//! so is the same.
+//! The worker makes text of tokens, finds the stop strings and counts, as it would in this process. With each piece of
+//! text come the tokens that were generated up to it. When the worker dies, another one is told those tokens: it brings
+//! cache, sampler and text to where they were after the last of them, and goes on. A token whose text had not arrived
+//! is chosen again by the same numbers, and so is the same.
 
 mod message;
 
@@ -24,8 +24,8 @@ use super::{Sampling, Spec, WhenFull};
 use crate::load::{self, Model};
 use crate::worker::{self, Sender, Worker};
 
-/// Tokens that a worker may be ahead of its reader. It hears of more when half are read: seldom enough not to be felt, and an answer
-/// that nobody reads on is not computed to its end.
+/// Tokens that a worker may be ahead of its reader. It hears of more when half are read: seldom enough not to be felt,
+/// and an answer that nobody reads on is not computed to its end.
 const AHEAD: usize = 64;
 
 const DOING: &str = "generating";
@@ -209,7 +209,8 @@ impl RemoteStream {
         }
     }
 
-    /// Takes note of what arrived: a piece for each token, the last with the text, since a worker tells of text that is whole.
+    /// Takes note of what arrived: a piece for each token, the last with the text, since a worker tells of
+    /// text that is whole.
     fn take(&mut self, piece: Piece, end: Option<FinishReason>) {
         self.tokens.extend(&piece.tokens);
         let statistics = &mut self.statistics;

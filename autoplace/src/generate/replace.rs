@@ -1,8 +1,9 @@
-//! Placing the model anew in mid-sentence: what the texts are is kept, the model is released, loaded elsewhere, and given back what it
-//! was at.
+//! Placing the model anew in mid-sentence: what the texts are is kept, the model is released, loaded elsewhere, and
+//! given back what it was at.
 //!
-//! What is kept: each sequence's tokens, its KV cache or recurrent state as llama.cpp writes it, its sampler with all that it remembers and
-//! the text that is not certain yet. What is made anew: context and vocabulary, which hold the model.
+//! What is kept: each sequence's tokens, its KV cache or recurrent state as llama.cpp writes it, its sampler
+//! with all that it remembers and the text that is not certain yet. What is made anew: context and vocabulary,
+//! which hold the model.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -40,39 +41,40 @@ pub struct Replaced {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Resumed {
-    /// Their states were restored: as if nothing had happened. Only where several texts share one cache (`kv_unified`) do they lie in
-    /// it otherwise than before, and what follows may differ in rounding.
+    /// Their states were restored: as if nothing had happened. Only where several texts share one cache (`kv_unified`)
+    /// do they lie in it otherwise than before, and what follows may differ in rounding.
     Restored,
-    /// The new cache has other types or another layout (flash attention, sequences), so their tokens so far are computed again. What
-    /// follows may differ in rounding.
+    /// The new cache has other types or another layout (flash attention, sequences), so their tokens so far are
+    /// computed again. What follows may differ in rounding.
     Recomputed,
 }
 
 impl Session {
-    /// Places the model anew between two tokens: by this plan or, without one, by a plan for what is free once the model is released.
-    /// The texts go on with the same tokens as if nothing had happened, and all clones of the [`Model`](crate::Model) follow.
+    /// Places the model anew between two tokens: by this plan or, without one, by a plan for what is free once the
+    /// model is released. The texts go on with the same tokens as if nothing had happened, and all clones of the
+    /// [`Model`](crate::Model) follow.
     ///
     /// # Errors
     ///
-    /// Before anything is released, so that the session goes on as it was: [`Error::ContextTooSmall`] and [`Error::TooFewSequences`] for
-    /// a plan that has no room for the texts, [`Error::NativeHeld`] while somebody holds the model underneath, [`Error::Load`] where
-    /// there is no plan, [`Error::Native`] when a state cannot be saved.
+    /// Before anything is released, so that the session goes on as it was: [`Error::ContextTooSmall`] and
+    /// [`Error::TooFewSequences`] for a plan that has no room for the texts, [`Error::NativeHeld`] while somebody holds
+    /// the model underneath, [`Error::Load`] where there is no plan, [`Error::Native`] when a state cannot be saved.
     ///
-    /// After that: as [`ModelBuilder::load`](crate::ModelBuilder::load). The model is not loaded then, [`is_loaded`](Self::is_loaded)
-    /// says so, and the texts wait: they go on after a re-placement that succeeds.
+    /// After that: as [`ModelBuilder::load`](crate::ModelBuilder::load). The model is not loaded then,
+    /// [`is_loaded`](Self::is_loaded) says so, and the texts wait: they go on after a re-placement that succeeds.
     pub fn replace(&mut self, plan: Option<Plan>) -> Result<Replaced, Error> {
         let outcome = self.replace_by(plan);
         self.last_replaced = Some(outcome.clone());
         outcome
     }
 
-    /// Places the model anew if that makes it better by this [gain](crate::load::BetterPlan::gain) at least; `None` if it would not. To
-    /// be called when memory has become free.
+    /// Places the model anew if that makes it better by this [gain](crate::load::BetterPlan::gain) at least; `None` if
+    /// it would not. To be called when memory has become free.
     ///
     /// # Errors
     ///
-    /// As [`replace`](Self::replace). Where the better plan cannot be loaded after all, the one before is loaded again if it can be:
-    /// then the texts go on all the same.
+    /// As [`replace`](Self::replace). Where the better plan cannot be loaded after all, the one before is loaded again
+    /// if it can be: then the texts go on all the same.
     pub fn improve(&mut self, min_gain: f64) -> Result<Option<Replaced>, Error> {
         let better = self.model.better_plan()?;
         let Some(better) = better.filter(|better| better.gain() >= min_gain) else {
@@ -88,7 +90,8 @@ impl Session {
         outcome.map(Some)
     }
 
-    /// The outcome of the last re-placement, of those too that others asked for ([`Model::request_replace`](crate::Model::request_replace)).
+    /// The outcome of the last re-placement, of those too that others asked for
+    /// ([`Model::request_replace`](crate::Model::request_replace)).
     pub fn last_replaced(&self) -> Option<&Result<Replaced, Error>> {
         self.last_replaced.as_ref()
     }
@@ -157,8 +160,8 @@ impl Session {
         Ok(())
     }
 
-    /// Saves what the context holds, and lets go of everything that holds the model. Returns the bytes that are kept, and the time that
-    /// saving them took.
+    /// Saves what the context holds, and lets go of everything that holds the model. Returns the bytes that are kept,
+    /// and the time that saving them took.
     fn release(&mut self) -> Result<(u64, Duration), Error> {
         let Some(lent) = &mut self.lent else {
             return self.release_others();

@@ -15,30 +15,31 @@ use llama_sys::{Token, Vocab};
 pub struct RolledBack {
     /// Tokens that were forgotten.
     pub tokens: usize,
-    /// Bytes at the end of the text handed out so far that came of forgotten tokens: whole characters. What follows goes on before
-    /// them.
+    /// Bytes at the end of the text handed out so far that came of forgotten tokens: whole characters. What follows
+    /// goes on before them.
     pub text: usize,
 }
 
 const SAMPLER: &str = "what the sampler goes by depends on the logits of its choices";
 
 impl Session {
-    /// Forgets the last `tokens` of a running text, as if they had never been chosen or, where that reaches into the prompt, never been
-    /// in it. At least one token stays. With the next [`step`](Self::step) the text goes on: as it did before where the likeliest token
-    /// is always taken, and otherwise by the same random numbers, since those are counted by tokens as well. A text that is to go
-    /// another way is [forked](Self::fork) with another seed, or given other [sampling](super::Fork::sampling).
+    /// Forgets the last `tokens` of a running text, as if they had never been chosen or, where that reaches into the
+    /// prompt, never been in it. At least one token stays. With the next [`step`](Self::step) the text goes on: as it
+    /// did before where the likeliest token is always taken, and otherwise by the same random numbers, since those are
+    /// counted by tokens as well. A text that is to go another way is [forked](Self::fork) with another seed, or given
+    /// other [sampling](super::Fork::sampling).
     ///
-    /// The sampler forgets the tokens too, for penalties and whatever else looks back, and so does a constraint. An application's
-    /// [own sampler](super::Generate::sampler) keeps what it remembers by itself. What was handed out stays handed out:
-    /// [`RolledBack::text`] says how much of it to take away.
+    /// The sampler forgets the tokens too, for penalties and whatever else looks back, and so does a constraint. An
+    /// application's [own sampler](super::Generate::sampler) keeps what it remembers by itself. What was handed out
+    /// stays handed out: [`RolledBack::text`] says how much of it to take away.
     ///
-    /// What some samplers go by depends on the logits of their choices (mirostat, adaptive-p, XTC), and cannot be taken back: with those,
-    /// a text goes back to the end of its prompt and further, but to no place between.
+    /// What some samplers go by depends on the logits of their choices (mirostat, adaptive-p, XTC), and cannot be taken
+    /// back: with those, a text goes back to the end of its prompt and further, but to no place between.
     ///
     /// # Errors
     ///
-    /// [`Error::CannotRollBack`], and nothing has changed: more than [`can_roll_back`](Self::can_roll_back) says. [`Error::NotRunning`];
-    /// [`Error::Load`] after a re-placement that failed; [`Error::Native`].
+    /// [`Error::CannotRollBack`], and nothing has changed: more than [`can_roll_back`](Self::can_roll_back) says.
+    /// [`Error::NotRunning`]; [`Error::Load`] after a re-placement that failed; [`Error::Native`].
     pub fn roll_back(&mut self, sequence: SequenceId, tokens: usize) -> Result<RolledBack, Error> {
         let at = self.position(sequence)?;
         let lent = self.lent.as_mut().ok_or_else(Error::not_loaded)?;
@@ -230,7 +231,8 @@ impl Sequence {
         Ok(matcher)
     }
 
-    /// The bytes of text that were handed out by the tokens after the prompt, up to this one, and what is held back then.
+    /// The bytes of text that were handed out by the tokens after the prompt, up to this one, and what
+    /// is held back then.
     fn told_after(&self, vocab: &Vocab, tokens: usize) -> Result<(usize, TextAssembler), Error> {
         let mut text = self.told.clone();
         let mut bytes = 0;

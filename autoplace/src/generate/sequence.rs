@@ -29,7 +29,8 @@ pub(super) struct Sequence {
     pub(super) tokens: Vec<Token>,
     /// Tokens of the prompt.
     pub(super) prompt: usize,
-    /// Tokens at the beginning that are computed as many at a time as a batch takes; the others one by one, as they came.
+    /// Tokens at the beginning that are computed as many at a time as a batch takes; the others one by
+    /// one, as they came.
     pub(super) in_batches: usize,
     /// Tokens at the beginning that the KV cache holds.
     pub(super) computed: usize,
@@ -60,7 +61,8 @@ pub(super) struct Sequence {
     pub(super) saved: Option<State>,
     /// What happens when the context is full.
     pub(super) shifting: Option<Shifting>,
-    /// Tokens at the beginning of which the context holds just what they give: what a shift in place has moved has seen others too.
+    /// Tokens at the beginning of which the context holds just what they give: what a shift in place has moved has
+    /// seen others too.
     pub(super) genuine: usize,
     /// Tokens that shifts took out, the last of them: a sampler has been told of them.
     pub(super) forgotten: Vec<Token>,
@@ -148,8 +150,8 @@ impl Sequence {
         self.matcher = matcher;
     }
 
-    /// Puts tokens behind the prompt that an earlier process has generated. Their text has been told, but for what is held back. What
-    /// has no place in `capacity` tokens was forgotten there too.
+    /// Puts tokens behind the prompt that an earlier process has generated. Their text has been told, but for what is
+    /// held back. What has no place in `capacity` tokens was forgotten there too.
     pub(super) fn go_on_after(
         &mut self,
         so_far: &[Token],
@@ -184,7 +186,8 @@ impl Sequence {
         Ok(())
     }
 
-    /// The same text again, without a place, with another chooser and what that is made of, and without what is kept of the memory.
+    /// The same text again, without a place, with another chooser and what that is made of, and without what is
+    /// kept of the memory.
     pub(super) fn twin(&self, choosing: Choosing, chooser: Chooser) -> Self {
         let mut tokens = Vec::with_capacity(self.tokens.capacity());
         tokens.extend_from_slice(&self.tokens);
@@ -223,7 +226,8 @@ impl Sequence {
         }
     }
 
-    /// A chooser as it would be had it chosen the tokens after the prompt, up to the first `tokens`, of which `choices` were generated.
+    /// A chooser as it would be had it chosen the tokens after the prompt, up to the first `tokens`, of which
+    /// `choices` were generated.
     ///
     /// # Errors
     ///
@@ -310,7 +314,8 @@ impl Sequence {
         }
     }
 
-    /// Tokens that can be computed together next: what is left of a prompt, or the one that was chosen. None while it is paused.
+    /// Tokens that can be computed together next: what is left of a prompt, or the one that was chosen. None
+    /// while it is paused.
     pub(super) fn wanted(&self) -> usize {
         if self.is_paused {
             return 0;
@@ -345,7 +350,8 @@ impl Sequence {
         self.queued <= 1 && !self.ends_prompt()
     }
 
-    /// Adds a guess of the tokens after its last one to the batch, of `most` tokens at most. `off`: why there can be none.
+    /// Adds a guess of the tokens after its last one to the batch, of `most` tokens at most. `off`: why
+    /// there can be none.
     pub(super) fn queue_draft(
         &mut self,
         batch: &mut Batch,
@@ -396,7 +402,8 @@ impl Sequence {
         }
     }
 
-    /// Whether the token that was chosen is the one that was guessed: then the next one can be chosen from what the batch has computed.
+    /// Whether the token that was chosen is the one that was guessed: then the next one can be chosen from what the
+    /// batch has computed.
     pub(super) fn accepts(&mut self, token: Token) -> bool {
         let Some(speculator) = &mut self.speculator else {
             return false;
@@ -411,8 +418,8 @@ impl Sequence {
         is_guessed
     }
 
-    /// Has what drafts for it follow the tokens `from` on, which the batch has computed: those of the text, and those of the guess that came
-    /// true.
+    /// Has what drafts for it follow the tokens `from` on, which the batch has computed: those of the text, and those
+    /// of the guess that came true.
     pub(super) fn followed(
         &self,
         drafters: &mut Drafters,
@@ -431,8 +438,8 @@ impl Sequence {
         drafters.follow(context, self.seq, &self.tokens, from, rows)
     }
 
-    /// Has the context forget what was guessed wrongly. Doing it again, as after a shift before which it was done, changes nothing: the
-    /// memory ends where the text is computed to.
+    /// Has the context forget what was guessed wrongly. Doing it again, as after a shift before which it was done,
+    /// changes nothing: the memory ends where the text is computed to.
     pub(super) fn forget_draft(&mut self, context: &mut Context) -> Result<(), Error> {
         let Some(speculator) = &self.speculator else {
             return Ok(());

@@ -62,8 +62,8 @@ pub struct Piece {
 pub struct End {
     /// Why.
     pub reason: FinishReason,
-    /// Whether the text is what its constraint has it be; true without one. Where it is false, the reason is the limit that has cut it
-    /// short.
+    /// Whether the text is what its constraint has it be; true without one. Where it is false, the reason is the limit
+    /// that has cut it short.
     pub meets_constraint: bool,
     /// What it took.
     pub statistics: Statistics,
@@ -72,7 +72,8 @@ pub struct End {
 /// The model's one context, on which as many texts are generated at once as the plan has sequences
 /// ([`Request::n_seq_max`](crate::plan::Request::n_seq_max)). Dropping it gives the context back.
 ///
-/// Texts with [other adapters](Generate::lora) take turns: a step computes those of one set, for some tokens, while the others wait.
+/// Texts with [other adapters](Generate::lora) take turns: a step computes those of one set, for some tokens, while
+/// the others wait.
 ///
 /// ```no_run
 /// use autoplace::{Model, plan::Request};
@@ -172,12 +173,13 @@ impl Lent {
 }
 
 impl Model {
-    /// Takes the model's one context, to generate several texts at once. For a single text, [`generate`](Self::generate) does it.
+    /// Takes the model's one context, to generate several texts at once. For a single text,
+    /// [`generate`](Self::generate) does it.
     ///
     /// # Errors
     ///
-    /// [`Error::NotGenerative`]; [`Error::Busy`] while a stream or another session of this model lives; [`Error::Load`] for a model that
-    /// is not loaded.
+    /// [`Error::NotGenerative`]; [`Error::Busy`] while a stream or another session of this model lives; [`Error::Load`]
+    /// for a model that is not loaded.
     pub fn session(&self) -> Result<Session, Error> {
         let not_generative = || Error::NotGenerative {
             architecture: self.placement().model.architecture.clone(),
@@ -232,15 +234,16 @@ impl Session {
     ///
     /// # Errors
     ///
-    /// [`Error::OtherModel`], [`Error::SequencesBusy`], [`Error::PromptTooLong`], [`Error::EmptyPrompt`], [`Error::EmptyStop`];
-    /// [`Error::Constraint`] and [`Error::NoTokenAllowed`]; [`Error::Native`] for a sampling parameter out of range; [`Error::Load`]
-    /// after a re-placement that failed, and for an adapter that the model was not loaded with.
+    /// [`Error::OtherModel`], [`Error::SequencesBusy`], [`Error::PromptTooLong`], [`Error::EmptyPrompt`],
+    /// [`Error::EmptyStop`]; [`Error::Constraint`] and [`Error::NoTokenAllowed`]; [`Error::Native`] for a sampling
+    /// parameter out of range; [`Error::Load`] after a re-placement that failed, and for an adapter that the model was
+    /// not loaded with.
     pub fn begin(&mut self, generate: Generate) -> Result<SequenceId, Error> {
         self.begin_after(generate, Vec::new())
     }
 
-    /// The same, after the tokens that an earlier process has generated and told: they are computed again one after the other, as they
-    /// were there, since another shape of batch would round otherwise.
+    /// The same, after the tokens that an earlier process has generated and told: they are computed again one after the
+    /// other, as they were there, since another shape of batch would round otherwise.
     pub(super) fn begin_after(
         &mut self,
         generate: Generate,
@@ -269,20 +272,21 @@ impl Session {
         Ok(id)
     }
 
-    /// Computes one batch and returns what it adds to the texts: a piece for each that runs, but for those whose prompt is not done, and one
-    /// more for each [guess](Generate::speculate) that came true. Of long prompts, a batch holds as many tokens as the other texts leave
-    /// of `n_batch`, shared out evenly.
+    /// Computes one batch and returns what it adds to the texts: a piece for each that runs, but for those whose prompt
+    /// is not done, and one more for each [guess](Generate::speculate) that came true. Of long prompts, a batch holds
+    /// as many tokens as the other texts leave of `n_batch`, shared out evenly.
     ///
     /// Texts end by themselves: the last piece says so, and the text is no longer in the session.
     ///
     /// # Errors
     ///
-    /// Whatever llama.cpp fails on, [`llama_sys::Error::Aborted`] included: all texts have ended then. After a re-placement that failed,
+    /// Whatever llama.cpp fails on, [`llama_sys::Error::Aborted`] included: all texts have ended then. After a
+    /// re-placement that failed,
     /// [`Error::Load`]: no text has ended, and after one that succeeds they go on.
     ///
-    /// Where the next token of one text cannot be chosen ([`Error::NoTokenAllowed`], [`Error::NotAllowed`], a token of an
-    /// [own sampler](Generate::sampler) that is none), that text has ended and no other: [`failed`](Self::failed) says which. What the step
-    /// gives to the others comes with the next one.
+    /// Where the next token of one text cannot be chosen ([`Error::NoTokenAllowed`], [`Error::NotAllowed`], a token of
+    /// an [own sampler](Generate::sampler) that is none), that text has ended and no other: [`failed`](Self::failed)
+    /// says which. What the step gives to the others comes with the next one.
     pub fn step(&mut self) -> Result<std::vec::Drain<'_, Piece>, Error> {
         self.last_failed = None;
         if let Some(replacement) = self.model.requested() {
@@ -400,8 +404,8 @@ impl Session {
         self.room().sequences
     }
 
-    /// Stops a step that another thread is waiting for, which then returns an error. It stays good when the model is placed anew, and stops
-    /// nothing any more when the session has ended.
+    /// Stops a step that another thread is waiting for, which then returns an error. It stays good when the model is
+    /// placed anew, and stops nothing any more when the session has ended.
     pub fn abort_handle(&self) -> AbortHandle {
         self.abort.clone()
     }

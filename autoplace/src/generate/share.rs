@@ -21,8 +21,8 @@ impl Asking {
     }
 }
 
-/// Gives every prompt the same number of tokens, and what those leave who want fewer to the others. What is left when there is no token for
-/// each goes to those who have waited for such a one the longest.
+/// Gives every prompt the same number of tokens, and what those leave who want fewer to the others. What is left when
+/// there is no token for each goes to those who have waited for such a one the longest.
 pub(super) fn share(asking: &mut [Asking], tokens: usize, step: u64) {
     let mut left = tokens;
     loop {

@@ -21,20 +21,20 @@ pub enum WhenFull {
     #[default]
     Stop,
     /// It ends, and after its last piece a stream returns [`Error::ContextFull`], and so does
-    /// [`Generate::text`](super::Generate::text): for whom half an answer is none. A [`Session`](super::Session) says it with the last
-    /// piece, as for `Stop`, since its other texts go on.
+    /// [`Generate::text`](super::Generate::text): for whom half an answer is none. A [`Session`](super::Session) says
+    /// it with the last piece, as for `Stop`, since its other texts go on.
     Error,
     /// It forgets its oldest tokens after those that are kept, and goes on without end.
     ///
-    /// Where the memory can, the other tokens move up and are not computed again: as llama.cpp's own context shift, with what they
-    /// have seen of the forgotten ones still in them. Where it cannot (M-RoPE, windows without `swa_full`), where that would need
-    /// memory that is not planned (quantised keys, a tiny `n_ubatch`), or would change more than positions (keys of BF16, which ggml cannot turn; YaRN's
-    /// factors), they are computed again: as if the text had always been the shorter one.
-    /// [`Statistics::shifted_tokens`](super::Statistics::shifted_tokens) and
-    /// [`Statistics::recomputed_tokens`](super::Statistics::recomputed_tokens) say which it was.
+    /// Where the memory can, the other tokens move up and are not computed again: as llama.cpp's own context shift,
+    /// with what they have seen of the forgotten ones still in them. Where it cannot (M-RoPE, windows without
+    /// `swa_full`), where that would need memory that is not planned (quantised keys, a tiny `n_ubatch`), or would
+    /// change more than positions (keys of BF16, which ggml cannot turn; YaRN's factors), they are computed again: as
+    /// if the text had always been the shorter one. [`Statistics::shifted_tokens`](super::Statistics::shifted_tokens)
+    /// and [`Statistics::recomputed_tokens`](super::Statistics::recomputed_tokens) say which it was.
     ///
-    /// What another text holds in the same cells (a [fork](super::Session::fork) with `kv_unified`) goes besides, since to forget it
-    /// makes no room. Where nothing is left to forget, the text ends as for `Stop`.
+    /// What another text holds in the same cells (a [fork](super::Session::fork) with `kv_unified`) goes besides, since
+    /// to forget it makes no room. Where nothing is left to forget, the text ends as for `Stop`.
     Shift {
         /// What is never forgotten.
         keep: Keep,
@@ -112,8 +112,8 @@ impl Shifting {
         }))
     }
 
-    /// How many of `tokens` that are computed are forgotten: 0 where too few are left. The first `shared` lie in cells that others
-    /// hold too: those go besides.
+    /// How many of `tokens` that are computed are forgotten: 0 where too few are left. The first `shared` lie in cells
+    /// that others hold too: those go besides.
     pub(super) fn discard(&self, tokens: usize, shared: usize) -> usize {
         let start = self.keep.max(shared);
         let others = tokens.saturating_sub(start);
@@ -126,13 +126,15 @@ impl Shifting {
     }
 }
 
-/// Whether a context's keys can be turned where they lie: without memory that was not planned, and without any other change.
+/// Whether a context's keys can be turned where they lie: without memory that was not planned, and without
+/// any other change.
 fn turns_in_place(lent: &Lent) -> bool {
     let context = &lent.context;
-    // Quantised keys are turned in a copy of 4 bytes per number of the whole cache (llama-kv-cache.cpp, build_rope_shift), and ggml's
-    // ROPE knows two types (ggml-cpu/ops.cpp, ggml_compute_forward_rope).
+    // Quantised keys are turned in a copy of 4 bytes per number of the whole cache (llama-kv-cache.cpp,
+    // build_rope_shift), and ggml's ROPE knows two types (ggml-cpu/ops.cpp, ggml_compute_forward_rope).
     let plain = matches!(lent.type_k, KvType::F16 | KvType::F32);
-    // By how much each cell moves, in 4 bytes, has its place where the mask of a batch had one: 2 bytes per cell of one cache and token.
+    // By how much each cell moves, in 4 bytes, has its place where the mask of a batch had one: 2 bytes per cell of one
+    // cache and token.
     let caches = if context.kv_unified() {
         1
     } else {
@@ -165,8 +167,8 @@ impl Sequence {
         Some(shifting.keep + shifting.discard(computed, shared))
     }
 
-    /// Makes room by forgetting its oldest tokens, all but the last of which are computed. `shared`: tokens at the beginning that lie in
-    /// cells of others too. Returns whether there was anything to forget.
+    /// Makes room by forgetting its oldest tokens, all but the last of which are computed. `shared`: tokens at the
+    /// beginning that lie in cells of others too. Returns whether there was anything to forget.
     pub(super) fn shift(
         &mut self,
         lent: &mut Lent,
@@ -192,8 +194,8 @@ impl Sequence {
         Ok(true)
     }
 
-    /// Takes tokens after those that are kept out of the text, as if the last had just been chosen, and says where and how many. The
-    /// memory is as before. `None` where nothing is to be forgotten.
+    /// Takes tokens after those that are kept out of the text, as if the last had just been chosen, and says where and
+    /// how many. The memory is as before. `None` where nothing is to be forgotten.
     pub(super) fn forget_oldest(
         &mut self,
         vocab: &Vocab,

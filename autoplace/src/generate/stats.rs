@@ -29,13 +29,13 @@ pub struct Statistics {
     pub generated_tokens: usize,
     /// Time to compute the prompt, but for what the context held.
     pub prompt_time: Duration,
-    /// Time to compute and choose the generated tokens after the first, as far as the stream was asked for them: what the
-    /// caller does between two pieces does not count.
+    /// Time to compute and choose the generated tokens after the first, as far as the stream was asked for them: what
+    /// the caller does between two pieces does not count.
     pub generation_time: Duration,
     /// From the start of the prompt to the first token.
     pub first_token_latency: Option<Duration>,
-    /// Time that it waited for its turn in an [`Engine`](super::Engine): before the prompt was begun, and where it had to make room
-    /// for others.
+    /// Time that it waited for its turn in an [`Engine`](super::Engine): before the prompt was begun, and where it had
+    /// to make room for others.
     #[serde(default)]
     pub queue_time: Duration,
     /// The seed in use; `None` when nothing is left to chance.
@@ -71,7 +71,8 @@ impl Statistics {
         }
     }
 
-    /// Text generation, in tokens per second; 0.0 before the second token, since the first one's logits come with the prompt.
+    /// Text generation, in tokens per second; 0.0 before the second token, since the first one's logits come
+    /// with the prompt.
     pub fn tokens_per_second(&self) -> f64 {
         per_second(
             self.generated_tokens.saturating_sub(1),

@@ -22,10 +22,11 @@ const AHEAD: usize = 64;
 
 const THREAD: &str = "autoplace-stream";
 
-/// A generation as a `Stream` of text, for any runtime: made by [`TokenStream::into_async`]. Dropping it cancels the generation.
+/// A generation as a `Stream` of text, for any runtime: made by [`TokenStream::into_async`]. Dropping it
+/// cancels the generation.
 ///
-/// A thread of its own computes, ahead of the reader by 64 pieces at most, and sleeps while nobody reads. The context is free again when the
-/// stream has returned `None`; when it is dropped before that, soon after.
+/// A thread of its own computes, ahead of the reader by 64 pieces at most, and sleeps while nobody reads. The context
+/// is free again when the stream has returned `None`; when it is dropped before that, soon after.
 #[derive(Debug)]
 pub struct AsyncTokenStream {
     receiver: Receiver<Message>,
@@ -122,7 +123,8 @@ impl AsyncTokenStream {
     }
 
     /// Ends the generation after the token that is being computed; a prompt that is being computed ends with
-    /// [`llama_sys::Error::Aborted`]. The pieces that there are can still be read, and when `None` comes the context is free.
+    /// [`llama_sys::Error::Aborted`]. The pieces that there are can still be read, and when `None` comes the
+    /// context is free.
     pub fn cancel(&mut self) {
         self.is_cancelled.store(true, Ordering::Release);
         self.stop();
@@ -131,7 +133,8 @@ impl AsyncTokenStream {
 
     fn stop(&self) {
         if !self.has_begun && self.finished.is_none() {
-            // A prompt may take long. What it has left in the context is not known, which costs later prompts more than a token does.
+            // A prompt may take long. What it has left in the context is not known, which costs later prompts more
+            // than a token does.
             self.abort.abort();
         }
     }

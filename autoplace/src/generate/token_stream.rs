@@ -19,8 +19,9 @@ use crate::worker;
 
 /// Text as it is generated: an iterator of pieces that are always whole characters. Dropping it cancels the generation.
 ///
-/// The first `next` computes the prompt. After the end or an error the iterator stays at `None`; [`finish_reason`](Self::finish_reason)
-/// tells which end it was. Only after a [re-placement](Self::replace) that failed does it stay at that error, until one succeeds.
+/// The first `next` computes the prompt. After the end or an error the iterator stays at `None`;
+/// [`finish_reason`](Self::finish_reason) tells which end it was. Only after a [re-placement](Self::replace) that
+/// failed does it stay at that error, until one succeeds.
 ///
 /// A [worker](crate::Isolation::Process) computes ahead of its reader, by 64 tokens at most.
 #[derive(Debug)]
@@ -43,8 +44,8 @@ enum Aborting {
 }
 
 impl AbortHandle {
-    /// Makes the current computation of the generation, or its next one, return [`llama_sys::Error::Aborted`]; nothing once it has ended.
-    /// Works while the CPU computes; a GPU finishes its part of the graph first.
+    /// Makes the current computation of the generation, or its next one, return [`llama_sys::Error::Aborted`]; nothing
+    /// once it has ended. Works while the CPU computes; a GPU finishes its part of the graph first.
     pub fn abort(&self) {
         match &self.0 {
             Aborting::Local(handle) => handle.abort(),
@@ -96,8 +97,8 @@ impl TokenStream {
         }
     }
 
-    /// Stops a prompt or token that another thread is waiting for; the iterator then returns an error. It stays good when the model is
-    /// placed anew.
+    /// Stops a prompt or token that another thread is waiting for; the iterator then returns an error. It stays good
+    /// when the model is placed anew.
     pub fn abort_handle(&self) -> AbortHandle {
         AbortHandle(match &self.0 {
             Inner::Local(stream) => Aborting::Local(stream.abort_handle()),
@@ -109,8 +110,8 @@ impl TokenStream {
     ///
     /// # Errors
     ///
-    /// As [`Session::replace`](super::Session::replace); [`Error::Worker`] for a model in a worker, which is placed anew while nothing is
-    /// generated ([`Model::replace`](crate::Model::replace)).
+    /// As [`Session::replace`](super::Session::replace); [`Error::Worker`] for a model in a worker, which is placed
+    /// anew while nothing is generated ([`Model::replace`](crate::Model::replace)).
     pub fn replace(&mut self, plan: Option<Plan>) -> Result<Replaced, Error> {
         self.local()?.replace(plan)
     }
@@ -125,7 +126,8 @@ impl TokenStream {
         self.local()?.improve(min_gain)
     }
 
-    /// The outcome of the last re-placement, of those too that others asked for ([`Model::request_replace`](crate::Model::request_replace)).
+    /// The outcome of the last re-placement, of those too that others asked for
+    /// ([`Model::request_replace`](crate::Model::request_replace)).
     pub fn last_replaced(&self) -> Option<&Result<Replaced, Error>> {
         match &self.0 {
             Inner::Local(stream) => stream.last_replaced(),
@@ -151,7 +153,8 @@ impl TokenStream {
         }
     }
 
-    /// The text token by token, instead of as text alone. Of a model in a worker, the token that ends a generation is not told.
+    /// The text token by token, instead of as text alone. Of a model in a worker, the token that ends a
+    /// generation is not told.
     pub fn pieces(&mut self) -> Pieces<'_, Self> {
         Pieces(self)
     }

@@ -98,8 +98,8 @@ impl Turn<'_> {
         self.let_ended_go()
     }
 
-    /// The tokens before the one that was computed, and the time that those took: where it is one of one text and not of its prompt,
-    /// since others have another speed.
+    /// The tokens before the one that was computed, and the time that those took: where it is one of one text and not
+    /// of its prompt, since others have another speed.
     fn alone(&self) -> Option<(usize, Duration)> {
         match &**self.sequences {
             [only] if self.batch.len() == 1 => {
@@ -114,8 +114,8 @@ impl Turn<'_> {
         }
     }
 
-    /// Puts the next tokens of every text whose adapters' turn it is into the batch: one of each that is being generated, and what there
-    /// is room for of prompts.
+    /// Puts the next tokens of every text whose adapters' turn it is into the batch: one of each that is being
+    /// generated, and what there is room for of prompts.
     fn fill(&mut self) -> Result<(), Error> {
         let scales = self.turns.next(self.sequences);
         self.slot.adapt(&mut self.lent.context, scales)?;
@@ -213,8 +213,8 @@ impl Turn<'_> {
         }
     }
 
-    /// Chooses the next token of every text of which all is computed, and those after it as long as they were guessed. `computed`: how long
-    /// that took from `begun` on.
+    /// Chooses the next token of every text of which all is computed, and those after it as long as they were guessed.
+    /// `computed`: how long that took from `begun` on.
     fn choose(&mut self, begun: Instant, computed: Duration) -> Result<(), Error> {
         let room = self.lent.room;
         let mut used = self.cells();

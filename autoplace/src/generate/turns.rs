@@ -4,8 +4,8 @@ use crate::load::Scales;
 
 use super::sequence::Sequence;
 
-/// Batches that a set computes before another one's turn, where one waits: a change has the compute buffers reserved anew, which took as
-/// long as one and a half tokens of the demo model (docs/adapters.md).
+/// Batches that a set computes before another one's turn, where one waits: a change has the compute buffers reserved
+/// anew, which took as long as one and a half tokens of the demo model (docs/adapters.md).
 const BATCHES: u32 = 8;
 
 /// The set of adapters that is computed with.
@@ -17,7 +17,8 @@ pub(super) struct Turns {
 }
 
 impl Turns {
-    /// Chooses the set of the next batch: the one at hand until it has had its turn, then that of the text that has waited longest.
+    /// Chooses the set of the next batch: the one at hand until it has had its turn, then that of the text that
+    /// has waited longest.
     pub(super) fn next(&mut self, sequences: &mut [Sequence]) -> &Scales {
         // A text that is paused takes no turn.
         let mut waiting = sequences.iter().filter(|it| it.wanted() > 0);

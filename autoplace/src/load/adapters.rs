@@ -1,5 +1,5 @@
-//! What is added to a model when it is loaded: LoRA adapters and control vectors, from their files to the context that computes with
-//! them.
+//! What is added to a model when it is loaded: LoRA adapters and control vectors, from their files to the context that
+//! computes with them.
 
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
@@ -126,7 +126,8 @@ impl AdapterFiles {
     }
 }
 
-/// What each adapter of a model is multiplied by, in the order of [`Model::adapters`](super::Model::adapters). Cloning is cheap.
+/// What each adapter of a model is multiplied by, in the order of [`Model::adapters`](super::Model::adapters).
+/// Cloning is cheap.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Scales(Arc<[f32]>);
 

@@ -18,16 +18,17 @@ pub struct BetterPlan {
 }
 
 impl BetterPlan {
-    /// By how much it is better than what is loaded: 0.25 is a quarter more predicted tokens per second. Where nothing predicts those,
-    /// layers more on GPUs, as a share of the model's layers.
+    /// By how much it is better than what is loaded: 0.25 is a quarter more predicted tokens per second. Where nothing
+    /// predicts those, layers more on GPUs, as a share of the model's layers.
     pub const fn gain(&self) -> f64 {
         self.gain
     }
 }
 
 impl Model {
-    /// The plan that the model would be loaded by if it were released now, from the request that it was loaded with: for what is free,
-    /// and what it holds itself. Of a machine that was handed to the builder, no GPU counts with more free bytes than were stated.
+    /// The plan that the model would be loaded by if it were released now, from the request that it was loaded with:
+    /// for what is free, and what it holds itself. Of a machine that was handed to the builder, no GPU counts with more
+    /// free bytes than were stated.
     ///
     /// # Errors
     ///

@@ -82,8 +82,9 @@ impl ModelBuilder {
         self
     }
 
-    /// Whether layers with a sliding window keep the whole context all the same. Default: no, as in llama.cpp's programs: a window takes a
-    /// fraction of the bytes, and a text that goes back further than it reaches is computed again.
+    /// Whether layers with a sliding window keep the whole context all the same. Default: no, as in
+    /// llama.cpp's programs: a window takes a fraction of the bytes, and a text that goes back further than it
+    /// reaches is computed again.
     pub fn swa_full(mut self, full: bool) -> Self {
         self.recipe.request = self.recipe.request.swa_full(full);
         self
@@ -96,20 +97,21 @@ impl ModelBuilder {
         self
     }
 
-    /// Loads a small model beside this one that [drafts](crate::generate::Speculation::DraftModel) for it. The plan leaves room for it, on a
-    /// GPU where it can; it is released and loaded anew with the model. It must have the same vocabulary. Where no
-    /// [`draft_max`](Self::draft_max) is stated, it is 8.
+    /// Loads a small model beside this one that [drafts](crate::generate::Speculation::DraftModel) for it. The plan
+    /// leaves room for it, on a GPU where it can; it is released and loaded anew with the model. It must have the same
+    /// vocabulary. Where no [`draft_max`](Self::draft_max) is stated, it is 8.
     pub fn draft(mut self, path: impl Into<PathBuf>) -> Self {
         self.recipe.draft = Some(path.into());
         self
     }
 
     /// Loads the model's own block that predicts further tokens, with a context for it, so that it
-    /// [drafts](crate::generate::Speculation::Mtp) for the model. It is planned, placed and released with the model. Where no
-    /// [`draft_max`](Self::draft_max) is stated, it is 3. Default: no.
+    /// [drafts](crate::generate::Speculation::Mtp) for the model. It is planned, placed and released with the model.
+    /// Where no [`draft_max`](Self::draft_max) is stated, it is 3. Default: no.
     ///
-    /// Prompts take about one layer's time more. A file without such a block, or with one that llama.cpp cannot use, is refused:
-    /// [`Error::Mtp`]; so is a context that embeds, or that has several sequences of a model with recurrent states: [`plan::Error::Mtp`].
+    /// Prompts take about one layer's time more. A file without such a block, or with one that llama.cpp cannot use, is
+    /// refused: [`Error::Mtp`]; so is a context that embeds, or that has several sequences of a model with recurrent
+    /// states: [`plan::Error::Mtp`].
     pub fn mtp(mut self, load: bool) -> Self {
         self.recipe.mtp = load;
         self
@@ -121,7 +123,8 @@ impl ModelBuilder {
         self
     }
 
-    /// Whether a model may be loaded that is larger than all memory there is: see [`Request::allow_paging`]. Default: no.
+    /// Whether a model may be loaded that is larger than all memory there is: see
+    /// [`Request::allow_paging`]. Default: no.
     pub fn allow_paging(mut self, allow: bool) -> Self {
         self.recipe.request.allow_paging = allow;
         self
@@ -139,8 +142,9 @@ impl ModelBuilder {
         self
     }
 
-    /// Threads for what the CPU computes, whatever else the machine has to do. Default: for prompts, one per physical core that this process
-    /// may use; to generate, as many as the load [measures](super::Threads) to be best, and fewer for as long as other programs hold them up.
+    /// Threads for what the CPU computes, whatever else the machine has to do. Default: for prompts, one per physical
+    /// core that this process may use; to generate, as many as the load [measures](super::Threads) to be best, and
+    /// fewer for as long as other programs hold them up.
     pub fn threads(mut self, threads: u32) -> Self {
         self.recipe.threads = Some(threads);
         self
@@ -159,9 +163,9 @@ impl ModelBuilder {
         self
     }
 
-    /// Adds a LoRA adapter, called as its file is without the ending. It is planned with the model, loaded beside it, and all that the
-    /// model computes is computed with it, at this scale; at 0, only what [asks for it](crate::generate::Generate::lora). More than one
-    /// may be added.
+    /// Adds a LoRA adapter, called as its file is without the ending. It is planned with the model, loaded beside it,
+    /// and all that the model computes is computed with it, at this scale; at 0, only what [asks for
+    /// it](crate::generate::Generate::lora). More than one may be added.
     pub fn lora(mut self, path: impl AsRef<Path>, scale: f32) -> Self {
         self.recipe.adapters.push(None, path.as_ref(), scale);
         self
@@ -179,21 +183,23 @@ impl ModelBuilder {
         self
     }
 
-    /// Adds a control vector, times `scale`, to what leaves the model's layers, for all that it computes. The sum of several counts.
+    /// Adds a control vector, times `scale`, to what leaves the model's layers, for all that it computes. The sum
+    /// of several counts.
     pub fn control_vector(mut self, path: impl Into<PathBuf>, scale: f32) -> Self {
         let vectors = &mut self.recipe.adapters.control_vectors;
         vectors.push((path.into(), scale));
         self
     }
 
-    /// The first and the last layer that control vectors are added to, counted from 0; layer 0 never has one. Default: all others.
+    /// The first and the last layer that control vectors are added to, counted from 0; layer 0 never has one.
+    /// Default: all others.
     pub fn control_vector_layers(mut self, layers: RangeInclusive<u32>) -> Self {
         self.recipe.adapters.limit_control_vectors(&layers);
         self
     }
 
-    /// Called with the progress of the load from 0.0 to 1.0; returning `false` cancels it. In the warm-up it is called with 1.0 before
-    /// each batch; a further attempt begins at 0.0 again.
+    /// Called with the progress of the load from 0.0 to 1.0; returning `false` cancels it. In the warm-up it is called
+    /// with 1.0 before each batch; a further attempt begins at 0.0 again.
     pub fn progress(mut self, callback: impl FnMut(f32) -> bool + Send + 'static) -> Self {
         self.progress = Progress::new(callback);
         self
@@ -211,15 +217,15 @@ impl ModelBuilder {
         self
     }
 
-    /// How often to try, each time with a plan for what is free by then, where memory is lacking. Default: 4; 1 never plans again, and 0
-    /// counts as 1.
+    /// How often to try, each time with a plan for what is free by then, where memory is lacking. Default: 4; 1 never
+    /// plans again, and 0 counts as 1.
     pub fn attempts(mut self, n: u32) -> Self {
         self.recipe.terms.attempts = NonZeroU32::new(n).unwrap_or(NonZeroU32::MIN);
         self
     }
 
-    /// Keeps what is learned of GPUs in this folder instead of the user's cache folder, of [simulated](llama_sys::sim) ones too. It is
-    /// found there by a [`Detector`](crate::machine::Detector::cache_folder) that is told so.
+    /// Keeps what is learned of GPUs in this folder instead of the user's cache folder, of [simulated](llama_sys::sim)
+    /// ones too. It is found there by a [`Detector`](crate::machine::Detector::cache_folder) that is told so.
     pub fn headroom_folder(mut self, folder: impl Into<PathBuf>) -> Self {
         self.recipe.terms.learn = Learn::At(folder.into());
         self
@@ -231,30 +237,33 @@ impl ModelBuilder {
         self
     }
 
-    /// Where this load and others of the user tell each other what they are about to take of the GPUs, and how long this
-    /// one waits for those that began before it. Default: [`Leases::user`].
+    /// Where this load and others of the user tell each other what they are about to take of the GPUs, and how long
+    /// this one waits for those that began before it. Default: [`Leases::user`].
     pub fn leases(mut self, leases: Leases) -> Self {
         self.recipe.leases = leases;
         self
     }
 
     /// Places the model on this machine instead of the one that is detected: GPUs left out are not used, free bytes are
-    /// believed. Its GPUs must be devices of this process. Where memory turns out to be lacking, time has passed: from the second
-    /// attempt on no GPU counts with more free bytes than it tells itself; all else is believed as before.
+    /// believed. Its GPUs must be devices of this process. Where memory turns out to be lacking, time has passed: from
+    /// the second attempt on no GPU counts with more free bytes than it tells itself; all else is believed as before.
     pub fn machine(mut self, machine: Machine) -> Self {
         self.recipe.machine = Some(machine);
         self
     }
 
-    /// Follows a saved plan exactly, instead of making one: what was asked for otherwise (context, layers, headroom) does not count.
+    /// Follows a saved plan exactly, instead of making one: what was asked for otherwise (context, layers,
+    /// headroom) does not count.
     ///
-    /// Before the load it is held against the model, against the machine as it is, and against what llama.cpp says that it takes.
+    /// Before the load it is held against the model, against the machine as it is, and against what llama.cpp
+    /// says that it takes.
     pub fn follow(mut self, saved: SavedPlan) -> Self {
         self.saved = Some(Source::Here(Box::new(saved)));
         self
     }
 
-    /// Follows the plan in a file that [`SavedPlan::write`] or `autoplace plan --save` wrote: see [`follow`](Self::follow).
+    /// Follows the plan in a file that [`SavedPlan::write`] or `autoplace plan --save` wrote: see
+    /// [`follow`](Self::follow).
     pub fn plan_file(mut self, file: impl Into<PathBuf>) -> Self {
         self.saved = Some(Source::File(file.into()));
         self
@@ -268,8 +277,8 @@ impl ModelBuilder {
 
     /// Where the model runs. Default: in this process.
     ///
-    /// In a [worker](Isolation::Process) it generates as it does here, and what ends llama.cpp there is an error here. What needs the
-    /// model underneath ([`Model::native`], [`Model::session`]) is not to be had then.
+    /// In a [worker](Isolation::Process) it generates as it does here, and what ends llama.cpp there is an error here.
+    /// What needs the model underneath ([`Model::native`], [`Model::session`]) is not to be had then.
     pub fn isolation(mut self, isolation: Isolation) -> Self {
         self.isolation = isolation;
         self
@@ -279,8 +288,9 @@ impl ModelBuilder {
     ///
     /// # Errors
     ///
-    /// [`Error::Gguf`] and [`Error::Profile`] for a file that is no model, [`Error::Plan`] when it fits nowhere or was asked for
-    /// what cannot be; [`Error::SavedPlan`] for a saved plan that cannot be read, is of another model, or whose machine has changed.
+    /// [`Error::Gguf`] and [`Error::Profile`] for a file that is no model, [`Error::Plan`] when it fits nowhere or was
+    /// asked for what cannot be; [`Error::SavedPlan`] for a saved plan that cannot be read, is of another model, or
+    /// whose machine has changed.
     pub fn plan(&self) -> Result<Plan, Error> {
         let (mut recipe, first) = self.first()?;
         // Nothing is to be taken, so nobody has to be waited for.
@@ -304,17 +314,18 @@ impl ModelBuilder {
 
     /// Plans, loads, warms up, and holds what was taken against the plan.
     ///
-    /// Where memory is lacking at any stage, or a GPU has less free than the plan counted on, everything is released and the model is
-    /// planned anew for what is free then, up to [`attempts`](Self::attempts) times; the [report](Model::report) lists them all. A
-    /// device that failed although there was room is given less the next time. A saved plan is planned anew only with
-    /// [`Replay::Replan`], and [`GpuLayers::Exactly`] stays what it is.
+    /// Where memory is lacking at any stage, or a GPU has less free than the plan counted on, everything is released
+    /// and the model is planned anew for what is free then, up to [`attempts`](Self::attempts) times; the
+    /// [report](Model::report) lists them all. A device that failed although there was room is given less the next
+    /// time. A saved plan is planned anew only with [`Replay::Replan`], and [`GpuLayers::Exactly`] stays what it is.
     ///
     /// # Errors
     ///
-    /// As [`plan`](Self::plan). Where memory is lacking, [`Error::AllAttempts`] lists what was tried; where nothing else may be tried,
-    /// it is the only attempt's own error: [`Error::OutOfMemory`] when a GPU's memory was taken since the plan was made,
-    /// [`Error::Difference`] when the load took more than its plan left for it. [`Error::Native`] when llama.cpp fails all the same:
-    /// the file's data is damaged, or the progress callback cancelled; [`Error::Worker`] when the worker cannot be started, or dies.
+    /// As [`plan`](Self::plan). Where memory is lacking, [`Error::AllAttempts`] lists what was tried; where nothing
+    /// else may be tried, it is the only attempt's own error: [`Error::OutOfMemory`] when a GPU's memory was taken
+    /// since the plan was made, [`Error::Difference`] when the load took more than its plan left for it.
+    /// [`Error::Native`] when llama.cpp fails all the same: the file's data is damaged, or the progress callback
+    /// cancelled; [`Error::Worker`] when the worker cannot be started, or dies.
     pub fn load(mut self) -> Result<Model, Error> {
         if let Isolation::Process(process) = std::mem::take(&mut self.isolation) {
             return self.load_in_worker(process);

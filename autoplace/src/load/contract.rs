@@ -1,5 +1,5 @@
-//! The load contract: ask what is free, plan, carry the plan out, hold what was taken against it; and where memory was lacking, release
-//! everything, and again with what is free then and what the failure taught.
+//! The load contract: ask what is free, plan, carry the plan out, hold what was taken against it; and where memory was
+//! lacking, release everything, and again with what is free then and what the failure taught.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

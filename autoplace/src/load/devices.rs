@@ -22,8 +22,8 @@ pub fn detect() -> Result<Machine, Error> {
         .detect_with(&devices))
 }
 
-/// This build in words, as far as what a GPU takes depends on it: for [`Detector::for_build`](crate::machine::Detector::for_build) and
-/// [`HeadroomCache`](crate::machine::HeadroomCache).
+/// This build in words, as far as what a GPU takes depends on it: for
+/// [`Detector::for_build`](crate::machine::Detector::for_build) and [`HeadroomCache`](crate::machine::HeadroomCache).
 #[must_use]
 pub fn build_name() -> String {
     let build = llama_sys::build_info();
@@ -66,8 +66,8 @@ fn describe(device: &Device) -> GgmlDevice {
     }
 }
 
-/// The devices of these names, in their order: ggml's name, and the GPU's for people. A GPU without a device is one that this
-/// process cannot use, and leaving it out would silently put its layers on the host.
+/// The devices of these names, in their order: ggml's name, and the GPU's for people. A GPU without a device is one
+/// that this process cannot use, and leaving it out would silently put its layers on the host.
 pub(super) fn by_name<'a>(
     names: impl Iterator<Item = (Option<&'a str>, &'a str)>,
 ) -> Result<Vec<Device>, Error> {

@@ -1,8 +1,8 @@
 //! A small model that drafts for the main one: loaded beside it, where the plan has left room for it.
 //!
-//! In: a main model that is loaded and judged, and its plan. Out: the same with a [`Draft`], a context that is warmed up, and whose bytes
-//! are held against what the plan left for it. It is as much a part of a load as the model itself: where it lacks memory, all is
-//! released and planned anew.
+//! In: a main model that is loaded and judged, and its plan. Out: the same with a [`Draft`], a context that is warmed
+//! up, and whose bytes are held against what the plan left for it. It is as much a part of a load as the model itself:
+//! where it lacks memory, all is released and planned anew.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -199,7 +199,8 @@ impl Recipe {
     }
 }
 
-/// What a draft took of its GPU: by llama.cpp's own account, or by the device's where that is more and something was computed.
+/// What a draft took of its GPU: by llama.cpp's own account, or by the device's where that is more and
+/// something was computed.
 fn taken(run: &WarmedUp, before: &[Option<u64>], verify: Verify) -> u64 {
     let told = run.allocated.gpus.first();
     let told = told.map_or(0, crate::memory::Footprint::total);

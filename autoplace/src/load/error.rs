@@ -78,7 +78,8 @@ pub enum Error {
         /// Bytes beyond both.
         difference: u64,
     },
-    /// Memory was lacking in every attempt, each with a smaller plan than the one before. The source is the last one's error.
+    /// Memory was lacking in every attempt, each with a smaller plan than the one before. The source is the
+    /// last one's error.
     #[error(
         "no attempt to load the model found enough memory: {}",
         attempt::list(attempts)

@@ -1,6 +1,7 @@
 //! The context of a model's own blocks that predict further tokens: made of the same weights, beside the main one.
 //!
-//! In: a loaded model and a plan with room for it. Out: [`Heads`], whose context is warmed up and judged with the main one.
+//! In: a loaded model and a plan with room for it. Out: [`Heads`], whose context is warmed up and judged
+//! with the main one.
 
 use llama_sys::{Context, Model, Token};
 
@@ -25,8 +26,8 @@ pub(crate) struct Followed {
     pub(crate) tokens: Vec<Token>,
     /// How many of them the context holds.
     pub(crate) computed: usize,
-    /// The hidden states of the tokens before those that it does not hold, one after the other; at the end there may be one more, for the token
-    /// that comes next.
+    /// The hidden states of the tokens before those that it does not hold, one after the other; at the end there may be
+    /// one more, for the token that comes next.
     pub(crate) hidden: Vec<f32>,
 }
 

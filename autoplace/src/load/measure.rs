@@ -1,4 +1,5 @@
-//! A load's report, put together: the plan, what llama.cpp said before and says now, and what the devices told, stand side by side.
+//! A load's report, put together: the plan, what llama.cpp said before and says now, and what the devices told,
+//! stand side by side.
 
 use super::Doubt;
 use super::headroom::{Judged, LoadReadings, judge};

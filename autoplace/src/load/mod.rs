@@ -1,7 +1,8 @@
 //! Make the plan so: a [`Model`], loaded where the plan says, with the one context that the plan made room for.
 //!
-//! In: a path and a [`Request`](crate::plan::Request). Out: a [`Model`]. In between, as often as it takes (`contract.rs`): ask the
-//! machine, plan, let llama.cpp confirm the plan without allocating, load, warm up, and hold what was taken against the plan.
+//! In: a path and a [`Request`](crate::plan::Request). Out: a [`Model`]. In between, as often as it takes
+//! (`contract.rs`): ask the machine, plan, let llama.cpp confirm the plan without allocating, load, warm up, and hold
+//! what was taken against the plan.
 
 mod adapters;
 mod added;

@@ -98,8 +98,8 @@ impl Placed {
 }
 
 impl Model {
-    /// Loads a GGUF file (of a split one, the first part) with as many layers on the GPU as are safe: plans, loads, warms up, and
-    /// holds what was taken against the plan. See [`ModelBuilder::load`].
+    /// Loads a GGUF file (of a split one, the first part) with as many layers on the GPU as are safe: plans, loads,
+    /// warms up, and holds what was taken against the plan. See [`ModelBuilder::load`].
     ///
     /// # Errors
     ///
@@ -186,15 +186,15 @@ impl Model {
         Arc::clone(&self.placed().machine)
     }
 
-    /// What the load came to: plan, llama.cpp's account and the devices' own side by side, the warm-up, every attempt. Its `Display`
-    /// says it in words.
+    /// What the load came to: plan, llama.cpp's account and the devices' own side by side, the warm-up, every attempt.
+    /// Its `Display` says it in words.
     pub fn report(&self) -> Arc<LoadReport> {
         Arc::clone(&self.placed().report)
     }
 
-    /// What llama.cpp says it has allocated, GPUs in the order of the plan: to stand beside the plan's footprints. The buffer
-    /// of logits is not in it, and a mapped file counts with its span. What compute buffers grew by in the warm-up is in it
-    /// ([`GpuReport::grown`](super::GpuReport::grown)).
+    /// What llama.cpp says it has allocated, GPUs in the order of the plan: to stand beside the plan's footprints. The
+    /// buffer of logits is not in it, and a mapped file counts with its span. What compute buffers grew by in the
+    /// warm-up is in it ([`GpuReport::grown`](super::GpuReport::grown)).
     pub fn allocated(&self) -> Footprints {
         self.placed().allocated.clone()
     }
@@ -214,14 +214,14 @@ impl Model {
         Added::of(&self.inner.recipe.adapters, scales)
     }
 
-    /// The scales at which the same changes a computation; `None` where the model was not loaded with all of it, or with more control
-    /// vectors. Reads the files of all adapters, if any is among it.
+    /// The scales at which the same changes a computation; `None` where the model was not loaded with all of it, or
+    /// with more control vectors. Reads the files of all adapters, if any is among it.
     pub(crate) fn scales_of(&self, added: &Added) -> Result<Option<Scales>, Unreadable> {
         added.scales(&self.inner.recipe.adapters)
     }
 
-    /// The model underneath, for what this crate does not cover. Contexts made of it take memory that the plan did not count, and
-    /// as long as it is held the model cannot be placed anew.
+    /// The model underneath, for what this crate does not cover. Contexts made of it take memory that the plan did not
+    /// count, and as long as it is held the model cannot be placed anew.
     ///
     /// # Errors
     ///
@@ -290,8 +290,8 @@ impl Model {
         &self.inner.pulse
     }
 
-    /// What is made of the model once, when it is first asked for, and stays with it wherever it is placed: it must hold nothing of the
-    /// loaded model. One type of value is kept; others are made each time.
+    /// What is made of the model once, when it is first asked for, and stays with it wherever it is placed: it must
+    /// hold nothing of the loaded model. One type of value is kept; others are made each time.
     #[cfg_attr(
         not(feature = "constraints"),
         expect(dead_code, reason = "constraints keep their vocabulary")
@@ -316,14 +316,15 @@ impl Model {
         }
     }
 
-    /// Places the model anew: releases it, and loads it again by this plan or, without one, by a plan for what is free then. All
-    /// clones of it follow. The same contract holds as for the first load: where this plan lacks memory, another is made, and the
-    /// [report](Self::report) says so.
+    /// Places the model anew: releases it, and loads it again by this plan or, without one, by a plan for what is free
+    /// then. All clones of it follow. The same contract holds as for the first load: where this plan lacks memory,
+    /// another is made, and the [report](Self::report) says so.
     ///
     /// # Errors
     ///
-    /// [`Error::Busy`] while a stream of this model lives, and [`Error::NativeHeld`] while somebody holds the model underneath; otherwise
-    /// as [`ModelBuilder::load`], and nothing is loaded then: streams are refused with [`Error::NotLoaded`] until it is placed anew.
+    /// [`Error::Busy`] while a stream of this model lives, and [`Error::NativeHeld`] while somebody holds the model
+    /// underneath; otherwise as [`ModelBuilder::load`], and nothing is loaded then: streams are refused with
+    /// [`Error::NotLoaded`] until it is placed anew.
     pub fn replace(&self, plan: Option<Plan>) -> Result<(), Error> {
         if self.is_elsewhere() {
             return self.replace_in_worker(plan);
@@ -354,8 +355,8 @@ impl Model {
         }
     }
 
-    /// Releases the model, whose context was lent and is dropped, and loads it again: by this plan, or by one for what is free then.
-    /// Its context is lent again. After an error nothing is loaded.
+    /// Releases the model, whose context was lent and is dropped, and loads it again: by this plan, or by one for what
+    /// is free then. Its context is lent again. After an error nothing is loaded.
     pub(crate) fn reload(&self, plan: Option<Plan>) -> Result<Context, Error> {
         let slot = self.slot();
         slot.release();

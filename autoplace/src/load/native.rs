@@ -36,8 +36,8 @@ pub(crate) fn context(params: &ContextParams) -> llama_sys::ContextParams {
     }
 }
 
-/// Those of the second context, which predicts further tokens: it is given as much of a text as one graph takes, and drafts a token of
-/// each sequence at a time.
+/// Those of the second context, which predicts further tokens: it is given as much of a text as one graph takes, and
+/// drafts a token of each sequence at a time.
 pub(crate) fn heads(params: &ContextParams) -> llama_sys::ContextParams {
     let n_batch = match params.n_ubatch {
         0 => params.n_batch,
@@ -55,8 +55,8 @@ pub(crate) fn heads(params: &ContextParams) -> llama_sys::ContextParams {
 /// How the file is read for GPUs of these backends.
 ///
 /// Metal maps a GPU's weights by the span of the file from the first to the last of them, those of the host in between
-/// included (llama-model.cpp, `load_tensors`), which no probe sees: there the file is read instead, so that what was planned is what is
-/// taken.
+/// included (llama-model.cpp, `load_tensors`), which no probe sees: there the file is read instead, so that what was
+/// planned is what is taken.
 pub(crate) fn load_mode<'a>(
     params: &ContextParams,
     mut backends: impl Iterator<Item = &'a str>,

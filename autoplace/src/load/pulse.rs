@@ -8,8 +8,9 @@ use super::threads::{Pacer, Threads};
 
 /// Running totals of a model, over all its streams.
 ///
-/// There is one writer at a time, since the context that computes is lent to one; a token costs it three loads and stores, without a lock. The
-/// three are read one by one: between two of them a token may be added, which is one in the dozens that a speed is made of.
+/// There is one writer at a time, since the context that computes is lent to one; a token costs it three loads and
+/// stores, without a lock. The three are read one by one: between two of them a token may be added, which is one in the
+/// dozens that a speed is made of.
 #[derive(Debug, Default)]
 pub(crate) struct Pulse {
     tokens: AtomicU64,
@@ -25,13 +26,14 @@ impl Pulse {
         *self.pacer() = Some(Pacer::new(threads.clone()));
     }
 
-    /// What decides how many threads compute; `None` of a model in a worker. Never locked for longer than it takes to note a step down.
+    /// What decides how many threads compute; `None` of a model in a worker. Never locked for longer than it takes to
+    /// note a step down.
     pub(crate) fn pacer(&self) -> MutexGuard<'_, Option<Pacer>> {
         self.pacer.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Adds a token of one sequence: the time that computing and choosing it took, and the tokens before it. What comes of a prompt, or is
-    /// computed for several sequences at once, has another speed and does not belong here.
+    /// Adds a token of one sequence: the time that computing and choosing it took, and the tokens before it. What comes
+    /// of a prompt, or is computed for several sequences at once, has another speed and does not belong here.
     pub(crate) fn token(&self, took: Duration, depth: usize) {
         let nanoseconds = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
         add(&self.nanoseconds, nanoseconds);

@@ -1,4 +1,5 @@
-//! How a model is loaded, kept so that it can be loaded again; and a plan carried out: from the first byte to the warmed-up context.
+//! How a model is loaded, kept so that it can be loaded again; and a plan carried out: from the first byte to the
+//! warmed-up context.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -112,8 +113,8 @@ pub(super) struct Failure {
 }
 
 impl Recipe {
-    /// The machine to plan for. One that the caller has described is believed at first; `again`, after time has passed, no GPU of it
-    /// counts with more free bytes than it has now.
+    /// The machine to plan for. One that the caller has described is believed at first; `again`, after time has passed,
+    /// no GPU of it counts with more free bytes than it has now.
     pub(super) fn machine(&self, again: bool) -> Result<Machine, Error> {
         match (&self.machine, self.request.gpu_layers) {
             (Some(machine), _) if again => bounded_by_now(machine.clone()),
@@ -158,7 +159,8 @@ impl Recipe {
             .unwrap_or_else(|| threads::cores(&machine.host))
     }
 
-    /// Carries a plan out: looks whether it still fits, loads, makes the context, warms up. What was taken is yet to be judged.
+    /// Carries a plan out: looks whether it still fits, loads, makes the context, warms up. What was taken is
+    /// yet to be judged.
     pub(super) fn carry_out(
         &self,
         prepared: &Prepared,
@@ -302,8 +304,8 @@ impl Failure {
     }
 }
 
-/// Whether this error says that memory was lacking. A computation says no more than that a device failed; in a warm-up on GPUs, whose
-/// first computations make their drivers and pools take memory, that is taken for a lack of it.
+/// Whether this error says that memory was lacking. A computation says no more than that a device failed; in a warm-up
+/// on GPUs, whose first computations make their drivers and pools take memory, that is taken for a lack of it.
 fn lacks_memory(stage: Stage, error: &llama_sys::Error, devices: &[Device]) -> bool {
     use llama_sys::Error as Native;
     let cause = match error {

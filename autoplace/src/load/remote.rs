@@ -1,7 +1,7 @@
 //! A model in a worker process: what is said to load it there, and the handle's side of it.
 //!
-//! In: a [`Load`], sent to a worker of the room [`worker`](crate::worker). Out: where the model went ([`Told`]), or why it did not. The
-//! worker's side is in `serve`.
+//! In: a [`Load`], sent to a worker of the room [`worker`](crate::worker). Out: where the model went ([`Told`]), or why
+//! it did not. The worker's side is in `serve`.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -16,7 +16,8 @@ use crate::memory::Footprints;
 use crate::plan::{Plan, Replay, SavedPlan};
 use crate::worker::{self, Worker, WorkerProcess};
 
-/// What a worker is asked for, of the load. Externally tagged, so that its names are apart from those of a generation's requests.
+/// What a worker is asked for, of the load. Externally tagged, so that its names are apart from those of a
+/// generation's requests.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Request {
@@ -176,8 +177,9 @@ impl Model {
     ///
     /// # Errors
     ///
-    /// [`Error::Busy`] while it is lent already; [`Error::Worker`] with the death that it died. The caller then is the one to start
-    /// another ([`restart_worker`](Self::restart_worker)), or to say that it stays dead ([`worker_is_dead`](Self::worker_is_dead)).
+    /// [`Error::Busy`] while it is lent already; [`Error::Worker`] with the death that it died. The caller then is the
+    /// one to start another ([`restart_worker`](Self::restart_worker)), or to say that it stays dead
+    /// ([`worker_is_dead`](Self::worker_is_dead)).
     pub(crate) fn take_worker(&self) -> Result<Worker, Error> {
         let remote = self.remote().ok_or(Error::NotLoaded)?;
         let mut state = remote.state();
@@ -207,8 +209,8 @@ impl Model {
         }
     }
 
-    /// Starts another worker in place of a dead one and has the model loaded there, by what is free by now. It is lent at once. After
-    /// an error the model stays without.
+    /// Starts another worker in place of a dead one and has the model loaded there, by what is free by now. It is lent
+    /// at once. After an error the model stays without.
     pub(crate) fn restart_worker(&self) -> Result<Worker, Error> {
         let remote = self.remote().ok_or(Error::NotLoaded)?;
         match load_in(&remote.process, &remote.load, &Progress::default()) {

@@ -1,5 +1,5 @@
-//! Following a saved plan: held against the model, the machine as it is, and what llama.cpp says now, it is followed, refused, or
-//! made anew.
+//! Following a saved plan: held against the model, the machine as it is, and what llama.cpp says now, it is followed,
+//! refused, or made anew.
 
 use std::path::PathBuf;
 
@@ -38,8 +38,8 @@ pub(super) struct Known<'a> {
     pub(super) probe: &'a NativeProbe,
 }
 
-/// The plan to load by, the machine that it is for, and the lease on what it takes there. `machine` is the one to believe
-/// instead of what is detected.
+/// The plan to load by, the machine that it is for, and the lease on what it takes there. `machine` is the one to
+/// believe instead of what is detected.
 pub(super) fn prepare(
     saved: &SavedPlan,
     replay: Replay,
@@ -103,9 +103,9 @@ pub(super) fn prepare(
     Ok((plan, machine, lease))
 }
 
-/// What keeps the plan from being followed: by what it says of itself; if that is nothing, by the bytes of its weights and caches; and
-/// last by what llama.cpp says of it, which may be another llama.cpp than the one it was planned with. A file may say anything, and
-/// llama.cpp asked about a context of a billion tokens takes memory for each of its cells.
+/// What keeps the plan from being followed: by what it says of itself; if that is nothing, by the bytes of its weights
+/// and caches; and last by what llama.cpp says of it, which may be another llama.cpp than the one it was planned with.
+/// A file may say anything, and llama.cpp asked about a context of a billion tokens takes memory for each of its cells.
 fn changes(
     saved: &SavedPlan,
     profile: &ModelProfile,

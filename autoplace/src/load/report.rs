@@ -1,4 +1,5 @@
-//! What a load came to: beside what was planned, what llama.cpp and the devices themselves say, and everything that was tried.
+//! What a load came to: beside what was planned, what llama.cpp and the devices themselves say, and
+//! everything that was tried.
 
 use std::fmt;
 use std::time::Duration;
@@ -113,8 +114,9 @@ impl GpuReport {
         allocated.saturating_sub(self.planned.total())
     }
 
-    /// Bytes that were taken beyond the plan's footprint and all that it left free: the difference that a load is judged by. Where the
-    /// device does not tell, or its free memory says nothing of this load, llama.cpp's own account stands for what was taken.
+    /// Bytes that were taken beyond the plan's footprint and all that it left free: the difference that a load is
+    /// judged by. Where the device does not tell, or its free memory says nothing of this load, llama.cpp's own account
+    /// stands for what was taken.
     #[must_use]
     pub fn difference(&self) -> u64 {
         let left = self.planned.total().saturating_add(self.left());

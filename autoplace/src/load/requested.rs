@@ -1,4 +1,5 @@
-//! A re-placement that somebody asks for who does not generate: left with the model, and carried out between two tokens.
+//! A re-placement that somebody asks for who does not generate: left with the model, and carried out
+//! between two tokens.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -44,9 +45,10 @@ impl Requested {
 }
 
 impl Model {
-    /// Asks whoever generates with this model to place it anew before the next token: the streams and sessions in this process look
-    /// after each; those of a model in a worker, when they begin; an [`Engine`](crate::generate::Engine) looks while it has nothing to do as
-    /// well. A later request takes the place of an earlier one; while nobody generates it waits.
+    /// Asks whoever generates with this model to place it anew before the next token: the streams and sessions in this
+    /// process look after each; those of a model in a worker, when they begin; an [`Engine`](crate::generate::Engine)
+    /// looks while it has nothing to do as well. A later request takes the place of an earlier one; while nobody
+    /// generates it waits.
     ///
     /// Where it is refused, the generation goes on as it was, and
     /// [`Session::last_replaced`](crate::generate::Session::last_replaced) tells why.

@@ -1,9 +1,9 @@
 //! Whether there still is room for a plan when its load begins, and what a load that failed all the same lacked.
 //!
-//! Time passes between plan and load, and a GPU is shared: another process may have taken what the plan counted on. llama.cpp
-//! would then fail on whichever buffer comes last, after minutes of reading, and name that buffer alone. Here flow in a plan and
-//! the devices it names; out comes an [`Error::OutOfMemory`] that names the device, all that the plan takes of it, and what is
-//! left. Headroom is not counted: it is there to be used.
+//! Time passes between plan and load, and a GPU is shared: another process may have taken what the plan counted on.
+//! llama.cpp would then fail on whichever buffer comes last, after minutes of reading, and name that buffer alone. Here
+//! flow in a plan and the devices it names; out comes an [`Error::OutOfMemory`] that names the device, all that the
+//! plan takes of it, and what is left. Headroom is not counted: it is there to be used.
 
 use llama_sys::{Device, DeviceMemory};
 
@@ -21,9 +21,9 @@ pub(super) fn check(plan: &Plan, devices: &[Device]) -> Result<(), Error> {
     lacking.next().map_or(Ok(()), Err)
 }
 
-/// Why a load, a context or a computation failed for lack of memory. Where llama.cpp names a GPU of the plan that had no room for a
-/// buffer, and there still is too little for the plan, that is the answer; where it names none, the first GPU that has too little is.
-/// Any other failure stays as it is.
+/// Why a load, a context or a computation failed for lack of memory. Where llama.cpp names a GPU of the plan that had
+/// no room for a buffer, and there still is too little for the plan, that is the answer; where it names none, the first
+/// GPU that has too little is. Any other failure stays as it is.
 ///
 /// To be called once all of the failed load has been freed, so that what is free is what was free for it.
 pub(super) fn explain(error: llama_sys::Error, plan: &Plan, devices: &[Device]) -> Error {

@@ -118,7 +118,8 @@ impl ContextSlot {
         own + held.drafts.holders()
     }
 
-    /// Lends the context to generate with, and what it holds; `None` while it is lent already. One that failed is made anew.
+    /// Lends the context to generate with, and what it holds; `None` while it is lent already. One that
+    /// failed is made anew.
     pub(crate) fn take(&self) -> Result<Option<(Context, Contents)>, Error> {
         self.take_for(Purpose::Text)
     }
@@ -163,8 +164,8 @@ impl ContextSlot {
         }
     }
 
-    /// Has a context that was lent compute with these adapters, if it does not yet. Its compute buffers are reserved anew then, for all
-    /// numbers of tokens that need it.
+    /// Has a context that was lent compute with these adapters, if it does not yet. Its compute buffers are reserved
+    /// anew then, for all numbers of tokens that need it.
     pub(crate) fn adapt(&self, context: &mut Context, scales: &Scales) -> Result<(), Error> {
         if scales.are_set(context) {
             return Ok(());
@@ -192,7 +193,8 @@ impl ContextSlot {
         self.held().drafts = drafts;
     }
 
-    /// Lets go of the model underneath, whose context was lent and is no more. Nothing can be lent until it is refilled.
+    /// Lets go of the model underneath, whose context was lent and is no more. Nothing can be lent
+    /// until it is refilled.
     pub(super) fn release(&self) {
         let mut held = self.held();
         held.native = None;

@@ -1,8 +1,8 @@
 //! What failed attempts taught: how much of each device may count as free from now on.
 //!
-//! Memory that somebody else took shows in what is free now, and needs no lesson. What does not show is a buffer that was refused although
-//! there was room, pools that found none, and more taken than was planned. A plan that failed so must not be tried again: the device that
-//! failed gets a ceiling, so that the next plan takes less of it.
+//! Memory that somebody else took shows in what is free now, and needs no lesson. What does not show is a buffer that
+//! was refused although there was room, pools that found none, and more taken than was planned. A plan that failed so
+//! must not be tried again: the device that failed gets a ceiling, so that the next plan takes less of it.
 
 use std::collections::BTreeMap;
 

@@ -9,16 +9,18 @@ use crate::machine::{HeadroomCache, RatesCache};
 
 /// How far a load computes before it counts as done.
 ///
-/// Drivers and their pools take memory when something is first computed, and no breakdown counts that. A warm-up makes them take it
-/// while there still is somebody to back off.
+/// Drivers and their pools take memory when something is first computed, and no breakdown counts that. A warm-up makes
+/// them take it while there still is somebody to back off.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Verify {
-    /// Nothing is computed, and no number of threads tried. llama.cpp's own account is held against the plan, and no more.
+    /// Nothing is computed, and no number of threads tried. llama.cpp's own account is held against the
+    /// plan, and no more.
     Off,
-    /// The largest batch and one token after it, at the beginning of the context; with several sequences, one of them alone too.
-    /// Where the plan uses no GPU there is no memory to measure, and no more is computed than the choice of [threads](super::Threads) takes.
+    /// The largest batch and one token after it, at the beginning of the context; with several sequences, one of them
+    /// alone too. Where the plan uses no GPU there is no memory to measure, and no more is computed than the choice of
+    /// [threads](super::Threads) takes.
     #[default]
     Quick,
     /// The whole context, up to its last position: takes as long as a prompt of `n_ctx` tokens.
@@ -30,8 +32,8 @@ pub enum Verify {
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum OnDifference {
-    /// Release it, leave that much more free, and plan again; unless that comes to the same plan, because there is more room than
-    /// the plan needs.
+    /// Release it, leave that much more free, and plan again; unless that comes to the same plan, because there is more
+    /// room than the plan needs.
     #[default]
     BackOff,
     /// Release it: [`Error::Difference`](super::Error::Difference).

@@ -1,10 +1,12 @@
-//! The warm-up: a fresh context flows in, with that of blocks that predict further tokens if there is one; what its buffers grow to, and what is free before and after the first computations, flows out.
+//! The warm-up: a fresh context flows in, with that of blocks that predict further tokens if there is one; what its
+//! buffers grow to, and what is free before and after the first computations, flows out.
 //!
-//! **No decode grows a buffer later.** llama.cpp reserves its compute buffers for `n_ubatch` tokens and for one token of each sequence.
-//! Numbers of tokens between them may need more of a device where GPUs compute with the host's weights, which they do from 32 tokens on:
-//! below, the same work is the CPU's, and graphs are put together in other ways. So the buffers are reserved for 31 tokens too, and for
-//! every half of a batch, at the full length of the context. A sequence alone, of several with caches of their own, has a graph that
-//! cannot be reserved; it is computed once.
+//! **No decode grows a buffer later.** llama.cpp reserves its compute buffers for `n_ubatch` tokens and for one
+//! token of each sequence. Numbers of tokens between them may need more of a device where GPUs compute with the
+//! host's weights, which they do from 32 tokens on: below, the same work is the CPU's, and graphs are put together
+//! in other ways. So the buffers are reserved for 31 tokens too, and for every half of a batch, at the full length
+//! of the context. A sequence alone, of several with caches of their own, has a graph that cannot be reserved; it
+//! is computed once.
 //!
 //! A context for embeddings computes whole texts, as many as it may hold at once, and one alone.
 
@@ -19,7 +21,8 @@ use super::progress::Progress;
 use super::report::WarmUp;
 use crate::memory::Footprints;
 
-/// The most tokens that GPUs leave to the CPU where the weights are the host's (ggml-cuda.cu and others, `offload_op`: from 32 on).
+/// The most tokens that GPUs leave to the CPU where the weights are the host's (ggml-cuda.cu and others,
+/// `offload_op`: from 32 on).
 const MOST_NOT_OFFLOADED: u32 = 31;
 
 /// What was seen of a warm-up. Free bytes are those of each device, in the order of the plan.
@@ -137,8 +140,8 @@ fn allocated(context: &Context, heads: Option<&Context>, devices: &[Device]) -> 
         .unwrap_or_default()
 }
 
-/// Computes with the blocks that predict further tokens as they are computed with later: as many tokens of a text as one computation
-/// takes, and one with what it predicts. The context is empty afterwards.
+/// Computes with the blocks that predict further tokens as they are computed with later: as many tokens of a text as
+/// one computation takes, and one with what it predicts. The context is empty afterwards.
 fn predict(heads: &mut Context) -> Result<(), Error> {
     let most = heads.n_batch().min(heads.n_ctx_seq() - 1).max(1);
     let n_vocab = heads.model().vocab().n_tokens().max(1);
@@ -211,7 +214,8 @@ impl Run<'_> {
         self.decode((0..n_tokens).map(|n| (n / each, n % each)))
     }
 
-    /// One of several sequences alone: as many tokens as one computation takes, and fewer than a GPU takes over from the host.
+    /// One of several sequences alone: as many tokens as one computation takes, and fewer than a GPU takes
+    /// over from the host.
     fn one_sequence(&mut self) -> Result<(), Error> {
         let most = self.n_tokens().min(self.length());
         for n_tokens in [most, most.min(MOST_NOT_OFFLOADED)] {
@@ -280,7 +284,8 @@ impl Run<'_> {
         most.min(context.n_ctx()).max(1)
     }
 
-    /// Positions that each sequence has when all are as long; of texts to embed, which come and go, of one that has all.
+    /// Positions that each sequence has when all are as long; of texts to embed, which come and go, of
+    /// one that has all.
     fn length(&self) -> u32 {
         let context = &self.context;
         if context.embeds() {

@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use llama_sys::AbortHandle;
 
-/// How long a computation may go on without a connection. A GPU finishes its part of a graph before it hears of an abort.
+/// How long a computation may go on without a connection. A GPU finishes its part of a graph before it
+/// hears of an abort.
 const LAST: Duration = Duration::from_secs(8);
 
 /// What is allowed, and what is not wanted any more.

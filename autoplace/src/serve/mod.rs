@@ -1,7 +1,9 @@
-//! The worker's side of [`Isolation::Process`](crate::Isolation::Process): loads one model, generates with it, ends with its connection.
+//! The worker's side of [`Isolation::Process`](crate::Isolation::Process): loads one model, generates with it, ends
+//! with its connection.
 //!
-//! In: requests of the application, read on a thread of their own so that an abort is heard in the middle of a computation. Out:
-//! replies, which nobody waits for: the worker computes ahead of its reader as far as it is allowed to.
+//! In: requests of the application, read on a thread of their own so that an abort is heard in the middle
+//! of a computation. Out: replies, which nobody waits for: the worker computes ahead of its reader as far
+//! as it is allowed to.
 
 mod control;
 
@@ -22,8 +24,9 @@ use crate::load::{self, Model, ModelBuilder, build_name};
 use crate::plan::Plan;
 use crate::worker::{self, Hello, LogLines, Receiver, Sender};
 
-/// Text is sent so often at most: a model that is faster than anybody reads would otherwise wake the application, which needs the same
-/// cores, for every token. A piece then waits for the next, which comes before the application would have looked again.
+/// Text is sent so often at most: a model that is faster than anybody reads would otherwise wake the application, which
+/// needs the same cores, for every token. A piece then waits for the next, which comes before the application would
+/// have looked again.
 const OFTEN: Duration = Duration::from_millis(2);
 
 /// Makes this process a worker, if it was started as one; otherwise returns at once.

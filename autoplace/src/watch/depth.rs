@@ -9,8 +9,8 @@ use crate::profile::ModelProfile;
 /// Depths at which the speed model is asked: between them it is linear but for sliding windows, which end early.
 const DEPTHS: u32 = 16;
 
-/// What a token costs by the tokens before it, in whatever unit: only quotients count. Empty: nothing is known, every depth costs the
-/// same.
+/// What a token costs by the tokens before it, in whatever unit: only quotients count. Empty: nothing is known, every
+/// depth costs the same.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct DepthCost {
     /// Depths in rising order, with the cost of each, which is above 0.
@@ -18,8 +18,8 @@ pub struct DepthCost {
 }
 
 impl DepthCost {
-    /// By points of depth and cost, in any order. Between two it is linear, beyond the last as at the last; a cost that is not above 0
-    /// does not count.
+    /// By points of depth and cost, in any order. Between two it is linear, beyond the last as at the last; a cost that
+    /// is not above 0 does not count.
     #[must_use]
     pub fn new(points: impl IntoIterator<Item = (u32, f64)>) -> Self {
         let usable = |point: &(u32, f64)| point.1.is_finite() && point.1 > 0.0;
@@ -29,7 +29,8 @@ impl DepthCost {
         Self { points }
     }
 
-    /// Of a plan for this machine, by the model of [`plan::speed`](crate::plan::speed). Whatever it lacks, it knows nothing then.
+    /// Of a plan for this machine, by the model of [`plan::speed`](crate::plan::speed). Whatever it lacks, it
+    /// knows nothing then.
     #[must_use]
     pub fn of(profile: &ModelProfile, plan: &Plan, machine: &Machine) -> Self {
         Self::modelled(profile, plan, machine).unwrap_or_default()

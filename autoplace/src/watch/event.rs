@@ -4,8 +4,8 @@ use std::fmt;
 
 use crate::machine::{Bytes, ThrottleReason};
 
-/// Something that changed for a model since it was loaded. Each condition is told when it begins and when it ends. Sizes in bytes, speeds in
-/// tokens per second.
+/// Something that changed for a model since it was loaded. Each condition is told when it begins and when it ends.
+/// Sizes in bytes, speeds in tokens per second.
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub enum Event {

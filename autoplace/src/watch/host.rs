@@ -1,4 +1,5 @@
-//! Whether the host is busy or short of memory: the kernel's pressure stall information (Linux 4.20 and later, where it is switched on).
+//! Whether the host is busy or short of memory: the kernel's pressure stall information (Linux 4.20 and later, where it
+//! is switched on).
 
 use std::fs;
 use std::path::{Path, PathBuf};

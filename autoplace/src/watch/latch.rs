@@ -4,8 +4,8 @@ use std::time::Duration;
 
 /// Tells when a condition begins and when it ends, each once, however it flickers in between.
 ///
-/// It begins when it has held for as long as patience lasts, and ends when for as long as calm lasts it is known not to hold. So it cannot
-/// begin twice within the time of calm.
+/// It begins when it has held for as long as patience lasts, and ends when for as long as calm lasts it is known not to
+/// hold. So it cannot begin twice within the time of calm.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Latch {
     state: State,

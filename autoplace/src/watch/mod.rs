@@ -1,8 +1,9 @@
-//! Room 8: keep it true. A loaded model flows in; out flow [`Event`]s: what has changed for it since, when it began and when it ended.
+//! Room 8: keep it true. A loaded model flows in; out flow [`Event`]s: what has changed for it since, when it began
+//! and when it ended.
 //!
-//! A model that is well placed can be ill placed an hour later: another program takes the memory that it still needed, the card gets too
-//! hot, Windows moves its weights to the host. Nothing fails then; it is only slow. A [`Sentinel`] looks once a second, at the cost of less
-//! than a hundredth of a core.
+//! A model that is well placed can be ill placed an hour later: another program takes the memory that it still needed,
+//! the card gets too hot, Windows moves its weights to the host. Nothing fails then; it is only slow. A [`Sentinel`]
+//! looks once a second, at the cost of less than a hundredth of a core.
 //!
 //! | condition | begins | ends |
 //! |---|---|---|

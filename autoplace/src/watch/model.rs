@@ -1,4 +1,5 @@
-//! Samples of a loaded model: NVIDIA's driver where the GPU is one of its, ggml's devices elsewhere, and the model's own count of tokens.
+//! Samples of a loaded model: NVIDIA's driver where the GPU is one of its, ggml's devices elsewhere, and the model's
+//! own count of tokens.
 
 use std::path::Path;
 use std::sync::{Arc, Weak};
@@ -25,10 +26,10 @@ const LEAST_NOTABLE: u64 = mib(64);
 ///
 /// # What must stay free
 ///
-/// Of each GPU what the plan keeps for growth ([`HeadroomParts::growth`](crate::memory::HeadroomParts)): workspaces and pools that are made
-/// when they are first needed. Once they are made that much need not be free any more, and what is left then is the plan's margin and
-/// what no layer fitted into; so at most half of that is asked for. Under WSL, where Windows begins to move memory to the host while some of
-/// it still shows as free, that much is asked for.
+/// Of each GPU what the plan keeps for growth ([`HeadroomParts::growth`](crate::memory::HeadroomParts)): workspaces and
+/// pools that are made when they are first needed. Once they are made that much need not be free any more, and what is
+/// left then is the plan's margin and what no layer fitted into; so at most half of that is asked for. Under WSL, where
+/// Windows begins to move memory to the host while some of it still shows as free, that much is asked for.
 #[derive(Debug)]
 pub struct ModelSource {
     model: WeakModel,
@@ -81,7 +82,8 @@ impl ModelSource {
                 sample.temperature = state.temperature;
             }
             if processes && !source.is_spare {
-                // Where this process is not among them their numbers are not ours, and one of them may be this very model.
+                // Where this process is not among them their numbers are not ours, and one of them may be
+                // this very model.
                 let listed = driver.processes(card).filter(|listed| listed.knows_us);
                 sample.processes = listed.map(|listed| listed.others);
             }
@@ -111,7 +113,8 @@ impl ModelSource {
     }
 }
 
-/// Windows' view of the GPU of this name; `None` where two have it, which cannot be told apart by what ggml says of them.
+/// Windows' view of the GPU of this name; `None` where two have it, which cannot be told apart by what
+/// ggml says of them.
 #[cfg(windows)]
 fn video_memory(description: &str) -> Option<llama_sys::VideoMemory> {
     let mut all = llama_sys::VideoMemory::adapters().into_iter();

@@ -5,15 +5,17 @@ use std::time::Duration;
 use super::depth::DepthCost;
 use crate::machine::{GpuProcess, ThrottleReason};
 
-/// Where samples come from: [`ModelSource`](super::ModelSource) for a loaded model, anything else for tests and for sources of one's own.
+/// Where samples come from: [`ModelSource`](super::ModelSource) for a loaded model, anything else for tests and for
+/// sources of one's own.
 ///
 /// It lives in the sentinel's thread. What it takes of the processor there is all that watching costs.
 pub trait Source: Send {
-    /// What is watched. Asked once, and again when [`Sample::placement`] is not that of what is watched; `None` ends the watching.
+    /// What is watched. Asked once, and again when [`Sample::placement`] is not that of what is watched; `None`
+    /// ends the watching.
     fn watched(&mut self) -> Option<Watched>;
 
-    /// What is so now; `None` ends the watching. `processes`: whether to look for programs on the GPUs as well, which takes longer than
-    /// everything else.
+    /// What is so now; `None` ends the watching. `processes`: whether to look for programs on the GPUs as well, which
+    /// takes longer than everything else.
     fn sample(&mut self, processes: bool) -> Option<Sample>;
 }
 
@@ -64,8 +66,8 @@ pub struct WatchedDevice {
     pub needed: u64,
     /// How much more than at first must be free to be worth a word; `None` where more room is of no use.
     pub room: Option<u64>,
-    /// What was to be free of it at first, by the plan; `None` where only the first sample says so. The smaller of both counts: memory may have
-    /// become free since the plan was made.
+    /// What was to be free of it at first, by the plan; `None` where only the first sample says so. The smaller of both
+    /// counts: memory may have become free since the plan was made.
     pub left: Option<u64>,
     /// What another program must take of it to be worth a word.
     pub notable: u64,
@@ -74,8 +76,8 @@ pub struct WatchedDevice {
 }
 
 impl WatchedDevice {
-    /// A GPU by ggml's name, of which so many bytes must stay free. More room is of no use, 256 MiB of another program are notable, and its
-    /// driver does not spill.
+    /// A GPU by ggml's name, of which so many bytes must stay free. More room is of no use, 256 MiB of another program
+    /// are notable, and its driver does not spill.
     #[must_use]
     pub fn new(device: impl Into<String>, needed: u64) -> Self {
         Self {
@@ -178,7 +180,8 @@ impl Sample {
 pub struct DeviceSample {
     /// Free bytes.
     pub free: Option<u64>,
-    /// Bytes that this process has in the host's memory for it: what was made there, and what the driver moved there (Windows).
+    /// Bytes that this process has in the host's memory for it: what was made there, and what the driver moved
+    /// there (Windows).
     pub on_host: Option<u64>,
     /// What holds its clocks down; empty where nothing does.
     pub throttle: Option<Vec<ThrottleReason>>,
@@ -285,7 +288,8 @@ impl GeneratingThreads {
 pub struct HostSample {
     /// The share of the last ten seconds in which a thread waited for a core, in percent (Linux: `/proc/pressure/cpu`).
     pub cpu_pressure: Option<f32>,
-    /// The share of the last ten seconds in which a thread waited for memory, in percent (Linux: `/proc/pressure/memory`).
+    /// The share of the last ten seconds in which a thread waited for memory, in percent (Linux:
+    /// `/proc/pressure/memory`).
     pub memory_pressure: Option<f32>,
 }
 

@@ -25,8 +25,9 @@ type Callback = Box<dyn FnMut(&Event) + Send>;
 
 /// Watches a model in a thread of its own, until it or the model is dropped.
 ///
-/// Its events wait here to be [received](Self::events), are told to `tracing` (what is wrong as warnings, the rest as information), and are given to
-/// a [callback](SentinelBuilder::on_event) if there is one. It does not keep the model loaded, nor the process running.
+/// Its events wait here to be [received](Self::events), are told to `tracing` (what is wrong as warnings, the rest as
+/// information), and are given to a [callback](SentinelBuilder::on_event) if there is one. It does not keep the model
+/// loaded, nor the process running.
 ///
 /// ```no_run
 /// use autoplace::Model;
@@ -65,8 +66,8 @@ impl Sentinel {
         }
     }
 
-    /// The events: take those that wait with `try_iter`, or wait for the next one with `recv_timeout`. At most 256 wait. Once the watching has
-    /// ended and they are taken, it is disconnected.
+    /// The events: take those that wait with `try_iter`, or wait for the next one with `recv_timeout`. At most 256
+    /// wait. Once the watching has ended and they are taken, it is disconnected.
     #[must_use]
     pub const fn events(&self) -> &Receiver<Event> {
         &self.events
@@ -111,34 +112,36 @@ pub struct SentinelBuilder {
 }
 
 impl SentinelBuilder {
-    /// From one sample to the next; at least a millisecond. Default: a second. It rests longer where samples take more than 1 % of it.
+    /// From one sample to the next; at least a millisecond. Default: a second. It rests longer where samples take
+    /// more than 1 % of it.
     pub fn interval(mut self, interval: Duration) -> Self {
         self.settings.interval = interval.max(SHORTEST);
         self
     }
 
-    /// From one look at the programs on the GPUs to the next. Default: five seconds, and at once where they may explain something.
+    /// From one look at the programs on the GPUs to the next. Default: five seconds, and at once where they may
+    /// explain something.
     pub fn process_interval(mut self, interval: Duration) -> Self {
         self.settings.process_interval = interval;
         self
     }
 
-    /// For how long clocks must be held down, room be gained or generation be slow before it is told. Default: two seconds. Memory pressure
-    /// and other programs are told at once.
+    /// For how long clocks must be held down, room be gained or generation be slow before it is told. Default: two
+    /// seconds. Memory pressure and other programs are told at once.
     pub fn patience(mut self, patience: Duration) -> Self {
         self.settings.patience = patience;
         self
     }
 
-    /// For how long a condition must not hold before its end is told, and so the shortest time from one telling of it to the next. Default:
-    /// five seconds.
+    /// For how long a condition must not hold before its end is told, and so the shortest time from one telling of it
+    /// to the next. Default: five seconds.
     pub fn calm(mut self, calm: Duration) -> Self {
         self.settings.calm = calm;
         self
     }
 
-    /// Bytes that must stay free on each GPU. Default: what the plan keeps for growth, at most half of what it left beside that
-    /// ([`ModelSource`](super::ModelSource) says why).
+    /// Bytes that must stay free on each GPU. Default: what the plan keeps for growth, at most half of what it left
+    /// beside that ([`ModelSource`](super::ModelSource) says why).
     pub fn memory_below(mut self, bytes: u64) -> Self {
         self.settings.needed = Some(bytes);
         self
@@ -172,10 +175,11 @@ impl SentinelBuilder {
         self
     }
 
-    /// Places the model anew where an event [advises](Event::advises) to: under memory pressure by a plan for what is free then, and where room
-    /// is gained by a better plan, if it is better by this [gain](crate::load::BetterPlan::gain) at least (0.1: a tenth more predicted tokens
-    /// per second). While nobody generates it is done at once, by the sentinel's thread; otherwise by whoever generates, before the next
-    /// token, and the text goes on as if nothing had happened. Only of a model that is [watched](Self::watch) as such.
+    /// Places the model anew where an event [advises](Event::advises) to: under memory pressure by a plan for what is
+    /// free then, and where room is gained by a better plan, if it is better by this
+    /// [gain](crate::load::BetterPlan::gain) at least (0.1: a tenth more predicted tokens per second). While nobody
+    /// generates it is done at once, by the sentinel's thread; otherwise by whoever generates, before the next token,
+    /// and the text goes on as if nothing had happened. Only of a model that is [watched](Self::watch) as such.
     pub const fn auto_replace(mut self, min_gain: f64) -> Self {
         self.min_gain = Some(min_gain);
         self

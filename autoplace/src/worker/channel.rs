@@ -1,8 +1,8 @@
 //! The connection between an application and its worker, apart from what either of them prints.
 //!
-//! On Unix it is a pair of connected sockets, of which the worker finds one as its standard input: a handle that the standard library
-//! passes on safely, and that nobody writes text to. Elsewhere a handle goes one way only, and the worker answers on its standard
-//! output.
+//! On Unix it is a pair of connected sockets, of which the worker finds one as its standard input: a handle that the
+//! standard library passes on safely, and that nobody writes text to. Elsewhere a handle goes one way only, and the
+//! worker answers on its standard output.
 
 use std::io::{self, BufReader, Read, Write};
 use std::process::{Child, Command};

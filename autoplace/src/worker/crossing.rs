@@ -1,4 +1,5 @@
-//! Errors on their way from a worker to the application: as what they are, and those that hold what cannot be sent as what they say.
+//! Errors on their way from a worker to the application: as what they are, and those that hold what cannot be sent
+//! as what they say.
 
 use std::fmt::{Debug, Display};
 

@@ -7,8 +7,8 @@ use serde::de::DeserializeOwned;
 
 use super::Error;
 
-/// Bytes of one message at most. The longest that is sent is a prompt that fills a context, or the tokens of one: a million tokens are
-/// some 8 MB.
+/// Bytes of one message at most. The longest that is sent is a prompt that fills a context, or the tokens of one: a
+/// million tokens are some 8 MB.
 pub(super) const LONGEST: usize = 64 << 20;
 
 /// Puts `message` at the end of `buffer`, which stays as it was after an error.

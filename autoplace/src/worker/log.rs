@@ -1,4 +1,5 @@
-//! What a worker writes to its standard error: the last lines for the error of its death, and all of them for `tracing`.
+//! What a worker writes to its standard error: the last lines for the error of its death, and all of
+//! them for `tracing`.
 
 use std::collections::VecDeque;
 use std::fmt::{self, Write as _};
@@ -49,7 +50,8 @@ impl Tail {
         Ok(Self { lines, end })
     }
 
-    /// Waits until the last line has come, but no longer than `patience`: a process that the worker had started may hold the other end.
+    /// Waits until the last line has come, but no longer than `patience`: a process that the worker had started may
+    /// hold the other end.
     pub(super) fn wait(&self, patience: Duration) {
         if self.end.recv_timeout(patience) == Err(RecvTimeoutError::Timeout) {
             tracing::debug!("something still holds a dead worker's standard error");
@@ -79,8 +81,8 @@ fn next_line(pipe: &mut impl BufRead) -> Option<String> {
     }
 }
 
-/// Tells `tracing`, at the level that [`LogLines`] wrote, and returns the line without it. What comes from elsewhere (an assertion, the
-/// C++ library's last words) has none, and is a warning.
+/// Tells `tracing`, at the level that [`LogLines`] wrote, and returns the line without it. What comes from elsewhere
+/// (an assertion, the C++ library's last words) has none, and is a warning.
 fn pass_on(line: &str) -> String {
     let (level, text) = match line.split_once(' ') {
         Some((level, text)) => match level.parse::<Level>() {

@@ -1,11 +1,12 @@
 //! A process of its own for a model: what ends that process does not end the application.
 //!
-//! llama.cpp ends the process where it knows no way on: a CUDA pool that runs out of memory in the middle of a computation, an RPC
-//! server that is gone. With [`Isolation::Process`] that process is a child. In: a [`WorkerProcess`], which says what to start. Out: a
-//! connection that messages go over, and in the end how the child ended and what it said last.
+//! llama.cpp ends the process where it knows no way on: a CUDA pool that runs out of memory in the middle of a
+//! computation, an RPC server that is gone. With [`Isolation::Process`] that process is a child. In: a
+//! [`WorkerProcess`], which says what to start. Out: a connection that messages go over, and in the end how the child
+//! ended and what it said last.
 //!
-//! This room knows nothing of models: what the messages are is said where they are used, in `load` and `generate`. The child's side is
-//! in `serve`.
+//! This room knows nothing of models: what the messages are is said where they are used, in `load` and `generate`. The
+//! child's side is in `serve`.
 
 mod channel;
 pub(crate) mod crossing;
@@ -28,7 +29,8 @@ pub(crate) use hello::{Hello, is_worker};
 pub(crate) use log::LogLines;
 pub(crate) use process::Worker;
 
-/// How long a worker may take to say that it is one: its libraries, a GPU's among them, are loaded before its `main` begins.
+/// How long a worker may take to say that it is one: its libraries, a GPU's among them, are loaded before
+/// its `main` begins.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Where a model runs.
@@ -44,8 +46,8 @@ pub enum Isolation {
 
 /// The child process that a model is to run in.
 ///
-/// The child is started with `AUTOPLACE_WORKER` in its environment, in a process group of its own (Ctrl-C reaches the application
-/// alone), and ends when the connection to the application does, however the application ends.
+/// The child is started with `AUTOPLACE_WORKER` in its environment, in a process group of its own (Ctrl-C reaches the
+/// application alone), and ends when the connection to the application does, however the application ends.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WorkerProcess {
     /// `None`: the application's own.
@@ -62,9 +64,9 @@ pub enum OnDeath {
     /// Say so, in the call that needed it: [`Error::Died`]. Every later call says the same.
     #[default]
     Fail,
-    /// Start another, load the model again by what is free then, and go on after the last token. The tokens so far are computed
-    /// again as they were computed first, one after the other: for as long as that took, the text stands still, and then goes on as
-    /// if nothing had happened.
+    /// Start another, load the model again by what is free then, and go on after the last token. The tokens so far are
+    /// computed again as they were computed first, one after the other: for as long as that took, the text stands
+    /// still, and then goes on as if nothing had happened.
     Resume {
         /// How often within one generation or load, at most.
         attempts: u32,
@@ -78,8 +80,8 @@ impl WorkerProcess {
         Self::new(None)
     }
 
-    /// The program `autoplace-worker`, or any other whose `main` begins with [`worker_main`](crate::worker_main). It has to be built
-    /// with the same autoplace and the same llama.cpp.
+    /// The program `autoplace-worker`, or any other whose `main` begins with [`worker_main`](crate::worker_main). It
+    /// has to be built with the same autoplace and the same llama.cpp.
     #[must_use]
     pub fn program(path: impl Into<PathBuf>) -> Self {
         Self::new(Some(path.into()))

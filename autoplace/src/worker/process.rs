@@ -123,7 +123,8 @@ impl Worker {
         Error::Died { doing, status, log }
     }
 
-    /// Sends a message that is no matter to a worker that is gone: the next wait for one finds that out, and what it has said before.
+    /// Sends a message that is no matter to a worker that is gone: the next wait for one finds that out, and what it
+    /// has said before.
     pub(crate) fn tell(&mut self, message: &impl Serialize) -> Result<(), Error> {
         self.sender.send(message).map(drop)
     }
@@ -235,8 +236,8 @@ fn spawn(process: &WorkerProcess, program: &std::path::Path) -> std::io::Result<
 
 /// Out of the reach of Ctrl-C, which the application decides on: it may want the end of the sentence.
 ///
-/// The parent-death signal of Linux is left alone on purpose: it comes when the thread that started the worker ends, which may be long
-/// before the application does. The end of the connection is enough.
+/// The parent-death signal of Linux is left alone on purpose: it comes when the thread that started the worker ends,
+/// which may be long before the application does. The end of the connection is enough.
 #[cfg(unix)]
 fn apart(command: &mut Command) {
     use std::os::unix::process::CommandExt;
@@ -258,8 +259,8 @@ fn locked(child: &Mutex<Child>) -> MutexGuard<'_, Child> {
     child.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Waits until the process has ended, but no longer than `patience`. The lock is held for moments only: another thread may have to
-/// kill it.
+/// Waits until the process has ended, but no longer than `patience`. The lock is held for moments only: another thread
+/// may have to kill it.
 fn ended(child: &Mutex<Child>, patience: Duration) -> Option<ExitStatus> {
     let begin = Instant::now();
     let mut pause = Duration::from_micros(100);

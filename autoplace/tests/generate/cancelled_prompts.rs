@@ -1,5 +1,5 @@
-//! A prompt that is cancelled while it is computed: what was computed of it is kept or forgotten, the context is free, and the next text is a
-//! raw llama.cpp loop's. On the demo model.
+//! A prompt that is cancelled while it is computed: what was computed of it is kept or forgotten, the context is free,
+//! and the next text is a raw llama.cpp loop's. On the demo model.
 
 use crate::native_support::demo_path;
 use crate::session_support::{Raw, SYSTEM, Texts, greedy, request, tokens_of};

@@ -1,4 +1,5 @@
-//! Conversations: history, what of it is computed, and answers in their parts; through the public API, on the demo model.
+//! Conversations: history, what of it is computed, and answers in their parts; through the public API,
+//! on the demo model.
 
 use crate::native_support::demo_path;
 use autoplace::Model;

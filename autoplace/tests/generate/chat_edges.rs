@@ -1,5 +1,5 @@
-//! Conversations at their edges: messages of nothing, roles that a template does not know, histories that are changed in the middle, and
-//! answers in every format of tool calls. On the demo model.
+//! Conversations at their edges: messages of nothing, roles that a template does not know, histories that are changed
+//! in the middle, and answers in every format of tool calls. On the demo model.
 
 use crate::chat_reply_support::tools;
 use crate::native_support::demo_path;
@@ -122,8 +122,8 @@ fn what_is_before_a_change_is_not_computed_again_and_what_is_after_it_is() {
     let expected = ask(&mut chat(&load(), "chatml").system(SYSTEM), &QUESTIONS);
     let mut chat = chat(&model, "chatml").system(SYSTEM);
     assert_eq!(ask(&mut chat, &QUESTIONS[..3]), expected[..3]);
-    // The system message and a question, up to where the answer begins: that is text by now, which may be read as other tokens than the
-    // model chose.
+    // The system message and a question, up to where the answer begins: that is text by now, which may be read as other
+    // tokens than the model chose.
     let kept = {
         let mut before = chat.clone();
         before.truncate(2);

@@ -1,4 +1,5 @@
-//! A text that is held to a JSON schema is JSON that the schema allows: every one that ends, whatever the model would rather write.
+//! A text that is held to a JSON schema is JSON that the schema allows: every one that ends, whatever the model
+//! would rather write.
 
 use crate::native_support::load_demo;
 use autoplace::Model;

@@ -1,5 +1,5 @@
-//! A text that is held to a constraint meets it, or is an error that says what cut it short, or why it cannot be met; whoever wrote the
-//! constraint, and wherever the model is.
+//! A text that is held to a constraint meets it, or is an error that says what cut it short, or why it cannot be met;
+//! whoever wrote the constraint, and wherever the model is.
 
 use crate::native_support::{demo_path, load_demo};
 use autoplace::generate::{Constraint, Error, FinishReason, Generate};

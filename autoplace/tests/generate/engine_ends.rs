@@ -1,4 +1,5 @@
-//! How texts of an engine end where the context is full or a limit cuts them short, and how they go on beyond it: on the demo model.
+//! How texts of an engine end where the context is full or a limit cuts them short, and how they go on beyond it:
+//! on the demo model.
 
 use crate::engine_support::{PROMPTS, greedy, load, request};
 use autoplace::generate::{Answer, Engine, Error, FinishReason, Keep, WhenFull};

@@ -1,7 +1,7 @@
-//! An engine on models whose memory cannot go back to every token: sliding windows, recurrent states, both beside attention. Every text is
-//! that of a raw llama.cpp loop, alone and beside others, cut into chunks, put aside and taken up again. On small models with random
-//! weights of 32 bits: the same tokens lie in other cells of a window where they were computed in other chunks, and are summed in another
-//! order.
+//! An engine on models whose memory cannot go back to every token: sliding windows, recurrent states, both beside
+//! attention. Every text is that of a raw llama.cpp loop, alone and beside others, cut into chunks, put aside and taken
+//! up again. On small models with random weights of 32 bits: the same tokens lie in other cells of a window where they
+//! were computed in other chunks, and are summed in another order.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};

@@ -1,4 +1,5 @@
-//! Requests of an engine: how they wait, leave and end, and what becomes of them when the engine ends. On the demo model.
+//! Requests of an engine: how they wait, leave and end, and what becomes of them when the engine ends.
+//! On the demo model.
 
 use std::pin::Pin;
 use std::sync::Arc;

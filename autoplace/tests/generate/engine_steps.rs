@@ -1,5 +1,5 @@
-//! What an engine does between two tokens: who joins, who leaves, and whose turn it is. On the demo model, whose tokens are chosen one by one,
-//! when a test gives leave.
+//! What an engine does between two tokens: who joins, who leaves, and whose turn it is. On the demo model, whose tokens
+//! are chosen one by one, when a test gives leave.
 
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread;

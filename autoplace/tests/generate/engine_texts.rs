@@ -1,4 +1,5 @@
-//! Texts of an engine are the texts of a raw loop, however many run at once and however prompts are cut: on the demo model.
+//! Texts of an engine are the texts of a raw loop, however many run at once and however prompts are cut:
+//! on the demo model.
 
 use crate::engine_support::{PROMPTS, greedy, load, request};
 use autoplace::Model;
@@ -197,8 +198,8 @@ fn a_prompt_computes_nothing_again_unless_it_is_asked_to() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(16))]
 
-    /// Small contexts, shared or not, and more requests than sequences: everyone gets as much text as it gets alone, and the same where
-    /// every sequence has a cache of its own.
+    /// Small contexts, shared or not, and more requests than sequences: everyone gets as much text as it gets alone,
+    /// and the same where every sequence has a cache of its own.
     #[test]
     fn whatever_runs_beside_a_text_it_is_the_same(
         requests in prop::collection::vec((0..PROMPTS.len(), 1usize..60), 1..12),
@@ -233,7 +234,8 @@ proptest! {
         }
     }
 
-    /// Without a limit, texts that share one cache outgrow it together: those that came last make room, and none is cut short by another.
+    /// Without a limit, texts that share one cache outgrow it together: those that came last make room, and none is cut
+    /// short by another.
     #[test]
     fn texts_without_a_limit_fill_the_context_one_after_the_other(
         prompts in prop::collection::vec(0..PROMPTS.len(), 2..6),

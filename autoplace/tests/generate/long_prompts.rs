@@ -1,5 +1,5 @@
-//! Prompts of a megabyte, of whatever they are: refused with their number of tokens where they are too long, computed where they are not,
-//! and never the end of the process. In plain generation, in a chat and in an engine.
+//! Prompts of a megabyte, of whatever they are: refused with their number of tokens where they are too long, computed
+//! where they are not, and never the end of the process. In plain generation, in a chat and in an engine.
 
 use std::fs;
 use std::path::Path;
@@ -19,7 +19,8 @@ fn megabyte(of: &str) -> String {
     of.repeat(MEGABYTE / of.len())
 }
 
-/// Words, and what has none: no space to cut it at, nothing but space, more than a byte to a character, what is no text.
+/// Words, and what has none: no space to cut it at, nothing but space, more than a byte to a character,
+/// what is no text.
 const KINDS: [&str; 10] = [
     "And the king said unto his servants, ",
     "a",
@@ -204,7 +205,8 @@ const PRES: [&str; 26] = [
     "minicpm5",
 ];
 
-/// On a thread with the stack that Rust gives one: where words are told apart by `std::regex`, that calls itself for each character.
+/// On a thread with the stack that Rust gives one: where words are told apart by `std::regex`, that calls itself
+/// for each character.
 #[test]
 fn a_word_of_any_length_is_cut_by_the_rules_of_every_family() {
     let folder = tempfile::tempdir().unwrap();

@@ -1,5 +1,5 @@
-//! Texts with adapters and control vectors are those of a raw llama.cpp loop with them: in streams, in a session that changes from one to
-//! another between its texts, and in an engine whose texts have each their own. On the demo model.
+//! Texts with adapters and control vectors are those of a raw llama.cpp loop with them: in streams, in a session that
+//! changes from one to another between its texts, and in an engine whose texts have each their own. On the demo model.
 
 use std::path::{Path, PathBuf};
 

@@ -1,5 +1,5 @@
-//! Texts with LoRA adapters and control vectors: what is added is computed as if it were in the weights, text by text, and nothing of one
-//! set gets into another's.
+//! Texts with LoRA adapters and control vectors: what is added is computed as if it were in the weights, text by text,
+//! and nothing of one set gets into another's.
 
 use std::io::{Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};

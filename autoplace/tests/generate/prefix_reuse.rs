@@ -1,4 +1,5 @@
-//! A prompt that begins like an earlier one pays only for the rest, and its text is the same: through the public API, on the demo model.
+//! A prompt that begins like an earlier one pays only for the rest, and its text is the same: through the public API,
+//! on the demo model.
 
 use crate::native_support::demo_path;
 use crate::session_support::{SYSTEM, greedy, request, to_the_end};
@@ -142,7 +143,8 @@ fn what_is_kept_makes_room_for_what_runs() {
         to_the_end(&mut session);
     }
     let long = "In the beginning ".repeat(60);
-    // Not more: a cache that others share sums in another order, which tells after some fifty tokens on some processors.
+    // Not more: a cache that others share sums in another order, which tells after some fifty tokens on
+    // some processors.
     let (alone, _) = told(greedy(&load_demo(), long.clone()).max_tokens(32));
     session
         .begin(greedy(&model, long).max_tokens(32).cache_prompt(true))

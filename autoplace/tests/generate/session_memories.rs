@@ -33,7 +33,8 @@ fn models(folder: &Path) -> Vec<(&'static str, PathBuf, bool, bool)> {
         if models.iter().any(|model| model.0 == sketch.arch) {
             continue;
         }
-        // In 32 bits, as the cache: quantised numbers round so coarsely that another shape of batch may give another text.
+        // In 32 bits, as the cache: quantised numbers round so coarsely that another shape of batch may
+        // give another text.
         let mut sketch = sketch.in_floats();
         sketch.vocabulary();
         let path = crate::random_weights::write(&sketch, folder);
@@ -53,8 +54,8 @@ fn load(path: &Path, n_ctx: u32, n_seq_max: u32, unified: bool) -> Model {
     builder.checkpoints(0).load().unwrap()
 }
 
-/// llama.cpp's own text after these tokens, by the same chance. Random weights tend to one likeliest token for ever, which would tell
-/// nothing of the tokens before.
+/// llama.cpp's own text after these tokens, by the same chance. Random weights tend to one likeliest token for ever,
+/// which would tell nothing of the tokens before.
 fn raw(model: &Model, prompt: &[Token], n: usize) -> Vec<Token> {
     let native = &model.native().unwrap();
     let n_ctx = (prompt.len() + n + 8) as u32;
@@ -139,8 +140,8 @@ fn forks_of_every_memory_go_on_as_their_text_does() {
             let generate = sampled(&model, whole.as_slice(), SEED).max_tokens(20);
             let first = session.begin(generate).unwrap();
             generate_to(&mut texts, &mut session, first, 1);
-            // Two that are computed side by side lie in one cache alternately, and attention sums in another order there: enough to
-            // change the text of the hybrids. There the fork goes on alone, from states that both had.
+            // Two that are computed side by side lie in one cache alternately, and attention sums in another order
+            // there: enough to change the text of the hybrids. There the fork goes on alone, from states that both had.
             let alternates = recurrent && unified;
             let at_once = (!alternates).then(|| session.fork(first, Fork::from_prompt()).unwrap());
             generate_to(&mut texts, &mut session, first, 7);
@@ -206,7 +207,8 @@ fn saved_states_of_every_memory_come_back() {
         let whole = prompt(600);
         let model = load(&path, 1024, 1, false);
         let alone = raw(&model, &whole, 12);
-        // What is restored lies one cell after the other. A multiple of 32 of them lies so that sums have the same rounding.
+        // What is restored lies one cell after the other. A multiple of 32 of them lies so that sums have
+        // the same rounding.
         told(sampled(&model, &whole[..512], SEED).max_tokens(1), &model);
         model.save_cache(&saved).unwrap();
         drop(model);

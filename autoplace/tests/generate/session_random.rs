@@ -1,5 +1,5 @@
-//! Whatever is begun, forked, rolled back, saved, restored and ended in whatever order: every text is that of a fresh model for its
-//! tokens.
+//! Whatever is begun, forked, rolled back, saved, restored and ended in whatever order: every text is that of a fresh
+//! model for its tokens.
 
 use std::cell::RefCell;
 use std::collections::HashMap;

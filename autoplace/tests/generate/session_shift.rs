@@ -17,8 +17,9 @@ fn load_demo() -> Model {
     crate::session_support::load(&demo_path(), request(CONTEXT, 1, false))
 }
 
-/// The text of so many tokens after a prompt, without an end, by llama.cpp's own loop in a context of 256 tokens: whenever that is
-/// full, half of what comes after the first `keep` tokens goes. `again`: the others are computed again then.
+/// The text of so many tokens after a prompt, without an end, by llama.cpp's own loop in a context of 256
+/// tokens: whenever that is full, half of what comes after the first `keep` tokens goes. `again`: the others are
+/// computed again then.
 fn shifted(model: &Model, prompt: &[Token], n: usize, keep: usize, again: bool) -> Vec<Token> {
     let native = &model.native().unwrap();
     let mut raw = Raw::new(native, CONTEXT, true);

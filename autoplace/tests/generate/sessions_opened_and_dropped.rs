@@ -1,5 +1,5 @@
-//! A thousand sessions that nobody finishes, from eight threads on one model, leave nothing behind. A program of its own, since it counts its
-//! threads and files.
+//! A thousand sessions that nobody finishes, from eight threads on one model, leave nothing behind. A program of its
+//! own, since it counts its threads and files.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;

@@ -1,5 +1,5 @@
-//! Many tokens, with streams and sessions opened, dropped in the middle, placed anew and aborted: no memory, file or thread is left
-//! behind. `cargo xtask soak` runs a million of them; `cargo test` a few thousand.
+//! Many tokens, with streams and sessions opened, dropped in the middle, placed anew and aborted: no memory, file or
+//! thread is left behind. `cargo xtask soak` runs a million of them; `cargo test` a few thousand.
 
 use crate::soak_support::{Row, Soak, Tally};
 

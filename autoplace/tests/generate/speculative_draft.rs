@@ -1,5 +1,5 @@
-//! A draft model is placed beside the main one, changes no text, and goes where it goes: on small models with random weights and simulated
-//! cards.
+//! A draft model is placed beside the main one, changes no text, and goes where it goes: on small models with random
+//! weights and simulated cards.
 
 use std::path::Path;
 

@@ -1,5 +1,5 @@
-//! Blocks that predict further tokens change no text, follow it wherever it goes, and guess from the right hidden states: on small models
-//! with weights that are random, or made so that every guess comes true.
+//! Blocks that predict further tokens change no text, follow it wherever it goes, and guess from the right hidden
+//! states: on small models with weights that are random, or made so that every guess comes true.
 
 use std::path::Path;
 

@@ -1,5 +1,5 @@
-//! Tokens of single bytes: whatever they come to, text is whole characters, and what is none is U+FFFD, as `String::from_utf8_lossy` has it.
-//! On a small model whose tokens are chosen by the tests.
+//! Tokens of single bytes: whatever they come to, text is whole characters, and what is none is U+FFFD, as
+//! `String::from_utf8_lossy` has it. On a small model whose tokens are chosen by the tests.
 
 use std::fs;
 

@@ -1,8 +1,8 @@
-//! Greedy text is that of a raw llama.cpp loop, token by token, whatever is reused, cut into parts, computed beside it or guessed: through the
-//! public API, on the demo model.
+//! Greedy text is that of a raw llama.cpp loop, token by token, whatever is reused, cut into parts, computed beside it
+//! or guessed: through the public API, on the demo model.
 //!
-//! Others of the same promise: forks, roll-backs, saved files and shifts (`session_*.rs`), every memory (`session_memories.rs`,
-//! `engine_memories.rs`).
+//! Others of the same promise: forks, roll-backs, saved files and shifts (`session_*.rs`), every memory
+//! (`session_memories.rs`, `engine_memories.rs`).
 
 use crate::native_support::demo_path;
 use crate::speculative_support::{alone, builder, load, oracle, request, tokens};

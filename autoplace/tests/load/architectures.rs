@@ -1,9 +1,9 @@
-//! Every architecture that llama.cpp knows: weights and cache are equal to llama.cpp's own to the byte, and compute buffers
-//! within what the estimate states, or the estimate says that it does not know them, and why.
+//! Every architecture that llama.cpp knows: weights and cache are equal to llama.cpp's own to the byte, and compute
+//! buffers within what the estimate states, or the estimate says that it does not know them, and why.
 //!
 //! The list of architectures is llama.cpp's, and so are their tensors (`blueprints`): whatever it adds fails here until
-//! somebody has read how it keeps its context. `cargo test -p autoplace --test load architectures:: -- --nocapture` prints the table;
-//! with `AUTOPLACE_KEEP_MODELS` naming a folder the models stay there.
+//! somebody has read how it keeps its context. `cargo test -p autoplace --test load architectures:: -- --nocapture`
+//! prints the table; with `AUTOPLACE_KEEP_MODELS` naming a folder the models stay there.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -25,8 +25,8 @@ const UNKNOWN: &[(&str, &str)] = &[
     ("eagle3 tied", "drafts for another model"),
 ];
 
-/// The architectures that llama.cpp names, and of which it makes no model by itself: it does not load the first two, and makes
-/// the third only beside the model that it drafts for.
+/// The architectures that llama.cpp names, and of which it makes no model by itself: it does not load the first two,
+/// and makes the third only beside the model that it drafts for.
 const NOT_MADE: &[&str] = &["clip", "gptj", "gemma4-assistant"];
 
 #[test]
@@ -59,7 +59,8 @@ struct Survey<'a> {
     settings: Vec<ContextParams>,
     /// The reason for which the law of a model is unknown.
     unknown: BTreeMap<String, String>,
-    /// Architectures of which at least one model is known: models and comparisons, all of them equal unless there is a fault.
+    /// Architectures of which at least one model is known: models and comparisons, all of them equal unless
+    /// there is a fault.
     exact: BTreeMap<String, (usize, usize)>,
     faults: Vec<String>,
 }

@@ -1,9 +1,10 @@
 //! A card computes to the bit what the CPU does, and where AUTO leaves attention plain.
 //!
-//! AUTO keeps attention fused if the scheduler puts it on the device of its layer, for one token of each sequence (llama-context.cpp,
-//! `resolve_fused_ops`). Where the cache stays on the host, what follows attention in the graph decides. In a transformer that is the weight
-//! of its output, which draws it to the GPU. In a hybrid it is a recurrent state, which is the host's too: attention comes to the CPU, and
-//! AUTO turns fused attention off, which the CPU alone keeps. The two round otherwise: fused attention on the CPU sums F16 values in F16.
+//! AUTO keeps attention fused if the scheduler puts it on the device of its layer, for one token of each sequence
+//! (llama-context.cpp, `resolve_fused_ops`). Where the cache stays on the host, what follows attention in the graph
+//! decides. In a transformer that is the weight of its output, which draws it to the GPU. In a hybrid it is a recurrent
+//! state, which is the host's too: attention comes to the CPU, and AUTO turns fused attention off, which the CPU alone
+//! keeps. The two round otherwise: fused attention on the CPU sums F16 values in F16.
 
 use std::path::Path;
 
@@ -18,8 +19,8 @@ use autoplace::{Model, plan};
 const PROMPT: i32 = 20;
 const MORE: i32 = 4;
 
-/// The logits after a prompt, and after each of a few tokens: of all layers on the GPU, or of the CPU alone. Several sequences have a
-/// cache each, on the host.
+/// The logits after a prompt, and after each of a few tokens: of all layers on the GPU, or of the CPU alone. Several
+/// sequences have a cache each, on the host.
 fn logits(path: &Path, gpu: Option<&SimGpu>, flash_attention: FlashAttention) -> Vec<Vec<f32>> {
     let mut request = Request::new().context(plan::Context::Tokens(512));
     request.params.offload_kqv = false;

@@ -1,5 +1,5 @@
-//! Memory that somebody else takes between plan and load, on simulated GPUs, of a load that is tried once: it fails before it begins, and
-//! says of what. `load_contract.rs` has those that are tried again.
+//! Memory that somebody else takes between plan and load, on simulated GPUs, of a load that is tried once: it fails
+//! before it begins, and says of what. `load_contract.rs` has those that are tried again.
 
 use std::sync::Arc;
 

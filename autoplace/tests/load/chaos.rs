@@ -1,9 +1,9 @@
-//! Chaos on simulated fleets: while a random model is planned, loaded, warmed up and generated with on random cards, others take and give
-//! back memory, allocations are refused and computations fail. Every round ends with text that is the CPU's, or with a typed error that
-//! lists all attempts; and the cards are empty then.
+//! Chaos on simulated fleets: while a random model is planned, loaded, warmed up and generated with on random cards,
+//! others take and give back memory, allocations are refused and computations fail. Every round ends with text that is
+//! the CPU's, or with a typed error that lists all attempts; and the cards are empty then.
 //!
-//! Every round is made of its number alone, but for the few in which a thread takes memory at its own pace. `cargo test` runs the first 150. All
-//! 2,000 of them:
+//! Every round is made of its number alone, but for the few in which a thread takes memory at its own pace.
+//! `cargo test` runs the first 150. All 2,000 of them:
 //!
 //! ```text
 //! cargo test -p autoplace --test load chaos:: -- --ignored --nocapture

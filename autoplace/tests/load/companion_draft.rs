@@ -1,4 +1,5 @@
-//! What a draft takes beside the main model: llama.cpp's own account of the same model, in the context that its programs give it.
+//! What a draft takes beside the main model: llama.cpp's own account of the same model, in the context that its
+//! programs give it.
 
 use autoplace::gguf::Header;
 use autoplace::llama_sys::sim::{Rules, SimGpu};

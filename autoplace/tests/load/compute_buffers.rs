@@ -1,5 +1,6 @@
-//! The estimate's compute buffers beside llama.cpp's own: never lower by more than the estimate says, and mostly close. Simulated cards
-//! of three families, any number of layers on up to three of them, and settings rolled with dice that always fall the same.
+//! The estimate's compute buffers beside llama.cpp's own: never lower by more than the estimate says, and mostly close.
+//! Simulated cards of three families, any number of layers on up to three of them, and settings rolled with dice that
+//! always fall the same.
 
 use std::path::Path;
 
@@ -17,8 +18,8 @@ fn all_cards() -> [[Card; 3]; 3] {
     [three(Card::cuda), three(Card::vulkan), three(Card::metal)]
 }
 
-/// Devices that were compared, those of which the estimate is within 3 % of all that they hold or 32 MiB, and those that hold more than
-/// it says they do at most.
+/// Devices that were compared, those of which the estimate is within 3 % of all that they hold or 32 MiB, and those
+/// that hold more than it says they do at most.
 #[derive(Default)]
 struct Score {
     devices: usize,

@@ -1,8 +1,9 @@
-//! The estimate against llama.cpp itself, over every synthetic model, a grid of settings, and none to three simulated GPUs.
+//! The estimate against llama.cpp itself, over every synthetic model, a grid of settings, and none to
+//! three simulated GPUs.
 //!
-//! Weights and cache are equal to the byte wherever the estimate claims to know their law; compute buffers are never larger than it
-//! says that they are at most, and 95 of 100 devices are within 3 % or 32 MiB. `docs/conformance.md` holds the table that this prints; `cargo xtask conformance`
-//! runs the larger grid too.
+//! Weights and cache are equal to the byte wherever the estimate claims to know their law; compute buffers are never
+//! larger than it says that they are at most, and 95 of 100 devices are within 3 % or 32 MiB. `docs/conformance.md`
+//! holds the table that this prints; `cargo xtask conformance` runs the larger grid too.
 
 use std::path::{Path, PathBuf};
 

@@ -15,8 +15,8 @@ use autoplace::{Model, ModelBuilder};
 
 const Q8: TensorType = TensorType::Q8_0;
 
-/// Encoders, a reranker, and models with caches. (Of recurrent ones each text is a graph by itself, which no reservation has seen: the
-/// warm-up finds what it takes.)
+/// Encoders, a reranker, and models with caches. (Of recurrent ones each text is a graph by itself, which no
+/// reservation has seen: the warm-up finds what it takes.)
 fn models() -> Vec<Sketch> {
     let mut models = encoders(Q8);
     models.extend(encoders(TensorType::Q4_K));

@@ -1,5 +1,5 @@
-//! Plans made so on simulated fleets: a random model on random cards under a random request is planned, loaded and computed with,
-//! and what the cards themselves count is what the plan said, to the byte, and never more than was free.
+//! Plans made so on simulated fleets: a random model on random cards under a random request is planned, loaded and
+//! computed with, and what the cards themselves count is what the plan said, to the byte, and never more than was free.
 //!
 //! Every case is made of its number alone. `cargo test` runs the first 250. All 1,000 of them:
 //!

@@ -1,4 +1,5 @@
-//! A model in the program `autoplace-worker` does what it does in this process, and its death is an error or goes unnoticed.
+//! A model in the program `autoplace-worker` does what it does in this process, and its death is an error
+//! or goes unnoticed.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -354,7 +355,8 @@ mod deaths {
         let here = load_demo();
         for kind in 0..4 {
             let expected = describe(&here, kind).text().unwrap();
-            // A worker that is killed when it is done with a text may be found dead in the next one, which has a death of its own.
+            // A worker that is killed when it is done with a text may be found dead in the next one, which has a
+            // death of its own.
             let model = resuming(2);
             for pieces in (0..130).step_by(if kind == 0 { 3 } else { 13 }) {
                 let worker = model.worker_id();
@@ -473,7 +475,8 @@ mod deaths {
     fn stub(script: &str) -> (tempfile::TempDir, PathBuf) {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("stub");
-        // Written by another process: a child that another test starts meanwhile would hold it open for writing, and it could not run.
+        // Written by another process: a child that another test starts meanwhile would hold it open for writing, and
+        // it could not run.
         let written = Command::new("sh")
             .args([
                 "-c",

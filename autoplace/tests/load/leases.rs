@@ -79,8 +79,8 @@ fn card(total: u64) -> SimGpuBuilder {
         .backend("CUDA")
 }
 
-/// The demo model, taking the card to the last byte if it must. With a larger context than this, more is for computing than
-/// for layers.
+/// The demo model, taking the card to the last byte if it must. With a larger context than this, more is for computing
+/// than for layers.
 fn builder() -> ModelBuilder {
     let request = Request::new().headroom(Headroom::Bytes(0)).n_ubatch(64);
     let request = request.host_parts(HostParts::None);

@@ -17,8 +17,8 @@ fn the_demo_model_is_loaded_as_planned() {
     assert_eq!(plan.confidence, Confidence::Probed);
     assert_eq!(plan.model.blocks, 6);
     let host = plan.host().expect("there is always a host");
-    // llama.cpp's own account of the loaded model against the plan. A mapped file counts with its span, which is a little more
-    // than its weights; cache and compute are equal to the byte.
+    // llama.cpp's own account of the loaded model against the plan. A mapped file counts with its span, which is a
+    // little more than its weights; cache and compute are equal to the byte.
     let allocated = model.allocated();
     assert_eq!(allocated.host.kv, host.footprint.kv);
     assert_eq!(

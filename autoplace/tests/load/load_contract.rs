@@ -1,4 +1,5 @@
-//! The load contract on simulated GPUs: what a load computes to be verified, what it does where memory is lacking, and what it reports.
+//! The load contract on simulated GPUs: what a load computes to be verified, what it does where memory is lacking, and
+//! what it reports.
 
 use std::sync::Arc;
 
@@ -233,7 +234,8 @@ fn memory_taken_since_the_plan_makes_a_smaller_one() {
 #[test]
 fn memory_taken_during_the_load_or_the_warm_up_makes_a_smaller_plan() {
     own_process!();
-    // The first call comes when the weights have their memory, the first with 1.0 after the last weight, and the warm-up's later.
+    // The first call comes when the weights have their memory, the first with 1.0 after the last weight, and the
+    // warm-up's later.
     for (calls, stage) in [(1, Stage::Context), (usize::MAX, Stage::WarmUp)] {
         let gpu = Arc::new(card().growth(mib(1)).register().unwrap());
         let machine = load::detect().unwrap();

@@ -1,4 +1,5 @@
-//! What adapters take: the estimate's bytes against llama.cpp's own, device by device, in any placement of any architecture.
+//! What adapters take: the estimate's bytes against llama.cpp's own, device by device, in any placement of
+//! any architecture.
 
 use std::path::{Path, PathBuf};
 
@@ -111,8 +112,8 @@ impl Score {
         );
     }
 
-    /// Holds the estimate against what llama.cpp says: weights to the byte, and compute buffers never more too low than the estimate itself
-    /// allows for.
+    /// Holds the estimate against what llama.cpp says: weights to the byte, and compute buffers never more too low than
+    /// the estimate itself allows for.
     fn compare(&mut self, estimate: &Estimate, layers: u32, theirs: &Footprints, case: &str) {
         let ours = estimate.footprints(layers);
         let unsure = estimate.uncertainty(&estimate.assignment(layers));

@@ -1,9 +1,10 @@
-//! Planned bytes beside those that `nvidia-smi` showed on a real card: Qwen2.5-Coder-14B-Instruct in Q4_K_M on an RTX 5060 Ti of
-//! 16 GB, llama-server with CUDA 12.4 on Windows, a context of 4096 tokens, everything else by default
+//! Planned bytes beside those that `nvidia-smi` showed on a real card: Qwen2.5-Coder-14B-Instruct in Q4_K_M on an RTX
+//! 5060 Ti of 16 GB, llama-server with CUDA 12.4 on Windows, a context of 4096 tokens, everything else by default
 //! (github.com/InventiveHQ/local-llm-benchmarks, experiments/vram-offload-cliff).
 //!
-//! Its "MB" are MiB, as `nvidia-smi` prints them: in units of 10^6 bytes the last row would be less than the weights alone. Its column
-//! is the change of the card's used memory, so the driver's own share is in it, which no plan of llama.cpp's buffers counts.
+//! Its "MB" are MiB, as `nvidia-smi` prints them: in units of 10^6 bytes the last row would be less than the weights
+//! alone. Its column is the change of the card's used memory, so the driver's own share is in it, which no plan of
+//! llama.cpp's buffers counts.
 
 use crate::shapes::QWEN_14B;
 use autoplace::llama_sys::sim::{Rules, SimGpu};
@@ -22,8 +23,8 @@ const SWEEP: [(u32, u64); 6] = [
     (99, 9179),
 ];
 
-/// Chosen once the rows had shown a constant of 133 to 139 MiB: what an RTX 4060 Ti, the same class of the generation before, has in use for CUDA's context alone (llama.cpp PR 23604). No
-/// number of the 5060 Ti itself is published.
+/// Chosen once the rows had shown a constant of 133 to 139 MiB: what an RTX 4060 Ti, the same class of the generation
+/// before, has in use for CUDA's context alone (llama.cpp PR 23604). No number of the 5060 Ti itself is published.
 const CONTEXT: u64 = mib(107);
 /// cuBLAS' workspace from compute capability 9.0 on (`cublasSetWorkspace`): the 5060 Ti has 12.0.
 const WORKSPACE: u64 = mib(32);

@@ -1,5 +1,5 @@
-//! Blocks that predict further tokens are planned, probed and loaded as what they take, and go where the model goes: on simulated cards that
-//! count for themselves.
+//! Blocks that predict further tokens are planned, probed and loaded as what they take, and go where the model goes: on
+//! simulated cards that count for themselves.
 
 use std::path::Path;
 
@@ -80,7 +80,8 @@ fn each_architecture_is_probed_with_its_weights_or_refused_by_its_name() {
                     assert_eq!(architecture, arch);
                     continue;
                 }
-                // What llama.cpp makes of metadata alone lacks the projection that its graph wants (models/deepseek4.cpp, `load_arch_hparams`).
+                // What llama.cpp makes of metadata alone lacks the projection that its graph wants
+                // (models/deepseek4.cpp, `load_arch_hparams`).
                 Err(MtpError::NoHeads { .. }) if arch == "deepseek4" => continue,
                 Err(error) => panic!("{arch}: {error}"),
             };

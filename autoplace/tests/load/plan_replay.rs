@@ -266,8 +266,8 @@ fn layers_that_were_changed_by_hand_are_not_those_of_the_model() {
     assert_eq!(error, "plan.model.blocks is 7, and the model has 6");
 }
 
-/// Every number and flag of the plan's own parameters replaced by others, one at a time: whatever gets past the check is refused by
-/// llama.cpp or by us, or planned. None ends the process.
+/// Every number and flag of the plan's own parameters replaced by others, one at a time: whatever gets past the check
+/// is refused by llama.cpp or by us, or planned. None ends the process.
 #[test]
 fn numbers_that_were_changed_by_hand_end_in_an_error_or_a_plan() {
     own_process!();

@@ -1,4 +1,5 @@
-//! Ten thousand probes, good and bad, leave the process as it was: memory, descriptors, threads, devices, environment and log.
+//! Ten thousand probes, good and bad, leave the process as it was: memory, descriptors, threads, devices,
+//! environment and log.
 
 use std::ffi::OsString;
 use std::path::Path;
@@ -17,8 +18,8 @@ const PROBES: usize = 10_000;
 /// A leak of 200 bytes per probe would show. The smallest thing that a probe makes, a tensor's description, has more.
 const GROWTH: u64 = 200 * PROBES as u64;
 
-/// Set by `cargo xtask sanitize`, which finds leaks by itself: a few hundred probes are enough for that, and memory grows since it
-/// keeps what is freed.
+/// Set by `cargo xtask sanitize`, which finds leaks by itself: a few hundred probes are enough for that, and memory
+/// grows since it keeps what is freed.
 const SANITIZED: &str = "AUTOPLACE_SANITIZED";
 
 /// One block, so that ten thousand take seconds.

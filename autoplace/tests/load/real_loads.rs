@@ -1,5 +1,5 @@
-//! The probe against real loads of models with random weights, on simulated GPUs that count for themselves: equal to the byte, before
-//! and after a prompt and a token.
+//! The probe against real loads of models with random weights, on simulated GPUs that count for themselves: equal to
+//! the byte, before and after a prompt and a token.
 
 use crate::real_loads_support::{Card, Placement, compare, load, none_failed, settings};
 use autoplace::gguf::Header;

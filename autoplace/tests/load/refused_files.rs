@@ -1,5 +1,5 @@
-//! Files that would end the process inside llama.cpp (GGML_ASSERT, GGML_ABORT) are typed errors: the product names the key, and
-//! the native layer underneath survives the same file on its own.
+//! Files that would end the process inside llama.cpp (GGML_ASSERT, GGML_ABORT) are typed errors: the product names the
+//! key, and the native layer underneath survives the same file on its own.
 
 use std::path::PathBuf;
 
@@ -192,7 +192,8 @@ fn a_model_that_continues_nothing_loads_and_refuses_to_generate() {
 
 #[test]
 fn a_cache_whose_blocks_do_not_divide_the_heads() {
-    // Without flash attention llama.cpp finds out in the middle of the graph, with an assertion (llama-kv-cache.cpp, `cpy_k`).
+    // Without flash attention llama.cpp finds out in the middle of the graph, with an assertion
+    // (llama-kv-cache.cpp, `cpy_k`).
     let model = tiny_with_heads("llama", 1, 48)
         .str("tokenizer.ggml.model", "no_vocab")
         .u32("llama.vocab_size", TINY_VOCABULARY);

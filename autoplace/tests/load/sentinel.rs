@@ -1,4 +1,5 @@
-//! A sentinel over loaded models on simulated GPUs: what it tells, that it costs nobody anything, and that it goes when it should.
+//! A sentinel over loaded models on simulated GPUs: what it tells, that it costs nobody anything, and that it
+//! goes when it should.
 //!
 //! What a driver would say (heat, other programs, a slow GPU) is written over the samples of the real source.
 

@@ -56,7 +56,8 @@ fn under_pressure_a_text_goes_on_elsewhere_and_back_when_there_is_room() {
     let mut text = stream.next().unwrap().unwrap();
     let layers = || model.placement().n_gpu_layers;
     let mut go_on_until = |what: &str, advised: Replacement, holds: &dyn Fn() -> bool| {
-        // The next token is computed when the model has been told to be placed anew: however late that is, the text has not ended.
+        // The next token is computed when the model has been told to be placed anew: however late that is, the
+        // text has not ended.
         while sentinel.events().recv_timeout(LONG).expect(what).advises() != Some(advised) {}
         text.extend(stream.next().map(Result::unwrap));
         assert!(holds(), "not {what} before the next token");
@@ -80,7 +81,8 @@ fn while_nobody_generates_it_is_done_at_once() {
     let story = model.generate(PROMPT).temperature(0.0).max_tokens(16);
     let expected = story.clone().text().unwrap();
     let _sentinel = sentinel(&model);
-    // There is no room for any layer then: the model is on the host alone, and the GPU is watched for room all the same.
+    // There is no room for any layer then: the model is on the host alone, and the GPU is watched for
+    // room all the same.
     gpu.set_taken(mib(64));
     until("on the host", || model.placement().n_gpu_layers == 0);
     until("loaded", || model.native().is_ok());

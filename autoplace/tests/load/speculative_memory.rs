@@ -1,5 +1,5 @@
-//! Guesses that turn out wrong are forgotten by whatever memory a model has: windows, states that cannot go back, caches that move to another
-//! card in mid-text. On small models with random weights.
+//! Guesses that turn out wrong are forgotten by whatever memory a model has: windows, states that cannot go back,
+//! caches that move to another card in mid-text. On small models with random weights.
 
 use crate::sim_support::card;
 use crate::speculative_support::{PROMPT, alone, builder, exact, load, oracle, request, tokens};

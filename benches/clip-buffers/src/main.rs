@@ -1,6 +1,7 @@
-//! Holds the bound of an mmproj's compute buffer against what clip.cpp reserves: for encoders of published sizes, images from 4
-//! tokens to the largest, simulated cards of three families and the CPU, with fused attention and without. Prints the lowest and
-//! the highest ratio of each, and fails where the bound is too low or a weight's byte differs.
+//! Holds the bound of an mmproj's compute buffer against what clip.cpp reserves: for encoders of published
+//! sizes, images from 4 tokens to the largest, simulated cards of three families and the CPU, with fused
+//! attention and without. Prints the lowest and the highest ratio of each, and fails where the bound is too low
+//! or a weight's byte differs.
 
 #[path = "../../../planner/tests/support/synthetic/mmproj.rs"]
 mod mmproj;
@@ -38,7 +39,8 @@ unsafe extern "C" {
     fn ggml_backend_dev_by_name(name: *const c_char) -> *mut c_void;
 }
 
-/// Images that an encoder may be handed: sides, how many at once, and the limit of tokens to which they are the largest.
+/// Images that an encoder may be handed: sides, how many at once, and the limit of tokens to which they
+/// are the largest.
 struct Input {
     width: c_int,
     height: c_int,
@@ -174,8 +176,8 @@ fn compare(
     let (mut low, mut high) = (f64::INFINITY, 0_f64);
     for input in inputs {
         let mut theirs = Reserved::default();
-        // SAFETY: the path is a C string, the device one of ggml's or null, `theirs` laid out as the callee's struct; exceptions
-        // are caught there.
+        // SAFETY: the path is a C string, the device one of ggml's or null, `theirs` laid out as the callee's struct;
+        // exceptions are caught there.
         let failed = unsafe {
             clip_reserve(
                 path.as_ptr(),

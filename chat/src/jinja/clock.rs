@@ -6,8 +6,8 @@ use super::fault::failed;
 
 /// A date and a time of day where the application runs, to which `strftime_now` in a template refers.
 ///
-/// Without one, a template gets the time of the rendering. With one, the same conversation gives the same prompt tomorrow, of which
-/// the tokens may still be in a cache.
+/// Without one, a template gets the time of the rendering. With one, the same conversation gives the same prompt
+/// tomorrow, of which the tokens may still be in a cache.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LocalTime(jiff::civil::DateTime);
 

@@ -1,7 +1,7 @@
 //! Jinja as Hugging Face's transformers renders it: a template's source and its variables flow in, its text flows out.
 //!
-//! The engine is minijinja with its Python methods. Around it are what transformers adds ([`functions`], [`json`]), what
-//! published templates use and minijinja has not ([`filters`], [`methods`], [`printing`]), and the bounds of an
+//! The engine is minijinja with its Python methods. Around it are what transformers adds ([`functions`], [`json`]),
+//! what published templates use and minijinja has not ([`filters`], [`methods`], [`printing`]), and the bounds of an
 //! untrusted program: minijinja's fuel, and where it does not see what values hold, the guards that [`source`] puts
 //! into a template and [`kept`] implements.
 

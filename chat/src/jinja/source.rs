@@ -391,7 +391,8 @@ impl Guards {
     }
 }
 
-/// Whether what is behind a number could be a part of it: minijinja takes `1.in` apart in one way and `1. in` in another.
+/// Whether what is behind a number could be a part of it: minijinja takes `1.in` apart in one way and
+/// `1. in` in another.
 fn runs_on(after: Option<u8>, before: Option<u8>) -> bool {
     after.is_some_and(|it| {
         it.is_ascii_alphanumeric() || it == b'_' || (it == b'.' && before != Some(b'.'))

@@ -86,7 +86,8 @@ impl Body {
         }
     }
 
-    /// The calls in `text`. `tool` is who is called, where a header said so; `cut_off` says that the answer ended before the call did.
+    /// The calls in `text`. `tool` is who is called, where a header said so; `cut_off` says that the answer ended
+    /// before the call did.
     pub(super) fn read(
         &self,
         text: &str,

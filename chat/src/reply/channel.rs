@@ -29,7 +29,8 @@ pub(super) enum Message {
 /// No header is longer, in bytes: from there on, text is what the model says.
 pub(super) const LONGEST_HEADER: usize = 256;
 
-/// gpt-oss: `<|channel|>analysis<|message|>..<|end|><|start|>assistant<|channel|>commentary to=functions.f ..<|message|>{..}<|call|>`
+/// gpt-oss: `<|channel|>analysis<|message|>..<|end|><|start|>assistant<|channel|>commentary to=functions.f
+/// ..<|message|>{..}<|call|>`
 pub(super) const HARMONY: Channels = Channels {
     starts: &["<|start|>", "<|channel|>"],
     header_end: "<|message|>",

@@ -387,7 +387,8 @@ pub(super) const FAMILIES: &[Family] = &[
     },
 ];
 
-/// Marks around the answer itself, which some models write behind their reasoning, and what their templates have in them.
+/// Marks around the answer itself, which some models write behind their reasoning, and what their
+/// templates have in them.
 pub(super) const FRAMES: &[(&str, &[&str])] = &[
     ("<response></response>", &["<response>", "</response>"]),
     ("[BEGIN FINAL RESPONSE]", &["[END FINAL RESPONSE]"]),

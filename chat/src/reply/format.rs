@@ -32,7 +32,8 @@ impl ReplyFormat {
         Self::default()
     }
 
-    /// The format that a chat template teaches, by the marks in its source. A template that knows none gives the plain one.
+    /// The format that a chat template teaches, by the marks in its source. A template that knows none
+    /// gives the plain one.
     ///
     /// A model may write marks that its template does not know: add them.
     pub fn of_template(source: &str) -> Self {
@@ -73,8 +74,8 @@ impl ReplyFormat {
         self
     }
 
-    /// With tool calls left in the content: for a conversation without tools. Formats with channels keep them, and marks that frame
-    /// the content go as before.
+    /// With tool calls left in the content: for a conversation without tools. Formats with channels keep them, and
+    /// marks that frame the content go as before.
     #[must_use]
     pub fn without_tool_calls(mut self) -> Self {
         if let Some(family) = self.family()
@@ -106,13 +107,15 @@ impl ReplyFormat {
     }
 }
 
-/// How a model writes calls of tools. Formats are named after the models that made them known; many others write the same.
+/// How a model writes calls of tools. Formats are named after the models that made them known; many
+/// others write the same.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ToolCallFormat {
     /// `<|tools_prefix|>[{"f": {..}}]<|tools_suffix|>`
     Apertus,
-    /// `<atem:function_calls><atem:invoke name="f"><atem:parameter name="a">1</atem:parameter>..`, in channels: `to=self`, `to=f`
+    /// `<atem:function_calls><atem:invoke name="f"><atem:parameter name="a">1</atem:parameter>..`, in channels:
+    /// `to=self`, `to=f`
     Atem,
     /// `<|START_ACTION|>[{"tool_name": "f", "parameters": {..}}]<|END_ACTION|>`: Command R7B and A
     CommandR,
@@ -142,7 +145,8 @@ pub enum ToolCallFormat {
     KimiK2,
     /// `<|tool_call_start|>[f(a='x')]<|tool_call_end|>`
     Lfm2,
-    /// `{"name": "f", "parameters": {..}}` as the whole answer, `<|python_tag|>tool.call(query="x")` for tools that it was trained with
+    /// `{"name": "f", "parameters": {..}}` as the whole answer, `<|python_tag|>tool.call(query="x")` for tools that it
+    /// was trained with
     Llama3,
     /// `<minimax:tool_call><invoke name="f"><parameter name="a">1</parameter></invoke></minimax:tool_call>`
     MiniMaxM2,

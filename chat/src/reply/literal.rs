@@ -219,7 +219,8 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Templates put strings between quotes without escaping those within: only a quote that ends a value ends the string.
+    /// Templates put strings between quotes without escaping those within: only a quote that ends a value
+    /// ends the string.
     fn quoted(&mut self, quote: char) -> Result<String, CallError> {
         let mut text = String::new();
         let mut rest = self.rest[quote.len_utf8()..].chars();

@@ -33,7 +33,8 @@ impl<T: Copy> Marks<T> {
         self.marks.is_empty()
     }
 
-    /// What `text` begins with: the longest mark, once no longer one is possible. Behind the `last` text, nothing follows.
+    /// What `text` begins with: the longest mark, once no longer one is possible. Behind the `last` text,
+    /// nothing follows.
     pub(super) fn at(&self, text: &[u8], last: bool) -> At<T> {
         let mut longest = At::Nothing;
         let mut length = 0;
@@ -54,7 +55,8 @@ impl<T: Copy> Marks<T> {
         longest
     }
 
-    /// The first mark in `text`, or the place from which on more text is needed to say: the end, if no mark can have begun.
+    /// The first mark in `text`, or the place from which on more text is needed to say: the end, if no
+    /// mark can have begun.
     pub(super) fn find(&self, text: &str, last: bool) -> (usize, At<T>) {
         let bytes = text.as_bytes();
         for place in 0..bytes.len() {

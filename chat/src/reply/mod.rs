@@ -1,11 +1,11 @@
 //! What a model's answer means: the text it says, what it thought before, and the tools it calls.
 //!
-//! In: the text of an answer as it is generated, its control tokens written out. Out: [`ReplyPart`]s as soon as they are certain, and
-//! at the end a [`Reply`]. Which marks a model writes around them is its [`ReplyFormat`], which its chat template shows: how a template
-//! writes an earlier answer is how the model was taught to write the next.
+//! In: the text of an answer as it is generated, its control tokens written out. Out: [`ReplyPart`]s as soon as they
+//! are certain, and at the end a [`Reply`]. Which marks a model writes around them is its [`ReplyFormat`], which its
+//! chat template shows: how a template writes an earlier answer is how the model was taught to write the next.
 //!
-//! Nothing is lost: [`Reply::raw`] is always the whole text, and a call that cannot be read comes back as content, with a
-//! [`MalformedCall`] that says why.
+//! Nothing is lost: [`Reply::raw`] is always the whole text, and a call that cannot be read comes back as content, with
+//! a [`MalformedCall`] that says why.
 
 mod arguments;
 mod call;

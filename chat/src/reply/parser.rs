@@ -14,9 +14,10 @@ use crate::Tool;
 
 /// Reads an answer as it is generated: text in, [`ReplyPart`]s out as soon as they are certain.
 ///
-/// Held back are only: what may be the beginning of a mark, whitespace that a mark may follow, and a call until it is whole. Whitespace
-/// beside a mark belongs to the mark; whitespace at the beginning and the end of the whole answer stays. Where a call stands between
-/// two sections of content, a blank line parts them. How the text is cut into pieces makes no difference to what it means.
+/// Held back are only: what may be the beginning of a mark, whitespace that a mark may follow, and a call until it is
+/// whole. Whitespace beside a mark belongs to the mark; whitespace at the beginning and the end of the whole answer
+/// stays. Where a call stands between two sections of content, a blank line parts them. How the text is cut into pieces
+/// makes no difference to what it means.
 ///
 /// ```
 /// use autoplace_chat::{ReasoningMarks, ReplyFormat, ReplyParser, ReplyPart};
@@ -89,7 +90,8 @@ struct CallState {
 }
 
 impl ReplyParser {
-    /// For an answer of this format. What the prompt's end says about it comes with [`after_prompt`](Self::after_prompt).
+    /// For an answer of this format. What the prompt's end says about it comes with
+    /// [`after_prompt`](Self::after_prompt).
     pub fn new(format: &ReplyFormat) -> Self {
         let family = format.family();
         let mut parser = Self {
@@ -160,8 +162,9 @@ impl ReplyParser {
         }
     }
 
-    /// Says where the prompt left the model: `prompt`, or its last characters, is what stands before the answer. Templates end their
-    /// prompts with the opening mark of the reasoning, with both of its marks where it is not wanted, or with a message's header.
+    /// Says where the prompt left the model: `prompt`, or its last characters, is what stands before the answer.
+    /// Templates end their prompts with the opening mark of the reasoning, with both of its marks where it is not
+    /// wanted, or with a message's header.
     #[must_use]
     pub fn after_prompt(mut self, prompt: &str) -> Self {
         if let Some(channels) = self.channels {
@@ -201,8 +204,8 @@ impl ReplyParser {
         self
     }
 
-    /// With the tools that the model was given. Their schemas say how arguments are to be read that a format writes as bare text;
-    /// without them those stay strings. And text without a mark is a call only if it names one of them.
+    /// With the tools that the model was given. Their schemas say how arguments are to be read that a format writes as
+    /// bare text; without them those stay strings. And text without a mark is a call only if it names one of them.
     #[must_use]
     pub fn with_tools(mut self, tools: &[Tool]) -> Self {
         self.tools = tools.to_vec();

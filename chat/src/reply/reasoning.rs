@@ -4,8 +4,8 @@ use std::borrow::Cow;
 
 /// The marks around what a model thinks before it answers.
 ///
-/// Reasoning begins only where the answer has not begun: at its start, and behind a call of a tool or other reasoning. A mark that
-/// the model only talks about is content.
+/// Reasoning begins only where the answer has not begun: at its start, and behind a call of a tool or other reasoning.
+/// A mark that the model only talks about is content.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ReasoningMarks {
     open: Cow<'static, str>,
@@ -55,7 +55,8 @@ impl ReasoningMarks {
     }
 }
 
-/// What stands in a template whose model has these marks: the rarer first, since some templates mention `<think>` besides.
+/// What stands in a template whose model has these marks: the rarer first, since some templates mention
+/// `<think>` besides.
 const TEMPLATES: &[(&str, ReasoningMarks)] = &[
     // Command R7B, Command A
     (

@@ -1,4 +1,5 @@
-//! Calls whose arguments are tags: `<function=f><parameter=a>1</parameter></function>`, `f<arg_key>a</arg_key><arg_value>1</arg_value>`.
+//! Calls whose arguments are tags: `<function=f><parameter=a>1</parameter></function>`,
+//! `f<arg_key>a</arg_key><arg_value>1</arg_value>`.
 
 use serde_json::{Map, Value};
 

@@ -1,4 +1,5 @@
-//! However the text of an answer is cut into pieces, it means the same; and whatever a model writes, nothing of it is lost.
+//! However the text of an answer is cut into pieces, it means the same; and whatever a model writes,
+//! nothing of it is lost.
 
 use autoplace_chat::{ReasoningMarks, Reply, ReplyFormat, ReplyParser, ReplyPart, ToolCallFormat};
 use proptest::prelude::{

@@ -1,5 +1,5 @@
-//! Chat templates render as Hugging Face's transformers renders them: `chat_templates/*.json` is what it makes of the templates beside
-//! (`cargo xtask templates --fixtures` writes them).
+//! Chat templates render as Hugging Face's transformers renders them: `chat_templates/*.json` is what it makes of the
+//! templates beside (`cargo xtask templates --fixtures` writes them).
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -1,4 +1,5 @@
-//! Each flag that is emitted for llama.cpp's programs is one of theirs: the source of the llama.cpp that this workspace builds is asked.
+//! Each flag that is emitted for llama.cpp's programs is one of theirs: the source of the llama.cpp that this workspace
+//! builds is asked.
 
 use autoplace::memory::{KvType, Place, Pooling, TensorOverride};
 use autoplace::plan::Plan;

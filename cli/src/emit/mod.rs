@@ -56,8 +56,8 @@ impl Tool {
         }
     }
 
-    /// Whether it makes room for the logits of every token of a batch, as llama.cpp does unless told otherwise, and not of one per
-    /// sequence. A plan for it is best made with `n_outputs_max` 0.
+    /// Whether it makes room for the logits of every token of a batch, as llama.cpp does unless told otherwise, and not
+    /// of one per sequence. A plan for it is best made with `n_outputs_max` 0.
     pub(crate) const fn keeps_all_logits(self) -> bool {
         // llama-server, which Ollama runs too, asks for one per sequence (server_output_limits).
         !matches!(self, Self::LlamaCpp | Self::Ollama)
@@ -126,8 +126,8 @@ pub(crate) enum EmitError {
 ///
 /// # Errors
 ///
-/// [`EmitError`] where the tool cannot be told the plan: the model is of no file, or the tool has no setting for a part of the
-/// plan that decides where the model goes.
+/// [`EmitError`] where the tool cannot be told the plan: the model is of no file, or the tool has no setting for a part
+/// of the plan that decides where the model goes.
 pub(crate) fn emit(plan: &Plan, tool: Tool) -> Result<String, EmitError> {
     let cannot = |what: &str| EmitError::Inexpressible {
         tool,

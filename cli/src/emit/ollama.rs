@@ -1,8 +1,9 @@
 //! Ollama: a Modelfile, and the environment of `ollama serve` for what a Modelfile has no parameter for.
 //!
-//! Since 2026 Ollama runs `llama-server` and hands it `num_gpu` as `-ngl`, the output layer counted, `num_ctx` times the number of
-//! sequences as `-c`, `num_batch` as both `-b` and `-ub`, and its own environment (ollama, llm/llama_server.go, startLlamaServer,
-//! appendBatchArgs and SetupLlamaServerCommandEnv). So flags without a parameter can be given as llama.cpp's variables.
+//! Since 2026 Ollama runs `llama-server` and hands it `num_gpu` as `-ngl`, the output layer counted, `num_ctx` times
+//! the number of sequences as `-c`, `num_batch` as both `-b` and `-ub`, and its own environment (ollama,
+//! llm/llama_server.go, startLlamaServer, appendBatchArgs and SetupLlamaServerCommandEnv). So flags without a parameter
+//! can be given as llama.cpp's variables.
 
 use std::path::Path;
 

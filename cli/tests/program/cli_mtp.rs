@@ -1,4 +1,5 @@
-//! `autoplace plan --mtp`: the block that predicts further tokens is part of the plan, and a model without one is one line.
+//! `autoplace plan --mtp`: the block that predicts further tokens is part of the plan, and a model without
+//! one is one line.
 
 use crate::cli_support::{demo, fails, succeeds};
 use crate::speculative_support::heads;

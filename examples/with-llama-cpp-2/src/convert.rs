@@ -3,8 +3,8 @@
 //! Copy this file into your program. It needs `autoplace-planner`, `llama-cpp-2`, `llama-cpp-sys-2` and
 //! `thiserror`, and no `unsafe`.
 //!
-//! A plan is a promise about bytes, so it is carried out whole or not at all: what llama-cpp-2 0.1.160 has no setter for is an
-//! [`Error`] that says what to ask of the planner instead.
+//! A plan is a promise about bytes, so it is carried out whole or not at all: what llama-cpp-2 0.1.160 has no setter
+//! for is an [`Error`] that says what to ask of the planner instead.
 //!
 //! | of the plan | in llama-cpp-2 |
 //! |---|---|
@@ -79,8 +79,8 @@ pub enum Error {
 
 /// This computer as llama-cpp-2 sees it (`list_llama_ggml_backend_devices`), checked against NVIDIA's driver.
 ///
-/// Better than `Machine::detect`, which has NVIDIA's driver alone: here are the GPUs of every backend that llama-cpp-2 was built
-/// with, under the names by which [`model_params`] finds them again.
+/// Better than `Machine::detect`, which has NVIDIA's driver alone: here are the GPUs of every backend that llama-cpp-2
+/// was built with, under the names by which [`model_params`] finds them again.
 #[must_use]
 pub fn machine(devices: &[LlamaBackendDevice]) -> Machine {
     let describe = |device: &LlamaBackendDevice| {
@@ -100,16 +100,17 @@ pub fn machine(devices: &[LlamaBackendDevice]) -> Machine {
 
 /// The default request, as far as llama-cpp-2 can carry it out.
 ///
-/// llama-cpp-2 leaves `n_outputs_max` at 0: llama.cpp then makes room for the logits of every token of a batch, and not of one. With
-/// a vocabulary of 128k that is 256 MiB for a `n_ubatch` of 512 on the device of the output layer, and on the host as much again for
-/// 512 tokens of `n_batch`. So `n_batch` is 512 here instead of 2048; a smaller `n_ubatch` gives a card more of it back.
+/// llama-cpp-2 leaves `n_outputs_max` at 0: llama.cpp then makes room for the logits of every token of a batch, and not
+/// of one. With a vocabulary of 128k that is 256 MiB for a `n_ubatch` of 512 on the device of the output layer, and on
+/// the host as much again for 512 tokens of `n_batch`. So `n_batch` is 512 here instead of 2048; a smaller `n_ubatch`
+/// gives a card more of it back.
 #[must_use]
 pub fn request() -> Request {
     Request::new().n_outputs_max(0).n_batch(512)
 }
 
-/// The best plan on one GPU: llama-cpp-2 cannot be told how several share the layers, and llama.cpp would share them out by the
-/// bytes that are free at that moment, which is no plan.
+/// The best plan on one GPU: llama-cpp-2 cannot be told how several share the layers, and llama.cpp would share them
+/// out by the bytes that are free at that moment, which is no plan.
 ///
 /// # Errors
 ///
@@ -177,8 +178,8 @@ impl Deref for ModelParams {
 ///
 /// # Errors
 ///
-/// [`Error::NoSetter`] for a plan on several GPUs, without repacking, or with weights moved to a GPU; [`Error::NoDevice`] and
-/// [`Error::SeveralDevices`] where its GPU cannot be told among the devices.
+/// [`Error::NoSetter`] for a plan on several GPUs, without repacking, or with weights moved to a GPU;
+/// [`Error::NoDevice`] and [`Error::SeveralDevices`] where its GPU cannot be told among the devices.
 pub fn model_params(plan: &Plan, devices: &[LlamaBackendDevice]) -> Result<ModelParams, Error> {
     let gpus: Vec<&Placement> = plan.gpus().collect();
     if gpus.len() > 1 {
@@ -206,11 +207,11 @@ pub fn model_params(plan: &Plan, devices: &[LlamaBackendDevice]) -> Result<Model
         .collect::<Result<Vec<_>, _>>()?;
     let mut params = LlamaModelParams::default()
         .with_n_gpu_layers(plan.n_gpu_layers)
-        // An empty list is no device at all; without a list llama.cpp takes them all, and a model on the host still costs each GPU a
-        // context and buffers.
+        // An empty list is no device at all; without a list llama.cpp takes them all, and a model on the host still
+        // costs each GPU a context and buffers.
         .with_devices(&used)?;
-    // The default maps the file where every device can. `with_use_mmap(true)` would map it anyhow. Metal maps more of a file than the
-    // weights of the GPU (llama-model.cpp, `load_tensors`), which no plan counts.
+    // The default maps the file where every device can. `with_use_mmap(true)` would map it anyhow. Metal maps more of a
+    // file than the weights of the GPU (llama-model.cpp, `load_tensors`), which no plan counts.
     if !plan.context.mmap || gpus.iter().any(|gpu| gpu.backend == "MTL") {
         params = params.with_use_mmap(false);
     }
@@ -228,7 +229,8 @@ pub fn model_params(plan: &Plan, devices: &[LlamaBackendDevice]) -> Result<Model
 ///
 /// # Errors
 ///
-/// [`Error::NoSetter`] for a plan with fewer outputs than a batch has tokens; [`Error::Context`] for one that llama.cpp would not take.
+/// [`Error::NoSetter`] for a plan with fewer outputs than a batch has tokens; [`Error::Context`] for one that
+/// llama.cpp would not take.
 pub fn context_params(plan: &Plan) -> Result<LlamaContextParams, Error> {
     let context = &plan.context;
     context.sizes()?;

@@ -1,5 +1,5 @@
-//! Continues a prompt with llama-cpp-2, placed by autoplace: reads the file's header, plans, says where everything goes, loads
-//! accordingly, generates greedily, and tells the speed.
+//! Continues a prompt with llama-cpp-2, placed by autoplace: reads the file's header, plans, says where everything
+//! goes, loads accordingly, generates greedily, and tells the speed.
 //!
 //!     cargo run --release -- model.gguf "Once upon a time" -n 128
 //!

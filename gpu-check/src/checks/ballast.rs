@@ -1,5 +1,5 @@
-//! On a card of which others hold all but a little: plan, load, and compute to the last position of the context. Then one layer more, which
-//! says how much of the headroom was needed.
+//! On a card of which others hold all but a little: plan, load, and compute to the last position of the context. Then
+//! one layer more, which says how much of the headroom was needed.
 
 use anyhow::Result;
 use autoplace::load::OnDifference;
@@ -92,7 +92,8 @@ pub(crate) fn run(setting: &Setting) -> Result<Verdict> {
     Ok(verdict(&rows, &skipped))
 }
 
-/// All of [`LEFT`]; but where a real card's time is limited, the most that the model does not fit into, and the least that it might.
+/// All of [`LEFT`]; but where a real card's time is limited, the most that the model does not fit into, and the
+/// least that it might.
 fn lefts(setting: &Setting, model: u64, unit: u64) -> Vec<u64> {
     let all = LEFT.map(|left| left * unit);
     if setting.size == Size::Small || setting.until.is_none() {

@@ -70,8 +70,8 @@ impl Card {
         Some(at(UNOPENED)?.saturating_sub(at(OPENED)?))
     }
 
-    /// Bytes that have gone since the devices were opened, beside the buffers that llama.cpp counts: after the load, and at the last
-    /// stage. `None` where the card does not tell.
+    /// Bytes that have gone since the devices were opened, beside the buffers that llama.cpp counts: after the load,
+    /// and at the last stage. `None` where the card does not tell.
     pub(crate) fn beyond(&self) -> Option<(u64, u64)> {
         let at = |reading: &Reading| reading.free.ggml;
         let opened = self
@@ -121,7 +121,8 @@ struct Shape {
     flash: bool,
 }
 
-/// The shapes of the model of this number. All of them; but where a real card's time is limited, two, other ones for each model.
+/// The shapes of the model of this number. All of them; but where a real card's time is limited, two, other
+/// ones for each model.
 fn shapes(setting: &Setting, number: usize) -> Vec<Shape> {
     let shape = |n_ctx, kv, flash| Shape { n_ctx, kv, flash };
     let all = match setting.size {

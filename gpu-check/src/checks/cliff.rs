@@ -71,8 +71,8 @@ pub(crate) fn run(setting: &Setting) -> Result<Verdict> {
     Ok(sweep.verdict(&model, &shape))
 }
 
-/// What a plan predicts for this machine's cards. The host's memory is measured where nothing is known of it, and a simulated card reads
-/// as fast as the host, which is what computes for it.
+/// What a plan predicts for this machine's cards. The host's memory is measured where nothing is known of it, and a
+/// simulated card reads as fast as the host, which is what computes for it.
 fn predict(setting: &Setting, model: &Written, shape: &Shape) -> Result<Option<Speed>> {
     let mut machine = Machine::detect();
     let host = &mut machine.host;

@@ -16,7 +16,8 @@ const TOKENS: usize = 96;
 /// Room for both.
 const CONTEXT: u32 = 256;
 
-/// A card rounds otherwise than a CPU, and one rounding otherwise may choose another token, after which the texts have nothing in common.
+/// A card rounds otherwise than a CPU, and one rounding otherwise may choose another token, after which the texts have
+/// nothing in common.
 const ROUNDING: &str = "A card adds up in another order than a CPU, so that results may differ in their last bits; where two tokens are \
 about as likely, the other one may be chosen, and from there on the text is another one.";
 

@@ -116,7 +116,8 @@ impl Peers {
         self.loops.len() + self.fits.len()
     }
 
-    /// The session beside llama.cpp's loop, with all layers on the card by 1, or half of them by 2. The first is never too late.
+    /// The session beside llama.cpp's loop, with all layers on the card by 1, or half of them by 2. The first
+    /// is never too late.
     fn beside_loop(
         &mut self,
         setting: &Setting,

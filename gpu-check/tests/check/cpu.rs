@@ -1,5 +1,5 @@
-//! The checks without a card, in the size of a test: as `run.sh --cpu` runs them from a folder laid out like the archive, and that they can
-//! fail.
+//! The checks without a card, in the size of a test: as `run.sh --cpu` runs them from a folder laid out like the
+//! archive, and that they can fail.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -115,7 +115,8 @@ fn a_card_that_takes_more_than_was_left_free_is_found() {
             "--cpu",
             "--threads",
             "1",
-            // The pools take nearly all of the 4 MiB that the third of these cards has left: whatever the plan puts there is too much.
+            // The pools take nearly all of the 4 MiB that the third of these cards has left: whatever the plan puts
+            // there is too much.
             "--minutes",
             "0",
             "--cases",

@@ -8,8 +8,8 @@ use std::sync::Mutex;
 
 use tempfile::TempDir;
 
-/// Held while a program is written and while one is started: a process that is just being started has its parent's open files, and a
-/// program that anybody could still write to does not start.
+/// Held while a program is written and while one is started: a process that is just being started has its parent's open
+/// files, and a program that anybody could still write to does not start.
 static PROGRAMS: Mutex<()> = Mutex::new(());
 
 /// What `run.sh` uses of any Linux. Nothing else of this machine is in PATH.

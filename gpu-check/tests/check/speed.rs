@@ -1,4 +1,5 @@
-//! The checks that measure speeds, without a card: not how fast, but that everything was measured and both sides did their work.
+//! The checks that measure speeds, without a card: not how fast, but that everything was measured and both
+//! sides did their work.
 
 use std::fs;
 use std::path::{Path, PathBuf};

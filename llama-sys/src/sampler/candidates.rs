@@ -40,8 +40,8 @@ impl fmt::Debug for Candidate {
     }
 }
 
-/// The tokens of one output that may come next, with logits and probabilities. One is enough for a generation: filled for each token,
-/// it allocates for the first alone.
+/// The tokens of one output that may come next, with logits and probabilities. One is enough for a generation: filled
+/// for each token, it allocates for the first alone.
 #[doc(alias = "llama_token_data_array")]
 #[derive(Debug, Default, Clone)]
 pub struct Candidates {
@@ -174,8 +174,8 @@ impl Candidates {
         self.end = end;
     }
 
-    /// Gives each candidate the logit that `change` makes of its token and logit. None is chosen any more. What is no number becomes
-    /// negative infinity: such a token is never chosen while there is another.
+    /// Gives each candidate the logit that `change` makes of its token and logit. None is chosen any more. What is no
+    /// number becomes negative infinity: such a token is never chosen while there is another.
     pub fn map_logits(&mut self, mut change: impl FnMut(Token, f32) -> f32) {
         for Candidate(data) in &mut self.list[self.start..self.end] {
             let logit = change(data.id, data.logit);

@@ -14,11 +14,13 @@ use crate::model::Model;
 use crate::vocab::{Token, Vocab};
 use crate::{raw, shim};
 
-/// What a dynamic temperature may go down to: it is raised to a power, and logits divided by what is left of it have to be finite.
+/// What a dynamic temperature may go down to: it is raised to a power, and logits divided by what is left of it
+/// have to be finite.
 const MIN_DYNAMIC: f32 = 1e-3;
 
-/// A chain being put together. Samplers apply in the order in which they are added; [`greedy`](Self::greedy), [`dist`](Self::dist),
-/// [`mirostat`](Self::mirostat), [`mirostat_v2`](Self::mirostat_v2) or [`adaptive_p`](Self::adaptive_p) completes it.
+/// A chain being put together. Samplers apply in the order in which they are added; [`greedy`](Self::greedy),
+/// [`dist`](Self::dist), [`mirostat`](Self::mirostat), [`mirostat_v2`](Self::mirostat_v2) or
+/// [`adaptive_p`](Self::adaptive_p) completes it.
 #[must_use = "a chain chooses nothing until it is completed"]
 pub struct SamplerChain {
     chain: Chain,
@@ -133,7 +135,8 @@ impl SamplerChain {
         self
     }
 
-    /// Has the filters that are added after this, of top-p, min-p, typical and XTC, leave at least `n` tokens. Default: 0, which is one.
+    /// Has the filters that are added after this, of top-p, min-p, typical and XTC, leave at least `n` tokens. Default:
+    /// 0, which is one.
     pub fn min_keep(mut self, n: usize) -> Self {
         self.min_keep = n;
         self
@@ -173,8 +176,8 @@ impl SamplerChain {
         self.of_values(raw::SHIM_SAMPLER_KIND_MIN_P, [p])
     }
 
-    /// Locally typical sampling (<https://arxiv.org/abs/2202.00666>): keeps the tokens whose surprise is closest to the expected one
-    /// and whose probabilities add up to `p`; 1.0 keeps all.
+    /// Locally typical sampling (<https://arxiv.org/abs/2202.00666>): keeps the tokens whose surprise is closest to the
+    /// expected one and whose probabilities add up to `p`; 1.0 keeps all.
     ///
     /// # Errors
     ///
@@ -195,8 +198,9 @@ impl SamplerChain {
         self.of_values(raw::SHIM_SAMPLER_KIND_TOP_N_SIGMA, [n])
     }
 
-    /// Excludes top choices: with this probability, drops all tokens that are at least `threshold` likely but the least likely of them.
-    /// A probability of 0.0 or a threshold above 0.5 drops none. Draws from numbers of its own, by `seed`.
+    /// Excludes top choices: with this probability, drops all tokens that are at least `threshold` likely but
+    /// the least likely of them. A probability of 0.0 or a threshold above 0.5 drops none. Draws from numbers of
+    /// its own, by `seed`.
     ///
     /// # Errors
     ///
@@ -224,20 +228,23 @@ impl SamplerChain {
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidParameter`] for a temperature that is not finite, is negative, or is so low that logits divided by it may be
-    /// infinite: 0.000001 is the lowest besides 0.0.
+    /// [`Error::InvalidParameter`] for a temperature that is not finite, is negative, or is so low that logits divided
+    /// by it may be infinite: 0.000001 is the lowest besides 0.0.
     pub fn temperature(self, temperature: f32) -> Result<Self, Error> {
         check_temperature(temperature)?;
         self.of_values(raw::SHIM_SAMPLER_KIND_TEMP, [temperature])
     }
 
-    /// Divides the logits by a temperature that depends on their entropy: between `temperature` - `range` where one token is certain and
-    /// `temperature` + `range` where all are as likely, as entropy over the greatest possible one, raised to `exponent`, goes from 0 to
-    /// 1. With a range of 0.0 it is [`temperature`](Self::temperature). A lowest temperature below 0.001 is taken for 0.001.
+    /// Divides the logits by a temperature that depends on their entropy: between `temperature` - `range` where one
+    /// token is certain and `temperature` + `range` where all are as likely, as entropy over the greatest possible one,
+    /// raised to `exponent`, goes from 0 to
+    /// 1. With a range of 0.0 it is [`temperature`](Self::temperature). A lowest temperature below 0.001 is
+    ///    taken for 0.001.
     ///
     /// # Errors
     ///
-    /// As [`temperature`](Self::temperature); [`Error::InvalidParameter`] for a range or an exponent that is not finite or is negative.
+    /// As [`temperature`](Self::temperature); [`Error::InvalidParameter`] for a range or an exponent that is not
+    /// finite or is negative.
     #[doc(alias = "temp_ext")]
     pub fn dynamic_temperature(
         self,
@@ -258,13 +265,13 @@ impl SamplerChain {
         self.of_values(raw::SHIM_SAMPLER_KIND_TEMP_EXT, numbers)
     }
 
-    /// Makes tokens among the last `last_n` less likely: `repeat` divides their logit (1.0: off), `frequency` is subtracted
-    /// per occurrence, `presence` once (0.0: off).
+    /// Makes tokens among the last `last_n` less likely: `repeat` divides their logit (1.0: off), `frequency` is
+    /// subtracted per occurrence, `presence` once (0.0: off).
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidParameter`] for numbers that are not finite, a `repeat` below 0.000001, a `frequency` or `presence` beyond a
-    /// million either way.
+    /// [`Error::InvalidParameter`] for numbers that are not finite, a `repeat` below 0.000001, a `frequency` or
+    /// `presence` beyond a million either way.
     pub fn penalties(
         self,
         last_n: u32,
@@ -289,17 +296,18 @@ impl SamplerChain {
         })
     }
 
-    /// "Don't repeat yourself" (<https://github.com/oobabooga/text-generation-webui/pull/5677>): a token that would go on with a
-    /// repetition of `n` tokens, with `n` at least `allowed_length`, has `multiplier * base ^ (n - allowed_length)` subtracted from its
-    /// logit. Repetitions are looked for among the last `last_n` tokens and do not reach over a sequence breaker. A multiplier of 0.0 or
-    /// a `last_n` of 0 is off.
+    /// "Don't repeat yourself" (<https://github.com/oobabooga/text-generation-webui/pull/5677>): a token that would go
+    /// on with a repetition of `n` tokens, with `n` at least `allowed_length`, has
+    /// `multiplier * base ^ (n - allowed_length)` subtracted from its logit. Repetitions are looked for among the last
+    /// `last_n` tokens and do not reach over a sequence breaker. A multiplier of 0.0 or a `last_n` of 0 is off.
     ///
     /// Every breaker is compared with every token of the vocabulary here: some milliseconds each.
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidParameter`] for numbers that are not finite, a negative multiplier, a base below 1.0, which llama.cpp would take
-    /// for "off", and a breaker that is empty, has over 40 bytes or a NUL; [`Error::NoVocabulary`] for breakers and a model that knows no texts.
+    /// [`Error::InvalidParameter`] for numbers that are not finite, a negative multiplier, a base below 1.0, which
+    /// llama.cpp would take for "off", and a breaker that is empty, has over 40 bytes or a NUL; [`Error::NoVocabulary`]
+    /// for breakers and a model that knows no texts.
     pub fn dry(
         self,
         multiplier: f32,
@@ -325,7 +333,8 @@ impl SamplerChain {
         let mut pointers: Vec<*const c_char> = breakers.iter().map(|it| it.as_ptr()).collect();
         let vocab = self.vocab.as_ptr();
         self.add(|error| {
-            // SAFETY: the texts are NUL-terminated, and read during the call alone, as is the vocabulary (llama_sampler_init_dry).
+            // SAFETY: the texts are NUL-terminated, and read during the call alone, as is the vocabulary
+            // (llama_sampler_init_dry).
             unsafe {
                 raw::shim_sampler_dry(
                     vocab,
@@ -345,8 +354,8 @@ impl SamplerChain {
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidParameter`] for a token outside the vocabulary or a bias that is not a number or, but for negative infinity,
-    /// beyond a million either way.
+    /// [`Error::InvalidParameter`] for a token outside the vocabulary or a bias that is not a number or, but for
+    /// negative infinity, beyond a million either way.
     pub fn logit_bias(self, biases: &[(Token, f32)]) -> Result<Self, Error> {
         for &(token, value) in biases {
             self.vocab.check(token)?;
@@ -365,11 +374,13 @@ impl SamplerChain {
         })
     }
 
-    /// Allows only tokens that continue a text of the GBNF `grammar` from rule `root`. A chain with a grammar holds the model.
+    /// Allows only tokens that continue a text of the GBNF `grammar` from rule `root`. A chain with a grammar
+    /// holds the model.
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidParameter`] for a grammar that is empty or holds a NUL byte; [`Error::Call`] for one that does not parse.
+    /// [`Error::InvalidParameter`] for a grammar that is empty or holds a NUL byte; [`Error::Call`] for one
+    /// that does not parse.
     pub fn grammar(mut self, grammar: &str, root: &str) -> Result<Self, Error> {
         if grammar.trim().is_empty() {
             // llama.cpp would silently constrain nothing (llama-sampler.cpp, llama_sampler_init_grammar_impl).

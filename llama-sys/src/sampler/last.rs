@@ -26,17 +26,17 @@ impl SamplerChain {
         self.chosen_by(raw::SHIM_SAMPLER_KIND_DIST, [0.0; 3], seed)
     }
 
-    /// Completes the chain: Mirostat (<https://arxiv.org/abs/2007.14966>), which keeps the surprise of the text near `tau` bits per
-    /// token, learning at the rate of `eta` from how surprising the tokens were. `m` tokens go into its estimate; llama.cpp's programs
-    /// take 100.
+    /// Completes the chain: Mirostat (<https://arxiv.org/abs/2007.14966>), which keeps the surprise of the text near
+    /// `tau` bits per token, learning at the rate of `eta` from how surprising the tokens were. `m` tokens go into its
+    /// estimate; llama.cpp's programs take 100.
     ///
-    /// Where the model is so sure that `tau` is out of reach for long, llama.cpp's number of tokens to keep overflows, and with it
-    /// what is chosen; [`mirostat_v2`](Self::mirostat_v2) has no such number.
+    /// Where the model is so sure that `tau` is out of reach for long, llama.cpp's number of tokens to keep overflows,
+    /// and with it what is chosen; [`mirostat_v2`](Self::mirostat_v2) has no such number.
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidParameter`] for a `tau` or `eta` that is not finite or is negative, an `m` of 0 or beyond 2147483647, and for the
-    /// seed as [`dist`](Self::dist).
+    /// [`Error::InvalidParameter`] for a `tau` or `eta` that is not finite or is negative, an `m` of 0 or beyond
+    /// 2147483647, and for the seed as [`dist`](Self::dist).
     pub fn mirostat(self, tau: f32, eta: f32, m: u32, seed: u32) -> Result<Sampler, Error> {
         not_negative("mirostat_tau", tau)?;
         not_negative("mirostat_eta", eta)?;
@@ -57,8 +57,8 @@ impl SamplerChain {
         chain.simple(&params).map(Self::finish)
     }
 
-    /// Completes the chain: Mirostat 2.0, which drops the tokens that are more surprising than a bound and moves the bound so that the
-    /// surprise of the text stays near `tau` bits per token, at the rate of `eta`.
+    /// Completes the chain: Mirostat 2.0, which drops the tokens that are more surprising than a bound and moves the
+    /// bound so that the surprise of the text stays near `tau` bits per token, at the rate of `eta`.
     ///
     /// # Errors
     ///
@@ -73,14 +73,14 @@ impl SamplerChain {
         )
     }
 
-    /// Completes the chain: adaptive-p (<https://github.com/ggml-org/llama.cpp/pull/17927>), which prefers tokens whose probability is
-    /// near `target` and moves that so that the mean over the chosen ones, of which each counts `decay` times as much as the next, stays
-    /// there. A negative target is [`dist`](Self::dist).
+    /// Completes the chain: adaptive-p (<https://github.com/ggml-org/llama.cpp/pull/17927>), which prefers tokens whose
+    /// probability is near `target` and moves that so that the mean over the chosen ones, of which each counts `decay`
+    /// times as much as the next, stays there. A negative target is [`dist`](Self::dist).
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidParameter`] for a target that is above 1.0 or no number, a decay outside 0.0 to 0.99, and for the seed as
-    /// [`dist`](Self::dist).
+    /// [`Error::InvalidParameter`] for a target that is above 1.0 or no number, a decay outside 0.0 to 0.99, and for
+    /// the seed as [`dist`](Self::dist).
     pub fn adaptive_p(self, target: f32, decay: f32, seed: u32) -> Result<Sampler, Error> {
         if !target.is_finite() || target > 1.0 {
             return Err(Error::parameter(

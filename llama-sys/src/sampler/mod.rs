@@ -19,8 +19,8 @@ use crate::{raw, shim};
 
 /// A chain that is complete: its last sampler chooses a token.
 ///
-/// It keeps of the model what it needs, and not the model itself: with the same vocabulary loaded anew it goes on as if nothing had
-/// happened. Only a [grammar](SamplerChain::grammar) holds the model.
+/// It keeps of the model what it needs, and not the model itself: with the same vocabulary loaded anew it goes on as if
+/// nothing had happened. Only a [grammar](SamplerChain::grammar) holds the model.
 pub struct Sampler {
     chain: Chain,
     n_tokens: u32,
@@ -84,8 +84,8 @@ impl Sampler {
         context.check_output(index)?;
         self.check_vocabulary("context", context.vocab().n_tokens())?;
         shim::quick(|error| {
-            // SAFETY: chain and context live and are borrowed mutably; `index` has logits; the chain ends in a sampler that
-            // selects, as llama_sampler_sample asserts.
+            // SAFETY: chain and context live and are borrowed mutably; `index` has logits; the chain ends in a sampler
+            // that selects, as llama_sampler_sample asserts.
             unsafe {
                 raw::shim_sampler_sample(self.chain.0.as_ptr(), context.as_ptr(), index, error)
             }
@@ -96,8 +96,8 @@ impl Sampler {
         })
     }
 
-    /// The same among the tokens that `mask` allows: bit `t % 32` of word `t / 32` is set for a token `t` that may be chosen. Words
-    /// that are missing allow nothing, bits beyond the vocabulary mean nothing.
+    /// The same among the tokens that `mask` allows: bit `t % 32` of word `t / 32` is set for a token `t` that may be
+    /// chosen. Words that are missing allow nothing, bits beyond the vocabulary mean nothing.
     ///
     /// # Errors
     ///
@@ -119,11 +119,13 @@ impl Sampler {
     }
 
     /// Filters and sorts the candidates, chooses one of them, and tells the chain of none: say which it was with
-    /// [`accept`](Self::accept). With [`Candidates::fill`] before and the choice accepted, it is [`sample`](Self::sample).
+    /// [`accept`](Self::accept). With [`Candidates::fill`] before and the choice accepted, it is
+    /// [`sample`](Self::sample).
     ///
     /// # Errors
     ///
-    /// [`Error::NoCandidates`] without candidates; [`Error::InvalidParameter`] for those of another vocabulary; [`Error::Call`].
+    /// [`Error::NoCandidates`] without candidates; [`Error::InvalidParameter`] for those of another vocabulary;
+    /// [`Error::Call`].
     pub fn apply(&mut self, candidates: &mut Candidates) -> Result<Token, Error> {
         self.check_vocabulary("candidates", candidates.n_tokens())?;
         if candidates.is_empty() {
@@ -133,8 +135,8 @@ impl Sampler {
         }
         let chain = self.chain.0.as_ptr();
         let applied = candidates.lend(|array| {
-            // SAFETY: the chain lives and is borrowed mutably; the array is valid for the call, is not empty and holds tokens of the
-            // vocabulary that the chain was made for.
+            // SAFETY: the chain lives and is borrowed mutably; the array is valid for the call, is not empty and holds
+            // tokens of the vocabulary that the chain was made for.
             shim::quick(|error| unsafe { raw::shim_sampler_apply(chain, array, error) })
         });
         applied
@@ -169,22 +171,24 @@ impl Sampler {
         })
     }
 
-    /// Whether a choice leaves something behind that depends on the logits: mirostat's and adaptive-p's running means, and how many
-    /// random numbers mirostat and XTC have drawn. [`skip`](Self::skip) cannot make up for choices of such a chain. They have to be
-    /// made again: [`apply`](Self::apply) to the same candidates, and [`accept`](Self::accept).
+    /// Whether a choice leaves something behind that depends on the logits: mirostat's and adaptive-p's running means,
+    /// and how many random numbers mirostat and XTC have drawn. [`skip`](Self::skip) cannot make up for choices of such
+    /// a chain. They have to be made again: [`apply`](Self::apply) to the same candidates, and
+    /// [`accept`](Self::accept).
     pub fn depends_on_logits(&self) -> bool {
         self.depends_on_logits
     }
 
-    /// Draws the random numbers that `n` choices draw, and chooses nothing: a generation that goes on in another process then
-    /// chooses as the first would have. What the chosen tokens were is told with [`accept`](Self::accept).
+    /// Draws the random numbers that `n` choices draw, and chooses nothing: a generation that goes on in another
+    /// process then chooses as the first would have. What the chosen tokens were is told with [`accept`](Self::accept).
     ///
-    /// The samplers of a chain that does not [depend on the logits](Self::depends_on_logits) draw at most one number per choice,
-    /// however many candidates there are (llama-sampler.cpp, `llama_sampler_dist_apply`).
+    /// The samplers of a chain that does not [depend on the logits](Self::depends_on_logits) draw at most one number
+    /// per choice, however many candidates there are (llama-sampler.cpp, `llama_sampler_dist_apply`).
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidParameter`] for a chain that depends on the logits, if there is anything to skip; [`Error::Call`].
+    /// [`Error::InvalidParameter`] for a chain that depends on the logits, if there is anything to skip;
+    /// [`Error::Call`].
     pub fn skip(&mut self, n: usize) -> Result<(), Error> {
         if self.depends_on_logits && n > 0 {
             return Err(Error::parameter(

@@ -20,7 +20,8 @@ struct Stream {
 const BACKEND: raw::ggml_backend_i = raw::ggml_backend_i {
     get_name: Some(name),
     free: Some(free),
-    // Without these ggml waits and uses the buffer's own (ggml-backend.cpp, `ggml_backend_tensor_set_async`, `ggml_backend_tensor_get_async`, `ggml_backend_tensor_copy_async`): the CPU is never behind.
+    // Without these ggml waits and uses the buffer's own (ggml-backend.cpp, `ggml_backend_tensor_set_async`,
+    // `ggml_backend_tensor_get_async`, `ggml_backend_tensor_copy_async`): the CPU is never behind.
     set_tensor_async: None,
     get_tensor_async: None,
     set_tensor_2d_async: None,
@@ -61,8 +62,8 @@ pub(super) unsafe extern "C" fn init(
         let Some(card) = slot.card() else {
             return ptr::null_mut();
         };
-        // SAFETY: the CPU's device is registered until the process ends; its entry answers by name, with a function of the type
-        // that ggml-backend.h gives to that name, or NULL.
+        // SAFETY: the CPU's device is registered until the process ends; its entry answers by name, with a function of
+        // the type that ggml-backend.h gives to that name, or NULL.
         let (cpu, set_n_threads) = unsafe {
             let cpu = raw::ggml_backend_dev_init(cpu_device(), ptr::null());
             let reg = raw::ggml_backend_dev_backend_reg(cpu_device());
@@ -108,7 +109,8 @@ unsafe extern "C" fn name(backend: raw::ggml_backend_t) -> *const c_char {
 
 unsafe extern "C" fn free(backend: raw::ggml_backend_t) {
     guarded((), || {
-        // SAFETY: a backend of ours, freed once; ggml leaves the struct to its backend (ggml-backend.cpp, `ggml_backend_free`).
+        // SAFETY: a backend of ours, freed once; ggml leaves the struct to its backend (ggml-backend.cpp,
+        // `ggml_backend_free`).
         unsafe {
             let stream = Box::from_raw((*backend).context.cast::<Stream>());
             raw::ggml_backend_free(stream.cpu);
@@ -133,7 +135,8 @@ unsafe extern "C" fn graph_compute(
     if fails {
         return raw::GGML_STATUS_FAILED;
     }
-    // SAFETY: the CPU's backend computes on whatever memory the tensors point to (ggml-cpu.cpp), and ours is the host's.
+    // SAFETY: the CPU's backend computes on whatever memory the tensors point to (ggml-cpu.cpp), and
+    // ours is the host's.
     unsafe { raw::ggml_backend_graph_compute_async(stream.cpu, graph) }
 }
 
@@ -147,8 +150,8 @@ pub(super) unsafe extern "C" fn set_n_threads(backend: raw::ggml_backend_t, n_th
     }
 }
 
-/// Nothing runs ahead, so an event has happened as soon as it is recorded. NULL on a card that is not asynchronous: ggml does
-/// without (ggml-backend.cpp, `ggml_backend_sched_compute_splits`, `ggml_backend_sched_new`).
+/// Nothing runs ahead, so an event has happened as soon as it is recorded. NULL on a card that is not asynchronous:
+/// ggml does without (ggml-backend.cpp, `ggml_backend_sched_compute_splits`, `ggml_backend_sched_new`).
 pub(super) unsafe extern "C" fn event_new(
     device: raw::ggml_backend_dev_t,
 ) -> raw::ggml_backend_event_t {

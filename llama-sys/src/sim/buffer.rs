@@ -83,7 +83,8 @@ fn into_raw(buffer: Buffer, buft: raw::ggml_backend_buffer_type_t) -> raw::ggml_
     unsafe { raw::ggml_backend_buffer_init(buft, BUFFER, context, size) }
 }
 
-/// NULL past the card's capacity: llama.cpp's ordinary way out of memory (ggml-backend.cpp, `ggml_backend_buft_alloc_buffer_n_default`).
+/// NULL past the card's capacity: llama.cpp's ordinary way out of memory (ggml-backend.cpp,
+/// `ggml_backend_buft_alloc_buffer_n_default`).
 pub(super) unsafe extern "C" fn alloc(
     buft: raw::ggml_backend_buffer_type_t,
     size: usize,
@@ -104,7 +105,8 @@ pub(super) unsafe extern "C" fn alloc(
     })
 }
 
-/// A mapped file as the card's memory (Metal): counted, not copied. Only asked of cards that say they can (device.rs, `props`).
+/// A mapped file as the card's memory (Metal): counted, not copied. Only asked of cards that say they can
+/// (device.rs, `props`).
 pub(super) unsafe extern "C" fn from_host_pointer(
     device: raw::ggml_backend_dev_t,
     pointer: *mut c_void,
@@ -130,7 +132,8 @@ unsafe fn inner<'a>(buffer: raw::ggml_backend_buffer_t) -> &'a Buffer {
 
 unsafe extern "C" fn free(buffer: raw::ggml_backend_buffer_t) {
     guarded((), || {
-        // SAFETY: as in `inner`; ggml frees a buffer once and deletes its own struct itself (ggml-backend.cpp, ggml_backend_buffer_free).
+        // SAFETY: as in `inner`; ggml frees a buffer once and deletes its own struct itself (ggml-backend.cpp,
+        // ggml_backend_buffer_free).
         drop(unsafe { Box::from_raw((*buffer).context.cast::<Buffer>()) });
     });
 }
@@ -147,7 +150,8 @@ unsafe extern "C" fn memset_tensor(
     offset: usize,
     size: usize,
 ) {
-    // SAFETY: ggml checked that the range lies in the tensor, whose data lies in a buffer of ours (ggml-backend.cpp, `ggml_backend_tensor_memset`).
+    // SAFETY: ggml checked that the range lies in the tensor, whose data lies in a buffer of ours (ggml-backend.cpp,
+    // `ggml_backend_tensor_memset`).
     unsafe {
         (*tensor)
             .data
@@ -164,7 +168,8 @@ unsafe extern "C" fn set_tensor(
     offset: usize,
     size: usize,
 ) {
-    // SAFETY: as in `memset_tensor` (ggml-backend.cpp, `ggml_backend_tensor_set`); `data` has `size` bytes. It may overlap: pointers into one buffer.
+    // SAFETY: as in `memset_tensor` (ggml-backend.cpp, `ggml_backend_tensor_set`); `data` has `size` bytes. It may
+    // overlap: pointers into one buffer.
     unsafe {
         ptr::copy(
             data.cast::<u8>(),
@@ -198,7 +203,8 @@ unsafe extern "C" fn copy_tensor(
     target: *mut raw::ggml_tensor,
 ) -> bool {
     guarded(false, || {
-        // SAFETY: two tensors with data and of the same layout (ggml-backend.cpp, `ggml_backend_tensor_copy`); the source's buffer lives.
+        // SAFETY: two tensors with data and of the same layout (ggml-backend.cpp, `ggml_backend_tensor_copy`); the
+        // source's buffer lives.
         unsafe {
             let buffer = (*source).buffer;
             if buffer.is_null() || slot::owner((*buffer).buft).is_none() {
@@ -215,8 +221,8 @@ unsafe extern "C" fn copy_tensor(
 }
 
 unsafe extern "C" fn clear(buffer: raw::ggml_backend_buffer_t, value: u8) {
-    // SAFETY: a buffer of ours, on which nothing computes while it is cleared. Mapped ones are cleared by no part of llama.cpp,
-    // but whoever does means the memory below.
+    // SAFETY: a buffer of ours, on which nothing computes while it is cleared. Mapped ones are cleared by no part of
+    // llama.cpp, but whoever does means the memory below.
     unsafe {
         let buffer = inner(buffer);
         match &buffer.bytes {

@@ -22,7 +22,8 @@ pub(super) const DEVICE: raw::ggml_backend_buffer_type_i = raw::ggml_backend_buf
     is_host: None,
 };
 
-/// Files mapped into the card's memory. ggml asks it for alignments and sizes too (ggml-metal.cpp, `ggml_backend_metal_buffer_type_mapped`).
+/// Files mapped into the card's memory. ggml asks it for alignments and sizes too (ggml-metal.cpp,
+/// `ggml_backend_metal_buffer_type_mapped`).
 pub(super) const MAPPED: raw::ggml_backend_buffer_type_i = raw::ggml_backend_buffer_type_i {
     get_name: Some(mapped_name),
     ..DEVICE
@@ -46,7 +47,8 @@ pub(super) const HOST: raw::ggml_backend_buffer_type_i = raw::ggml_backend_buffe
 ///
 /// A buffer type of a [`Slot`].
 pub(super) unsafe fn slot(buft: raw::ggml_backend_buffer_type_t) -> &'static Slot {
-    // SAFETY: ggml calls a buffer type's functions with that buffer type (ggml-backend.cpp, `ggml_backend_buft_*`); slots are never freed.
+    // SAFETY: ggml calls a buffer type's functions with that buffer type (ggml-backend.cpp, `ggml_backend_buft_*`);
+    // slots are never freed.
     slot::of(unsafe { (*buft).context })
 }
 
@@ -98,14 +100,15 @@ unsafe extern "C" fn alloc_size(
     })
 }
 
-/// As `ggml_backend_cuda_host_buffer_type_alloc_buffer` and `ggml_backend_vk_host_buffer_type_alloc_buffer`: a CPU buffer that is told to be of this type.
+/// As `ggml_backend_cuda_host_buffer_type_alloc_buffer` and `ggml_backend_vk_host_buffer_type_alloc_buffer`: a CPU
+/// buffer that is told to be of this type.
 unsafe extern "C" fn alloc_host(
     buft: raw::ggml_backend_buffer_type_t,
     size: usize,
 ) -> raw::ggml_backend_buffer_t {
     guarded(ptr::null_mut(), || {
-        // SAFETY: a buffer type of ours. The CPU's buffer type is a constant and its buffers are freed by their own vtable,
-        // whatever type they are of (ggml-backend.cpp, ggml_backend_buffer_free).
+        // SAFETY: a buffer type of ours. The CPU's buffer type is a constant and its buffers are freed by their own
+        // vtable, whatever type they are of (ggml-backend.cpp, ggml_backend_buffer_free).
         unsafe {
             let size = size.saturating_add(rules(buft).host_extra());
             let buffer =

@@ -66,8 +66,9 @@ impl SimGpuBuilder {
         self
     }
 
-    /// Claims asynchronous computation and events, as CUDA does. With such cards only, llama.cpp keeps four copies of a graph
-    /// in flight over several of them (llama-context.cpp, the constructor), which takes more memory. Off unless asked for.
+    /// Claims asynchronous computation and events, as CUDA does. With such cards only, llama.cpp keeps four copies of
+    /// a graph in flight over several of them (llama-context.cpp, the constructor), which takes more memory. Off
+    /// unless asked for.
     pub fn asynchronous(mut self, asynchronous: bool) -> Self {
         self.asynchronous = asynchronous;
         self
@@ -79,15 +80,15 @@ impl SimGpuBuilder {
         self
     }
 
-    /// Whether the card offers pinned host memory, which llama.cpp then prefers for what stays on the host. By the rules unless
-    /// said otherwise: CUDA and Vulkan do.
+    /// Whether the card offers pinned host memory, which llama.cpp then prefers for what stays on the host. By the
+    /// rules unless said otherwise: CUDA and Vulkan do.
     pub fn host_buffer(mut self, host_buffer: bool) -> Self {
         self.host_buffer = Some(host_buffer);
         self
     }
 
-    /// The PCI address that the card reports, such as `0000:01:00.0`. None unless given. llama.cpp takes two GPUs of one
-    /// address for the same one when it chooses the devices itself.
+    /// The PCI address that the card reports, such as `0000:01:00.0`. None unless given. llama.cpp takes two GPUs of
+    /// one address for the same one when it chooses the devices itself.
     pub fn pci_id(mut self, pci_id: impl Into<String>) -> Self {
         self.pci_id = Some(pci_id.into());
         self
@@ -99,19 +100,21 @@ impl SimGpuBuilder {
         self
     }
 
-    /// Bytes that the first computation takes beside all buffers and that stay taken, as a driver's pools and workspaces do
-    /// (ggml-cuda.cu, `ggml_cuda_pool`). A computation that finds no room for them fails. None unless given.
+    /// Bytes that the first computation takes beside all buffers and that stay taken, as a driver's pools
+    /// and workspaces do (ggml-cuda.cu, `ggml_cuda_pool`). A computation that finds no room for them fails.
+    /// None unless given.
     pub fn growth(mut self, bytes: u64) -> Self {
         self.growth = bytes;
         self
     }
 
-    /// Shares the card's memory with every card that is registered with this file, in this process and in others: what one
-    /// takes, none of the others has. The file is made if there is none. What a process had that has ended, or was killed,
-    /// is free again at the next look.
+    /// Shares the card's memory with every card that is registered with this file, in this process and in others: what
+    /// one takes, none of the others has. The file is made if there is none. What a process had that has ended, or was
+    /// killed, is free again at the next look.
     ///
-    /// All of them should be given the same [total](Self::total). Up to 64 cards share a file; beside it lie smaller ones
-    /// of the same name and a number, to be deleted with it. [`SimGpu::shared_peak`] is the most that was in use at once.
+    /// All of them should be given the same [total](Self::total). Up to 64 cards share a file; beside it lie
+    /// smaller ones of the same name and a number, to be deleted with it. [`SimGpu::shared_peak`] is the most that
+    /// was in use at once.
     pub fn shared(mut self, file: impl Into<PathBuf>) -> Self {
         self.shared = Some(file.into());
         self
@@ -131,18 +134,19 @@ impl SimGpuBuilder {
 
     /// Registers the card with ggml.
     ///
-    /// Waits until no other thread loads a model, makes a context or lists devices: ggml's registry cannot be read and changed
-    /// at once.
+    /// Waits until no other thread loads a model, makes a context or lists devices: ggml's registry cannot be read and
+    /// changed at once.
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidParameter`] when [`MAX_CARDS`](super::MAX_CARDS) are registered already or still hold memory, for an
-    /// alignment that is no power of two, a text with a NUL byte or a backend called `RPC`, and inside the progress
-    /// callback of a load; for a [shared](Self::shared) file that cannot be written or locked, or that 64 cards share; the
-    /// errors of [`Backend::init`](crate::Backend::init).
+    /// [`Error::InvalidParameter`] when [`MAX_CARDS`](super::MAX_CARDS) are registered already or still hold memory,
+    /// for an alignment that is no power of two, a text with a NUL byte or a backend called `RPC`, and inside the
+    /// progress callback of a load; for a [shared](Self::shared) file that cannot be written or locked, or that 64
+    /// cards share; the errors of [`Backend::init`](crate::Backend::init).
     pub fn register(self) -> Result<SimGpu, Error> {
         self.rules.check()?;
-        // llama.cpp sorts such devices to the front and trusts their names to be endpoints (src/llama.cpp, `llama_prepare_model_devices`).
+        // llama.cpp sorts such devices to the front and trusts their names to be endpoints (src/llama.cpp,
+        // `llama_prepare_model_devices`).
         if self.backend == "RPC" {
             return Err(Error::parameter(
                 "backend",
@@ -182,7 +186,8 @@ fn text(parameter: &'static str, text: String) -> Result<&'static CStr, Error> {
         .map_err(|e| Error::parameter(parameter, format!("{e}"), "a text without NUL"))
 }
 
-/// From so many tokens on, a GPU computes with weights that the host keeps: ggml-cuda.cu, `ggml_backend_cuda_reg`, and the same in Vulkan and Metal.
+/// From so many tokens on, a GPU computes with weights that the host keeps: ggml-cuda.cu, `ggml_backend_cuda_reg`, and
+/// the same in Vulkan and Metal.
 fn offload_from() -> i64 {
     std::env::var("GGML_OP_OFFLOAD_MIN_BATCH")
         .ok()

@@ -7,7 +7,8 @@ use crate::raw;
 
 /// Runs `body`; a panic becomes `fallback`, after the panic hook has reported it.
 ///
-/// Broken invariants cannot be seen afterwards: a card's state is atomics, and a slot's lock is taken over when poisoned.
+/// Broken invariants cannot be seen afterwards: a card's state is atomics, and a slot's lock is taken
+/// over when poisoned.
 pub(super) fn guarded<T>(fallback: T, body: impl FnOnce() -> T) -> T {
     panic::catch_unwind(AssertUnwindSafe(body)).unwrap_or(fallback)
 }
@@ -19,8 +20,8 @@ pub(super) fn log_error(line: &str) {
     };
     let mut callback: raw::ggml_log_callback = None;
     let mut data: *mut c_void = std::ptr::null_mut();
-    // SAFETY: both pointers are valid; the callback is the one that llama_log_set was given, for ggml too (llama-impl.cpp,
-    // llama_log_set), and takes a NUL-terminated text from any thread.
+    // SAFETY: both pointers are valid; the callback is the one that llama_log_set was given, for ggml too
+    // (llama-impl.cpp, llama_log_set), and takes a NUL-terminated text from any thread.
     unsafe {
         raw::llama_log_get(&raw mut callback, &raw mut data);
         if let Some(callback) = callback {

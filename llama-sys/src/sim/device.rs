@@ -39,13 +39,15 @@ pub(super) const DEVICE: raw::ggml_backend_device_i = raw::ggml_backend_device_i
 ///
 /// A device of a [`Slot`].
 pub(super) unsafe fn slot(device: raw::ggml_backend_dev_t) -> &'static Slot {
-    // SAFETY: ggml calls a device's functions with that device (ggml-backend.cpp, `ggml_backend_dev_*`); slots are never freed.
+    // SAFETY: ggml calls a device's functions with that device (ggml-backend.cpp, `ggml_backend_dev_*`); slots
+    // are never freed.
     slot::of(unsafe { (*device).context })
 }
 
 unsafe extern "C" fn reg_name(reg: raw::ggml_backend_reg_t) -> *const c_char {
     guarded(c"SIM".as_ptr(), || {
-        // SAFETY: ggml calls an entry's functions with that entry (ggml-backend.cpp, `ggml_backend_reg_*`); slots are never freed.
+        // SAFETY: ggml calls an entry's functions with that entry (ggml-backend.cpp, `ggml_backend_reg_*`); slots
+        // are never freed.
         let slot = slot::of(unsafe { (*reg).context });
         slot.card()
             .map_or(c"SIM", |card| card.settings.backend)
@@ -211,7 +213,9 @@ unsafe extern "C" fn supports_buft(
     guarded(false, || unsafe { slot(device) }.owns(buft))
 }
 
-/// Whether the card wants to compute with a weight that the host keeps: from 32 tokens on, as `ggml_backend_cuda_device_offload_op`, `ggml_backend_vk_device_offload_op` and, for products alone, `ggml_backend_metal_device_offload_op`.
+/// Whether the card wants to compute with a weight that the host keeps: from 32 tokens on, as
+/// `ggml_backend_cuda_device_offload_op`, `ggml_backend_vk_device_offload_op` and, for products alone,
+/// `ggml_backend_metal_device_offload_op`.
 unsafe extern "C" fn offload_op(
     device: raw::ggml_backend_dev_t,
     op: *const raw::ggml_tensor,

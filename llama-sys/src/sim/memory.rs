@@ -4,8 +4,9 @@ use std::io;
 
 use memmap2::{MmapOptions, MmapRaw};
 
-/// Zeroed pages that cost nothing until written to: an anonymous mapping that reserves no swap, so that a buffer of 400 GB fits
-/// on any host. Where the system counts reservations all the same (Windows, `vm.overcommit_memory` 2), it may be refused.
+/// Zeroed pages that cost nothing until written to: an anonymous mapping that reserves no swap, so that a buffer of
+/// 400 GB fits on any host. Where the system counts reservations all the same (Windows, `vm.overcommit_memory` 2),
+/// it may be refused.
 pub(super) struct Memory {
     map: MmapRaw,
 }
@@ -20,15 +21,16 @@ impl Memory {
         self.map.as_mut_ptr()
     }
 
-    /// Makes every byte zero by giving the pages back, which touches none of them: llama.cpp clears a whole KV cache at once.
+    /// Makes every byte zero by giving the pages back, which touches none of them: llama.cpp clears a whole
+    /// KV cache at once.
     ///
     /// # Safety
     ///
     /// Nothing reads or writes the memory meanwhile.
     pub(super) unsafe fn zero(&self) {
         #[cfg(target_os = "linux")]
-        // SAFETY: madvise(2): MADV_DONTNEED turns the pages of a private anonymous mapping into zero ones; the caller promises
-        // that nobody looks.
+        // SAFETY: madvise(2): MADV_DONTNEED turns the pages of a private anonymous mapping into zero ones; the caller
+        // promises that nobody looks.
         if unsafe {
             self.map
                 .unchecked_advise(memmap2::UncheckedAdvice::DontNeed)

@@ -1,8 +1,9 @@
 //! Simulated GPUs: ggml backends whose memory is a number and whose arithmetic is the CPU's.
 //!
-//! What flows in: a size, allocation rules, faults to inject. What flows out: a [`Device`] that llama.cpp takes for a GPU. It
-//! reports free memory, refuses what does not fit, and computes the same tokens as the CPU, so that whatever places a model can
-//! be tested on any machine, with llama.cpp itself and no mock. A card of 400 GB costs no host memory until it is written to.
+//! What flows in: a size, allocation rules, faults to inject. What flows out: a [`Device`] that llama.cpp takes for a
+//! GPU. It reports free memory, refuses what does not fit, and computes the same tokens as the CPU, so that whatever
+//! places a model can be tested on any machine, with llama.cpp itself and no mock. A card of 400 GB costs no host
+//! memory until it is written to.
 //!
 //! ```
 //! use llama_sys::sim::{Rules, SimGpu};
@@ -30,29 +31,31 @@
 //!
 //! # What is simulated
 //!
-//! Sizes: free and total bytes, alignment, padding of rows, the scratch memory of fused attention, the largest buffer, pinned
-//! host buffers (see [`Rules`]); events and several copies of a graph in flight, when asked for; the choice of what runs on the
-//! GPU for large batches; pools that grow when something is first computed, as [one sum](SimGpuBuilder::growth). Not simulated: what
-//! a driver takes for itself, and speed. Nothing runs ahead: an [asynchronous](SimGpuBuilder::asynchronous) card says that it computes asynchronously, and is done when asked.
+//! Sizes: free and total bytes, alignment, padding of rows, the scratch memory of fused attention, the largest buffer,
+//! pinned host buffers (see [`Rules`]); events and several copies of a graph in flight, when asked for; the choice of
+//! what runs on the GPU for large batches; pools that grow when something is first computed, as [one
+//! sum](SimGpuBuilder::growth). Not simulated: what a driver takes for itself, and speed. Nothing runs ahead: an
+//! [asynchronous](SimGpuBuilder::asynchronous) card says that it computes asynchronously, and is done when asked.
 //!
 //! # Registered only on request
 //!
-//! A card enters ggml's registry with [`SimGpuBuilder::register`] and leaves it when its [`SimGpu`] is dropped. Meanwhile it is a
-//! GPU like any other for the whole process: [`Backend::devices`](crate::Backend::devices) lists it, and a load with
-//! [`devices: None`](crate::ModelParams::devices) puts layers on it. Real loads in a process that also simulates name their
-//! devices.
+//! A card enters ggml's registry with [`SimGpuBuilder::register`] and leaves it when its [`SimGpu`] is dropped.
+//! Meanwhile it is a GPU like any other for the whole process: [`Backend::devices`](crate::Backend::devices) lists it,
+//! and a load with [`devices: None`](crate::ModelParams::devices) puts layers on it. Real loads in a process that also
+//! simulates name their devices.
 //!
 //! # Shared by several processes
 //!
-//! A card of which other processes' loads take memory, as on a real machine, is a [shared](SimGpuBuilder::shared) one: its
-//! bytes are counted in a file, for all who name that file. Each process computes for itself; the memory alone is one.
+//! A card of which other processes' loads take memory, as on a real machine, is a
+//! [shared](SimGpuBuilder::shared) one: its bytes are counted in a file, for all who name that file. Each
+//! process computes for itself; the memory alone is one.
 //!
 //! # Lifetimes and limits
 //!
-//! Cards sit in [`MAX_CARDS`] slots, named `SIM0` to `SIM14`, that live until the process ends: a [`Device`], a model or a
-//! context may outlive the [`SimGpu`] and keeps working. A slot is used again once its [`SimGpu`] is dropped and nothing is
-//! allocated or computing on it; from then on what still holds the old [`Device`] speaks to the new card. Registering and
-//! dropping any number of times costs no memory beyond each distinct name, once.
+//! Cards sit in [`MAX_CARDS`] slots, named `SIM0` to `SIM14`, that live until the process ends: a [`Device`], a model
+//! or a context may outlive the [`SimGpu`] and keeps working. A slot is used again once its [`SimGpu`] is dropped and
+//! nothing is allocated or computing on it; from then on what still holds the old [`Device`] speaks to the new card.
+//! Registering and dropping any number of times costs no memory beyond each distinct name, once.
 
 mod backend;
 mod buffer;
@@ -87,7 +90,8 @@ pub struct SimGpu {
 }
 
 impl SimGpu {
-    /// A card that calls itself `name`, to be [registered](SimGpuBuilder::register): 8 GiB, all of it free, [`Rules::Plain`].
+    /// A card that calls itself `name`, to be [registered](SimGpuBuilder::register): 8 GiB, all of it free,
+    /// [`Rules::Plain`].
     pub fn builder(name: impl Into<String>) -> SimGpuBuilder {
         SimGpuBuilder::new(name.into())
     }
@@ -108,7 +112,8 @@ impl SimGpu {
         self.card.free()
     }
 
-    /// Bytes in buffers on the card now: what [`Context::memory_breakdown`](crate::Context::memory_breakdown) says of it.
+    /// Bytes in buffers on the card now: what
+    /// [`Context::memory_breakdown`](crate::Context::memory_breakdown) says of it.
     pub fn used(&self) -> u64 {
         self.card.used()
     }
@@ -118,8 +123,8 @@ impl SimGpu {
         self.card.peak()
     }
 
-    /// Bytes that all processes have of a [shared](SimGpuBuilder::shared) card now, what computing took included; `None`
-    /// for one that is not shared.
+    /// Bytes that all processes have of a [shared](SimGpuBuilder::shared) card now, what computing took included;
+    /// `None` for one that is not shared.
     pub fn shared_used(&self) -> Option<u64> {
         self.card.shared_used()
     }
@@ -166,8 +171,8 @@ impl SimGpu {
         self.card.fail_allocation(n);
     }
 
-    /// Fails the `n`-th computation from now, 1 being the next, and that one only; 0 fails none. llama.cpp computes a graph in
-    /// parts, one for each change of device.
+    /// Fails the `n`-th computation from now, 1 being the next, and that one only; 0 fails none. llama.cpp computes a
+    /// graph in parts, one for each change of device.
     pub fn fail_graph(&self, n: u64) {
         self.card.fail_graph(n);
     }

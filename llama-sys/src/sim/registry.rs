@@ -1,9 +1,9 @@
 //! Into ggml's registry and out of it.
 //!
-//! The registry is two vectors without a lock (ggml-backend-reg.cpp, `ggml_backend_registry`). llama.cpp reads them while it loads a model and
-//! makes a context (llama-model.cpp, `make_cpu_buft_list`; llama-context.cpp, the constructor), so these, and whatever lists devices, hold a [`Reading`];
-//! changes wait until there is none. Readers never wait for readers, not even behind a change that waits, so that a progress
-//! callback may ask for devices.
+//! The registry is two vectors without a lock (ggml-backend-reg.cpp, `ggml_backend_registry`). llama.cpp reads them
+//! while it loads a model and makes a context (llama-model.cpp, `make_cpu_buft_list`; llama-context.cpp, the
+//! constructor), so these, and whatever lists devices, hold a [`Reading`]; changes wait until there is none. Readers
+//! never wait for readers, not even behind a change that waits, so that a progress callback may ask for devices.
 
 use std::cell::Cell;
 use std::marker::PhantomData;
@@ -116,8 +116,8 @@ pub(super) fn register(card: &Arc<Card>) -> Result<&'static Slot, Error> {
             ),
         ));
     };
-    // SAFETY: the entry lives until the process ends, nobody reads the registry, and the lock keeps others from changing it.
-    // The callbacks that run meanwhile take no lock of this file (device.rs).
+    // SAFETY: the entry lives until the process ends, nobody reads the registry, and the lock keeps others from
+    // changing it. The callbacks that run meanwhile take no lock of this file (device.rs).
     unsafe { raw::ggml_backend_register(slot.reg()) };
     state.listed[index] = true;
     Ok(slot)
@@ -142,8 +142,8 @@ impl State {
     fn sweep(&mut self) {
         for (index, slot) in slot::all().iter().enumerate() {
             if std::mem::take(&mut self.leaving[index]) && std::mem::take(&mut self.listed[index]) {
-                // SAFETY: as for registering. A static entry has no library to close (ggml-backend-reg.cpp, `unload_backend`), so this
-                // only takes the entry and its device out of the vectors.
+                // SAFETY: as for registering. A static entry has no library to close (ggml-backend-reg.cpp,
+                // `unload_backend`), so this only takes the entry and its device out of the vectors.
                 unsafe { raw::ggml_backend_unload(slot.reg()) };
             }
         }

@@ -16,9 +16,9 @@ use crate::raw;
 /// | `Metal` | 32 | its bytes, scratch of fused attention, experts and sorting | - | no, but it maps files |
 ///
 /// All of it is read off llama.cpp's backends and exact, but for: the CUDA kernel that converts no cache is assumed for
-/// one token at a time and for no other shape (ggml-cuda/fattn.cu, `ggml_cuda_get_best_fattn_kernel`, also looks at the card); a Metal device's largest
-/// buffer, and its index lists for sparse attention (ggml-metal-ops.cpp, `ggml_metal_op_flash_attn_ext_extra_idx`), are left out; pinned memory of Vulkan is aligned as
-/// the CPU's.
+/// one token at a time and for no other shape (ggml-cuda/fattn.cu, `ggml_cuda_get_best_fattn_kernel`, also looks at the
+/// card); a Metal device's largest buffer, and its index lists for sparse attention (ggml-metal-ops.cpp,
+/// `ggml_metal_op_flash_attn_ext_extra_idx`), are left out; pinned memory of Vulkan is aligned as the CPU's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum Rules {
@@ -71,7 +71,8 @@ impl Rules {
         }
     }
 
-    /// Where ggml begins a new buffer for a list of tensors: ggml-vulkan.cpp, `ggml_vk_get_device`, `ggml_backend_vk_buffer_type_get_max_size`.
+    /// Where ggml begins a new buffer for a list of tensors: ggml-vulkan.cpp, `ggml_vk_get_device`,
+    /// `ggml_backend_vk_buffer_type_get_max_size`.
     pub(super) fn buffer_limit(self) -> usize {
         match self {
             Self::Vulkan { max_alloc, .. } => {
@@ -81,7 +82,8 @@ impl Rules {
         }
     }
 
-    /// The largest single buffer and tensor that the device takes: ggml-vulkan-buffers.cpp, `ggml_vk_create_buffer`; ggml-vulkan.cpp, `ggml_backend_vk_device_supports_op`.
+    /// The largest single buffer and tensor that the device takes: ggml-vulkan-buffers.cpp, `ggml_vk_create_buffer`;
+    /// ggml-vulkan.cpp, `ggml_backend_vk_device_supports_op`.
     pub(super) fn largest_buffer(self) -> u64 {
         match self {
             Self::Vulkan { max_alloc, .. } => max_alloc,
@@ -89,7 +91,8 @@ impl Rules {
         }
     }
 
-    /// Whether the backend offers pinned host memory: `get_host_buffer_type` of its device (ggml-cuda.cu, ggml-vulkan.cpp, ggml-metal.cpp).
+    /// Whether the backend offers pinned host memory: `get_host_buffer_type` of its device (ggml-cuda.cu,
+    /// ggml-vulkan.cpp, ggml-metal.cpp).
     pub(super) fn pins_host_memory(self) -> bool {
         matches!(self, Self::Cuda | Self::Vulkan { .. })
     }
@@ -99,7 +102,8 @@ impl Rules {
         self == Self::Metal
     }
 
-    /// Bytes that the backend adds to a pinned buffer: ggml-vulkan.cpp, `ggml_backend_vk_host_buffer_type_alloc_buffer`.
+    /// Bytes that the backend adds to a pinned buffer: ggml-vulkan.cpp,
+    /// `ggml_backend_vk_host_buffer_type_alloc_buffer`.
     pub(super) fn host_extra(self) -> usize {
         match self {
             Self::Vulkan { .. } => 32,
@@ -137,7 +141,8 @@ unsafe fn attention(tensor: &raw::ggml_tensor) -> Option<[&raw::ggml_tensor; 3]>
     }
 }
 
-/// Values that are a part of the keys (MLA): fattn-common.cuh, `ggml_cuda_flash_attn_ext_get_f16_extra_data`; ggml-metal-ops.cpp, `ggml_metal_op_flash_attn_ext_v_is_view_of_k`.
+/// Values that are a part of the keys (MLA): fattn-common.cuh, `ggml_cuda_flash_attn_ext_get_f16_extra_data`;
+/// ggml-metal-ops.cpp, `ggml_metal_op_flash_attn_ext_v_is_view_of_k`.
 fn shares_memory(keys: &raw::ggml_tensor, values: &raw::ggml_tensor) -> bool {
     !values.view_src.is_null()
         && (std::ptr::eq(values.view_src, keys)

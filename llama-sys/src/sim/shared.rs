@@ -1,9 +1,9 @@
 //! A card's memory that several processes share: what each of them takes is counted in one file.
 //!
-//! The file is a table of numbers, one place per member, behind one lock: it is read and written only while that lock is
-//! held. Each member also holds the lock of a file of its own, `<file>.<place>`, for as long as it lives. The system lets
-//! go of locks when a process ends, however it ends, so a place whose lock can be had belongs to nobody, and what it
-//! counted is free again.
+//! The file is a table of numbers, one place per member, behind one lock: it is read and written only while that lock
+//! is held. Each member also holds the lock of a file of its own, `<file>.<place>`, for as long as it lives. The system
+//! lets go of locks when a process ends, however it ends, so a place whose lock can be had belongs to nobody, and what
+//! it counted is free again.
 
 use std::ffi::OsString;
 use std::fs::{self, File, OpenOptions, TryLockError};
@@ -189,8 +189,8 @@ fn beside(path: &Path, place: usize) -> PathBuf {
     name.into()
 }
 
-/// Whether nobody holds the lock. What cannot be told counts as alive: a card that is over-full is worse than one that is
-/// under-used.
+/// Whether nobody holds the lock. What cannot be told counts as alive: a card that is over-full is worse than one
+/// that is under-used.
 fn is_dead(path: &Path) -> bool {
     match open(path, false) {
         Ok(file) => file.try_lock().is_ok(),

@@ -12,9 +12,9 @@ use crate::raw;
 /// `GGML_SCHED_MAX_BACKENDS`): with more GPUs registered, a load that names none of them would end the process.
 pub const MAX_CARDS: usize = 15;
 
-/// A place for a card: a registry entry with its one device and the device's buffer types. ggml has no way to free any of
-/// these while somebody may hold a pointer to them, so there are [`MAX_CARDS`] for the whole life of the process, and cards
-/// come and go in them.
+/// A place for a card: a registry entry with its one device and the device's buffer types. ggml has no way to free any
+/// of these while somebody may hold a pointer to them, so there are [`MAX_CARDS`] for the whole life of the process,
+/// and cards come and go in them.
 pub(super) struct Slot {
     name: CString,
     host_name: CString,
@@ -27,8 +27,8 @@ pub(super) struct Slot {
     card: RwLock<Option<Arc<Card>>>,
 }
 
-// SAFETY: what the raw structs point to lives until the process ends and is never written after `Slot::new`: ggml reads vtables
-// and contexts only (ggml-backend-impl.h). The rest is Rust's and guarded.
+// SAFETY: what the raw structs point to lives until the process ends and is never written after `Slot::new`: ggml reads
+// vtables and contexts only (ggml-backend-impl.h). The rest is Rust's and guarded.
 unsafe impl Send for Slot {}
 // SAFETY: as above.
 unsafe impl Sync for Slot {}
@@ -68,8 +68,8 @@ impl Slot {
         }
     }
 
-    /// Puts `card` here if nobody uses the one before it: its slot is then the last to hold it. Buffers and streams take their
-    /// share of a card through [`Slot::card`] alone, which waits for this.
+    /// Puts `card` here if nobody uses the one before it: its slot is then the last to hold it. Buffers and streams
+    /// take their share of a card through [`Slot::card`] alone, which waits for this.
     pub(super) fn occupy(&self, card: &Arc<Card>) -> bool {
         let mut place = self.card.write().unwrap_or_else(PoisonError::into_inner);
         if place
@@ -157,8 +157,8 @@ fn pointer<T>(value: &'static T) -> *mut T {
     std::ptr::from_ref(value).cast_mut()
 }
 
-/// A text that lives until the process ends; each distinct one is kept once. ggml hands out pointers to names without saying
-/// for how long.
+/// A text that lives until the process ends; each distinct one is kept once. ggml hands out pointers to names without
+/// saying for how long.
 pub(super) fn intern(text: CString) -> &'static CStr {
     static TEXTS: Mutex<Option<HashSet<&'static CStr>>> = Mutex::new(None);
     let mut texts = TEXTS.lock().unwrap_or_else(PoisonError::into_inner);

@@ -50,8 +50,8 @@ fn by_the_c_interface(pooling: Pooling, text: &str) -> Vec<f32> {
     let model = demo_model();
     let mut tokens = tokens(text);
     let path = std::ffi::CString::new(model.path().to_str().unwrap()).unwrap();
-    // SAFETY: the calls of llama.cpp's own example `embedding`, in their order; every handle is freed once, and what is read was
-    // returned for a batch of so many tokens.
+    // SAFETY: the calls of llama.cpp's own example `embedding`, in their order; every handle is freed once, and what is
+    // read was returned for a batch of so many tokens.
     unsafe {
         let mut params = raw::llama_model_default_params();
         params.n_gpu_layers = 0;

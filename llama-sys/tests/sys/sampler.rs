@@ -71,7 +71,8 @@ fn filters_by_rank_and_probability() {
 
 #[test]
 fn typical_keeps_what_is_as_surprising_as_expected() {
-    // Entropy 0.5 ln 2 + 0.3 ln 10/3 + 0.2 ln 5 = 1.03 nats; surprises 0.69, 1.20, 1.61: the second is the most typical, then the first.
+    // Entropy 0.5 ln 2 + 0.3 ln 10/3 + 0.2 ln 5 = 1.03 nats; surprises 0.69, 1.20, 1.61: the second is the most
+    // typical, then the first.
     let probabilities = [0.5, 0.3, 0.2];
     let typical = |p| left(chain().typical(p).unwrap(), likely(&probabilities));
     assert_eq!(typical(0.2), [1]);

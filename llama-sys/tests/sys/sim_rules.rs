@@ -49,8 +49,8 @@ fn row(model: &Model, weight: &Weight) -> i64 {
     model.metadata(key).unwrap().parse().unwrap()
 }
 
-/// What the weights of the blocks and the output take on a GPU, those that it can hold, and how many of them get a longer last
-/// row.
+/// What the weights of the blocks and the output take on a GPU, those that it can hold, and how many of them get a
+/// longer last row.
 fn expected(
     model: &Model,
     alignment: u64,

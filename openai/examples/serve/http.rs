@@ -1,5 +1,5 @@
-//! What a server of OpenAI's API takes around its answers: bodies that are JSON and not too large, errors in the API's own shape, events,
-//! and an end that lets answers finish.
+//! What a server of OpenAI's API takes around its answers: bodies that are JSON and not too large, errors in the API's
+//! own shape, events, and an end that lets answers finish.
 
 use std::convert::Infallible;
 use std::net::{IpAddr, SocketAddr};

@@ -1,5 +1,6 @@
-//! Serves a model by OpenAI's API: `/v1/chat/completions`, `/v1/completions`, `/v1/embeddings`, `/v1/models`, and `/health`. It listens on
-//! this machine alone, unless `--host` says otherwise: it asks nobody who they are. Ctrl-C lets what runs finish, a second one ends it.
+//! Serves a model by OpenAI's API: `/v1/chat/completions`, `/v1/completions`, `/v1/embeddings`, `/v1/models`, and
+//! `/health`. It listens on this machine alone, unless `--host` says otherwise: it asks nobody who they are. Ctrl-C
+//! lets what runs finish, a second one ends it.
 //!
 //!     cargo run --release --example serve -- -m model.gguf --embed nomic-embed.gguf
 

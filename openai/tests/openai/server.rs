@@ -26,7 +26,8 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    /// On a free port, with the demo model, a template, and one thread: beside other tests two would wait for each other.
+    /// On a free port, with the demo model, a template, and one thread: beside other tests two would
+    /// wait for each other.
     pub(crate) fn start(args: &[&str]) -> Self {
         let mut child = Command::new(Program("serve").executable())
             .args(["--port", "0", "--template", "chatml", "--threads", "1"])

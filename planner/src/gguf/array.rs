@@ -20,7 +20,8 @@ pub(super) struct ArrayPlace {
 
 /// An array in the metadata: its type and length are at hand, its elements are read from the file on demand.
 ///
-/// A reading method takes the memory of what it returns, no more. It errs if the file has changed since the header was read.
+/// A reading method takes the memory of what it returns, no more. It errs if the file has changed since the
+/// header was read.
 #[derive(Clone, Copy, Debug)]
 pub struct Array<'a> {
     source: &'a Source,
@@ -88,7 +89,8 @@ impl<'a> Array<'a> {
 
     /// The elements of an array of `u32`, or of `i32` none of which is negative.
     ///
-    /// llama.cpp reads both as `u32` (`src/llama-model-loader.cpp`, `get_arr`), but takes the bits of a negative one as they are.
+    /// llama.cpp reads both as `u32` (`src/llama-model-loader.cpp`, `get_arr`), but takes the bits of a negative
+    /// one as they are.
     ///
     /// # Errors
     ///
@@ -107,7 +109,8 @@ impl<'a> Array<'a> {
     ///
     /// # Errors
     ///
-    /// [`Error::ElementType`], [`Error::OutOfRange`] for an element above 2^31 - 1, [`Error::Changed`], [`Error::Read`].
+    /// [`Error::ElementType`], [`Error::OutOfRange`] for an element above 2^31 - 1, [`Error::Changed`],
+    /// [`Error::Read`].
     pub fn to_i32s(&self) -> Result<Vec<i32>, Error> {
         match self.place.ty {
             ValueType::I32 => self.numbers(i32::from_le_bytes),
@@ -247,8 +250,8 @@ impl PartialEq for Array<'_> {
 
 /// The strings of an array, read as they are asked for.
 ///
-/// As an iterator it yields owned bytes; [`read_next`](Self::read_next) lends them instead and so allocates nothing per string.
-/// They are bytes because llama.cpp does not ask for UTF-8 here, and tokens often are parts of characters.
+/// As an iterator it yields owned bytes; [`read_next`](Self::read_next) lends them instead and so allocates nothing per
+/// string. They are bytes because llama.cpp does not ask for UTF-8 here, and tokens often are parts of characters.
 pub struct Strings<'a> {
     array: Array<'a>,
     cursor: Cursor<'a>,

@@ -1,7 +1,7 @@
 //! The way back: metadata and tensors in, a GGUF file out.
 //!
-//! For models that exist only as a header: the skeleton that llama.cpp is asked about instead of the model, a model nobody has
-//! downloaded yet, and tests. The tensor data is zeros or a hole, never real weights.
+//! For models that exist only as a header: the skeleton that llama.cpp is asked about instead of the model, a model
+//! nobody has downloaded yet, and tests. The tensor data is zeros or a hole, never real weights.
 
 use std::fs::File;
 use std::io::Write;
@@ -21,8 +21,9 @@ const ALIGNMENT: &str = "general.alignment";
 /// Builds a GGUF file of version 3 from metadata and tensors, whose data is zeros.
 ///
 /// Setting a key again replaces its value. Whatever is built has been read back: what comes out of
-/// [`header_bytes`](Self::header_bytes), [`to_bytes`](Self::to_bytes) or [`write_sparse`](Self::write_sparse) is a file that
-/// [`Header`] accepts, and a shape or name that it would refuse is that same error here, with the path `<builder>`.
+/// [`header_bytes`](Self::header_bytes), [`to_bytes`](Self::to_bytes) or [`write_sparse`](Self::write_sparse) is
+/// a file that [`Header`] accepts, and a shape or name that it would refuse is that same error here, with the
+/// path `<builder>`.
 ///
 /// ```
 /// use autoplace_planner::gguf::{Builder, TensorType};

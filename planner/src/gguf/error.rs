@@ -7,8 +7,9 @@ use super::value::ValueType;
 
 /// Why a GGUF file could not be read, or a value in it could not be had.
 ///
-/// Every message begins with the file's path and, where a place in the file is meant, the byte offset from its beginning (`at`).
-/// The path of a header in memory is `<memory>`, that of a [`Builder`](super::Builder) is `<builder>`.
+/// Every message begins with the file's path and, where a place in the file is meant, the byte offset from
+/// its beginning (`at`). The path of a header in memory is `<memory>`, that of a
+/// [`Builder`](super::Builder) is `<builder>`.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 #[allow(missing_docs)] // The fields are named for what the message says of them.
@@ -192,7 +193,8 @@ pub enum Error {
         block_size: u64,
     },
 
-    /// A tensor does not begin where the one before it ends; llama.cpp accepts neither gaps nor overlaps nor another order.
+    /// A tensor does not begin where the one before it ends; llama.cpp accepts neither gaps nor overlaps
+    /// nor another order.
     #[error("{}: byte {at}: tensor '{tensor}' is {}: its data begins at offset {offset} of the data section, not at {expected}", path.display(), misplaced(*offset, *expected, *alignment))]
     TensorOffset {
         path: PathBuf,

@@ -1,7 +1,8 @@
 //! Typed access to the metadata: the value of a key if it is there, an error if it is of another type.
 //!
-//! The types must match exactly, because llama.cpp's do (`src/llama-model-loader.cpp`, `GGUFMeta::GKV::get_kv`): a file that keeps
-//! a block count as `u64` does not load there, so a plan for it would be of no use. [`Header::uint`] is the lenient exception.
+//! The types must match exactly, because llama.cpp's do (`src/llama-model-loader.cpp`, `GGUFMeta::GKV::get_kv`): a file
+//! that keeps a block count as `u64` does not load there, so a plan for it would be of no use. [`Header::uint`] is the
+//! lenient exception.
 
 use super::array::Array;
 use super::error::Error;
@@ -192,15 +193,16 @@ impl Header {
         self.array(&self.arch_key(suffix)?)
     }
 
-    /// One number per layer from the architecture's key with this suffix: an array of exactly `n` numbers, or one number for all.
+    /// One number per layer from the architecture's key with this suffix: an array of exactly `n` numbers, or
+    /// one number for all.
     ///
     /// The array's elements may be `u32`, `i32` or `bool`, the single number must be a `u32`: `get_key_or_arr` in
     /// `src/llama-model-loader.cpp`. There, too, an array of another length than `n` is an error.
     ///
     /// # Errors
     ///
-    /// [`Error::ArrayLength`], [`Error::ElementType`], [`Error::WrongType`], [`Error::OutOfRange`] for a negative number, those of
-    /// [`architecture`](Self::architecture), and those of reading the array.
+    /// [`Error::ArrayLength`], [`Error::ElementType`], [`Error::WrongType`], [`Error::OutOfRange`] for a negative
+    /// number, those of [`architecture`](Self::architecture), and those of reading the array.
     #[doc(alias = "get_key_or_arr")]
     pub fn arch_u32_per_layer(&self, suffix: &str, n: usize) -> Result<Option<Vec<u32>>, Error> {
         let key = self.arch_key(suffix)?;
@@ -217,8 +219,8 @@ impl Header {
     ///
     /// # Errors
     ///
-    /// [`Error::ArrayLength`], [`Error::ElementType`], [`Error::WrongType`], those of [`architecture`](Self::architecture), and those
-    /// of reading the array.
+    /// [`Error::ArrayLength`], [`Error::ElementType`], [`Error::WrongType`], those of
+    /// [`architecture`](Self::architecture), and those of reading the array.
     pub fn arch_f32_per_layer(&self, suffix: &str, n: usize) -> Result<Option<Vec<f32>>, Error> {
         let key = self.arch_key(suffix)?;
         match self.get(&key) {

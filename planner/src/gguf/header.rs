@@ -63,7 +63,8 @@ impl Header {
         Self::parse_prefix(bytes, 0)
     }
 
-    /// Reads the header of a file of `file_bytes` bytes of which only the beginning is in memory: downloaded, or made up.
+    /// Reads the header of a file of `file_bytes` bytes of which only the beginning is in memory:
+    /// downloaded, or made up.
     ///
     /// `file_bytes` is at least the length of `bytes`, whatever is given.
     ///
@@ -75,7 +76,8 @@ impl Header {
         Self::parse_shards([(bytes.into(), file_bytes)])
     }
 
-    /// Reads the header of a model of one or several shards, given in order: the beginning of each file and its whole length.
+    /// Reads the header of a model of one or several shards, given in order: the beginning of each file and
+    /// its whole length.
     ///
     /// # Errors
     ///

@@ -12,7 +12,8 @@ const MAX_KEY: u64 = 65535;
 /// All keys together, in bytes. Real headers have about 2 KiB of them.
 const MAX_KEYS: usize = 64 << 20;
 
-/// The longest string that is kept, in bytes. Chat templates stay below 100 KiB; an embedded `tokenizer.json` has megabytes.
+/// The longest string that is kept, in bytes. Chat templates stay below 100 KiB; an embedded
+/// `tokenizer.json` has megabytes.
 pub(super) const MAX_KEPT_STRING: u64 = 1 << 20;
 
 /// All kept strings together, in bytes.
@@ -234,7 +235,8 @@ impl Metadata {
     }
 }
 
-/// Reads a name (of a key or a tensor) of at most `limit` bytes into `scratch`, and checks that llama.cpp reads the same.
+/// Reads a name (of a key or a tensor) of at most `limit` bytes into `scratch`, and checks that
+/// llama.cpp reads the same.
 pub(super) fn read_name<'b>(
     cursor: &mut Cursor<'_>,
     kind: &str,

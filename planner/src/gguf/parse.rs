@@ -7,8 +7,8 @@ use super::source::Source;
 use super::tensor::{MIN_INFO, TensorInfo, place_tensors, read_tensors};
 use super::value::{Value, ValueType};
 
-/// The most keys, and the most tensors of a model, that we accept. The largest models have about 2000 tensors and 100 keys; each
-/// takes about 100 bytes of memory.
+/// The most keys, and the most tensors of a model, that we accept. The largest models have about 2000 tensors and 100
+/// keys; each takes about 100 bytes of memory.
 pub(super) const MAX_COUNT: u64 = 1 << 20;
 
 /// The alignment of the data unless a file says otherwise (`GGUF_DEFAULT_ALIGNMENT`, `ggml/include/gguf.h`), in bytes.

@@ -1,7 +1,8 @@
 //! The files of one model: finding the shards after the first, and checking that they belong together.
 //!
-//! As the constructor of `llama_model_loader` does it (src/llama-model-loader.cpp), with its three keys: `split.count` (u16) in the first shard, `split.no` (u16,
-//! from 0) in every one, `split.tensors.count` (i32) in the first. Only the first shard's metadata counts.
+//! As the constructor of `llama_model_loader` does it (src/llama-model-loader.cpp), with its three keys: `split.count`
+//! (u16) in the first shard, `split.no` (u16, from 0) in every one, `split.tensors.count` (i32) in the first. Only the
+//! first shard's metadata counts.
 
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -171,8 +172,8 @@ fn read_later(source: &Source, index: u16, count: u16) -> Result<Part, Error> {
     Ok(part)
 }
 
-/// Holds a split model to the limits of one file, so that many shards are no way around them: its tensors, and its bytes, so
-/// that no sum of tensor sizes overflows.
+/// Holds a split model to the limits of one file, so that many shards are no way around them: its tensors, and its
+/// bytes, so that no sum of tensor sizes overflows.
 fn check_total(source: &Source, before: &[Shard], tensors: usize) -> Result<(), Error> {
     let bytes = before.iter().map(Shard::file_bytes).sum::<u64>() + source.len();
     let tensors = tensors as u64;

@@ -1,7 +1,7 @@
 //! The skeleton of a model: the same hyper-parameters and tensors, without the vocabulary and without the data.
 //!
-//! llama.cpp allocates the same bytes for it as for the model, and reads it in a fraction of the time, nearly all of which goes
-//! into the vocabulary of the real one.
+//! llama.cpp allocates the same bytes for it as for the model, and reads it in a fraction of the time, nearly all of
+//! which goes into the vocabulary of the real one.
 
 use super::builder::Builder;
 use super::error::Error;
@@ -13,12 +13,13 @@ const TOKEN_TYPE_COUNT: &str = "tokenizer.ggml.token_type_count";
 impl Header {
     /// The skeleton of this model, as one file whatever the number of shards.
     ///
-    /// Keys of the tokenizer are left out but for the size of the vocabulary, which `<architecture>.vocab_size` then tells
-    /// (llama-vocab.cpp, `llama_vocab::impl::load`: a tokenizer model `no_vocab` reads nothing else).
+    /// Keys of the tokenizer are left out but for the size of the vocabulary, which `<architecture>.vocab_size` then
+    /// tells (llama-vocab.cpp, `llama_vocab::impl::load`: a tokenizer model `no_vocab` reads nothing else).
     ///
     /// # Errors
     ///
-    /// [`Error::Changed`] or [`Error::Read`] when an array of the metadata cannot be read again; a missing architecture.
+    /// [`Error::Changed`] or [`Error::Read`] when an array of the metadata cannot be read again; a
+    /// missing architecture.
     pub fn skeleton(&self) -> Result<Builder, Error> {
         let mut skeleton = Builder::empty();
         for (key, value) in self.metadata() {

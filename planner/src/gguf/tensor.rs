@@ -140,8 +140,9 @@ impl InfoReader<'_> {
 
 /// The bytes of a tensor's data (`ggml_nbytes` of a contiguous one), if its elements and its bytes both fit in 63 bits.
 ///
-/// The elements are held to the bound whose violation ends the process in `ggml_new_tensor_impl` (ggml/src/ggml.c). It is
-/// tighter by a hair than the check of llama.cpp's own reader, so that a file with such a shape makes llama.cpp abort.
+/// The elements are held to the bound whose violation ends the process in `ggml_new_tensor_impl` (ggml/src/ggml.c).
+/// It is tighter by a hair than the check of llama.cpp's own reader, so that a file with such a shape makes
+/// llama.cpp abort.
 pub(super) fn data_bytes(ty: TensorType, shape: [u64; 4]) -> Option<u64> {
     const MAX: u64 = i64::MAX as u64;
     let mut elements = shape[0];
@@ -156,10 +157,12 @@ pub(super) fn data_bytes(ty: TensorType, shape: [u64; 4]) -> Option<u64> {
     (elements <= MAX && bytes <= MAX).then_some(bytes)
 }
 
-/// Checks that each tensor's data begins where the one before it ends and lies inside the file, and makes the offsets absolute.
+/// Checks that each tensor's data begins where the one before it ends and lies inside the file, and makes the
+/// offsets absolute.
 ///
-/// llama.cpp asks for exactly this order (`ggml/src/gguf.cpp`, "compute the total size of the data section") and, when the model
-/// is loaded, for the inside (`src/llama-model-loader.h`, `llama_tensor_weight`). The last tensor's padding may be missing.
+/// llama.cpp asks for exactly this order (`ggml/src/gguf.cpp`, "compute the total size of the data section") and,
+/// when the model is loaded, for the inside (`src/llama-model-loader.h`, `llama_tensor_weight`). The last tensor's
+/// padding may be missing.
 pub(super) fn place_tensors(
     source: &Source,
     alignment: u64,
@@ -217,7 +220,8 @@ impl<'a> Tensor<'a> {
         self.info.ty
     }
 
-    /// The number of elements in each dimension (`ne`), the innermost first; 1 in those beyond [`n_dims`](Self::n_dims).
+    /// The number of elements in each dimension (`ne`), the innermost first; 1 in those beyond
+    /// [`n_dims`](Self::n_dims).
     pub fn shape(&self) -> [u64; 4] {
         self.info.shape
     }

@@ -4,15 +4,15 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// One line per type of `enum ggml_type` (ggml/include/ggml.h): name, id, elements per block, bytes per block, quantised.
-/// Block and byte counts are those of `type_traits` (ggml/src/ggml.c), whose sizes are the structs of
+/// One line per type of `enum ggml_type` (ggml/include/ggml.h): name, id, elements per block, bytes per block,
+/// quantised. Block and byte counts are those of `type_traits` (ggml/src/ggml.c), whose sizes are the structs of
 /// `ggml/src/ggml-common.h`.
 macro_rules! tensor_types {
     ($($name:ident = $id:literal, $block:literal, $bytes:literal, $quantized:literal;)*) => {
         /// The type of a tensor's elements: how many of them share a block, and how many bytes a block takes.
         ///
-        /// The variants bear llama.cpp's names in capitals. Ids that llama.cpp has removed (4, 5, 31-33, 36-38) are not among them;
-        /// a file that uses one is refused with [`Error::TensorType`](crate::gguf::Error::TensorType).
+        /// The variants bear llama.cpp's names in capitals. Ids that llama.cpp has removed (4, 5, 31-33, 36-38) are not
+        /// among them; a file that uses one is refused with [`Error::TensorType`](crate::gguf::Error::TensorType).
         #[doc(alias = "ggml_type")]
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
         #[allow(non_camel_case_types)] // `Q4_K` is the name by which everybody knows it.
@@ -111,10 +111,12 @@ impl TensorType {
         Self::ALL.iter().find(same).copied()
     }
 
-    /// The bytes of a row of `ne0` elements; a block begun is counted whole, and what does not fit in 64 bits is `u64::MAX`.
+    /// The bytes of a row of `ne0` elements; a block begun is counted whole, and what does not fit in 64
+    /// bits is `u64::MAX`.
     ///
-    /// llama.cpp requires `ne0` to be a multiple of [`block_size`](Self::block_size); [`Header`](crate::gguf::Header) has checked
-    /// that of every tensor. Use [`checked_row_bytes`](Self::checked_row_bytes) for a number that nobody has checked.
+    /// llama.cpp requires `ne0` to be a multiple of [`block_size`](Self::block_size);
+    /// [`Header`](crate::gguf::Header) has checked that of every tensor. Use
+    /// [`checked_row_bytes`](Self::checked_row_bytes) for a number that nobody has checked.
     #[doc(alias = "ggml_row_size")]
     pub const fn row_bytes(self, ne0: u64) -> u64 {
         ne0.div_ceil(self.block_size())
@@ -130,7 +132,8 @@ impl TensorType {
         }
     }
 
-    /// What llama.cpp says of an id it has removed (ggml/src/ggml.c, `type_traits`): the old name and what to use instead.
+    /// What llama.cpp says of an id it has removed (ggml/src/ggml.c, `type_traits`): the old name and
+    /// what to use instead.
     pub(super) const fn removed(id: u32) -> Option<&'static str> {
         Some(match id {
             4 => "Q4_2, removed from llama.cpp",

@@ -102,7 +102,8 @@ impl fmt::Display for ValueType {
     }
 }
 
-/// A metadata value. Numbers and strings are at hand; arrays and very long strings stay in the file until they are asked for.
+/// A metadata value. Numbers and strings are at hand; arrays and very long strings stay in the file until
+/// they are asked for.
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum Value<'a> {
@@ -120,7 +121,8 @@ pub enum Value<'a> {
     I32(i32),
     /// 32-bit float.
     F32(f32),
-    /// A truth value: any byte other than 0 is true, as in llama.cpp (`ggml/src/gguf.cpp`, `gguf_reader::read(bool &)`).
+    /// A truth value: any byte other than 0 is true, as in llama.cpp (`ggml/src/gguf.cpp`,
+    /// `gguf_reader::read(bool &)`).
     Bool(bool),
     /// A string, up to its first NUL byte: llama.cpp sees no more of it (`gguf_get_val_str` returns a C string).
     Str(&'a str),

@@ -8,7 +8,8 @@ use super::date::Date;
 
 /// Bytes per second that a memory can be read at, with the source of the figure.
 ///
-/// Only a measured one is what a program gets. The others are the memory's peak on paper, of which programs reach the larger part.
+/// Only a measured one is what a program gets. The others are the memory's peak on paper, of which programs reach
+/// the larger part.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Bandwidth {

@@ -1,8 +1,8 @@
-//! A small file in the user's cache folder: one dated line per thing that was measured, since a home directory may be on several
-//! machines.
+//! A small file in the user's cache folder: one dated line per thing that was measured, since a home directory may be
+//! on several machines.
 //!
-//! In flow a key and numbers; out flow the numbers of that key, the next time. A file that cannot be read, written or understood is as
-//! good as none, and is said to `tracing` at debug level: measuring again is cheap.
+//! In flow a key and numbers; out flow the numbers of that key, the next time. A file that cannot be read, written or
+//! understood is as good as none, and is said to `tracing` at debug level: measuring again is cheap.
 
 use std::fs;
 use std::io::{self, ErrorKind};

@@ -1,5 +1,5 @@
-//! What NVIDIA's driver says of a card, as a [`Gpu`]: of one that no ggml device stands for all of it, of the others what ggml does
-//! not tell.
+//! What NVIDIA's driver says of a card, as a [`Gpu`]: of one that no ggml device stands for all of it, of the others
+//! what ggml does not tell.
 
 use super::Machine;
 use super::bandwidth::{Bandwidth, BandwidthSource};
@@ -10,7 +10,8 @@ use super::mig::{self, MigSlice};
 use super::nvidia::NvidiaGpu;
 use super::unused::{UnusedGpu, UnusedReason};
 
-/// A machine with NVIDIA's cards alone, for a planner without llama.cpp. CUDA's context is still to come out of what is free.
+/// A machine with NVIDIA's cards alone, for a planner without llama.cpp. CUDA's context is still to come out
+/// of what is free.
 pub(super) fn from_cards(cards: Vec<NvidiaGpu>, host: Host) -> Machine {
     let mut machine = Machine::new(host);
     let mut unused = |gpu, reason| machine.unused_gpus.push(UnusedGpu { gpu, reason });

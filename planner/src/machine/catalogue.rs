@@ -1,7 +1,9 @@
-//! Common GPUs by name: what their makers say of size and speed, for cards that are not there and for what a driver does not tell.
+//! Common GPUs by name: what their makers say of size and speed, for cards that are not there and for what a
+//! driver does not tell.
 //!
-//! In flows a name as a person or a driver writes it; out flows a hypothetical [`Gpu`], or the bandwidth of one that was found.
-//! A name must be the card's whole name: `RTX 4090 Laptop GPU` is no `RTX 4090`, and of two sizes one must be said.
+//! In flows a name as a person or a driver writes it; out flows a hypothetical [`Gpu`], or the bandwidth of one
+//! that was found. A name must be the card's whole name: `RTX 4090 Laptop GPU` is no `RTX 4090`, and of two sizes
+//! one must be said.
 
 mod cards;
 mod cpus;
@@ -42,8 +44,8 @@ enum Maker {
 enum Memory {
     /// Its own.
     Own,
-    /// Its own, of which error correction, which is on unless somebody has switched it off, takes a sixteenth: `nvidia-smi` shows 15360 MiB
-    /// of a T4's 16 GB.
+    /// Its own, of which error correction, which is on unless somebody has switched it off, takes a sixteenth:
+    /// `nvidia-smi` shows 15360 MiB of a T4's 16 GB.
     Ecc,
     /// The host's.
     Host,
@@ -155,7 +157,8 @@ pub(super) fn another(gpu: &Gpu) -> Gpu {
     other.free(gpu.total - gpu.total / DRIVERS_SHARE)
 }
 
-/// The peak of the memory of a card that was found, by the name that its driver gives it and the bytes that can be used of it.
+/// The peak of the memory of a card that was found, by the name that its driver gives it and the bytes that
+/// can be used of it.
 ///
 /// `None` where the name is not known or no card of that name has such a size, as where somebody has soldered more on.
 pub(super) fn bandwidth(description: &str, total: u64) -> Option<Bandwidth> {
@@ -172,8 +175,8 @@ pub(super) fn bandwidth(description: &str, total: u64) -> Option<Bandwidth> {
     })
 }
 
-/// The threads that the multiprocessors of a card that was found hold at once, by its name and size as for [`bandwidth`]; of two
-/// answers the larger.
+/// The threads that the multiprocessors of a card that was found hold at once, by its name and size as for
+/// [`bandwidth`]; of two answers the larger.
 pub(super) fn resident_threads(description: &str, total: u64) -> Option<u32> {
     let found = Name::parse(description);
     CARDS
@@ -244,9 +247,9 @@ impl Card {
         }
     }
 
-    /// Whether a device of which so many bytes can be used can be this card. Of its own memory at most a tenth is missing: error
-    /// correction, and what the driver keeps. Of the host's memory a GPU gets a part that the system and its owner decide. A size
-    /// that is part of its name holds: half of an A100 80GB has the bytes of an A100 40GB.
+    /// Whether a device of which so many bytes can be used can be this card. Of its own memory at most a tenth is
+    /// missing: error correction, and what the driver keeps. Of the host's memory a GPU gets a part that the system and
+    /// its owner decide. A size that is part of its name holds: half of an A100 80GB has the bytes of an A100 40GB.
     fn may_have(&self, total: u64, named: Option<u64>) -> bool {
         let is_named = |size: &&u64| named.is_none_or(|named| named == **size);
         let fits = |size: &u64| match self.memory {
@@ -257,8 +260,8 @@ impl Card {
     }
 }
 
-/// NVIDIA's drivers keep 1 to 3 % of a card: 638 MiB were seen on one of 24 GiB (Ollama #18201). This part of a hypothetical card
-/// counts as not free.
+/// NVIDIA's drivers keep 1 to 3 % of a card: 638 MiB were seen on one of 24 GiB (Ollama #18201). This part of a
+/// hypothetical card counts as not free.
 const DRIVERS_SHARE: u64 = 32;
 
 #[cfg(test)]

@@ -1,4 +1,5 @@
-//! Whether a machine that was written down makes sense: a file may have been edited by hand, or come from another version.
+//! Whether a machine that was written down makes sense: a file may have been edited by hand, or come from
+//! another version.
 
 use super::Machine;
 use super::gpu::Gpu;
@@ -15,8 +16,8 @@ pub struct MachineError {
 }
 
 impl Machine {
-    /// Whether its figures can be those of a machine. A detected one's always can; a machine that was read from a file should be
-    /// asked before a plan is made for it.
+    /// Whether its figures can be those of a machine. A detected one's always can; a machine that was read from a file
+    /// should be asked before a plan is made for it.
     ///
     /// # Errors
     ///

@@ -79,16 +79,16 @@ impl Detector {
         self
     }
 
-    /// Says which ggml backends this build has (`CUDA`, `Vulkan`, ...), those without a device too: then a card that none
-    /// of them lists gets the right reason.
+    /// Says which ggml backends this build has (`CUDA`, `Vulkan`, ...), those without a device too: then a card that
+    /// none of them lists gets the right reason.
     #[must_use]
     pub fn backends(mut self, names: impl IntoIterator<Item = impl Into<String>>) -> Self {
         self.backends = names.into_iter().map(Into::into).collect();
         self
     }
 
-    /// Says which build will use the GPUs, in words that change when the build does: what was learned of a GPU with another build is
-    /// not believed. Without a build nothing that was learned is looked for.
+    /// Says which build will use the GPUs, in words that change when the build does: what was learned of a GPU with
+    /// another build is not believed. Without a build nothing that was learned is looked for.
     #[must_use]
     pub fn for_build(mut self, build: impl Into<String>) -> Self {
         self.build = Some(build.into());
@@ -120,8 +120,8 @@ impl Detector {
         self
     }
 
-    /// Whether to measure how fast the host's memory is read where no earlier measurement is found: about 200 milliseconds
-    /// ([`Host::measure_bandwidth`]). Off unless asked for, since a plan takes a few.
+    /// Whether to measure how fast the host's memory is read where no earlier measurement is found: about 200
+    /// milliseconds ([`Host::measure_bandwidth`]). Off unless asked for, since a plan takes a few.
     #[must_use]
     pub const fn measure_host(mut self, measure: bool) -> Self {
         self.measure_host = measure;

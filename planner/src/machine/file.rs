@@ -1,4 +1,5 @@
-//! A machine in a file, to plan for somebody else's computer: written by [`Machine::write`], by hand, or by another version.
+//! A machine in a file, to plan for somebody else's computer: written by [`Machine::write`], by hand, or by
+//! another version.
 
 use std::fmt;
 use std::fs;
@@ -67,8 +68,8 @@ impl Machine {
         serde_json::to_string_pretty(&document).map_err(MachineFileError::new)
     }
 
-    /// Reads what [`to_json`](Self::to_json) gives, or a machine as `serde` writes it. Keys that this version does not know are
-    /// left out.
+    /// Reads what [`to_json`](Self::to_json) gives, or a machine as `serde` writes it. Keys that this version does not
+    /// know are left out.
     ///
     /// # Errors
     ///

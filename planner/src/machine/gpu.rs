@@ -35,7 +35,8 @@ pub struct Gpu {
     pub kind: GpuKind,
     /// The ggml backend that drives it, as ggml's registry names it: `CUDA`, `Vulkan`, `MTL`, `ROCm`, `RPC`.
     pub backend: String,
-    /// Its name in ggml (`CUDA0`), by which a load asks for it; `None` for a card that only NVML has seen or that is hypothetical.
+    /// Its name in ggml (`CUDA0`), by which a load asks for it; `None` for a card that only NVML has seen or that
+    /// is hypothetical.
     pub device: Option<String>,
     /// Its PCI address, where one is known.
     pub pci_id: Option<PciId>,
@@ -43,12 +44,12 @@ pub struct Gpu {
     pub total: u64,
     /// Bytes free now: the smallest of what was read, never more than `total`.
     pub free: u64,
-    /// Of an integrated GPU, which of its bytes are its own and which the host's, where the system tells them apart. `None`: all
-    /// are the host's.
+    /// Of an integrated GPU, which of its bytes are its own and which the host's, where the system tells them apart.
+    /// `None`: all are the host's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pools: Option<Pools>,
-    /// What every tensor on it begins at a multiple of, in bytes, where that is the device's own affair and known: Vulkan's
-    /// `minStorageBufferOffsetAlignment`.
+    /// What every tensor on it begins at a multiple of, in bytes, where that is the device's own affair and known:
+    /// Vulkan's `minStorageBufferOffsetAlignment`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub alignment: Option<u64>,
     /// How fast its memory is read, by the best source there is: measured, the driver, its data sheet.
@@ -57,7 +58,8 @@ pub struct Gpu {
     /// Its PCIe link, where one is known. A GPU in the host's memory has none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pcie: Option<PcieLink>,
-    /// Threads that all its multiprocessors hold at once, where its name tells (NVIDIA's cards): CUDA keeps memory for each of them.
+    /// Threads that all its multiprocessors hold at once, where its name tells (NVIDIA's cards): CUDA keeps memory
+    /// for each of them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub resident_threads: Option<u32>,
     /// The version of its driver, where that tells: `550.54.14`.
@@ -72,8 +74,8 @@ pub struct Gpu {
     /// The slice that it is, where it is one of a card in MIG mode.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mig: Option<MigSlice>,
-    /// The other programs that have opened the card, this process left out, the largest holder first. `None` where nothing tells,
-    /// which is not the same as none.
+    /// The other programs that have opened the card, this process left out, the largest holder first. `None` where
+    /// nothing tells, which is not the same as none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub processes: Option<Vec<GpuProcess>>,
     /// What ggml's backend said, unaltered.
@@ -132,7 +134,8 @@ impl Reading {
 impl Gpu {
     /// A card by its name, with no memory yet: give it some with [`total`](Self::total).
     ///
-    /// It is discrete and driven by CUDA until told otherwise; the maker is left out of `name` and kept in `description`.
+    /// It is discrete and driven by CUDA until told otherwise; the maker is left out of `name` and kept
+    /// in `description`.
     pub fn new(name: impl Into<String>) -> Self {
         let description = name.into();
         Self {
@@ -159,11 +162,12 @@ impl Gpu {
         }
     }
 
-    /// A card of the catalogue that is not there: `RTX 4090`, `RTX 3060 12GB`, `RTX 4090 Laptop GPU`, `Apple M4 Max 64GB`.
+    /// A card of the catalogue that is not there: `RTX 4090`, `RTX 3060 12GB`, `RTX 4090 Laptop GPU`,
+    /// `Apple M4 Max 64GB`.
     ///
-    /// Size and bandwidth are the maker's, for some 160 common cards; the name may be written as the driver or as people do. What drivers keep of
-    /// a card, about a thirty-second part, counts as not free. Of an Apple chip, whose size is the computer's, `total` is
-    /// what Metal recommends to use: two thirds, and three quarters from 36 GB on.
+    /// Size and bandwidth are the maker's, for some 160 common cards; the name may be written as the driver or as
+    /// people do. What drivers keep of a card, about a thirty-second part, counts as not free. Of an Apple chip, whose
+    /// size is the computer's, `total` is what Metal recommends to use: two thirds, and three quarters from 36 GB on.
     ///
     /// ```
     /// use autoplace_planner::machine::{Gpu, bytes::gib};
@@ -180,8 +184,8 @@ impl Gpu {
         catalogue::named(name)
     }
 
-    /// Another card like this one, hypothetical: what drivers keep of a card, about a thirty-second part, is not free, and nothing else
-    /// holds any of it.
+    /// Another card like this one, hypothetical: what drivers keep of a card, about a thirty-second part, is not free,
+    /// and nothing else holds any of it.
     #[must_use]
     pub fn another(&self) -> Self {
         catalogue::another(self)
@@ -287,8 +291,8 @@ impl Gpu {
         }
     }
 
-    /// How many of `bytes` placed on it are taken from the host's memory: what its own pool does not hold, `headroom` being left
-    /// free in that pool.
+    /// How many of `bytes` placed on it are taken from the host's memory: what its own pool does not hold, `headroom`
+    /// being left free in that pool.
     #[must_use]
     pub fn bytes_of_host(&self, bytes: u64, headroom: u64) -> u64 {
         match self.kind {

@@ -34,8 +34,8 @@ pub use cache::BandwidthCache;
 pub struct Host {
     /// Bytes of physical memory.
     pub total: u64,
-    /// Bytes that this process can take now without being killed, refused or swapped: `system_available` and every limit
-    /// on the process, whichever is least.
+    /// Bytes that this process can take now without being killed, refused or swapped: `system_available` and every
+    /// limit on the process, whichever is least.
     pub available: u64,
     /// Bytes that the system as a whole has available, before any limit on this process. Page cache that the system can
     /// drop counts as available.
@@ -48,15 +48,16 @@ pub struct Host {
     /// Physical cores, without hyper-threads, where the system tells.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub physical_cores: Option<u32>,
-    /// The physical cores that this process may run on, where the system tells: `taskset`, a container's cpuset or a batch job may
-    /// leave it fewer than there are.
+    /// The physical cores that this process may run on, where the system tells: `taskset`, a container's cpuset or a
+    /// batch job may leave it fewer than there are.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub usable_cores: Option<u32>,
     /// How fast all its cores together read its memory. Detection does not measure it of its own accord; see
     /// [`measure_bandwidth`](Self::measure_bandwidth).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bandwidth: Option<Bandwidth>,
-    /// How fast the disk is read that the model is on, where that was measured or stated: it counts for a model that does not fit.
+    /// How fast the disk is read that the model is on, where that was measured or stated: it counts for a model
+    /// that does not fit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub disk: Option<Bandwidth>,
     /// What ggml's operations were measured to do on its processor, where they were.
@@ -85,7 +86,8 @@ pub enum HostLimit {
         /// The limit in bytes, of which the process already uses a part.
         bytes: u64,
     },
-    /// The limit on the process's data segment (`ulimit -d`, `RLIMIT_DATA`), which since Linux 4.7 counts private writable mappings too.
+    /// The limit on the process's data segment (`ulimit -d`, `RLIMIT_DATA`), which since Linux 4.7 counts private
+    /// writable mappings too.
     DataSegment {
         /// The limit in bytes, of which the process already uses a part.
         bytes: u64,
@@ -97,8 +99,8 @@ pub enum HostLimit {
 impl Host {
     /// This computer, with notes on what could not be seen.
     ///
-    /// On Linux it is [`detect_under`](Self::detect_under) the real root. Elsewhere the `sysinfo` crate answers and no limit on
-    /// the process is known; that path has been compiled for Windows and macOS and not been run there.
+    /// On Linux it is [`detect_under`](Self::detect_under) the real root. Elsewhere the `sysinfo` crate answers and no
+    /// limit on the process is known; that path has been compiled for Windows and macOS and not been run there.
     #[must_use]
     pub fn detect() -> (Self, Vec<Note>) {
         #[cfg(target_os = "linux")]
@@ -118,9 +120,9 @@ impl Host {
 
     /// The Linux computer that `{root}/proc` and `{root}/sys` describe, with notes on what could not be seen.
     ///
-    /// What `/proc/meminfo` calls available, bounded by the memory limit of every control group around the process (both
-    /// versions, from the process's own group to the top of what is mounted) and by its limits on address space and data
-    /// segment. Page cache that can be dropped counts as free throughout.
+    /// What `/proc/meminfo` calls available, bounded by the memory limit of every control group around the process
+    /// (both versions, from the process's own group to the top of what is mounted) and by its limits on address space
+    /// and data segment. Page cache that can be dropped counts as free throughout.
     #[must_use]
     pub fn detect_under(root: &Path) -> (Self, Vec<Note>) {
         let mut notes = Notes::default();
@@ -145,11 +147,11 @@ impl Host {
         }
     }
 
-    /// A host that is not there, with so many bytes, by its processor or its memory: `Ryzen 9 7950X`, `M3 Max`, `DDR5-5600 x2`,
-    /// `LPDDR5X-8000 256-bit`.
+    /// A host that is not there, with so many bytes, by its processor or its memory: `Ryzen 9 7950X`, `M3 Max`,
+    /// `DDR5-5600 x2`, `LPDDR5X-8000 256-bit`.
     ///
-    /// A processor has its cores, and the memory that its maker rates it for; memory has its peak alone, 64 bits to a channel and two
-    /// channels unless it says otherwise.
+    /// A processor has its cores, and the memory that its maker rates it for; memory has its peak alone, 64 bits to a
+    /// channel and two channels unless it says otherwise.
     ///
     /// ```
     /// use autoplace_planner::machine::{Host, bytes::gib};
@@ -160,7 +162,8 @@ impl Host {
     ///
     /// # Errors
     ///
-    /// [`CatalogueError::UnknownCpu`] where no processor or more than one has that name, with the names that may have been meant.
+    /// [`CatalogueError::UnknownCpu`] where no processor or more than one has that name, with the names that may
+    /// have been meant.
     pub fn named(name: &str, total: u64) -> Result<Self, CatalogueError> {
         catalogue::host(name, total)
     }
@@ -177,8 +180,8 @@ impl Host {
         self
     }
 
-    /// Whether the Linux that `{root}/proc` describes runs inside of Windows (WSL 1 or 2): Microsoft's kernels say so in their
-    /// release, unless built by somebody else, and in their version.
+    /// Whether the Linux that `{root}/proc` describes runs inside of Windows (WSL 1 or 2): Microsoft's kernels say so
+    /// in their release, unless built by somebody else, and in their version.
     #[must_use]
     pub(super) fn is_wsl(root: &Path) -> bool {
         let tree = Tree::new(root);
@@ -210,8 +213,9 @@ impl Host {
         self
     }
 
-    /// Measures how fast this file is read from its disk, past the page cache, dated today: up to 64 MiB of it, in about 300
-    /// milliseconds. `None` where that cannot be done: on a system other than Linux, and with a file in memory.
+    /// Measures how fast this file is read from its disk, past the page cache, dated today: up to 64 MiB of
+    /// it, in about 300 milliseconds. `None` where that cannot be done: on a system other than Linux, and with
+    /// a file in memory.
     #[must_use]
     pub fn measure_disk(file: &Path) -> Option<Bandwidth> {
         #[cfg(target_os = "linux")]
@@ -220,10 +224,12 @@ impl Host {
         return Some(file).and(None);
     }
 
-    /// Measures how fast this computer's memory is read by as many threads as it has physical cores for this process, dated today.
+    /// Measures how fast this computer's memory is read by as many threads as it has physical cores for this
+    /// process, dated today.
     ///
-    /// Takes about 200 milliseconds and, for so long, a few times the size of the processor's caches, at most an eighth of what is
-    /// available. Other programs that read memory all the while make the figure smaller. `None` where there is too little memory.
+    /// Takes about 200 milliseconds and, for so long, a few times the size of the processor's caches, at most an eighth
+    /// of what is available. Other programs that read memory all the while make the figure smaller. `None` where there
+    /// is too little memory.
     ///
     /// `self` says how many cores and bytes there are and stays as it is; [`BandwidthCache`] keeps the result, and
     /// [`Detector::measure_host`](super::Detector::measure_host) does all of it.

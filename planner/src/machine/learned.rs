@@ -1,4 +1,5 @@
-//! What a GPU took beside the buffers that llama.cpp counts, as it was measured, and where that is kept for the next time.
+//! What a GPU took beside the buffers that llama.cpp counts, as it was measured, and where that is kept
+//! for the next time.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -13,9 +14,11 @@ use super::gpu::{Gpu, GpuKind};
 const FILE: &str = "headroom";
 const HEADER: &str = "autoplace headroom 1";
 
-/// What a GPU took beside the buffers that llama.cpp counts, in bytes, as [measured](crate::memory::headroom) after real loads.
+/// What a GPU took beside the buffers that llama.cpp counts, in bytes, as [measured](crate::memory::headroom)
+/// after real loads.
 ///
-/// Both parts are the most that was seen. The work that made the memory grow is told with it: larger work may make it grow further.
+/// Both parts are the most that was seen. The work that made the memory grow is told with it: larger work may make
+/// it grow further.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct LearnedHeadroom {
@@ -64,8 +67,8 @@ impl LearnedHeadroom {
         self.driver.saturating_add(self.growth)
     }
 
-    /// Two measurements as one: of both parts the larger, learned with the larger work. Where neither work is the larger it is the
-    /// later one, `self`: what it was seen to take with that, it surely takes no more than.
+    /// Two measurements as one: of both parts the larger, learned with the larger work. Where neither work is the
+    /// larger it is the later one, `self`: what it was seen to take with that, it surely takes no more than.
     fn and_earlier(self, earlier: Self) -> Self {
         let larger = if earlier.covers(self.activations, self.decoded_matrix) {
             earlier
@@ -91,9 +94,9 @@ impl fmt::Display for LearnedHeadroom {
 
 /// The measured headroom of GPUs, in a file of the user's cache folder.
 ///
-/// A GPU is known by its name, its PCI address, in MIG mode its slice, the version of its driver, its backend, and the build that used
-/// it: with another of any of them it is measured anew. A file that cannot be read, written or understood is as good as none, and is
-/// said to `tracing` at debug level.
+/// A GPU is known by its name, its PCI address, in MIG mode its slice, the version of its driver, its backend, and the
+/// build that used it: with another of any of them it is measured anew. A file that cannot be read, written or
+/// understood is as good as none, and is said to `tracing` at debug level.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HeadroomCache {
     file: CacheFile<4>,
@@ -115,7 +118,8 @@ impl HeadroomCache {
         }
     }
 
-    /// What was measured of this GPU with this build. What is more than the GPU has was not measured, and does not count.
+    /// What was measured of this GPU with this build. What is more than the GPU has was not measured,
+    /// and does not count.
     #[must_use]
     pub fn get(&self, gpu: &Gpu, build: &str) -> Option<LearnedHeadroom> {
         let (date, [driver, growth, activations, decoded_matrix]) =

@@ -1,19 +1,24 @@
-//! One machine from two witnesses: ggml's backends, which say what can be used, and NVIDIA's driver, which sees whole cards.
+//! One machine from two witnesses: ggml's backends, which say what can be used, and NVIDIA's driver, which
+//! sees whole cards.
 //!
-//! In flow ggml's devices as plain data, NVIDIA's cards and the host; out flows a [`Machine`]. Rules, each with its reason:
+//! In flow ggml's devices as plain data, NVIDIA's cards and the host; out flows a [`Machine`]. Rules, each
+//! with its reason:
 //!
-//! - A card is one card: PCI addresses match whatever way they are written, and a second backend on the same hardware is
-//!   unused, as in llama.cpp (src/llama.cpp, `llama_prepare_model_devices`).
-//! - `total` is ggml's. NVML counts bytes that CUDA cannot use (638 MiB on one card, Ollama #18201), and the whole card where
-//!   ggml has a MIG slice of it.
+//! - A card is one card: PCI addresses match whatever way they are written, and a second backend on the same hardware
+//!   is unused, as in llama.cpp (src/llama.cpp, `llama_prepare_model_devices`).
+//! - `total` is ggml's. NVML counts bytes that CUDA cannot use (638 MiB on one card, Ollama #18201), and the whole card
+//!   where ggml has a MIG slice of it.
 //! - `free` is the smaller of both. CUDA's comes after its context (107 to 555 MiB) is open, NVML's sees every process.
-//! - `free` above `total` is `total`, and a negative number in disguise is 0: Vulkan subtracts what it uses from its budget
-//!   without a check (ggml-vulkan.cpp, `ggml_backend_vk_get_device_memory`), and a budget may exceed its heap (#29277).
-//! - A GPU in host memory has no more free than the host, beside what was set aside for it (`pools.rs`): a carve-out of 96 GiB leaves
-//!   Linux 32 GiB of 128, and is the GPU's all the same.
+//! - `free` above `total` is `total`, and a negative number in disguise is 0: Vulkan subtracts what it uses from
+//!   its budget without a check (ggml-vulkan.cpp, `ggml_backend_vk_get_device_memory`), and a budget may exceed
+//!   its heap (#29277).
+//! - A GPU in host memory has no more free than the host, beside what was set aside for it (`pools.rs`): a carve-out of
+//!   96 GiB leaves Linux 32 GiB of 128, and is the GPU's all the same.
 //! - A card that no backend lists is told apart from one that is not there.
-//! - In MIG mode a device is a slice of a card. CUDA tells its bytes; which slice it is follows from them, if only one has so many.
-//! - Whose memory it is, is what ggml's backend says (CUDA's `integrated`, ggml-cuda.cu, `ggml_backend_cuda_device_get_type`), or without ggml what NVML does.
+//! - In MIG mode a device is a slice of a card. CUDA tells its bytes; which slice it is follows from them, if only
+//!   one has so many.
+//! - Whose memory it is, is what ggml's backend says (CUDA's `integrated`, ggml-cuda.cu,
+//!   `ggml_backend_cuda_device_get_type`), or without ggml what NVML does.
 
 use super::Machine;
 use super::bytes::Bytes;
@@ -109,8 +114,8 @@ impl GgmlDevice {
     fn gpu_kind(&self) -> Option<GpuKind> {
         match self.kind {
             GgmlKind::Gpu if self.backend == "RPC" => Some(GpuKind::Remote),
-            // Metal always says GPU (ggml-metal.cpp, `ggml_backend_metal_device_get_type`); Apple's own chips share the host's memory.
-            // So do those that Intel made for Macs.
+            // Metal always says GPU (ggml-metal.cpp, `ggml_backend_metal_device_get_type`); Apple's own chips share the
+            // host's memory. So do those that Intel made for Macs.
             GgmlKind::Gpu if self.description.starts_with("Apple ") => Some(GpuKind::Integrated),
             GgmlKind::Gpu if self.backend == "MTL" && self.description.starts_with("Intel") => {
                 Some(GpuKind::Integrated)
@@ -122,8 +127,8 @@ impl GgmlDevice {
     }
 }
 
-/// A machine of which ggml's devices can be used, the rest being told as unused. `backends` are those of this build, with or
-/// without devices; `tree` is where the system describes itself.
+/// A machine of which ggml's devices can be used, the rest being told as unused. `backends` are those of this build,
+/// with or without devices; `tree` is where the system describes itself.
 pub(super) fn merge(
     devices: &[GgmlDevice],
     backends: &[String],
@@ -207,8 +212,8 @@ impl Merge<'_> {
         if let Some(id) = device.pci_id() {
             return self.cards.iter().position(|card| card.pci_id == Some(id));
         }
-        // Some Vulkan drivers give no PCI address. One card of that very name can only be that card; of two, neither is taken.
-        // Other backends, a simulated one above all, may carry the name of a card that they do not sit on.
+        // Some Vulkan drivers give no PCI address. One card of that very name can only be that card; of two, neither is
+        // taken. Other backends, a simulated one above all, may carry the name of a card that they do not sit on.
         if device.backend != "CUDA" && device.backend != "Vulkan" {
             return None;
         }
@@ -217,9 +222,9 @@ impl Merge<'_> {
         places.next().filter(|_| places.next().is_none())
     }
 
-    /// The ggml name of a device already in use that is the same hardware: the same `device_id`, another backend on the same
-    /// card, or another backend's view of the integrated GPU, which often has no id. Virtual CUDA devices share a card and are
-    /// devices of their own.
+    /// The ggml name of a device already in use that is the same hardware: the same `device_id`, another backend on the
+    /// same card, or another backend's view of the integrated GPU, which often has no id. Virtual CUDA devices share a
+    /// card and are devices of their own.
     fn twin(&self, device: &GgmlDevice, gpu: &Gpu) -> Option<String> {
         let has_same_id = |used: &Gpu| {
             let same = |other: &GgmlDevice| {

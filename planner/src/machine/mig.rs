@@ -9,7 +9,8 @@ use super::gpu::Reading;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct MigSlice {
-    /// Its profile: slices of arithmetic and bytes of memory, `1g.10gb`. `None` where it is not known which slice it is.
+    /// Its profile: slices of arithmetic and bytes of memory, `1g.10gb`. `None` where it is not known
+    /// which slice it is.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub profile: Option<String>,
     /// Its identity, by which `CUDA_VISIBLE_DEVICES` chooses it: `MIG-...`.
@@ -32,16 +33,16 @@ impl MigSlice {
         }
     }
 
-    /// Whether a device with so many bytes can be this slice: ggml's total is what CUDA can use of what the driver counts, at
-    /// most some percent less.
+    /// Whether a device with so many bytes can be this slice: ggml's total is what CUDA can use of what the driver
+    /// counts, at most some percent less.
     pub(super) fn may_have(&self, total: u64) -> bool {
         let about = |memory: Reading| total <= memory.total && total >= memory.total / 10 * 9;
         self.memory.is_some_and(about)
     }
 }
 
-/// The part of a card's bandwidth that a part of its memory has. A slice of memory has its share of both
-/// (NVIDIA Multi-Instance GPU User Guide, "GPU memory slice"). In bytes per second; `None` where the card's total is not known.
+/// The part of a card's bandwidth that a part of its memory has. A slice of memory has its share of both (NVIDIA
+/// Multi-Instance GPU User Guide, "GPU memory slice"). In bytes per second; `None` where the card's total is not known.
 pub(super) fn share(bandwidth: u64, total: u64, of: u64) -> Option<u64> {
     let share = u128::from(bandwidth)
         .checked_mul(u128::from(total.min(of)))?

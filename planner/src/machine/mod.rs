@@ -1,5 +1,5 @@
-//! Room 3: what the machine has. Nothing flows in but the machine itself; a [`Machine`] flows out: GPUs with their free bytes,
-//! and the host with the limit that really holds for this process.
+//! Room 3: what the machine has. Nothing flows in but the machine itself; a [`Machine`] flows out: GPUs with their free
+//! bytes, and the host with the limit that really holds for this process.
 
 mod bandwidth;
 pub mod bytes;
@@ -65,8 +65,8 @@ pub struct Machine {
     pub gpus: Vec<Gpu>,
     /// The host's memory, as far as this process may use it.
     pub host: Host,
-    /// Whether it is a Linux inside of Windows (WSL): there Windows' own driver hands out the GPU's memory, and may move it to the
-    /// host's instead of refusing.
+    /// Whether it is a Linux inside of Windows (WSL): there Windows' own driver hands out the GPU's memory, and may
+    /// move it to the host's instead of refusing.
     #[serde(default, skip_serializing_if = "is_false")]
     pub wsl: bool,
     /// GPUs that are there but cannot be used, each with the reason.
@@ -90,7 +90,8 @@ impl Machine {
         }
     }
 
-    /// This computer for planning without llama.cpp: NVIDIA's cards and the host. Never fails; see [`notes`](Self::notes).
+    /// This computer for planning without llama.cpp: NVIDIA's cards and the host. Never fails; see
+    /// [`notes`](Self::notes).
     ///
     /// No CUDA context is opened, so what one costs is still to come out of each card's free bytes
     /// ([`Gpu::free_is_after_opening`]).
@@ -99,7 +100,8 @@ impl Machine {
         Detector::new().detect()
     }
 
-    /// This computer as ggml's devices describe it, checked against NVIDIA's driver. Never fails; see [`notes`](Self::notes).
+    /// This computer as ggml's devices describe it, checked against NVIDIA's driver. Never fails; see
+    /// [`notes`](Self::notes).
     ///
     /// GPUs come in the order of `devices`; a card that no device stands for is in [`unused_gpus`](Self::unused_gpus).
     #[must_use]

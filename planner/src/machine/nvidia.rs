@@ -3,11 +3,11 @@
 //! In flows a library; out flow the cards it lists and notes on what it would not say. No library means no cards and no
 //! note: most machines have none. A library without a driver, or a card that does not answer, is worth a note.
 //!
-//! What a card may lawfully not tell (its clock, its link, its MIG slices, who uses it) is `None` and no note: virtual machines, WSL
-//! and older drivers leave some of it out.
+//! What a card may lawfully not tell (its clock, its link, its MIG slices, who uses it) is `None` and no note: virtual
+//! machines, WSL and older drivers leave some of it out.
 //!
-//! NVML has two memory queries. The second (driver 510 and later) tells the bytes that the driver keeps for itself apart. Where it is
-//! missing or refused the first is asked.
+//! NVML has two memory queries. The second (driver 510 and later) tells the bytes that the driver keeps for itself
+//! apart. Where it is missing or refused the first is asked.
 
 use std::ffi::OsStr;
 use std::fmt::Display;
@@ -55,8 +55,8 @@ pub struct NvidiaGpu {
     pub pci_id: Option<PciId>,
     /// Its memory in bytes; `None` where the driver says "not available", as on unified memory (GB10).
     pub memory: Option<Reading>,
-    /// Whether the driver says that its memory cannot be counted, rather than failing to count it: so it answers for chips that
-    /// use the host's memory (GB10).
+    /// Whether the driver says that its memory cannot be counted, rather than failing to count it: so it answers for
+    /// chips that use the host's memory (GB10).
     pub unified: bool,
     /// The peak at which its memory is read, in bytes per second: memory clock, twice per clock, times bus width.
     pub bandwidth: Option<u64>,
@@ -68,7 +68,8 @@ pub struct NvidiaGpu {
     pub processes: Option<Vec<GpuProcess>>,
     /// The version of the driver, as in [`Nvidia::driver`].
     pub driver: Option<String>,
-    /// Whether `CUDA_VISIBLE_DEVICES` hides it from CUDA. Set by the [`Detector`](super::Detector); NVML knows nothing of it.
+    /// Whether `CUDA_VISIBLE_DEVICES` hides it from CUDA. Set by the [`Detector`](super::Detector); NVML
+    /// knows nothing of it.
     pub hidden: bool,
 }
 
@@ -252,8 +253,8 @@ fn second_query(device: &Device<'_>) -> Result<Reading, NvmlError> {
 fn first_query(nvml: &Nvml, device: &Device<'_>) -> Result<Reading, NvmlError> {
     let query = nvml_sym(nvml.lib().nvmlDeviceGetMemoryInfo.as_ref())?;
     let mut memory = MaybeUninit::zeroed();
-    // SAFETY: the symbol has the type that nvml.h declares, the handle is of a device of this NVML, which is initialised as long as it
-    // is borrowed, and all of the struct that is written to is ours.
+    // SAFETY: the symbol has the type that nvml.h declares, the handle is of a device of this NVML, which is
+    // initialised as long as it is borrowed, and all of the struct that is written to is ours.
     nvml_try(unsafe { query(device.handle(), memory.as_mut_ptr()) })?;
     // SAFETY: three integers, of which zeros are valid ones.
     let memory = unsafe { memory.assume_init() };

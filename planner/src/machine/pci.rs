@@ -7,9 +7,9 @@ use serde::{Deserialize, Serialize};
 
 /// Where a card sits on the PCI bus: domain, bus, device, function.
 ///
-/// Every source writes it its own way: NVML `00000000:01:00.0` (eight digits of domain, upper-case), ggml `0000:01:00.0`
-/// (lower-case), ggml's virtual CUDA devices `0000:01:00.0-v1`, older tools `01:00.0`. All of them parse to the same
-/// value; it prints and serialises as Linux and ggml write it, `0000:01:00.0`.
+/// Every source writes it its own way: NVML `00000000:01:00.0` (eight digits of domain, upper-case), ggml
+/// `0000:01:00.0` (lower-case), ggml's virtual CUDA devices `0000:01:00.0-v1`, older tools `01:00.0`. All of them parse
+/// to the same value; it prints and serialises as Linux and ggml write it, `0000:01:00.0`.
 ///
 /// ```
 /// use autoplace_planner::machine::PciId;

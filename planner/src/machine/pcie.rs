@@ -53,9 +53,11 @@ impl PcieLink {
         self.max.bytes_per_second()
     }
 
-    /// The link of the card at a PCI address, as Linux describes it below `/sys/bus/pci/devices`; `None` where it does not.
+    /// The link of the card at a PCI address, as Linux describes it below `/sys/bus/pci/devices`; `None`
+    /// where it does not.
     ///
-    /// A card may sit behind bridges, its own among them, and each says only what it can do itself: the least of all holds.
+    /// A card may sit behind bridges, its own among them, and each says only what it can do itself: the
+    /// least of all holds.
     pub(super) fn of_card(tree: Tree<'_>, id: PciId) -> Option<Self> {
         // The entry is a link to the card's place in the tree of bridges.
         let card = fs::canonicalize(tree.locate(&format!("/sys/bus/pci/devices/{id}"))).ok()?;
@@ -97,8 +99,8 @@ impl PcieRate {
 
     /// Its peak in bytes per second, one way.
     ///
-    /// Per lane 2.5, 5, 8, 16, 32 and 64 GT/s, of which the coding leaves 8 of 10 bits (generations 1 and 2), 128 of 130 (3 to 5) and 242
-    /// of 256 (6); the headers of packets take some percent more (PCI Express Base Specification).
+    /// Per lane 2.5, 5, 8, 16, 32 and 64 GT/s, of which the coding leaves 8 of 10 bits (generations 1 and 2), 128 of
+    /// 130 (3 to 5) and 242 of 256 (6); the headers of packets take some percent more (PCI Express Base Specification).
     #[must_use]
     pub const fn bytes_per_second(self) -> u64 {
         let lane: u64 = match self.generation {
@@ -121,7 +123,8 @@ impl PcieRate {
         }
     }
 
-    /// `max` or `current` of one device. The files read `16.0 GT/s PCIe` and `16`; what is unknown reads `Unknown`, 0 or 255.
+    /// `max` or `current` of one device. The files read `16.0 GT/s PCIe` and `16`; what is unknown reads
+    /// `Unknown`, 0 or 255.
     fn of_device(device: &Path, which: &str) -> Option<Self> {
         let read =
             |what: &str| fs::read_to_string(device.join(format!("{which}_link_{what}"))).ok();

@@ -1,10 +1,13 @@
-//! The pools of an integrated GPU: bytes that were set aside for it when the computer started, which the host does not see, and
-//! bytes that it takes of the host's memory on demand. What Linux tells of an AMD GPU flows in, [`Pools`] flow out.
+//! The pools of an integrated GPU: bytes that were set aside for it when the computer started, which the host does
+//! not see, and bytes that it takes of the host's memory on demand. What Linux tells of an AMD GPU flows in,
+//! [`Pools`] flow out.
 //!
 //! Which pool a backend takes from (docs/machines.md has the sources):
 //!
-//! - Vulkan sees the sum of both (ggml-vulkan.cpp, `ggml_backend_vk_get_device_memory`); the driver fills the carve-out first.
-//! - ROCm uses one of them: the carve-out, or where the shared pool is larger, that one alone (the kernel's `apu_prefer_gtt`).
+//! - Vulkan sees the sum of both (ggml-vulkan.cpp, `ggml_backend_vk_get_device_memory`); the driver fills the
+//!   carve-out first.
+//! - ROCm uses one of them: the carve-out, or where the shared pool is larger, that one alone (the kernel's
+//!   `apu_prefer_gtt`).
 //! - Metal, CUDA and Intel's GPUs have no carve-out that counts: without pools all of a GPU's bytes are the host's.
 
 use serde::{Deserialize, Serialize};
@@ -48,8 +51,9 @@ impl Pools {
         Self { own, shared }
     }
 
-    /// What amdgpu tells of the GPU at this address (`mem_info_*`, kernel documentation of amdgpu), as `backend` uses it, which says
-    /// that it has `total` bytes. `None` where amdgpu does not drive it, or how the backend takes memory is not known.
+    /// What amdgpu tells of the GPU at this address (`mem_info_*`, kernel documentation of amdgpu), as `backend` uses
+    /// it, which says that it has `total` bytes. `None` where amdgpu does not drive it, or how the backend takes
+    /// memory is not known.
     pub(super) fn of_amdgpu(
         tree: Tree<'_>,
         id: PciId,

@@ -15,7 +15,8 @@ pub struct GpuProcess {
     /// Its program, without the folder: `ollama`. `None` where the driver does not tell, as for another user's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
-    /// Bytes that it holds. `None` where the driver does not count by process: on Windows its memory belongs to the system (WDDM).
+    /// Bytes that it holds. `None` where the driver does not count by process: on Windows its memory belongs to
+    /// the system (WDDM).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bytes: Option<u64>,
 }

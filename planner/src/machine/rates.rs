@@ -1,6 +1,7 @@
 //! What a device was measured to do, through ggml's own operations on it: the figures by which placements are compared.
 //!
-//! Integers throughout, so that a machine file reads back as it was written. A figure that could not be measured is absent.
+//! Integers throughout, so that a machine file reads back as it was written. A figure that could not be
+//! measured is absent.
 
 use serde::{Deserialize, Serialize};
 
@@ -16,7 +17,8 @@ pub struct MeasuredRates {
     /// Threads that computed, on the host.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub threads: Option<u32>,
-    /// Whether, on the host, weights were rearranged for its instruction set, as a load does where no GPU pins the host's memory.
+    /// Whether, on the host, weights were rearranged for its instruction set, as a load does where no GPU pins
+    /// the host's memory.
     #[serde(default)]
     pub repacked: bool,
     /// One token through a matrix, by the type of its weights.
@@ -31,7 +33,8 @@ pub struct MeasuredRates {
     /// The attention of many tokens.
     #[serde(default)]
     pub prompt_attention: Vec<PromptAttentionRate>,
-    /// Nanoseconds that a block takes for one token beside its matrices and its attention: norms, activations, launches, barriers.
+    /// Nanoseconds that a block takes for one token beside its matrices and its attention: norms, activations,
+    /// launches, barriers.
     pub layer_ns: u64,
     /// Nanoseconds more of a block with experts: to choose them, and to add up their results.
     #[serde(default)]

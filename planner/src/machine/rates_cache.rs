@@ -1,7 +1,8 @@
-//! What ggml's operations were measured to do on a device, kept for the next time: a JSON file per device in the user's cache folder.
+//! What ggml's operations were measured to do on a device, kept for the next time: a JSON file per device in the
+//! user's cache folder.
 //!
-//! In flow a device, a build and its rates; out flow the rates, the next time. A file that cannot be read, written or understood is as
-//! good as none, and is said to `tracing` at debug level: measuring again is cheap.
+//! In flow a device, a build and its rates; out flow the rates, the next time. A file that cannot be read, written or
+//! understood is as good as none, and is said to `tracing` at debug level: measuring again is cheap.
 
 use std::fs;
 use std::io::ErrorKind;
@@ -25,8 +26,9 @@ const WAYS: usize = 8;
 
 /// The measured rates of devices, each in a file of the user's cache folder.
 ///
-/// A GPU is known as [`HeadroomCache`](super::HeadroomCache) knows it, a host as [`BandwidthCache`](super::BandwidthCache) does and by the
-/// number of threads and whether weights were rearranged; each with the build that measured it. New measurements are merged with earlier ones.
+/// A GPU is known as [`HeadroomCache`](super::HeadroomCache) knows it, a host as
+/// [`BandwidthCache`](super::BandwidthCache) does and by the number of threads and whether weights were rearranged;
+/// each with the build that measured it. New measurements are merged with earlier ones.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RatesCache {
     folder: Option<PathBuf>,
@@ -63,7 +65,8 @@ impl RatesCache {
         self.read(&learned::key(gpu, build)?).pop()
     }
 
-    /// Keeps a measurement of this GPU with this build. Of a GPU of another machine nothing is kept: its driver is not known.
+    /// Keeps a measurement of this GPU with this build. Of a GPU of another machine nothing is kept: its
+    /// driver is not known.
     pub fn put_gpu(&self, gpu: &Gpu, build: &str, rates: MeasuredRates) {
         if let Some(key) = learned::key(gpu, build) {
             self.keep(key, rates);

@@ -22,7 +22,8 @@ pub enum ThrottleReason {
 }
 
 impl ThrottleReason {
-    /// Whether it is worth a word by itself. [`PowerLimit`](Self::PowerLimit) is not: it is how busy cards find their clocks.
+    /// Whether it is worth a word by itself. [`PowerLimit`](Self::PowerLimit) is not: it is how busy cards
+    /// find their clocks.
     #[must_use]
     pub const fn is_fault(self) -> bool {
         !matches!(self, Self::PowerLimit)

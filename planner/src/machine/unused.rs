@@ -1,4 +1,5 @@
-//! GPUs that are there and cannot be used, each with its reason: a card that is left out in silence looks like a broken one.
+//! GPUs that are there and cannot be used, each with its reason: a card that is left out in silence looks
+//! like a broken one.
 
 use std::fmt;
 
@@ -25,8 +26,8 @@ pub enum UnusedReason {
     NoBackend,
     /// `CUDA_VISIBLE_DEVICES` hides it.
     Hidden,
-    /// A backend that could drive it is there but does not list it: the driver is too old for the CUDA it was built with, or
-    /// the card is.
+    /// A backend that could drive it is there but does not list it: the driver is too old for the CUDA it was built
+    /// with, or the card is.
     NotListed {
         /// The backend that does not list it.
         backend: String,

@@ -23,11 +23,11 @@ impl CudaVisibility {
         }
     }
 
-    /// Marks the cards that CUDA will not list. The list ends at its first entry that names no card (CUDA C++ Programming
-    /// Guide, environment variables).
+    /// Marks the cards that CUDA will not list. The list ends at its first entry that names no card (CUDA C++
+    /// Programming Guide, environment variables).
     ///
-    /// Without `PCI_BUS_ID` order CUDA counts the fastest card first. Which card a number means is then known only among
-    /// equal cards; otherwise nothing is hidden and a note says so.
+    /// Without `PCI_BUS_ID` order CUDA counts the fastest card first. Which card a number means is then known only
+    /// among equal cards; otherwise nothing is hidden and a note says so.
     pub(super) fn apply(&self, cards: &mut [NvidiaGpu], notes: &mut Notes) {
         let Some(list) = self.devices.as_deref() else {
             return;

@@ -15,8 +15,8 @@ pub struct BackendRules {
     pub alignment: u64,
     /// A quantised tensor whose rows are no multiple of so many elements gets the rest of one row on top.
     pub row_padding: Option<u64>,
-    /// Whether fused attention over a cache of another type than `F16` converts it first, in memory that the graph reserves
-    /// (ggml-cuda/fattn.cu, `ggml_cuda_flash_attn_ext_get_alloc_size`).
+    /// Whether fused attention over a cache of another type than `F16` converts it first, in memory that the graph
+    /// reserves (ggml-cuda/fattn.cu, `ggml_cuda_flash_attn_ext_get_alloc_size`).
     pub converts_kv: bool,
 }
 
@@ -28,22 +28,25 @@ impl BackendRules {
         converts_kv: false,
     };
 
-    /// CUDA, and the same code under ROCm and MUSA: ggml-cuda.cu, `ggml_backend_cuda_buffer_type_get_alignment`, `ggml_backend_cuda_buffer_type_get_alloc_size`, `MATRIX_ROW_PADDING` 512.
+    /// CUDA, and the same code under ROCm and MUSA: ggml-cuda.cu, `ggml_backend_cuda_buffer_type_get_alignment`,
+    /// `ggml_backend_cuda_buffer_type_get_alloc_size`, `MATRIX_ROW_PADDING` 512.
     pub const CUDA: Self = Self {
         alignment: 128,
         row_padding: Some(512),
         converts_kv: true,
     };
 
-    /// Vulkan: the device's `minStorageBufferOffsetAlignment` (ggml-vulkan.cpp, `ggml_backend_vk_buffer_type_get_alignment`), of which the standard allows up to 256.
-    /// Where [`Gpu::alignment`] does not say, this is at most 255 bytes per tensor too much.
+    /// Vulkan: the device's `minStorageBufferOffsetAlignment` (ggml-vulkan.cpp,
+    /// `ggml_backend_vk_buffer_type_get_alignment`), of which the standard allows up to 256. Where [`Gpu::alignment`]
+    /// does not say, this is at most 255 bytes per tensor too much.
     pub const VULKAN: Self = Self {
         alignment: 256,
         row_padding: None,
         converts_kv: false,
     };
 
-    /// Metal: ggml-metal.cpp, `ggml_backend_metal_buffer_type_shared_get_alignment`, `ggml_backend_metal_buffer_type_private_get_alignment`.
+    /// Metal: ggml-metal.cpp, `ggml_backend_metal_buffer_type_shared_get_alignment`,
+    /// `ggml_backend_metal_buffer_type_private_get_alignment`.
     pub const METAL: Self = Self {
         alignment: 32,
         row_padding: None,
@@ -122,7 +125,8 @@ pub enum Family {
 }
 
 impl Family {
-    /// Whether the backend multiplies by matrices of this type: ggml-cuda.cu, `ggml_backend_cuda_device_supports_op`; ggml-vulkan.cpp, `ggml_backend_vk_device_supports_op`.
+    /// Whether the backend multiplies by matrices of this type: ggml-cuda.cu, `ggml_backend_cuda_device_supports_op`;
+    /// ggml-vulkan.cpp, `ggml_backend_vk_device_supports_op`.
     pub(super) const fn multiplies(self, ty: TensorType) -> bool {
         match self {
             Self::Cuda => !matches!(ty, TensorType::TQ1_0 | TensorType::TQ2_0),
@@ -130,7 +134,8 @@ impl Family {
         }
     }
 
-    /// Whether the backend takes rows of so many elements out of a matrix of this type: ggml-cuda.cu, `ggml_backend_cuda_device_supports_op`; ggml-vulkan.cpp, `ggml_backend_vk_device_supports_op`.
+    /// Whether the backend takes rows of so many elements out of a matrix of this type: ggml-cuda.cu,
+    /// `ggml_backend_cuda_device_supports_op`; ggml-vulkan.cpp, `ggml_backend_vk_device_supports_op`.
     pub(super) const fn looks_up(self, ty: TensorType, ne0: u64) -> bool {
         match self {
             Self::Cuda => match ty {

@@ -59,7 +59,8 @@ pub struct ContextParams {
     pub op_offload: bool,
     /// Whether all sequences share one cache.
     pub kv_unified: bool,
-    /// Whether layers with a sliding window keep the whole context all the same. More bytes; in return a text may go back to any token.
+    /// Whether layers with a sliding window keep the whole context all the same. More bytes; in return a text may go
+    /// back to any token.
     pub swa_full: bool,
     /// Whether the file is mapped (`LLAMA_LOAD_MODE_AUTO` and `_MMAP` where every device can) or read.
     pub mmap: bool,
@@ -68,12 +69,12 @@ pub struct ContextParams {
     /// Vectors instead of text, combined so. `None`: the context generates.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub embeddings: Option<Pooling>,
-    /// Whether the blocks that predict further tokens are loaded (`load_mtp`), and have a context of their own beside this one
-    /// (`LLAMA_CONTEXT_TYPE_MTP`).
+    /// Whether the blocks that predict further tokens are loaded (`load_mtp`), and have a context of their own beside
+    /// this one (`LLAMA_CONTEXT_TYPE_MTP`).
     #[serde(default, skip_serializing_if = "is_off")]
     pub mtp: bool,
-    /// Tokens that the state of a recurrent model can be taken back, up to 64: for each, a state more of every sequence is kept
-    /// (llama-memory-recurrent.cpp, the constructor).
+    /// Tokens that the state of a recurrent model can be taken back, up to 64: for each, a state more of every sequence
+    /// is kept (llama-memory-recurrent.cpp, the constructor).
     #[serde(default, skip_serializing_if = "is_none")]
     pub n_rs_seq: u32,
 }
@@ -95,8 +96,8 @@ const fn is_off(switch: &bool) -> bool {
 }
 
 impl Default for ContextParams {
-    /// Those of llama.cpp's programs (common.h, `common_params`), but for a context of 4096 tokens and one output. docs/defaults.md holds each
-    /// beside theirs.
+    /// Those of llama.cpp's programs (common.h, `common_params`), but for a context of 4096 tokens and one output.
+    /// docs/defaults.md holds each beside theirs.
     fn default() -> Self {
         Self {
             n_ctx: 4096,
@@ -120,7 +121,8 @@ impl Default for ContextParams {
     }
 }
 
-/// The sizes that llama.cpp makes of [`ContextParams`] (llama-context.cpp, the constructor, `sched_reserve`, `graph_reserve`).
+/// The sizes that llama.cpp makes of [`ContextParams`] (llama-context.cpp, the constructor, `sched_reserve`,
+/// `graph_reserve`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ContextSizes {
@@ -252,10 +254,11 @@ impl ContextParams {
         Ok(())
     }
 
-    /// Bytes of the buffer that logits are returned in, and embeddings beside them (llama-context.cpp, `output_reserve`).
+    /// Bytes of the buffer that logits are returned in, and embeddings beside them (llama-context.cpp,
+    /// `output_reserve`).
     ///
-    /// To predict further tokens, the hidden states of a whole batch lie there too (llama-context.cpp, `output_reserve`), and the second context has
-    /// logits and a hidden state for each sequence.
+    /// To predict further tokens, the hidden states of a whole batch lie there too (llama-context.cpp,
+    /// `output_reserve`), and the second context has logits and a hidden state for each sequence.
     pub(super) fn output_bytes(&self, profile: &ModelProfile, sizes: &ContextSizes) -> u64 {
         let hparams = &profile.hparams;
         let width = u64::from(hparams.n_embd_out);

@@ -44,8 +44,8 @@ pub enum Error {
         /// The type of the values.
         type_v: KvType,
     },
-    /// No device has free memory, so there are no proportions to split the layers by: llama.cpp divides by zero there (llama-model.cpp, `load_tensors`)
-    /// and throws later.
+    /// No device has free memory, so there are no proportions to split the layers by: llama.cpp divides by zero there
+    /// (llama-model.cpp, `load_tensors`) and throws later.
     #[error("the GPUs have no free memory to split the layers by")]
     NothingFree,
     /// A proportion that llama.cpp cannot split by.

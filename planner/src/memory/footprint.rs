@@ -56,8 +56,9 @@ pub struct Footprints {
     pub host: Footprint,
     /// The part of the host's `compute` that is the buffer of logits, in bytes. llama.cpp's breakdown leaves it out.
     pub output: u64,
-    /// With a memory-mapped file: the bytes of the file between the first and the last weight that the host keeps, the weights
-    /// of GPUs in between included. llama.cpp prints this as `CPU_Mapped`; only `host.weights` of them must stay in memory.
+    /// With a memory-mapped file: the bytes of the file between the first and the last weight that the host keeps,
+    /// the weights of GPUs in between included. llama.cpp prints this as `CPU_Mapped`; only `host.weights` of them
+    /// must stay in memory.
     pub mapped: Option<u64>,
 }
 

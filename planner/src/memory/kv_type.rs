@@ -9,9 +9,10 @@ use crate::gguf::TensorType;
 
 /// A type that keys or values can be stored in.
 ///
-/// The cache is written with `SET_ROWS`. The CPU writes rows of every type that it can quantise to (ggml-cpu.cpp, `ggml_backend_cpu_device_supports_op`), CUDA only
-/// these (ggml-cuda.cu, `ggml_backend_cuda_device_supports_op`), and llama.cpp's own programs offer the same nine (common/arg.cpp, `kv_cache_types`). Any other type ends the
-/// process, or, like `I8`, breaks it.
+/// The cache is written with `SET_ROWS`. The CPU writes rows of every type that it can quantise to (ggml-cpu.cpp,
+/// `ggml_backend_cpu_device_supports_op`), CUDA only these (ggml-cuda.cu, `ggml_backend_cuda_device_supports_op`), and
+/// llama.cpp's own programs offer the same nine (common/arg.cpp, `kv_cache_types`). Any other type ends the process,
+/// or, like `I8`, breaks it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[allow(non_camel_case_types)] // `Q8_0` is the name by which everybody knows it.
 pub enum KvType {

@@ -1,5 +1,5 @@
-//! Room 4: what a placement costs. A [`ModelProfile`](crate::profile::ModelProfile), the GPUs and the [`ContextParams`] flow in;
-//! a [`Footprint`] per device flows out, and the [`HeadroomParts`] that must stay free beside it.
+//! Room 4: what a placement costs. A [`ModelProfile`](crate::profile::ModelProfile), the GPUs and the [`ContextParams`]
+//! flow in; a [`Footprint`] per device flows out, and the [`HeadroomParts`] that must stay free beside it.
 //!
 //! Three answers to "how many bytes" live here, each better than the one before: the [`estimate`] (arithmetic over the
 //! header), the probe (llama.cpp's own `no_alloc` load) and the measurement. They speak the same [`Footprints`].

@@ -1,9 +1,9 @@
 //! The patterns of tensor overrides: regular expressions that mean the same to us as to llama.cpp.
 //!
-//! llama.cpp searches a tensor's name with `std::regex` in its default grammar, ECMAScript (llama-model-loader.cpp, `create_tensor`). What
-//! is taken here is the part of that grammar that every C++ library and ours read alike; the rest is refused by name instead of
-//! being understood differently: look-around, back-references, flags, classes by name, classes within classes, escapes of
-//! letters other than `d D w W s S b B`, and characters beyond ASCII.
+//! llama.cpp searches a tensor's name with `std::regex` in its default grammar, ECMAScript (llama-model-loader.cpp,
+//! `create_tensor`). What is taken here is the part of that grammar that every C++ library and ours read alike; the
+//! rest is refused by name instead of being understood differently: look-around, back-references, flags, classes by
+//! name, classes within classes, escapes of letters other than `d D w W s S b B`, and characters beyond ASCII.
 
 use super::{Error, Place, TensorOverride};
 
@@ -16,8 +16,8 @@ impl OverrideRules {
     ///
     /// # Errors
     ///
-    /// [`Error::Override`] for a pattern that is no regular expression or that C++ could read differently, and for a place that
-    /// does not exist.
+    /// [`Error::Override`] for a pattern that is no regular expression or that C++ could read differently, and for a
+    /// place that does not exist.
     pub(crate) fn new(overrides: &[TensorOverride], n_gpus: usize) -> Result<Self, Error> {
         let rule = |rule: &TensorOverride| match rule.place {
             Place::Gpu(gpu) if gpu >= n_gpus => Err(Error::Override {

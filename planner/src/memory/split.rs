@@ -21,8 +21,8 @@ pub struct Split {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct TensorOverride {
-    /// A regular expression that is found somewhere in the tensor's name, such as `blk\.1[0-9]\.ffn_.*_exps`. It must mean the
-    /// same in C++ (ECMAScript) as in Rust, so there are neither look-around nor back-references.
+    /// A regular expression that is found somewhere in the tensor's name, such as `blk\.1[0-9]\.ffn_.*_exps`. It must
+    /// mean the same in C++ (ECMAScript) as in Rust, so there are neither look-around nor back-references.
     pub pattern: String,
     /// Where these weights go.
     pub place: Place,
@@ -41,9 +41,10 @@ impl Split {
 
     /// So many layers on each GPU, in the GPUs' order, the last of them ending with the output layer.
     ///
-    /// The counts are the proportions. llama.cpp divides cumulative sums by their sum on one side of its comparison and layers by
-    /// the number of layers on the other (llama-model.cpp, `load_tensors`); here these are the same small whole numbers, divided by the
-    /// same number, and division of floats keeps their order: exactly so many layers go to each GPU. One GPU needs no proportions.
+    /// The counts are the proportions. llama.cpp divides cumulative sums by their sum on one side of its comparison and
+    /// layers by the number of layers on the other (llama-model.cpp, `load_tensors`); here these are the same small
+    /// whole numbers, divided by the same number, and division of floats keeps their order: exactly so many layers go
+    /// to each GPU. One GPU needs no proportions.
     #[must_use]
     pub fn by_counts(counts: &[u32]) -> Self {
         let all = counts

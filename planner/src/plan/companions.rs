@@ -38,8 +38,8 @@ struct Arrangement {
 }
 
 impl Planner<'_> {
-    /// The best plan over all places of the companions. On a GPU they come first: an image takes a hundred times as long on the host,
-    /// and a draft that is no faster than the model is none.
+    /// The best plan over all places of the companions. On a GPU they come first: an image takes a hundred times as
+    /// long on the host, and a draft that is no faster than the model is none.
     pub(super) fn beside_companions(
         &self,
         plan: impl Fn(&Planner<'_>) -> Result<Plan, Error>,

@@ -73,8 +73,9 @@ impl Levels {
         missing.fold(0, u64::saturating_add)
     }
 
-    /// How far from fitting it is, to compare candidates by: whether something is missing on the GPUs and on the host, how many of
-    /// the two, and then how many bytes. What is missing on one GPU may lie on another, what is missing on the host may not.
+    /// How far from fitting it is, to compare candidates by: whether something is missing on the GPUs and on the host,
+    /// how many of the two, and then how many bytes. What is missing on one GPU may lie on another, what is missing on
+    /// the host may not.
     pub(super) fn lack(&self) -> (usize, u64) {
         let gpus = self.gpus.iter().any(|level| level.missing() > 0);
         let lacking = usize::from(gpus) + usize::from(self.host.missing() > 0);
@@ -108,7 +109,8 @@ impl Levels {
     }
 }
 
-/// Whether the host's weights are a mapped file beside this GPU (llama-model.cpp, `load_tensors`; Metal: `ContextParams::load_mode`).
+/// Whether the host's weights are a mapped file beside this GPU (llama-model.cpp, `load_tensors`; Metal:
+/// `ContextParams::load_mode`).
 pub(super) fn maps_files(gpu: &Gpu) -> bool {
     gpu.kind != GpuKind::Integrated && gpu.backend != "MTL"
 }

@@ -59,7 +59,8 @@ pub(super) fn grow_probed(
     Ok(())
 }
 
-/// The longest context for which these layers fit by the estimate and some bytes more; `None` where it is the one there is.
+/// The longest context for which these layers fit by the estimate and some bytes more; `None` where it is
+/// the one there is.
 fn longest(
     profile: &ModelProfile,
     chosen: &Chosen<'_>,

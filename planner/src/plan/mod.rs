@@ -1,8 +1,8 @@
-//! Room 5: which placement is best. A profile, a machine and a [`Request`] flow in; a [`Plan`] flows out: how many layers on
-//! which GPU, what every device takes and keeps free, and why not one layer more.
+//! Room 5: which placement is best. A profile, a machine and a [`Request`] flow in; a [`Plan`] flows out: how many
+//! layers on which GPU, what every device takes and keeps free, and why not one layer more.
 //!
-//! The same header, machine and request always give the same plan. Nothing here is native code: a probe (llama.cpp's own
-//! `no_alloc` load) is handed in from outside as a [`Probe`].
+//! The same header, machine and request always give the same plan. Nothing here is native code: a probe (llama.cpp's
+//! own `no_alloc` load) is handed in from outside as a [`Probe`].
 
 mod advice;
 mod chosen;
@@ -54,7 +54,8 @@ pub struct Plan {
     /// The layers per GPU as proportions, for `llama_model_params.tensor_split`; empty where one GPU takes them all.
     #[serde(default)]
     pub tensor_split: Vec<f32>,
-    /// Weights that stay elsewhere than their layer, for `llama_model_params.tensor_buft_overrides`: the first match decides.
+    /// Weights that stay elsewhere than their layer, for `llama_model_params.tensor_buft_overrides`: the
+    /// first match decides.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub overrides: Vec<TensorOverride>,
     /// Whether everything that can be is on GPUs: `n_gpu_layers` is the number of blocks and one.
@@ -62,8 +63,8 @@ pub struct Plan {
     /// Blocks on GPUs of which a part stays on the host.
     #[serde(default)]
     pub parted_blocks: u32,
-    /// Every device that is used, GPUs first and the host last. Without layers on GPUs it is the host alone, and the load must
-    /// be given no devices, so that nothing touches a GPU.
+    /// Every device that is used, GPUs first and the host last. Without layers on GPUs it is the host alone, and the
+    /// load must be given no devices, so that nothing touches a GPU.
     pub placements: Vec<Placement>,
     /// The parameters of the load and its context, every default resolved.
     pub context: ContextParams,

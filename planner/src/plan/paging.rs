@@ -1,5 +1,5 @@
-//! A model larger than the host's memory: how many of its mapped weights have no room there, and what it costs to read them again from
-//! disk. A chosen placement flows in, [`Paging`] flows out.
+//! A model larger than the host's memory: how many of its mapped weights have no room there, and what it costs to read
+//! them again from disk. A chosen placement flows in, [`Paging`] flows out.
 
 use std::fmt;
 
@@ -12,19 +12,19 @@ use crate::machine::{Bandwidth, BandwidthSource, Bytes};
 use crate::memory::{Error, OverrideRules, Place};
 use crate::profile::{ModelProfile, Weight};
 
-/// What is taken for the disk of which nothing is known, in bytes per second: an NVMe drive of the lower class, read where pages are
-/// missing and not in long runs.
+/// What is taken for the disk of which nothing is known, in bytes per second: an NVMe drive of the lower class, read
+/// where pages are missing and not in long runs.
 const UNKNOWN_DISK: u64 = 1_000_000_000;
 
-/// Weights that the host's memory has no room for ([`Request::allow_paging`](super::Request::allow_paging)). The file is mapped, so that the
-/// system drops such pages and reads them again when they are needed.
+/// Weights that the host's memory has no room for ([`Request::allow_paging`](super::Request::allow_paging)). The file
+/// is mapped, so that the system drops such pages and reads them again when they are needed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Paging {
     /// Bytes of weights that do not fit.
     pub bytes: u64,
-    /// How many of them a generated token reads again at least: of experts those that it uses. A system that drops pages which are
-    /// needed soon reads more.
+    /// How many of them a generated token reads again at least: of experts those that it uses. A system that drops
+    /// pages which are needed soon reads more.
     pub bytes_per_token: u64,
     /// How fast the disk is read.
     pub disk: Bandwidth,
@@ -55,7 +55,8 @@ impl Paging {
         self.bytes_per_token as f64 / self.disk.bytes_per_second.max(1) as f64
     }
 
-    /// A predicted speed with what the disk takes of the time: of each token, and of each of a prompt's computations, which need all.
+    /// A predicted speed with what the disk takes of the time: of each token, and of each of a prompt's
+    /// computations, which need all.
     #[allow(clippy::cast_precision_loss)] // bytes of a model
     pub(super) fn slow_down(&self, mut speed: Speed, n_ubatch: u32) -> Speed {
         let slower = |speed: f64, tokens: f64, seconds: f64| {
@@ -89,7 +90,8 @@ impl fmt::Display for Paging {
     }
 }
 
-/// Bytes of the host's weights that a token uses, and all of them. The embedding is left out: of that a token reads a row.
+/// Bytes of the host's weights that a token uses, and all of them. The embedding is left out: of that a
+/// token reads a row.
 fn on_host(profile: &ModelProfile, chosen: &Chosen<'_>) -> Result<(u64, u64), Error> {
     let rules = OverrideRules::new(&chosen.split.overrides, chosen.room.gpus.len())?;
     let weights = &profile.weights;

@@ -67,8 +67,9 @@ impl<'a> Planner<'a> {
     ///
     /// # Errors
     ///
-    /// [`Error::DoesNotFit`] where it fits nowhere, with the bytes missing on each device; [`Error::Unknown`] where the model's
-    /// memory follows no law we know: an estimate that may be too low is no promise, so only a probe can plan such a model.
+    /// [`Error::DoesNotFit`] where it fits nowhere, with the bytes missing on each device; [`Error::Unknown`] where
+    /// the model's memory follows no law we know: an estimate that may be too low is no promise, so only a probe can
+    /// plan such a model.
     pub fn plan(&self) -> Result<Plan, Error> {
         self.paging_at_last(Self::plan_once)
     }
@@ -99,14 +100,16 @@ impl<'a> Planner<'a> {
         self.finish(chosen)
     }
 
-    /// The plan by llama.cpp's own numbers: the estimate says where to look, the probe decides. The accepted placement has been
-    /// probed; and so has the one that would be better and lacks the least, unless the estimate has been shown to be right and says
-    /// that it lacks more than any error of its own. At most 6 probes for one GPU and 12 for several, unless none of these fits: then
-    /// the search for the most layers takes its own. A longer context than asked for takes up to 3 more.
+    /// The plan by llama.cpp's own numbers: the estimate says where to look, the probe decides. The accepted placement
+    /// has been probed; and so has the one that would be better and lacks the least, unless the estimate has been shown
+    /// to be right and says that it lacks more than any error of its own. At most 6 probes for one GPU and 12 for
+    /// several, unless none of these fits: then the search for the most layers takes its own. A longer context than
+    /// asked for takes up to 3 more.
     ///
     /// # Errors
     ///
-    /// As [`plan`](Self::plan), but never [`Error::Unknown`]; [`Error::Probe`] where the probe fails on a GPU and no other one will do.
+    /// As [`plan`](Self::plan), but never [`Error::Unknown`]; [`Error::Probe`] where the probe fails on a GPU and no
+    /// other one will do.
     pub fn plan_probed(&self, probe: &dyn Probe) -> Result<Plan, Error> {
         self.paging_at_last(|planner| planner.plan_probed_once(probe))
     }
@@ -193,7 +196,8 @@ impl<'a> Planner<'a> {
         Fastest::new(self.profile, self.machine, &self.request, params)
     }
 
-    /// Notes where another placement would generate faster at the beginning or at the end of the context. Nothing is where all is on GPUs.
+    /// Notes where another placement would generate faster at the beginning or at the end of the context. Nothing is
+    /// where all is on GPUs.
     fn with_other_depths<'c>(&self, mut chosen: Chosen<'c>) -> Result<Chosen<'c>, Error> {
         let layers = self.profile.full_offload();
         let all_on_gpus = chosen.split.n_gpu_layers == layers && chosen.parted_blocks == 0;
@@ -253,8 +257,8 @@ impl<'a> Planner<'a> {
             0
         };
         if self.request.embeds() {
-            // llama.cpp pools what one computation holds of a text; with a cache of their own it would compute parts of texts. A mean
-            // it can only reserve for as many tokens of each (llama-context.cpp, `graph_reserve`).
+            // llama.cpp pools what one computation holds of a text; with a cache of their own it would compute parts of
+            // texts. A mean it can only reserve for as many tokens of each (llama-context.cpp, `graph_reserve`).
             params.n_seq_max = params.n_seq_max.min(params.n_ctx).max(1);
             let tokens = params.n_ctx.div_ceil(params.n_seq_max);
             params.n_ctx = tokens.saturating_mul(params.n_seq_max);

@@ -11,13 +11,13 @@ use super::Error;
 pub trait Probe {
     /// Bytes per device with the model split so over these GPUs, or on the host alone where there are none.
     ///
-    /// `output` and `mapped` of the answer may be left out (0, `None`): the planner adds the buffer of logits, which llama.cpp's
-    /// breakdown does not count, to the host's `compute` where `output` is 0.
+    /// `output` and `mapped` of the answer may be left out (0, `None`): the planner adds the buffer of logits, which
+    /// llama.cpp's breakdown does not count, to the host's `compute` where `output` is 0.
     ///
     /// # Errors
     ///
-    /// [`NoRoom`] where a device has too little for what had to be allocated to find out: such a placement does not fit. Anything
-    /// else is whatever keeps llama.cpp from saying so, and counts against the devices.
+    /// [`NoRoom`] where a device has too little for what had to be allocated to find out: such a placement does not
+    /// fit. Anything else is whatever keeps llama.cpp from saying so, and counts against the devices.
     fn footprints(
         &self,
         gpus: &[&Gpu],

@@ -7,7 +7,8 @@ use crate::profile::{ModelProfile, Unmodelled, Weight};
 use super::chosen::Chosen;
 use super::{Confidence, Context, GpuLayers, Request};
 
-/// GPUs that are there and could not be planned for: a card that a build cannot drive is the commonest reason of a slow model.
+/// GPUs that are there and could not be planned for: a card that a build cannot drive is the commonest reason
+/// of a slow model.
 pub(super) fn unused_gpus(machine: &Machine) -> impl Iterator<Item = String> {
     machine
         .unused_gpus

@@ -10,8 +10,8 @@ use super::{Placement, PlacementKind, Plan, Speed};
 const HEADS: [&str; 5] = ["weights", "KV", "compute", "headroom", "free"];
 
 impl fmt::Display for Plan {
-    /// The model in a line, a table with a line per device, what decided, a line per further note, the predicted speed, and the same
-    /// placement in other programs.
+    /// The model in a line, a table with a line per device, what decided, a line per further note, the predicted speed,
+    /// and the same placement in other programs.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let model = &self.model;
         write!(f, "{}", model.name)?;

@@ -14,8 +14,8 @@ use super::Workload;
 pub enum Context {
     /// 4096 tokens, or as many as the model was trained on if those are fewer.
     ///
-    /// llama.cpp's own default is the latter, which is 128k and more for today's models: 16 GiB of cache for an 8B model that
-    /// nobody asked for, taken from the layers.
+    /// llama.cpp's own default is the latter, which is 128k and more for today's models: 16 GiB of cache for an 8B
+    /// model that nobody asked for, taken from the layers.
     #[default]
     Default,
     /// As many as the model was trained on.
@@ -60,8 +60,8 @@ pub enum GpuLayers {
     /// As many as are safe.
     #[default]
     Auto,
-    /// So many, the output layer counted first. More than there are means all of them. If they do not fit, that is an error
-    /// and not a smaller plan: whoever names a number wants that number.
+    /// So many, the output layer counted first. More than there are means all of them. If they do not fit, that is an
+    /// error and not a smaller plan: whoever names a number wants that number.
     Exactly(u32),
 }
 
@@ -70,7 +70,8 @@ pub enum GpuLayers {
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Policy {
-    /// More predicted tokens per second: layers go to the GPU that reads fastest, experts that find no room stay on the host.
+    /// More predicted tokens per second: layers go to the GPU that reads fastest, experts that find no room
+    /// stay on the host.
     #[default]
     Fastest,
     /// More layers on GPUs: exactly the largest safe `n_gpu_layers`, whole layers only, on as few GPUs as take so many.
@@ -86,8 +87,8 @@ pub enum KvCache {
     Given,
     /// `F16`, or `Q8_0` where that makes the plan faster.
     Auto,
-    /// `F16`, or where a smaller one makes the plan faster, the largest of `Q8_0`, `Q5_1`, `Q5_0`, `Q4_1` and `Q4_0` that does, down
-    /// to this one.
+    /// `F16`, or where a smaller one makes the plan faster, the largest of `Q8_0`, `Q5_1`, `Q5_0`, `Q4_1` and `Q4_0`
+    /// that does, down to this one.
     DownTo(KvType),
 }
 
@@ -99,8 +100,8 @@ pub enum KvPlace {
     /// As [`ContextParams::offload_kqv`] says, by default with the layer.
     #[default]
     Given,
-    /// With the layer, or all of it on the host where that makes the plan faster. Long prompts become slow there: their attention is
-    /// then the CPU's work.
+    /// With the layer, or all of it on the host where that makes the plan faster. Long prompts become slow there: their
+    /// attention is then the CPU's work.
     Auto,
 }
 
@@ -109,9 +110,10 @@ pub enum KvPlace {
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum HostParts {
-    /// Experts; of a model without experts the feed-forward matrices: attention, keys and values first. Where a dense model is on a GPU in
-    /// part, this is faster the more tokens are in the context. llama.cpp's first computation can then need a little more than it
-    /// reserves: that comes out of the headroom, and with none a load may find out in its warm-up and plan anew.
+    /// Experts; of a model without experts the feed-forward matrices: attention, keys and values first. Where a dense
+    /// model is on a GPU in part, this is faster the more tokens are in the context. llama.cpp's first computation can
+    /// then need a little more than it reserves: that comes out of the headroom, and with none a load may find out in
+    /// its warm-up and plan anew.
     #[default]
     Auto,
     /// None: whole layers.
@@ -145,11 +147,11 @@ pub struct Request {
     pub kv_place: KvPlace,
     /// Which parts of a block may stay on the host.
     pub host_parts: HostParts,
-    /// The fewest tokens to compute at once, where fewer than `params.n_ubatch` make the plan faster: halved down to this. `None`
-    /// leaves it as it is.
+    /// The fewest tokens to compute at once, where fewer than `params.n_ubatch` make the plan faster: halved down to
+    /// this. `None` leaves it as it is.
     pub min_ubatch: Option<u32>,
-    /// The most tokens to compute at once, where more than `params.n_ubatch` make the plan faster: doubled up to this, and to
-    /// `params.n_batch`. `None` leaves it as it is.
+    /// The most tokens to compute at once, where more than `params.n_ubatch` make the plan faster: doubled up to this,
+    /// and to `params.n_batch`. `None` leaves it as it is.
     #[serde(default)]
     pub max_ubatch: Option<u32>,
     /// What is to take the least time. `None` is [`Workload::typical`].
@@ -158,8 +160,9 @@ pub struct Request {
     /// Depths that the plan's speed is told for, in tokens. Empty: a beginning, half and all of the context.
     #[serde(default)]
     pub at: Vec<u32>,
-    /// Tokens of each sequence that may be guessed and computed together with its last one: speculative decoding. The context has an output
-    /// for each, whose logits take memory. 0 is none, or 3 for a model [with a block that predicts](ModelProfile::with_mtp).
+    /// Tokens of each sequence that may be guessed and computed together with its last one: speculative decoding. The
+    /// context has an output for each, whose logits take memory. 0 is none, or 3 for a model [with a block that
+    /// predicts](ModelProfile::with_mtp).
     #[serde(default)]
     pub draft_max: u32,
     /// Whether weights that the host's memory has no room for may be read from disk again for every token.
@@ -312,7 +315,8 @@ impl Request {
         self
     }
 
-    /// Sets whether layers with a sliding window keep the whole context all the same (`false`, as llama.cpp's programs have it).
+    /// Sets whether layers with a sliding window keep the whole context all the same (`false`, as llama.cpp's
+    /// programs have it).
     #[must_use]
     pub const fn swa_full(mut self, full: bool) -> Self {
         self.params.swa_full = full;
@@ -341,8 +345,8 @@ impl Request {
         self
     }
 
-    /// Sets the tokens of a batch whose logits may be asked for: 1, which is enough to generate; 0 is all of them, llama.cpp's
-    /// default.
+    /// Sets the tokens of a batch whose logits may be asked for: 1, which is enough to generate; 0 is all of them,
+    /// llama.cpp's default.
     #[must_use]
     pub const fn n_outputs_max(mut self, rows: u32) -> Self {
         self.params.n_outputs_max = rows;
@@ -358,10 +362,10 @@ impl Request {
 
     /// Sets whether a model may be planned that fits nowhere, GPUs and host together (`false`: that is an error).
     ///
-    /// Where it fits nothing changes. Where it does not, its file is mapped and the host's weights are not arranged anew (`mmap` on, `repack`
-    /// off): the system then drops those that it has no room for, and reads them from disk again for every token, which
-    /// [`Plan::paging`](super::Plan::paging) counts. Cache, compute buffers and adapters must fit. A GPU whose backend lets no file be
-    /// mapped (Metal, integrated GPUs) has no part in such a plan.
+    /// Where it fits nothing changes. Where it does not, its file is mapped and the host's weights are not arranged
+    /// anew (`mmap` on, `repack` off): the system then drops those that it has no room for, and reads them from disk
+    /// again for every token, which [`Plan::paging`](super::Plan::paging) counts. Cache, compute buffers and adapters
+    /// must fit. A GPU whose backend lets no file be mapped (Metal, integrated GPUs) has no part in such a plan.
     #[must_use]
     pub const fn allow_paging(mut self, allow: bool) -> Self {
         self.allow_paging = allow;
@@ -370,10 +374,11 @@ impl Request {
 
     /// Asks for a context that embeds texts instead of generating, their tokens' vectors combined so.
     ///
-    /// Each computation is of whole texts. So the context is the longest text that can be embedded: a batch, a computation and its
-    /// outputs are of as many tokens (rounded up to as many for each text), and by default 2048, or what the model was trained on if that is less. Up to 16 texts share one,
-    /// unless [`n_seq_max`](Self::n_seq_max) is set to more, or afterwards to less. Only llama.cpp knows what it takes: such a plan is
-    /// a [probed](super::Planner::plan_probed) one, of whole layers.
+    /// Each computation is of whole texts. So the context is the longest text that can be embedded: a batch, a
+    /// computation and its outputs are of as many tokens (rounded up to as many for each text), and by default 2048, or
+    /// what the model was trained on if that is less. Up to 16 texts share one, unless [`n_seq_max`](Self::n_seq_max)
+    /// is set to more, or afterwards to less. Only llama.cpp knows what it takes: such a plan is a
+    /// [probed](super::Planner::plan_probed) one, of whole layers.
     #[must_use]
     pub const fn embeddings(mut self, pooling: Pooling) -> Self {
         const TEXTS: u32 = 16;
@@ -384,8 +389,8 @@ impl Request {
         self
     }
 
-    /// Tokens of each sequence that may be guessed at once: as stated; else, with blocks that predict further tokens, as many as llama.cpp's
-    /// own programs have them draft (common.h, `common_params_speculative_draft`).
+    /// Tokens of each sequence that may be guessed at once: as stated; else, with blocks that predict further tokens,
+    /// as many as llama.cpp's own programs have them draft (common.h, `common_params_speculative_draft`).
     pub(super) fn drafts(&self, profile: &ModelProfile) -> u32 {
         const BY_HEADS: u32 = 3;
         match self.draft_max {

@@ -4,7 +4,8 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// Tokens that a plan is to get through in the least time. Its `Display` is what `autoplace plan --workload` takes: `4096+512`.
+/// Tokens that a plan is to get through in the least time. Its `Display` is what `autoplace plan --workload`
+/// takes: `4096+512`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Workload {
@@ -35,8 +36,8 @@ impl Workload {
         self
     }
 
-    /// What a plan is made for where nothing is stated: a prompt of 1024 tokens and 256 of a reply, the middle of which is the middle of the
-    /// context. In a short context both are the less.
+    /// What a plan is made for where nothing is stated: a prompt of 1024 tokens and 256 of a reply, the middle of which
+    /// is the middle of the context. In a short context both are the less.
     #[must_use]
     pub fn typical(n_ctx: u32) -> Self {
         let (prompt, reply) = ((n_ctx / 4).min(1024), (n_ctx / 8).min(256));

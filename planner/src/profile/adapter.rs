@@ -1,8 +1,8 @@
-//! LoRA adapters and control vectors: what is added to a model's computation. A [`Header`] flows in; what it holds, checked against
-//! the model that it is for, becomes a part of the [`ModelProfile`].
+//! LoRA adapters and control vectors: what is added to a model's computation. A [`Header`] flows in; what it holds,
+//! checked against the model that it is for, becomes a part of the [`ModelProfile`].
 //!
-//! All that llama.cpp would refuse, and what would end its process in the middle of a graph, is refused here: by file, tensor, what is
-//! needed and what was found (llama-adapter.cpp, `llama_adapter_lora_init_impl`).
+//! All that llama.cpp would refuse, and what would end its process in the middle of a graph, is refused here: by file,
+//! tensor, what is needed and what was found (llama-adapter.cpp, `llama_adapter_lora_init_impl`).
 
 use crate::gguf::{Header, Tensor, TensorType};
 
@@ -39,8 +39,8 @@ impl Factor {
         }
     }
 
-    /// What every backend multiplies by, and a few that only some do; integers and what is only ever an intermediate are not
-    /// (ggml-cpu.c, `type_traits_cpu`: no `vec_dot`).
+    /// What every backend multiplies by, and a few that only some do; integers and what is only ever an intermediate
+    /// are not (ggml-cpu.c, `type_traits_cpu`: no `vec_dot`).
     const fn is_multiplied(&self) -> bool {
         matches!(
             self.ty,
@@ -93,8 +93,8 @@ impl Lora {
     ///
     /// # Errors
     ///
-    /// [`AdapterError`] for a file that is no LoRA adapter, one that is activated by tokens (aLoRA), and for a tensor without its other
-    /// half or of a type that nothing multiplies by.
+    /// [`AdapterError`] for a file that is no LoRA adapter, one that is activated by tokens (aLoRA), and for a tensor
+    /// without its other half or of a type that nothing multiplies by.
     pub fn from_header(header: &Header) -> Result<Self, AdapterError> {
         let file = header.path().display().to_string();
         let expect = |key: &str, wanted: &'static str| match header.str(key)? {
@@ -197,7 +197,8 @@ impl Lora {
         }
     }
 
-    /// Checks one pair against its weight (llama-adapter.cpp, `llama_adapter_lora_init_impl`, and what the product then asserts).
+    /// Checks one pair against its weight (llama-adapter.cpp, `llama_adapter_lora_init_impl`, and what the
+    /// product then asserts).
     fn fits(&self, pair: &LoraPair, weight: &Weight) -> Result<(), AdapterError> {
         let LoraPair { a, b, .. } = pair;
         let [inputs, outputs, planes, beyond] = weight.shape;
@@ -264,13 +265,13 @@ impl Adapters {
 }
 
 impl ModelProfile {
-    /// The same model with an adapter beside it: what is estimated of it holds the adapter's bytes on the device of each weight that it
-    /// changes, and the computation with any or none of the adapters.
+    /// The same model with an adapter beside it: what is estimated of it holds the adapter's bytes on the device of
+    /// each weight that it changes, and the computation with any or none of the adapters.
     ///
     /// # Errors
     ///
-    /// [`AdapterError`] where the adapter is of another architecture, changes a weight that this model does not have, or has another
-    /// shape than it.
+    /// [`AdapterError`] where the adapter is of another architecture, changes a weight that this model does not have,
+    /// or has another shape than it.
     pub fn with_lora(mut self, lora: &Lora) -> Result<Self, AdapterError> {
         if lora.architecture != self.architecture {
             return Err(AdapterError::Architecture {
@@ -305,7 +306,8 @@ impl ModelProfile {
             };
             lora.fits(pair, weight)?;
             if weights.tied_output && pair.weight == "token_embd.weight" {
-                // As the output matrix it would be multiplied with the factors of a lookup (llama-graph.cpp, `build_lora_mm`).
+                // As the output matrix it would be multiplied with the factors of a lookup (llama-graph.cpp,
+                // `build_lora_mm`).
                 return Err(AdapterError::TiedEmbedding {
                     file: lora.file.clone(),
                     model: self.name.clone(),
@@ -324,7 +326,8 @@ impl ModelProfile {
         Ok(self)
     }
 
-    /// The same model with a control vector, which takes `n_embd` floats for each layer but the first, on the layer's device.
+    /// The same model with a control vector, which takes `n_embd` floats for each layer but the first, on
+    /// the layer's device.
     #[must_use]
     pub const fn with_control_vector(mut self) -> Self {
         self.adapters.control_vector = true;

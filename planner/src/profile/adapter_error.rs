@@ -2,8 +2,8 @@
 
 use crate::gguf::{self, TensorType};
 
-/// What is wrong with an adapter's file, by itself or for the model that it was given for. Each names the file, what was needed and
-/// what was found.
+/// What is wrong with an adapter's file, by itself or for the model that it was given for. Each names the file, what
+/// was needed and what was found.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum AdapterError {

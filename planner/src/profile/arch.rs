@@ -1,10 +1,10 @@
 //! How each architecture keeps its context.
 //!
 //! `llama_model::create_memory` (llama-model.cpp) gives a plain `llama_kv_cache` to every architecture that is not
-//! named in its switch, is neither recurrent nor hybrid (llama-arch.cpp, `llm_arch_is_recurrent`, `llm_arch_is_hybrid`), sets no `swa_type` in its
-//! `load_arch_hparams`, and reuses no layer. This list was made by reading that function and `load_arch_hparams` of each file in
-//! models/, and `tests/load/architectures.rs` holds every entry against llama.cpp; what it has not seen equal is unknown, which is an
-//! answer too.
+//! named in its switch, is neither recurrent nor hybrid (llama-arch.cpp, `llm_arch_is_recurrent`,
+//! `llm_arch_is_hybrid`), sets no `swa_type` in its `load_arch_hparams`, and reuses no layer. This list was made by
+//! reading that function and `load_arch_hparams` of each file in models/, and `tests/load/architectures.rs` holds every
+//! entry against llama.cpp; what it has not seen equal is unknown, which is an answer too.
 
 /// How an architecture keeps its context, and what the header decides of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -112,7 +112,8 @@ pub(super) struct Hybrid {
 pub(super) enum Recurring {
     /// Those without key heads.
     WithoutKeyHeads,
-    /// Those without key heads and without a feed-forward width; what has one keeps nothing (models/nemotron-h.cpp, `load_arch_hparams`).
+    /// Those without key heads and without a feed-forward width; what has one keeps nothing (models/nemotron-h.cpp,
+    /// `load_arch_hparams`).
     WithoutKeyHeadsAndForward,
     /// All of them, and all of them attend too (models/falcon-h1.cpp, `load_arch_hparams`).
     Every,
@@ -192,7 +193,8 @@ pub(super) fn law(architecture: &str) -> Option<Law> {
         })
     };
     Some(match architecture {
-        // phi3 reads a sliding window and then disables it (models/phi3.cpp, `load_arch_hparams`); phimoe, llama, qwen2 and mistral3 never read it.
+        // phi3 reads a sliding window and then disables it (models/phi3.cpp, `load_arch_hparams`); phimoe, llama, qwen2
+        // and mistral3 never read it.
         "llama" | "llama-embed" | "mistral3" | "qwen" | "qwen2" | "qwen2moe" | "qwen2vl"
         | "qwen3" | "qwen3moe" | "qwen3vl" | "qwen3vlmoe" | "qwen3tts" | "phi2" | "phi3"
         | "phimoe" | "gemma" | "granite" | "granitemoe" | "smollm3" | "arcee" | "apertus"
@@ -294,7 +296,8 @@ pub(super) fn why_unknown(architecture: &str) -> Option<&'static str> {
     })
 }
 
-/// What the graph of an architecture does that no model of compute buffers covers, for the message; `None` for all others.
+/// What the graph of an architecture does that no model of compute buffers covers, for the message;
+/// `None` for all others.
 pub(super) fn unmodelled_graph(architecture: &str) -> Option<&'static str> {
     match architecture {
         // The buffers came out 25 times too small.

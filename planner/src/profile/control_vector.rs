@@ -19,8 +19,8 @@ pub struct ControlVector {
 }
 
 impl ControlVector {
-    /// Reads the header of a control vector's file and checks it against the model: tensors `direction.1`, `direction.2`, ..., each of
-    /// `n_embd` 32-bit floats, for layers that the model has.
+    /// Reads the header of a control vector's file and checks it against the model: tensors `direction.1`,
+    /// `direction.2`, ..., each of `n_embd` 32-bit floats, for layers that the model has.
     ///
     /// # Errors
     ///
@@ -69,7 +69,8 @@ impl ControlVector {
         })
     }
 
-    /// Adds the directions times `scale` to `sum`, which has `n_embd` numbers for each layer from layer 1 on and grows as it must.
+    /// Adds the directions times `scale` to `sum`, which has `n_embd` numbers for each layer from layer 1 on and
+    /// grows as it must.
     ///
     /// # Errors
     ///

@@ -17,8 +17,8 @@ pub struct Hyperparameters {
     pub n_layer: u32,
     /// Blocks that the file holds: fewer where llama.cpp runs through them several times, or adds one of its own.
     pub n_layer_stored: u32,
-    /// How many of the last blocks predict further tokens (`n_layer_nextn`). They take places in the layer count even when
-    /// unused.
+    /// How many of the last blocks predict further tokens (`n_layer_nextn`). They take places in the layer count
+    /// even when unused.
     pub n_layer_nextn: u32,
     /// Tokens of context that the model was trained on.
     pub n_ctx_train: u32,
@@ -111,8 +111,8 @@ impl Hyperparameters {
         let n_head_kv = keys
             .per_layer("attention.head_count_kv", n_layer as usize)?
             .unwrap_or_else(|| n_head.clone());
-        // llama-model.cpp, `load_hparams`: the default is the width shared by the heads of the first block; without heads there is
-        // none.
+        // llama-model.cpp, `load_hparams`: the default is the width shared by the heads of the first block; without
+        // heads there is none.
         let head_dim = n_head[0];
         let head_dim = n_embd.checked_div(head_dim).unwrap_or(0);
         // plamo2 reads its own again, heads or not (models/plamo2.cpp, `load_arch_hparams`).
@@ -180,7 +180,8 @@ impl Hyperparameters {
         Ok(())
     }
 
-    /// One more layer, of one head, that says which adapter a token is for (models/granite-switch.cpp, `load_arch_hparams`).
+    /// One more layer, of one head, that says which adapter a token is for (models/granite-switch.cpp,
+    /// `load_arch_hparams`).
     fn routes(&mut self, keys: &Keys<'_>) -> Result<(), Error> {
         let blocks = self.n_layer_trunk();
         keys.check(
@@ -383,7 +384,8 @@ impl Keys<'_> {
         })
     }
 
-    /// The vocabulary has as many entries as it lists; a header without a list says how many (llama-vocab.cpp, `no_vocab`).
+    /// The vocabulary has as many entries as it lists; a header without a list says how many
+    /// (llama-vocab.cpp, `no_vocab`).
     fn n_vocab(&self) -> Result<u32, Error> {
         if let Some(Value::Array(tokens)) = self.header.get("tokenizer.ggml.tokens") {
             return Ok(u32::try_from(tokens.len()).unwrap_or(u32::MAX));

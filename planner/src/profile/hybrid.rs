@@ -124,7 +124,8 @@ struct Index {
     blocks: Vec<bool>,
 }
 
-/// The rows of the indexer (llama-memory-hybrid-idx.cpp, the constructor): those of its tokens, and what is pooled of them.
+/// The rows of the indexer (llama-memory-hybrid-idx.cpp, the constructor): those of its tokens, and what
+/// is pooled of them.
 fn index(
     keys: &Keys<'_>,
     hparams: &Hyperparameters,

@@ -132,7 +132,8 @@ fn beside_windows(
     Ok((Ok(blocks), Some(windows)))
 }
 
-/// A window in every block, prediction blocks included, and what lies before it at two ratios (llama-kv-cache-dsv4.cpp, the constructor).
+/// A window in every block, prediction blocks included, and what lies before it at two ratios (llama-kv-cache-dsv4.cpp,
+/// the constructor).
 fn distilled(
     keys: &Keys<'_>,
     hparams: &Hyperparameters,

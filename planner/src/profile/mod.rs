@@ -1,7 +1,8 @@
-//! Room 2: what a header means. A [`Header`] flows in; a [`ModelProfile`] flows out: how many layers there are, which bytes
-//! belong to which layer, what a token of context costs, and how wide the widest step of the computation is.
+//! Room 2: what a header means. A [`Header`] flows in; a [`ModelProfile`] flows out: how many layers there are, which
+//! bytes belong to which layer, what a token of context costs, and how wide the widest step of the computation is.
 //!
-//! Nothing here knows a device. What llama.cpp would refuse by ending the process is refused here with a typed [`Error`].
+//! Nothing here knows a device. What llama.cpp would refuse by ending the process is refused here with a
+//! typed [`Error`].
 
 mod adapter;
 mod adapter_error;
@@ -87,8 +88,8 @@ impl ModelProfile {
     ///
     /// # Errors
     ///
-    /// [`Error`] where the header lacks a key that llama.cpp requires, or holds a value at which llama.cpp would end the process
-    /// instead of returning an error. Each names the file, the key, the value and the limit.
+    /// [`Error`] where the header lacks a key that llama.cpp requires, or holds a value at which llama.cpp would end
+    /// the process instead of returning an error. Each names the file, the key, the value and the limit.
     pub fn from_header(header: &Header) -> Result<Self, Error> {
         let architecture = header.architecture()?.to_owned();
         let hparams = Hyperparameters::read(header, &architecture)?;

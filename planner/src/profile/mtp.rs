@@ -1,5 +1,5 @@
-//! The blocks of a model that predict further tokens (MTP, next-token prediction): whether llama.cpp can compute with them, and what of
-//! the file is loaded then.
+//! The blocks of a model that predict further tokens (MTP, next-token prediction): whether llama.cpp can compute with
+//! them, and what of the file is loaded then.
 
 use super::{Block, ModelProfile, Slot, Switches, Weight};
 
@@ -35,8 +35,8 @@ pub enum MtpError {
         /// How many.
         heads: u32,
     },
-    /// A part of its memory is recurrent, and llama.cpp takes the states of several sequences back only while all of them are computed
-    /// together.
+    /// A part of its memory is recurrent, and llama.cpp takes the states of several sequences back only while all of
+    /// them are computed together.
     #[error(
         "{model}: further tokens are predicted for one sequence only, and {n_seq_max} were asked for: a part of its memory is recurrent"
     )]
@@ -57,8 +57,8 @@ pub enum MtpError {
 /// What models/*.cpp asserts of every prediction block: weights by the middle of their name.
 const ALWAYS: &[&str] = &["nextn.eh_proj", "nextn.enorm", "nextn.hnorm"];
 
-/// The architectures whose memory can forget single tokens and whose prediction blocks llama.cpp computes (models/*.cpp, `graph_mtp`), with
-/// what such a block has besides; or why it cannot be used.
+/// The architectures whose memory can forget single tokens and whose prediction blocks llama.cpp computes
+/// (models/*.cpp, `graph_mtp`), with what such a block has besides; or why it cannot be used.
 fn needs(architecture: &str, switches: &Switches) -> Result<&'static [&'static str], &'static str> {
     match architecture {
         "cohere2moe" | "deepseek32" | "glm-dsa" | "glm4moe" | "qwen35moe" => Ok(&["ffn_gate_inp"]),
@@ -133,8 +133,8 @@ impl ModelProfile {
         self.mtp
     }
 
-    /// Whether what was guessed wrongly is forgotten by going back to an earlier state (llama-arch.cpp, `llm_arch_supports_rs_rollback`),
-    /// which has to be kept.
+    /// Whether what was guessed wrongly is forgotten by going back to an earlier state (llama-arch.cpp,
+    /// `llm_arch_supports_rs_rollback`), which has to be kept.
     pub(crate) fn goes_back_by_states(&self) -> bool {
         self.mtp && matches!(self.architecture.as_str(), "qwen35" | "qwen35moe")
     }

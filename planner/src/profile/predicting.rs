@@ -1,7 +1,7 @@
 //! Which weights of a block that predicts further tokens llama.cpp loads all the same.
 
-/// Those that the loaders in models/*.cpp ask for as optional and forget to skip (`TENSOR_NOT_REQUIRED` without `TENSOR_SKIP`):
-/// the end of a name, without what a tensor's name ends in.
+/// Those that the loaders in models/*.cpp ask for as optional and forget to skip (`TENSOR_NOT_REQUIRED` without
+/// `TENSOR_SKIP`): the end of a name, without what a tensor's name ends in.
 fn not_skipped(architecture: &str) -> &'static [&'static str] {
     match architecture {
         "cohere2moe" => &[

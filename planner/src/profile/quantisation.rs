@@ -7,7 +7,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::gguf::TensorType;
 
-/// A quantisation of a whole model: which type each of its matrices gets. See [`ModelProfile::quantised`](super::ModelProfile::quantised).
+/// A quantisation of a whole model: which type each of its matrices gets. See
+/// [`ModelProfile::quantised`](super::ModelProfile::quantised).
 #[doc(alias = "llama_ftype")]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[allow(non_camel_case_types)] // `Q4_K_M` is the name by which everybody knows it.
@@ -99,8 +100,8 @@ impl Quantisation {
         }
     }
 
-    /// Bits per element of a block's matrices, all together: of Llama 3.1 8B as it is published, and within half a percent of 70B's and
-    /// Qwen3 30B-A3B's.
+    /// Bits per element of a block's matrices, all together: of Llama 3.1 8B as it is published, and within half a
+    /// percent of 70B's and Qwen3 30B-A3B's.
     pub(super) const fn block_bits(self) -> f64 {
         match self {
             Self::Q8_0 => 8.509,

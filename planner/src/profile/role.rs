@@ -8,7 +8,8 @@ pub enum Role {
     Attention,
     /// A step that every token takes: dense matrices and their norms.
     FeedForward,
-    /// Experts, of which each token takes some: what `--cpu-moe` keeps on the host (common/common.h, `LLM_FFN_EXPS_REGEX`).
+    /// Experts, of which each token takes some: what `--cpu-moe` keeps on the host (common/common.h,
+    /// `LLM_FFN_EXPS_REGEX`).
     Experts,
     /// An expert that every token takes.
     SharedExperts,

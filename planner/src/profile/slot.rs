@@ -1,5 +1,6 @@
-//! Which layer a tensor belongs to, by its name: llama.cpp's `LLM_TENSOR_INFOS` (llama-arch.cpp) read through `LLM_TENSOR_NAMES`, and for repeating tensors without a number of their own the block that the loaders
-//! in models/*.cpp name.
+//! Which layer a tensor belongs to, by its name: llama.cpp's `LLM_TENSOR_INFOS` (llama-arch.cpp) read through
+//! `LLM_TENSOR_NAMES`, and for repeating tensors without a number of their own the block that the loaders in
+//! models/*.cpp name.
 
 /// The layer that decides where llama.cpp puts a tensor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -11,8 +12,8 @@ pub enum Slot {
     Block(u32),
     /// `LLM_TENSOR_LAYER_OUTPUT`: on the device of the output layer.
     Output,
-    /// `rope_freqs` and its kin: one copy on every device that holds a block which uses it
-    /// (created once per block with `TENSOR_DUPLICATED`: models/llama.cpp, `load_arch_tensors`; llama-model-loader.cpp, `create_tensor`).
+    /// `rope_freqs` and its kin: one copy on every device that holds a block which uses it (created once per block with
+    /// `TENSOR_DUPLICATED`: models/llama.cpp, `load_arch_tensors`; llama-model-loader.cpp, `create_tensor`).
     Rope,
     /// No operation of llama.cpp uses it (`GGML_OP_NONE`): it is not loaded (llama-model-loader.cpp, `create_tensor`).
     Unused,
@@ -53,7 +54,8 @@ impl Slot {
             "token_embd" | "position_embd" | "token_types" | "per_layer_token_embd" => Self::Input,
             // A wrong name for the norm of the output (`LLM_TENSOR_OUTPUT_NORM_LFM2`).
             "token_embd_norm" if matches!(architecture, "lfm2" | "lfm2moe") => Self::Output,
-            // The norms of the embeddings are done on the first layer, not on the input layer (llama-arch.cpp, `LLM_TENSOR_INFOS`).
+            // The norms of the embeddings are done on the first layer, not on the input layer (llama-arch.cpp,
+            // `LLM_TENSOR_INFOS`).
             "token_embd_norm"
             | "per_layer_model_proj"
             | "per_layer_proj_norm"

@@ -15,8 +15,8 @@ pub enum StateLaw {
     Known {
         /// What each block keeps.
         blocks: Vec<BlockState>,
-        /// Elements of the values of the widest block, whether that has a cache or not (`n_embd_v_gqa_max`): without flash
-        /// attention all caches are as wide (llama-kv-cache.cpp, the constructor).
+        /// Elements of the values of the widest block, whether that has a cache or not (`n_embd_v_gqa_max`): without
+        /// flash attention all caches are as wide (llama-kv-cache.cpp, the constructor).
         widest_v: u32,
         /// Which blocks attend to a sliding window, those included that keep nothing of their own; empty if none does.
         windowed: Vec<bool>,
@@ -36,14 +36,16 @@ pub enum BlockState {
     None,
     /// The keys and values of every token (`llama_kv_cache`).
     Full(LayerState),
-    /// The keys and values of the last tokens (`llama_kv_cache_iswa`), of all where the context asks for it (`swa_full`).
+    /// The keys and values of the last tokens (`llama_kv_cache_iswa`), of all where the context asks for
+    /// it (`swa_full`).
     Windowed {
         /// What is kept of a token.
         state: LayerState,
         /// Tokens of the window (`n_swa`).
         window: u32,
     },
-    /// One compressed key of every token for all heads, and no values: multi-head latent attention (llama-kv-cache.cpp, the constructor).
+    /// One compressed key of every token for all heads, and no values: multi-head latent attention (llama-kv-cache.cpp,
+    /// the constructor).
     Compressed {
         /// Elements of the key.
         k: u32,
@@ -110,7 +112,8 @@ pub struct Distilled {
     pub ratio: u32,
     /// Elements of the indexer's keys, where there is an indexer.
     pub index_k: Option<u32>,
-    /// Elements of what is not distilled yet, twice in 32-bit floats for each sequence; 0 in a block that predicts further tokens.
+    /// Elements of what is not distilled yet, twice in 32-bit floats for each sequence; 0 in a block that
+    /// predicts further tokens.
     pub pending: u32,
     /// The same of the indexer.
     pub index_pending: u32,
@@ -224,7 +227,8 @@ impl StateLaw {
         })
     }
 
-    /// Attention cannot share queries among key heads otherwise: ggml_can_mul_mat and the flash-attention kernels assert it.
+    /// Attention cannot share queries among key heads otherwise: ggml_can_mul_mat and the flash-attention
+    /// kernels assert it.
     fn check_heads(keys: &Keys<'_>, hparams: &Hyperparameters) -> Result<(), Error> {
         for (il, (&heads, &kv)) in hparams.n_head.iter().zip(&hparams.n_head_kv).enumerate() {
             // Blocks without any attention exist (deci): their keys have no heads.
@@ -358,7 +362,8 @@ impl Hyperparameters {
         }
     }
 
-    /// What `of` says of each block that computes a token; prediction blocks keep nothing (llama-model.cpp, `create_memory`).
+    /// What `of` says of each block that computes a token; prediction blocks keep nothing (llama-model.cpp,
+    /// `create_memory`).
     pub(super) fn each_block(&self, of: impl Fn(usize) -> BlockState) -> Vec<BlockState> {
         let trunk = self.n_layer_trunk() as usize;
         (0..self.n_layer as usize)

@@ -27,7 +27,8 @@ pub enum Unmodelled<'a> {
 }
 
 impl ModelProfile {
-    /// Why an estimate of this model's memory may be too low, if it may: then only llama.cpp can tell. The first reason of several.
+    /// Why an estimate of this model's memory may be too low, if it may: then only llama.cpp can tell. The first
+    /// reason of several.
     #[must_use]
     pub fn unmodelled(&self) -> Option<Unmodelled<'_>> {
         if let StateLaw::Unknown { reason } = &self.state {

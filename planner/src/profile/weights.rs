@@ -44,7 +44,8 @@ impl Weight {
         weights.iter().fold(0, bytes)
     }
 
-    /// Whether it is a matrix: what a GPU may be handed for a large batch (`MUL_MAT`, `MUL_MAT_ID`) and what the CPU may repack.
+    /// Whether it is a matrix: what a GPU may be handed for a large batch (`MUL_MAT`, `MUL_MAT_ID`) and what
+    /// the CPU may repack.
     #[must_use]
     pub const fn is_matrix(&self) -> bool {
         self.shape[1] > 1
@@ -96,7 +97,8 @@ const WITHOUT_OUTPUT: &[&str] = &[
 pub struct WeightBytes {
     /// What llama.cpp keeps on the CPU whatever is offloaded: `token_embd` and its like.
     pub input: Vec<Weight>,
-    /// The blocks, in order, next-token-prediction blocks included (of those little or nothing is loaded: see `skipped`).
+    /// The blocks, in order, next-token-prediction blocks included (of those little or nothing is
+    /// loaded: see `skipped`).
     pub blocks: Vec<Block>,
     /// `output`, `output_norm` and their like. `output.weight` is not among them where it is tied to the embedding.
     pub output: Vec<Weight>,
@@ -104,17 +106,17 @@ pub struct WeightBytes {
     pub rope: Vec<Weight>,
     /// Which blocks use those.
     pub rope_blocks: Vec<bool>,
-    /// What the file holds but llama.cpp does not load: the tensors of next-token-prediction blocks (without `load_mtp`), and
-    /// those that nothing uses.
+    /// What the file holds but llama.cpp does not load: the tensors of next-token-prediction blocks (without
+    /// `load_mtp`), and those that nothing uses.
     pub skipped: Vec<Weight>,
-    /// What no table of ours places: llama.cpp may refuse the file, or know better. Memory counts them with the output layer,
-    /// and the plan says so.
+    /// What no table of ours places: llama.cpp may refuse the file, or know better. Memory counts them with the output
+    /// layer, and the plan says so.
     pub unplaced: Vec<Weight>,
-    /// Whether the logits are computed with the token embedding: there is no `output.weight`, and llama.cpp makes a second
-    /// copy of the embedding on the output layer's device (models/llama.cpp, `load_arch_tensors`).
+    /// Whether the logits are computed with the token embedding: there is no `output.weight`, and llama.cpp makes a
+    /// second copy of the embedding on the output layer's device (models/llama.cpp, `load_arch_tensors`).
     pub tied_output: bool,
-    /// Whether the copy for a tied output is made before the embedding itself, which then never shares it: both are there on
-    /// one device too (models/gemma3n.cpp and models/gemma4.cpp, `load_arch_tensors`).
+    /// Whether the copy for a tied output is made before the embedding itself, which then never shares it: both are
+    /// there on one device too (models/gemma3n.cpp and models/gemma4.cpp, `load_arch_tensors`).
     pub tied_apart: bool,
 }
 
@@ -135,7 +137,8 @@ impl WeightBytes {
             let weight = Weight::of(&tensor);
             match Slot::of(architecture, &weight.name) {
                 Slot::Input => all.input.push(weight),
-                // A file of nothing but prediction blocks has no trunk, and then they are the model (llama-model.cpp, `create_memory`).
+                // A file of nothing but prediction blocks has no trunk, and then they are the model (llama-model.cpp,
+                // `create_memory`).
                 Slot::Block(block)
                     if trunk > 0
                         && (trunk..hparams.n_layer).contains(&block)
@@ -193,8 +196,9 @@ impl WeightBytes {
     }
 }
 
-/// Which blocks use the frequencies of rope: all but those that predict further tokens or stand for others. gemma4's windowed blocks do not
-/// (models/gemma4.cpp, `load_arch_tensors`), and step35's prediction blocks do (models/step35.cpp, `load_arch_tensors`).
+/// Which blocks use the frequencies of rope: all but those that predict further tokens or stand for others. gemma4's
+/// windowed blocks do not (models/gemma4.cpp, `load_arch_tensors`), and step35's prediction blocks do
+/// (models/step35.cpp, `load_arch_tensors`).
 fn rope_blocks(architecture: &str, hparams: &Hyperparameters, state: &StateLaw) -> Vec<bool> {
     let trunk = hparams.n_layer_trunk().min(hparams.n_layer_stored);
     let windowed = |il: u32| {

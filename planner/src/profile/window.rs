@@ -18,7 +18,8 @@ pub(super) struct Windows {
     pub(super) blocks: Vec<bool>,
 }
 
-/// The windows, `None` without, or why that is unknown (llama-model.cpp, `create_memory`; llama-kv-cache-iswa.cpp, the constructor).
+/// The windows, `None` without, or why that is unknown (llama-model.cpp, `create_memory`; llama-kv-cache-iswa.cpp,
+/// the constructor).
 pub(super) fn read(
     keys: &Keys<'_>,
     hparams: &Hyperparameters,
@@ -54,7 +55,8 @@ pub(super) fn read(
     Ok(Ok(Some(Windows { tokens, blocks })))
 }
 
-/// Which blocks are windowed: as listed (llama-model.cpp, `load_swa_pattern`), or all but one of every so many (llama-hparams.cpp, `set_swa_pattern`).
+/// Which blocks are windowed: as listed (llama-model.cpp, `load_swa_pattern`), or all but one of every so many
+/// (llama-hparams.cpp, `set_swa_pattern`).
 fn pattern(
     keys: &Keys<'_>,
     hparams: &Hyperparameters,

@@ -1,5 +1,5 @@
-//! What an mmproj takes beside the main model: weights to the byte, and a compute buffer that is never less than what clip.cpp
-//! reserves for the largest image.
+//! What an mmproj takes beside the main model: weights to the byte, and a compute buffer that is never less than what
+//! clip.cpp reserves for the largest image.
 
 use autoplace_planner::gguf::{Builder, TensorType};
 use autoplace_planner::machine::{Gpu, gib, mib};
@@ -9,9 +9,10 @@ use proptest::prelude::{prop_assert, proptest};
 
 use crate::synthetic::mmproj::{self, Mmproj};
 
-/// What clip.cpp (llama.cpp as `vendor/` pins it) reserved of a CUDA device for an image as large as it is handed any, by a load
-/// that allocates nothing (`clip_context_params::no_alloc`), on a card simulated by `llama_sys::sim`: bytes of weights, of the
-/// device's compute buffer with fused attention and without, and of the host's buffer. `benches/clip-buffers` asks it anew.
+/// What clip.cpp (llama.cpp as `vendor/` pins it) reserved of a CUDA device for an image as large as it is handed any,
+/// by a load that allocates nothing (`clip_context_params::no_alloc`), on a card simulated by `llama_sys::sim`: bytes
+/// of weights, of the device's compute buffer with fused attention and without, and of the host's buffer.
+/// `benches/clip-buffers` asks it anew.
 struct Reserved {
     file: fn() -> Mmproj,
     weights: u64,

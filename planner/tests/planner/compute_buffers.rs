@@ -1,5 +1,5 @@
-//! The formula of the compute buffers beside recorded figures, and the laws that it keeps. The figures come from a simulation of
-//! llama.cpp's graphs that its own loads were equal to, to the byte.
+//! The formula of the compute buffers beside recorded figures, and the laws that it keeps. The figures come from a
+//! simulation of llama.cpp's graphs that its own loads were equal to, to the byte.
 
 use autoplace_planner::gguf::Header;
 use autoplace_planner::machine::{Gpu, gib, mib};
@@ -11,9 +11,10 @@ use autoplace_planner::profile::ModelProfile;
 use crate::shapes::{LLAMA_1B, LLAMA_8B, LLAMA_70B, QWEN_14B, QWEN3_8B, QWEN3_30B_A3B, Shape};
 use crate::synthetic;
 
-/// One placement a line: model | n_ctx n_ubatch n_outputs_max flash-attention cache-type n_seq_max cache-on op_offload | backends |
-/// layers | what an override keeps on the host | bytes of the compute buffers of each GPU, then of the host (logits left out).
-/// Each GPU has 24 GiB free, and allocates in steps of 64 bytes where that is its own affair.
+/// One placement a line: model | n_ctx n_ubatch n_outputs_max flash-attention cache-type n_seq_max cache-on
+/// op_offload | backends | layers | what an override keeps on the host | bytes of the compute buffers of each
+/// GPU, then of the host (logits left out). Each GPU has 24 GiB free, and allocates in steps of 64 bytes where
+/// that is its own affair.
 const RECORDED: &str = include_str!("compute_buffers.txt");
 
 /// A line of the record.

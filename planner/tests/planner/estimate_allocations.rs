@@ -1,4 +1,5 @@
-//! What is exact of a placement costs the same few allocations however many layers the model has: a search looks at hundreds.
+//! What is exact of a placement costs the same few allocations however many layers the model has: a search
+//! looks at hundreds.
 
 use autoplace_planner::machine::{Gpu, gib};
 use autoplace_planner::memory::{ContextParams, Estimate, Place, TensorOverride};

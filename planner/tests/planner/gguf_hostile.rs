@@ -532,8 +532,8 @@ fn a_shape_whose_product_overflows_is_refused() {
 
 #[test]
 fn a_shape_over_which_llama_cpp_would_abort_is_refused() {
-    // Its reader lets a product of just about 2^63 pass, and then ggml_new_tensor_impl ends the process. A type of less than
-    // a byte per element, so that the bytes are no reason.
+    // Its reader lets a product of just about 2^63 pass, and then ggml_new_tensor_impl ends the process. A type of less
+    // than a byte per element, so that the bytes are no reason.
     let max = i64::MAX as u64;
     let n = (2..).find(|n| (max / n).is_multiple_of(256)).unwrap();
     let shaped = |ne0| Raw::head(1, 0).tensor("t", &[ne0, n], 10, 0).0;

@@ -1,4 +1,5 @@
-//! Files of adapters and control vectors: what they are for, what they lack, and by how much; nothing of llama.cpp's is asked.
+//! Files of adapters and control vectors: what they are for, what they lack, and by how much; nothing of
+//! llama.cpp's is asked.
 
 use crate::lora_support::Adapter;
 use autoplace_planner::gguf::{Builder, Header, TensorType};

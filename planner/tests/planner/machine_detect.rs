@@ -1,4 +1,5 @@
-//! One machine from what ggml's backends and NVIDIA's driver say: which card is which, whose figure holds, and what is not used.
+//! One machine from what ggml's backends and NVIDIA's driver say: which card is which, whose figure holds, and
+//! what is not used.
 
 use std::fs;
 

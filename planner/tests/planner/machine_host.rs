@@ -45,7 +45,8 @@ impl Fake {
             .file("/proc/self/mountinfo", mountinfo)
     }
 
-    /// A version 2 group below /sys/fs/cgroup: its limit, what it uses, and how much of that is page cache in each list.
+    /// A version 2 group below /sys/fs/cgroup: its limit, what it uses, and how much of that is page
+    /// cache in each list.
     fn v2(self, group: &str, max: &str, current: u64, cache: u64) -> Self {
         let folder = format!("/sys/fs/cgroup{group}");
         self.file(&format!("{folder}/memory.max"), format!("{max}\n"))

@@ -1,4 +1,5 @@
-//! What Linux tells of a GPU, its PCIe link and its pools of memory, on machines that are folders; and what a plan makes of the pools.
+//! What Linux tells of a GPU, its PCIe link and its pools of memory, on machines that are folders; and what a plan
+//! makes of the pools.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -10,7 +11,8 @@ use autoplace_planner::machine::{
 };
 use autoplace_planner::plan::{Plan, Planner, Policy, Request};
 
-/// A card behind bridges, each `(name, speed, width)` from the processor on, the card last. The speeds are `current` and `max`.
+/// A card behind bridges, each `(name, speed, width)` from the processor on, the card last. The speeds are
+/// `current` and `max`.
 fn behind(path: &[(&str, [&str; 2], [&str; 2])]) -> Fake {
     let mut fake = Fake::new();
     let mut folder = "/sys/devices/pci0000:00".to_owned();
@@ -225,7 +227,8 @@ fn intels_apples_and_nvidias_chips_have_the_hosts_memory_and_nothing_else() {
     };
     let igpu = GgmlKind::IntegratedGpu;
     let iris = "Intel(R) Iris(R) Xe Graphics (TGL GT2)";
-    // 64 GiB, 48 of them available: Mesa's one heap of three quarters, Metal's recommended working set, and what CUDA says.
+    // 64 GiB, 48 of them available: Mesa's one heap of three quarters, Metal's recommended working set,
+    // and what CUDA says.
     for (device, free) in [
         (
             device("Vulkan0", "Vulkan", igpu, iris, gib(48), gib(47)),

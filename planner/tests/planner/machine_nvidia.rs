@@ -1,5 +1,5 @@
-//! What autoplace learns from NVIDIA's driver, from every kind of answer that a driver gives. No card is needed: the driver library
-//! is a scripted one (`support/nvml/nvml.c`), opened by path like a real one.
+//! What autoplace learns from NVIDIA's driver, from every kind of answer that a driver gives. No card is needed: the
+//! driver library is a scripted one (`support/nvml/nvml.c`), opened by path like a real one.
 
 use std::path::Path;
 

@@ -37,8 +37,8 @@ fn host_alone(profile: &ModelProfile, params: &ContextParams) -> Footprint {
         .host
 }
 
-/// The tiny model by hand: a block is two norms of 64 floats, q and attn_output of 64 x 64 floats, k of 64 x 32, gate and up of
-/// 64 x 128, and in Q8_0 (34 bytes per 32) v of 64 x 32 and down of 128 x 64.
+/// The tiny model by hand: a block is two norms of 64 floats, q and attn_output of 64 x 64 floats, k of 64 x 32, gate
+/// and up of 64 x 128, and in Q8_0 (34 bytes per 32) v of 64 x 32 and down of 128 x 64.
 const TINY_BLOCK_HOST: u64 = 2 * 256 + 2 * 16384 + 8192 + 2 * 32768 + 32 * 68 + 64 * 136;
 /// CUDA pads the rows of both to 512: 448 elements more are 476 bytes, 384 are 408; then to 128 bytes.
 const TINY_BLOCK_CUDA: u64 = TINY_BLOCK_HOST - (2176 + 8704) + 2688 + 9216;
@@ -152,8 +152,8 @@ fn one_row_of_logits_instead_of_all_saves_an_8b_model_half_of_its_compute_buffer
 
 #[test]
 fn with_a_gpu_at_hand_no_layers_on_it_still_take_its_memory() {
-    // The same section: 693 MiB for an 8B model. That is the output matrix (Q6_K, 411 MiB), 512 rows of logits (250.5 MiB) and
-    // four streams (32 MiB).
+    // The same section: 693 MiB for an 8B model. That is the output matrix (Q6_K, 411 MiB), 512 rows of logits (250.5
+    // MiB) and four streams (32 MiB).
     let mut params = params(8192);
     params.n_outputs_max = 0;
     let gpu = footprints(&LLAMA_8B.profile(), &params, 0).gpus[0];
@@ -166,7 +166,8 @@ fn with_a_gpu_at_hand_no_layers_on_it_still_take_its_memory() {
 
 #[test]
 fn without_lending_the_host_computes_its_own_layers() {
-    // On the same simulated GPU with op_offload off: 0.5 MiB with the output layer alone, 108 MiB with 16, 132 MiB on the host.
+    // On the same simulated GPU with op_offload off: 0.5 MiB with the output layer alone, 108 MiB with 16, 132
+    // MiB on the host.
     let profile = LLAMA_8B.profile();
     let mut params = params(8192);
     params.op_offload = false;
@@ -219,7 +220,8 @@ fn a_cache_type_that_does_not_divide_a_head_is_an_error() {
     assert!(Estimate::new(&LLAMA_8B.profile(), &[], &params).is_err());
 }
 
-/// The tiny model, or another, on two cards: a CUDA card first, then a Metal one, of which the second has twice as much free.
+/// The tiny model, or another, on two cards: a CUDA card first, then a Metal one, of which the second has
+/// twice as much free.
 fn two(profile: &ModelProfile, params: &ContextParams) -> Estimate {
     let (cuda, metal) = (card().free(gib(10)), card().backend("MTL").free(gib(20)));
     Estimate::new(profile, &[&cuda, &metal], params).unwrap()
@@ -346,9 +348,9 @@ fn vulkans_alignment_is_the_devices_own_where_it_is_known() {
     assert!(!of(&card().backend("SomethingNew")).0);
 }
 
-/// What llama.cpp itself said of these headers, in a `no_alloc` load on a simulated GPU with CUDA's rules (alignment 128, rows
-/// padded to 512, a pinned host buffer, batches from 32 tokens offloaded), load mode NONE, one output, 512 tokens at once:
-/// GPU weights, KV, compute; host weights, KV, compute (without the buffer of logits). No GPU: -1.
+/// What llama.cpp itself said of these headers, in a `no_alloc` load on a simulated GPU with CUDA's rules (alignment
+/// 128, rows padded to 512, a pinned host buffer, batches from 32 tokens offloaded), load mode NONE, one output, 512
+/// tokens at once: GPU weights, KV, compute; host weights, KV, compute (without the buffer of logits). No GPU: -1.
 struct Seen(&'static Shape, u32, i32, [u64; 3], [u64; 3]);
 
 const SEEN: &[Seen] = &[

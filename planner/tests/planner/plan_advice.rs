@@ -200,7 +200,8 @@ fn hardware_is_advised_where_nothing_cheaper_does() {
         &advice,
         |kind| matches!(kind, ChangeKind::AnotherCard { name, .. } if name == "RTX A6000"),
     );
-    // No GeForce is large enough, and the A6000 is slower than the 4090; of 48 GB those that are not are the data centre's.
+    // No GeForce is large enough, and the A6000 is slower than the 4090; of 48 GB those that are not are
+    // the data centre's.
     assert!(another.is_none());
     let another = find(&advice, |kind| {
         matches!(kind, ChangeKind::AnotherCard { .. })

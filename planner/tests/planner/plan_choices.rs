@@ -243,8 +243,8 @@ fn a_window_is_kept_as_a_window_unless_the_whole_context_is_asked_for() {
         plan(&profile, &machine, &request).unwrap()
     };
     use crate::synthetic::well_known::{gemma2_9b_q4_k_m, gemma3_27b_q4_k_m, gpt_oss_20b};
-    // What llama.cpp's own fit finds with its defaults and the same bytes left free, less what arithmetic alone must keep for its
-    // uncertainty: of gemma 2 on 12 GiB one layer of 40.
+    // What llama.cpp's own fit finds with its defaults and the same bytes left free, less what arithmetic alone must
+    // keep for its uncertainty: of gemma 2 on 12 GiB one layer of 40.
     for (sketch, card, least) in [
         (gemma3_27b_q4_k_m(), 24, 63),
         (gemma2_9b_q4_k_m(), 12, 39),

@@ -125,7 +125,8 @@ proptest! {
         request in request(),
         more in prop::collection::vec(0..gib(1), 3),
     ) {
-        // The search counts a small cache as if it were of 16 bits, the plan does not: one that finds room looks slower.
+        // The search counts a small cache as if it were of 16 bits, the plan does not: one that finds
+        // room looks slower.
         let request = request.kv_cache(KvCache::Given);
         let profile = shape.profile();
         let before = speed(&plan(&profile, &machine(&gpus, host), &request));

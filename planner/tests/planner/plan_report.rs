@@ -1,4 +1,5 @@
-//! What a plan looks like to a person. `cargo insta review` shows what a change does to it; INSTA_UPDATE=always writes it.
+//! What a plan looks like to a person. `cargo insta review` shows what a change does to it;
+//! INSTA_UPDATE=always writes it.
 
 use autoplace_planner::machine::{Gpu, Host, Machine, gib, mib};
 use autoplace_planner::plan::{Context, Planner, Request};

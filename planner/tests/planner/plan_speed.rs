@@ -27,8 +27,9 @@ fn one_gpu(profile: &ModelProfile, n: u32) -> Assignment {
     Assignment::by_counts(profile.n_layer(), &[n.min(profile.full_offload())])
 }
 
-/// Qwen2.5-Coder-14B Q4_K_M with 256 tokens generated, llama.cpp with CUDA on an RTX 5060 Ti (PCIe 3.0 x8), i7-8700 with DDR4-2400 in
-/// two channels: `n_gpu_layers` and tokens per second (InventiveHQ, `local-llm-benchmarks`, vram-offload-cliff; CC BY 4.0).
+/// Qwen2.5-Coder-14B Q4_K_M with 256 tokens generated, llama.cpp with CUDA on an RTX 5060 Ti (PCIe 3.0 x8), i7-8700
+/// with DDR4-2400 in two channels: `n_gpu_layers` and tokens per second (InventiveHQ, `local-llm-benchmarks`,
+/// vram-offload-cliff; CC BY 4.0).
 const SWEEP: [(u32, f64); 7] = [
     (0, 2.89),
     (8, 3.58),

@@ -14,8 +14,8 @@ fn ty(profile: &ModelProfile, name: &str) -> T {
     found.unwrap().ty
 }
 
-/// Bytes of published files (those of `bartowski` on Hugging Face, made with an importance matrix), in units of 10 MB (1000-based),
-/// against the tensors alone: a file's vocabulary is some megabytes.
+/// Bytes of published files (those of `bartowski` on Hugging Face, made with an importance matrix), in units of 10 MB
+/// (1000-based), against the tensors alone: a file's vocabulary is some megabytes.
 #[track_caller]
 fn assert_published(shape: &Shape, files: &[(Q, u64)]) {
     let profile = shape.profile();

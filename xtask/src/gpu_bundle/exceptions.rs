@@ -1,5 +1,6 @@
-//! Whether an exception arrives with its words, from library to library and through one of another compiler's: a library, a program
-//! and a stand-in for the CUDA backend, in `gpu-check/zig/exceptions`. In: the toolchain. Out: an error that says which way fails.
+//! Whether an exception arrives with its words, from library to library and through one of another compiler's: a
+//! library, a program and a stand-in for the CUDA backend, in `gpu-check/zig/exceptions`. In: the toolchain. Out: an
+//! error that says which way fails.
 
 use std::path::Path;
 use std::process::Command;

@@ -1,5 +1,5 @@
-//! What the bundle's programs and libraries ask of the system that they are run on. In: ELF files. Out: an error that names the file
-//! and what it asks for beyond what every such system has.
+//! What the bundle's programs and libraries ask of the system that they are run on. In: ELF files. Out: an error that
+//! names the file and what it asks for beyond what every such system has.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -118,7 +118,8 @@ fn missing<'a>(needs: &'a Needs, beside: &BTreeSet<&str>, glibc: (u32, u32)) -> 
     libraries.chain(versions).map(String::as_str).collect()
 }
 
-/// `GLIBC_2.17` up to the version, and what is gcc's and older than that. `GLIBC_PRIVATE` is of one build of glibc only.
+/// `GLIBC_2.17` up to the version, and what is gcc's and older than that. `GLIBC_PRIVATE` is of one
+/// build of glibc only.
 fn is_old_enough(version: &str, glibc: (u32, u32)) -> bool {
     let Some(version) = version.strip_prefix("GLIBC_") else {
         // libgcc's, whose last change on x86-64 that we link against is of gcc 4.2 (gpu-check/zig/gcc_s.map).

@@ -1,5 +1,6 @@
-//! The compilers of the bundle: clang and lld as zig packages them, which link against any glibc, and what lets C++ exceptions
-//! cross from one of the bundle's libraries into another. In: PyPI's pinned packages. Out: a cargo command that builds with them.
+//! The compilers of the bundle: clang and lld as zig packages them, which link against any glibc, and what lets C++
+//! exceptions cross from one of the bundle's libraries into another. In: PyPI's pinned packages. Out: a cargo command
+//! that builds with them.
 
 use std::ffi::OsString;
 use std::fs;
@@ -16,8 +17,9 @@ pub(crate) const GLIBC: (u32, u32) = (2, 28);
 
 pub(crate) const TARGET: &str = "x86_64-unknown-linux-gnu";
 
-/// zig tells clang every feature that a plain x86-64 lacks, one by one, among them the long registers of AVX-512. ggml's flags turn on
-/// `avx512f`, which in clang 20 does not bring those back. Alone this one lets the compiler use nothing.
+/// zig tells clang every feature that a plain x86-64 lacks, one by one, among them the long registers of
+/// AVX-512. ggml's flags turn on `avx512f`, which in clang 20 does not bring those back. Alone this one lets the
+/// compiler use nothing.
 const ZMM: &str = "-mevex512";
 
 const REQUIREMENTS: &str = "gpu-check/zig/requirements.txt";
@@ -56,8 +58,8 @@ impl Toolchain {
         Ok(toolchain)
     }
 
-    /// zig links libc++ into every library, so that each has a `std::exception` of its own at an address of its own. Compared by
-    /// address, no `catch` would know what another library has thrown, and the words in it would be lost.
+    /// zig links libc++ into every library, so that each has a `std::exception` of its own at an address of its own.
+    /// Compared by address, no `catch` would know what another library has thrown, and the words in it would be lost.
     fn compare_types_by_name(&self) -> Result<()> {
         let mut ask = Command::new(&self.python);
         let zig = output(ask.args([
@@ -81,9 +83,9 @@ impl Toolchain {
         Ok(())
     }
 
-    /// zig would link an unwinder into every library as well. The CUDA backend comes from the other machine's own compiler and is
-    /// unwound by its libgcc_s.so.1, and one unwinder cannot go on with another's stack: the process would end. So all use that one,
-    /// and what is linked against here has its names only.
+    /// zig would link an unwinder into every library as well. The CUDA backend comes from the other machine's own
+    /// compiler and is unwound by its libgcc_s.so.1, and one unwinder cannot go on with another's stack: the process
+    /// would end. So all use that one, and what is linked against here has its names only.
     fn link_unwinder(&self, workspace: &Workspace) -> Result<()> {
         let source = workspace.root.join("gpu-check/zig");
         fs::create_dir_all(self.unwinder.parent().context("it lies in a folder")?)?;
@@ -99,7 +101,8 @@ impl Toolchain {
             .arg(&self.unwinder))
     }
 
-    /// The C++ compiler as the libraries and programs are made with it: the unwinder first, so that zig's own is not taken.
+    /// The C++ compiler as the libraries and programs are made with it: the unwinder first, so that zig's
+    /// own is not taken.
     pub(crate) fn cxx(&self) -> Command {
         let mut command = self.zig("c++");
         command.arg(&self.unwinder);

@@ -21,8 +21,8 @@ const WHITESPACE: &str = r"(?: |\n{1,2}[ \t]{0,20})";
 /// Escapes in JSON strings. Without `u` each text has one spelling, so that no property comes twice under two of them.
 const ESCAPES: &str = "nrbtf\\\"";
 
-/// What compiling a constraint, and one step of it, may take: llguidance's defaults, which its authors measured on large schemas,
-/// but for memory.
+/// What compiling a constraint, and one step of it, may take: llguidance's defaults, which its authors measured on
+/// large schemas, but for memory.
 pub(super) fn limits() -> ParserLimits {
     ParserLimits {
         // At 1 to 2 KiB each.

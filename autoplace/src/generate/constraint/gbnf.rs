@@ -1,9 +1,10 @@
 //! GBNF, llama.cpp's notation of grammars, as a grammar of llguidance.
 //!
-//! In: the text of a grammar, as llama.cpp reads it (src/llama-grammar.cpp, `llama_grammar_parser`). Out: the same in Lark. A group is a
-//! rule without a name. A rule that does not reach itself is a regular expression: a terminal of Lark, in which every reading of a text is
-//! followed. Where `root` is one, that is all there is. In other grammars, terminals take the longest text that they match; so that one
-//! does not take the blanks that the next one needs, optional and repeated blanks are left to the rules.
+//! In: the text of a grammar, as llama.cpp reads it (src/llama-grammar.cpp, `llama_grammar_parser`). Out: the same in
+//! Lark. A group is a rule without a name. A rule that does not reach itself is a regular expression: a terminal of
+//! Lark, in which every reading of a text is followed. Where `root` is one, that is all there is. In other grammars,
+//! terminals take the longest text that they match; so that one does not take the blanks that the next one needs,
+//! optional and repeated blanks are left to the rules.
 
 use std::collections::HashMap;
 use std::fmt::Write;

@@ -10,8 +10,8 @@ use crate::generate::Error;
 
 const NOTHING_GOES_ON: &str = "no token of the vocabulary is a text that it goes on with";
 
-/// Which tokens a text can go on with. Before each token it is asked for the [mask](Self::mask), while the device computes; after it,
-/// it is told the token ([`accept`](Self::accept)). It holds nothing of the loaded model.
+/// Which tokens a text can go on with. Before each token it is asked for the [mask](Self::mask), while the device
+/// computes; after it, it is told the token ([`accept`](Self::accept)). It holds nothing of the loaded model.
 #[derive(Clone)]
 pub(in crate::generate) struct Matcher {
     rules: Box<llguidance::Matcher>,
@@ -57,8 +57,8 @@ impl Matcher {
         Ok(matcher)
     }
 
-    /// The tokens that the text can go on with: bit t % 32 of word t / 32 for token t. Tokens that end a generation are among them where
-    /// the text may end. Asking again costs nothing.
+    /// The tokens that the text can go on with: bit t % 32 of word t / 32 for token t. Tokens that end a generation are
+    /// among them where the text may end. Asking again costs nothing.
     ///
     /// # Errors
     ///

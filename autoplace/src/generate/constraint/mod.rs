@@ -1,8 +1,9 @@
-//! What a text must be: a JSON value of a schema, a match of a regular expression, a sentence of a grammar, one of some choices.
+//! What a text must be: a JSON value of a schema, a match of a regular expression, a sentence of a grammar, one
+//! of some choices.
 //!
-//! In: a [`Constraint`] and a model's vocabulary. Out: before each token, which tokens the text can go on with, so that it is what was
-//! asked for when it ends, whatever the model would rather have written. A text that a limit cuts short is
-//! [`Error::Incomplete`](super::Error::Incomplete), never half a text that looks whole.
+//! In: a [`Constraint`] and a model's vocabulary. Out: before each token, which tokens the text can go on with, so that
+//! it is what was asked for when it ends, whatever the model would rather have written. A text that a limit cuts short
+//! is [`Error::Incomplete`](super::Error::Incomplete), never half a text that looks whole.
 
 mod compile;
 mod gbnf;
@@ -25,8 +26,9 @@ use crate::load::Model;
 
 /// What a text must be: given to [`Generate::constraint`](super::Generate::constraint).
 ///
-/// It is a description: making one costs nothing, and whether it can be enforced is said when the generation begins. It need not be
-/// trusted: what would take too long, or too much memory, is an error. No constraint allows a control token, whatever it says.
+/// It is a description: making one costs nothing, and whether it can be enforced is said when the generation begins. It
+/// need not be trusted: what would take too long, or too much memory, is an error. No constraint allows a control
+/// token, whatever it says.
 ///
 /// ```
 /// use autoplace::generate::Constraint;
@@ -57,13 +59,14 @@ enum Kind {
 impl Constraint {
     /// A JSON value that this schema allows (draft 4 to 2020-12).
     ///
-    /// Strict: a keyword that cannot be enforced (`uniqueItems`, `not`, `if`, ...) is [`Error::Constraint`](super::Error::Constraint),
-    /// which names it; it is never left out. Properties come in the order in which the schema has them. Between two parts of the value is
-    /// at most one space, or one or two line ends and up to 20 spaces or tabs, as llama.cpp has it (common/json-schema-to-grammar.cpp,
-    /// `SPACE_RULE`): no model writes spaces without end.
+    /// Strict: a keyword that cannot be enforced (`uniqueItems`, `not`, `if`, ...) is
+    /// [`Error::Constraint`](super::Error::Constraint), which names it; it is never left out. Properties come in the
+    /// order in which the schema has them. Between two parts of the value is at most one space, or one or two line ends
+    /// and up to 20 spaces or tabs, as llama.cpp has it (common/json-schema-to-grammar.cpp, `SPACE_RULE`): no model
+    /// writes spaces without end.
     ///
-    /// Numbers stay within ±9007199254740991, where a double holds each integer, and strings have no `\u` escapes: each character but
-    /// control characters stands for itself. Only `#...` references are followed: nothing is fetched.
+    /// Numbers stay within ±9007199254740991, where a double holds each integer, and strings have no `\u` escapes: each
+    /// character but control characters stands for itself. Only `#...` references are followed: nothing is fetched.
     pub fn json_schema(schema: impl Into<Value>) -> Self {
         Self(Kind::JsonSchema(schema.into()))
     }
@@ -73,8 +76,8 @@ impl Constraint {
         Self(Kind::JsonObject)
     }
 
-    /// A text that the regular expression matches from its beginning to its end, in the syntax of the crate `regex`; it needs no anchors,
-    /// and has none. Without look-around of the kinds that crate has not, either.
+    /// A text that the regular expression matches from its beginning to its end, in the syntax of the crate `regex`; it
+    /// needs no anchors, and has none. Without look-around of the kinds that crate has not, either.
     pub fn regex(regex: impl Into<String>) -> Self {
         Self(Kind::Regex(regex.into()))
     }
@@ -84,17 +87,18 @@ impl Constraint {
         Self(Kind::Choices(choices.into_iter().map(Into::into).collect()))
     }
 
-    /// A sentence of a context-free grammar, in llguidance's variant of the syntax of Lark, from its rule `start`. Terminals take the
-    /// longest text that they match.
+    /// A sentence of a context-free grammar, in llguidance's variant of the syntax of Lark, from its rule `start`.
+    /// Terminals take the longest text that they match.
     pub fn lark(grammar: impl Into<String>) -> Self {
         Self(Kind::Lark(grammar.into()))
     }
 
     /// A sentence of a grammar in llama.cpp's GBNF, from its rule `root`.
     ///
-    /// What is regular in it is followed in every reading, as in llama.cpp: all of it, where no rule reaches itself. In other grammars,
-    /// terminals take the longest text that they match, as in [`lark`](Self::lark); but blanks that may be missing or repeated are
-    /// read one by one. A rule may begin with itself, and none can name tokens of the vocabulary (`<...>`).
+    /// What is regular in it is followed in every reading, as in llama.cpp: all of it, where no rule reaches itself. In
+    /// other grammars, terminals take the longest text that they match, as in [`lark`](Self::lark); but blanks that may
+    /// be missing or repeated are read one by one. A rule may begin with itself, and none can name tokens of the
+    /// vocabulary (`<...>`).
     pub fn gbnf(grammar: impl Into<String>) -> Self {
         Self(Kind::Gbnf(grammar.into()))
     }
@@ -119,9 +123,9 @@ impl Constraint {
 }
 
 impl Generate {
-    /// Holds the text to a JSON schema, a regular expression, a grammar or a list of choices: it ends by itself when it is that, and not
-    /// before. Where a limit ends it earlier ([`max_tokens`](Self::max_tokens), [`stop`](Self::stop), the end of the context), the last
-    /// that comes is [`Error::Incomplete`].
+    /// Holds the text to a JSON schema, a regular expression, a grammar or a list of choices: it ends by itself when it
+    /// is that, and not before. Where a limit ends it earlier ([`max_tokens`](Self::max_tokens), [`stop`](Self::stop),
+    /// the end of the context), the last that comes is [`Error::Incomplete`].
     ///
     /// ```no_run
     /// use autoplace::generate::Constraint;

@@ -78,7 +78,8 @@ fn allows(constraint: &Constraint, text: &str) -> bool {
     matcher.may_end()
 }
 
-/// Grammars of the kinds that llama.cpp's `grammars/` has: each with texts that are sentences of it, and texts that are none.
+/// Grammars of the kinds that llama.cpp's `grammars/` has: each with texts that are sentences of it, and
+/// texts that are none.
 #[test]
 fn grammars_in_gbnf_allow_their_sentences_and_no_others() {
     let json = r#"

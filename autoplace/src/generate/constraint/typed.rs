@@ -36,14 +36,14 @@ impl Model {
 }
 
 impl Generate {
-    /// Generates a value of a type, held to the type's own JSON schema. The prompt has to say what is wanted: the schema is not shown to
-    /// the model.
+    /// Generates a value of a type, held to the type's own JSON schema. The prompt has to say what is wanted: the
+    /// schema is not shown to the model.
     ///
     /// # Errors
     ///
-    /// As [`text`](Self::text): [`Error::Constraint`], before anything is generated, for a type whose schema has a keyword that cannot be
-    /// enforced (a `HashSet`: `uniqueItems`), and [`Error::Incomplete`] where a limit cuts the text short. [`Error::NotOfType`] for what
-    /// the schema of the type allows and its `Deserialize` does not.
+    /// As [`text`](Self::text): [`Error::Constraint`], before anything is generated, for a type whose schema has a
+    /// keyword that cannot be enforced (a `HashSet`: `uniqueItems`), and [`Error::Incomplete`] where a limit cuts the
+    /// text short. [`Error::NotOfType`] for what the schema of the type allows and its `Deserialize` does not.
     pub fn parse<T>(self) -> Result<T, Error>
     where
         T: DeserializeOwned + JsonSchema,
@@ -57,8 +57,8 @@ impl Generate {
 }
 
 impl Constraint {
-    /// A JSON value that is one of `T`, by the schema that schemars derives: with no properties but the type's, and integers as large as
-    /// its fields.
+    /// A JSON value that is one of `T`, by the schema that schemars derives: with no properties but the type's, and
+    /// integers as large as its fields.
     pub fn of_type<T: JsonSchema>() -> Self {
         let settings = SchemaSettings::draft2020_12();
         let mut schema = settings.into_generator().into_root_schema_for::<T>();
@@ -91,7 +91,8 @@ fn close(schema: &mut Schema) {
     }
 }
 
-/// Whether properties of one object come from several schemas, as `#[serde(flatten)]` has them: none of those is all there is.
+/// Whether properties of one object come from several schemas, as `#[serde(flatten)]` has them: none of those
+/// is all there is.
 fn is_mixed(schema: &Value) -> bool {
     match schema {
         Value::Object(members) => {

@@ -1,7 +1,7 @@
 //! A model's vocabulary as llguidance walks through it: the bytes of every token, as a tree.
 //!
-//! It is made once per model, some tens of milliseconds for a large vocabulary, and holds nothing of the loaded model, which can be placed
-//! anew meanwhile.
+//! It is made once per model, some tens of milliseconds for a large vocabulary, and holds nothing of the loaded model,
+//! which can be placed anew meanwhile.
 
 use std::fmt;
 use std::sync::{Arc, PoisonError, RwLock};

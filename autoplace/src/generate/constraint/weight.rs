@@ -1,7 +1,8 @@
 //! How much work a regular expression or grammar is for llguidance, in bytes as it were.
 //!
-//! What it does with a text is quadratic in the parts of a sequence that may be missing, and cubic in the alternatives of a rule, and none
-//! of its limits is looked at in between: 16,000 times `a?` take 1 GiB. So those are counted before it sees them.
+//! What it does with a text is quadratic in the parts of a sequence that may be missing, and cubic in the alternatives
+//! of a rule, and none of its limits is looked at in between: 16,000 times `a?` take 1 GiB. So those are counted
+//! before it sees them.
 
 use std::collections::HashMap;
 

@@ -15,8 +15,8 @@ use crate::generate::wait::block_on;
 /// What comes from the engine's thread: a piece with what the text took so far, or why there is none.
 pub(super) type Message = Result<(Piece, Statistics), Error>;
 
-/// A text of an [`Engine`](super::Engine): an iterator of whole characters, and with the feature `async` a `Stream`. Dropping it cancels
-/// the text within one token, or takes it out of the queue.
+/// A text of an [`Engine`](super::Engine): an iterator of whole characters, and with the feature `async` a `Stream`.
+/// Dropping it cancels the text within one token, or takes it out of the queue.
 ///
 /// After the end or an error it stays at `None`; [`finish_reason`](Self::finish_reason) tells which end it was.
 #[derive(Debug)]
@@ -72,8 +72,8 @@ impl Answer {
         Ok((text, self.statistics))
     }
 
-    /// The next piece, which may be without text; `None` after the end. What [`pieces`](Self::pieces) asks for, for tasks without the
-    /// feature `async`: the task is woken when there is more.
+    /// The next piece, which may be without text; `None` after the end. What [`pieces`](Self::pieces) asks for, for
+    /// tasks without the feature `async`: the task is woken when there is more.
     pub fn poll_piece(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<Piece, Error>>> {
         if self.finished.is_some() {
             return Poll::Ready(None);

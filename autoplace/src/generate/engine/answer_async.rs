@@ -11,14 +11,14 @@ use crate::generate::pieces::Pieces;
 use crate::generate::session::{FinishReason, Piece};
 use crate::generate::stats::Statistics;
 
-/// A text of an [`Engine`](super::Engine) as a `Stream` of whole characters, for any runtime: made by [`Answer::into_async`]. Dropping it
-/// cancels the text as dropping the [`Answer`] does.
+/// A text of an [`Engine`](super::Engine) as a `Stream` of whole characters, for any runtime: made by
+/// [`Answer::into_async`]. Dropping it cancels the text as dropping the [`Answer`] does.
 #[derive(Debug)]
 pub struct AsyncAnswer(Answer);
 
 impl Answer {
-    /// The same as a `Stream` alone. An answer is one itself, for what takes streams; but where `StreamExt` is in scope, `answer.next()`
-    /// could mean either.
+    /// The same as a `Stream` alone. An answer is one itself, for what takes streams; but where `StreamExt` is in
+    /// scope, `answer.next()` could mean either.
     pub fn into_async(self) -> AsyncAnswer {
         AsyncAnswer(self)
     }

@@ -38,17 +38,18 @@ impl EngineBuilder {
         self
     }
 
-    /// Pieces that a text runs ahead of its reader before it pauses; it goes on when half of them are read. Default 1024: long enough for
-    /// most answers to be read one after the other.
+    /// Pieces that a text runs ahead of its reader before it pauses; it goes on when half of them are read. Default
+    /// 1024: long enough for most answers to be read one after the other.
     ///
-    /// While others wait, a text that pauses gives its place up, and is computed again as far as the context does not hold it any more.
+    /// While others wait, a text that pauses gives its place up, and is computed again as far as the context does not
+    /// hold it any more.
     pub fn ahead(mut self, pieces: usize) -> Self {
         self.ahead = pieces;
         self
     }
 
-    /// Tokens of prompts that a step computes at most, over all texts, beside one token of each text that is being generated: fewer make long
-    /// prompts stall others less, and take longer. Default: what those leave of `n_ubatch`.
+    /// Tokens of prompts that a step computes at most, over all texts, beside one token of each text that is being
+    /// generated: fewer make long prompts stall others less, and take longer. Default: what those leave of `n_ubatch`.
     pub fn prompt_chunk(mut self, tokens: usize) -> Self {
         self.prompt_chunk = PromptChunk::Tokens(tokens.max(1));
         self

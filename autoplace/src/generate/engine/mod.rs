@@ -1,7 +1,8 @@
-//! Many requests on one model: a thread of its own computes them together, as many at once as the context has sequences.
+//! Many requests on one model: a thread of its own computes them together, as many at once as the
+//! context has sequences.
 //!
-//! In: [`Generate`]s, of any thread or task. Out: an [`Answer`] for each. Requests wait in a bounded queue (`queue`), come and go between
-//! two tokens (`driver`), and are admitted in the order in which they came (`order`).
+//! In: [`Generate`]s, of any thread or task. Out: an [`Answer`] for each. Requests wait in a bounded queue (`queue`),
+//! come and go between two tokens (`driver`), and are admitted in the order in which they came (`order`).
 
 mod answer;
 #[cfg(feature = "async")]
@@ -50,17 +51,17 @@ use queue::Shared;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
-/// - **Order.** First come, first served; texts join and leave between two tokens. A step computes the next token of every text and a
-///   [chunk](EngineBuilder::prompt_chunk) of the prompts, shared out evenly.
+/// - **Order.** First come, first served; texts join and leave between two tokens. A step computes the next token of
+///   every text and a [chunk](EngineBuilder::prompt_chunk) of the prompts, shared out evenly.
 /// - **Prefixes.** What a prompt shares with what the context holds is not computed again, unless
 ///   [`Generate::cache_prompt`] is turned off.
-/// - **Readers.** A text whose reader is [far behind](EngineBuilder::ahead) pauses, and makes room for those that wait. Nobody else
-///   waits for it.
-/// - **One cache for all** (`kv_unified`): a text is admitted when there is room for what it is likely to need. Where that runs out, the
-///   one that came last goes back to the queue and is computed again later, so that it may differ in rounding. No text ends for lack
-///   of room unless it fills the whole context.
-/// - **Errors.** A computation that fails ends the texts that run, with the error, and no others. Where the next token of one text cannot be
-///   chosen ([`Error::NoTokenAllowed`], [`Error::NotAllowed`]), it ends alone.
+/// - **Readers.** A text whose reader is [far behind](EngineBuilder::ahead) pauses, and makes room for those that wait.
+///   Nobody else waits for it.
+/// - **One cache for all** (`kv_unified`): a text is admitted when there is room for what it is likely to need. Where
+///   that runs out, the one that came last goes back to the queue and is computed again later, so that it may differ in
+///   rounding. No text ends for lack of room unless it fills the whole context.
+/// - **Errors.** A computation that fails ends the texts that run, with the error, and no others. Where the next token
+///   of one text cannot be chosen ([`Error::NoTokenAllowed`], [`Error::NotAllowed`]), it ends alone.
 #[derive(Debug, Clone)]
 pub struct Engine {
     inner: Arc<Inner>,
@@ -98,7 +99,8 @@ impl Engine {
         EngineBuilder::new(model)
     }
 
-    /// Queues a request, and waits while the queue is full. Everything that can be checked is checked before, on this thread.
+    /// Queues a request, and waits while the queue is full. Everything that can be checked is checked
+    /// before, on this thread.
     ///
     /// # Errors
     ///
@@ -116,8 +118,9 @@ impl Engine {
         self.submit_async(generate).now()
     }
 
-    /// Queues a request: a future that waits while the queue is full, in any runtime. Those who wait are served in their order. The
-    /// prompt is made tokens of before this returns, and a constraint is compiled; while the model is placed anew, this waits for that.
+    /// Queues a request: a future that waits while the queue is full, in any runtime. Those who wait are served in
+    /// their order. The prompt is made tokens of before this returns, and a constraint is compiled; while the model is
+    /// placed anew, this waits for that.
     ///
     /// # Errors
     ///
@@ -131,8 +134,8 @@ impl Engine {
         self.inner.shared.close(how);
     }
 
-    /// Takes no more requests, and waits until the last one has ended: where texts are to be finished, until they are read as well. The
-    /// context is free then.
+    /// Takes no more requests, and waits until the last one has ended: where texts are to be finished, until they are
+    /// read as well. The context is free then.
     pub fn shutdown(&self, how: Shutdown) {
         self.inner.shared.close(how);
         self.inner.join();
@@ -158,9 +161,9 @@ impl Engine {
         self.inner.shared.metrics()
     }
 
-    /// The outcome of the last re-placement that somebody asked for ([`Model::request_replace`]). One that leaves the model
-    /// unloaded ends the texts that run; requests are refused then until it is loaded again. A text that waits, and that the new context
-    /// has no room for, ends with [`Error::ContextTooSmall`] when its turn comes.
+    /// The outcome of the last re-placement that somebody asked for ([`Model::request_replace`]). One that leaves the
+    /// model unloaded ends the texts that run; requests are refused then until it is loaded again. A text that waits,
+    /// and that the new context has no room for, ends with [`Error::ContextTooSmall`] when its turn comes.
     pub fn last_replaced(&self) -> Option<Result<Replaced, Error>> {
         self.inner.shared.last_replaced()
     }

@@ -1,7 +1,7 @@
 //! Who has a sequence of the context, and who waits: first come, first served, as far as there is room.
 //!
-//! In: the texts that run and the first that waits, as numbers. Out: what to do about them. A text is never ended for lack of room: one
-//! that pauses for its reader, or the one that came last, gives its place up and waits again.
+//! In: the texts that run and the first that waits, as numbers. Out: what to do about them. A text is never ended for
+//! lack of room: one that pauses for its reader, or the one that came last, gives its place up and waits again.
 
 use crate::generate::session::Room;
 
@@ -42,7 +42,8 @@ pub(super) fn admit(room: Room, running: &[Stand], next: &Stand) -> Admission {
     }
 }
 
-/// Who is to make room before the next step, in which every text that does not pause may get a token; `None` if there is room enough.
+/// Who is to make room before the next step, in which every text that does not pause may get a token; `None` if
+/// there is room enough.
 pub(super) fn too_many(room: Room, running: &[Stand]) -> Option<usize> {
     if !shares_cells(room) || running.len() < 2 {
         return None;
@@ -61,7 +62,8 @@ fn shares_cells(room: Room) -> bool {
     room.each.saturating_mul(room.sequences) > room.all
 }
 
-/// Tokens to count on for a text: all it can come to; where that is more, an even share of the context, or an eighth more than it has.
+/// Tokens to count on for a text: all it can come to; where that is more, an even share of the context, or an eighth
+/// more than it has.
 fn reserve(room: Room, text: &Stand) -> usize {
     let share = room.all / room.sequences.max(1);
     let likely = share.max(text.len.saturating_add(text.len / 8).saturating_add(1));
@@ -153,7 +155,8 @@ mod tests {
     }
 
     proptest! {
-        /// Steps as the engine takes them, without a model: every text comes to its end, and none that runs finds its place taken.
+        /// Steps as the engine takes them, without a model: every text comes to its end, and none that runs finds
+        /// its place taken.
         #[test]
         fn every_text_whose_reader_reads_ends_and_none_for_lack_of_room(
             lives in prop::collection::vec(life(), 1..20),

@@ -27,8 +27,8 @@ pub(super) struct Shared {
     /// Rings when there is something to do for the engine's thread.
     pub(super) bell: Arc<Bell>,
     pub(super) totals: Totals,
-    /// Read while somebody holds the model underneath to check a request, written while the model is placed anew, which it could not be
-    /// meanwhile.
+    /// Read while somebody holds the model underneath to check a request, written while the model is placed anew, which
+    /// it could not be meanwhile.
     pub(super) held: RwLock<()>,
     queue: usize,
     ahead: usize,
@@ -114,7 +114,8 @@ impl Waiting {
     }
 }
 
-/// One of the texts that an engine has accepted; dropping it makes room for another. Not to be dropped while the state is locked.
+/// One of the texts that an engine has accepted; dropping it makes room for another. Not to be dropped while the
+/// state is locked.
 #[derive(Debug)]
 struct Place(Arc<Shared>);
 
@@ -174,8 +175,8 @@ impl Shared {
         self.state().last_replaced.clone()
     }
 
-    /// What the context has room for, after the model was placed anew or the context taken again; and what became of a re-placement, if there
-    /// was one.
+    /// What the context has room for, after the model was placed anew or the context taken again; and what became of a
+    /// re-placement, if there was one.
     pub(super) fn replaced(&self, room: Option<Room>, outcome: Option<Result<Replaced, Error>>) {
         let mut state = self.state();
         state.room = room.unwrap_or(state.room);
@@ -339,8 +340,8 @@ struct Checked {
     last_word: LastWord,
 }
 
-/// A request on its way into the queue of an [`Engine`](super::Engine): a future of its [`Answer`], for any runtime. Dropping it takes
-/// the request back.
+/// A request on its way into the queue of an [`Engine`](super::Engine): a future of its [`Answer`], for any runtime.
+/// Dropping it takes the request back.
 #[must_use = "nothing is queued unless it is awaited"]
 pub struct Submission {
     shared: Arc<Shared>,
@@ -375,8 +376,8 @@ impl Submission {
         }
     }
 
-    /// Whether it may join the queue now. Otherwise it waits for its turn, and `waker` is woken then. Either way the waker before it is
-    /// returned: nobody knows what it does when it is dropped.
+    /// Whether it may join the queue now. Otherwise it waits for its turn, and `waker` is woken then. Either way the
+    /// waker before it is returned: nobody knows what it does when it is dropped.
     fn may_join(
         &mut self,
         state: &mut State,

@@ -11,8 +11,8 @@ use crate::generate::Error;
 const MIROSTAT_M: u32 = 100;
 
 impl Sampling {
-    /// Builds the chain as llama.cpp's programs do (common/sampling.cpp, common_sampler_init): biases, the samplers in the order that
-    /// was asked for, and the one that chooses. [`Sampler::seed`] tells the seed in use.
+    /// Builds the chain as llama.cpp's programs do (common/sampling.cpp, common_sampler_init): biases, the samplers in
+    /// the order that was asked for, and the one that chooses. [`Sampler::seed`] tells the seed in use.
     pub(in crate::generate) fn sampler(&self, model: &Model) -> Result<Sampler, Error> {
         self.check_ranges(model)?;
         let mut chain = Sampler::chain(model)?;
@@ -71,7 +71,8 @@ impl Sampling {
         }
     }
 
-    /// Whether a sampler can be left out where the likeliest token is taken anyway, and no other makes more of what it drops.
+    /// Whether a sampler can be left out where the likeliest token is taken anyway, and no other makes more
+    /// of what it drops.
     fn keeps_the_likeliest(&self, kind: SamplerKind) -> bool {
         let others = [SamplerKind::TypicalP, SamplerKind::Xtc];
         let is_alone = others

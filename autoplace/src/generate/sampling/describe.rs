@@ -37,7 +37,8 @@ impl Generate {
         self
     }
 
-    /// Divides the logits of the last 64 tokens ([`Sampling::repeat_last_n`]) by `penalty`; 1.0 is off. Default: the model's own, or 1.0.
+    /// Divides the logits of the last 64 tokens ([`Sampling::repeat_last_n`]) by `penalty`; 1.0 is off. Default: the
+    /// model's own, or 1.0.
     pub fn repeat_penalty(mut self, penalty: f32) -> Self {
         self.spec.sampling.repeat_penalty = penalty;
         self
@@ -55,31 +56,31 @@ impl Generate {
         self
     }
 
-    /// Drops the likeliest tokens with this `probability`, down to the last that is at least `threshold` likely (XTC); 0.0 is off.
-    /// Default: the model's own, or off.
+    /// Drops the likeliest tokens with this `probability`, down to the last that is at least `threshold` likely (XTC);
+    /// 0.0 is off. Default: the model's own, or off.
     pub fn xtc(mut self, probability: f32, threshold: f32) -> Self {
         self.spec.sampling.xtc_probability = probability;
         self.spec.sampling.xtc_threshold = threshold;
         self
     }
 
-    /// Punishes tokens that go on with a repetition (DRY), by `multiplier`; 0.0, the default, is off. [`Sampling`] has its other
-    /// numbers.
+    /// Punishes tokens that go on with a repetition (DRY), by `multiplier`; 0.0, the default, is off. [`Sampling`] has
+    /// its other numbers.
     pub fn dry(mut self, multiplier: f32) -> Self {
         self.spec.sampling.dry_multiplier = multiplier;
         self
     }
 
-    /// Keeps the surprise of the text near `tau` bits per token, instead of all samplers but the temperature. Default: the model's own,
-    /// or off.
+    /// Keeps the surprise of the text near `tau` bits per token, instead of all samplers but the temperature. Default:
+    /// the model's own, or off.
     pub fn mirostat(mut self, mirostat: Mirostat, tau: f32) -> Self {
         self.spec.sampling.mirostat = mirostat;
         self.spec.sampling.mirostat_tau = tau;
         self
     }
 
-    /// Prefers tokens whose probability is near `target`, 0.0 to 1.0, whatever chance would choose of those that the other samplers
-    /// leave. Default: off.
+    /// Prefers tokens whose probability is near `target`, 0.0 to 1.0, whatever chance would choose of those that the
+    /// other samplers leave. Default: off.
     pub fn adaptive_p(mut self, target: f32) -> Self {
         let sampling = &mut self.spec.sampling;
         sampling.adaptive_target = target;
@@ -95,34 +96,36 @@ impl Generate {
         self
     }
 
-    /// The same for the token that `text` is: [`Error::NotOneToken`](crate::generate::Error::NotOneToken) when the generation begins, if it is more or fewer.
+    /// The same for the token that `text` is: [`Error::NotOneToken`](crate::generate::Error::NotOneToken) when the
+    /// generation begins, if it is more or fewer.
     pub fn logit_bias_text(mut self, text: impl Into<String>, bias: f32) -> Self {
         let biases = &mut self.spec.sampling.logit_bias_text;
         biases.push((text.into(), bias));
         self
     }
 
-    /// Which samplers apply, in this order. Without any, a token is chosen by the model's own probabilities. Default: the model's own, or
-    /// [`SamplerKind::DEFAULT`].
+    /// Which samplers apply, in this order. Without any, a token is chosen by the model's own probabilities. Default:
+    /// the model's own, or [`SamplerKind::DEFAULT`].
     pub fn samplers(mut self, samplers: impl IntoIterator<Item = SamplerKind>) -> Self {
         self.spec.sampling.samplers = samplers.into_iter().collect();
         self
     }
 
     /// Tells with each piece how likely its token was, and which `n` tokens were the likeliest, at most 128
-    /// ([`Piece::logprobs`](crate::generate::Piece::logprobs)): by the model's own distribution, before any sampler. Default: nothing.
+    /// ([`Piece::logprobs`](crate::generate::Piece::logprobs)): by the model's own distribution, before any sampler.
+    /// Default: nothing.
     pub fn logprobs(mut self, n: usize) -> Self {
         self.spec.logprobs = Some(n);
         self
     }
 
-    /// Chooses each token by a closure, of the candidates that the other samplers leave and the tokens so far, the prompt's first.
-    /// [`Candidates::selected`] is what would be chosen without it; where [`samplers`](Self::samplers) are none, all tokens are there.
-    /// [`Candidates::softmax`] computes their probabilities.
+    /// Chooses each token by a closure, of the candidates that the other samplers leave and the tokens so far, the
+    /// prompt's first. [`Candidates::selected`] is what would be chosen without it; where [`samplers`](Self::samplers)
+    /// are none, all tokens are there. [`Candidates::softmax`] computes their probabilities.
     ///
-    /// Any token of the vocabulary may be chosen; under a constraint, one that it allows, or the text ends with [`Error::NotAllowed`](crate::generate::Error::NotAllowed).
-    /// Each text has a copy of the closure. It cannot choose for a model in a worker process:
-    /// [`worker::Error::Elsewhere`](crate::worker::Error::Elsewhere).
+    /// Any token of the vocabulary may be chosen; under a constraint, one that it allows, or the text ends with
+    /// [`Error::NotAllowed`](crate::generate::Error::NotAllowed). Each text has a copy of the closure. It cannot choose
+    /// for a model in a worker process: [`worker::Error::Elsewhere`](crate::worker::Error::Elsewhere).
     ///
     /// ```no_run
     /// # let model = autoplace::Model::load("model.gguf")?;

@@ -32,7 +32,8 @@ pub enum SamplerKind {
 }
 
 impl SamplerKind {
-    /// Those that apply where nothing else is asked for, in llama.cpp's order (common/common.h, common_params_sampling).
+    /// Those that apply where nothing else is asked for, in llama.cpp's order (common/common.h,
+    /// common_params_sampling).
     pub const DEFAULT: [Self; 9] = [
         Self::Penalties,
         Self::Dry,
@@ -45,8 +46,8 @@ impl SamplerKind {
         Self::Temperature,
     ];
 
-    /// By one of the names that llama.cpp knows it by: `top_k`, `top-k` or `topk`, and some others (common/sampling.cpp,
-    /// common_sampler_types_from_names). `None` for a name of none of these.
+    /// By one of the names that llama.cpp knows it by: `top_k`, `top-k` or `topk`, and some others
+    /// (common/sampling.cpp, common_sampler_types_from_names). `None` for a name of none of these.
     pub fn from_name(name: &str) -> Option<Self> {
         let name: String = name
             .trim()

@@ -10,17 +10,19 @@ pub use kind::{Mirostat, SamplerKind};
 use llama_sys::Token;
 use serde::{Deserialize, Serialize};
 
-/// Sampling parameters, in the terms of llama.cpp's server and with llama.cpp's defaults (common/common.h, common_params_sampling).
+/// Sampling parameters, in the terms of llama.cpp's server and with llama.cpp's defaults (common/common.h,
+/// common_params_sampling).
 ///
-/// A generation starts with those that the model's makers put into the file ([`Model::sampling`](crate::Model::sampling)).
+/// A generation starts with those that the model's makers put into the file
+/// ([`Model::sampling`](crate::Model::sampling)).
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 #[non_exhaustive]
 pub struct Sampling {
     /// Divides the logits; 0.0 always takes the likeliest token of those that the samplers before leave. Default 0.8.
     pub temperature: f32,
-    /// Lets the temperature go this far below and above, as the entropy of the candidates goes from 0 to the greatest possible one;
-    /// 0.0, the default, is off.
+    /// Lets the temperature go this far below and above, as the entropy of the candidates goes from 0 to the greatest
+    /// possible one; 0.0, the default, is off.
     pub dynatemp_range: f32,
     /// The power that the entropy is raised to before that. Default 1.0.
     pub dynatemp_exponent: f32,
@@ -30,9 +32,11 @@ pub struct Sampling {
     pub top_p: f32,
     /// Keeps tokens at least p times as likely as the likeliest; 0.0 keeps all. Default 0.05.
     pub min_p: f32,
-    /// Keeps the tokens that are about as surprising as is to be expected, whose probabilities add up to p; 1.0, the default, keeps all.
+    /// Keeps the tokens that are about as surprising as is to be expected, whose probabilities add up to p; 1.0, the
+    /// default, keeps all.
     pub typical_p: f32,
-    /// Keeps tokens whose logit is at most this many standard deviations below the highest; 0.0 or less keeps all. Default -1.0.
+    /// Keeps tokens whose logit is at most this many standard deviations below the highest; 0.0 or less keeps
+    /// all. Default -1.0.
     pub top_n_sigma: f32,
     /// How often the likeliest tokens are dropped (XTC), from 0.0, the default, to 1.0.
     pub xtc_probability: f32,
@@ -48,8 +52,8 @@ pub struct Sampling {
     pub frequency_penalty: f32,
     /// Is subtracted once from the logit of a recent token; 0.0, the default, is off.
     pub presence_penalty: f32,
-    /// Punishes tokens that would go on with a repetition (DRY): by this times `dry_base` to the power of how much longer than
-    /// `dry_allowed_length` it is; 0.0, the default, is off.
+    /// Punishes tokens that would go on with a repetition (DRY): by this times `dry_base` to the power of how much
+    /// longer than `dry_allowed_length` it is; 0.0, the default, is off.
     pub dry_multiplier: f32,
     /// At least 1.0. Default 1.75.
     pub dry_base: f32,
@@ -69,7 +73,8 @@ pub struct Sampling {
     pub adaptive_target: f32,
     /// How long adaptive-p remembers, 0.0 to 0.99. Default 0.9.
     pub adaptive_decay: f32,
-    /// Is added to the logits of these tokens. A million either way is the most; -1000.0 forbids a token as long as there is another.
+    /// Is added to the logits of these tokens. A million either way is the most; -1000.0 forbids a token as long as
+    /// there is another.
     pub logit_bias: Vec<(Token, f32)>,
     /// The same by text, which must be one token. Control tokens are written out.
     pub logit_bias_text: Vec<(String, f32)>,

@@ -5,8 +5,8 @@ use crate::gguf::{Header, Value};
 use crate::load::Model;
 
 impl Model {
-    /// The sampling parameters that the model's makers put into the file, those of llama.cpp where there are none: what a generation
-    /// starts with.
+    /// The sampling parameters that the model's makers put into the file, those of llama.cpp where there are none: what
+    /// a generation starts with.
     pub fn sampling(&self) -> Sampling {
         match self.header() {
             Ok(header) => Sampling::shipped_with(header),
@@ -19,8 +19,8 @@ impl Model {
 }
 
 impl Sampling {
-    /// The sampling parameters of a file, `general.sampling.temp` and so on, and llama.cpp's own where it has none (common/common.cpp,
-    /// common_init_sampler_from_model). What no sampler would take is left out, with a warning.
+    /// The sampling parameters of a file, `general.sampling.temp` and so on, and llama.cpp's own where it has none
+    /// (common/common.cpp, common_init_sampler_from_model). What no sampler would take is left out, with a warning.
     pub fn shipped_with(header: &Header) -> Self {
         let file = Shipped { header };
         let mut it = Self::default();

@@ -11,7 +11,8 @@
 //! | | the state, as llama.cpp writes it |
 //! | 32 | SHA-256 of everything before |
 //!
-//! Numbers are little-endian. Nothing is read before the checksum is right, and no length is believed that the file has not.
+//! Numbers are little-endian. Nothing is read before the checksum is right, and no length is believed that
+//! the file has not.
 
 use std::fs::File;
 use std::io::{self, BufReader, BufWriter, Read, Seek, SeekFrom, Take, Write};
@@ -78,7 +79,8 @@ impl Opened {
     }
 }
 
-/// Writes a file beside its place, and puts it there when it is whole. `state` writes as many bytes as the description says.
+/// Writes a file beside its place, and puts it there when it is whole. `state` writes as many bytes as the
+/// description says.
 pub(super) fn write<E: From<Box<SavedCacheError>>>(
     path: &Path,
     description: &Description,

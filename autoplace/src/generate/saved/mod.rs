@@ -1,7 +1,9 @@
-//! What the context holds of a text, in a file: so that a conversation goes on after a restart without its prompt being computed.
+//! What the context holds of a text, in a file: so that a conversation goes on after a restart without its
+//! prompt being computed.
 //!
-//! Out: a file of a running text or of one that has ended. In: such a file, of the same model and kind of cache; it becomes what a
-//! text that has ended has left, and a prompt that [begins with it](super::Generate::cache_prompt) pays only for the rest.
+//! Out: a file of a running text or of one that has ended. In: such a file, of the same model and kind of cache; it
+//! becomes what a text that has ended has left, and a prompt that [begins with it](super::Generate::cache_prompt) pays
+//! only for the rest.
 
 mod error;
 mod file;
@@ -66,14 +68,15 @@ impl Model {
 }
 
 impl Session {
-    /// Saves what the context holds of a running text, which goes on. The file holds its tokens and with them what was said: it is
-    /// readable for its owner alone. It is written beside its place first, so that a file that was there stays until the new one is
-    /// whole.
+    /// Saves what the context holds of a running text, which goes on. The file holds its tokens and with them what was
+    /// said: it is readable for its owner alone. It is written beside its place first, so that a file that was there
+    /// stays until the new one is whole.
     ///
     /// # Errors
     ///
-    /// [`Error::Saved`] when there is nothing to save or the file cannot be written; [`Error::NotRunning`]; [`Error::Load`] after a
-    /// re-placement that failed, or when the model file cannot be read any more; [`Error::Native`].
+    /// [`Error::Saved`] when there is nothing to save or the file cannot be written; [`Error::NotRunning`];
+    /// [`Error::Load`] after a re-placement that failed, or when the model file cannot be read any more;
+    /// [`Error::Native`].
     pub fn save(
         &mut self,
         sequence: SequenceId,
@@ -103,19 +106,21 @@ impl Session {
         }
     }
 
-    /// Restores a saved text beside those that run, as if it had just ended: the next prompt that begins with its tokens and is asked to
-    /// ([`cache_prompt`](super::Generate::cache_prompt)) computes only the rest. Where no sequence is empty, what was used least
-    /// recently makes room.
+    /// Restores a saved text beside those that run, as if it had just ended: the next prompt that begins with its
+    /// tokens and is asked to ([`cache_prompt`](super::Generate::cache_prompt)) computes only the rest. Where no
+    /// sequence is empty, what was used least recently makes room.
     ///
-    /// The whole file is read and its checksum compared before llama.cpp sees any of it. The placement need not be the one that it was
-    /// saved with: only the types of the cache (`type_k`, `type_v`), fused attention, and whether sequences share one cache. The
-    /// adapters and control vectors that it was computed with must be the model's, told apart by what their files hold, and prompts go on
-    /// from it that are computed with the same ones at the same scales.
+    /// The whole file is read and its checksum compared before llama.cpp sees any of it. The placement need not be
+    /// the one that it was saved with: only the types of the cache (`type_k`, `type_v`), fused attention, and
+    /// whether sequences share one cache. The adapters and control vectors that it was computed with must be the
+    /// model's, told apart by what their files hold, and prompts go on from it that are computed with the same ones
+    /// at the same scales.
     ///
     /// # Errors
     ///
-    /// [`Error::Saved`] for a file that is damaged, foreign or too long; [`Error::SequencesBusy`]; otherwise as [`save`](Self::save).
-    /// The texts that run go on: computed again where llama.cpp itself refused a file whose checksum was right.
+    /// [`Error::Saved`] for a file that is damaged, foreign or too long; [`Error::SequencesBusy`]; otherwise as
+    /// [`save`](Self::save). The texts that run go on: computed again where llama.cpp itself refused a file whose
+    /// checksum was right.
     pub fn restore(&mut self, path: impl AsRef<Path>) -> Result<SavedCache, Error> {
         let path = path.as_ref();
         let lent = self.lent.as_mut().ok_or_else(Error::not_loaded)?;

@@ -23,7 +23,8 @@ impl Sequence {
         })
     }
 
-    /// Chooses the next token, if the batch was computed so far and it is not one of those that an earlier process has chosen.
+    /// Chooses the next token, if the batch was computed so far and it is not one of those that an earlier
+    /// process has chosen.
     pub(in crate::generate) fn choose(
         &mut self,
         context: &mut Context,
@@ -49,8 +50,8 @@ impl Sequence {
         Ok(Some(choice))
     }
 
-    /// Takes the token that was chosen, so long after its batch was computed, and makes text of it. `full`: there is no place for the
-    /// token to be computed.
+    /// Takes the token that was chosen, so long after its batch was computed, and makes text of it. `full`: there is no
+    /// place for the token to be computed.
     pub(in crate::generate) fn take(
         &mut self,
         choice: Choice,

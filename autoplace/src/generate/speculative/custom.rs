@@ -4,7 +4,8 @@ use std::fmt;
 
 use llama_sys::Token;
 
-/// What an application guesses tokens with. Each text has a copy of its own, so that what one remembers is not the other's.
+/// What an application guesses tokens with. Each text has a copy of its own, so that what one remembers is
+/// not the other's.
 trait Draft: Send {
     fn draft(&mut self, so_far: &[Token], draft: &mut Vec<Token>);
 

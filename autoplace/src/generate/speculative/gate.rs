@@ -1,8 +1,8 @@
 //! Whether guessing pays: measured times of steps flow in; whether the next step guesses flows out.
 //!
-//! A step without a guess gives one token. A step with one takes longer, the guessing included, and gives one token or more. As long as a
-//! token takes less time with guesses they go on. When it takes more they pause, twice as long each time, and are tried again, since a
-//! text changes: a quotation begins, a table ends.
+//! A step without a guess gives one token. A step with one takes longer, the guessing included, and gives one token or
+//! more. As long as a token takes less time with guesses they go on. When it takes more they pause, twice as long each
+//! time, and are tried again, since a text changes: a quotation begins, a table ends.
 
 use std::time::Duration;
 
@@ -15,15 +15,16 @@ const JUDGED: u32 = 16;
 /// The same when they are tried again.
 const TRIED: u32 = 6;
 
-/// Steps with a guess after which one goes without, so that what a token takes in a text this long stays known: it costs less than 1 %.
+/// Steps with a guess after which one goes without, so that what a token takes in a text this long stays known: it
+/// costs less than 1 %.
 const REFRESH: u32 = 128;
 
 /// Steps of the first pause, and of the longest.
 const PAUSE: u32 = 32;
 const LONGEST_PAUSE: u32 = 1024;
 
-/// How much of what a token takes without guesses it may take with them: to go on, and to begin again. What lies between changes nothing, so that
-/// noise does not.
+/// How much of what a token takes without guesses it may take with them: to go on, and to begin again. What lies
+/// between changes nothing, so that noise does not.
 const GOES_ON: f64 = 1.02;
 const BEGINS_AGAIN: f64 = 0.97;
 
@@ -121,7 +122,8 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// Goes so many steps: one without a guess takes `plain`, one with a guess `guessed` and gives `tokens`. Returns how many guessed.
+    /// Goes so many steps: one without a guess takes `plain`, one with a guess `guessed` and gives `tokens`. Returns
+    /// how many guessed.
     fn go(gate: &mut Gate, steps: u32, plain: u64, guessed: u64, tokens: usize) -> u32 {
         let mut guesses = 0;
         for _ in 0..steps {
@@ -177,8 +179,8 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever steps take, losing guesses cost little in the long run: at most a tenth above the time without any, for guesses that
-        /// take up to three times as long and give nothing.
+        /// Whatever steps take, losing guesses cost little in the long run: at most a tenth above the time without any,
+        /// for guesses that take up to three times as long and give nothing.
         #[test]
         fn losing_costs_little(plain in 100..10_000u64, more in 1.05f64..3.0) {
             let guessed = (plain as f64 * more) as u64;

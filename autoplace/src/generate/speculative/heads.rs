@@ -1,9 +1,10 @@
-//! A model's own block that predicts further tokens, at work: the tokens of a text and the hidden states that the model gave to them flow in,
-//! those that the block takes for the likeliest flow out.
+//! A model's own block that predicts further tokens, at work: the tokens of a text and the hidden states that the model
+//! gave to them flow in, those that the block takes for the likeliest flow out.
 //!
-//! The block is given each token with the hidden state of the token before it (llama.cpp, common/speculative.cpp, `draft-mtp`). Those
-//! states are there once, after the model has computed the tokens. So the block follows a text while that is computed; what was computed while it
-//! did not follow, its context lacks, and its guesses are the worse for it.
+//! The block is given each token with the hidden state of the token before it (llama.cpp, common/speculative.cpp,
+//! `draft-mtp`). Those states are there once, after the model has computed the tokens. So the block follows a
+//! text while that is computed; what was computed while it did not follow, its context lacks, and its guesses are
+//! the worse for it.
 
 use llama_sys::{Batch, Context, Position, SeqId, Token};
 
@@ -12,7 +13,8 @@ use crate::generate::cache::common_prefix;
 use crate::generate::error::Error;
 use crate::load::{Followed, Heads};
 
-/// Tokens that are left to be computed together with the next guess; more of them, those of a prompt, are computed at once.
+/// Tokens that are left to be computed together with the next guess; more of them, those of a prompt, are
+/// computed at once.
 const FEW: usize = 64;
 
 /// Blocks that a session has.
@@ -41,8 +43,8 @@ impl PredictionHeads {
         self.heads
     }
 
-    /// Takes the hidden states of the tokens `from..to` of a sequence, which the model has just computed: those of the tokens at `rows` of
-    /// its batch.
+    /// Takes the hidden states of the tokens `from..to` of a sequence, which the model has just computed: those of the
+    /// tokens at `rows` of its batch.
     pub(in crate::generate) fn follow(
         &mut self,
         model: &mut Context,
@@ -102,8 +104,8 @@ impl PredictionHeads {
         Ok(())
     }
 
-    /// Drafts up to `most` tokens of a sequence after `tokens`, as long as the likeliest has the probability `p_min` at least. None where it
-    /// has not followed to the last token but one.
+    /// Drafts up to `most` tokens of a sequence after `tokens`, as long as the likeliest has the probability `p_min` at
+    /// least. None where it has not followed to the last token but one.
     pub(super) fn draft(
         &mut self,
         seq: SeqId,
@@ -188,7 +190,8 @@ impl PredictionHeads {
             .and_then(|seq| followed.get_mut(seq))
     }
 
-    /// Forgets all but the first `keep` tokens of a sequence that are known. Returns whether that could be done without forgetting them too.
+    /// Forgets all but the first `keep` tokens of a sequence that are known. Returns whether that could be done without
+    /// forgetting them too.
     fn cut(&mut self, seq: SeqId, keep: usize) -> Result<bool, Error> {
         let width = self.width;
         let Some(known) = self.known(seq).filter(|known| keep < known.tokens.len()) else {

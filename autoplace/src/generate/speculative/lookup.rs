@@ -1,8 +1,8 @@
 //! Prompt lookup: what followed the last tokens the last time that they came.
 //!
-//! Tokens flow in; a guess flows out. An index maps the last `n` tokens at every place of the text to that place, for each `n` in use, the
-//! later place in place of the earlier. It has a fixed size and forgets where two fall on one entry, and what it says is compared with the
-//! text: so it may be wrong, and never harms.
+//! Tokens flow in; a guess flows out. An index maps the last `n` tokens at every place of the text to that place, for
+//! each `n` in use, the later place in place of the earlier. It has a fixed size and forgets where two fall on one
+//! entry, and what it says is compared with the text: so it may be wrong, and never harms.
 
 use llama_sys::Token;
 
@@ -118,7 +118,8 @@ mod tests {
     }
 
     proptest! {
-        /// By search through all of the text: the index has the same answer where it is large enough, however the text came to be.
+        /// By search through all of the text: the index has the same answer where it is large enough, however the
+        /// text came to be.
         #[test]
         fn it_is_what_a_search_would_find(
             tokens in prop::collection::vec(0..4i32, 0..60),

@@ -1,7 +1,7 @@
 //! A draft model at work: the tokens of a text flow in, those that the draft takes for the likeliest flow out.
 //!
-//! Its context holds the tokens of each sequence that it was last asked about. Before it drafts it catches up: it forgets what differs, and
-//! computes what is missing. So it follows a text wherever that goes, back and forth.
+//! Its context holds the tokens of each sequence that it was last asked about. Before it drafts it catches up: it
+//! forgets what differs, and computes what is missing. So it follows a text wherever that goes, back and forth.
 
 use llama_sys::{AbortHandle, Batch, Context, Position, SeqId, Token};
 
@@ -9,7 +9,8 @@ use crate::generate::cache::common_prefix;
 use crate::generate::error::Error;
 use crate::load::Draft;
 
-/// Logits this much below the highest do not count: all the others of a vocabulary together would have less than a hundredth of its chance.
+/// Logits this much below the highest do not count: all the others of a vocabulary together would have less than a
+/// hundredth of its chance.
 const NEGLIGIBLE: f32 = 16.0;
 
 /// A draft that a session has.
@@ -33,7 +34,8 @@ impl DraftModel {
         self.draft
     }
 
-    /// Drafts up to `most` tokens of a sequence after `tokens`, as long as the likeliest has the probability `p_min` at least.
+    /// Drafts up to `most` tokens of a sequence after `tokens`, as long as the likeliest has the probability
+    /// `p_min` at least.
     pub(super) fn draft(
         &mut self,
         seq: SeqId,

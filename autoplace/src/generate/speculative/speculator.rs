@@ -1,4 +1,5 @@
-//! What a text knows of its guesses: where they come from, what was guessed for this step, how much of it has come true.
+//! What a text knows of its guesses: where they come from, what was guessed for this step, how much of
+//! it has come true.
 
 use std::time::Duration;
 
@@ -68,7 +69,8 @@ impl Speculator {
         })
     }
 
-    /// Guesses up to `most` tokens of a vocabulary of `n_vocab` that follow `tokens` in a sequence, if that pays. Returns them.
+    /// Guesses up to `most` tokens of a vocabulary of `n_vocab` that follow `tokens` in a sequence, if that
+    /// pays. Returns them.
     pub(in crate::generate) fn guess(
         &mut self,
         seq: SeqId,

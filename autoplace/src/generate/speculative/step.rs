@@ -7,8 +7,8 @@ use crate::generate::error::Error;
 use crate::generate::sequence::Sequence;
 use crate::generate::session::Lent;
 
-/// Adds guesses to a batch that holds the next tokens of every text. Returns whether it is a step to learn from: one that computes no prompt,
-/// beside which a guess would say little of what guesses take. Others have no guesses.
+/// Adds guesses to a batch that holds the next tokens of every text. Returns whether it is a step to learn from: one
+/// that computes no prompt, beside which a guess would say little of what guesses take. Others have no guesses.
 pub(in crate::generate) fn draft(
     lent: &Lent,
     drafters: &mut Drafters,

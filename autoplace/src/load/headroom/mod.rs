@@ -1,5 +1,5 @@
-//! What a load took beside the buffers that llama.cpp counts. Free bytes before the load, after it and after the warm-up flow in; what
-//! driver and pools took flows out, and into the user's cache for the next plan.
+//! What a load took beside the buffers that llama.cpp counts. Free bytes before the load, after it and after the
+//! warm-up flow in; what driver and pools took flows out, and into the user's cache for the next plan.
 
 mod readings;
 
@@ -24,8 +24,8 @@ pub enum Doubt {
     /// Its backend does not tell its free memory, or llama.cpp not what it has allocated there.
     #[error("nothing tells how much of it is free, or allocated")]
     NotTold,
-    /// A model of this process was on it before: what that made the driver load is there already, and would be missing from the
-    /// measurement.
+    /// A model of this process was on it before: what that made the driver load is there already, and would be missing
+    /// from the measurement.
     #[error("an earlier model of this process has used it")]
     NotFirst,
     /// It has one layer, which may be the output layer alone: the work of a whole block was not seen.
@@ -37,12 +37,12 @@ pub enum Doubt {
     /// It is on another machine, whose driver is not known here.
     #[error("it is on another machine, whose driver is not known")]
     Remote,
-    /// NVIDIA's driver lists other programs, or other bytes of theirs, than before the load. In a container the list may name this
-    /// process as another.
+    /// NVIDIA's driver lists other programs, or other bytes of theirs, than before the load. In a container the list
+    /// may name this process as another.
     #[error("other programs took or gave back memory meanwhile")]
     OtherPrograms,
-    /// Its free memory changed by what this model cannot have done: more became free, or several times as much was taken as any
-    /// driver and pools are known to take. Another program, or another model of this process.
+    /// Its free memory changed by what this model cannot have done: more became free, or several times as much was
+    /// taken as any driver and pools are known to take. Another program, or another model of this process.
     #[error("its free memory changed meanwhile by what this model did not do")]
     Disturbed,
     /// The model does not generate, and was not loaded to embed: no batch of it was computed.

@@ -1,4 +1,5 @@
-//! Free bytes of devices around a load, and what they say of driver and pools: how much those took, or why that cannot be told.
+//! Free bytes of devices around a load, and what they say of driver and pools: how much those took, or why
+//! that cannot be told.
 
 use std::collections::BTreeSet;
 use std::sync::{Mutex, PoisonError};
@@ -11,8 +12,8 @@ use crate::machine::{Date, Gpu, GpuKind, GpuProcess, LearnedHeadroom, mib};
 use crate::memory::{ContextSizes, Workload};
 use crate::profile::ModelProfile;
 
-/// What free memory may change by itself while nothing is done: desktops redraw, Windows moves what it holds. As much as the smallest
-/// margin of [`Headroom::Default`](crate::memory::Headroom::Default) leaves.
+/// What free memory may change by itself while nothing is done: desktops redraw, Windows moves what it holds. As much
+/// as the smallest margin of [`Headroom::Default`](crate::memory::Headroom::Default) leaves.
 const JITTER: u64 = mib(64);
 
 /// Several times as much as the table of known drivers and pools says is the doing of somebody else.
@@ -125,7 +126,8 @@ fn are_same(before: &[GpuProcess], now: &[GpuProcess]) -> bool {
 }
 
 impl Seen {
-    /// What driver and pools took, unless something else has changed the readings. `table`: what they are known to take at the most.
+    /// What driver and pools took, unless something else has changed the readings. `table`: what they are known to
+    /// take at the most.
     pub(super) fn learned(
         &self,
         workload: &Workload,

@@ -1,11 +1,12 @@
 //! The files of a folder of leases.
 //!
-//! `<device>.gate` is locked by whoever reads and plans. `<device>.<process>-<random>.lease` is one lease: it is written
-//! and looked at under the gate's lock only, and its holder keeps it locked. One that is not locked is of a process that is
-//! gone, and is deleted. The lock is a shared one, since Windows lets nobody read behind an exclusive one; only the test
-//! for the dead asks for that.
+//! `<device>.gate` is locked by whoever reads and plans. `<device>.<process>-<random>.lease` is one lease: it is
+//! written and looked at under the gate's lock only, and its holder keeps it locked. One that is not locked is of a
+//! process that is gone, and is deleted. The lock is a shared one, since Windows lets nobody read behind an exclusive
+//! one; only the test for the dead asks for that.
 //!
-//! A lock belongs to the open file and not to the process (flock, LockFileEx), so the same goes for the threads of one process.
+//! A lock belongs to the open file and not to the process (flock, LockFileEx), so the same goes for the
+//! threads of one process.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File, OpenOptions, TryLockError};
@@ -84,7 +85,8 @@ impl Book {
         }
     }
 
-    /// What the leases on these devices sum up to, for those that have any. Deletes those of the dead. Behind the gates.
+    /// What the leases on these devices sum up to, for those that have any. Deletes those of the dead.
+    /// Behind the gates.
     pub(super) fn others(
         &self,
         devices: &BTreeSet<DeviceKey>,

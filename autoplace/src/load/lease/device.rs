@@ -1,5 +1,5 @@
-//! What a GPU is called in every process: a card is `CUDA0` in one and `Vulkan1` or, beside other visible devices, `CUDA1`
-//! in another.
+//! What a GPU is called in every process: a card is `CUDA0` in one and `Vulkan1` or, beside other visible devices,
+//! `CUDA1` in another.
 
 use std::fmt;
 
@@ -17,7 +17,8 @@ impl DeviceKey {
         let slice = gpu.mig.as_ref().and_then(|slice| slice.uuid.clone());
         let card = || gpu.pci_id.map(|id| id.to_string());
         let name = || match gpu.kind {
-            // ggml counts remote devices anew in each process and describes them by their endpoint (ggml-rpc.cpp, `ggml_backend_rpc_add_server`).
+            // ggml counts remote devices anew in each process and describes them by their endpoint (ggml-rpc.cpp,
+            // `ggml_backend_rpc_add_server`).
             GpuKind::Remote => Some(format!("{} {}", gpu.backend, gpu.description)),
             _ if is_simulated(device) => None,
             _ => Some(format!("{} {device}", gpu.backend)),

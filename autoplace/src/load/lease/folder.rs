@@ -14,9 +14,9 @@ pub(super) fn make(folder: &Path) -> io::Result<PathBuf> {
 
 /// The folder in the user's runtime directory, made if there is none.
 ///
-/// Looked for in a fixed order, so that a service without the session's environment finds the same one: what the session
-/// says (XDG Base Directory Specification), where systemd puts it, and the folder for temporary files, which may be
-/// everybody's.
+/// Looked for in a fixed order, so that a service without the session's environment finds the same one: what the
+/// session says (XDG Base Directory Specification), where systemd puts it, and the folder for temporary files, which
+/// may be everybody's.
 #[cfg(unix)]
 pub(super) fn user() -> io::Result<PathBuf> {
     let id = rustix::process::getuid().as_raw();
@@ -46,8 +46,8 @@ pub(super) fn user() -> io::Result<PathBuf> {
     make(&std::env::temp_dir().join(NAME))
 }
 
-/// Makes the folder for this user alone. One that somebody else has made or can write in is refused: whoever writes there
-/// decides how much of a GPU we use.
+/// Makes the folder for this user alone. One that somebody else has made or can write in is refused: whoever writes
+/// there decides how much of a GPU we use.
 #[cfg(unix)]
 fn private(folder: &Path, user: u32) -> io::Result<()> {
     use std::os::unix::fs::{DirBuilderExt, MetadataExt};

@@ -1,10 +1,10 @@
 //! Leases: what a load is about to take of a GPU, for other loads of the same user to see.
 //!
-//! Time passes between the moment at which free memory is read and the moment at which a load has taken it. Two loads that
-//! read in between count the same bytes twice, and one of them runs out of memory. So a load enters a [`Section`], in which
-//! it alone reads and plans; writes down in a [`Lease`] what it is going to take; leaves the section; and drops the lease
-//! once it has taken that, or failed. In flows the machine; out flow the machine less what others are about to take, and
-//! the lease.
+//! Time passes between the moment at which free memory is read and the moment at which a load has taken it. Two loads
+//! that read in between count the same bytes twice, and one of them runs out of memory. So a load enters a [`Section`],
+//! in which it alone reads and plans; writes down in a [`Lease`] what it is going to take; leaves the section; and
+//! drops the lease once it has taken that, or failed. In flows the machine; out flow the machine less what others are
+//! about to take, and the lease.
 //!
 //! Whoever enters while others hold leases on the same GPUs waits until they are done, since then what is free is the
 //! truth. Past the patience of the load their bytes count as taken, those that they have already allocated twice: too
@@ -30,21 +30,23 @@ use serde::{Deserialize, Serialize};
 use crate::machine::{Bytes, Gpu, Machine, Note};
 use crate::plan::Plan;
 
-/// A large model is read from a disk in about this time. Layers that go to the host because somebody did not wait stay there.
+/// A large model is read from a disk in about this time. Layers that go to the host because somebody did not
+/// wait stay there.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Somebody who reads and plans longer than this is stopped, in a debugger say, and not waited for. Opening a CUDA device
-/// takes a second, planning a tenth of one.
+/// Somebody who reads and plans longer than this is stopped, in a debugger say, and not waited for. Opening a CUDA
+/// device takes a second, planning a tenth of one.
 const SECTION: Duration = Duration::from_secs(30);
 
 /// Between two looks whether others are done.
 const PAUSE: Duration = Duration::from_millis(10);
 
-/// Where the loads of one user, in this process and in others, tell each other what they are about to take of which GPU, so
-/// that no two count the same free bytes.
+/// Where the loads of one user, in this process and in others, tell each other what they are about to take of which
+/// GPU, so that no two count the same free bytes.
 ///
-/// A lease is a small file that its load keeps locked; the operating system lets go of it when the process ends, however it
-/// ends. Where the folder cannot be written or locked, loads go on without it, and `tracing` says so at debug level.
+/// A lease is a small file that its load keeps locked; the operating system lets go of it when the process
+/// ends, however it ends. Where the folder cannot be written or locked, loads go on without it, and `tracing`
+/// says so at debug level.
 ///
 /// Seen are the loads of this user, on this machine and outside of containers of their own. The host's memory is not
 /// leased. A [simulated](llama_sys::sim) GPU is another one in each process, and leased only if it has a PCI address.
@@ -69,7 +71,8 @@ impl Leases {
         Self::at(Place::User)
     }
 
-    /// Leases in this folder, which is made if there is none. It is for those who may write there, and for leases alone.
+    /// Leases in this folder, which is made if there is none. It is for those who may write there, and
+    /// for leases alone.
     #[must_use]
     pub fn in_dir(folder: impl Into<PathBuf>) -> Self {
         Self::at(Place::Folder(folder.into()))
@@ -88,16 +91,16 @@ impl Leases {
         }
     }
 
-    /// How long to wait for loads that have begun on the same GPUs. Past it, what they are about to take counts as taken,
-    /// with the part of it that is allocated already. Default: a minute.
+    /// How long to wait for loads that have begun on the same GPUs. Past it, what they are about to take counts as
+    /// taken, with the part of it that is allocated already. Default: a minute.
     #[must_use]
     pub const fn patience(mut self, patience: Duration) -> Self {
         self.patience = patience;
         self
     }
 
-    /// The machine as `read` tells it while no other load reads and plans for its GPUs, less what others are about to take.
-    /// `read` is called once to know the GPUs, and again once nobody else is at them.
+    /// The machine as `read` tells it while no other load reads and plans for its GPUs, less what others are about to
+    /// take. `read` is called once to know the GPUs, and again once nobody else is at them.
     ///
     /// A load that has a lease drops it first: it would wait for itself.
     pub(super) fn machine<E>(
@@ -113,8 +116,8 @@ impl Leases {
         Ok((machine, section))
     }
 
-    /// Waits until nobody else reads and plans for these GPUs, and until nobody else holds a lease on them or the patience
-    /// ends.
+    /// Waits until nobody else reads and plans for these GPUs, and until nobody else holds a lease on them or
+    /// the patience ends.
     fn enter(&self, gpus: &[Gpu]) -> Section {
         let devices: BTreeSet<DeviceKey> = gpus.iter().filter_map(DeviceKey::of).collect();
         if devices.is_empty() || self.place == Place::Nowhere {
@@ -162,7 +165,8 @@ impl Default for Leases {
     }
 }
 
-/// The time in which one load alone reads free memory and plans. It ends with [`hold`](Self::hold), or when this is dropped.
+/// The time in which one load alone reads free memory and plans. It ends with [`hold`](Self::hold), or when
+/// this is dropped.
 #[derive(Debug, Default)]
 #[must_use = "it ends when it is dropped"]
 pub(super) struct Section {

@@ -1,4 +1,5 @@
-//! The book of leases by itself: threads and processes that take and drop leases, die with them, and leave garbage behind.
+//! The book of leases by itself: threads and processes that take and drop leases, die with them, and
+//! leave garbage behind.
 
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Write};

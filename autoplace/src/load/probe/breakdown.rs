@@ -6,16 +6,17 @@ use crate::memory::{Footprint, Footprints, Place};
 
 /// What a load and its context would hold, by ggml's buffer types, in bytes.
 ///
-/// Of a buffer type, [`model`](BufferBytes::model), [`context`](BufferBytes::context) and [`compute`](BufferBytes::compute) are what
-/// `llama_get_memory_breakdown` says of it after a real load, to the byte. [`Footprints`] are the sums by device.
+/// Of a buffer type, [`model`](BufferBytes::model), [`context`](BufferBytes::context) and
+/// [`compute`](BufferBytes::compute) are what `llama_get_memory_breakdown` says of it after a real load, to the byte.
+/// [`Footprints`] are the sums by device.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Breakdown {
     /// One row per buffer type that holds anything, by name.
     pub rows: Vec<BufferBytes>,
-    /// Copies of a graph that may be in flight at once, each with its own compute memory: 4 with pipeline parallelism over several
-    /// GPUs (llama-context.cpp, the constructor), else 1. A real load whose GPUs refuse the four falls back to one; a split with any override,
-    /// even of no tensor, has one from the start.
+    /// Copies of a graph that may be in flight at once, each with its own compute memory: 4 with pipeline parallelism
+    /// over several GPUs (llama-context.cpp, the constructor), else 1. A real load whose GPUs refuse the four falls
+    /// back to one; a split with any override, even of no tensor, has one from the start.
     pub copies: u32,
     /// The sums by device. A mapped file counts on the host with the weights that must stay in memory;
     /// [`Footprints::mapped`] has its span.
@@ -30,15 +31,15 @@ pub struct BufferBytes {
     pub buffer_type: String,
     /// Whose memory it is. Pinned, mapped and repacked buffers are the host's.
     pub place: Place,
-    /// Weights. Of `CPU_Mapped` it is the span of each file from the first to the last weight of the host, those of GPUs in between
-    /// included (llama-model-loader.cpp, `get_mapping_range`).
+    /// Weights. Of `CPU_Mapped` it is the span of each file from the first to the last weight of the host, those of
+    /// GPUs in between included (llama-model-loader.cpp, `get_mapping_range`).
     pub model: u64,
     /// Keys and values, or recurrent state.
     pub context: u64,
     /// Buffers of the computation.
     pub compute: u64,
-    /// The buffer that logits are returned in, when as many as allowed are asked for at once (llama-context.cpp, `output_reserve`). No account of
-    /// llama.cpp's has it.
+    /// The buffer that logits are returned in, when as many as allowed are asked for at once (llama-context.cpp,
+    /// `output_reserve`). No account of llama.cpp's has it.
     pub output: u64,
 }
 

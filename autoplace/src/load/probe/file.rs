@@ -1,4 +1,5 @@
-//! The file that a skeleton is written to: in memory on Linux, else a sparse temporary one. Neither holds data or takes space.
+//! The file that a skeleton is written to: in memory on Linux, else a sparse temporary one. Neither holds
+//! data or takes space.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -51,8 +52,8 @@ impl SkeletonFile {
     }
 }
 
-/// A file as long as the model, though it holds nothing, may be longer than this process is allowed to write; the kernel would
-/// answer with a signal.
+/// A file as long as the model, though it holds nothing, may be longer than this process is allowed to write; the
+/// kernel would answer with a signal.
 #[cfg(target_os = "linux")]
 fn writable(bytes: u64) -> std::io::Result<()> {
     let limit = rustix::process::getrlimit(rustix::process::Resource::Fsize).current;
@@ -70,7 +71,8 @@ fn writable(_bytes: u64) -> std::io::Result<()> {
     Ok(())
 }
 
-/// An empty file in memory and the path by which this process can open it again; `None` where the system has no such thing.
+/// An empty file in memory and the path by which this process can open it again; `None` where the system
+/// has no such thing.
 #[cfg(target_os = "linux")]
 fn in_memory() -> Option<(PathBuf, File)> {
     use std::os::fd::AsRawFd;

@@ -19,9 +19,9 @@ pub(super) struct Mapped {
 }
 
 impl Mapped {
-    /// Of a mapped file, all that a load without mapping would put into plain or pinned host memory becomes one buffer per file
-    /// (llama-model-loader.cpp, `create_tensor`; llama-model.cpp, `load_tensors`). A weight that such a load puts into both, once for each of its two uses, is
-    /// there once.
+    /// Of a mapped file, all that a load without mapping would put into plain or pinned host memory becomes one buffer
+    /// per file (llama-model-loader.cpp, `create_tensor`; llama-model.cpp, `load_tensors`). A weight that such a load
+    /// puts into both, once for each of its two uses, is there once.
     pub(super) fn of(header: &Header, places: &[TensorPlace]) -> Self {
         let on_host: BTreeSet<&str> = places
             .iter()
@@ -49,7 +49,8 @@ impl Mapped {
     }
 }
 
-/// Embeddings of which a token needs a few rows only are a mapping of their own if they are large (models/gemma4.cpp and models/qwen4exp.cpp, `load_arch_tensors`; llama-model-loader.cpp, `lazy_read::add`).
+/// Embeddings of which a token needs a few rows only are a mapping of their own if they are large (models/gemma4.cpp
+/// and models/qwen4exp.cpp, `load_arch_tensors`; llama-model-loader.cpp, `lazy_read::add`).
 fn read_by_row(name: &str, bytes: u64) -> bool {
     const LARGE: u64 = 4 << 30;
     bytes > LARGE && name == "per_layer_token_embd.weight"

@@ -16,12 +16,13 @@ use skeleton::{Placed, ProbeError, Skeleton};
 pub use breakdown::{Breakdown, BufferBytes};
 pub(super) use skeleton::footprints;
 
-/// llama.cpp's own arithmetic, for [`Planner::plan_probed`](crate::plan::Planner::plan_probed): its `no_alloc` load of the model's
-/// skeleton. The GPUs of the machine must be devices of this process.
+/// llama.cpp's own arithmetic, for [`Planner::plan_probed`](crate::plan::Planner::plan_probed): its `no_alloc` load of
+/// the model's skeleton. The GPUs of the machine must be devices of this process.
 ///
-/// Weights, keys and values, and compute buffers are computed and not allocated. The buffer of logits, and the state of recurrent
-/// models (Mamba, RWKV and their hybrids), are really allocated while a question is answered, and freed before the answer is given.
-/// Questions may come from any thread and are answered one after the other; llama.cpp's log of them goes nowhere.
+/// Weights, keys and values, and compute buffers are computed and not allocated. The buffer of logits, and the state of
+/// recurrent models (Mamba, RWKV and their hybrids), are really allocated while a question is answered, and freed
+/// before the answer is given. Questions may come from any thread and are answered one after the other; llama.cpp's log
+/// of them goes nowhere.
 ///
 /// [`ModelBuilder`](super::ModelBuilder) makes one by itself. This is for those who plan in steps.
 #[derive(Debug)]
@@ -29,7 +30,8 @@ pub struct NativeProbe {
     skeleton: Skeleton,
 }
 
-/// A model's skeleton on its GPUs: most of a probe is done, and contexts of any parameters can be asked about at half the price.
+/// A model's skeleton on its GPUs: most of a probe is done, and contexts of any parameters can be asked about
+/// at half the price.
 #[derive(Debug)]
 pub struct PlacedProbe {
     placed: Placed,
@@ -47,27 +49,29 @@ impl NativeProbe {
         })
     }
 
-    /// The same with a LoRA adapter beside the model: its bytes count with the weights, and the buffers are as large as with any or none
-    /// of the adapters. The file is read when the skeleton is placed.
+    /// The same with a LoRA adapter beside the model: its bytes count with the weights, and the buffers are as large as
+    /// with any or none of the adapters. The file is read when the skeleton is placed.
     #[must_use]
     pub fn lora(mut self, path: impl Into<std::path::PathBuf>) -> Self {
         self.skeleton = self.skeleton.lora(path.into());
         self
     }
 
-    /// The same with a control vector in each context, which is really allocated while a question is answered: `n_embd` floats per layer.
+    /// The same with a control vector in each context, which is really allocated while a question is answered: `n_embd`
+    /// floats per layer.
     #[must_use]
     pub fn control_vector(mut self) -> Self {
         self.skeleton = self.skeleton.control_vector();
         self
     }
 
-    /// What a load split so over these GPUs, or on the host alone where there are none, would hold in each of ggml's buffer types.
+    /// What a load split so over these GPUs, or on the host alone where there are none, would hold in each of
+    /// ggml's buffer types.
     ///
     /// # Errors
     ///
-    /// [`Error::DeviceGone`] for a GPU that this process does not have; [`Error::Native`] when llama.cpp refuses the model or the
-    /// parameters, or a GPU has no room for the state of a recurrent model.
+    /// [`Error::DeviceGone`] for a GPU that this process does not have; [`Error::Native`] when llama.cpp refuses the
+    /// model or the parameters, or a GPU has no room for the state of a recurrent model.
     pub fn breakdown(
         &self,
         gpus: &[&Gpu],
@@ -77,7 +81,8 @@ impl NativeProbe {
         self.place(gpus, params, split)?.breakdown(params)
     }
 
-    /// Puts the skeleton onto these GPUs. Of the parameters, only those of the load count here: `mmap`, `repack` and `mtp`.
+    /// Puts the skeleton onto these GPUs. Of the parameters, only those of the load count here: `mmap`,
+    /// `repack` and `mtp`.
     ///
     /// # Errors
     ///
@@ -99,11 +104,13 @@ impl NativeProbe {
 }
 
 impl PlacedProbe {
-    /// What the load would hold with a context of these parameters. `mmap`, `repack` and `mtp` are those it was placed with.
+    /// What the load would hold with a context of these parameters. `mmap`, `repack` and `mtp` are those it
+    /// was placed with.
     ///
     /// # Errors
     ///
-    /// [`Error::Native`] when llama.cpp refuses the parameters, or a GPU has no room for the state of a recurrent model.
+    /// [`Error::Native`] when llama.cpp refuses the parameters, or a GPU has no room for the state of a
+    /// recurrent model.
     pub fn breakdown(&self, params: &ContextParams) -> Result<Breakdown, Error> {
         Ok(self.placed.breakdown(params)?)
     }
@@ -131,8 +138,8 @@ impl Probe for NativeProbe {
     }
 }
 
-/// What llama.cpp notes of each cell of a cache, in bytes, also where it allocates nothing: its position and how far it was shifted, where it
-/// is in a picture, and a bit for each of 256 sequences (llama-kv-cells.h, `resize`).
+/// What llama.cpp notes of each cell of a cache, in bytes, also where it allocates nothing: its position and how far it
+/// was shifted, where it is in a picture, and a bit for each of 256 sequences (llama-kv-cells.h, `resize`).
 const CELL: u64 = 4 + 4 + 8 + 32;
 
 /// A million cells take less than this: what is free is not asked for them.

@@ -1,45 +1,50 @@
 //! The probe: llama.cpp's own answer to "how many bytes", from a load that allocates nothing (`no_alloc`).
 //!
-//! In: a header, the devices, the parameters of the load. Out: a [`Breakdown`] as a real load would have it. Exact for every
-//! architecture of llama.cpp. What is loaded is the model's [skeleton](crate::gguf::Header::skeleton), which costs milliseconds
-//! where the model itself would cost the reading of its vocabulary.
+//! In: a header, the devices, the parameters of the load. Out: a [`Breakdown`] as a real load would have it. Exact for
+//! every architecture of llama.cpp. What is loaded is the model's [skeleton](crate::gguf::Header::skeleton), which
+//! costs milliseconds where the model itself would cost the reading of its vocabulary.
 //!
 //! # Where a load without data differs from a real one
 //!
 //! Corrected, and held against real loads on simulated GPUs (`tests/load/real_loads.rs`):
 //!
-//! - **A mapped file.** Without data none can be mapped (`load_tensors` in llama-model.cpp asserts it), and the host's weights are put into the first
-//!   GPU's pinned memory where it has some. A real load maps one span per file instead and pins none. The span is computed from
-//!   where each tensor was put (`mapped.rs`). A weight with two uses (tied embeddings), pinned for one and not for the other, is
-//!   mapped once. Where a GPU shares its memory with the host, llama.cpp maps nothing and nothing is changed.
-//! - **Assigned nodes.** Building a graph assigns some nodes to a backend: the norm and the end of each layer to the layer's GPU, and the
-//!   attention in steps to the CPU without `offload_kqv`. A reservation for sizes forgets that before it begins
-//!   (ggml-backend.cpp, `ggml_backend_sched_reserve_size`), and may come out too large or far too small. Here the nodes are assigned again
-//!   (llama-sys, `native/no_alloc.cpp`).
-//! - **Later reservations.** Only the first prompt's is recorded; a real context keeps the largest of a prompt's, a token's and for
-//!   some architectures a prompt's of one sequence.
+//! - **A mapped file.** Without data none can be mapped (`load_tensors` in llama-model.cpp asserts it), and the host's
+//!   weights are put into the first GPU's pinned memory where it has some. A real load maps one span per file instead
+//!   and pins none. The span is computed from where each tensor was put (`mapped.rs`). A weight with two uses (tied
+//!   embeddings), pinned for one and not for the other, is mapped once. Where a GPU shares its memory with the host,
+//!   llama.cpp maps nothing and nothing is changed.
+//! - **Assigned nodes.** Building a graph assigns some nodes to a backend: the norm and the end of each layer to the
+//!   layer's GPU, and the attention in steps to the CPU without `offload_kqv`. A reservation for sizes forgets that
+//!   before it begins (ggml-backend.cpp, `ggml_backend_sched_reserve_size`), and may come out too large or far too
+//!   small. Here the nodes are assigned again (llama-sys, `native/no_alloc.cpp`).
+//! - **Later reservations.** Only the first prompt's is recorded; a real context keeps the largest of a prompt's, a
+//!   token's and for some architectures a prompt's of one sequence.
 //! - **Two backends of one buffer type** are counted for each, though they share a buffer.
 //! - **Pinned memory of Vulkan** is 32 bytes larger than was asked for, buffer by buffer.
-//! - **The buffer of logits** is in no account of llama.cpp's, and grows from `n_seq_max` to `n_outputs_max` rows. It is added at its
-//!   largest ([`BufferBytes::output`]).
-//! - **Hidden states**, which blocks that predict further tokens go on from, change the graphs, and llama.cpp does not reserve them anew
-//!   (llama-context.cpp, `set_embeddings_nextn`). Here that is done, for a real context as well. The second context is made after the first is freed, and added.
-//! - **A GPU whose only blocks keep nothing** (blocks without attention) fails a real load, since its cache would be a buffer of no
-//!   bytes. It fails the probe too.
+//! - **The buffer of logits** is in no account of llama.cpp's, and grows from `n_seq_max` to `n_outputs_max` rows. It
+//!   is added at its largest ([`BufferBytes::output`]).
+//! - **Hidden states**, which blocks that predict further tokens go on from, change the graphs, and llama.cpp does not
+//!   reserve them anew (llama-context.cpp, `set_embeddings_nextn`). Here that is done, for a real context as well. The
+//!   second context is made after the first is freed, and added.
+//! - **A GPU whose only blocks keep nothing** (blocks without attention) fails a real load, since its cache would be a
+//!   buffer of no bytes. It fails the probe too.
 //!
 //! Not corrected:
 //!
-//! - **Four graphs in flight** (pipeline parallelism over several GPUs) are assumed to fit. A real load whose GPUs refuse them falls back
-//!   to one. [`Breakdown::copies`] says which was counted; a split with an override, even of nothing, has one from the start.
+//! - **Four graphs in flight** (pipeline parallelism over several GPUs) are assumed to fit. A real load whose GPUs
+//!   refuse them falls back to one. [`Breakdown::copies`] says which was counted; a split with an override, even of
+//!   nothing, has one from the start.
 //! - **Recurrent and DeepSeek V4 state and the buffer of logits are really allocated** while the question is answered
 //!   (llama-memory-recurrent.cpp, the constructor). A GPU without room for the state is an error with
 //!   [`out_of_memory`](llama_sys::Error::out_of_memory).
-//! - **Embeddings of more than 4 GiB per layer** (gemma 4) are mapped even where `mmap` is off (llama-model-loader.cpp, `lazy_read::add`). They are
-//!   counted as host weights all the same.
+//! - **Embeddings of more than 4 GiB per layer** (gemma 4) are mapped even where `mmap` is off (llama-model-loader.cpp,
+//!   `lazy_read::add`). They are counted as host weights all the same.
 //!
-//! Backends are really started: what a driver takes for itself, no breakdown says (see [`headroom`](crate::memory::headroom)).
+//! Backends are really started: what a driver takes for itself, no breakdown says (see
+//! [`headroom`](crate::memory::headroom)).
 //!
-//! A probe logs nothing, changes nothing that outlives it, and may be called from any thread; calls wait for each other.
+//! A probe logs nothing, changes nothing that outlives it, and may be called from any thread; calls
+//! wait for each other.
 
 use std::path::PathBuf;
 use std::sync::{Mutex, PoisonError};
@@ -176,7 +181,8 @@ impl Placed {
         let mut rows = rows(&breakdown, &self.devices);
         if let Some(mapped) = self.mapped {
             for (row, native) in rows.iter_mut().zip(&breakdown.rows) {
-                // Plain and pinned memory, but not the CPU's own arrangement, which stays beside the file, as adapters do.
+                // Plain and pinned memory, but not the CPU's own arrangement, which stays beside the
+                // file, as adapters do.
                 if native.is_host_buffer {
                     row.model = native.adapters;
                 }
@@ -247,7 +253,8 @@ fn rows(breakdown: &MemoryBreakdown, devices: &[Device]) -> Vec<BufferBytes> {
     breakdown.rows.iter().map(row).collect()
 }
 
-/// Sums the breakdown of a real load by device, with that of the context that predicts further tokens where there is one. The buffer of logits is not in it, and a mapped file counts with its span.
+/// Sums the breakdown of a real load by device, with that of the context that predicts further tokens where there is
+/// one. The buffer of logits is not in it, and a mapped file counts with its span.
 pub(crate) fn footprints(breakdown: &MemoryBreakdown, devices: &[Device]) -> Footprints {
     let mut sums = Footprints::new(
         vec![Footprint::default(); devices.len()],
@@ -263,8 +270,8 @@ pub(crate) fn footprints(breakdown: &MemoryBreakdown, devices: &[Device]) -> Foo
     sums
 }
 
-/// Without shares llama.cpp divides by what is free, and a lone device on which nothing is, gets a share that is no number
-/// (llama-model.cpp, `load_tensors`): the load fails, though it allocates nothing.
+/// Without shares llama.cpp divides by what is free, and a lone device on which nothing is, gets a share that is no
+/// number (llama-model.cpp, `load_tensors`): the load fails, though it allocates nothing.
 fn shares(devices: &[Device], split: &Split) -> Vec<f32> {
     match devices {
         [_] if split.tensor_split.is_empty() => vec![1.0],

@@ -1,7 +1,8 @@
 //! Measuring what ggml's own operations do on the devices of this machine.
 //!
-//! In flow a machine and the cases to measure ([`RatesRequest`]); out flow its [`MeasuredRates`], per device. Each case is one operation,
-//! several times over in one graph as llama.cpp computes it, with weights or a cache that no processor's cache holds.
+//! In flow a machine and the cases to measure ([`RatesRequest`]); out flow its [`MeasuredRates`], per device. Each case
+//! is one operation, several times over in one graph as llama.cpp computes it, with weights or a cache that no
+//! processor's cache holds.
 
 mod case;
 mod request;
@@ -34,12 +35,12 @@ pub struct RatesProgress<'a> {
 /// Less to work with is too little to tell memory from caches.
 const LEAST_WORKING_SET: u64 = 16 << 20;
 
-/// Measures the GPUs and the host of this machine, and adds the figures to its [`rates`](crate::machine::Gpu::rates). What was measured
-/// before is measured again, unless the request is for what is missing. `threads` are those that compute on the host; `None` takes as many
-/// as a load would.
+/// Measures the GPUs and the host of this machine, and adds the figures to its [`rates`](crate::machine::Gpu::rates).
+/// What was measured before is measured again, unless the request is for what is missing. `threads` are those that
+/// compute on the host; `None` takes as many as a load would.
 ///
-/// Takes memory while it measures, at most an eighth of what is free on a device, and gives all of it back. Nothing is kept for the next
-/// time: see [`RatesCache::put`](crate::machine::RatesCache::put).
+/// Takes memory while it measures, at most an eighth of what is free on a device, and gives all of it back. Nothing is
+/// kept for the next time: see [`RatesCache::put`](crate::machine::RatesCache::put).
 ///
 /// # Errors
 ///

@@ -20,7 +20,8 @@ pub struct RatesRequest {
     pub within: Option<Duration>,
     /// Whether only what was not measured before is.
     pub missing: bool,
-    /// At most so many bytes are read by a case, instead of more than the caches hold: less time, and figures that may be wrong.
+    /// At most so many bytes are read by a case, instead of more than the caches hold: less time, and figures
+    /// that may be wrong.
     pub working_set: Option<u64>,
 }
 
@@ -93,8 +94,8 @@ impl RatesRequest {
         Self::new(cases)
     }
 
-    /// What a plan for this model needs, with its cache in these types: types of weights that are a twentieth of it or more, the largest
-    /// first. What matters most comes first.
+    /// What a plan for this model needs, with its cache in these types: types of weights that are a twentieth of it or
+    /// more, the largest first. What matters most comes first.
     #[must_use]
     pub fn of_model(header: &Header, profile: &ModelProfile, kv: &[KvType]) -> Self {
         let weights = weight_types(header);
@@ -190,7 +191,8 @@ fn weight_types(header: &Header) -> Vec<(TensorType, bool)> {
     types.into_iter().map(|(kind, _)| kind).collect()
 }
 
-/// Elements of a head of keys, and query heads that share one, of the block that shares the least; `None` where no block has a cache.
+/// Elements of a head of keys, and query heads that share one, of the block that shares the least; `None` where no
+/// block has a cache.
 fn heads(profile: &ModelProfile) -> Option<(u32, u32)> {
     let hparams = &profile.hparams;
     let shared = hparams.n_head.iter().zip(&hparams.n_head_kv);

@@ -1,4 +1,5 @@
-//! The short form of a measurement, at the first load on a device: what a plan for this model needs and nobody has measured yet.
+//! The short form of a measurement, at the first load on a device: what a plan for this model needs and nobody
+//! has measured yet.
 
 use std::time::Duration;
 
@@ -26,9 +27,9 @@ const WORKING_SET: u64 = 256 << 20;
 const EACH: Duration = Duration::from_millis(15);
 
 impl Recipe {
-    /// This machine with what was measured of its devices with as many threads as this load takes. What is missing for this model is
-    /// measured now and kept, unless nothing is to be learned, the model is small, the machine was described by somebody, or it has
-    /// simulated GPUs.
+    /// This machine with what was measured of its devices with as many threads as this load takes. What is missing for
+    /// this model is measured now and kept, unless nothing is to be learned, the model is small, the machine was
+    /// described by somebody, or it has simulated GPUs.
     pub(in crate::load) fn measured(
         &self,
         mut machine: Machine,

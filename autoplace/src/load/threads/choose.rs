@@ -2,8 +2,8 @@
 
 use super::TriedThreads;
 
-/// How much longer than with the fastest number a token may take with more threads: noise is no reason to leave cores unused, which
-/// deeper contexts will want.
+/// How much longer than with the fastest number a token may take with more threads: noise is no reason to leave cores
+/// unused, which deeper contexts will want.
 const TOLERANCE: f64 = 1.1;
 
 /// The seconds per token that were seen with a number of threads.

@@ -1,10 +1,11 @@
 //! Threads for what the CPU computes: how many generate, how many compute prompts, and why.
 //!
-//! In: the cores of the machine, the plan, and what a few tokens take with each number ([`trial`]). Out: [`Threads`], for the report; and
-//! while the model generates, from the times of its steps, the threads of the next one ([`pacer`]).
+//! In: the cores of the machine, the plan, and what a few tokens take with each number ([`trial`]). Out: [`Threads`],
+//! for the report; and while the model generates, from the times of its steps, the threads of the next one ([`pacer`]).
 //!
-//! ggml's threads wait for each other after every operation. One that has to share its core with another program holds up all the others,
-//! and of a small model hundreds of times per token: two threads on two cores that two other programs use are then slower than one.
+//! ggml's threads wait for each other after every operation. One that has to share its core with another program holds
+//! up all the others, and of a small model hundreds of times per token: two threads on two cores that two other
+//! programs use are then slower than one.
 
 mod choose;
 mod pace;
@@ -24,7 +25,8 @@ use crate::plan::Plan;
 /// Threads that generate where every layer is on a GPU, and the CPU looks tokens up and does what a backend cannot.
 const BESIDE_GPUS: u32 = 4;
 
-/// Weights on the host of the largest model that is measured: at 10 GB/s, which two channels of DDR4 have to spare, a token reads them in 27 ms.
+/// Weights on the host of the largest model that is measured: at 10 GB/s, which two channels of DDR4 have to spare, a
+/// token reads them in 27 ms.
 const MOST_WEIGHTS: u64 = mib(256);
 
 /// The threads that a load has chosen for what the CPU computes.
@@ -106,7 +108,8 @@ fn weights_on_host(plan: &Plan) -> u64 {
     plan.host().map_or(0, |host| host.footprint.weights)
 }
 
-/// Numbers of threads that are worth a try, the most first: all, all but one where another program wants a core, and halves.
+/// Numbers of threads that are worth a try, the most first: all, all but one where another program wants a
+/// core, and halves.
 fn ladder(most: u32) -> Vec<u32> {
     let mut rungs = vec![most];
     rungs.extend((most >= 4).then_some(most - 1));

@@ -1,12 +1,14 @@
 //! Threads while generating: how long each step took flows in, the threads of the next one flow out.
 //!
-//! Steps are judged in windows of a tenth of a second, which other programs' slices of time even out in. Where windows take twice
-//! as long as they did, or longer than fewer threads did, fewer are tried for a window; while they are fewer than there were at first, more
-//! are tried from time to time. A trial decides by the window just before it, at the same depth of the context and with the same
-//! weights: a model that is slow for another reason is as slow with fewer threads, and keeps those that it has.
+//! Steps are judged in windows of a tenth of a second, which other programs' slices of time even out in. Where windows
+//! take twice as long as they did, or longer than fewer threads did, fewer are tried for a window; while they are fewer
+//! than there were at first, more are tried from time to time. A trial decides by the window just before it, at the
+//! same depth of the context and with the same weights: a model that is slow for another reason is as slow with fewer
+//! threads, and keeps those that it has.
 //!
-//! A trial that goes wrong costs time. It ends as soon as it does, and each puts off the next one: twice as long every time, and fifty times
-//! what the last one has cost. So there is no more than a number of them that grows with the logarithm of the time, and one per longest wait.
+//! A trial that goes wrong costs time. It ends as soon as it does, and each puts off the next one: twice as long every
+//! time, and fifty times what the last one has cost. So there is no more than a number of them that grows with the
+//! logarithm of the time, and one per longest wait.
 
 use std::time::Duration;
 
@@ -16,7 +18,8 @@ const WINDOW: Duration = Duration::from_millis(100);
 const FEW_STEPS: u32 = 2;
 const LONG_WINDOW: Duration = Duration::from_millis(200);
 
-/// A window that takes this many times as long as those before it is slow: what half of the threads are sure to do as well.
+/// A window that takes this many times as long as those before it is slow: what half of the threads are
+/// sure to do as well.
 const SLOW: f64 = 2.0;
 /// So many windows in a row: one alone may be a hiccup.
 const PATIENCE: u32 = 2;
@@ -25,7 +28,8 @@ const BEHIND: f64 = 1.1;
 /// The part of the time that fewer threads, and more threads, may take to be kept.
 const FEWER_PAY: f64 = 0.9;
 const MORE_PAY: f64 = 0.95;
-/// A trial that takes this many times as long as the window before it ends; after its first step, where that takes so many times as long.
+/// A trial that takes this many times as long as the window before it ends; after its first step, where that takes so
+/// many times as long.
 const HOPELESS: f64 = 2.0;
 const HOPELESS_AT_ONCE: f64 = 8.0;
 /// How much of a window's time the time that is known of its threads takes on: it follows a context that grows deeper.
@@ -54,7 +58,8 @@ pub(super) struct Pace {
     /// Windows in a row after which fewer threads would have been worth a trial.
     suspect: u32,
     trial: Option<Trial>,
-    /// Whether it is known what fewer threads take: a load onto a busy machine that measured nothing has nothing to compare with.
+    /// Whether it is known what fewer threads take: a load onto a busy machine that measured nothing has nothing
+    /// to compare with.
     explored: bool,
     /// Time of all steps so far.
     clock: Duration,

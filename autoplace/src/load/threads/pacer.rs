@@ -1,7 +1,7 @@
 //! Threads while generating, for steps of any size: like is held against like.
 //!
-//! A step of eight texts takes longer than one of a single text, and one with draft tokens longer than one without. Sizes within a factor of two
-//! share a [`Pace`].
+//! A step of eight texts takes longer than one of a single text, and one with draft tokens longer than one without.
+//! Sizes within a factor of two share a [`Pace`].
 
 use std::fmt;
 use std::time::Duration;

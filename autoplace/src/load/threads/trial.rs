@@ -62,7 +62,8 @@ impl<'a> Trial<'a> {
 
     /// What each number up to `most` was measured at, the most first.
     fn run(mut self, most: u32) -> Result<Vec<super::TriedThreads>, Error> {
-        // Pages of a mapped file that were not read yet, and threads that were not started yet, say nothing of later tokens.
+        // Pages of a mapped file that were not read yet, and threads that were not started yet, say nothing
+        // of later tokens.
         self.tokens(1, 1)?;
         self.tokens(most, 1)?;
         let runs = |threads| Runs {

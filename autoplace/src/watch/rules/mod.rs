@@ -1,4 +1,5 @@
-//! From samples to events. Here are no clock, no thread and no driver: samples flow in with the moment of each, events flow out.
+//! From samples to events. Here are no clock, no thread and no driver: samples flow in with the moment of each,
+//! events flow out.
 
 mod memory;
 mod processes;

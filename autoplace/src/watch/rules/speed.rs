@@ -1,7 +1,7 @@
 //! Whether a model generates slower than it did.
 //!
-//! Its own speed is what it showed over one window of tokens after a warm-up. It rises slowly where the model turns out to be faster, and
-//! never falls. Time here is time spent generating: a model that rests is neither slow nor fast.
+//! Its own speed is what it showed over one window of tokens after a warm-up. It rises slowly where the model turns out
+//! to be faster, and never falls. Time here is time spent generating: a model that rests is neither slow nor fast.
 
 use std::collections::VecDeque;
 

@@ -188,7 +188,8 @@ fn conversations_in_an_engine_compute_their_last_turns_again() {
                         let computed = computed(&answer.statistics());
                         assert!(computed <= Conversation::bound(), "{case}: {computed}");
                     }
-                    // Its beginning: two that are computed side by side sum in another order, which tells after a while.
+                    // Its beginning: two that are computed side by side sum in another order, which
+                    // tells after a while.
                     if turn == 11 {
                         assert_eq!(tokens[..8], raw(&model, prompt, 8), "{case}");
                     }

@@ -9,8 +9,8 @@ use autoplace::memory::{ContextParams, FlashAttention, Footprint, KvType};
 
 use crate::native_params;
 
-/// Eight settings in which any two of seven choices meet in all four combinations: the design of Plackett and Burman. The
-/// lengths of context take turns.
+/// Eight settings in which any two of seven choices meet in all four combinations: the design of Plackett and Burman.
+/// The lengths of context take turns.
 pub(crate) fn settings() -> Vec<ContextParams> {
     const FIRST: [bool; 7] = [true, true, true, false, true, false, false];
     (0..8)

@@ -1,8 +1,9 @@
 //! Models of every architecture that llama.cpp knows: hyper-parameters in, GGUF files out.
 //!
 //! What tensors an architecture has is llama.cpp's own answer: it makes a model out of our metadata
-//! ([`Model::from_metadata`]), and its tensors, as it names and shapes them, go into the file beside that metadata. The sizes
-//! are tiny; what decides memory is not: patterns of windows, blocks without attention, experts, prediction blocks, ties.
+//! ([`Model::from_metadata`]), and its tensors, as it names and shapes them, go into the file beside that metadata.
+//! The sizes are tiny; what decides memory is not: patterns of windows, blocks without attention, experts,
+//! prediction blocks, ties.
 #![allow(dead_code, reason = "each test uses some of it")]
 
 pub(crate) mod ask;
@@ -28,7 +29,8 @@ pub(crate) struct Blueprint {
     /// What tells it from the other models of its architecture.
     pub(crate) name: &'static str,
     keys: Builder,
-    /// The metadata to make it of, where llama.cpp does not make tensors out of its own: it leaves those of prediction blocks out.
+    /// The metadata to make it of, where llama.cpp does not make tensors out of its own: it leaves those of
+    /// prediction blocks out.
     made_of: Option<Builder>,
     /// Tensors that llama.cpp would not make.
     also: Vec<(String, Vec<u64>)>,

@@ -346,9 +346,10 @@ impl<'m> Round<'m> {
     }
 }
 
-/// How cards may attend under a plan. AUTO keeps attention fused where it comes to be computed on its layer's device; the CPU alone always
-/// does, and plain attention rounds otherwise. In a hybrid with its cache on the host, that depends on where the scheduler puts what lies
-/// around it (`attention_fused_or_plain.rs`). Quantised values are always fused (llama-context.cpp, `llama_init_from_model`).
+/// How cards may attend under a plan. AUTO keeps attention fused where it comes to be computed on its layer's device;
+/// the CPU alone always does, and plain attention rounds otherwise. In a hybrid with its cache on the host, that
+/// depends on where the scheduler puts what lies around it (`attention_fused_or_plain.rs`). Quantised values are always
+/// fused (llama-context.cpp, `llama_init_from_model`).
 fn ways_to_attend(profile: &ModelProfile, plan: &Plan) -> Vec<FlashAttention> {
     let context = &plan.context;
     let has_state = profile.state.blocks().is_some_and(|blocks| {

@@ -1,4 +1,5 @@
-//! What the tests of compute buffers ask llama.cpp: loads that allocate nothing, on any simulated cards, in any placement.
+//! What the tests of compute buffers ask llama.cpp: loads that allocate nothing, on any simulated cards,
+//! in any placement.
 
 #![allow(dead_code, reason = "each test file uses its part")]
 
@@ -172,7 +173,8 @@ impl Loaded {
         Ok(Self { model, devices })
     }
 
-    /// Bytes of the compute buffers that llama.cpp makes for a context of these parameters: on each card, and on the host.
+    /// Bytes of the compute buffers that llama.cpp makes for a context of these parameters: on each card,
+    /// and on the host.
     pub(crate) fn compute(&self, params: &ContextParams) -> Result<Vec<u64>, llama_sys::Error> {
         let context = Context::new(&self.model, native_params::context(params))?;
         let breakdown = context.memory_breakdown()?;

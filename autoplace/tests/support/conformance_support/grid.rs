@@ -2,9 +2,9 @@
 
 use autoplace::memory::{ContextParams, FlashAttention, KvType, Place, Split, TensorOverride};
 
-/// Twenty-four settings in which any two of eight choices meet in all four combinations, six times each: the design of Plackett
-/// and Burman, and its mirror image. The lengths of context and the types of the cache take turns, the mirror's lengths being no
-/// multiples of anything.
+/// Twenty-four settings in which any two of eight choices meet in all four combinations, six times each: the design of
+/// Plackett and Burman, and its mirror image. The lengths of context and the types of the cache take turns, the
+/// mirror's lengths being no multiples of anything.
 pub(crate) fn settings() -> Vec<ContextParams> {
     const FIRST: [bool; 11] = [
         true, true, false, true, true, true, false, false, false, true, false,
@@ -52,8 +52,8 @@ pub(crate) fn settings() -> Vec<ContextParams> {
         .collect()
 }
 
-/// The ways to split a model of so many blocks over so many GPUs: each number of layers (of a deep model, some), by free memory
-/// and by proportions, with and without overrides.
+/// The ways to split a model of so many blocks over so many GPUs: each number of layers (of a deep model, some), by
+/// free memory and by proportions, with and without overrides.
 ///
 /// All of them in turn where `thorough`; else each number of layers takes one way after the other.
 pub(crate) fn splits(n_layer: u32, n_gpus: usize, thorough: bool) -> Vec<Split> {
@@ -90,8 +90,8 @@ pub(crate) fn splits(n_layer: u32, n_gpus: usize, thorough: bool) -> Vec<Split> 
 /// Zeros, and more or fewer than there are GPUs.
 const PROPORTIONS: [&[f32]; 3] = [&[1.0, 3.0, 2.0], &[0.0, 1.0], &[0.7, 0.1, 0.1, 5.0]];
 
-/// What one would do by hand: the experts of some blocks to the host (with the steps of a block that has none), the feed-forward
-/// steps of a block to the host, and a few tensors to GPUs that have nothing to do with them.
+/// What one would do by hand: the experts of some blocks to the host (with the steps of a block that has none), the
+/// feed-forward steps of a block to the host, and a few tensors to GPUs that have nothing to do with them.
 fn overridden(split: Split, rule: usize, n_gpus: usize) -> Split {
     let rules = match rule {
         0 => vec![

@@ -18,8 +18,8 @@ pub(crate) struct Pair {
 }
 
 impl Pair {
-    /// What is wrong with our numbers, where the law is known: weights and cache are equal to the byte, and the compute buffer is no larger
-    /// than the estimate says that it is at most.
+    /// What is wrong with our numbers, where the law is known: weights and cache are equal to the byte, and the compute
+    /// buffer is no larger than the estimate says that it is at most.
     pub(crate) fn fault(&self) -> Option<&'static str> {
         let (ours, theirs) = (&self.ours, &self.theirs);
         if ours.weights.abs_diff(theirs.weights) > self.slack {

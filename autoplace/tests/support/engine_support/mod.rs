@@ -20,7 +20,8 @@ pub(crate) const PROMPTS: [&str; 8] = [
     "Praise ye the LORD.",
 ];
 
-/// The CPU's fused attention has another rounding for 64 tokens and more than for fewer; the plain one has the same for any number.
+/// The CPU's fused attention has another rounding for 64 tokens and more than for fewer; the plain one has the
+/// same for any number.
 pub(crate) fn request(n_ctx: u32, n_seq_max: u32) -> Request {
     let mut request = Request::new()
         .n_seq_max(n_seq_max)

@@ -222,9 +222,10 @@ struct Needs {
 }
 
 impl Needs {
-    /// What compute buffers may grow by after the load. llama.cpp reserves them for the largest prompt of all sequences and for a
-    /// token of each. Those between, or of one sequence, may be computed elsewhere, since a GPU only takes work from the host from 32
-    /// tokens on, and need more (llama-context.cpp, `sched_reserve`). The table's growth covers it, a headroom in bytes is the user's affair.
+    /// What compute buffers may grow by after the load. llama.cpp reserves them for the largest prompt of all sequences
+    /// and for a token of each. Those between, or of one sequence, may be computed elsewhere, since a GPU only takes
+    /// work from the host from 32 tokens on, and need more (llama-context.cpp, `sched_reserve`). The table's growth
+    /// covers it, a headroom in bytes is the user's affair.
     fn growth(&self) -> u64 {
         2 * self.workload.activations
     }

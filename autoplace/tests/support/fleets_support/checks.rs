@@ -113,8 +113,8 @@ fn grown(model: &Model, device: Option<&str>) -> u64 {
         .map_or(0, |gpu| gpu.grown)
 }
 
-/// Whether GPUs compute with weights of the host where there are enough tokens, so that graphs are put together in more ways than
-/// llama.cpp reserves memory for.
+/// Whether GPUs compute with weights of the host where there are enough tokens, so that graphs are put together in more
+/// ways than llama.cpp reserves memory for.
 fn may_grow(plan: &Plan) -> bool {
     let all_on_gpus = plan.full_offload && plan.overrides.iter().all(|rule| rule.pattern == "^$");
     plan.context.op_offload && !all_on_gpus
@@ -167,7 +167,8 @@ fn as_planned(fleet: &[Card], model: &Model) -> Result<(), String> {
     Ok(())
 }
 
-/// A prompt of so many tokens more than are computed at once, or as many as a sequence holds, and three of its continuation.
+/// A prompt of so many tokens more than are computed at once, or as many as a sequence holds, and three of
+/// its continuation.
 fn generate(model: &Model, remainder: usize) -> Result<(), String> {
     const CONTINUATION: usize = 3;
     let context = &model.placement().context;

@@ -1,5 +1,5 @@
-//! Our parameters in llama.cpp's own structs, and its account in ours, for tests that ask llama.cpp itself. The library has its own
-//! such table, which these hold it against.
+//! Our parameters in llama.cpp's own structs, and its account in ours, for tests that ask llama.cpp itself. The library
+//! has its own such table, which these hold it against.
 #![allow(dead_code)] // Each test uses some of it.
 
 use autoplace::llama_sys::{self, Backend, Device, DeviceKind, MemoryBreakdown};

@@ -12,8 +12,8 @@ pub(crate) fn demo_path() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples/model/autoplace-demo-q8_0.gguf")
 }
 
-/// The demo model, loaded for the caller alone. One thread: ggml's threads spin while they wait for each other, so that tests
-/// running side by side on few cores would mostly wait.
+/// The demo model, loaded for the caller alone. One thread: ggml's threads spin while they wait for each other, so that
+/// tests running side by side on few cores would mostly wait.
 pub(crate) fn load_demo() -> Model {
     Model::builder(demo_path())
         .threads(1)

@@ -1,4 +1,5 @@
-//! Random data of ggml's tensor types: any bits for the quants, small numbers for the scales that they are multiplied with.
+//! Random data of ggml's tensor types: any bits for the quants, small numbers for the scales that they are
+//! multiplied with.
 
 use autoplace::gguf::TensorType as T;
 

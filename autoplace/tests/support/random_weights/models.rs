@@ -1,4 +1,5 @@
-//! The models: of each kind of memory one, with rows that CUDA pads, in types that the CPU repacks and in some that it does not.
+//! The models: of each kind of memory one, with rows that CUDA pads, in types that the CPU repacks and in some
+//! that it does not.
 
 use autoplace::gguf::TensorType as T;
 

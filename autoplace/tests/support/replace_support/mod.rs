@@ -11,7 +11,8 @@ use autoplace::{Model, ModelBuilder};
 
 pub(crate) const PROMPT: &str = "And the king said unto his servants,";
 
-/// A request that leaves cards what a warm-up makes buffers grow by. Nothing is repacked, so that host and cards compute the same to the last bit.
+/// A request that leaves cards what a warm-up makes buffers grow by. Nothing is repacked, so that host and cards
+/// compute the same to the last bit.
 pub(crate) fn request() -> Request {
     let mut request = Request::new().headroom(Headroom::Bytes(256 << 10));
     request.params.repack = false;

@@ -16,8 +16,8 @@ use autoplace::plan::{self, Request};
 pub(crate) const SYSTEM: &str =
     "And the king said unto his servants, Go ye now unto the house of my father, and bring ";
 
-/// A request for a context whose texts have the same rounding in batches of any shape: the CPU's fused attention has another for 64
-/// tokens and more than for fewer, the plain one has not.
+/// A request for a context whose texts have the same rounding in batches of any shape: the CPU's fused attention has
+/// another for 64 tokens and more than for fewer, the plain one has not.
 pub(crate) fn request(n_ctx: u32, n_seq_max: u32, kv_unified: bool) -> Request {
     let context = plan::Context::Tokens(n_ctx);
     let mut request = Request::new().n_seq_max(n_seq_max).context(context);

@@ -1,5 +1,5 @@
-//! Small models that compute with 32 bits throughout, so that it makes no difference to any choice how many tokens are computed together:
-//! where activations are rounded to 8 bits, the last bit of a sum can turn up in a choice.
+//! Small models that compute with 32 bits throughout, so that it makes no difference to any choice how many tokens are
+//! computed together: where activations are rounded to 8 bits, the last bit of a sum can turn up in a choice.
 
 use std::path::{Path, PathBuf};
 

@@ -1,5 +1,5 @@
-//! Models with a block that predicts the token after the next: one whose weights are random, so that its guesses are as good as none, and one
-//! whose guesses all come true, but only where each is made from the right hidden state.
+//! Models with a block that predicts the token after the next: one whose weights are random, so that its guesses are as
+//! good as none, and one whose guesses all come true, but only where each is made from the right hidden state.
 
 use std::fs::OpenOptions;
 use std::io::{Seek, SeekFrom, Write};
@@ -127,9 +127,9 @@ pub(crate) fn random_states(folder: &Path) -> PathBuf {
     random_weights::write(&qwen35("32 bits"), folder)
 }
 
-/// A model whose blocks add nothing: each token decides by itself which one comes after it, and the hidden state says which token it is of. The
-/// block that predicts looks at nothing but the hidden state of the token before, takes the step from there to the token that it is given,
-/// and leaves the next step to the output.
+/// A model whose blocks add nothing: each token decides by itself which one comes after it, and the hidden state says
+/// which token it is of. The block that predicts looks at nothing but the hidden state of the token before, takes the
+/// step from there to the token that it is given, and leaves the next step to the output.
 pub(crate) fn steps(folder: &Path) -> PathBuf {
     let path = random_weights::write(&glm4moe("steps"), folder);
     take_steps(&path);

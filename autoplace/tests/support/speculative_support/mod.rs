@@ -1,4 +1,5 @@
-//! Models with room for guesses, texts, and drafters that know the answer more or less: what the tests of speculative decoding share.
+//! Models with room for guesses, texts, and drafters that know the answer more or less: what the tests of
+//! speculative decoding share.
 
 #![allow(dead_code, reason = "each test file uses its part")]
 
@@ -16,8 +17,8 @@ use autoplace::{Model, ModelBuilder};
 
 pub(crate) const PROMPT: &str = "Go, come, go,";
 
-/// Room for `draft_max` guesses, and nothing that is rounded otherwise for many tokens than for one: the CPU's fused attention does it, and
-/// values of 16 bits.
+/// Room for `draft_max` guesses, and nothing that is rounded otherwise for many tokens than for one: the CPU's fused
+/// attention does it, and values of 16 bits.
 pub(crate) fn request(n_ctx: u32, n_seq_max: u32, draft_max: u32) -> Request {
     let mut request = Request::new()
         .context(Context::Tokens(n_ctx))
@@ -77,7 +78,8 @@ pub(crate) fn run(session: &mut Session) -> Vec<(Told, Statistics)> {
     texts.into_values().collect()
 }
 
-/// Runs a session of one text to its end, placed anew by turns with these plans, after every fourth step: its tokens, and its statistics.
+/// Runs a session of one text to its end, placed anew by turns with these plans, after every fourth step: its tokens,
+/// and its statistics.
 pub(crate) fn run_placed_anew(session: &mut Session, plans: &[Plan]) -> (Vec<Token>, Statistics) {
     let (mut tokens, mut statistics) = (Vec::new(), Statistics::default());
     for step in 0.. {
@@ -111,8 +113,8 @@ pub(crate) fn tokens(model: &Model, prompt: &str) -> Vec<Token> {
     vocab.tokenize(prompt, true, false).unwrap()
 }
 
-/// Guesses what comes after `prompt`, which is `answer`: up to 8 tokens, of which as many are wrong as `noise` has it, tokens that there are
-/// not among them.
+/// Guesses what comes after `prompt`, which is `answer`: up to 8 tokens, of which as many are wrong as `noise` has it,
+/// tokens that there are not among them.
 pub(crate) fn oracle(
     prompt: &[Token],
     answer: &[Token],

@@ -11,7 +11,8 @@ use super::super::{CallError, ToolCall};
 use super::{CallState, Mark, ReplyParser, State};
 
 impl ReplyParser {
-    /// Goes on in the text; behind the `last` of it, nothing follows. `false`: there is nothing more to do with what there is.
+    /// Goes on in the text; behind the `last` of it, nothing follows. `false`: there is nothing more to do
+    /// with what there is.
     pub(super) fn step(&mut self, last: bool) -> bool {
         match mem::replace(&mut self.state, State::Text) {
             State::Text => self.text(last),

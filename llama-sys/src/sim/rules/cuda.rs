@@ -28,7 +28,8 @@ pub(super) unsafe fn alloc_size(tensor: &raw::ggml_tensor, bytes: usize) -> usiz
     size
 }
 
-/// Keys and values that are not F16 are converted behind the result: ggml-cuda/fattn.cu, `ggml_cuda_flash_attn_ext_get_alloc_size`; fattn-common.cuh, `ggml_cuda_flash_attn_ext_get_f16_extra_data`.
+/// Keys and values that are not F16 are converted behind the result: ggml-cuda/fattn.cu,
+/// `ggml_cuda_flash_attn_ext_get_alloc_size`; fattn-common.cuh, `ggml_cuda_flash_attn_ext_get_f16_extra_data`.
 unsafe fn attention_size(tensor: &raw::ggml_tensor, bytes: usize) -> usize {
     // SAFETY: the caller's promise.
     let Some([queries, keys, values]) = (unsafe { attention(tensor) }) else {

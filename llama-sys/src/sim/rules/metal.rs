@@ -32,8 +32,8 @@ pub(super) unsafe fn alloc_size(tensor: &raw::ggml_tensor, bytes: usize) -> usiz
     }
 }
 
-/// ggml-metal-ops.cpp, `ggml_metal_op_flash_attn_ext_extra_*`: padding of the last chunk, which parts of the mask are empty, partial results, and keys and
-/// values in F16. All of it is reserved whether used or not.
+/// ggml-metal-ops.cpp, `ggml_metal_op_flash_attn_ext_extra_*`: padding of the last chunk, which parts of the mask are
+/// empty, partial results, and keys and values in F16. All of it is reserved whether used or not.
 unsafe fn attention_size(tensor: &raw::ggml_tensor) -> usize {
     /// ggml-metal-impl.h, `OP_FLASH_ATTN_EXT_*`: queries and cells per group, of the matrix and of the vector kernel.
     const MATRIX: (usize, usize) = (8, 64);

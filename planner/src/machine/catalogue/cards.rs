@@ -1,13 +1,15 @@
 //! The table: what makers say of their cards.
 //!
-//! Sizes and bandwidths are those of the makers' own pages and data sheets: NVIDIA's GeForce, RTX workstation and data-centre product
-//! pages; AMD's product pages for Radeon, Radeon PRO and Instinct; Intel's product specifications (ark); Apple's technical
-//! specifications and newsroom. Where a later version of a card has the same name and size and other memory (RTX 3060 Ti, RTX
-//! 4070), it is the first version's figure; NVIDIA's driver, which is asked first, knows better.
+//! Sizes and bandwidths are those of the makers' own pages and data sheets: NVIDIA's GeForce, RTX workstation and
+//! data-centre product pages; AMD's product pages for Radeon, Radeon PRO and Instinct; Intel's product
+//! specifications (ark); Apple's technical specifications and newsroom. Where a later version of a card has the same
+//! name and size and other memory (RTX 3060 Ti, RTX 4070), it is the first version's figure; NVIDIA's driver, which
+//! is asked first, knows better.
 //!
-//! Multiprocessors are those of NVIDIA's data sheets and architecture white papers (where a page gives CUDA cores, 64 to a
-//! multiprocessor for P100, V100, Turing, A30 and A100, 128 for all others). Threads held by each: 2048 for Pascal, Volta, A30, A100
-//! and Hopper, 1024 for Turing, 1536 for the others (CUDA C++ Programming Guide, technical specifications per compute capability).
+//! Multiprocessors are those of NVIDIA's data sheets and architecture white papers (where a page gives CUDA cores, 64
+//! to a multiprocessor for P100, V100, Turing, A30 and A100, 128 for all others). Threads held by each: 2048 for
+//! Pascal, Volta, A30, A100 and Hopper, 1024 for Turing, 1536 for the others (CUDA C++ Programming Guide, technical
+//! specifications per compute capability).
 //!
 //! Laptop chips are other chips: they have rows of their own or none.
 
@@ -122,7 +124,8 @@ pub(super) const CARDS: &[Card] = &[
     card(Nvidia, "RTX PRO 5000 Blackwell", &[48], 1_344, Own).threads(110 * 1536),
     card(Nvidia, "RTX PRO 6000 Blackwell Workstation Edition", &[96], 1_792, Own).threads(188 * 1536),
     card(Nvidia, "RTX PRO 6000 Blackwell Max-Q Workstation Edition", &[96], 1_792, Own).threads(188 * 1536),
-    // NVIDIA data centre. Those with GDDR check their memory with a part of it unless told not to; HBM has bits of its own for that.
+    // NVIDIA data centre. Those with GDDR check their memory with a part of it unless told not to; HBM has bits of
+    // its own for that.
     card(Nvidia, "Tesla P4", &[8], 192, Ecc).threads(20 * 2048),
     card(Nvidia, "Tesla P40", &[24], 346, Ecc).threads(30 * 2048),
     card(Nvidia, "Tesla P100-PCIE", &[12], 549, Own).threads(56 * 2048),
@@ -195,7 +198,8 @@ pub(super) const CARDS: &[Card] = &[
     card(Intel, "Arc B580", &[12], 456, Own),
     card(Intel, "Arc Pro B50", &[16], 224, Own),
     card(Intel, "Arc Pro B60", &[24], 456, Own),
-    // Apple. The sizes are the computer's memory. M3 Max and M4 Max have two widths of it, told apart by what they are sold with.
+    // Apple. The sizes are the computer's memory. M3 Max and M4 Max have two widths of it, told apart by what
+    // they are sold with.
     card(Apple, "M1", &[8, 16], 68, Host),
     card(Apple, "M1 Pro", &[16, 32], 200, Host),
     card(Apple, "M1 Max", &[32, 64], 400, Host),

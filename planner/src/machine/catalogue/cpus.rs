@@ -1,9 +1,10 @@
-//! Common processors by name: cores, and the memory that their makers rate them for; and memory by its notation, `DDR5-5600 x2`. In
-//! flows a name as a person writes it; out flows a hypothetical [`Host`].
+//! Common processors by name: cores, and the memory that their makers rate them for; and memory by its notation,
+//! `DDR5-5600 x2`. In flows a name as a person writes it; out flows a hypothetical [`Host`].
 //!
-//! Cores are all physical ones, efficient ones included. Memory is the fastest that the maker's page names with one module per
-//! channel: AMD's product pages, Intel's product specifications (ark), Apple's technical specifications, NVIDIA's data sheets. A
-//! computer may have slower modules, or fewer of them than the processor has channels: then its memory is what to say.
+//! Cores are all physical ones, efficient ones included. Memory is the fastest that the maker's page names with one
+//! module per channel: AMD's product pages, Intel's product specifications (ark), Apple's technical specifications,
+//! NVIDIA's data sheets. A computer may have slower modules, or fewer of them than the processor has channels: then its
+//! memory is what to say.
 
 use super::super::bandwidth::{Bandwidth, BandwidthSource};
 use super::super::host::Host;

@@ -53,7 +53,8 @@ impl Name {
         name
     }
 
-    /// How alike two names are, of 100: by the letters that one would have to change, and more where one is a part of the other.
+    /// How alike two names are, of 100: by the letters that one would have to change, and more where one is a
+    /// part of the other.
     pub(super) fn likeness(&self, other: &Self) -> u8 {
         if self.key.is_empty() || other.key.is_empty() {
             return 0;

@@ -11,16 +11,18 @@ const HEADER: &str = "autoplace host bandwidth 1";
 
 /// The measured bandwidth of host memory, in a file of the user's cache folder.
 ///
-/// A machine is known by its processor, its cores, those that the process may use, and its memory in GiB. A file that cannot be read, written or
-/// understood is as good as none, and is said to `tracing` at debug level: measuring again is cheap.
+/// A machine is known by its processor, its cores, those that the process may use, and its memory in GiB. A file
+/// that cannot be read, written or understood is as good as none, and is said to `tracing` at debug level:
+/// measuring again is cheap.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BandwidthCache {
     file: CacheFile<1>,
 }
 
 impl BandwidthCache {
-    /// The one in the user's cache folder: `$XDG_CACHE_HOME/autoplace` or `~/.cache/autoplace`, `~/Library/Caches/autoplace` on macOS,
-    /// `%LOCALAPPDATA%\autoplace` on Windows. Where the user has no home it keeps nothing.
+    /// The one in the user's cache folder: `$XDG_CACHE_HOME/autoplace` or `~/.cache/autoplace`,
+    /// `~/Library/Caches/autoplace` on macOS, `%LOCALAPPDATA%\autoplace` on Windows. Where the user has no home
+    /// it keeps nothing.
     #[must_use]
     pub fn user() -> Self {
         Self {

@@ -1,11 +1,11 @@
 //! Control groups: the memory limits of containers, systemd slices and batch jobs.
 //!
-//! In flows where the process stands (`/proc/self/cgroup`) and where the hierarchies are mounted (`/proc/self/mountinfo`); out
-//! flows one [`Bound`] per limit, from the process's own group up to the top of what is visible. A limit anywhere above
-//! the process holds for it, so the tightest may sit in the middle.
+//! In flows where the process stands (`/proc/self/cgroup`) and where the hierarchies are mounted
+//! (`/proc/self/mountinfo`); out flows one [`Bound`] per limit, from the process's own group up to the top of what is
+//! visible. A limit anywhere above the process holds for it, so the tightest may sit in the middle.
 //!
-//! Page cache that the kernel can drop is charged to the group and does not count as used here: a group that has just read a
-//! model file looks full and is not (Ollama #15474).
+//! Page cache that the kernel can drop is charged to the group and does not count as used here: a group that has just
+//! read a model file looks full and is not (Ollama #15474).
 //!
 //! What is *not* visible: groups above the root of a cgroup namespace. Version 1 tells their tightest limit
 //! (`hierarchical_memory_limit`), version 2 tells nothing.
@@ -18,7 +18,8 @@ use super::linux::Bound;
 use crate::machine::note::Notes;
 use crate::machine::tree::{Tree, field};
 
-/// Version 1 writes "no limit" as the largest count of pages: 0x7ffffffffffff000 with pages of 4 KiB, less with larger ones.
+/// Version 1 writes "no limit" as the largest count of pages: 0x7ffffffffffff000 with pages of 4 KiB, less
+/// with larger ones.
 const V1_NO_LIMIT: u64 = 1 << 62;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -186,8 +187,8 @@ fn folders(version: Version, group: &str, mounts: &[Mount], notes: &mut Notes) -
     folders
 }
 
-/// A version 2 group: `memory.max`, above which the kernel kills, or `memory.high`, above which it slows the group down by
-/// reclaiming without end. Both end the promise, so the lower of the two is the limit.
+/// A version 2 group: `memory.max`, above which the kernel kills, or `memory.high`, above which it slows the group down
+/// by reclaiming without end. Both end the promise, so the lower of the two is the limit.
 fn v2_bound(tree: Tree<'_>, folder: &str, notes: &mut Notes) -> Option<Bound> {
     let mut limit = |name: &str| {
         let file = format!("{folder}/{name}");

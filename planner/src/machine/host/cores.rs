@@ -17,8 +17,8 @@ pub(super) struct Cores {
     pub(super) usable: Option<u32>,
 }
 
-/// Distinct (package, core) pairs of the processors that are online: hyper-threads of one core count once. Usable are those with a
-/// processor that is in the process's affinity, which control groups (cpuset) narrow too.
+/// Distinct (package, core) pairs of the processors that are online: hyper-threads of one core count once. Usable are
+/// those with a processor that is in the process's affinity, which control groups (cpuset) narrow too.
 pub(super) fn cores(tree: Tree<'_>, notes: &mut Notes) -> Cores {
     let status = tree.read("/proc/self/status", notes).unwrap_or_default();
     let list = status

@@ -1,8 +1,8 @@
 //! How fast the host's memory is read, measured: threads that stream over more than the caches hold, for a moment.
 //!
-//! Layers on the host are bound by this, and no file of the system tells it: what memory could do depends on slots, channels and
-//! settings, what it does is seen in a tenth of a second. Of several looks the best counts, as in STREAM: what another program reads
-//! meanwhile is not this memory's fault.
+//! Layers on the host are bound by this, and no file of the system tells it: what memory could do depends on slots,
+//! channels and settings, what it does is seen in a tenth of a second. Of several looks the best counts, as in STREAM:
+//! what another program reads meanwhile is not this memory's fault.
 
 use std::hint::black_box;
 use std::sync::OnceLock;
@@ -20,19 +20,19 @@ const STRIDE: usize = 1 << 20;
 
 const MIB: u64 = 1 << 20;
 
-/// Bytes to read over and over so that hardly any come from a cache: four times the caches, and no more than a GiB where twice
-/// is enough.
+/// Bytes to read over and over so that hardly any come from a cache: four times the caches, and no more than a GiB
+/// where twice is enough.
 pub(super) fn buffer_size(caches: u64) -> u64 {
     let enough = caches.saturating_mul(2);
     let good = caches.saturating_mul(4).min(1024 * MIB);
     good.max(enough).max(64 * MIB)
 }
 
-/// Bytes per second that so many threads read together from so many bytes of their own memory. `None` where there is no memory or
-/// no thread to be had.
+/// Bytes per second that so many threads read together from so many bytes of their own memory. `None` where there is no
+/// memory or no thread to be had.
 ///
-/// Reading is checking that text is ASCII: a function of the standard library, compiled with all optimisations even where this
-/// crate is not, so that a debug build does not measure itself.
+/// Reading is checking that text is ASCII: a function of the standard library, compiled with all optimisations even
+/// where this crate is not, so that a debug build does not measure itself.
 pub(super) fn read_rate(threads: usize, bytes: u64) -> Option<u64> {
     let share = usize::try_from(bytes).ok()?.checked_div(threads)?;
     if share < STRIDE {

@@ -1,7 +1,7 @@
 //! NVIDIA's driver library kept open, for who asks the same cards again and again.
 //!
-//! Opening the library takes tens of milliseconds, a question to an open one tens of microseconds. No question opens a CUDA context or waits for
-//! what the card computes.
+//! Opening the library takes tens of milliseconds, a question to an open one tens of microseconds. No question opens a
+//! CUDA context or waits for what the card computes.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -40,14 +40,16 @@ pub struct CardState {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct CardProcesses {
-    /// Whether this process is among them. In a container it may be there under a number that it does not know itself by.
+    /// Whether this process is among them. In a container it may be there under a number that it does
+    /// not know itself by.
     pub knows_us: bool,
     /// The others, the largest holder first.
     pub others: Vec<GpuProcess>,
 }
 
 impl Driver {
-    /// Opens the library that the system finds under its usual name; `None` where there is none that works, and no card.
+    /// Opens the library that the system finds under its usual name; `None` where there is none that
+    /// works, and no card.
     #[must_use]
     pub fn open() -> Option<Self> {
         Self::of(&Library { path: None })
@@ -97,8 +99,8 @@ impl Driver {
         }
     }
 
-    /// Who has opened the card at this address; `None` where the driver does not tell, and of a card in MIG mode, whose list is that
-    /// of all its slices.
+    /// Who has opened the card at this address; `None` where the driver does not tell, and of a card in MIG mode, whose
+    /// list is that of all its slices.
     ///
     /// Takes longer than the other questions: each process is asked for its name.
     #[must_use]

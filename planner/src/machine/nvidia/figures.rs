@@ -29,8 +29,9 @@ pub(super) fn bandwidth(device: &Device<'_>) -> Option<u64> {
 
 /// The peak of a memory in bytes per second, from NVML's memory clock in MHz and its bus width in bits.
 ///
-/// All kinds of memory count as moving data twice per clock: NVML's clock is half of the rate per pin, whatever the memory
-/// does within. That gives the data sheet's number for GDDR5, 5X, 6, 6X and 7 and for HBM2, 2e, 3 and 3e; see the test.
+/// All kinds of memory count as moving data twice per clock: NVML's clock is half of the rate per pin, whatever
+/// the memory does within. That gives the data sheet's number for GDDR5, 5X, 6, 6X and 7 and for HBM2, 2e, 3 and
+/// 3e; see the test.
 fn peak(clock: u32, width: u32) -> Option<u64> {
     let bits = u64::from(clock)
         .checked_mul(u64::from(width))?
@@ -38,7 +39,8 @@ fn peak(clock: u32, width: u32) -> Option<u64> {
     Some(bits / 8).filter(|&bytes| bytes > 0)
 }
 
-/// The card's PCIe link. Its maximum is "possible with this device and system" (nvml.h, `nvmlDeviceGetMaxPcieLinkGeneration`).
+/// The card's PCIe link. Its maximum is "possible with this device and system" (nvml.h,
+/// `nvmlDeviceGetMaxPcieLinkGeneration`).
 pub(super) fn pcie(device: &Device<'_>) -> Option<PcieLink> {
     let rate = |generation: Result<u32, NvmlError>, lanes: Result<u32, NvmlError>| {
         let generation = answer("PCIe generation", generation)?;
@@ -73,8 +75,8 @@ pub(super) fn slices(device: &Device<'_>) -> Option<Vec<MigSlice>> {
     Some(slices.collect())
 }
 
-/// The other programs on the card, those with a compute and those with a graphics context, the largest holder first. `None` where
-/// neither list is to be had.
+/// The other programs on the card, those with a compute and those with a graphics context, the largest holder first.
+/// `None` where neither list is to be had.
 pub(super) fn processes(nvml: &Nvml, device: &Device<'_>) -> Option<Vec<GpuProcess>> {
     others_and_us(nvml, device).map(|(others, _)| others)
 }
@@ -122,7 +124,8 @@ pub(super) fn answer<T>(what: &str, result: Result<T, NvmlError>) -> Option<T> {
 mod tests {
     use super::peak;
 
-    /// The clock that `nvidia-smi -q` shows as the memory's maximum, the bus width in bits, and NVIDIA's data sheet in GB/s.
+    /// The clock that `nvidia-smi -q` shows as the memory's maximum, the bus width in bits, and NVIDIA's
+    /// data sheet in GB/s.
     const CARDS: [(&str, u32, u32, u64); 13] = [
         ("GTX 1070, GDDR5", 4_004, 256, 256),
         ("GTX 1080 Ti, GDDR5X", 5_505, 352, 484),

@@ -83,7 +83,8 @@ impl Encoder {
         };
         let step = product(&[4, self.widest, tokens]);
         let project = if self.is_framed {
-            // With a row of its own after each row of tokens, of which an image has an eighth as many at most, from 8 x 8 on.
+            // With a row of its own after each row of tokens, of which an image has an eighth as many at
+            // most, from 8 x 8 on.
             sum(&[streams(4), product(&[3, step]), step / 2, kept, mask])
         } else {
             sum(&[streams(4), product(&[2, step]), kept, mask])
@@ -106,7 +107,8 @@ impl Encoder {
         product(&[4, widest, input.positions, input.batch])
     }
 
-    /// What Metal's fused attention works in beside its result (ggml-metal-ops.cpp, `ggml_metal_op_flash_attn_ext_extra_*`).
+    /// What Metal's fused attention works in beside its result (ggml-metal-ops.cpp,
+    /// `ggml_metal_op_flash_attn_ext_extra_*`).
     fn scratch(&self, backend: Backend, positions: u64, batch: u64) -> u64 {
         if !backend.has_scratch {
             return 0;

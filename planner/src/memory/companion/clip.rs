@@ -1,4 +1,5 @@
-//! An mmproj: encoders of images and sound, and the projectors behind them, as llama.cpp loads them (tools/mtmd/clip.cpp).
+//! An mmproj: encoders of images and sound, and the projectors behind them, as llama.cpp loads them
+//! (tools/mtmd/clip.cpp).
 
 use crate::gguf::{Header, TensorType};
 use crate::machine::Gpu;
@@ -158,7 +159,8 @@ impl Mmproj {
                 ..CompanionBytes::default()
             };
         }
-        // Each tensor is read into memory of the host on its way (clip.cpp, `load_tensors`), before the first image comes.
+        // Each tensor is read into memory of the host on its way (clip.cpp, `load_tensors`), before the
+        // first image comes.
         let largest = self.tensors.iter().map(|tensor| tensor.bytes).max();
         let inputs = inputs.max(largest.unwrap_or(0));
         CompanionBytes {
@@ -170,8 +172,10 @@ impl Mmproj {
     }
 }
 
-/// Whether attention with heads of this size is one fused step: asked of the backend with `Auto` (clip.cpp, `warmup`), as far as can
-/// be told without the device. Without a cache any backend that lists a size takes it here (ggml-cuda/fattn.cu, `ggml_cuda_get_best_fattn_kernel`; ggml-vulkan.cpp, `ggml_backend_vk_device_supports_op`; ggml-metal-device.m, `ggml_metal_device_supports_op`); the CPU takes all.
+/// Whether attention with heads of this size is one fused step: asked of the backend with `Auto` (clip.cpp, `warmup`),
+/// as far as can be told without the device. Without a cache any backend that lists a size takes it here
+/// (ggml-cuda/fattn.cu, `ggml_cuda_get_best_fattn_kernel`; ggml-vulkan.cpp, `ggml_backend_vk_device_supports_op`;
+/// ggml-metal-device.m, `ggml_metal_device_supports_op`); the CPU takes all.
 fn fuses(family: Option<Family>, flash: FlashAttention, head: u64) -> bool {
     if flash == FlashAttention::Off {
         return false;

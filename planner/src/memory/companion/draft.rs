@@ -7,8 +7,8 @@ use crate::profile::ModelProfile;
 
 use super::{CompanionBytes, Error, file, product};
 
-/// Drafts that are given the main model's hidden states (common/speculative.cpp, `common_speculative_type`): their contexts return
-/// more than logits.
+/// Drafts that are given the main model's hidden states (common/speculative.cpp, `common_speculative_type`): their
+/// contexts return more than logits.
 const HEADS: &[&str] = &["eagle3", "dflash", "gemma4-assistant"];
 
 /// A draft, and its header for its vocabulary.
@@ -45,8 +45,8 @@ impl Draft {
         })
     }
 
-    /// The parameters of its context beside the main model's (common/speculative.cpp, `common_base_params_to_speculative` and
-    /// `common_speculative_init_result`).
+    /// The parameters of its context beside the main model's (common/speculative.cpp,
+    /// `common_base_params_to_speculative` and `common_speculative_init_result`).
     pub(super) fn context(&self, main: &ContextParams) -> Result<ContextParams, Error> {
         let padded = main.sizes()?.n_ctx;
         Ok(ContextParams {
@@ -94,8 +94,9 @@ impl Draft {
         })
     }
 
-    /// What a backend that samples the draft's tokens itself, llama.cpp's default (common/common.h, `backend_sampling`), takes on top: their indices,
-    /// and beside the logits that are returned probabilities, tokens and candidates (llama-context.cpp, `output_reserve`).
+    /// What a backend that samples the draft's tokens itself, llama.cpp's default (common/common.h,
+    /// `backend_sampling`), takes on top: their indices, and beside the logits that are returned probabilities, tokens
+    /// and candidates (llama-context.cpp, `output_reserve`).
     fn sampled(&self, context: &ContextParams) -> u64 {
         let n_vocab = u64::from(self.profile.hparams.n_vocab);
         product(&[16, n_vocab, u64::from(context.n_seq_max)])

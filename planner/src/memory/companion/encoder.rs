@@ -16,8 +16,8 @@ const BATCH_TOKENS: u64 = 1024;
 ///
 /// # The bound
 ///
-/// With `P` positions of the largest input (patches, and the class token), `E` = 4 · width · `P` and `F` = 4 · `n_ff` · `P` bytes of 32-bit
-/// floats; a mask is 4 · `P`² bytes where some blocks attend to windows, and else nothing:
+/// With `P` positions of the largest input (patches, and the class token), `E` = 4 · width · `P` and `F` = 4 · `n_ff` ·
+/// `P` bytes of 32-bit floats; a mask is 4 · `P`² bytes where some blocks attend to windows, and else nothing:
 ///
 /// | step | with fused attention | without |
 /// |---|---|---|
@@ -26,13 +26,14 @@ const BATCH_TOKENS: u64 = 1024;
 /// | feed-forward | 3 `E` + `F`, gated 5 `E` + 3 `F`; 1½ masks, less what of the `F` fits the first | the same; a mask |
 /// | projector | 2 `E` + 2 or 3½ of its widest step + mask | the same |
 ///
-/// Beside the largest of these lie the inputs (the image as 32-bit floats), features that are kept for the end, and twice the matrix
-/// that Gemma 3 turns around.
+/// Beside the largest of these lie the inputs (the image as 32-bit floats), features that are kept for the end, and
+/// twice the matrix that Gemma 3 turns around.
 ///
-/// The table was held against what clip.cpp reserves where [`is_checked`](Self::is_checked) says so: CUDA's, Vulkan's, Metal's and the
-/// CPU's rules, images from 4 tokens to the largest, with fused attention and without (`benches/clip-buffers`). It is never less, and for the largest
-/// image on CUDA at most half as much again. llama.cpp warms up with a smaller image where a projector takes any size
-/// (`set_warmup_n_tokens`, clip-model.h), and takes more when a larger one comes.
+/// The table was held against what clip.cpp reserves where [`is_checked`](Self::is_checked) says so: CUDA's, Vulkan's,
+/// Metal's and the CPU's rules, images from 4 tokens to the largest, with fused attention and without
+/// (`benches/clip-buffers`). It is never less, and for the largest image on CUDA at most half as much again. llama.cpp
+/// warms up with a smaller image where a projector takes any size (`set_warmup_n_tokens`, clip-model.h), and takes more
+/// when a larger one comes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Encoder {
     name: String,
@@ -252,7 +253,8 @@ impl Encoder {
             let of_block = name.strip_prefix(prefix);
             if let Some(name) = of_block.filter(|name| name.starts_with("blk.")) {
                 if is_matrix && name.contains(".ffn_") {
-                    // Old files state no width, and some name the two matrices the wrong way round (clip.cpp, `load_tensors`).
+                    // Old files state no width, and some name the two matrices the wrong way round (clip.cpp,
+                    // `load_tensors`).
                     encoder.n_ff = encoder.n_ff.max(if ne0 == n_embd { ne1 } else { ne0 });
                     encoder.is_gated |= name.contains(".ffn_gate.");
                 }
@@ -278,14 +280,15 @@ impl Encoder {
         &self.name
     }
 
-    /// Whether the bound of its compute buffer was held against what clip.cpp reserves; else it is that of encoders like it.
+    /// Whether the bound of its compute buffer was held against what clip.cpp reserves; else it is that of
+    /// encoders like it.
     #[must_use]
     pub const fn is_checked(&self) -> bool {
         self.is_checked
     }
 
-    /// Tokens of the largest image that llama.cpp would hand it, with at most `max_image_tokens` where that matters; of the longest
-    /// sound likewise.
+    /// Tokens of the largest image that llama.cpp would hand it, with at most `max_image_tokens` where that matters; of
+    /// the longest sound likewise.
     #[must_use]
     pub fn tokens(&self, max_image_tokens: Option<u32>) -> u64 {
         self.input(max_image_tokens).tokens

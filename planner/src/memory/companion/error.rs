@@ -47,7 +47,8 @@ pub enum Error {
         /// What llama.cpp takes, and where it says so.
         limit: &'static str,
     },
-    /// An encoder of images or sound, or a decoder of speech, whose graph we have not read, so that no bound of its buffers is known.
+    /// An encoder of images or sound, or a decoder of speech, whose graph we have not read, so that no bound of its
+    /// buffers is known.
     #[error("{file}: the memory of {kind} projector `{projector}` is not known")]
     UnreadProjector {
         /// The file, or `<memory>` where the header came from there.
@@ -65,7 +66,8 @@ pub enum Error {
         /// `general.architecture`.
         architecture: String,
     },
-    /// llama.cpp does not let this draft speculate for this model (common/speculative.cpp, `common_speculative_are_compatible`).
+    /// llama.cpp does not let this draft speculate for this model (common/speculative.cpp,
+    /// `common_speculative_are_compatible`).
     #[error("{draft} cannot draft for {main}: {what} is {of_draft} and {of_main}")]
     Vocabulary {
         /// The file of the draft.

@@ -1,14 +1,15 @@
-//! What is loaded beside the main model: a projector that makes it see or hear (*mmproj*), a small model that drafts for it.
+//! What is loaded beside the main model: a projector that makes it see or hear (*mmproj*), a small model
+//! that drafts for it.
 //!
-//! A header flows in; [`CompanionBytes`] flow out, for one GPU that takes all of it or for the host alone, so that a plan can
-//! leave that room. llama.cpp places neither of them layer by layer by itself: an mmproj goes to one device as a whole
-//! (tools/mtmd/clip.cpp, `clip_ctx`), and so does a draft with its default `n_gpu_layers`.
+//! A header flows in; [`CompanionBytes`] flow out, for one GPU that takes all of it or for the host alone, so that a
+//! plan can leave that room. llama.cpp places neither of them layer by layer by itself: an mmproj goes to one device as
+//! a whole (tools/mtmd/clip.cpp, `clip_ctx`), and so does a draft with its default `n_gpu_layers`.
 //!
 //! * A **draft** is a model like any other: its bytes are the [`Estimate`](super::Estimate) of a full offload, in the
 //!   [context](Companion::draft_context) that llama.cpp's programs give it.
-//! * Of an **mmproj** the weights are exact by the backend's rules. What its computation takes is an upper bound, see [`Encoder`],
-//!   for the largest image that llama.cpp would hand it, not for the smaller one that it warms up with. It cannot be probed: the
-//!   code that loads it (`libmtmd`) is no part of our build.
+//! * Of an **mmproj** the weights are exact by the backend's rules. What its computation takes is an upper bound, see
+//!   [`Encoder`], for the largest image that llama.cpp would hand it, not for the smaller one that it warms up with. It
+//!   cannot be probed: the code that loads it (`libmtmd`) is no part of our build.
 
 mod buffers;
 mod clip;
@@ -84,8 +85,8 @@ impl Companion {
     ///
     /// # Errors
     ///
-    /// [`Error::WrongKind`] for a file whose architecture is not `clip`, [`Error::Missing`] and [`Error::Value`] for what llama.cpp
-    /// refuses, [`Error::UnreadProjector`] where we know no bound of its memory.
+    /// [`Error::WrongKind`] for a file whose architecture is not `clip`, [`Error::Missing`] and [`Error::Value`] for
+    /// what llama.cpp refuses, [`Error::UnreadProjector`] where we know no bound of its memory.
     pub fn mmproj(header: &Header) -> Result<Self, Error> {
         let kind = Kind::Mmproj(Box::new(Mmproj::read(header)?));
         Ok(Self { kind })
@@ -95,15 +96,15 @@ impl Companion {
     ///
     /// # Errors
     ///
-    /// [`Error::WrongKind`] for an mmproj, [`Error::UnreadDraft`] for a head that computes with the main model's hidden states,
-    /// [`Error::Profile`] for what is no model.
+    /// [`Error::WrongKind`] for an mmproj, [`Error::UnreadDraft`] for a head that computes with the main model's hidden
+    /// states, [`Error::Profile`] for what is no model.
     pub fn draft(header: &Header) -> Result<Self, Error> {
         let kind = Kind::Draft(Box::new(Draft::read(header)?));
         Ok(Self { kind })
     }
 
-    /// Limits the tokens of an image, as llama.cpp's `--image-max-tokens` does where the projector takes images of any size; 0 is
-    /// no limit. Anything else is not changed by it.
+    /// Limits the tokens of an image, as llama.cpp's `--image-max-tokens` does where the projector takes images of any
+    /// size; 0 is no limit. Anything else is not changed by it.
     #[must_use]
     pub fn max_image_tokens(mut self, tokens: u32) -> Self {
         if let Kind::Mmproj(mmproj) = &mut self.kind {
@@ -112,8 +113,8 @@ impl Companion {
         self
     }
 
-    /// Sets the types of the draft's keys and values: `--cache-type-k-draft` and its like. They are `F16` otherwise, whatever the
-    /// main model's are (common/common.h, `cache_type_k`). An mmproj has none.
+    /// Sets the types of the draft's keys and values: `--cache-type-k-draft` and its like. They are `F16` otherwise,
+    /// whatever the main model's are (common/common.h, `cache_type_k`). An mmproj has none.
     #[must_use]
     pub fn draft_cache(mut self, type_k: KvType, type_v: KvType) -> Self {
         if let Kind::Draft(draft) = &mut self.kind {
@@ -151,7 +152,8 @@ impl Companion {
 
     /// The context of a draft beside a main model with these parameters; `None` of an mmproj.
     ///
-    /// It has as many tokens as the main model's after padding, and one output per sequence (common/speculative.cpp, `common_base_params_to_speculative`; examples/speculative-simple is the same).
+    /// It has as many tokens as the main model's after padding, and one output per sequence (common/speculative.cpp,
+    /// `common_base_params_to_speculative`; examples/speculative-simple is the same).
     ///
     /// # Errors
     ///
@@ -163,8 +165,8 @@ impl Companion {
         }
     }
 
-    /// Checks that llama.cpp would use it with this main model: a draft by its vocabulary, an mmproj by the width of what it gives,
-    /// where we know which tensor says that.
+    /// Checks that llama.cpp would use it with this main model: a draft by its vocabulary, an mmproj by the width of
+    /// what it gives, where we know which tensor says that.
     ///
     /// # Errors
     ///
@@ -176,8 +178,8 @@ impl Companion {
         }
     }
 
-    /// What it takes when all of it that can be is on this GPU, or without one on the host alone, beside a main model with these
-    /// parameters. Of a GPU's memory only its backend matters, not how much is free.
+    /// What it takes when all of it that can be is on this GPU, or without one on the host alone, beside a main model
+    /// with these parameters. Of a GPU's memory only its backend matters, not how much is free.
     ///
     /// # Errors
     ///
@@ -189,7 +191,8 @@ impl Companion {
         }
     }
 
-    /// What it makes a driver and its pools do beside the main model. It computes with a backend of its own (clip.cpp, `clip_ctx`, and the context of a draft like any other), whose pools come to the main model's: its share of the
+    /// What it makes a driver and its pools do beside the main model. It computes with a backend of its own (clip.cpp,
+    /// `clip_ctx`, and the context of a draft like any other), whose pools come to the main model's: its share of the
     /// [growth](super::HeadroomParts::growth).
     ///
     /// # Errors

@@ -4,7 +4,8 @@ use crate::gguf::Header;
 
 use super::Error;
 
-/// What decides the largest image of a projector (clip.cpp, `load_hparams`; which preprocessor: mtmd.cpp, `init_vision`).
+/// What decides the largest image of a projector (clip.cpp, `load_hparams`; which preprocessor:
+/// mtmd.cpp, `init_vision`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Images {
     /// Every image, or each tile of it, is a square of `image_size`.
@@ -90,8 +91,8 @@ pub(super) fn of_images(name: &str) -> Option<Projector> {
     })
 }
 
-/// Whether `clip.projector_type` names an encoder of sound that is Whisper's (clip.cpp, `load_hparams`; models/whisper-enc.cpp), which
-/// hears 30 seconds at once.
+/// Whether `clip.projector_type` names an encoder of sound that is Whisper's (clip.cpp, `load_hparams`;
+/// models/whisper-enc.cpp), which hears 30 seconds at once.
 pub(super) fn is_whisper(name: &str) -> bool {
     matches!(
         name,

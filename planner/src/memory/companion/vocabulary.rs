@@ -10,7 +10,8 @@ const MOST_DIFFERENCE: u64 = 128;
 /// `SPEC_VOCAB_CHECK_START_TOKEN_ID` (common/speculative.cpp): tokens before it may differ.
 const FIRST_COMPARED: u64 = 5;
 
-/// What llama.cpp makes of a tokenizer's keys, as far as drafting is concerned (llama-vocab.cpp, `llama_vocab::impl::load`).
+/// What llama.cpp makes of a tokenizer's keys, as far as drafting is concerned (llama-vocab.cpp,
+/// `llama_vocab::impl::load`).
 #[derive(Debug, PartialEq, Eq)]
 struct Vocabulary {
     kind: String,
@@ -41,7 +42,8 @@ impl Added {
     }
 }
 
-/// What is used where the header does not say: type, first and last token, whether they are added (llama-vocab.cpp, `llama_vocab::impl::load`).
+/// What is used where the header does not say: type, first and last token, whether they are added (llama-vocab.cpp,
+/// `llama_vocab::impl::load`).
 fn defaults(model: &str, pre: &str) -> (String, Added, Added) {
     let added = |is_added, id| Added { is_added, id };
     let (kind, bos, eos) = match model {
@@ -90,12 +92,14 @@ impl Vocabulary {
             if kind == "none" {
                 continue;
             }
-            // A default outside of the vocabulary is none, and a stated one is not heard (llama-vocab.cpp, `llama_vocab::impl::load`).
+            // A default outside of the vocabulary is none, and a stated one is not heard (llama-vocab.cpp,
+            // `llama_vocab::impl::load`).
             let stated = header.u32(&key(&format!("{name}_token_id")))?;
             let stated = stated.map(u64::from).filter(|&id| id < tokens);
             added.id = stated.or(added.id.filter(|&id| id < tokens));
             if let Some(is_added) = header.bool(&key(&format!("add_{name}_token")))? {
-                // A text for Gemma 4 has its first token whatever the file says (llama-vocab.cpp, `llama_vocab::impl::load`).
+                // A text for Gemma 4 has its first token whatever the file says (llama-vocab.cpp,
+                // `llama_vocab::impl::load`).
                 added.is_added = is_added || (model == "gemma4" && name == "bos");
             }
         }

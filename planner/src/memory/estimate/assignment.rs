@@ -1,4 +1,5 @@
-//! Which layer goes where: llama.cpp's own assignment (llama-model.cpp, `load_tensors`), its 32-bit arithmetic included.
+//! Which layer goes where: llama.cpp's own assignment (llama-model.cpp, `load_tensors`), its 32-bit
+//! arithmetic included.
 
 use serde::{Deserialize, Serialize};
 
@@ -27,8 +28,8 @@ pub struct Assignment {
 impl Assignment {
     /// Puts `n_layer` blocks and the output layer where llama.cpp puts them.
     ///
-    /// `n_gpu_layers` counts from the end: 1 is the output layer alone, `n_layer + 1` and more is everything. `points` are the
-    /// [`split_points`] of the GPUs; without GPUs everything is on the host.
+    /// `n_gpu_layers` counts from the end: 1 is the output layer alone, `n_layer + 1` and more is everything. `points`
+    /// are the [`split_points`] of the GPUs; without GPUs everything is on the host.
     #[must_use]
     pub fn new(n_layer: u32, n_gpu_layers: u32, points: &[f32]) -> Self {
         let all = n_layer + 1;
@@ -46,8 +47,8 @@ impl Assignment {
             #[allow(clippy::cast_precision_loss)] // at most 513: exact
             let share = (il - first) as f32 / on_gpus as f32;
             let gpu = points.partition_point(|&point| point <= share);
-            // The last point is 1 or the rounding of it, and a share is below 1: rounding can leave it out, where llama.cpp
-            // throws (`devices.at`). One GPU's point is exactly 1.
+            // The last point is 1 or the rounding of it, and a share is below 1: rounding can leave it out, where
+            // llama.cpp throws (`devices.at`). One GPU's point is exactly 1.
             Place::Gpu(gpu.min(points.len() - 1))
         };
         Self {
@@ -75,8 +76,9 @@ impl Assignment {
         Self { blocks, output }
     }
 
-    /// The split by which llama.cpp makes this assignment on so many GPUs: the inverse of [`by_counts`](Self::by_counts). `None`
-    /// where no split does, since the layers are not the host's first and then each GPU's in order.
+    /// The split by which llama.cpp makes this assignment on so many GPUs: the inverse of
+    /// [`by_counts`](Self::by_counts). `None` where no split does, since the layers are not the host's first and then
+    /// each GPU's in order.
     #[must_use]
     pub fn split(&self, n_gpus: usize) -> Option<Split> {
         let mut counts = vec![0_u32; n_gpus];
@@ -119,8 +121,9 @@ impl Assignment {
 /// `llama_max_devices()`: more proportions are not read.
 const MAX_DEVICES: usize = 16;
 
-/// The proportions that llama.cpp splits by, of those that it is given for `n_gpus` GPUs: missing ones are 0, further ones are
-/// not looked at. `None` stands for the free bytes, by which it splits where all are 0 (llama-model.cpp, `load_tensors`).
+/// The proportions that llama.cpp splits by, of those that it is given for `n_gpus` GPUs: missing ones are 0, further
+/// ones are not looked at. `None` stands for the free bytes, by which it splits where all are 0 (llama-model.cpp,
+/// `load_tensors`).
 ///
 /// # Errors
 ///
@@ -150,8 +153,8 @@ pub(super) fn proportions(tensor_split: &[f32], n_gpus: usize) -> Result<Option<
     Ok(given.then_some(parts))
 }
 
-/// The points at which the layers change from one GPU to the next: the cumulative shares of `weights`, which are free bytes
-/// where no `tensor_split` is given (llama-model.cpp, `load_tensors`).
+/// The points at which the layers change from one GPU to the next: the cumulative shares of `weights`, which are free
+/// bytes where no `tensor_split` is given (llama-model.cpp, `load_tensors`).
 ///
 /// # Errors
 ///

@@ -1,7 +1,8 @@
-//! Bytes of the compute buffers: one closed formula for a GPU and one for the host, each with the bytes by which it may be too low.
+//! Bytes of the compute buffers: one closed formula for a GPU and one for the host, each with the bytes by which
+//! it may be too low.
 //!
-//! llama.cpp reserves a buffer for the graph of the largest batch (`llama_context::sched_reserve`). What it holds at its fullest follows
-//! from the widths of the model, whatever its architecture:
+//! llama.cpp reserves a buffer for the graph of the largest batch (`llama_context::sched_reserve`). What it holds at
+//! its fullest follows from the widths of the model, whatever its architecture:
 //!
 //! | name | bytes | |
 //! |---|---|---|
@@ -22,8 +23,8 @@
 //! | host alone | the same steps with one stream more |
 //! | Metal | partial results of fused attention, and the cache in F16 whatever its type |
 //!
-//! Fitted on a simulation of llama.cpp's graphs that was equal to it to the byte, of which tests/planner/compute_buffers.txt is a part:
-//! within 3 % of the device's total or 32 MiB in 95 % of devices.
+//! Fitted on a simulation of llama.cpp's graphs that was equal to it to the byte, of which
+//! tests/planner/compute_buffers.txt is a part: within 3 % of the device's total or 32 MiB in 95 % of devices.
 
 use super::adapters::most_of_adapters;
 use super::kv::{Held, KvCost};
@@ -255,8 +256,8 @@ impl Buffers {
         }
     }
 
-    /// Whether attention in steps stays beside a cache on the host, which it does unless one of its weights is on the GPU
-    /// (`llm_graph_context::build_attn`).
+    /// Whether attention in steps stays beside a cache on the host, which it does unless one of its weights is on the
+    /// GPU (`llm_graph_context::build_attn`).
     const fn attends_on_host(&self) -> bool {
         self.plain && !self.offload_kqv && !self.weighted
     }
@@ -292,8 +293,9 @@ impl Buffers {
         self.mask(held) + streams * self.e + self.wide + self.inputs + cache + self.places(held)
     }
 
-    /// What fused attention works in beside its result: with CUDA the F16 copy of the longest cache of another type (`launch_fattn`), with
-    /// Metal such a copy of any type, and partial results (`ggml_metal_op_flash_attn_ext_extra_*`).
+    /// What fused attention works in beside its result: with CUDA the F16 copy of the longest cache of another type
+    /// (`launch_fattn`), with Metal such a copy of any type, and partial results
+    /// (`ggml_metal_op_flash_attn_ext_extra_*`).
     fn converted(&self, gpu: usize, kv: &KvCost) -> u128 {
         let (k, v) = kv.largest_elements;
         let of = |converts, elements: u64| if converts { 2 * n(elements) } else { 0 };
@@ -411,7 +413,8 @@ impl Buffers {
         rises.max(falls).max(n(host.other) + self.q) + queries + routed
     }
 
-    /// Of feed-forward matrices alone: one that is larger than the one before lies above its gap, where all else finds room.
+    /// Of feed-forward matrices alone: one that is larger than the one before lies above its gap, where all
+    /// else finds room.
     fn above(&self, host: &Largest, for_host: bool) -> u128 {
         if host.down > host.up && !for_host {
             n(host.up) + n(host.down) + self.u + self.inputs
@@ -472,8 +475,8 @@ impl Buffers {
         self.buffer(bytes, compressed, family, scene)
     }
 
-    /// The buffer and what may come on top: an eighth and two streams, and what the placement leaves open. `unsure`: what this device's
-    /// own roles leave open.
+    /// The buffer and what may come on top: an eighth and two streams, and what the placement leaves open. `unsure`:
+    /// what this device's own roles leave open.
     fn buffer(&self, bytes: u128, unsure: u128, family: Family, scene: &Scene<'_>) -> Buffer {
         let all = self.all();
         let (scores, _) = self.scores(all);
@@ -603,7 +606,8 @@ fn is_fitted(blocks: &[BlockState]) -> bool {
     blocks.iter().all(fitted)
 }
 
-/// What a block that keeps a state computes at once, generously: three of its widest projections, and three of its states.
+/// What a block that keeps a state computes at once, generously: three of its widest projections, and
+/// three of its states.
 fn mixer(profile: &ModelProfile, sizes: &ContextSizes, n_seq: u32) -> u128 {
     let blocks = profile.state.blocks().unwrap_or_default();
     let states = blocks.iter().map(|block| match *block {

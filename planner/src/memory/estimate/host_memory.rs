@@ -1,5 +1,5 @@
-//! Which of the host's buffer types a weight is put into. To the sum of bytes that makes no difference but for a tied embedding,
-//! which is there twice where its two uses choose differently; to what is mapped it does.
+//! Which of the host's buffer types a weight is put into. To the sum of bytes that makes no difference but for a tied
+//! embedding, which is there twice where its two uses choose differently; to what is mapped it does.
 
 use crate::gguf::TensorType;
 use crate::machine::Gpu;
@@ -8,8 +8,9 @@ use crate::memory::context::ContextParams;
 
 use super::stored::{Group, Kind, StoredWeight};
 
-/// Whether the host's weights lie in memory that a GPU has pinned. If so, the GPU computes with them for large batches; if not,
-/// the CPU may repack them, and then computes with them itself (ggml-backend.cpp, `ggml_backend_sched_backend_id_from_cur`; llama-model.cpp, `make_cpu_buft_list`).
+/// Whether the host's weights lie in memory that a GPU has pinned. If so, the GPU computes with them for large batches;
+/// if not, the CPU may repack them, and then computes with them itself (ggml-backend.cpp,
+/// `ggml_backend_sched_backend_id_from_cur`; llama-model.cpp, `make_cpu_buft_list`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Pinned {
     /// By a GPU of this kind.
@@ -22,8 +23,8 @@ pub(super) enum Pinned {
 }
 
 impl Pinned {
-    /// The first GPU that offers pinned memory gives it (llama-model.cpp, `make_cpu_buft_list`). Where one before it may too, it is pinned in any
-    /// case, and what the two take differs in types that hardly any model has.
+    /// The first GPU that offers pinned memory gives it (llama-model.cpp, `make_cpu_buft_list`). Where one before it
+    /// may too, it is pinned in any case, and what the two take differs in types that hardly any model has.
     pub(super) fn by(gpus: &[&Gpu]) -> Self {
         let mut all = gpus.iter().map(|gpu| Self::of(&gpu.backend));
         all.clone()
@@ -32,7 +33,8 @@ impl Pinned {
             .unwrap_or(Self::No)
     }
 
-    /// `get_host_buffer_type` of each backend's device: ggml-cuda.cu and ggml-vulkan.cpp have it; ggml-metal.cpp, ggml-rpc.cpp, ggml-opencl.cpp and ggml-webgpu.cpp have NULL there.
+    /// `get_host_buffer_type` of each backend's device: ggml-cuda.cu and ggml-vulkan.cpp have it; ggml-metal.cpp,
+    /// ggml-rpc.cpp, ggml-opencl.cpp and ggml-webgpu.cpp have NULL there.
     fn of(backend: &str) -> Self {
         match (Family::of(backend), backend) {
             (family @ (Family::Cuda | Family::Vulkan), _) => Self::Yes { family },
@@ -42,8 +44,9 @@ impl Pinned {
     }
 }
 
-/// What decides which of the host's buffer types a weight is put into: the pinned memory of a GPU, that of the CPU's own
-/// arrangement, or plain memory (llama-model.cpp, `make_cpu_buft_list`; the first that can do what the weight is for).
+/// What decides which of the host's buffer types a weight is put into: the pinned memory of a GPU, that of the
+/// CPU's own arrangement, or plain memory (llama-model.cpp, `make_cpu_buft_list`; the first that can do what
+/// the weight is for).
 #[derive(Debug, Clone, Copy)]
 pub(super) struct HostMemory {
     pinned: Pinned,
@@ -110,8 +113,8 @@ impl HostMemory {
 
     /// Whether the host keeps a tied embedding twice: where the lookup and the product choose different buffer types.
     ///
-    /// Both uses share one tensor where they choose one (llama-model-loader.cpp, `create_tensor`). Pinned memory takes either if its GPU can
-    /// do it, and with a mapped file becomes plain memory afterwards.
+    /// Both uses share one tensor where they choose one (llama-model-loader.cpp, `create_tensor`). Pinned memory takes
+    /// either if its GPU can do it, and with a mapped file becomes plain memory afterwards.
     pub(super) fn keeps_twice(&self, weight: &StoredWeight) -> bool {
         match self.pinned {
             Pinned::No => self.repacks(weight),
@@ -133,8 +136,9 @@ fn repackable(weight: &StoredWeight) -> bool {
     repacks(weight.ty) && (eights || !cfg!(any(target_arch = "x86_64", target_arch = "x86")))
 }
 
-/// Whether this CPU may rearrange matrices of this type (ggml-cpu/repack.cpp, `ggml_repack_get_optimal_repack_type`). What it does depends on its instruction
-/// set, of which only the architecture is known here; the rearranged matrix is as large as before.
+/// Whether this CPU may rearrange matrices of this type (ggml-cpu/repack.cpp, `ggml_repack_get_optimal_repack_type`).
+/// What it does depends on its instruction set, of which only the architecture is known here; the rearranged matrix is
+/// as large as before.
 pub(super) const fn repacks(ty: TensorType) -> bool {
     let everywhere = matches!(
         ty,
@@ -204,7 +208,8 @@ mod tests {
             assert!(!twice(cuda, ty, even, true, false), "{ty:?}");
             assert!(!twice(cuda, ty, even, true, true), "{ty:?}");
         }
-        // CUDA looks up no rows of IQ4_NL that are no multiple of 256, so those lie in plain memory; so does all that is mapped.
+        // CUDA looks up no rows of IQ4_NL that are no multiple of 256, so those lie in plain memory; so does
+        // all that is mapped.
         assert!(!twice(cuda, T::IQ4_NL, (1024, 1000), true, false));
         assert!(twice(cuda, T::IQ4_NL, (1056, 1000), true, false));
         assert!(!twice(cuda, T::IQ4_NL, (1056, 1000), true, true));

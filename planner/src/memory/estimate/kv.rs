@@ -1,4 +1,5 @@
-//! Bytes of keys, values and recurrent states per device: exact where the law is known (llama-kv-cache.cpp and llama-kv-cache-iswa.cpp and llama-memory-recurrent.cpp, the constructor).
+//! Bytes of keys, values and recurrent states per device: exact where the law is known (llama-kv-cache.cpp and
+//! llama-kv-cache-iswa.cpp and llama-memory-recurrent.cpp, the constructor).
 
 use crate::gguf::TensorType;
 use crate::memory::backend::BackendRules;
@@ -120,7 +121,8 @@ impl Shape {
         Self {
             type_k: params.type_k.tensor_type(),
             type_v: params.type_v.tensor_type(),
-            // AUTO counts as with: the cache is made before llama.cpp finds out (llama-context.cpp, the constructor, `resolve_fused_ops`).
+            // AUTO counts as with: the cache is made before llama.cpp finds out (llama-context.cpp, the constructor,
+            // `resolve_fused_ops`).
             transposed: (params.flash_attn == FlashAttention::Off).then_some(widest_v),
             rows: sizes.cells.saturating_mul(sizes.streams),
             n_ubatch,
@@ -137,7 +139,8 @@ impl Shape {
         }
     }
 
-    /// Cells of a cache that keeps a window: the size is computed in 32 bits (llama-kv-cache-iswa.cpp, the constructor).
+    /// Cells of a cache that keeps a window: the size is computed in 32 bits (llama-kv-cache-iswa.cpp,
+    /// the constructor).
     fn window_cells(&self, window: u32, sharing: u32) -> u64 {
         if self.swa_full {
             return self.cells;
@@ -163,7 +166,8 @@ impl Shape {
         }
     }
 
-    /// Every sequence has a row, and one more for each token that it can be taken back (llama-memory-recurrent.cpp, the constructor).
+    /// Every sequence has a row, and one more for each token that it can be taken back (llama-memory-recurrent.cpp,
+    /// the constructor).
     fn recurrent(&self, state: RecurrentState) -> Vec<Tensor> {
         let rows = u64::from(self.n_seq).saturating_mul(1 + u64::from(self.n_rs_seq));
         let floats = |n: u32| (TensorType::F32, u64::from(n), rows);
@@ -200,7 +204,8 @@ impl Shape {
         }
     }
 
-    /// The indexer's cache has as many rows as the other (llama-kv-cache-dsa.cpp and llama-kv-cache-msa.cpp, the constructor).
+    /// The indexer's cache has as many rows as the other (llama-kv-cache-dsa.cpp and llama-kv-cache-msa.cpp,
+    /// the constructor).
     fn indexed(&self, state: &IndexedState) -> Tensors {
         let index = [
             self.key(state.index_k, self.rows),
@@ -216,7 +221,8 @@ impl Shape {
         }
     }
 
-    /// Each sequence has caches of its own, also where they share one context (llama-kv-cache-dsv4.cpp, the constructor).
+    /// Each sequence has caches of its own, also where they share one context (llama-kv-cache-dsv4.cpp,
+    /// the constructor).
     fn distilled(&self, state: &DistilledState) -> Tensors {
         let n_seq = u64::from(self.n_seq);
         let window = self.window_cells(state.window, 1);
@@ -343,8 +349,9 @@ pub(crate) fn full_windows(profile: &ModelProfile, params: &ContextParams) -> u6
     bytes(true).saturating_sub(bytes(false))
 }
 
-/// What each block keeps, and the width of the widest values. Where the law is unknown: as if every block kept everything, which
-/// is more than sliding windows, compressed keys and reused layers take, but says nothing about recurrent states.
+/// What each block keeps, and the width of the widest values. Where the law is unknown: as if every block kept
+/// everything, which is more than sliding windows, compressed keys and reused layers take, but says nothing about
+/// recurrent states.
 fn blocks(profile: &ModelProfile) -> (Vec<BlockState>, u32) {
     match &profile.state {
         StateLaw::Known {

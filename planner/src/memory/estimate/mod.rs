@@ -8,7 +8,8 @@
 //!
 //! `docs/conformance.md` says how far each is from llama.cpp, architecture by architecture.
 //!
-//! Microseconds per placement, no native code: every layer is summed up once, when the estimate is made. The probe corrects it.
+//! Microseconds per placement, no native code: every layer is summed up once, when the estimate is made. The
+//! probe corrects it.
 
 mod adapters;
 pub mod assignment;
@@ -78,8 +79,8 @@ pub struct Estimate {
 impl Estimate {
     /// Prepares the estimate: sums up each layer once.
     ///
-    /// Without GPUs it is the estimate of a load that is given no devices: nothing of it touches a GPU. With GPUs their free
-    /// bytes are the proportions of the split, as in llama.cpp.
+    /// Without GPUs it is the estimate of a load that is given no devices: nothing of it touches a GPU. With GPUs their
+    /// free bytes are the proportions of the split, as in llama.cpp.
     ///
     /// # Errors
     ///
@@ -126,8 +127,8 @@ impl Estimate {
         })
     }
 
-    /// Splits the layers by these proportions instead of by the GPUs' free bytes, as llama.cpp does with `tensor_split`: where
-    /// all of them are 0, or none is given, by the free bytes after all.
+    /// Splits the layers by these proportions instead of by the GPUs' free bytes, as llama.cpp does with
+    /// `tensor_split`: where all of them are 0, or none is given, by the free bytes after all.
     ///
     /// # Errors
     ///
@@ -139,13 +140,13 @@ impl Estimate {
         Ok(self)
     }
 
-    /// Puts weights elsewhere than their layer: for each weight the first pattern found in its name decides. Caches stay with
-    /// the layers. A place on the host is the CPU's memory: pinned or repacked where llama.cpp would.
+    /// Puts weights elsewhere than their layer: for each weight the first pattern found in its name decides. Caches
+    /// stay with the layers. A place on the host is the CPU's memory: pinned or repacked where llama.cpp would.
     ///
     /// # Errors
     ///
-    /// [`Error::Override`] for a pattern that is no regular expression or that C++ could read differently, and for a place that
-    /// does not exist.
+    /// [`Error::Override`] for a pattern that is no regular expression or that C++ could read differently, and for a
+    /// place that does not exist.
     pub fn overrides(self, overrides: &[TensorOverride]) -> Result<Self, Error> {
         if overrides.is_empty() {
             return Ok(self);
@@ -154,8 +155,8 @@ impl Estimate {
         Ok(self.placing(|name| rules.place(name)))
     }
 
-    /// Puts weights elsewhere than their layer, by name. Also where nothing is moved llama.cpp keeps no copies of a graph in flight
-    /// (llama-context.cpp, the constructor).
+    /// Puts weights elsewhere than their layer, by name. Also where nothing is moved llama.cpp keeps no copies of a
+    /// graph in flight (llama-context.cpp, the constructor).
     pub(crate) fn placing(mut self, place: impl Fn(&str) -> Option<Place>) -> Self {
         self.weights = self.weights.overridden(place);
         self.compute = self.compute.overridden();
@@ -210,8 +211,8 @@ impl Estimate {
         self.weights.weight_bytes(gpu, weight)
     }
 
-    /// Bytes per device with the layers where the assignment puts them. It is one of this model's, on these GPUs: a layer on a
-    /// GPU that the estimate was not given counts as the host's.
+    /// Bytes per device with the layers where the assignment puts them. It is one of this model's, on these GPUs: a
+    /// layer on a GPU that the estimate was not given counts as the host's.
     #[must_use]
     pub fn footprints_of(&self, assignment: &Assignment) -> Footprints {
         self.with_uncertainty(assignment).0
@@ -247,17 +248,17 @@ impl Estimate {
         &self.sizes
     }
 
-    /// Bytes by which the compute buffers of this assignment may be larger than [`footprints_of`](Self::footprints_of) says: an eighth
-    /// of them and of the logits, at least 8 MiB, then two streams of activations and 1 MiB; and more for what the formula cannot see,
-    /// such as the order in which the scheduler borrows the host's weights. Of models that keep another kind of state than it was
-    /// fitted on, as much again.
+    /// Bytes by which the compute buffers of this assignment may be larger than [`footprints_of`](Self::footprints_of)
+    /// says: an eighth of them and of the logits, at least 8 MiB, then two streams of activations and 1 MiB; and more
+    /// for what the formula cannot see, such as the order in which the scheduler borrows the host's weights. Of models
+    /// that keep another kind of state than it was fitted on, as much again.
     #[must_use]
     pub fn uncertainty(&self, assignment: &Assignment) -> Uncertainty {
         self.with_uncertainty(assignment).1
     }
 
-    /// Whether the compute buffers come from a formula that was fitted on models of this kind: attention over everything, over
-    /// windows, or over compressed keys.
+    /// Whether the compute buffers come from a formula that was fitted on models of this kind: attention over
+    /// everything, over windows, or over compressed keys.
     #[must_use]
     pub const fn compute_is_fitted(&self) -> bool {
         self.compute.fitted
@@ -269,9 +270,10 @@ impl Estimate {
         self.known
     }
 
-    /// Whether weights and cache are llama.cpp's to the byte: their laws are known, and so are the rules by which each GPU lays
-    /// them out. Otherwise they may be more than it takes; of Vulkan without [`Gpu::alignment`] up to 255 bytes per tensor,
-    /// and where Vulkan pins the host's memory (a file that is not mapped) some 32 bytes per GiB more or less.
+    /// Whether weights and cache are llama.cpp's to the byte: their laws are known, and so are the rules by which
+    /// each GPU lays them out. Otherwise they may be more than it takes; of Vulkan without [`Gpu::alignment`] up to
+    /// 255 bytes per tensor, and where Vulkan pins the host's memory (a file that is not mapped) some 32 bytes per
+    /// GiB more or less.
     #[must_use]
     pub const fn is_exact(&self) -> bool {
         self.exact && !self.weights.counts_buffers()

@@ -1,5 +1,5 @@
-//! What an estimate remembers of each weight, so that overrides can be asked by name once the profile is gone: a few numbers,
-//! and all names in one string.
+//! What an estimate remembers of each weight, so that overrides can be asked by name once the profile is gone: a few
+//! numbers, and all names in one string.
 
 use std::ops::Range;
 
@@ -7,8 +7,8 @@ use crate::gguf::TensorType;
 use crate::memory::backend::BackendRules;
 use crate::profile::{Adapted, Factor, Layer, ModelProfile, Role, Weight};
 
-/// Of what an architecture marks (models/gemma4.cpp and models/qwen4exp.cpp, `load_arch_tensors`) only tensors above so many bytes are read lazily
-/// (llama-model-loader.cpp, `lazy_read::add`).
+/// Of what an architecture marks (models/gemma4.cpp and models/qwen4exp.cpp, `load_arch_tensors`) only tensors above so
+/// many bytes are read lazily (llama-model-loader.cpp, `lazy_read::add`).
 const LAZY_ABOVE: u64 = 4 << 30;
 
 /// The layer that a weight follows.

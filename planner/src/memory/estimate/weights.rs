@@ -1,4 +1,5 @@
-//! Bytes of weights per device: exact, by the buffer types that llama.cpp chooses (llama-model.cpp, `make_cpu_buft_list`, `make_gpu_buft_list`; llama-model-loader.cpp, `create_tensor`).
+//! Bytes of weights per device: exact, by the buffer types that llama.cpp chooses (llama-model.cpp,
+//! `make_cpu_buft_list`, `make_gpu_buft_list`; llama-model-loader.cpp, `create_tensor`).
 
 use crate::memory::backend::BackendRules;
 use crate::memory::context::ContextParams;
@@ -223,8 +224,8 @@ impl WeightTable {
         for (index, weight) in self.stored.weights.iter().enumerate() {
             let layer = match self.overrides.get(index).copied().flatten() {
                 Some(Place::Gpu(gpu)) => {
-                    // A tied output finds the embedding in the buffer type that it is sent to as well, and shares it, unless it
-                    // comes before it (llama-model-loader.cpp, `create_tensor`).
+                    // A tied output finds the embedding in the buffer type that it is sent to as well, and shares it,
+                    // unless it comes before it (llama-model-loader.cpp, `create_tensor`).
                     if let (Some(bytes), Some(&rule)) =
                         (self.fixed_gpus.get_mut(gpu), self.rules_of.get(gpu))
                         && (weight.group != Group::Tied || self.stored.tied_apart)

@@ -1,19 +1,20 @@
-//! What a GPU takes beside the buffers that llama.cpp counts: by a table with sources, or, where it was measured, as it was measured.
+//! What a GPU takes beside the buffers that llama.cpp counts: by a table with sources, or, where it was measured, as
+//! it was measured.
 
 use super::Workload;
 use crate::machine::{Gpu, mib};
 use crate::memory::backend::Family;
 
-/// A CUDA context on a card of which nothing is known but its size. Published are 107 MiB (RTX 4060 Ti) to 555 MiB (RTX PRO 6000):
-/// llama.cpp PR 23604, measured as what the first `cudaMemGetInfo` takes.
+/// A CUDA context on a card of which nothing is known but its size. Published are 107 MiB (RTX 4060 Ti) to 555 MiB (RTX
+/// PRO 6000): llama.cpp PR 23604, measured as what the first `cudaMemGetInfo` takes.
 const CUDA_CONTEXT: u64 = mib(560);
 
 /// What of a CUDA context does not depend on the card, and what each thread adds that its multiprocessors hold at once.
 ///
 /// CUDA keeps local memory for as many threads as the card can hold, once per context ("`MAX_THREADS_PER_SM` x SMs x
-/// `LOCAL_MEM_PER_THREAD`": forums.developer.nvidia.com, "Local memory management"). The line through the two measured cards, 52224
-/// threads and 107 MiB, 288768 threads and 555 MiB, is 8 MiB and 1986 bytes per thread; this one is above both of them. Of an RTX 5060 Ti
-/// it makes 124 MiB, where about 107 were seen (`tests/load/measured_vram.rs`).
+/// `LOCAL_MEM_PER_THREAD`": forums.developer.nvidia.com, "Local memory management"). The line through the two measured
+/// cards, 52224 threads and 107 MiB, 288768 threads and 555 MiB, is 8 MiB and 1986 bytes per thread; this one is above
+/// both of them. Of an RTX 5060 Ti it makes 124 MiB, where about 107 were seen (`tests/load/measured_vram.rs`).
 const CUDA_CONTEXT_BASE: u64 = mib(16);
 const CUDA_CONTEXT_PER_THREAD: u64 = 2048;
 
@@ -39,7 +40,8 @@ pub(super) fn driver(gpu: &Gpu) -> u64 {
     }
 }
 
-/// What will grow after the load, in bytes. A measurement with less work than this load's can only raise the table's number.
+/// What will grow after the load, in bytes. A measurement with less work than this load's can only raise
+/// the table's number.
 pub(super) fn growth(gpu: &Gpu, workload: &Workload) -> u64 {
     let table = growth_by_table(gpu, workload);
     match gpu.learned {

@@ -1,8 +1,8 @@
 //! Bytes left free on purpose, in three named parts.
 //!
-//! No breakdown of llama.cpp counts what a driver takes for itself, what grows after the load, or what another process does
-//! meanwhile (llama.cpp PRs 20595 and 18354, issue 22107; Ollama issues 13235 and 7654). Until it is learned from measurements, per
-//! device, driver, backend and build, it comes from a table that rather leaves too much.
+//! No breakdown of llama.cpp counts what a driver takes for itself, what grows after the load, or what another process
+//! does meanwhile (llama.cpp PRs 20595 and 18354, issue 22107; Ollama issues 13235 and 7654). Until it is learned from
+//! measurements, per device, driver, backend and build, it comes from a table that rather leaves too much.
 
 mod known;
 mod workload;
@@ -40,12 +40,14 @@ impl HeadroomParts {
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Headroom {
-    /// What driver and pools take, and room for an error of the estimate: nothing for other programs. For a card that is ours alone.
+    /// What driver and pools take, and room for an error of the estimate: nothing for other programs. For a card
+    /// that is ours alone.
     Tight,
     /// What driver and pools take, and 1 % of what is free: see [`Headroom::of_gpu`].
     #[default]
     Default,
-    /// As [`Default`](Self::Default), and at most 85 % of the card's total in use by everything: for a card that others use.
+    /// As [`Default`](Self::Default), and at most 85 % of the card's total in use by everything: for a card
+    /// that others use.
     Cautious,
     /// So many bytes, whatever they are for.
     Bytes(u64),
@@ -57,13 +59,14 @@ pub enum Headroom {
 /// `cuMemGetAllocationGranularity`), and weights, cache, computing and the driver's own come in a few pieces each.
 const ROUNDING: u64 = mib(16);
 
-/// What a card can take less under WSL than it says before Windows moves memory to the host, in silence: 23371 of 23859 MiB on a
-/// card of 24 GiB (github.com/syv-ai/qwen38-27b-rtx3090, pull 83; llama.cpp issue 4498 on the same under Windows).
+/// What a card can take less under WSL than it says before Windows moves memory to the host, in silence: 23371
+/// of 23859 MiB on a card of 24 GiB (github.com/syv-ai/qwen38-27b-rtx3090, pull 83; llama.cpp issue 4498 on the
+/// same under Windows).
 pub const WSL_HEADROOM: u64 = mib(512);
 
 impl Headroom {
-    /// What to leave free on this GPU, for this workload, where the estimate may be wrong by `uncertainty` bytes. `wsl`: the machine
-    /// is a Linux inside of Windows ([`Machine::wsl`](crate::machine::Machine::wsl)).
+    /// What to leave free on this GPU, for this workload, where the estimate may be wrong by `uncertainty` bytes.
+    /// `wsl`: the machine is a Linux inside of Windows ([`Machine::wsl`](crate::machine::Machine::wsl)).
     ///
     /// **Driver and growth** come from a table until they have been measured on the device
     /// (by the warm-up of a load, [`Gpu::learned`]):
@@ -76,9 +79,9 @@ impl Headroom {
     /// | Metal | none: its limit is advisory, the host's margin counts | activations |
     /// | others | 560 MiB | as CUDA and Vulkan together |
     ///
-    /// What was measured stands for the table's number, with two exceptions in which it can only raise it: growth, where this
-    /// workload is larger in anything than the one it was measured with, and both, where nothing tells the driver's version, which
-    /// may be another by now. On a device that is yet to be opened, the table's context counts.
+    /// What was measured stands for the table's number, with two exceptions in which it can only raise it: growth,
+    /// where this workload is larger in anything than the one it was measured with, and both, where nothing tells the
+    /// driver's version, which may be another by now. On a device that is yet to be opened, the table's context counts.
     ///
     /// **The margin** is the user's:
     ///
@@ -88,11 +91,11 @@ impl Headroom {
     /// | [`Default`](Self::Default) | 1 % of what is free, at least 64 and at most 256 MiB | other programs; of what is free and not of the total, since a card of 8 GiB of which others hold 3 is planned as one of 5 |
     /// | [`Cautious`](Self::Cautious) | as `Default`, and so much that driver, growth and margin are 15 % of the total | the rule of thumb that a card spills when more than 85 % of it are in use |
     ///
-    /// The uncertainty comes on top of each, and under WSL 512 MiB, which `Cautious` counts into its 15 %. What other programs hold is
-    /// in use: of a card of which they hold 85 %, `Cautious` takes nothing.
+    /// The uncertainty comes on top of each, and under WSL 512 MiB, which `Cautious` counts into its 15 %. What other
+    /// programs hold is in use: of a card of which they hold 85 %, `Cautious` takes nothing.
     ///
-    /// With [`Headroom::Bytes`] and [`Headroom::Percent`] the parts are filled in this order as far as the bytes go, and the
-    /// rest is margin: the total is what was asked for.
+    /// With [`Headroom::Bytes`] and [`Headroom::Percent`] the parts are filled in this order as far as the bytes go,
+    /// and the rest is margin: the total is what was asked for.
     #[must_use]
     pub fn of_gpu(
         &self,
@@ -122,8 +125,9 @@ impl Headroom {
         }
     }
 
-    /// What to leave free on the host: the vocabulary and work buffers that the load makes, what a GPU's driver keeps on the
-    /// host, and a margin of 1 % of the memory, at least 64 and at most 512 MiB. The policy of the GPUs does not apply here.
+    /// What to leave free on the host: the vocabulary and work buffers that the load makes, what a GPU's driver
+    /// keeps on the host, and a margin of 1 % of the memory, at least 64 and at most 512 MiB. The policy of the GPUs
+    /// does not apply here.
     #[must_use]
     pub fn of_host(
         host: &Host,

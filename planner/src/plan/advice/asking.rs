@@ -1,4 +1,5 @@
-//! What may be asked differently: whole sliding windows, types of keys and values, tokens of context, tokens computed at once.
+//! What may be asked differently: whole sliding windows, types of keys and values, tokens of context, tokens
+//! computed at once.
 
 use crate::memory::{CONTEXT_PADDING as STEP, KvType};
 
@@ -14,8 +15,8 @@ const FINE: u32 = 8192;
 /// Fewer tokens are hardly a prompt and its answer.
 const LEAST_CONTEXT: u32 = 1024;
 
-/// With fewer tokens at once GPUs no longer compute with weights that the host keeps (ggml-cuda.cu, `ggml_backend_cuda_reg`; ggml-vulkan.cpp, `ggml_backend_vk_reg_get_device`), and
-/// prompts become slow.
+/// With fewer tokens at once GPUs no longer compute with weights that the host keeps (ggml-cuda.cu,
+/// `ggml_backend_cuda_reg`; ggml-vulkan.cpp, `ggml_backend_vk_reg_get_device`), and prompts become slow.
 const LEAST_UBATCH: u32 = 32;
 
 pub(super) fn changes(trials: &Trials<'_>) -> Vec<Change> {
@@ -55,7 +56,8 @@ fn smaller_types(trials: &Trials<'_>) -> Vec<KvType> {
         .collect()
 }
 
-/// The longest context, shorter than what was asked for, with which everything fits; else half of what was asked for, if that is worth it.
+/// The longest context, shorter than what was asked for, with which everything fits; else half of what was asked for,
+/// if that is worth it.
 fn context(trials: &Trials<'_>) -> Option<Change> {
     let contexts = shorter(trials);
     let change = |index: usize| vec![ChangeKind::Context(contexts[index])];

@@ -82,7 +82,8 @@ fn is_for_consumers(gpu: &Gpu) -> bool {
     CONSUMERS.iter().any(|begin| description.starts_with(begin))
 }
 
-/// The larger cards that the same backend drives: of CUDA, NVIDIA's; of Vulkan, which drives all, those of the same maker.
+/// The larger cards that the same backend drives: of CUDA, NVIDIA's; of Vulkan, which drives all, those
+/// of the same maker.
 fn larger(gpu: &Gpu) -> Vec<(String, Gpu)> {
     let maker = match gpu.backend.as_str() {
         "CUDA" => "NVIDIA ",
@@ -100,7 +101,8 @@ fn larger(gpu: &Gpu) -> Vec<(String, Gpu)> {
         .collect()
 }
 
-/// Of each size the slowest that is no slower than the present card, else the fastest: no prices are known, and speed is what costs.
+/// Of each size the slowest that is no slower than the present card, else the fastest: no prices are known, and
+/// speed is what costs.
 fn one_per_size(cards: Vec<(String, Gpu)>, present: &Gpu) -> Vec<(String, Gpu)> {
     let speed = |gpu: &Gpu| gpu.bandwidth.map_or(0, |peak| peak.bytes_per_second);
     let least = speed(present);

@@ -1,8 +1,9 @@
-//! What to change where not everything fits: each change is tried by the planner itself, on the changed model, machine or request,
-//! and only listed where the plan that comes of it is better.
+//! What to change where not everything fits: each change is tried by the planner itself, on the changed model, machine
+//! or request, and only listed where the plan that comes of it is better.
 //!
-//! In flows a [`Planner`]; out flows an [`Advice`]: at most one item for each kind of change, in the order of what they cost: what is
-//! asked differently ([`asking`]), what is closed ([`closing`]), another file ([`quantising`]), other hardware ([`cards`]).
+//! In flows a [`Planner`]; out flows an [`Advice`]: at most one item for each kind of change, in the order of what they
+//! cost: what is asked differently ([`asking`]), what is closed ([`closing`]), another file ([`quantising`]), other
+//! hardware ([`cards`]).
 
 mod asking;
 mod cards;
@@ -31,7 +32,8 @@ pub struct Advice {
     /// Set where layers on GPUs are not worth it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pointless: Option<Pointless>,
-    /// What all plans are made for, and all speeds are of; where a context is too short for it, [`Workload::typical`] of that context.
+    /// What all plans are made for, and all speeds are of; where a context is too short for it, [`Workload::typical`]
+    /// of that context.
     pub workload: Workload,
 }
 
@@ -135,7 +137,8 @@ impl fmt::Display for Advice {
 }
 
 impl Planner<'_> {
-    /// What to change where not everything fits, each change tried by this same planner, by the estimate: some dozens of plans.
+    /// What to change where not everything fits, each change tried by this same planner, by the estimate: some
+    /// dozens of plans.
     ///
     /// # Errors
     ///

@@ -32,8 +32,8 @@ impl<'a> Trials<'a> {
             .is_some_and(|plan| self.is_enough(&Outcome::of(plan)))
     }
 
-    /// Whether a plan is all that can be wished for: whoever names a number of layers wants that number, and without a GPU there is no
-    /// more than to be loaded.
+    /// Whether a plan is all that can be wished for: whoever names a number of layers wants that number, and without a
+    /// GPU there is no more than to be loaded.
     fn is_enough(&self, outcome: &Outcome) -> bool {
         outcome.full || !self.wants_all()
     }
@@ -68,8 +68,8 @@ impl<'a> Trials<'a> {
         })
     }
 
-    /// Whether everything fits with these changes. Nothing is left to the host then, so that no part of a block need be thought of, which
-    /// makes it many times as quick.
+    /// Whether everything fits with these changes. Nothing is left to the host then, so that no part of a block need be
+    /// thought of, which makes it many times as quick.
     fn fits(&self, kinds: &[ChangeKind]) -> bool {
         let mut scene = kinds.iter().fold(self.scene.clone(), Scene::with);
         if self.wants_all() && !scene.has_room_for_weights() {
@@ -80,8 +80,8 @@ impl<'a> Trials<'a> {
         plan.is_some_and(|plan| self.is_enough(&Outcome::of(&plan)))
     }
 
-    /// The first of ever greater changes with which everything fits. `most` says how many changes there are, and `change` makes the one of
-    /// an index.
+    /// The first of ever greater changes with which everything fits. `most` says how many changes there are, and
+    /// `change` makes the one of an index.
     pub(super) fn first_that_fits(
         &self,
         most: usize,
@@ -96,8 +96,8 @@ impl<'a> Trials<'a> {
         (attempt.effect == Effect::Fits).then_some(attempt)
     }
 
-    /// The same; else, where nothing could be loaded before, the first with which the model can be, and else what gains most, the last, if
-    /// that is worth it.
+    /// The same; else, where nothing could be loaded before, the first with which the model can be, and else what gains
+    /// most, the last, if that is worth it.
     pub(super) fn least(
         &self,
         most: usize,

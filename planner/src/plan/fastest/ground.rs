@@ -98,8 +98,9 @@ impl Ground {
     }
 }
 
-/// The smallest compute buffers that a GPU was seen to need, over placements on it alone, or as the first, a middle and the last one
-/// of several. What a placement needs depends on the rest of it; half leaves room for what was not looked at.
+/// The smallest compute buffers that a GPU was seen to need, over placements on it alone, or as the first, a
+/// middle and the last one of several. What a placement needs depends on the rest of it; half leaves room for what
+/// was not looked at.
 fn smallest_compute(
     profile: &ModelProfile,
     gpu: &Gpu,

@@ -11,19 +11,21 @@ use super::path::Path;
 use super::table::Run;
 use super::{Fastest, Given};
 
-/// What compute buffers depend on, but for details: the setting and the order of GPUs, which of them it is, whether it holds the output
-/// layer alone, whether the host holds layers, whether it holds parts of blocks, and whether of this GPU's blocks some or all.
+/// What compute buffers depend on, but for details: the setting and the order of GPUs, which of them it is, whether it
+/// holds the output layer alone, whether the host holds layers, whether it holds parts of blocks, and whether of this
+/// GPU's blocks some or all.
 pub(super) type Likeness = (usize, usize, usize, bool, bool, bool, [bool; 2]);
 
-/// What the host's compute buffer depends on, but for details: the setting, the number of GPUs, whether the host holds layers, and
-/// whether it holds parts of blocks.
+/// What the host's compute buffer depends on, but for details: the setting, the number of GPUs, whether the host holds
+/// layers, and whether it holds parts of blocks.
 pub(super) type HostLikeness = (usize, usize, bool, bool);
 
-/// As many looks that never saw a smaller one are believed that there is none: it mostly is the same for all placements, and a host
-/// that lacks a little of it would have all of them looked at.
+/// As many looks that never saw a smaller one are believed that there is none: it mostly is the same for all
+/// placements, and a host that lacks a little of it would have all of them looked at.
 const TRUSTED: usize = 32;
 
-/// The smallest compute buffer of the host among placements that are alike, and the bytes that it may at least be larger by.
+/// The smallest compute buffer of the host among placements that are alike, and the bytes that it may at
+/// least be larger by.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct LeastOnHost {
     bytes: u64,

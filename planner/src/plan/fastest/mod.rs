@@ -1,9 +1,9 @@
 //! The fastest safe plan: of all placements that fit every device, the one with the most predicted tokens per second.
 //!
-//! A placement is a [`Setting`] (types and place of the cache, tokens computed at once), an [`Order`] of GPUs, a run of layers on each
-//! of them, and the [`Parts`] of blocks that stay on the host. It costs the seconds of the workload by [`speed`](super::speed), and a
-//! thousandth of the fastest ones for each of these, so that they decide between plans of one speed: a GPU, twice if it is full;
-//! a single copy of the graph, by half; a step away from the wanted setting.
+//! A placement is a [`Setting`] (types and place of the cache, tokens computed at once), an [`Order`] of GPUs, a run of
+//! layers on each of them, and the [`Parts`] of blocks that stay on the host. It costs the seconds of the workload by
+//! [`speed`](super::speed), and a thousandth of the fastest ones for each of these, so that they decide between plans
+//! of one speed: a GPU, twice if it is full; a single copy of the graph, by half; a step away from the wanted setting.
 //!
 //! Ways are looked at in the order of their cost ([`path`]) until one fits by the estimate: no cheaper one does.
 
@@ -46,7 +46,8 @@ use self::probed::Probed;
 use self::setting::Setting;
 use self::table::Table;
 
-/// Placements that are looked at before the search gives up: many times what any of a thousand random machines has taken.
+/// Placements that are looked at before the search gives up: many times what any of a thousand random
+/// machines has taken.
 const MOST_LOOKED_AT: usize = 4096;
 
 /// The part of the fastest placement's seconds that decides between plans of one speed.
@@ -292,7 +293,8 @@ impl<'a> Fastest<'a> {
         }
     }
 
-    /// Bytes that the host has for what layers leave to it at most; `None` where it has too few for what is always there.
+    /// Bytes that the host has for what layers leave to it at most; `None` where it has too few for what
+    /// is always there.
     fn host_room(
         &self,
         setting: usize,
@@ -312,7 +314,8 @@ impl<'a> Fastest<'a> {
         let taken = headroom.total().saturating_add(always);
         let room = host.available.checked_sub(taken)?;
         let shared = order.iter().any(|&gpu| self.gpus[gpu].shares_host_memory());
-        // What lies on a GPU that uses the host's memory lies on the host all the same, all that its own pool does not hold.
+        // What lies on a GPU that uses the host's memory lies on the host all the same, all that its own
+        // pool does not hold.
         let own = order.iter().map(|&gpu| self.gpus[gpu].own_free());
         let own = own.fold(0, u64::saturating_add);
         if shared && table.host_bytes(table.layers) > room.saturating_add(own) {

@@ -37,7 +37,8 @@ impl Fastest<'_> {
         steps + prices.host_seconds(path.first) + runs.sum::<f64>() + single_copy
     }
 
-    /// What would be one step better: a part less on the host, else a layer less; of the host alone a GPU with the output layer.
+    /// What would be one step better: a part less on the host, else a layer less; of the host alone a GPU with
+    /// the output layer.
     pub(super) fn better(&self, path: &Path) -> Vec<Path> {
         let layers = self.profile.full_offload();
         if path.runs.is_empty() {

@@ -9,15 +9,16 @@ const ALL_ORDERS: usize = 4;
 /// GPUs in the order in which they take layers, as indices.
 pub(super) type Order = Vec<usize>;
 
-/// Every order of every set of GPUs that may work together. Of GPUs that are equal in all that counts only the first ones are taken.
+/// Every order of every set of GPUs that may work together. Of GPUs that are equal in all that counts only the
+/// first ones are taken.
 ///
-/// More than four GPUs have too many orders: of those the fastest one, the two fastest, ... are taken, as they come in the machine,
-/// from the fastest to the slowest, and the other way round.
+/// More than four GPUs have too many orders: of those the fastest one, the two fastest, ... are taken, as they come in
+/// the machine, from the fastest to the slowest, and the other way round.
 pub(super) fn orders(gpus: &[&Gpu], rates: &[Rate]) -> Vec<Order> {
     let (own, shared): (Vec<usize>, Vec<usize>) =
         (0..gpus.len()).partition(|&gpu| gpus[gpu].kind != GpuKind::Integrated);
-    // One in the host's memory reads no faster than the host. llama.cpp leaves it out beside a card (llama.cpp, `llama_prepare_model_devices`),
-    // and so do plans; it works alone.
+    // One in the host's memory reads no faster than the host. llama.cpp leaves it out beside a card (llama.cpp,
+    // `llama_prepare_model_devices`), and so do plans; it works alone.
     let has_card = gpus.iter().any(|gpu| gpu.kind == GpuKind::Discrete);
     let shared = shared.into_iter().filter(|_| !has_card);
     let mut all: Vec<Order> = shared.map(|gpu| vec![gpu]).collect();

@@ -37,8 +37,8 @@ impl<'a> Parts<'a> {
         for (block, weights) in profile.weights.blocks.iter().enumerate() {
             parts.begins.push(parts.all.len());
             let block = u32::try_from(block).unwrap_or(u32::MAX);
-            // Against the order of their names: up, gate, down. The last ones are the first to stay on the host, as with llama.cpp's
-            // own fit.
+            // Against the order of their names: up, gate, down. The last ones are the first to stay on the host, as
+            // with llama.cpp's own fit.
             let mut stems: BTreeMap<&str, Vec<&Weight>> = BTreeMap::new();
             for weight in &weights.weights {
                 if let Some(stem) = stem(weight, wanted) {
@@ -75,8 +75,9 @@ impl<'a> Parts<'a> {
         u32::try_from(self.begin(end) - self.begin(begin)).unwrap_or(u32::MAX)
     }
 
-    /// The overrides that keep the last parts of some blocks on the host: for each `(end, count)` so many parts before this block.
-    /// One pattern for all blocks with the same parts: llama.cpp compiles each pattern anew for every tensor.
+    /// The overrides that keep the last parts of some blocks on the host: for each `(end, count)` so many parts
+    /// before this block. One pattern for all blocks with the same parts: llama.cpp compiles each pattern anew
+    /// for every tensor.
     pub(super) fn overrides(&self, kept: &[(u32, u32)]) -> Vec<TensorOverride> {
         let mut stems_of: BTreeMap<u32, Vec<&str>> = BTreeMap::new();
         for part in self.kept(kept) {

@@ -1,8 +1,9 @@
-//! Ways through the layers, the cheapest first: the host takes the first layers, then each GPU of an order a run of them.
+//! Ways through the layers, the cheapest first: the host takes the first layers, then each GPU of an
+//! order a run of them.
 //!
-//! What a run costs does not depend on the other runs, but for compute buffers; without those the cheapest way on from any layer is
-//! found once, from the back. With that as a bound the ways come out of a heap in order of their cost (A*), and the first one
-//! that has room for its compute buffers too is the cheapest that does.
+//! What a run costs does not depend on the other runs, but for compute buffers; without those the cheapest way on from
+//! any layer is found once, from the back. With that as a bound the ways come out of a heap in order of their cost
+//! (A*), and the first one that has room for its compute buffers too is the cheapest that does.
 
 use std::cmp::Ordering;
 use std::collections::BinaryHeap;
@@ -108,7 +109,8 @@ pub(super) struct Node {
     pub(super) bound: f64,
     /// What it costs so far.
     cost: f64,
-    /// What more parts on the host may save of its last run. Where something may, those come before it does [again](Heap::put_again).
+    /// What more parts on the host may save of its last run. Where something may, those come before it does
+    /// [again](Heap::put_again).
     pub(super) gain: f64,
     pub(super) again: bool,
     /// Bytes it takes of the host so far.

@@ -1,5 +1,5 @@
-//! The search with a probe: the estimate says where to look, llama.cpp's answer corrects it, and the search is made again, until the
-//! best placement is one that has been probed and the one before it has been found not to fit.
+//! The search with a probe: the estimate says where to look, llama.cpp's answer corrects it, and the search is made
+//! again, until the best placement is one that has been probed and the one before it has been found not to fit.
 
 use std::collections::BTreeMap;
 
@@ -43,8 +43,8 @@ impl<'f, 'a> Probed<'f, 'a> {
         }
     }
 
-    /// The cheapest path that fits by the probe, and what is one step better and lacks the least. A search that ends without a path
-    /// has used up its probes, or there is none.
+    /// The cheapest path that fits by the probe, and what is one step better and lacks the least. A search that ends
+    /// without a path has used up its probes, or there is none.
     ///
     /// # Errors
     ///
@@ -77,8 +77,8 @@ impl<'f, 'a> Probed<'f, 'a> {
         }
     }
 
-    /// Whether a path lacks so little that the probe may find room for it: no more than the bar of the estimate's error, or where a
-    /// probe has corrected that of the only GPU, of what changes with a step.
+    /// Whether a path lacks so little that the probe may find room for it: no more than the bar of the estimate's
+    /// error, or where a probe has corrected that of the only GPU, of what changes with a step.
     fn is_close(&self, found: &Found) -> bool {
         let levels = &found.levels;
         let corrected = self.given.corrections.contains_key(&found.path.setting);

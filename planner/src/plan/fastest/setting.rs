@@ -1,4 +1,5 @@
-//! One choice of everything that is chosen beside the placement itself: types and place of the cache, tokens computed at once.
+//! One choice of everything that is chosen beside the placement itself: types and place of the cache, tokens
+//! computed at once.
 
 use crate::machine::Gpu;
 use crate::memory::{ContextParams, KvType};
@@ -60,8 +61,8 @@ impl Setting {
                         n_ubatch,
                         ..params.clone()
                     };
-                    // What llama.cpp would refuse (a width that is no multiple of the type's block) is no choice, unless it is the
-                    // only one: then its error is the answer.
+                    // What llama.cpp would refuse (a width that is no multiple of the type's block) is no choice,
+                    // unless it is the only one: then its error is the answer.
                     let refused = smaller > 0 && params.check_kv_types(&profile.hparams).is_err();
                     if !refused {
                         let steps = STEPS_PER_TYPE * smaller + elsewhere + changed;
@@ -101,8 +102,8 @@ fn ubatches(wanted: u32, least: Option<u32>, most: Option<u32>) -> Vec<(u32, u32
         .collect()
 }
 
-/// Whether GPUs are there and some of the model stays on the host: then prompts carry its weights over once for each computation, and
-/// fewer computations of more tokens are faster.
+/// Whether GPUs are there and some of the model stays on the host: then prompts carry its weights over once for each
+/// computation, and fewer computations of more tokens are faster.
 fn leaves_something(profile: &ModelProfile, gpus: &[&Gpu]) -> bool {
     /// Of what is free on a GPU; the rest goes to headroom, caches and compute buffers.
     const FOR_WEIGHTS: f64 = 0.85;

@@ -1,4 +1,5 @@
-//! What runs of layers cost on each GPU under one setting, from sums made once: seconds of the workload, and bytes without compute buffers.
+//! What runs of layers cost on each GPU under one setting, from sums made once: seconds of the workload, and bytes
+//! without compute buffers.
 
 use crate::memory::{Estimate, Place};
 use crate::plan::Workload;
@@ -13,8 +14,8 @@ pub(super) struct GpuTable {
     /// Sums over the layers before each: bytes they take, and seconds the workload spends in them.
     bytes: Vec<u64>,
     seconds: Vec<f64>,
-    /// Sums over the parts before each: bytes they take here, and seconds more that they cost on the host, by the GPU that computes with
-    /// what the host keeps.
+    /// Sums over the parts before each: bytes they take here, and seconds more that they cost on the host, by the GPU
+    /// that computes with what the host keeps.
     part_bytes: Vec<u64>,
     part_seconds: Vec<Vec<f64>>,
     /// Bytes that weights and caches may take at most, by the role of a run.
@@ -89,7 +90,8 @@ pub(super) struct Run {
 }
 
 impl Table {
-    /// `estimate` is of all GPUs at once, in the order of the model's rates; `rooms` are what each has for weights and caches.
+    /// `estimate` is of all GPUs at once, in the order of the model's rates; `rooms` are what each has for
+    /// weights and caches.
     pub(super) fn new(
         estimate: &Estimate,
         rooms: &[Roles],
@@ -180,8 +182,8 @@ impl Table {
             + (part_seconds[to] - part_seconds[from])
     }
 
-    /// The same with as many parts more on the host as make it the fastest: with what a faster GPU computes of them in prompts, a part can
-    /// gain there.
+    /// The same with as many parts more on the host as make it the fastest: with what a faster GPU computes of them in
+    /// prompts, a part can gain there.
     pub(super) fn least_seconds(
         &self,
         gpu: usize,

@@ -284,8 +284,8 @@ proptest! {
             .collect();
         if let Some((before, tie)) = cost(gpus) {
             let after = cost(larger);
-            // Of what decides between plans of one speed, a GPU's fill may change; and more tokens at once, which save a little of each
-            // layer's constant, are tried only where not everything would fit.
+            // Of what decides between plans of one speed, a GPU's fill may change; and more tokens at once, which save
+            // a little of each layer's constant, are tried only where not everything would fit.
             let most = before * 1.001 + 3.0 * tie;
             prop_assert!(after.is_some_and(|(after, _)| after <= most), "{before} {after:?}");
         }

@@ -111,8 +111,8 @@ impl<'a> Candidate<'a> {
         };
         let mut room: Vec<u64> = self.room.gpus.iter().map(|gpu| gpu.free).collect();
         let mut best: Option<(u64, Placed)> = None;
-        // What a GPU needs beside its layers depends on which layers it has, and these on that. It settles at once, or swings
-        // between two answers, of which the better is taken.
+        // What a GPU needs beside its layers depends on which layers it has, and these on that. It settles at once, or
+        // swings between two answers, of which the better is taken.
         for _ in 0..4 {
             let placed = at(spread.counts(n_gpu_layers, &room));
             let levels = self.levels(&placed);
@@ -133,7 +133,8 @@ impl<'a> Candidate<'a> {
         let Some((mut least, mut placed)) = best else {
             return at(vec![0; self.room.gpus.len()]);
         };
-        // What a GPU needs beside its layers may jump with a single one: neighbours try to give each other one as long as that helps.
+        // What a GPU needs beside its layers may jump with a single one: neighbours try to give each other one as
+        // long as that helps.
         while least > 0 && more.is_empty() {
             let tries = neighbours(&placed.counts).into_iter().map(|counts| {
                 let placed = at(counts);
@@ -269,7 +270,8 @@ impl<'a, 'b> Asked<'a, 'b> {
         }
     }
 
-    /// So many layers, with llama.cpp's own numbers; `None` where it refuses them, or has not even the room to find out.
+    /// So many layers, with llama.cpp's own numbers; `None` where it refuses them, or has not even the
+    /// room to find out.
     ///
     /// It may refuse one placement and take the next: a device whose only blocks keep no cache fails a load
     /// (llama-kv-cache.cpp, the constructor). Two refusals and no answer are the device's fault, or the model's.

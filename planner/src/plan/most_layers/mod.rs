@@ -100,8 +100,8 @@ impl<'a> MostLayers<'a> {
         Ok(self.chosen(candidate, &candidates, &choice, confidence))
     }
 
-    /// By llama.cpp's own numbers: the estimate says where to look, the probe decides. The accepted placement has been probed, and so
-    /// has the one with a layer more, unless that does not exist.
+    /// By llama.cpp's own numbers: the estimate says where to look, the probe decides. The accepted placement has been
+    /// probed, and so has the one with a layer more, unless that does not exist.
     ///
     /// # Errors
     ///
@@ -232,8 +232,9 @@ impl<'a> MostLayers<'a> {
         }
         let params = &self.params;
         let usable = self.machine.gpus.iter().filter(|gpu| gpu.free > 0);
-        // One in the host's memory reads no faster than the host: it never stands in for a card, and llama.cpp leaves it out beside
-        // one too (src/llama.cpp, `llama_prepare_model_devices`). Where so many layers are asked for, it may be what holds them.
+        // One in the host's memory reads no faster than the host: it never stands in for a card, and llama.cpp leaves
+        // it out beside one too (src/llama.cpp, `llama_prepare_model_devices`). Where so many layers are asked for, it
+        // may be what holds them.
         let (mut shared, own): (Vec<&Gpu>, Vec<&Gpu>) =
             usable.partition(|gpu| gpu.kind == GpuKind::Integrated);
         if self.request.gpu_layers == GpuLayers::Auto && !own.is_empty() {
@@ -280,9 +281,10 @@ impl<'a> MostLayers<'a> {
         })
     }
 
-    /// Numbers of layers above the estimate's answer that lack so little that the probe may find them to fit: within the
-    /// estimate's own bar of error. Full offload among them is where the hump of borrowed weights ends. Where nothing fits, the
-    /// number that lacks the least is among them: if the probe finds no room either, the error is about that one.
+    /// Numbers of layers above the estimate's answer that lack so little that the probe may find them to fit:
+    /// within the estimate's own bar of error. Full offload among them is where the hump of borrowed weights ends.
+    /// Where nothing fits, the number that lacks the least is among them: if the probe finds no room either, the
+    /// error is about that one.
     fn hopeful(&self, candidate: &Candidate<'_>, start: u32, max: u32) -> Vec<u32> {
         let mut hopeful: Vec<u32> = (start + 1..=max)
             .rev()
@@ -330,8 +332,9 @@ impl<'a> MostLayers<'a> {
         all
     }
 
-    /// The error for a model that fits nowhere. Of the placements that were looked at it shows the one that lacks the least, of
-    /// those that lack it on one device only if there are any: what is missing here could always be missing there.
+    /// The error for a model that fits nowhere. Of the placements that were looked at it shows the one that
+    /// lacks the least, of those that lack it on one device only if there are any: what is missing here could
+    /// always be missing there.
     fn does_not_fit(&self, seen: Vec<(u32, &Candidate<'_>, Levels)>) -> Error {
         let least = seen.into_iter().min_by_key(|(_, _, levels)| levels.lack());
         let (n_gpu_layers, devices) = least.map_or_else(
@@ -374,8 +377,8 @@ impl<'a> MostLayers<'a> {
 /// As many GPUs as every set of them is looked at.
 const ALL_SETS: usize = 4;
 
-/// Of several GPUs every set of two, of three, and so on, each in the machine's order. Of more than four the two with most free memory,
-/// the three, and so on.
+/// Of several GPUs every set of two, of three, and so on, each in the machine's order. Of more than four the two with
+/// most free memory, the three, and so on.
 fn together(gpus: Vec<&Gpu>) -> Box<dyn Iterator<Item = Vec<&Gpu>> + '_> {
     if gpus.len() <= ALL_SETS {
         let mut sets: Vec<u32> = (0..1 << gpus.len())

@@ -1,8 +1,8 @@
 //! The search for the largest number of layers that fits, over anything that can say whether a number of layers does.
 //!
-//! More layers on the GPU mostly take more of it, but not always: a layer that leaves the host may free the buffer in which the
-//! GPU borrowed its weights, and the last one frees the mask. So where asking is cheap (the estimate), every number is tried;
-//! where it is not (a probe: 20 to 700 ms), the estimate says where to look.
+//! More layers on the GPU mostly take more of it, but not always: a layer that leaves the host may free the buffer in
+//! which the GPU borrowed its weights, and the last one frees the mask. So where asking is cheap (the estimate), every
+//! number is tried; where it is not (a probe: 20 to 700 ms), the estimate says where to look.
 
 /// The largest number of layers from 1 to `max` that fits: tries them all, from the largest.
 pub fn largest_fitting(max: u32, mut fits: impl FnMut(u32) -> bool) -> Option<u32> {
@@ -11,10 +11,10 @@ pub fn largest_fitting(max: u32, mut fits: impl FnMut(u32) -> bool) -> Option<u3
 
 /// The largest number of layers from 1 to `max` that fits, found with few questions near `start`.
 ///
-/// Steps of 1, 1, 2, 4, ... go up from `start` while it fits, or down until it does, and the gap is halved. The answer has been
-/// asked about, and so has the number above it, which does not fit, unless the answer is `max`. Where cost does not grow with
-/// every layer there may be a larger answer further up: `hopeful` lists, largest first, the numbers at which the caller has reason
-/// to look; those above the answer are tried too. A number may be asked about twice.
+/// Steps of 1, 1, 2, 4, ... go up from `start` while it fits, or down until it does, and the gap is halved. The answer
+/// has been asked about, and so has the number above it, which does not fit, unless the answer is `max`. Where cost
+/// does not grow with every layer there may be a larger answer further up: `hopeful` lists, largest first, the numbers
+/// at which the caller has reason to look; those above the answer are tried too. A number may be asked about twice.
 ///
 /// # Errors
 ///
@@ -31,7 +31,8 @@ pub fn refine<E>(
     let start = start.clamp(1, max);
     // `low` fits (0: nothing does yet), `high` does not (max + 1: nothing is above).
     let (mut low, mut high) = (0, max + 1);
-    // An estimate is mostly right or a layer short: the second step is one layer too, since overstepping costs a probe more.
+    // An estimate is mostly right or a layer short: the second step is one layer too, since overstepping
+    // costs a probe more.
     let mut steps = [1, 1].into_iter().chain((1..).map(|n| 1 << n.min(31)));
     let mut step = || steps.next().unwrap_or(1_u32);
     if fits(start)? {

@@ -40,8 +40,8 @@ impl Spread {
         held.collect()
     }
 
-    /// The layers per GPU, of the last `n` layers, such that the fullest GPU is as little full as can be, and the others as nearly
-    /// so as whole layers allow. `room` says what each GPU can give to layers: less than none is none.
+    /// The layers per GPU, of the last `n` layers, such that the fullest GPU is as little full as can be, and the
+    /// others as nearly so as whole layers allow. `room` says what each GPU can give to layers: less than none is none.
     ///
     /// GPUs that are filled evenly keep something to spare each, and all of them are busy on long prompts.
     pub(super) fn counts(&self, n: u32, room: &[u64]) -> Vec<u32> {
@@ -73,8 +73,8 @@ impl Spread {
         begin + fitting.saturating_sub(1)
     }
 
-    /// Whether the layers from `first` on fit if each GPU gives this share of its room. In a fixed order, none does better than
-    /// the one that takes all it can, one GPU after the other.
+    /// Whether the layers from `first` on fit if each GPU gives this share of its room. In a fixed order, none does
+    /// better than the one that takes all it can, one GPU after the other.
     fn fits(&self, first: usize, room: &[u64], share: f64) -> bool {
         let each = room.iter().enumerate();
         let end = each.fold(first, |begin, (gpu, &room)| {

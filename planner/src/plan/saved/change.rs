@@ -124,17 +124,17 @@ impl MachineChange {
 impl SavedPlan {
     /// What keeps the plan from being followed on this machine; nothing where it can be.
     ///
-    /// More or less free memory is no change as long as the plan still fits: what it takes, and the parts of its headroom that are
-    /// for the driver and for growth. The third, the margin, is there for just such differences. GPUs that the plan does not use do
-    /// not matter.
+    /// More or less free memory is no change as long as the plan still fits: what it takes, and the parts of its
+    /// headroom that are for the driver and for growth. The third, the margin, is there for just such differences. GPUs
+    /// that the plan does not use do not matter.
     #[must_use]
     pub fn changes(&self, machine: &Machine) -> Vec<MachineChange> {
         let footprints = self.plan.placements.iter().map(|one| one.footprint);
         self.changes_if(machine, &footprints.collect::<Vec<_>>())
     }
 
-    /// The same, where llama.cpp says of the plan's placement that it takes these bytes. `output` may be left out, as in a
-    /// [`Probe`](crate::plan::Probe)'s answer.
+    /// The same, where llama.cpp says of the plan's placement that it takes these bytes. `output` may be left out, as
+    /// in a [`Probe`](crate::plan::Probe)'s answer.
     #[must_use]
     pub fn changes_by(&self, machine: &Machine, footprints: &Footprints) -> Vec<MachineChange> {
         let host = self.plan.host().map(|host| host.footprint);

@@ -16,7 +16,8 @@ pub struct ModelIdentity {
     pub name: String,
     /// The lengths of its files in bytes, in order.
     pub file_bytes: Vec<u64>,
-    /// SHA-256 over all keys and values of its metadata, and the names, types, shapes and offsets of its tensors, in hexadecimal.
+    /// SHA-256 over all keys and values of its metadata, and the names, types, shapes and offsets of its
+    /// tensors, in hexadecimal.
     pub header: String,
 }
 

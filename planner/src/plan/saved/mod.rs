@@ -1,8 +1,8 @@
-//! A plan in a file: which model it is of, which machine it was made for and what was asked, so that it can be followed again
-//! exactly, or refused with the reason.
+//! A plan in a file: which model it is of, which machine it was made for and what was asked, so that it can be followed
+//! again exactly, or refused with the reason.
 //!
-//! A file may have been edited, cut off, or come from somebody else. Whatever it says is checked here, before anything of it
-//! reaches a load ([`SavedPlan::check`]).
+//! A file may have been edited, cut off, or come from somebody else. Whatever it says is checked here, before anything
+//! of it reaches a load ([`SavedPlan::check`]).
 
 mod change;
 mod check;
@@ -117,7 +117,8 @@ pub enum SavedPlanError {
         /// What changed, at least one.
         changes: Vec<MachineChange>,
     },
-    /// The machine has changed, and the plan leaves room for companions, whose files it does not hold: a new plan would leave none.
+    /// The machine has changed, and the plan leaves room for companions, whose files it does not hold: a new plan
+    /// would leave none.
     #[error(
         "the plan of {model} cannot be followed: {}; it leaves room for {}, so make it anew from their files",
         MachineChange::list(changes), companions.join(" and ")
@@ -137,8 +138,8 @@ fn prefix(file: Option<&Path>) -> String {
 }
 
 impl SavedPlan {
-    /// The version of the form that this crate writes, and the latest that it reads. It changes where an older reader would
-    /// misunderstand a file, not where keys are added.
+    /// The version of the form that this crate writes, and the latest that it reads. It changes where an older reader
+    /// would misunderstand a file, not where keys are added.
     pub const VERSION: u64 = 1;
 
     /// A plan with the model whose header this is, what was asked, and the machine that it was made for.

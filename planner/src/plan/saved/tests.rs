@@ -323,7 +323,8 @@ fn pointers(value: &Value, at: &str, all: &mut Vec<String>) {
 }
 
 proptest! {
-    /// A value anywhere replaced by another: it is refused in one line, or what was read is a plan that can be, and is read again.
+    /// A value anywhere replaced by another: it is refused in one line, or what was read is a plan that can be,
+    /// and is read again.
     #[test]
     fn no_value_anywhere_gets_past_the_check(place in any::<prop::sample::Index>(), choice in any::<prop::sample::Index>()) {
         let mut json = json_of(&save(two_gpus()));

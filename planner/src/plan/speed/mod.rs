@@ -1,8 +1,9 @@
-//! How fast a placement computes prompts and generates, predicted: every token passes its layers one device after the other, at the
-//! rates of those devices.
+//! How fast a placement computes prompts and generates, predicted: every token passes its layers one device after the
+//! other, at the rates of those devices.
 //!
-//! That is Amdahl's law, and the reason for the cliff: while any layer is on the host, its bytes pass at a tenth of the GPU's speed, its
-//! attention slower still, and no layer more on the GPU makes that part shorter. `docs/speed-model.md` holds it against measurements.
+//! That is Amdahl's law, and the reason for the cliff: while any layer is on the host, its bytes pass at a tenth of the
+//! GPU's speed, its attention slower still, and no layer more on the GPU makes that part shorter. `docs/speed-model.md`
+//! holds it against measurements.
 
 mod model;
 mod rates;
@@ -41,7 +42,8 @@ pub struct Speed {
     pub all_on_host: f64,
     /// The same with every layer on the plan's GPUs, as if they had room; `None` without GPUs.
     pub all_on_gpus: Option<f64>,
-    /// Of whole layers by `n_gpu_layers`, from 0 to all, on the plan's GPUs, whether or not they fit; empty without GPUs.
+    /// Of whole layers by `n_gpu_layers`, from 0 to all, on the plan's GPUs, whether or not they fit;
+    /// empty without GPUs.
     pub curve: Vec<f64>,
     /// Bytes of weights per second that each of the plan's GPUs is taken to read while it generates.
     pub gpu_rates: Vec<f64>,

@@ -1,4 +1,5 @@
-//! The time of a token, a prompt or a workload on a placement: the sum over the layers of what each device takes for its share.
+//! The time of a token, a prompt or a workload on a placement: the sum over the layers of what each device
+//! takes for its share.
 
 use crate::memory::estimate::Assignment;
 use crate::memory::{ContextParams, Error, OverrideRules, Place, TensorOverride};
@@ -9,7 +10,8 @@ use super::Rates;
 use super::rates::Rate;
 use super::work::{Cache, LayerWork, Matrices, Work, float, matrices};
 
-/// From as many tokens on a GPU computes with weights that the host keeps, and carries them over for it (`offload_op` of ggml's backends).
+/// From as many tokens on a GPU computes with weights that the host keeps, and carries them over for it (`offload_op`
+/// of ggml's backends).
 const OFFLOADED_FROM: u32 = 32;
 
 /// Predicts the seconds of tokens and prompts of one sequence, given the rates of the devices.
@@ -42,7 +44,8 @@ impl SpeedModel {
         }
     }
 
-    /// Puts weights of this model elsewhere than their layer. Only those of blocks count: what else there is moves as a whole.
+    /// Puts weights of this model elsewhere than their layer. Only those of blocks count: what else there is
+    /// moves as a whole.
     ///
     /// # Errors
     ///

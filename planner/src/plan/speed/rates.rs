@@ -1,6 +1,7 @@
 //! How fast the devices of a machine compute, by what is known of them.
 //!
-//! What was [measured](crate::machine::MeasuredRates) counts as it is. Elsewhere stated ratios stand in, each with its source, and the plan says so.
+//! What was [measured](crate::machine::MeasuredRates) counts as it is. Elsewhere stated ratios stand in, each with its
+//! source, and the plan says so.
 
 use serde::{Deserialize, Serialize};
 
@@ -28,22 +29,24 @@ const CROSSING: f64 = 20e-6;
 const REMOTE_CROSSING: f64 = 500e-6;
 /// Bytes per second to another machine: a gigabit per second.
 const REMOTE_LINK: f64 = 0.12e9;
-/// Bytes per second to a card whose link is not known: PCIe 3.0 x16, of which four fifths are reached from pageable memory.
+/// Bytes per second to a card whose link is not known: PCIe 3.0 x16, of which four fifths are reached from
+/// pageable memory.
 const UNKNOWN_LINK: f64 = 12e9;
 /// What is reached of a link's peak.
 const LINK_SHARE: f64 = 0.8;
-/// Multiplications of attention per second of one core, keys and values of 16 bits: 0.4 and 1.4 billion were measured on two machines with two
-/// cores of an EPYC (phi-3-mini's shape; docs/speed-model.md).
+/// Multiplications of attention per second of one core, keys and values of 16 bits: 0.4 and 1.4 billion were measured
+/// on two machines with two cores of an EPYC (phi-3-mini's shape; docs/speed-model.md).
 const CORE_ATTENTION: f64 = 0.8e9;
 /// Cores of a host that does not say.
 const UNKNOWN_CORES: u32 = 8;
-/// Floating-point operations of prompts per byte per second of bandwidth. llama.cpp computes 3491 tokens of an 8B model per second on an RTX 3090
-/// (ggml-org/llama.cpp#7860): 60; on an RTX 4090 10359 (#7676): 165.
+/// Floating-point operations of prompts per byte per second of bandwidth. llama.cpp computes 3491 tokens of an 8B model
+/// per second on an RTX 3090 (ggml-org/llama.cpp#7860): 60; on an RTX 4090 10359 (#7676): 165.
 const GPU_FLOPS_PER_BYTE: f64 = 60.0;
-/// Floating-point operations of prompts per second and core: 35 and 73 billion were measured with Q4_K and 512 tokens at once on two cores of an
-/// EPYC with AVX2, the first beside other work (docs/speed-model.md).
+/// Floating-point operations of prompts per second and core: 35 and 73 billion were measured with Q4_K and 512 tokens
+/// at once on two cores of an EPYC with AVX2, the first beside other work (docs/speed-model.md).
 const CORE_FLOPS: f64 = 50e9;
-/// Tokens at which a GPU reaches half of its speed (the same measurements: 5420 tokens per second with 64 at once, 10359 with 512).
+/// Tokens at which a GPU reaches half of its speed (the same measurements: 5420 tokens per second with 64 at once,
+/// 10359 with 512).
 const HALF_SPEED: f64 = 64.0;
 
 /// Who says how fast a device is, the best first.
@@ -84,7 +87,8 @@ impl std::fmt::Display for Basis {
 pub struct Rate {
     /// Bytes of weights per second, one token after the other.
     pub bytes_per_second: f64,
-    /// Multiplications of attention per second, where arithmetic bounds it; else keys and values pass as fast as weights.
+    /// Multiplications of attention per second, where arithmetic bounds it; else keys and values pass as
+    /// fast as weights.
     pub attention: Option<f64>,
     /// Floating-point operations per second with many tokens at once.
     pub flops: f64,
@@ -144,8 +148,8 @@ impl Rates {
 }
 
 impl Rate {
-    /// A device that reads so many bytes per second, weights and keys alike, loses no time between layers and devices, and computes
-    /// prompts as cards of that bandwidth do.
+    /// A device that reads so many bytes per second, weights and keys alike, loses no time between layers and devices,
+    /// and computes prompts as cards of that bandwidth do.
     #[must_use]
     pub const fn new(bytes_per_second: f64) -> Self {
         Self {
@@ -271,7 +275,8 @@ impl Rate {
             (Some(k), Some(v)) => multiplications / 2.0 * (1.0 / k + 1.0 / v),
             _ => match self.attention {
                 Some(rate) => multiplications / rate,
-                // Fewer bytes are read of small types, but each must be decoded: measured generation is no faster for it.
+                // Fewer bytes are read of small types, but each must be decoded: measured generation is
+                // no faster for it.
                 None => {
                     let plain = |ty: KvType| if ty.is_quantized() { KvType::F16 } else { ty };
                     let types = (plain(k), plain(v));
@@ -282,8 +287,8 @@ impl Rate {
         }
     }
 
-    /// Multiplications per second of attention like this that was measured. The nearest figure counts: of as many query heads for each
-    /// head of keys where keys are read once for all of them, else of as long a head.
+    /// Multiplications per second of attention like this that was measured. The nearest figure counts: of as many query
+    /// heads for each head of keys where keys are read once for all of them, else of as long a head.
     fn attention_rate(&self, kv_type: TensorType, cache: &Cache) -> Option<f64> {
         let all = self.measured.iter().flat_map(|it| &it.attention);
         let of_type = all.filter(|rate| rate.kv_type == kv_type);

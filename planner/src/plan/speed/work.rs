@@ -1,4 +1,5 @@
-//! What computing a token asks of each layer: the weights and the keys and values that it reads, and the arithmetic of them.
+//! What computing a token asks of each layer: the weights and the keys and values that it reads, and the
+//! arithmetic of them.
 
 use crate::gguf::TensorType;
 use crate::memory::{ContextParams, KvType};
@@ -6,8 +7,8 @@ use crate::profile::{BlockState, ModelProfile, Role, Weight};
 
 /// What a token, or a batch of tokens, asks of each layer; the output layer is the last.
 ///
-/// A token reads every weight of a block once, but of the experts only those it uses; of the token embedding one row, which is
-/// nothing; and every key and value that it attends to.
+/// A token reads every weight of a block once, but of the experts only those it uses; of the token embedding one row,
+/// which is nothing; and every key and value that it attends to.
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub struct Work {
@@ -39,8 +40,8 @@ pub struct Matrices {
     pub stored: u64,
     /// Multiplications of one token.
     pub multiplications: f64,
-    /// What follows attention in the last block: of a prompt only the token that has logits gets so far (`inp_out_ids` in
-    /// llama.cpp's graphs).
+    /// What follows attention in the last block: of a prompt only the token that has logits gets so far (`inp_out_ids`
+    /// in llama.cpp's graphs).
     pub last_token: bool,
 }
 

@@ -1,4 +1,5 @@
-//! Headers for the GGUF tests and benchmark: a synthetic 70B one, a small one with a bit of everything, and one byte by byte.
+//! Headers for the GGUF tests and benchmark: a synthetic 70B one, a small one with a bit of everything, and
+//! one byte by byte.
 #![allow(dead_code)] // Each test uses a part of it.
 
 use autoplace_planner::gguf::{Builder, Error, Header, TensorType};

@@ -46,8 +46,8 @@ impl ScriptedNvml {
     }
 }
 
-/// Compiles the library where one test wants it: a library copied from another's path would be the same to the loader only
-/// if it were the same file, and compiling takes a few dozen milliseconds.
+/// Compiles the library where one test wants it: a library copied from another's path would be the same to the loader
+/// only if it were the same file, and compiling takes a few dozen milliseconds.
 fn compile(flags: &[&str], library: &Path) {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/support/nvml/nvml.c");
     let compiler = std::env::var_os("CC").unwrap_or_else(|| "cc".into());

@@ -1,5 +1,5 @@
-//! Tests that see or change what the whole process has - registered devices, counted allocations, open files - run in a process
-//! of their own, so that all others run side by side.
+//! Tests that see or change what the whole process has - registered devices, counted allocations, open files - run in a
+//! process of their own, so that all others run side by side.
 
 #![allow(dead_code, reason = "each test file uses its part")]
 

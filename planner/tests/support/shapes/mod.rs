@@ -36,7 +36,8 @@ pub struct Shape {
     pub qk_norm: bool,
     /// Whether queries, keys and values have biases.
     pub qkv_bias: bool,
-    /// The types of most matrices, of the better-kept ones (`attn_v`, `ffn_down` in half of the blocks) and of the output.
+    /// The types of most matrices, of the better-kept ones (`attn_v`, `ffn_down` in half of the blocks)
+    /// and of the output.
     pub types: (T, T, T),
 }
 

@@ -1,5 +1,5 @@
-//! Models that people run, of every kind, at their full size and as `llama-quantize` makes them in Q4_K_M: what our plans are compared on
-//! with llama.cpp's own fit.
+//! Models that people run, of every kind, at their full size and as `llama-quantize` makes them in Q4_K_M: what our
+//! plans are compared on with llama.cpp's own fit.
 
 use autoplace_planner::gguf::TensorType as T;
 

@@ -1,5 +1,5 @@
-//! Files that make a text model see or hear: encoders and projectors with the sizes that their makers published, and the tensors that
-//! llama.cpp's loader asks of them (tools/mtmd/clip.cpp, `load_tensors`).
+//! Files that make a text model see or hear: encoders and projectors with the sizes that their makers published, and
+//! the tensors that llama.cpp's loader asks of them (tools/mtmd/clip.cpp, `load_tensors`).
 
 use autoplace_planner::gguf::{Builder, TensorType as T};
 

@@ -1,7 +1,7 @@
 //! Models that nobody trained: a short description in, GGUF files out whose data is a hole.
 //!
-//! Each has the tensors and keys that llama.cpp's loader asks of its architecture (models/*.cpp) and no vocabulary, so that a
-//! load without allocation (`no_alloc`) answers in milliseconds.
+//! Each has the tensors and keys that llama.cpp's loader asks of its architecture (models/*.cpp) and no vocabulary, so
+//! that a load without allocation (`no_alloc`) answers in milliseconds.
 #![allow(dead_code, reason = "each test uses some of it")]
 
 pub(crate) mod at_size;
@@ -135,7 +135,8 @@ impl Sketch {
         self.keys = with(std::mem::replace(&mut self.keys, Builder::empty()));
     }
 
-    /// A tensor under its full name. Of a row that is no whole number of a type's blocks it has the type that `llama-quantize` falls back to.
+    /// A tensor under its full name. Of a row that is no whole number of a type's blocks it has the type that
+    /// `llama-quantize` falls back to.
     pub(crate) fn tensor(&mut self, name: &str, ty: T, shape: &[u64]) {
         let ty = match ty {
             T::Q4_K if !shape[0].is_multiple_of(256) => T::Q5_0,

@@ -1,7 +1,8 @@
 //! A JSON schema made ready for llguidance: what that would not hold a text to is refused or said so that it is held.
 //!
-//! In: a schema as the application has it, which nobody need trust. Out: one of bounded size that allows no text the first does not,
-//! and none whose numbers a program reads as others than are written. What it allows besides is kept, as far as a grammar can say it.
+//! In: a schema as the application has it, which nobody need trust. Out: one of bounded size that allows no text the
+//! first does not, and none whose numbers a program reads as others than are written. What it allows besides is kept,
+//! as far as a grammar can say it.
 
 mod numbers;
 mod size;

@@ -10,8 +10,8 @@ pub(super) const MAX_INTEGER: f64 = 9_007_199_254_740_991.0;
 /// The least number above an excluded 0.
 const SMALLEST: f64 = 1e-15;
 
-/// Bounds every number to what a double holds, and says the bounds so that they hold of what is read, too: 0.99999999999999999999 is
-/// below 1, but read as 1.
+/// Bounds every number to what a double holds, and says the bounds so that they hold of what is read, too:
+/// 0.99999999999999999999 is below 1, but read as 1.
 pub(super) fn bound_all(members: &mut Map<String, Value>) -> Result<(), String> {
     let allowed = match members.get("type") {
         Some(Value::String(name)) => is_number(name),

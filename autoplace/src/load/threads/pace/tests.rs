@@ -225,7 +225,8 @@ fn a_token_of_a_second_is_judged_by_two() {
 }
 
 proptest! {
-    /// Whatever steps take, threads are of the ladder, and changes stay few: at most a few at first, and two per longest wait.
+    /// Whatever steps take, threads are of the ladder, and changes stay few: at most a few at first, and two
+    /// per longest wait.
     #[test]
     fn changes_are_bounded(
         cores in 1u32..20,

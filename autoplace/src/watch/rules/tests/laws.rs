@@ -104,7 +104,8 @@ fn any_reason() -> impl Strategy<Value = ThrottleReason> {
     prop_oneof![Just(ThrottleReason::PowerLimit), Just(ThrottleReason::Heat)]
 }
 
-/// Samples with the tokens generated in each second. What a sample shows lasts for some of them, as it does on real machines.
+/// Samples with the tokens generated in each second. What a sample shows lasts for some of them, as it does
+/// on real machines.
 fn any_samples() -> impl Strategy<Value = Vec<(Sample, u64)>> {
     let devices = prop::collection::vec(any_device(), 2);
     let second = (devices, 0u64..80, 1usize..10);
