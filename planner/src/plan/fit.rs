@@ -87,12 +87,6 @@ impl Levels {
         (self.needed() / 100).max(mib(16))
     }
 
-    /// Bytes that may be taken of the GPUs.
-    pub(super) fn budget(&self) -> u64 {
-        let budgets = self.gpus.iter().map(|level| level.budget);
-        budgets.fold(0, u64::saturating_add)
-    }
-
     /// Bytes needed of the GPUs.
     pub(super) fn needed(&self) -> u64 {
         let needed = self.gpus.iter().map(|level| level.needed);

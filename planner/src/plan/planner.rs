@@ -6,9 +6,8 @@ use crate::memory::{Companion, ContextParams, MOST_TAKEN_BACK};
 use crate::profile::ModelProfile;
 
 use super::chosen::Chosen;
-use super::fastest::Fastest;
 use super::growth;
-use super::most_layers::MostLayers;
+use super::search::Placements;
 use super::speed::{Rates, Speed, SpeedModel};
 use super::{
     Context, Error, GpuLayers, KvCache, KvPlace, ModelSummary, Paging, Plan, Policy, Probe,
@@ -86,14 +85,7 @@ impl<'a> Planner<'a> {
             });
         }
         let params = self.params();
-        let fastest = match self.policy() {
-            Policy::Fastest => self.fastest(&params)?.choose()?,
-            Policy::MostLayers => None,
-        };
-        let mut chosen = match fastest {
-            Some(chosen) => self.with_other_depths(chosen)?,
-            None => self.most_layers(params).choose()?,
-        };
+        let mut chosen = self.chosen(self.policy(), &params, Placements::choose)?;
         if self.request.context.may_grow() && !self.request.embeds() {
             growth::grow(self.profile, &mut chosen)?;
         }
@@ -120,17 +112,12 @@ impl<'a> Planner<'a> {
             return self.beside_companions(|planner| planner.plan_probed(probe));
         }
         let params = self.params();
-        let fastest = match self.policy() {
-            // What no law is known of, no estimate can search.
-            Policy::Fastest if self.unknown().is_none() => {
-                self.fastest(&params)?.choose_probed(probe)?
-            }
-            _ => None,
+        let policy = match self.unknown() {
+            // Of what no law is known, no estimate says which placement is the fastest.
+            Some(_) => Policy::MostLayers,
+            None => self.policy(),
         };
-        let mut chosen = match fastest {
-            Some(chosen) => self.with_other_depths(chosen)?,
-            None => self.most_layers(params).choose_probed(probe)?,
-        };
+        let mut chosen = self.chosen(policy, &params, |all| all.choose_probed(probe))?;
         if self.request.context.may_grow() && !self.request.embeds() {
             growth::grow_probed(self.profile, &mut chosen, probe)?;
         }
@@ -192,8 +179,28 @@ impl<'a> Planner<'a> {
         }
     }
 
-    fn fastest(&self, params: &ContextParams) -> Result<Fastest<'_>, Error> {
-        Fastest::new(self.profile, self.machine, &self.request, params)
+    /// The best placement by this policy; where nothing fits by it, that with the most layers.
+    fn chosen<'s>(
+        &'s self,
+        policy: Policy,
+        params: &ContextParams,
+        choose: impl Fn(&Placements<'s>) -> Result<Chosen<'s>, Error>,
+    ) -> Result<Chosen<'s>, Error> {
+        let best = |policy| {
+            let (profile, machine) = (self.profile, self.machine);
+            choose(&Placements::new(
+                profile,
+                machine,
+                &self.request,
+                params,
+                policy,
+            )?)
+        };
+        match (policy, best(policy)) {
+            (Policy::Fastest, Err(Error::DoesNotFit { .. })) => best(Policy::MostLayers),
+            (Policy::Fastest, chosen) => self.with_other_depths(chosen?),
+            (Policy::MostLayers, chosen) => chosen,
+        }
     }
 
     /// Notes where another placement would generate faster at the beginning or at the end of the context. Nothing is
@@ -220,11 +227,15 @@ impl<'a> Planner<'a> {
             request.kv_cache = KvCache::Given;
             request.kv_place = KvPlace::Given;
             (request.min_ubatch, request.max_ubatch) = (None, None);
-            let other = Fastest::new(self.profile, self.machine, &request, &chosen.params)?;
-            let other = other.choose()?;
-            let Some(other) = other.filter(|other| other.split != chosen.split) else {
-                continue;
+            let (machine, policy) = (self.machine, Policy::Fastest);
+            let other = Placements::new(self.profile, machine, &request, &chosen.params, policy)?;
+            let other = match other.choose() {
+                Err(Error::DoesNotFit { .. }) => continue,
+                other => other?,
             };
+            if other.split == chosen.split {
+                continue;
+            }
             let seconds = here.seconds(&chosen.assignment, &workload);
             let faster = seconds / model(&other)?.seconds(&other.assignment, &workload);
             if faster > WORTH_TELLING {
@@ -233,10 +244,6 @@ impl<'a> Planner<'a> {
             }
         }
         Ok(chosen)
-    }
-
-    fn most_layers(&self, params: ContextParams) -> MostLayers<'_> {
-        MostLayers::new(self.profile, self.machine, &self.request, params)
     }
 
     /// The request's parameters, every default resolved.

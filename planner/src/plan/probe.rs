@@ -3,8 +3,6 @@
 use crate::machine::{Bytes, Gpu};
 use crate::memory::{ContextParams, Footprint, Footprints, Split};
 
-use super::Error;
-
 /// llama.cpp itself, asked what a placement takes without loading it.
 ///
 /// Called for a handful of placements per plan. The load room brings it; without one the estimate decides.
@@ -53,10 +51,5 @@ impl NoRoom {
             device: device.into(),
             bytes,
         }
-    }
-
-    /// Whether this is why a probe failed.
-    pub(super) fn is(error: &Error) -> bool {
-        matches!(error, Error::Probe { source, .. } if source.is::<Self>())
     }
 }

@@ -2,7 +2,9 @@
 
 use autoplace_planner::machine::{Gpu, Host, Machine, gib, mib};
 use autoplace_planner::memory::estimate::Assignment;
-use autoplace_planner::memory::{ContextParams, Estimate, Headroom, Workload};
+use autoplace_planner::memory::{
+    ContextParams, Estimate, Headroom, Place, TensorOverride, Workload,
+};
 use autoplace_planner::plan::{Context, Error, GpuLayers, Plan, Planner, Policy, Request};
 use autoplace_planner::profile::ModelProfile;
 use proptest::prelude::{Strategy, prop, prop_assert, prop_assert_eq, proptest};
@@ -49,20 +51,28 @@ fn small() -> impl Strategy<Value = Shape> {
     })
 }
 
-/// Whether so many layers on each of these GPUs fit, put together anew from the parts.
+/// Whether so many layers on each of these GPUs fit, put together anew from the parts. Where several hold all of them,
+/// a single copy of the graph will do.
 fn fits(profile: &ModelProfile, gpus: &[&Gpu], request: &Request, counts: &[u32]) -> bool {
     let mut params: ContextParams = request.params.clone();
     params.n_ctx = request.context.tokens(profile);
     let estimate = Estimate::new(profile, gpus, &params).unwrap();
     let workload = Workload::of(profile, estimate.sizes());
     let assignment = Assignment::by_counts(profile.n_layer(), counts);
-    let footprints = estimate.footprints_of(&assignment);
-    let unsure = estimate.uncertainty(&assignment);
-    let devices = gpus.iter().zip(&footprints.gpus).zip(&unsure.gpus);
-    devices.into_iter().all(|((gpu, footprint), &unsure)| {
-        let headroom = request.headroom.of_gpu(gpu, &workload, unsure, false);
-        footprint.total() + headroom.total() <= gpu.free
-    })
+    let fits = |estimate: &Estimate| {
+        let footprints = estimate.footprints_of(&assignment);
+        let unsure = estimate.uncertainty(&assignment);
+        let devices = gpus.iter().zip(&footprints.gpus).zip(&unsure.gpus);
+        devices.into_iter().all(|((gpu, footprint), &unsure)| {
+            let headroom = request.headroom.of_gpu(gpu, &workload, unsure, false);
+            footprint.total() + headroom.total() <= gpu.free
+        })
+    };
+    let all = counts.iter().sum::<u32>() == profile.full_offload();
+    fits(&estimate) || {
+        let single_copy = [TensorOverride::new("^$", Place::Host)];
+        all && counts.len() > 1 && fits(&estimate.overrides(&single_copy).unwrap())
+    }
 }
 
 /// Every way to put `n` layers on `gpus` GPUs, at least one on each.

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use crate::machine::{Gpu, GpuKind, every_card};
-use crate::plan::most_layers::MOST_GPUS;
+use crate::plan::search::MOST_GPUS;
 
 use super::trials::Trials;
 use super::{Change, ChangeKind};

@@ -3,21 +3,25 @@
 use crate::machine::{Bytes, Gpu};
 use crate::plan::chosen::Chosen;
 use crate::plan::fit::{Level, Levels};
-use crate::plan::{Confidence, Error, Probe};
+use crate::plan::{Confidence, Error, GpuLayers, Policy, Probe};
 
 use super::path::Path;
-use super::{Fastest, Found, Given, Probed};
+use super::{Found, Given, Placements, Probed};
 
-impl<'a> Fastest<'a> {
-    /// The fastest placement by the estimate; `None` where nothing fits.
+impl<'a> Placements<'a> {
+    /// The best placement by the estimate.
     ///
     /// # Errors
     ///
-    /// What keeps llama.cpp from taking the parameters at all.
-    pub(in crate::plan) fn choose(&self) -> Result<Option<Chosen<'a>>, Error> {
+    /// [`Error::DoesNotFit`], by the most layers with the devices that lack something; what keeps llama.cpp from taking the parameters at all.
+    pub(in crate::plan) fn choose(&self) -> Result<Chosen<'a>, Error> {
         let given = Given::new(true);
         let Some(found) = self.search(&given)? else {
-            return Ok(None);
+            let least = match self.policy {
+                Policy::Fastest => None,
+                Policy::MostLayers => self.least_lacking(&given)?,
+            };
+            return Err(self.does_not_fit(least));
         };
         let nearest = self.nearest(&found.path, &given)?;
         let confidence = if self.estimate(&found.path)?.compute_is_fitted() {
@@ -25,36 +29,58 @@ impl<'a> Fastest<'a> {
         } else {
             Confidence::Modelled
         };
-        Ok(Some(self.chosen(found, nearest.as_ref(), confidence)))
+        let why = self.why(&found, nearest.as_ref(), false);
+        Ok(self.chosen(found, why, confidence))
     }
 
-    /// The fastest placement by the probe; `None` where it found none.
+    /// The best placement by the probe.
     ///
     /// # Errors
     ///
     /// As [`choose`](Self::choose); [`Error::Probe`] where llama.cpp refuses what is better than the host alone.
-    pub(in crate::plan) fn choose_probed(
-        &self,
-        probe: &dyn Probe,
-    ) -> Result<Option<Chosen<'a>>, Error> {
+    pub(in crate::plan) fn choose_probed(&self, probe: &dyn Probe) -> Result<Chosen<'a>, Error> {
         let mut probed = Probed::new(self, probe);
-        let found = probed.search()?;
-        match (found, probed.refusal) {
+        match (probed.search()?, probed.refusal) {
             (Some((found, nearest)), refusal)
                 if refusal.is_none() || !found.path.runs.is_empty() =>
             {
-                let mut chosen = self.chosen(found, nearest.as_ref(), Confidence::Probed);
+                let better = self.better(&found.path);
+                let refused = better.iter().any(|path| probed.refused.contains(path));
+                let why = self.why(&found, nearest.as_ref(), refused);
+                let mut chosen = self.chosen(found, why, Confidence::Probed);
                 let left_out = |(gpus, error)| format!("{gpus} was left out: {error}");
                 chosen.notes.extend(refusal.map(left_out));
-                Ok(Some(chosen))
+                Ok(chosen)
             }
             // Falling back to the host would hide the reason behind a slow model.
             (_, Some((_, error))) => Err(error),
-            _ => Ok(None),
+            _ => match (self.policy, probed.least_lacking, probed.no_room) {
+                (Policy::MostLayers, None, Some(no_room)) => Err(no_room),
+                (_, least, _) => Err(self.does_not_fit(least)),
+            },
         }
     }
 
-    fn chosen(&self, found: Found, nearest: Option<&Found>, confidence: Confidence) -> Chosen<'a> {
+    /// The error for a model that fits nowhere, with what is missing where it lacks the least.
+    fn does_not_fit(&self, least: Option<Found>) -> Error {
+        let layers = self.profile.full_offload();
+        let (n_gpu_layers, devices) = least.map_or_else(
+            || (layers, Vec::new()),
+            |least| {
+                let devices = self.room(&least.path).shortfalls(&least.levels);
+                (layers - least.path.first, devices)
+            },
+        );
+        Error::DoesNotFit {
+            model: self.profile.name.clone(),
+            n_gpu_layers,
+            layers,
+            n_ctx: self.wanted().n_ctx,
+            devices,
+        }
+    }
+
+    fn chosen(&self, found: Found, why: String, confidence: Confidence) -> Chosen<'a> {
         let path = &found.path;
         Chosen {
             room: self.room(path),
@@ -64,14 +90,14 @@ impl<'a> Fastest<'a> {
             counts: path.counts(),
             parted_blocks: self.parted_blocks(path),
             confidence,
-            why: self.why(&found, nearest),
+            why,
             notes: self.notes(path),
             levels: found.levels,
         }
     }
 
-    /// What decided.
-    fn why(&self, found: &Found, nearest: Option<&Found>) -> String {
+    /// What decided. `refused` says whether llama.cpp refuses what would be better.
+    fn why(&self, found: &Found, nearest: Option<&Found>, refused: bool) -> String {
         let path = &found.path;
         let layers = self.profile.full_offload();
         let n: u32 = path.counts().iter().sum();
@@ -86,8 +112,10 @@ impl<'a> Fastest<'a> {
                 .collect();
             missing.join(" and ")
         };
+        let exactly = self.request.gpu_layers != GpuLayers::Auto;
         if path.runs.is_empty() {
             return match nearest {
+                _ if exactly => "no layer on a GPU, as asked for".to_owned(),
                 _ if self.gpus.is_empty() && self.slow.is_empty() => {
                     "no layer on a GPU: there is no usable one".to_owned()
                 }
@@ -115,6 +143,8 @@ impl<'a> Fastest<'a> {
             format!("{all}, {what} of {parted} {blocks} on the host")
         };
         match nearest {
+            _ if exactly && n < layers => format!("{kept}, as asked for; {spare}"),
+            _ if refused => format!("{kept}: llama.cpp refuses one more; {spare}"),
             None => format!("{kept}, {spare}"),
             Some(nearest) if nearest.path.kept() < path.kept() => {
                 format!("{kept}: one part less there needs {}", lacks(nearest))
@@ -139,10 +169,11 @@ impl<'a> Fastest<'a> {
             .map(|gpu| gpu.name.as_str())
             .collect();
         if !used.is_empty() && !unused.is_empty() {
-            notes.push(format!(
-                "not used, as the plan would not be faster: {}",
-                list(unused)
-            ));
+            let why = match self.policy {
+                Policy::Fastest => "the plan would not be faster",
+                Policy::MostLayers => "it would take no more layers",
+            };
+            notes.push(format!("not used, as {why}: {}", list(unused)));
         }
         if !self.gpus.is_empty() && !self.slow.is_empty() {
             let slow = self.slow.iter().map(|gpu| gpu.name.as_str()).collect();

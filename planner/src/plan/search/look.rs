@@ -9,7 +9,7 @@ use crate::plan::fit::Levels;
 
 use super::path::Path;
 use super::table::Run;
-use super::{Fastest, Given};
+use super::{Given, Placements};
 
 /// What compute buffers depend on, but for details: the setting and the order of GPUs, which of them it is, whether it
 /// holds the output layer alone, whether the host holds layers, whether it holds parts of blocks, and whether of this
@@ -43,7 +43,7 @@ pub(super) struct Look {
     pub(super) unsure: Uncertainty,
 }
 
-impl Fastest<'_> {
+impl Placements<'_> {
     /// Whether the `n`th run of a path has room for a compute buffer like those that were seen.
     pub(super) fn may_fit(&self, path: &Path, n: usize, given: &Given) -> bool {
         let Some(run) = path.runs().nth(n) else {

@@ -7,6 +7,7 @@
 
 use std::cmp::Ordering;
 use std::collections::BinaryHeap;
+use std::ops::RangeInclusive;
 
 use crate::plan::halving::least_that;
 
@@ -174,9 +175,17 @@ impl Heap {
         self.0.peek().map_or(f64::INFINITY, |node| node.bound)
     }
 
-    /// Puts in the begins of all paths of one order, which cost `extra` whatever their way.
-    pub(super) fn begin(&mut self, setting: usize, order: usize, extra: f64, around: &Around<'_>) {
-        for first in 0..=around.prices.table.layers {
+    /// Puts in the begins of all paths of one order that leave so many layers to the host. They cost `extra` whatever
+    /// their way.
+    pub(super) fn begin(
+        &mut self,
+        setting: usize,
+        order: usize,
+        on_host: RangeInclusive<u32>,
+        extra: f64,
+        around: &Around<'_>,
+    ) {
+        for first in on_host {
             self.put(
                 extra + around.prices.host_seconds(first),
                 0.0,

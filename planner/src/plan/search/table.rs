@@ -77,6 +77,8 @@ pub(super) struct Table {
     /// Blocks that the parts before each are of.
     part_blocks: Vec<u32>,
     pub(super) layers: u32,
+    /// Bytes of blocks that the largest GPU has room for.
+    pub(super) most_room: u64,
 }
 
 /// A run of layers on a GPU: from `begin` to before `end`, the last `kept` parts of them on the host.
@@ -153,8 +155,22 @@ impl Table {
                 sum + one
             }),
             layers,
+            most_room: rooms.iter().map(|room| room.blocks).max().unwrap_or(0),
             gpus: gpus.collect(),
         }
+    }
+
+    /// Prices instead of seconds: a layer on the host costs one, and what GPUs do nothing.
+    pub(super) fn price_by_layers(&mut self) {
+        for gpu in &mut self.gpus {
+            gpu.seconds.fill(0.0);
+        }
+        for layers in &mut self.host_seconds {
+            for (end, cost) in (0_u32..).zip(layers) {
+                *cost = f64::from(end);
+            }
+        }
+        self.crossings.fill(0.0);
     }
 
     /// Seconds of the layers before `end`, on the host, whose large batches the GPU `first` computes if there is one.

@@ -1,9 +1,11 @@
-//! The fastest safe plan: of all placements that fit every device, the one with the most predicted tokens per second.
+//! The best safe placement: of all that fit every device the one with the most predicted tokens per second, or with the
+//! most layers on GPUs.
 //!
 //! A placement is a [`Setting`] (types and place of the cache, tokens computed at once), an [`Order`] of GPUs, a run of
 //! layers on each of them, and the [`Parts`] of blocks that stay on the host. It costs the seconds of the workload by
-//! [`speed`](super::speed), and a thousandth of the fastest ones for each of these, so that they decide between plans
-//! of one speed: a GPU, twice if it is full; a single copy of the graph, by half; a step away from the wanted setting.
+//! [`speed`](super::speed) ([`Policy::Fastest`]), or one for each layer on the host ([`Policy::MostLayers`]). A
+//! thousandth of the least cost for each of these decides between equals: a GPU, up to twice if it is full; a single copy of
+//! the graph, by half; a step away from the wanted setting.
 //!
 //! Ways are looked at in the order of their cost ([`path`]) until one fits by the estimate: no cheaper one does.
 
@@ -18,13 +20,14 @@ mod prices;
 mod probed;
 mod setting;
 mod table;
-mod told;
+mod words;
 
 #[cfg(test)]
 mod tests;
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::RangeInclusive;
 use std::rc::Rc;
 
 use crate::machine::{Gpu, Machine};
@@ -34,10 +37,11 @@ use crate::profile::ModelProfile;
 
 use super::fit::{Levels, maps_files};
 use super::speed::{Rates, SpeedModel};
-use super::{Error, HostParts, Request};
+use super::{Error, GpuLayers, HostParts, Policy, Request};
 
 use self::ground::Ground;
 use self::look::{HostLikeness, LeastOnHost, Likeness, Look};
+pub(super) use self::order::MOST_GPUS;
 use self::order::{Order, orders};
 use self::parts::Parts;
 use self::path::{Around, Heap, Onward, Path};
@@ -50,20 +54,21 @@ use self::table::Table;
 /// machines has taken.
 const MOST_LOOKED_AT: usize = 4096;
 
-/// The part of the fastest placement's seconds that decides between plans of one speed.
+/// The part of the least cost that decides between equals.
 const TIE: f64 = 1e-3;
 
 /// Begins of placements that are looked at.
 const MOST_BEGINS: usize = 1 << 18;
 
 /// All that placements are made of and measured by.
-pub(super) struct Fastest<'a> {
+pub(super) struct Placements<'a> {
     profile: &'a ModelProfile,
     machine: &'a Machine,
     request: &'a Request,
-    /// The GPUs that are faster than the host and have something free.
+    policy: Policy,
+    /// The GPUs that have something free, of which the fastest plan leaves out those that are slower than the host.
     gpus: Vec<&'a Gpu>,
-    /// Those that are not faster.
+    /// Those that are slower.
     slow: Vec<&'a Gpu>,
     orders: Vec<Order>,
     parts: Parts<'a>,
@@ -77,7 +82,7 @@ pub(super) struct Fastest<'a> {
     seen_on_host: RefCell<BTreeMap<HostLikeness, LeastOnHost>>,
 }
 
-/// What probes have shown beyond the estimate: bytes more (or fewer) per GPU, as in [`Fastest::gpus`], and on the host.
+/// What probes have shown beyond the estimate: bytes more (or fewer) per GPU, as in [`Placements::gpus`], and on the host.
 #[derive(Debug, Clone, Default)]
 struct Corrections {
     gpus: BTreeMap<usize, i64>,
@@ -132,19 +137,25 @@ struct Found {
     levels: Levels,
 }
 
-impl<'a> Fastest<'a> {
-    /// `params` are the request's, every default resolved.
+impl<'a> Placements<'a> {
+    /// `params` are the request's, every default resolved. By layers there is one setting, and no block is parted.
     ///
     /// # Errors
     ///
-    /// What keeps llama.cpp from taking the parameters at all.
+    /// [`Error::NoGpu`] where layers on GPUs are asked for and no GPU has memory; what keeps llama.cpp from taking the
+    /// parameters at all.
     pub(super) fn new(
         profile: &'a ModelProfile,
         machine: &'a Machine,
         request: &'a Request,
         params: &ContextParams,
+        policy: Policy,
     ) -> Result<Self, Error> {
+        let by_layers = policy == Policy::MostLayers;
         let free: Vec<&Gpu> = machine.gpus.iter().filter(|gpu| gpu.free > 0).collect();
+        if let (GpuLayers::Exactly(n_gpu_layers @ 1..), []) = (request.gpu_layers, &free[..]) {
+            return Err(Error::NoGpu { n_gpu_layers });
+        }
         let workload = request.work(profile);
         let all_rates = Rates::of(&free, &machine.host);
         let model = SpeedModel::new(profile, params, all_rates);
@@ -156,22 +167,31 @@ impl<'a> Fastest<'a> {
         let (fast, slow): (Vec<_>, Vec<_>) = free.into_iter().enumerate().partition(|&(gpu, _)| {
             let mut counts = vec![0; gpu + 1];
             counts[gpu] = profile.full_offload();
-            seconds(&counts) <= on_host
+            by_layers || seconds(&counts) <= on_host
         });
         let gpus: Vec<&Gpu> = fast.into_iter().map(|(_, gpu)| gpu).collect();
         let rates = Rates::of(&gpus, &machine.host);
-        let parts = Parts::of(profile, request.host_parts);
+        let (settings, parts) = if by_layers {
+            (vec![Setting::wanted(params)], HostParts::None)
+        } else {
+            let settings = Setting::all(request, profile, params, &gpus);
+            (settings, request.host_parts)
+        };
+        let parts = Parts::of(profile, parts);
         let headroom = |gpu: &Gpu, workload: &Workload| {
             let headroom = request.headroom.of_gpu(gpu, workload, 0, machine.wsl);
             headroom.total()
         };
-        let grounds: Vec<Ground> = Setting::all(request, profile, params, &gpus)
+        let mut grounds: Vec<Ground> = settings
             .into_iter()
             .map(|setting| {
                 Ground::new(profile, headroom, &gpus, setting, &parts, &rates, &workload)
             })
             .collect::<Result<_, Error>>()?;
-        let mut orders = orders(&gpus, &rates.gpus);
+        let exactly = request.gpu_layers != GpuLayers::Auto;
+        let mut orders = orders(&gpus, &rates.gpus, exactly);
+        // In another order as many layers cost the same, but people know their GPUs by the machine's.
+        orders.retain(|order| !by_layers || order.is_sorted());
         // The host alone.
         orders.push(Order::new());
         let tables = grounds.iter().map(|ground| &ground.table);
@@ -179,11 +199,22 @@ impl<'a> Fastest<'a> {
             let gpus = (0..table.gpus.len()).map(|gpu| table.whole_seconds(gpu));
             gpus.chain([table.host_seconds(table.layers, None)])
         });
+        let least = if by_layers {
+            1.0
+        } else {
+            fastest.fold(f64::INFINITY, f64::min)
+        };
+        if by_layers {
+            for ground in &mut grounds {
+                ground.table.price_by_layers();
+            }
+        }
         Ok(Self {
             profile,
             machine,
             request,
-            tie: TIE * fastest.fold(f64::INFINITY, f64::min),
+            policy,
+            tie: TIE * least,
             gpus,
             slow: slow.into_iter().map(|(_, gpu)| gpu).collect(),
             orders,
@@ -222,7 +253,7 @@ impl<'a> Fastest<'a> {
                     host_room,
                     may_fit: &may_fit,
                 };
-                heap.begin(setting, order, extra, &around);
+                heap.begin(setting, order, self.on_host(), extra, &around);
                 arounds.insert((setting, order), around);
             }
         }
@@ -250,9 +281,7 @@ impl<'a> Fastest<'a> {
             };
             if !given.known.contains(&node.path) && may_fit() {
                 if looks == MOST_LOOKED_AT || begins > MOST_BEGINS {
-                    tracing::debug!(
-                        "the search for the fastest plan gave up after {looks} placements"
-                    );
+                    tracing::debug!("the search for a placement gave up after {looks} of them");
                     break;
                 }
                 looks += 1;
@@ -268,6 +297,15 @@ impl<'a> Fastest<'a> {
             heap.keep_single_copy(&node, around);
         }
         Ok(None)
+    }
+
+    /// Numbers of layers that may stay on the host.
+    fn on_host(&self) -> RangeInclusive<u32> {
+        let layers = self.profile.full_offload();
+        match self.request.gpu_layers {
+            GpuLayers::Auto => 0..=layers,
+            GpuLayers::Exactly(n) => layers.saturating_sub(n)..=layers.saturating_sub(n),
+        }
     }
 
     /// The parameters that are wanted most.

@@ -6,6 +6,9 @@ use crate::plan::speed::Rate;
 /// As many GPUs as every order of them is looked at.
 const ALL_ORDERS: usize = 4;
 
+/// The most GPUs that llama.cpp schedules beside the CPU (ggml-backend.cpp, `GGML_SCHED_MAX_BACKENDS`).
+pub(in crate::plan) const MOST_GPUS: usize = 15;
+
 /// GPUs in the order in which they take layers, as indices.
 pub(super) type Order = Vec<usize>;
 
@@ -14,13 +17,15 @@ pub(super) type Order = Vec<usize>;
 ///
 /// More than four GPUs have too many orders: of those the fastest one, the two fastest, ... are taken, as they come in
 /// the machine, from the fastest to the slowest, and the other way round.
-pub(super) fn orders(gpus: &[&Gpu], rates: &[Rate]) -> Vec<Order> {
+///
+/// A GPU in the host's memory reads no faster than the host. It never stands in for a card, and llama.cpp leaves it out
+/// beside one too (llama.cpp, `llama_prepare_model_devices`); where `exactly` so many layers are asked for, it may be
+/// what holds them. It works alone.
+pub(super) fn orders(gpus: &[&Gpu], rates: &[Rate], exactly: bool) -> Vec<Order> {
     let (own, shared): (Vec<usize>, Vec<usize>) =
         (0..gpus.len()).partition(|&gpu| gpus[gpu].kind != GpuKind::Integrated);
-    // One in the host's memory reads no faster than the host. llama.cpp leaves it out beside a card (llama.cpp,
-    // `llama_prepare_model_devices`), and so do plans; it works alone.
     let has_card = gpus.iter().any(|gpu| gpu.kind == GpuKind::Discrete);
-    let shared = shared.into_iter().filter(|_| !has_card);
+    let shared = shared.into_iter().filter(|_| exactly || !has_card);
     let mut all: Vec<Order> = shared.map(|gpu| vec![gpu]).collect();
     if own.len() <= ALL_ORDERS {
         let equal = |a: usize, b: usize| are_equal(gpus[a], gpus[b]);
@@ -33,7 +38,7 @@ pub(super) fn orders(gpus: &[&Gpu], rates: &[Rate]) -> Vec<Order> {
                 .total_cmp(&rate(a))
                 .then(gpus[b].free.cmp(&gpus[a].free))
         });
-        for n in 1..=fastest.len() {
+        for n in 1..=fastest.len().min(MOST_GPUS) {
             let fastest = &fastest[..n];
             let mut in_place = fastest.to_vec();
             in_place.sort_unstable();
@@ -97,7 +102,7 @@ mod tests {
     fn of(gpus: &[Gpu]) -> Vec<Vec<usize>> {
         let gpus: Vec<&Gpu> = gpus.iter().collect();
         let rates: Vec<Rate> = (0..gpus.len()).map(|n| Rate::new(n as f64)).collect();
-        orders(&gpus, &rates)
+        orders(&gpus, &rates, false)
     }
 
     #[test]

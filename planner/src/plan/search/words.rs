@@ -5,13 +5,13 @@ use crate::memory::estimate::Assignment;
 use crate::memory::{ContextParams, Place, Split, TensorOverride};
 use crate::plan::fit::Room;
 
-use super::Fastest;
+use super::Placements;
 use super::path::Path;
 
 /// A pattern that no name matches: an override that moves nothing.
 pub(super) const NOTHING: &str = "^$";
 
-impl<'a> Fastest<'a> {
+impl<'a> Placements<'a> {
     /// The GPUs of a path, as indices.
     pub(super) fn order_of(&self, path: &Path) -> &[usize] {
         &self.orders[path.order]

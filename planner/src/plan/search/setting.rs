@@ -28,6 +28,14 @@ const TYPES: [KvType; 6] = [
 const STEPS_PER_TYPE: u32 = 2;
 
 impl Setting {
+    /// These parameters, as they are.
+    pub(super) fn wanted(params: &ContextParams) -> Self {
+        Self {
+            params: params.clone(),
+            steps: 0,
+        }
+    }
+
     /// All that a request allows, the wanted ones first. `params` are the request's, resolved.
     pub(super) fn all(
         request: &Request,

@@ -7,12 +7,12 @@ use std::collections::BTreeSet;
 
 use proptest::prelude::{Just, ProptestConfig, Strategy, prop, prop_assert, prop_oneof, proptest};
 
-use super::told::NOTHING;
-use super::{Fastest, Found, Given, Path, Prices};
+use super::words::NOTHING;
+use super::{Found, Given, Path, Placements, Prices};
 use crate::machine::{Gpu, GpuKind, Host, Machine, Pool, Pools, mib};
 use crate::memory::{Estimate, Headroom, KvType, Place, TensorOverride, Workload};
 use crate::plan::speed::{Rates, SpeedModel};
-use crate::plan::{Context, HostParts, KvCache, KvPlace, Request};
+use crate::plan::{Context, HostParts, KvCache, KvPlace, Policy, Request};
 use crate::profile::ModelProfile;
 
 use shapes::dims::Experts;
@@ -92,14 +92,14 @@ fn params(profile: &ModelProfile, request: &Request) -> crate::memory::ContextPa
     params
 }
 
-fn search(fastest: &Fastest<'_>) -> Option<Found> {
-    fastest.search(&Given::new(true)).unwrap()
+fn search(placements: &Placements<'_>) -> Option<Found> {
+    placements.search(&Given::new(true)).unwrap()
 }
 
 /// Every way to share the layers of an order, with every number of parts on the host.
-fn ways(fastest: &Fastest<'_>, setting: usize, order: usize) -> Vec<Path> {
-    let layers = fastest.profile.full_offload();
-    let n = fastest.orders[order].len();
+fn ways(placements: &Placements<'_>, setting: usize, order: usize) -> Vec<Path> {
+    let layers = placements.profile.full_offload();
+    let n = placements.orders[order].len();
     let mut begun: Vec<Path> = (0..=layers)
         .map(|first| Path {
             setting,
@@ -114,7 +114,7 @@ fn ways(fastest: &Fastest<'_>, setting: usize, order: usize) -> Vec<Path> {
         for path in &begun {
             let begin = path.runs.last().map_or(path.first, |&(end, _)| end);
             for end in begin + 1..=layers {
-                for kept in 0..=fastest.parts.count(begin, end) {
+                for kept in 0..=placements.parts.count(begin, end) {
                     let mut path = path.clone();
                     path.runs.push((end, kept));
                     longer.push(path);
@@ -137,20 +137,20 @@ fn ways(fastest: &Fastest<'_>, setting: usize, order: usize) -> Vec<Path> {
 }
 
 /// What a path costs, put together anew: by the speed model, and by what decides between plans of one speed.
-fn cost(fastest: &Fastest<'_>, request: &Request, path: &Path, tie: f64) -> f64 {
-    let (profile, params) = (fastest.profile, fastest.params(path));
-    let gpus = fastest.gpus_of(path);
-    let rates = Rates::of(&gpus, &fastest.machine.host);
+fn cost(placements: &Placements<'_>, request: &Request, path: &Path, tie: f64) -> f64 {
+    let (profile, params) = (placements.profile, placements.params(path));
+    let gpus = placements.gpus_of(path);
+    let rates = Rates::of(&gpus, &placements.machine.host);
     let model = SpeedModel::new(profile, params, rates)
-        .overrides(profile, &fastest.split(path).overrides)
+        .overrides(profile, &placements.split(path).overrides)
         .unwrap();
-    let seconds = model.seconds(&fastest.assignment(path), &request.work(profile));
-    let ground = &fastest.grounds[path.setting];
-    let order = &fastest.orders[path.order];
+    let seconds = model.seconds(&placements.assignment(path), &request.work(profile));
+    let ground = &placements.grounds[path.setting];
+    let order = &placements.orders[path.order];
     let prices = Prices {
         table: &ground.table,
         order,
-        parts: &fastest.parts,
+        parts: &placements.parts,
         tie,
     };
     let gpu_prices = path.runs().enumerate().map(|(n, run)| {
@@ -162,10 +162,14 @@ fn cost(fastest: &Fastest<'_>, request: &Request, path: &Path, tie: f64) -> f64 
 }
 
 /// Whether a path fits, put together anew from free bytes, headroom and footprints.
-fn fits(fastest: &Fastest<'_>, request: &Request, path: &Path) -> bool {
-    let (profile, params, host) = (fastest.profile, fastest.params(path), &fastest.machine.host);
-    let gpus = fastest.gpus_of(path);
-    let split = fastest.split(path);
+fn fits(placements: &Placements<'_>, request: &Request, path: &Path) -> bool {
+    let (profile, params, host) = (
+        placements.profile,
+        placements.params(path),
+        &placements.machine.host,
+    );
+    let gpus = placements.gpus_of(path);
+    let split = placements.split(path);
     let estimate = Estimate::new(profile, &gpus, params).unwrap();
     let workload = Workload::of(profile, estimate.sizes());
     let estimate = estimate.tensor_split(&split.tensor_split).unwrap();
@@ -185,18 +189,18 @@ fn fits(fastest: &Fastest<'_>, request: &Request, path: &Path) -> bool {
 }
 
 /// The least cost over everything that fits.
-fn exhaustive(fastest: &Fastest<'_>, request: &Request) -> Option<(f64, Path)> {
-    let settings = 0..fastest.grounds.len();
+fn exhaustive(placements: &Placements<'_>, request: &Request) -> Option<(f64, Path)> {
+    let settings = 0..placements.grounds.len();
     let all = settings.flat_map(|setting| {
-        (0..fastest.orders.len()).flat_map(move |order| ways(fastest, setting, order))
+        (0..placements.orders.len()).flat_map(move |order| ways(placements, setting, order))
     });
     let mut priced: Vec<(f64, Path)> = all
-        .map(|path| (cost(fastest, request, &path, fastest.tie), path))
+        .map(|path| (cost(placements, request, &path, placements.tie), path))
         .collect();
     priced.sort_by(|a, b| a.0.total_cmp(&b.0));
     priced
         .into_iter()
-        .find(|(_, path)| fits(fastest, request, path))
+        .find(|(_, path)| fits(placements, request, path))
 }
 
 fn same(a: f64, b: f64) -> bool {
@@ -208,15 +212,16 @@ fn compare(shape: &Shape, gpus: Vec<Gpu>, host: u64, request: &Request) -> Resul
     let profile = shape.profile();
     let machine = machine(gpus, host);
     let params = params(&profile, request);
-    let Ok(fastest) = Fastest::new(&profile, &machine, request, &params) else {
+    let Ok(placements) = Placements::new(&profile, &machine, request, &params, Policy::Fastest)
+    else {
         return Ok(());
     };
-    let found = search(&fastest);
-    let best = exhaustive(&fastest, request);
+    let found = search(&placements);
+    let best = exhaustive(&placements, request);
     match (&found, &best) {
         (None, None) => Ok(()),
         (Some(found), Some((cost, _))) if same(found.cost, *cost) => {
-            let again = search(&fastest).unwrap();
+            let again = search(&placements).unwrap();
             if again.path == found.path {
                 Ok(())
             } else {
@@ -268,9 +273,9 @@ proptest! {
         let params = params(&profile, &request);
         let cost = |gpus: Vec<Gpu>| {
             let machine = machine(gpus, host);
-            let fastest = Fastest::new(&profile, &machine, &request, &params).ok()?;
-            let found = search(&fastest)?;
-            Some((found.cost, fastest.tie))
+            let placements = Placements::new(&profile, &machine, &request, &params, Policy::Fastest).ok()?;
+            let found = search(&placements)?;
+            Some((found.cost, placements.tie))
         };
         let larger: Vec<Gpu> = gpus
             .iter()
@@ -363,10 +368,11 @@ fn a_host_without_room_beside_a_gpu_is_seen_at_once() {
     let params = params(&profile, &request);
     let card = |free| Gpu::new("card").total(mib(900)).free(free);
     let machine = machine(vec![card(mib(118)), card(mib(90))], mib(365));
-    let fastest = Fastest::new(&profile, &machine, &request, &params).unwrap();
-    let found = search(&fastest).unwrap();
+    let placements =
+        Placements::new(&profile, &machine, &request, &params, Policy::Fastest).unwrap();
+    let found = search(&placements).unwrap();
     assert!(found.path.runs.is_empty());
-    assert_eq!(fastest.looked_at.borrow().len(), 1);
+    assert_eq!(placements.looked_at.borrow().len(), 1);
 }
 
 #[test]
@@ -396,10 +402,11 @@ fn a_host_without_room_for_its_compute_buffer_is_not_looked_at_again_and_again()
         card(109_120_842).bandwidth(497_000_000_000),
     ];
     let machine = machine(gpus, 379_516_288);
-    let fastest = Fastest::new(&profile, &machine, &request, &params).unwrap();
-    let found = search(&fastest).unwrap();
+    let placements =
+        Placements::new(&profile, &machine, &request, &params, Policy::Fastest).unwrap();
+    let found = search(&placements).unwrap();
     assert!(found.path.runs.is_empty());
-    let looked_at = fastest.looked_at.borrow().len();
+    let looked_at = placements.looked_at.borrow().len();
     assert!(looked_at < 1000, "{looked_at}");
 }
 

@@ -1,15 +1,15 @@
 //! The search with a probe: the estimate says where to look, llama.cpp's answer corrects it, and the search is made
 //! again, until the best placement is one that has been probed and the one before it has been found not to fit.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::machine::mib;
 use crate::memory::{Footprint, Footprints};
 use crate::plan::probe::with_output;
-use crate::plan::{Error, NoRoom, Probe};
+use crate::plan::{Error, NoRoom, Policy, Probe};
 
 use super::path::Path;
-use super::{Fastest, Found, Given};
+use super::{Found, Given, Placements};
 
 /// Probes for one GPU, and for more.
 const MOST_PROBES: (usize, usize) = (6, 12);
@@ -22,24 +22,32 @@ const STEP: u64 = mib(32);
 
 /// What is known so far.
 pub(super) struct Probed<'f, 'a> {
-    fastest: &'f Fastest<'a>,
+    placements: &'f Placements<'a>,
     probe: &'f dyn Probe,
     given: Given,
     asked: usize,
     refusals: BTreeMap<usize, usize>,
     /// Which GPUs were refused first, and why.
     pub(super) refusal: Option<(String, Error)>,
+    pub(super) refused: BTreeSet<Path>,
+    /// What there was no room for, in the first placement that could not even be asked about.
+    pub(super) no_room: Option<Error>,
+    /// Of what was found not to fit, that which lacks the least.
+    pub(super) least_lacking: Option<Found>,
 }
 
 impl<'f, 'a> Probed<'f, 'a> {
-    pub(super) fn new(fastest: &'f Fastest<'a>, probe: &'f dyn Probe) -> Self {
+    pub(super) fn new(placements: &'f Placements<'a>, probe: &'f dyn Probe) -> Self {
         Self {
-            fastest,
+            placements,
             probe,
             given: Given::new(false),
             asked: 0,
             refusals: BTreeMap::new(),
             refusal: None,
+            refused: BTreeSet::new(),
+            no_room: None,
+            least_lacking: None,
         }
     }
 
@@ -50,31 +58,49 @@ impl<'f, 'a> Probed<'f, 'a> {
     ///
     /// What keeps llama.cpp from taking the parameters at all.
     pub(super) fn search(&mut self) -> Result<Option<(Found, Option<Found>)>, Error> {
-        let most = if self.fastest.gpus.len() < 2 {
+        let most = if self.placements.gpus.len() < 2 {
             MOST_PROBES.0
         } else {
             MOST_PROBES.1
         };
         let mut best: Option<Found> = None;
         loop {
-            let better = self.fastest.search(&self.given)?;
+            let better = self.placements.search(&self.given)?;
             let better = better.filter(|_| self.asked < most);
             let nearest = match &best {
-                Some(best) => self.fastest.nearest(&best.path, &self.given)?,
+                Some(best) => self.placements.nearest(&best.path, &self.given)?,
                 None => None,
             };
             // The estimate sees nothing better; what lacks as little as it may be wrong by is asked about all the same.
+            // By layers, what is one step better always is: such plans are made of models too that no law is known of.
             let close = nearest.clone().filter(|near| {
-                self.asked < most && !self.given.known.contains(&near.path) && self.is_close(near)
+                let is_known = self.given.known.contains(&near.path);
+                self.asked < most && !is_known && (self.by_layers() || self.is_close(near))
             });
-            let Some(next) = better.or(close) else {
+            let mut next = better.or(close);
+            if next.is_none() && best.is_none() && self.asked < most && self.by_layers() {
+                let least = self.placements.least_lacking(&self.given)?;
+                // The error is to be about llama.cpp's numbers.
+                next = least.filter(|least| self.asked == 0 || self.is_close(least));
+            }
+            let Some(next) = next else {
                 return Ok(best.map(|best| (best, nearest)));
             };
-            if let Some(found) = self.ask(next).filter(|found| found.levels.fit()) {
+            let Some(found) = self.ask(next) else {
+                continue;
+            };
+            let less = |known: &Found| found.levels.lack() < known.levels.lack();
+            if found.levels.fit() {
                 self.given.below = found.cost;
                 best = Some(found);
+            } else if self.least_lacking.as_ref().is_none_or(less) {
+                self.least_lacking = Some(found);
             }
         }
+    }
+
+    fn by_layers(&self) -> bool {
+        self.placements.policy == Policy::MostLayers
     }
 
     /// Whether a path lacks so little that the probe may find room for it: no more than the bar of the estimate's
@@ -82,10 +108,10 @@ impl<'f, 'a> Probed<'f, 'a> {
     fn is_close(&self, found: &Found) -> bool {
         let levels = &found.levels;
         let corrected = self.given.corrections.contains_key(&found.path.setting);
-        if corrected && self.fastest.gpus.len() == 1 {
+        if corrected && self.placements.gpus.len() == 1 {
             return levels.missing() <= STEP;
         }
-        let Ok(look) = self.fastest.look(&found.path) else {
+        let Ok(look) = self.placements.look(&found.path) else {
             return false;
         };
         let unsure = look.unsure.of_gpus();
@@ -97,19 +123,26 @@ impl<'f, 'a> Probed<'f, 'a> {
         let Found { path, cost, .. } = next;
         self.asked += 1;
         self.given.known.insert(path.clone());
-        let params = self.fastest.params(&path);
-        let split = self.fastest.split(&path);
-        let room = self.fastest.room(&path);
+        let params = self.placements.params(&path);
+        let split = self.placements.split(&path);
+        let room = self.placements.room(&path);
         match self.probe.footprints(&room.gpus, params, &split) {
             Ok(footprints) => {
-                let footprints = with_output(footprints, self.fastest.output_bytes(&path));
+                let footprints = with_output(footprints, self.placements.output_bytes(&path));
                 self.correct(&path, &footprints);
-                let levels = self.fastest.levels_of(&path, &footprints);
+                let levels = self.placements.levels_of(&path, &footprints);
                 Some(Found { path, cost, levels })
             }
             // It does not fit, which is no refusal.
-            Err(source) if source.is::<NoRoom>() => None,
+            Err(source) if source.is::<NoRoom>() => {
+                self.no_room.get_or_insert(Error::Probe {
+                    n_gpu_layers: split.n_gpu_layers,
+                    source,
+                });
+                None
+            }
             Err(source) => {
+                self.refused.insert(path.clone());
                 let refusals = self.refusals.entry(path.order).or_default();
                 *refusals += 1;
                 if *refusals == MOST_REFUSALS {
@@ -128,7 +161,7 @@ impl<'f, 'a> Probed<'f, 'a> {
 
     /// Takes what the answer is beyond the estimate for what it is elsewhere too.
     fn correct(&mut self, path: &Path, footprints: &Footprints) {
-        let Ok(estimated) = self.fastest.estimated(path) else {
+        let Ok(estimated) = self.placements.estimated(path) else {
             return;
         };
         let beyond = |theirs: &Footprint, ours: &Footprint| {
@@ -137,7 +170,7 @@ impl<'f, 'a> Probed<'f, 'a> {
         };
         let gpus = footprints.gpus.iter().zip(&estimated.gpus);
         let correction = self.given.corrections.entry(path.setting).or_default();
-        for ((theirs, ours), &gpu) in gpus.zip(self.fastest.order_of(path)) {
+        for ((theirs, ours), &gpu) in gpus.zip(self.placements.order_of(path)) {
             correction.gpus.insert(gpu, beyond(theirs, ours));
         }
         correction.host = beyond(&footprints.host, &estimated.host);

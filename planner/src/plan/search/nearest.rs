@@ -1,0 +1,144 @@
+//! What would be one step better than a path and why it is not taken, and what comes closest where nothing fits.
+
+use crate::plan::halving::least_that;
+use crate::plan::{Error, GpuLayers};
+
+use super::ground::Ground;
+use super::path::Path;
+use super::table::Run;
+use super::{Found, Given, Placements};
+
+impl Placements<'_> {
+    /// Of what would be one step better than a path and does not fit, that which lacks the least.
+    pub(super) fn nearest(&self, path: &Path, given: &Given) -> Result<Option<Found>, Error> {
+        let mut nearest: Option<Found> = None;
+        for path in self.better(path) {
+            let levels = self.levels(&path, given)?;
+            let less = |known: &Found| levels.lack() < known.levels.lack();
+            if !levels.fit() && nearest.as_ref().is_none_or(less) {
+                nearest = Some(Found {
+                    cost: self.cost(&path),
+                    path,
+                    levels,
+                });
+            }
+        }
+        Ok(nearest)
+    }
+
+    /// Of whole layers on GPUs in the machine's order, and of the host alone, what lacks the least and is not known.
+    pub(super) fn least_lacking(&self, given: &Given) -> Result<Option<Found>, Error> {
+        let in_place = |order: &usize| self.orders[*order].is_sorted();
+        let orders = (0..self.orders.len()).filter(|order| !given.shunned.contains(order));
+        let mut least: Option<Found> = None;
+        for order in orders.filter(in_place) {
+            let paths = self.on_host().filter_map(|first| self.spread(order, first));
+            for path in paths.filter(|path| !given.known.contains(path)) {
+                let levels = self.levels(&path, given)?;
+                let less = |known: &Found| levels.lack() < known.levels.lack();
+                if least.as_ref().is_none_or(less) {
+                    least = Some(Found {
+                        cost: self.cost(&path),
+                        path,
+                        levels,
+                    });
+                }
+            }
+        }
+        Ok(least)
+    }
+
+    /// The layers behind the first ones, shared by the GPUs of an order in proportion to their budgets; `None` where
+    /// they are fewer than these.
+    #[allow(clippy::cast_precision_loss)] // a share
+    fn spread(&self, order: usize, first: u32) -> Option<Path> {
+        let Ground { table, budgets, .. } = &self.grounds[0];
+        let gpus = &self.orders[order];
+        let left = table.layers - first;
+        if left < u32::try_from(gpus.len()).ok()? || (gpus.is_empty() && left > 0) {
+            return None;
+        }
+        let all: u64 = gpus.iter().map(|&gpu| budgets[gpu]).sum();
+        let (mut runs, mut begin, mut budget) = (Vec::new(), first, 0);
+        for ((n, &gpu), behind) in gpus.iter().enumerate().zip((0..gpus.len() as u32).rev()) {
+            budget += budgets[gpu];
+            let share = budget as f64 / all.max(1) as f64;
+            let bytes = |end| table.bytes(gpu, Run::of(n, first, end, 0), &self.parts) as f64;
+            let last = table.layers - behind;
+            let end = if behind == 0 {
+                last
+            } else {
+                let wanted = bytes(table.layers) * share;
+                least_that(begin + 1, last, |end| bytes(end) >= wanted)
+            };
+            runs.push((end, 0));
+            begin = end;
+        }
+        Some(Path {
+            setting: 0,
+            order,
+            first,
+            runs,
+            single_copy: false,
+        })
+    }
+
+    /// What a path costs.
+    pub(super) fn cost(&self, path: &Path) -> f64 {
+        let ground = &self.grounds[path.setting];
+        let prices = self.prices(&ground.table, &self.orders[path.order]);
+        let runs = path.runs().enumerate().map(|(n, run)| prices.run(n, run));
+        let single_copy = if path.single_copy {
+            prices.single_copy()
+        } else {
+            0.0
+        };
+        let steps = self.tie * f64::from(ground.setting.steps);
+        steps + prices.host_seconds(path.first) + runs.sum::<f64>() + single_copy
+    }
+
+    /// What would be one step better: a part less on the host, else a layer less; of the host alone a GPU with
+    /// the output layer. Nothing, where so many layers are asked for.
+    pub(super) fn better(&self, path: &Path) -> Vec<Path> {
+        let layers = self.profile.full_offload();
+        if self.request.gpu_layers != GpuLayers::Auto {
+            return Vec::new();
+        }
+        if path.runs.is_empty() {
+            let single = (0..self.orders.len()).filter(|&order| self.orders[order].len() == 1);
+            let output = |order| Path {
+                order,
+                first: layers.saturating_sub(1),
+                runs: vec![(layers, 0)],
+                ..path.clone()
+            };
+            return single.map(output).collect();
+        }
+        if path.single_copy {
+            let single_copy = false;
+            return vec![Path {
+                single_copy,
+                ..path.clone()
+            }];
+        }
+        let kept = (0..path.runs.len()).filter(|&n| path.runs[n].1 > 0);
+        let fewer = kept.map(|n| {
+            let mut fewer = path.clone();
+            fewer.runs[n].1 -= 1;
+            fewer
+        });
+        let mut better: Vec<Path> = fewer.collect();
+        if better.is_empty() && path.first > 0 {
+            // The layer goes to the first GPU, or that one's last to the next, and so on.
+            for n in 0..path.runs.len() {
+                let mut longer = path.clone();
+                longer.first -= 1;
+                for run in &mut longer.runs[..n] {
+                    run.0 -= 1;
+                }
+                better.push(longer);
+            }
+        }
+        better
+    }
+}
