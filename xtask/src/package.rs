@@ -4,13 +4,15 @@
 //!    the working tree itself, an interrupted run would leave a source behind that every later build silently prefers.)
 //! 2. `cargo package` packs the copy. Without its own verification: that builds a crate and then, for the crate that
 //!    depends on it, the same crate once more from another folder, which is one native build too many.
-//! 3. The packages are unpacked beside each other and built, the one with the other.
+//! 3. The packages are unpacked beside each other and built, the one with the other: with llama.cpp from the package, or
+//!    (as a step of `test`) with the workspace's, every file of which that was read the package must hold.
 //!
 //! To publish: `cargo publish -p autoplace-llama-sys -p autoplace-planner -p autoplace-chat -p autoplace -p
 //! autoplace-openai -p autoplace-cli` in `target/package-source`.
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 
@@ -64,13 +66,45 @@ const PUBLISHED: [Published; 6] = [
     },
 ];
 
-/// Packs all crates, checks what is in them and how large they are, and builds them.
+/// Packs all crates, checks what is in them and how large they are, and builds them as their users do.
 pub(crate) fn package(workspace: &Workspace) -> Result<()> {
+    let unpacked = unpacked(workspace)?;
+    let mut command = cargo(workspace, "build", &unpacked)?;
+    // The package has its own source, which is what is to be proved.
+    command.env_remove("LLAMA_CPP_DIR");
+    // Users have no shared folder for native builds: this is the one place where OUT_DIR is tried.
+    command.env("AUTOPLACE_LLAMA_BUILD_DIR", "");
+    run(&mut command)
+}
+
+/// The same, checked instead of built, and with the workspace's native build, which takes minutes: the package must hold
+/// every file that it read.
+pub(crate) fn package_by_shared_build(workspace: &Workspace) -> Result<()> {
+    let unpacked = unpacked(workspace)?;
+    let source = source::find(workspace)?;
+    let read = source::read_by(workspace, &source)?;
+    let packaged = unpacked.join("autoplace-llama-sys/llama.cpp");
+    for file in &read {
+        ensure!(
+            fs::read(source.join(file))? == fs::read(packaged.join(file)).unwrap_or_default(),
+            "the package autoplace-llama-sys lacks llama.cpp/{}, which the native build reads: correct the lists in \
+             xtask/src/source.rs",
+            file.display()
+        );
+    }
+    println!(
+        "llama.cpp: all {} files that the native build reads",
+        read.len()
+    );
+    run(cargo(workspace, "check", &unpacked)?.env("LLAMA_CPP_DIR", source))
+}
+
+/// The packages' files, by crate.
+fn unpacked(workspace: &Workspace) -> Result<PathBuf> {
     setup::native()?;
     let stage = stage(workspace)?;
     let crates = pack(workspace, &stage)?;
-    let unpacked = unpack(workspace, &crates)?;
-    build(workspace, &unpacked)
+    unpack(workspace, &crates)
 }
 
 /// The workspace with llama.cpp's source in it, below the target folder.
@@ -162,8 +196,8 @@ fn unpack(workspace: &Workspace, crates: &[PathBuf]) -> Result<PathBuf> {
     Ok(check)
 }
 
-/// Builds them in a workspace of their own, in which each takes the others instead of crates.io's.
-fn build(workspace: &Workspace, check: &Path) -> Result<()> {
+/// Cargo in a workspace of the packages, in which each takes the others instead of crates.io's.
+fn cargo(workspace: &Workspace, verb: &str, check: &Path) -> Result<Command> {
     let names = PUBLISHED.map(|published| published.name);
     let patches = names.map(|name| format!("{name} = {{ path = \"{name}\" }}\n"));
     let manifest = format!(
@@ -173,12 +207,8 @@ fn build(workspace: &Workspace, check: &Path) -> Result<()> {
     tree::write(&check.join("Cargo.toml"), manifest.as_bytes())?;
     // The versions that were tested, less what these crates do not use.
     fs::copy(workspace.root.join("Cargo.lock"), check.join("Cargo.lock"))?;
-    let mut command = workspace.cargo(&["build", "--workspace", "--lib", "--bins"]);
+    let mut command = workspace.cargo(&[verb, "--workspace", "--lib", "--bins"]);
     command.arg("--manifest-path").arg(check.join("Cargo.toml"));
     command.arg("--target-dir").arg(check.join("target"));
-    // The package has its own source, which is what is to be proved.
-    command.env_remove("LLAMA_CPP_DIR");
-    // Users have no shared folder for native builds: this is the one place where OUT_DIR is tried.
-    command.env("AUTOPLACE_LLAMA_BUILD_DIR", "");
-    run(&mut command)
+    Ok(command)
 }

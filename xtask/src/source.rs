@@ -1,6 +1,8 @@
 //! Where llama.cpp's source is: as `llama-sys/build/source.rs` finds it in the repository, and which of
 //! it is published.
 
+use std::collections::BTreeSet;
+use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
@@ -64,6 +66,37 @@ pub(crate) fn find(workspace: &Workspace) -> Result<PathBuf> {
         .and_then(|package| package["manifest_path"].as_str())
         .context("vendor/Cargo.toml pins no llama-cpp-sys-2")?;
     Ok(Path::new(manifest).with_file_name("llama.cpp"))
+}
+
+/// The files below `source` that the workspace's native builds have read, relative to it: by cmake's list of its inputs,
+/// by the compilers' dependency files, and the sources of targets that are not built, which cmake wants to see.
+pub(crate) fn read_by(workspace: &Workspace, source: &Path) -> Result<BTreeSet<PathBuf>> {
+    let mut read = BTreeSet::new();
+    for build in workspace.native_builds() {
+        let build = build.join("build");
+        let mut lists = vec![
+            build.join("CMakeFiles/Makefile.cmake"),
+            build.join("compile_commands.json"),
+        ];
+        let objects = tree::files(&build)?.into_iter();
+        let objects = objects.filter(|file| file.to_string_lossy().ends_with(".o.d"));
+        lists.extend(objects.map(|file| build.join(file)));
+        for list in lists {
+            let text = fs::read_to_string(&list).with_context(|| list.display().to_string())?;
+            let paths = text.split(|c: char| c.is_whitespace() || c == '"');
+            let inside = paths.filter_map(|path| Path::new(path).strip_prefix(source).ok());
+            for path in inside.filter(|path| source.join(path).is_file()) {
+                let path = fs::canonicalize(source.join(path))?;
+                read.insert(path.strip_prefix(fs::canonicalize(source)?)?.to_owned());
+            }
+        }
+    }
+    ensure!(
+        read.contains(Path::new("src/llama.cpp")),
+        "no native build of {} is found: set AUTOPLACE_LLAMA_BUILD_DIR, or run `cargo xtask package`",
+        source.display()
+    );
+    Ok(read)
 }
 
 /// Makes `to` hold what is published of the source tree `from`, and nothing else.

@@ -1,7 +1,6 @@
 //! Where the repository is, and how cargo is run in it.
 
 use std::collections::BTreeSet;
-use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -40,14 +39,14 @@ impl Workspace {
 
     /// The folders below which llama-sys keeps its native builds, one per source and options: see
     /// `llama-sys/build/compile.rs`.
-    pub(crate) fn native_builds(&self) -> BTreeSet<OsString> {
+    pub(crate) fn native_builds(&self) -> BTreeSet<PathBuf> {
         let Some(dir) = std::env::var_os("AUTOPLACE_LLAMA_BUILD_DIR") else {
             return BTreeSet::new();
         };
         let entries = std::fs::read_dir(dir).into_iter().flatten().flatten();
         entries
-            .filter(|entry| entry.path().is_dir())
-            .map(|entry| entry.file_name())
+            .map(|entry| entry.path())
+            .filter(|path| path.is_dir())
             .collect()
     }
 }
