@@ -98,7 +98,7 @@ impl Model {
             return Err(Error::parameter(
                 "token_embd.weight",
                 "missing",
-                "llama.cpp's writer reads its name (llama-model-saver.cpp:469)",
+                "llama.cpp's writer reads its name (llama-model-saver.cpp, `add_tensors_from_model`)",
             ));
         }
         let path = path_to_c(path.as_ref())?;

@@ -169,7 +169,7 @@ impl ContextParams {
             self.n_seq_max > 0 && self.n_seq_max <= MAX_SEQUENCES,
             "n_seq_max",
             self.n_seq_max,
-            "llama.cpp takes 1 to 256 (llama-context.cpp:103)",
+            "llama.cpp takes 1 to 256 (`LLAMA_MAX_SEQ`)",
         )?;
         range(
             self.n_batch > 0,
@@ -202,7 +202,7 @@ impl ContextParams {
             "n_rs_seq",
             self.n_rs_seq,
             &format!(
-                "a computation has only {n_ubatch} tokens, which ends the process unless there are two more (llama-batch.cpp:702)"
+                "a computation has only {n_ubatch} tokens, which ends the process unless there are two more (llama-batch.cpp, `split_equal`)"
             ),
         )?;
         let n_ctx = pad(n_ctx, CONTEXT_PADDING.into());

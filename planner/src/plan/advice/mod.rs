@@ -76,7 +76,7 @@ impl Advice {
 
     fn about(planner: &Planner<'_>, plan: Option<&Plan>) -> Self {
         let scene = Scene::of(planner);
-        let workload = scene.workload();
+        let workload = scene.request.work(&scene.profile);
         let trials = Trials::new(scene, workload, plan);
         let changes = if trials.is_enough_already() {
             Vec::new()

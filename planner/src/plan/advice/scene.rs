@@ -26,15 +26,9 @@ impl<'a> Scene<'a> {
         }
     }
 
-    /// What all plans are made for.
-    pub(super) fn workload(&self) -> Workload {
-        let typical = || Workload::typical(self.request.context.tokens(&self.profile));
-        self.request.workload.unwrap_or_else(typical)
-    }
-
     /// The plan for this work, or, in a context that is shorter, for its last tokens.
     pub(super) fn plan(mut self, workload: Workload) -> Option<Plan> {
-        let most = self.request.context.tokens(&self.profile);
+        let most = self.request.tokens(&self.profile);
         let workload = if workload.tokens() > most {
             Workload::typical(most)
         } else {

@@ -114,9 +114,7 @@ impl Given {
             careful,
         }
     }
-}
 
-impl Given {
     /// What probes have shown beyond the estimate under this setting, else under another.
     fn correction(&self, setting: usize) -> &Corrections {
         const NONE: &Corrections = &Corrections {

@@ -292,14 +292,7 @@ impl Rate {
     fn attention_rate(&self, kv_type: TensorType, cache: &Cache) -> Option<f64> {
         let all = self.measured.iter().flat_map(|it| &it.attention);
         let of_type = all.filter(|rate| rate.kv_type == kv_type);
-        let distance = |head_size: u32, n_gqa: u32| {
-            let off = |a: u32, b: u32| (f64::from(a.max(1)) / f64::from(b.max(1))).ln().abs();
-            off(head_size, cache.head.0) + off(n_gqa, cache.n_gqa)
-        };
-        let nearest = of_type.min_by(|a, b| {
-            let of = |rate: &crate::machine::AttentionRate| distance(rate.head_size, rate.n_gqa);
-            of(a).total_cmp(&of(b))
-        })?;
+        let nearest = nearest(of_type, |rate| cache.unlike(rate.head_size, rate.n_gqa))?;
         let row = kv_type.row_bytes(u64::from(nearest.head_size)).max(1);
         let elements = float(nearest.bytes_per_second) * f64::from(nearest.head_size) / float(row);
         Some((elements * f64::from(nearest.n_gqa)).max(1.0))
@@ -323,12 +316,7 @@ impl Rate {
             let of_type = all.filter(|rate| {
                 tensor_type.is_none_or(|ty| rate.tensor_type == ty) && rate.experts == experts
             });
-            let off = |n: u32| {
-                (f64::from(n.max(1)) / f64::from(n_tokens.max(1)))
-                    .ln()
-                    .abs()
-            };
-            let nearest = of_type.min_by(|a, b| off(a.n_tokens).total_cmp(&off(b.n_tokens)));
+            let nearest = nearest(of_type, |rate| unlike(rate.n_tokens, n_tokens));
             nearest.map(|rate| float(rate.flops.max(1)))
         };
         let ty = Some(matrices.tensor_type);
@@ -342,13 +330,7 @@ impl Rate {
         let operations = 2.0 * cache.multiplications(depth) * f64::from(n_tokens);
         let all = self.measured.iter().flat_map(|it| &it.prompt_attention);
         let of_type = all.filter(|rate| rate.kv_type == cache.types.0.tensor_type());
-        let off = |a: u32, b: u32| (f64::from(a.max(1)) / f64::from(b.max(1))).ln().abs();
-        let nearest = of_type.min_by(|a, b| {
-            let of = |rate: &crate::machine::PromptAttentionRate| {
-                off(rate.head_size, cache.head.0) + off(rate.n_gqa, cache.n_gqa)
-            };
-            of(a).total_cmp(&of(b))
-        });
+        let nearest = nearest(of_type, |rate| cache.unlike(rate.head_size, rate.n_gqa));
         match (nearest, self.attention) {
             (Some(rate), _) => operations / float(rate.flops.max(1)),
             // Two operations for each multiplication, whatever is computed at once.
@@ -360,6 +342,23 @@ impl Rate {
     fn flops_with(&self, n_tokens: u32) -> f64 {
         let tokens = f64::from(n_tokens);
         self.flops * tokens / (tokens + self.half_speed)
+    }
+}
+
+/// The measured figure that is the least unlike what is asked for.
+fn nearest<T>(figures: impl Iterator<Item = T>, unlike: impl Fn(&T) -> f64) -> Option<T> {
+    figures.min_by(|a, b| unlike(a).total_cmp(&unlike(b)))
+}
+
+/// How far two sizes are apart: their ratio's logarithm.
+fn unlike(a: u32, b: u32) -> f64 {
+    (f64::from(a.max(1)) / f64::from(b.max(1))).ln().abs()
+}
+
+impl Cache {
+    /// How far attention with these heads is from this one's.
+    fn unlike(&self, head_size: u32, n_gqa: u32) -> f64 {
+        unlike(head_size, self.head.0) + unlike(n_gqa, self.n_gqa)
     }
 }
 
