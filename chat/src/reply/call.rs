@@ -138,7 +138,7 @@ impl Body {
                 json::calls(text)
             }
             Self::Python => literal::python(text),
-            Self::Gemma => literal::gemma(text),
+            Self::Gemma => literal::gemma(text).map(|call| vec![call]),
             Self::Code => program(text),
         }
     }
@@ -225,11 +225,7 @@ fn with_arguments(name: &str, text: &str) -> Result<Vec<ToolCall>, CallError> {
         Err(_) if name == PYTHON => serde_json::json!({ "code": text.trim() }),
         arguments => arguments?,
     };
-    Ok(vec![ToolCall {
-        id: None,
-        name: name.to_owned(),
-        arguments,
-    }])
+    Ok(vec![ToolCall::of(name, arguments)])
 }
 
 fn begins_with(text: &str, mark: &str) -> Option<bool> {
@@ -262,74 +258,4 @@ fn begins_as_bare(text: &str) -> Option<bool> {
     begins
         .find(|begins| *begins != Some(false))
         .unwrap_or(Some(false))
-}
-
-/// A text that is read from its beginning on.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Reader<'a>(pub(super) &'a str);
-
-impl<'a> Reader<'a> {
-    /// Skips whitespace.
-    pub(super) fn skip(&mut self) {
-        self.0 = self.0.trim_start();
-    }
-
-    /// The next `length` bytes.
-    pub(super) fn take(&mut self, length: usize) -> &'a str {
-        let (taken, rest) = self.0.split_at(length);
-        self.0 = rest;
-        taken
-    }
-
-    /// Whether `mark` is next; then it is read.
-    pub(super) fn next_is(&mut self, mark: &str) -> bool {
-        let is_next = self.0.starts_with(mark);
-        self.take(if is_next { mark.len() } else { 0 });
-        is_next
-    }
-
-    pub(super) fn expect(&mut self, mark: &str) -> Result<(), CallError> {
-        match self.next_is(mark) {
-            true => Ok(()),
-            false => Err(self.unexpected(mark)),
-        }
-    }
-
-    /// The text before `mark`, which is read too.
-    pub(super) fn until(&mut self, mark: &str) -> Result<&'a str, CallError> {
-        let parts = self.0.split_once(mark);
-        let (before, rest) = parts.ok_or_else(|| self.unexpected(mark))?;
-        self.0 = rest;
-        Ok(before)
-    }
-
-    pub(super) fn end(&self) -> Result<(), CallError> {
-        match self.0.trim().is_empty() {
-            true => Ok(()),
-            false => Err(self.unexpected("the end of the call")),
-        }
-    }
-
-    pub(super) fn unexpected(&self, expected: &str) -> CallError {
-        CallError::unexpected(expected, self.0)
-    }
-}
-
-/// What `read` reads over and over, up to the end of `text`. Whitespace and `between` stand between calls.
-pub(super) fn each(
-    text: &str,
-    between: &str,
-    mut read: impl FnMut(&mut Reader<'_>, &mut Vec<ToolCall>) -> Result<(), CallError>,
-) -> Result<Vec<ToolCall>, CallError> {
-    let mut reader = Reader(text.trim_start());
-    if reader.0.is_empty() {
-        return Err(CallError::NotACall);
-    }
-    let mut calls = Vec::new();
-    while !reader.0.is_empty() {
-        read(&mut reader, &mut calls)?;
-        let is_between = |c: char| c.is_whitespace() || between.contains(c);
-        reader.0 = reader.0.trim_start_matches(is_between);
-    }
-    Ok(calls)
 }

@@ -11,7 +11,8 @@ use super::tags;
 pub(super) struct Family {
     format: ToolCallFormat,
     name: &'static str,
-    /// A template is of this family if it has all texts of one of these lists.
+    /// A template is of this family if it has all texts of one of these lists, or without such the mark of its first
+    /// call.
     templates: &'static [&'static [&'static str]],
     pub(super) calls: &'static [CallSyntax],
     /// Marks that frame calls or content, and say nothing.
@@ -32,10 +33,11 @@ impl ToolCallFormat {
     /// The one whose marks a template has.
     pub(super) fn of_template(source: &str) -> Option<Self> {
         let has = |texts: &&[&str]| texts.iter().all(|text| source.contains(text));
-        let family = FAMILIES
-            .iter()
-            .find(|family| family.templates.iter().any(has))?;
-        Some(family.format)
+        let family = FAMILIES.iter().find(|family| match family.templates {
+            [] => source.contains(family.calls[0].open),
+            lists => lists.iter().any(has),
+        });
+        Some(family?.format)
     }
 
     pub(super) fn family(self) -> &'static Family {
@@ -91,7 +93,6 @@ families! {
     /// `<atem:function_calls><atem:invoke name="f"><atem:parameter name="a">1</atem:parameter>..`, in channels:
     /// `to=self`, `to=f`
     Atem "atem" {
-        templates: &[&["<atem:function_calls>"]],
         calls: &[call("<atem:function_calls>", End::Mark(&["</atem:function_calls>"]), &[Body::Tags(&tags::ATEM)])],
         channels: Some(&channel::ATEM),
     }
@@ -115,7 +116,6 @@ families! {
     }
     /// `<minimax:tool_call><invoke name="f"><parameter name="a">1</parameter></invoke></minimax:tool_call>`
     MiniMaxM2 "minimax-m2" {
-        templates: &[&["<minimax:tool_call>"]],
         calls: &[call("<minimax:tool_call>", End::Mark(&["</minimax:tool_call>"]), &[Body::Tags(&tags::MINIMAX_M2)])],
     }
     /// `<｜DSML｜invoke name="f"><｜DSML｜parameter name="a" string="true">1</｜DSML｜parameter>..`: DeepSeek V3.2 and V4
@@ -129,7 +129,6 @@ families! {
     }
     /// `<｜tool▁call▁begin｜>f<｜tool▁sep｜>{..}<｜tool▁call▁end｜>`: DeepSeek V3.1, and with a code fence V3 and R1
     DeepSeek "deepseek" {
-        templates: &[&["<｜tool▁call▁begin｜>"]],
         calls: &[call("<｜tool▁call▁begin｜>", End::Mark(&["<｜tool▁call▁end｜>"]), &[Body::Named(Head::DeepSeek)])],
         silent: &["<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>"],
         ends_reasoning: true,
@@ -154,7 +153,6 @@ families! {
     }
     /// That of `Qwen3Coder` within `<seed:tool_call>`
     SeedOss "seed-oss" {
-        templates: &[&["<seed:tool_call>"]],
         calls: &[call("<seed:tool_call>", End::Mark(&["</seed:tool_call>"]), &[Body::Tags(&tags::SEED_OSS)])],
     }
     /// `<tool_call><function=f><parameter=a>1</parameter></function></tool_call>`: Qwen3-Coder, Qwen3.5, Nemotron 3
@@ -172,7 +170,6 @@ families! {
     }
     /// `<function=f>{..}</function>`, `<|python_tag|>` before a program
     FunctionaryV31 "functionary-v3.1" {
-        templates: &[&["<function="]],
         calls: &[
             call("<function=", End::Mark(&["</function>"]), &[Body::Named(Head::Functionary)]),
             call("<|python_tag|>", End::Answer, &[Body::Code]),
@@ -180,20 +177,17 @@ families! {
     }
     /// `[TOOL_CALLS][{"name": "f", "arguments": {..}}]`, since 2025 `[TOOL_CALLS]f[ARGS]{..}`
     Mistral "mistral" {
-        templates: &[&["[TOOL_CALLS]"]],
         calls: &[call("[TOOL_CALLS]", End::Value, &[Body::Json, Body::Named(Head::Mistral)])],
         ends_reasoning: true,
     }
     /// `<|START_ACTION|>[{"tool_name": "f", "parameters": {..}}]<|END_ACTION|>`: Command R7B and A
     CommandR "command-r" {
-        templates: &[&["<|START_ACTION|>"]],
         calls: &[call("<|START_ACTION|>", End::Mark(&["<|END_ACTION|>"]), &[Body::Json])],
         silent: &["<|START_RESPONSE|>", "<|END_RESPONSE|>", "<|START_TEXT|>", "<|END_TEXT|>"],
         ends_reasoning: true,
     }
     /// `<|tool_call:begin|>id<|tool_call:name|>f<|tool_call:args|>{..}<|tool_call:end|>`
     Solar "solar" {
-        templates: &[&["<|tool_call:begin|>"]],
         calls: &[call("<|tool_call:begin|>", End::Mark(&["<|tool_call:end|>"]), &[Body::Named(Head::Solar)])],
         silent: &["<|begin|>assistant", "<|tool_calls|>", "<|calls|>", "<|content|>", "<|end|>"],
     }
@@ -204,18 +198,15 @@ families! {
     }
     /// `<|tools_prefix|>[{"f": {..}}]<|tools_suffix|>`
     Apertus "apertus" {
-        templates: &[&["<|tools_prefix|>"]],
         calls: &[call("<|tools_prefix|>", End::Mark(&["<|tools_suffix|>"]), &[Body::JsonByName])],
         ends_reasoning: true,
     }
     /// `<TOOLCALL>[{"name": "f", "arguments": {..}}]</TOOLCALL>`
     Nemotron "nemotron" {
-        templates: &[&["<TOOLCALL>"]],
         calls: &[call("<TOOLCALL>", End::Mark(&["</TOOLCALL>"]), &[Body::Json])],
     }
     /// `<tool_calls>[{"name": "f", "arguments": {..}}]</tool_calls>`: Apriel, MiniMax M1
     ToolCallsTag "tool-calls-tag" {
-        templates: &[&["<tool_calls>"]],
         calls: &[call("<tool_calls>", End::Mark(&["</tool_calls>"]), &[Body::Json])],
     }
     /// `<|function_call|>{"name": "f", "arguments": {..}}`
@@ -229,13 +220,11 @@ families! {
     }
     /// `<|tool_call|>[{"name": "f", "arguments": {..}}]`: Granite 3, Phi 4 mini
     Granite "granite" {
-        templates: &[&["<|tool_call|>"]],
         calls: &[call("<|tool_call|>", End::Value, &[Body::Json])],
         silent: &["<|/tool_call|>"],
     }
     /// `<tool_call>{"name": "f", "arguments": {..}}</tool_call>`: Hermes, Qwen 2.5 and 3, Granite 4
     Hermes "hermes" {
-        templates: &[&["<tool_call>"]],
         calls: &[call("<tool_call>", End::Mark(&["</tool_call>"]), &[Body::Json, Body::Tags(&tags::QWEN3_CODER)])],
     }
     /// `{"name": "f", "parameters": {..}}` as the whole answer, `<|python_tag|>tool.call(query="x")` for tools that it

@@ -130,22 +130,14 @@ impl ReasoningMarks {
 /// What stands in a template, and the marks of its model: the rarer first, since some templates mention `<think>`
 /// besides.
 const TEMPLATES: &[(&str, &str, &str)] = &[
-    // Command R7B, Command A
-    ("<|END_THINKING|>", "<|START_THINKING|>", "<|END_THINKING|>"),
-    // Magistral, Ministral
-    ("[/THINK]", "[THINK]", "[/THINK]"),
-    // Gemma 4: a channel of this name
-    ("<channel|>", "<|channel>thought", "<channel|>"),
-    // Seed-OSS: its template puts the marks together from variables
-    ("<seed:think>", "<seed:think>", "</seed:think>"),
-    // MiniMax M3
-    ("</mm:think>", "<mm:think>", "</mm:think>"),
-    // Hunyuan 3
-    ("':opensource'", "<think:opensource>", "</think:opensource>"),
-    // Apertus
-    ("<|inner_prefix|>", "<|inner_prefix|>", "<|inner_suffix|>"),
-    // Solar Open: a message of its own
-    ("<|begin|>assistant<|think|>", "<|think|>", "<|end|>"),
+    ("<|END_THINKING|>", "<|START_THINKING|>", "<|END_THINKING|>"), // Command R7B, Command A
+    ("[/THINK]", "[THINK]", "[/THINK]"),                            // Magistral, Ministral
+    ("<channel|>", "<|channel>thought", "<channel|>"), // Gemma 4: a channel of this name
+    ("<seed:think>", "<seed:think>", "</seed:think>"), // Seed-OSS: its template puts the marks together from variables
+    ("</mm:think>", "<mm:think>", "</mm:think>"),      // MiniMax M3
+    ("':opensource'", "<think:opensource>", "</think:opensource>"), // Hunyuan 3
+    ("<|inner_prefix|>", "<|inner_prefix|>", "<|inner_suffix|>"), // Apertus
+    ("<|begin|>assistant<|think|>", "<|think|>", "<|end|>"), // Solar Open: a message of its own
     // Apriel 1.5 and 1.6
     (
         "[BEGIN FINAL RESPONSE]",

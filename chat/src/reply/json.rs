@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value};
 
-use super::call::{Reader, each};
+use super::reader::{Reader, each};
 use super::{CallError, arguments};
 use crate::ToolCall;
 
@@ -19,11 +19,9 @@ pub(super) fn calls(text: &str) -> Result<Vec<ToolCall>, CallError> {
 /// The same of calls that are `{"f": {..}}`.
 pub(super) fn calls_by_name(text: &str) -> Result<Vec<ToolCall>, CallError> {
     calls_as(text, |object| match object.iter().next() {
-        Some((name, arguments)) if object.len() == 1 => Ok(ToolCall {
-            id: None,
-            name: name.clone(),
-            arguments: arguments::object(arguments.clone())?,
-        }),
+        Some((name, arguments)) if object.len() == 1 => {
+            Ok(ToolCall::of(name, arguments::object(arguments.clone())?))
+        }
         _ => call(object),
     })
 }

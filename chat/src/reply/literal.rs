@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value};
 
-use super::call::{Reader, each};
+use super::reader::{Reader, each};
 use super::{CallError, arguments};
 use crate::ToolCall;
 
@@ -11,8 +11,15 @@ const DEPTH: u8 = 127;
 
 /// The beginning of Gemma's calls.
 pub(super) const GEMMA_CALL: &str = "call:";
-/// What stands around Gemma's strings, in which nothing is escaped.
-const GEMMA_QUOTE: &str = "<|\"|>";
+
+/// How strings are written.
+#[derive(Debug, Clone, Copy)]
+enum Quotes {
+    /// `'` and `"`, with backslashes.
+    Python,
+    /// `<|"|>`, with nothing escaped.
+    Gemma,
+}
 
 /// Calls as Python writes them, in a list or not.
 pub(super) fn python(text: &str) -> Result<Vec<ToolCall>, CallError> {
@@ -25,12 +32,8 @@ pub(super) fn python(text: &str) -> Result<Vec<ToolCall>, CallError> {
         // Llama calls the tools that it was trained with by a method of theirs.
         let name = reader.until("(")?;
         let name = name.strip_suffix(".call").unwrap_or(name);
-        let arguments = Literal::python(reader).object("=", ")", DEPTH)?;
-        calls.push(ToolCall {
-            id: None,
-            name: arguments::tool_name(name)?,
-            arguments,
-        });
+        let arguments = reader.object("=", ")", Quotes::Python, DEPTH)?;
+        calls.push(ToolCall::of(arguments::tool_name(name)?, arguments));
         Ok(())
     })
 }
@@ -38,107 +41,77 @@ pub(super) fn python(text: &str) -> Result<Vec<ToolCall>, CallError> {
 /// A value as Python prints it.
 pub(super) fn python_value(text: &str) -> Option<Value> {
     let mut reader = Reader(text);
-    let value = Literal::python(&mut reader).value(DEPTH).ok()?;
+    let value = reader.value(Quotes::Python, DEPTH).ok()?;
     reader.end().ok()?;
     Some(value)
 }
 
 /// A call as Gemma 4 writes it.
-pub(super) fn gemma(text: &str) -> Result<Vec<ToolCall>, CallError> {
+pub(super) fn gemma(text: &str) -> Result<ToolCall, CallError> {
     let mut reader = Reader(text.trim());
     reader.expect(GEMMA_CALL)?;
     let name = arguments::tool_name(reader.until("{")?)?;
-    let mut literal = Literal {
-        reader: &mut reader,
-        is_gemma: true,
-    };
-    let arguments = literal.object(":", "}", DEPTH)?;
+    let arguments = reader.object(":", "}", Quotes::Gemma, DEPTH)?;
     reader.end()?;
-    Ok(vec![ToolCall {
-        id: None,
-        name,
-        arguments,
-    }])
+    Ok(ToolCall::of(name, arguments))
 }
 
-struct Literal<'r, 'a> {
-    reader: &'r mut Reader<'a>,
-    /// Whether strings are Gemma's, and not Python's.
-    is_gemma: bool,
-}
-
-impl<'r, 'a> Literal<'r, 'a> {
-    fn python(reader: &'r mut Reader<'a>) -> Self {
-        Self {
-            reader,
-            is_gemma: false,
-        }
-    }
-
-    /// Whether `mark` is next, behind whitespace; then it is read.
-    fn next_is(&mut self, mark: &str) -> bool {
-        self.reader.skip();
-        self.reader.next_is(mark)
-    }
-
-    /// Reads `item` over and over up to `end`, and commas between.
-    fn items(
-        &mut self,
-        end: &str,
-        mut item: impl FnMut(&mut Self) -> Result<(), CallError>,
-    ) -> Result<(), CallError> {
-        while !self.next_is(end) {
-            item(self)?;
-            if !self.next_is(",") && !self.reader.0.starts_with(end) {
-                return Err(self.reader.unexpected(end));
-            }
-        }
-        Ok(())
-    }
-
+impl Reader<'_> {
     /// Keys and values up to `end`.
-    fn object(&mut self, between: &str, end: &str, depth: u8) -> Result<Value, CallError> {
+    fn object(
+        &mut self,
+        between: &str,
+        end: &str,
+        quotes: Quotes,
+        depth: u8,
+    ) -> Result<Value, CallError> {
         let mut object = Map::new();
-        self.items(end, |this| {
-            let key = match this.string()? {
+        while !self.next_is(end) {
+            let key = match self.string(quotes)? {
                 Some(key) => {
-                    this.reader.skip();
-                    this.reader.expect(between)?;
+                    self.expect(between)?;
                     key
                 }
-                None => this.reader.until(between)?.trim().to_owned(),
+                None => self.until(between)?.trim().to_owned(),
             };
             if !key.chars().all(|c| arguments::in_a_name(c) || c == ' ') {
                 return Err(CallError::unexpected("the name of an argument", &key));
             }
-            object.insert(key, this.value(depth)?);
-            Ok(())
-        })?;
+            object.insert(key, self.value(quotes, depth)?);
+            self.comma_or(end)?;
+        }
         Ok(object.into())
     }
 
-    fn list(&mut self, end: &str, depth: u8) -> Result<Value, CallError> {
+    fn list(&mut self, end: &str, quotes: Quotes, depth: u8) -> Result<Value, CallError> {
         let mut list = Vec::new();
-        self.items(end, |this| {
-            list.push(this.value(depth)?);
-            Ok(())
-        })?;
+        while !self.next_is(end) {
+            list.push(self.value(quotes, depth)?);
+            self.comma_or(end)?;
+        }
         Ok(list.into())
     }
 
-    fn value(&mut self, depth: u8) -> Result<Value, CallError> {
-        if let Some(text) = self.string()? {
+    fn comma_or(&mut self, end: &str) -> Result<(), CallError> {
+        match self.next_is(",") || self.0.starts_with(end) {
+            true => Ok(()),
+            false => Err(self.unexpected(end)),
+        }
+    }
+
+    fn value(&mut self, quotes: Quotes, depth: u8) -> Result<Value, CallError> {
+        if let Some(text) = self.string(quotes)? {
             return Ok(text.into());
         }
         let Some(depth) = depth.checked_sub(1) else {
-            return Err(self.reader.unexpected("a value less deep"));
+            return Err(self.unexpected("a value less deep"));
         };
         if self.next_is("[") {
-            self.list("]", depth)
+            self.list("]", quotes, depth)
         } else if self.next_is("(") {
-            self.list(")", depth)
+            self.list(")", quotes, depth)
         } else if self.next_is("{") {
-            self.object(":", "}", depth)
+            self.object(":", "}", quotes, depth)
         } else {
             self.word()
         }
@@ -146,41 +119,36 @@ impl<'r, 'a> Literal<'r, 'a> {
 
     /// A number, a truth value or nothing.
     fn word(&mut self) -> Result<Value, CallError> {
-        let text = self.reader.0;
         let is_end = |c: char| c.is_whitespace() || ",)]}".contains(c);
-        let word = &text[..text.find(is_end).unwrap_or(text.len())];
+        let word = &self.0[..self.0.find(is_end).unwrap_or(self.0.len())];
         let value = match word {
             "True" => true.into(),
             "False" => false.into(),
             "None" => Value::Null,
-            _ => serde_json::from_str(word).map_err(|_| self.reader.unexpected("a value"))?,
+            _ => serde_json::from_str(word).map_err(|_| self.unexpected("a value"))?,
         };
-        self.reader.take(word.len());
+        self.take(word.len());
         Ok(value)
     }
 
     /// A string, if one is next.
-    fn string(&mut self) -> Result<Option<String>, CallError> {
-        self.reader.skip();
-        if self.is_gemma {
-            let is_string = self.reader.next_is(GEMMA_QUOTE);
-            return is_string
-                .then(|| Ok(self.reader.until(GEMMA_QUOTE)?.to_owned()))
-                .transpose();
+    fn string(&mut self, quotes: Quotes) -> Result<Option<String>, CallError> {
+        match quotes {
+            Quotes::Gemma if self.next_is("<|\"|>") => Ok(Some(self.until("<|\"|>")?.to_owned())),
+            Quotes::Python if self.next_is("'") => self.quoted('\'').map(Some),
+            Quotes::Python if self.next_is("\"") => self.quoted('"').map(Some),
+            _ => Ok(None),
         }
-        let quote = self.reader.0.chars().next();
-        let quote = quote.filter(|c| "'\"".contains(*c));
-        quote.map(|quote| self.quoted(quote)).transpose()
     }
 
     /// Templates put strings between quotes without escaping those within: only a quote that ends a value
     /// ends the string.
     fn quoted(&mut self, quote: char) -> Result<String, CallError> {
         let mut text = String::new();
-        let mut rest = self.reader.0[quote.len_utf8()..].chars();
+        let mut rest = self.0.chars();
         while let Some(c) = rest.next() {
             if c == quote && ends_a_value(rest.as_str()) {
-                self.reader.0 = rest.as_str();
+                self.0 = rest.as_str();
                 return Ok(text);
             }
             if c != '\\' {

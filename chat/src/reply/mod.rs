@@ -16,6 +16,7 @@ mod json;
 mod literal;
 mod marks;
 mod parser;
+mod reader;
 mod section;
 mod tags;
 

@@ -3,7 +3,7 @@
 
 use serde_json::{Map, Value};
 
-use super::call::{Reader, each};
+use super::reader::{Reader, each};
 use super::{CallError, arguments};
 use crate::{Tool, ToolCall};
 
@@ -96,27 +96,20 @@ fn call(reader: &mut Reader<'_>, tags: &Tags, tools: &[Tool]) -> Result<ToolCall
     let name = arguments::tool_name(attribute(name))?;
     let schema = arguments::schema(tools, &name);
     let mut object = Map::new();
-    reader.skip();
     while reader.next_is(key) {
         let header = reader.until(key_end)?;
         if !value.is_empty() {
-            reader.skip();
             reader.expect(value)?;
         }
         let name = attribute(header);
         let text = reader.until(value_end)?;
         let value = read_value(text, header, tags, arguments::property(schema, name));
         object.insert(name.to_owned(), value);
-        reader.skip();
     }
     if !reader.0.is_empty() {
         reader.expect(if close.is_empty() { key } else { close })?;
     }
-    Ok(ToolCall {
-        id: None,
-        name,
-        arguments: object.into(),
-    })
+    Ok(ToolCall::of(name, object.into()))
 }
 
 fn read_value(text: &str, header: &str, tags: &Tags, schema: Option<&Value>) -> Value {
@@ -163,11 +156,7 @@ pub(super) fn nested_calls(text: &str, tools: &[Tool]) -> Result<Vec<ToolCall>, 
         let name = name.ok_or_else(|| CallError::unexpected("invoke", tag))?;
         let name = arguments::tool_name(name)?;
         let value = inner(reader, arguments::schema(tools, &name), DEPTH)?;
-        calls.push(ToolCall {
-            id: None,
-            name,
-            arguments: arguments::object(value)?,
-        });
+        calls.push(ToolCall::of(name, arguments::object(value)?));
         close(reader, "invoke")
     })
 }
@@ -178,16 +167,14 @@ fn inner(reader: &mut Reader<'_>, schema: Option<&Value>, depth: u8) -> Result<V
         return Err(reader.unexpected("a value less deep"));
     };
     let opens = |reader: &Reader<'_>| {
-        reader
-            .0
-            .strip_prefix(OPEN)
-            .is_some_and(|tag| !tag.starts_with('/'))
+        let tag = reader.0.trim_start().strip_prefix(OPEN);
+        tag.is_some_and(|tag| !tag.starts_with('/'))
     };
-    let text = *reader;
-    reader.skip();
     if !opens(reader) {
-        *reader = text;
-        let end = text.0.find(TOKEN).ok_or_else(|| text.unexpected(TOKEN))?;
+        let end = reader
+            .0
+            .find(TOKEN)
+            .ok_or_else(|| reader.unexpected(TOKEN))?;
         return Ok(arguments::value(reader.take(end), schema));
     }
     let mut entries = Vec::new();
@@ -199,7 +186,6 @@ fn inner(reader: &mut Reader<'_>, schema: Option<&Value>, depth: u8) -> Result<V
         };
         entries.push((tag.to_owned(), inner(reader, schema, depth)?));
         close(reader, tag)?;
-        reader.skip();
     }
     Ok(if entries.iter().all(|(tag, _)| tag == ITEM) {
         entries.into_iter().map(|(_, value)| value).collect()

@@ -31,10 +31,10 @@ impl ReplyParser {
             State::Text => {}
             State::Header(start) => {
                 let text = &self.raw[start..];
-                let starts = self.channels.map_or(&[][..], |channels| channels.starts);
-                if starts
-                    .iter()
-                    .any(|mark| text.starts_with(mark) || mark.starts_with(text))
+                let begins = |mark: &&str| text.starts_with(*mark) || mark.starts_with(text);
+                if self
+                    .channels
+                    .is_some_and(|channels| channels.starts.iter().any(begins))
                 {
                     self.section.begin(Kind::Content, end);
                 }
