@@ -6,8 +6,8 @@ use autoplace_planner::gguf::{Error, Header};
 
 use super::control::ControlTokens;
 
-/// Tokens that control generation: the key of their number, what llama.cpp takes of an SPM vocabulary where the file does
-/// not say (llama-vocab.cpp, `llama_vocab::impl::load`), and what transformers calls those that templates see.
+/// Tokens that control generation: the key of their number, what llama.cpp takes of an SPM vocabulary where the file
+/// does not say (llama-vocab.cpp, `llama_vocab::impl::load`), and what transformers calls those that templates see.
 const TOKENS: [(&str, Option<u64>, Option<&str>); 15] = [
     ("bos", Some(1), Some("bos_token")),
     ("eos", Some(2), Some("eos_token")),

@@ -9,7 +9,6 @@ use super::tags;
 /// A format of tool calls.
 #[derive(Debug)]
 pub(super) struct Family {
-    format: ToolCallFormat,
     name: &'static str,
     /// A template is of this family if it has all texts of one of these lists, or without such the mark of its first
     /// call.
@@ -24,25 +23,36 @@ pub(super) struct Family {
     pub(super) channels: Option<&'static Channels>,
 }
 
+/// No calls.
+pub(super) const NONE: Family = Family {
+    name: "",
+    templates: &[],
+    calls: &[],
+    silent: &[],
+    ends_reasoning: false,
+    bare: None,
+    channels: None,
+};
+
 impl ToolCallFormat {
     /// All of them.
     pub fn all() -> impl Iterator<Item = Self> {
-        FAMILIES.iter().map(|family| family.format)
+        FORMATS.iter().map(|(format, _)| *format)
     }
 
     /// The one whose marks a template has.
     pub(super) fn of_template(source: &str) -> Option<Self> {
         let has = |texts: &&[&str]| texts.iter().all(|text| source.contains(text));
-        let family = FAMILIES.iter().find(|family| match family.templates {
+        let found = FORMATS.iter().find(|(_, family)| match family.templates {
             [] => source.contains(family.calls[0].open),
             lists => lists.iter().any(has),
         });
-        Some(family?.format)
+        found.map(|(format, _)| *format)
     }
 
     pub(super) fn family(self) -> &'static Family {
         // There is one for each, in their order.
-        &FAMILIES[self as usize]
+        &FORMATS[self as usize].1
     }
 }
 
@@ -57,7 +67,7 @@ const fn call(open: &'static str, end: End, bodies: &'static [Body]) -> CallSynt
     CallSyntax { open, end, bodies }
 }
 
-macro_rules! families {
+macro_rules! formats {
     ($($(#[$doc:meta])* $format:ident $name:literal { $($field:ident: $value:expr),* $(,)? })*) => {
         /// How a model writes calls of tools. Formats are named after the models that made them known; many
         /// others write the same.
@@ -67,24 +77,13 @@ macro_rules! families {
             $($(#[$doc])* $format,)*
         }
 
-        const FAMILIES: &[Family] = &[$(Family {
-            $($field: $value,)*
-            ..Family {
-                format: ToolCallFormat::$format,
-                name: $name,
-                templates: &[],
-                calls: &[],
-                silent: &[],
-                ends_reasoning: false,
-                bare: None,
-                channels: None,
-            }
-        }),*];
+        const FORMATS: &[(ToolCallFormat, Family)] =
+            &[$((ToolCallFormat::$format, Family { name: $name, $($field: $value,)* ..NONE })),*];
     };
 }
 
 // In the order in which templates are looked at: what has the marks of several is of the first.
-families! {
+formats! {
     /// `<|channel|>commentary to=functions.f <|constrain|>json<|message|>{..}<|call|>`: gpt-oss
     Harmony "harmony" {
         templates: &[&["<|channel|>", "<|message|>"]],
@@ -142,7 +141,9 @@ families! {
     /// `<tool_call:opensource>f<tool_sep:opensource>..`: Hunyuan 3
     Hunyuan "hunyuan" {
         templates: &[&["':opensource'", "<arg_key{}>"]],
-        calls: &[call("<tool_call:opensource>", End::Mark(&["</tool_call:opensource>"]), &[Body::Tags(&tags::HUNYUAN)])],
+        calls: &[
+            call("<tool_call:opensource>", End::Mark(&["</tool_call:opensource>"]), &[Body::Tags(&tags::HUNYUAN)]),
+        ],
         silent: &["<tool_calls:opensource>", "</tool_calls:opensource>"],
         ends_reasoning: true,
     }

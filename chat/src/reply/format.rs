@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use super::family::{Family, ToolCallFormat};
+use super::family::{self, Family, ToolCallFormat};
 
 /// What the answers of a model look like: the marks around its reasoning, and how it calls tools.
 ///
@@ -42,10 +42,7 @@ impl ReplyFormat {
             frames: frames.flat_map(|(_, marks)| *marks).copied().collect(),
         };
         // Channels say what is reasoning; other marks in such a template are about something else.
-        if format
-            .family()
-            .is_some_and(|family| family.channels.is_some())
-        {
+        if format.family().channels.is_some() {
             format.reasoning = None;
         }
         format
@@ -75,8 +72,9 @@ impl ReplyFormat {
         self.tool_calls
     }
 
-    pub(super) fn family(&self) -> Option<&'static Family> {
-        self.tool_calls.map(ToolCallFormat::family)
+    pub(super) fn family(&self) -> &'static Family {
+        self.tool_calls
+            .map_or(&family::NONE, ToolCallFormat::family)
     }
 }
 

@@ -5,7 +5,7 @@ mod step;
 use std::vec::Drain;
 
 use super::call::{Body, CallSyntax};
-use super::channel::Channels;
+use super::family::Family;
 use super::json::Follow;
 use super::marks::Marks;
 use super::section::{Kind, Section};
@@ -32,11 +32,7 @@ use crate::Tool;
 #[derive(Debug)]
 pub struct ReplyParser {
     reasoning: Option<ReasoningMarks>,
-    channels: Option<&'static Channels>,
-    /// A call without a mark, if the format has such.
-    bare: Option<&'static CallSyntax>,
-    /// Marks that frame calls.
-    silent: &'static [&'static str],
+    family: &'static Family,
     in_content: Marks<Mark>,
     in_reasoning: Marks<Mark>,
     tools: Vec<Tool>,
@@ -92,21 +88,19 @@ impl ReplyParser {
     pub fn new(format: &ReplyFormat) -> Self {
         let family = format.family();
         let (mut in_content, mut in_reasoning) = (Marks::new(), Marks::new());
-        if let Some(family) = family {
-            for syntax in family.calls {
-                in_content.add([&syntax.open], Mark::Call(syntax));
-                if family.ends_reasoning {
-                    in_reasoning.add([&syntax.open], Mark::Call(syntax));
-                }
+        for syntax in family.calls {
+            in_content.add([&syntax.open], Mark::Call(syntax));
+            if family.ends_reasoning {
+                in_reasoning.add([&syntax.open], Mark::Call(syntax));
             }
-            for marks in [&mut in_content, &mut in_reasoning] {
-                if let Some(channels) = family.channels {
-                    marks.add(channels.ends, Mark::EndMessage);
-                    marks.add(channels.starts, Mark::Header);
-                }
-            }
-            in_content.add(family.silent, Mark::Silent);
         }
+        if let Some(channels) = family.channels {
+            for marks in [&mut in_content, &mut in_reasoning] {
+                marks.add(channels.ends, Mark::EndMessage);
+                marks.add(channels.starts, Mark::Header);
+            }
+        }
+        in_content.add(family.silent, Mark::Silent);
         in_content.add(&format.frames, Mark::Silent);
         if let Some(marks) = format.reasoning() {
             in_content.add([&marks.open()], Mark::BeginReasoning);
@@ -116,9 +110,7 @@ impl ReplyParser {
         }
         let mut parser = Self {
             reasoning: format.reasoning().cloned(),
-            channels: family.and_then(|family| family.channels),
-            bare: family.and_then(|family| family.bare),
-            silent: family.map_or(&[], |family| family.silent),
+            family,
             in_content,
             in_reasoning,
             tools: Vec::new(),
@@ -127,7 +119,7 @@ impl ReplyParser {
             state: State::Text,
             section: Section::default(),
         };
-        if parser.channels.is_some() {
+        if family.channels.is_some() {
             parser.state = State::Header(0);
         } else if format
             .reasoning()
@@ -143,7 +135,7 @@ impl ReplyParser {
     /// wanted, or with a message's header.
     #[must_use]
     pub fn after_prompt(mut self, prompt: &str) -> Self {
-        if let Some(channels) = self.channels {
+        if let Some(channels) = self.family.channels {
             let begin = channels
                 .starts
                 .first()
@@ -199,11 +191,11 @@ impl ReplyParser {
 
     /// Whether all text is content.
     fn is_plain(&self) -> bool {
-        self.in_content.is_empty() && self.channels.is_none() && self.bare().is_none()
+        self.in_content.is_empty() && self.family.channels.is_none() && self.bare().is_none()
     }
 
     /// How a call without a mark is written, if there can be one: one of the tools has to be named.
     fn bare(&self) -> Option<&'static CallSyntax> {
-        self.bare.filter(|_| !self.tools.is_empty())
+        self.family.bare.filter(|_| !self.tools.is_empty())
     }
 }

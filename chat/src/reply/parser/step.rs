@@ -32,10 +32,8 @@ impl ReplyParser {
             State::Header(start) => {
                 let text = &self.raw[start..];
                 let begins = |mark: &&str| text.starts_with(*mark) || mark.starts_with(text);
-                if self
-                    .channels
-                    .is_some_and(|channels| channels.starts.iter().any(begins))
-                {
+                let channels = self.family.channels;
+                if channels.is_some_and(|channels| channels.starts.iter().any(begins)) {
                     self.section.begin(Kind::Content, end);
                 }
             }
@@ -116,7 +114,7 @@ impl ReplyParser {
     }
 
     fn header(&mut self, start: usize) -> bool {
-        let Some(channels) = self.channels else {
+        let Some(channels) = self.family.channels else {
             return true;
         };
         let text = &self.raw[start..];
@@ -170,8 +168,8 @@ impl ReplyParser {
         if let End::Mark(close) = syntax.end {
             ends.add(close, true);
             ends.add([&syntax.open], false);
-            ends.add(self.silent, false);
-            if let Some(channels) = self.channels {
+            ends.add(self.family.silent, false);
+            if let Some(channels) = self.family.channels {
                 ends.add(channels.ends, tool.is_some());
                 ends.add(channels.starts, false);
             }
