@@ -44,10 +44,6 @@ impl FromIterator<String> for ControlTokens {
 impl ControlTokens {
     /// The length of the longest control token that a text begins with.
     fn at(&self, text: &str) -> Option<usize> {
-        let first = text.as_bytes().first()?;
-        if !self.first_bytes.contains(first) {
-            return None;
-        }
         let is_token = |length: &usize| {
             text.get(..*length)
                 .is_some_and(|start| self.texts.contains(start))
@@ -72,40 +68,28 @@ impl ControlTokens {
         text.bytes().enumerate().filter(begins).map(|(at, _)| at)
     }
 
-    fn occur_in(&self, value: &Value) -> bool {
-        match value {
-            Value::String(text) => self.places(text).next().is_some(),
-            Value::Array(items) => items.iter().any(|item| self.occur_in(item)),
-            Value::Object(map) => map
-                .iter()
-                .any(|(key, value)| self.places(key).next().is_some() || self.occur_in(value)),
-            _ => false,
-        }
-    }
-
     /// What stands in for what, in a rendering of these values; nothing where no control token occurs in them.
     pub(super) fn stand_ins<'a>(
         &self,
-        values: impl Iterator<Item = &'a Value> + Clone,
+        values: impl Iterator<Item = &'a Value>,
         source: &str,
     ) -> Option<StandIns> {
-        if self.texts.is_empty() || !values.clone().any(|value| self.occur_in(value)) {
-            return None;
-        }
-        let firsts: BTreeSet<char> = self
-            .texts
-            .iter()
-            .filter_map(|text| text.chars().next())
-            .collect();
+        let mut occur = false;
         let mut used = HashSet::new();
         let private = |c: &char| u32::from(*c) >= FIRST_STAND_IN;
         used.extend(source.chars().filter(private));
-        for value in values {
-            each_text(value, &mut |text| used.extend(text.chars().filter(private)));
+        let mut see = |text: &str| {
+            occur = occur || self.places(text).next().is_some();
+            used.extend(text.chars().filter(private));
+        };
+        values.for_each(|value| each_text(value, &mut see));
+        if !occur {
+            return None;
         }
-        let free = (FIRST_STAND_IN..=LAST_STAND_IN)
-            .filter_map(char::from_u32)
-            .filter(|c| !used.contains(c));
+        let firsts = self.texts.iter().filter_map(|text| text.chars().next());
+        let firsts: BTreeSet<char> = firsts.collect();
+        let free = (FIRST_STAND_IN..=LAST_STAND_IN).filter_map(char::from_u32);
+        let free = free.filter(|c| !used.contains(c));
         // A text would have to hold nearly all 65,534 of them for one to be missing.
         Some(StandIns(firsts.into_iter().zip(free).collect()))
     }
@@ -130,18 +114,13 @@ impl ControlTokens {
     }
 
     fn protect_text(&self, text: &str, stand_ins: &StandIns) -> String {
-        let mut out = String::with_capacity(text.len());
-        let mut from = 0;
-        for at in self.places(text) {
-            let Some(first) = text[at..].chars().next() else {
-                break;
-            };
-            out.push_str(&text[from..at]);
-            out.push(stand_ins.stand_in(first));
-            from = at + first.len_utf8();
-        }
-        out.push_str(&text[from..]);
-        out
+        let mut places = self.places(text).peekable();
+        let chars = text.char_indices();
+        let protected = chars.map(|(at, c)| match places.next_if_eq(&at) {
+            Some(_) => stand_ins.stand_in(c),
+            None => c,
+        });
+        protected.collect()
     }
 
     /// The prompt with the characters back, and where they were.
@@ -149,22 +128,15 @@ impl ControlTokens {
         let mut rendered = Rendered::default();
         // Where the control token at hand ends: others may begin within it.
         let mut end = 0;
-        let original: String = text
-            .chars()
-            .map(|c| stand_ins.original(c).unwrap_or(c))
-            .collect();
-        let mut at = 0;
-        for c in text.chars() {
-            if let Some(first) = stand_ins.original(c) {
+        let original = |c| stand_ins.original(c).unwrap_or(c);
+        let prompt: String = text.chars().map(original).collect();
+        for (c, (at, original)) in text.chars().zip(prompt.char_indices()) {
+            if c != original {
                 // None where no other text has brought the rest, or the template has cut it.
-                let length = self.at(&original[at..]).unwrap_or(0);
+                let length = self.at(&prompt[at..]).unwrap_or(0);
                 end = end.max(at + length);
-                rendered.push(first, at < end);
-                at += first.len_utf8();
-            } else {
-                rendered.push(c, at < end);
-                at += c.len_utf8();
             }
+            rendered.push(original, at < end);
         }
         rendered
     }

@@ -54,11 +54,7 @@ impl Conversation {
 
     /// Tools that the model may call.
     pub fn tools(mut self, tools: &[Tool]) -> Self {
-        let tool = |tool: &Tool| {
-            json!({"type": "function", "function": {
-                "name": tool.name, "description": tool.description, "parameters": tool.parameters,
-            }})
-        };
+        let tool = |tool: &Tool| json!({"type": "function", "function": tool});
         self.tools = (!tools.is_empty()).then(|| tools.iter().map(tool).collect());
         self
     }
@@ -116,23 +112,11 @@ impl Conversation {
 
 /// A message in the shape that templates know. What it has not is not there.
 fn message(message: &Message) -> Value {
-    let mut object = Map::new();
-    let mut put = |name: &str, value: Value| object.insert(name.to_owned(), value);
-    put("role", message.role.as_str().into());
-    put("content", message.content.as_str().into());
-    if let Some(reasoning) = &message.reasoning_content {
-        put("reasoning_content", reasoning.as_str().into());
-    }
+    let mut object = json!(message);
     if !message.tool_calls.is_empty() {
-        put("tool_calls", message.tool_calls.iter().map(call).collect());
+        object["tool_calls"] = message.tool_calls.iter().map(call).collect();
     }
-    if let Some(id) = &message.tool_call_id {
-        put("tool_call_id", id.as_str().into());
-    }
-    if let Some(name) = &message.name {
-        put("name", name.as_str().into());
-    }
-    Value::Object(object)
+    object
 }
 
 fn call(call: &ToolCall) -> Value {

@@ -12,7 +12,7 @@ pub enum Error {
     #[error(
         "{file} has no chat template (`tokenizer.chat_template`): give one as text with `ChatTemplate::new`, or name its family with \
          `ChatTemplate::family`, one of {}",
-        super::family::names()
+        super::FAMILIES.join(", ")
     )]
     NoTemplate {
         /// The file, or `<memory>` where the header came from there.
@@ -29,7 +29,7 @@ pub enum Error {
     /// No family has that name.
     #[error(
         "there is no family of chat templates `{name}`, only {}",
-        super::family::names()
+        super::FAMILIES.join(", ")
     )]
     UnknownFamily {
         /// The name that was asked for.

@@ -6,27 +6,22 @@
 use super::error::Error;
 use super::special::SpecialTokens;
 
-struct Family {
-    name: &'static str,
-    source: &'static str,
-    bos: Option<&'static str>,
-    eos: &'static str,
-    /// Further control tokens.
-    control: &'static [&'static str],
-}
+/// A family's name, its source, the tokens before and behind a conversation, and further control tokens.
+type Family = (
+    &'static str,
+    &'static str,
+    Option<&'static str>,
+    &'static str,
+    &'static [&'static str],
+);
 
 macro_rules! families {
     ($($name:literal: $bos:expr, $eos:literal, [$($control:literal),*];)*) => {
         /// The families that [`ChatTemplate::family`](super::ChatTemplate::family) knows.
         pub const FAMILIES: &[&str] = &[$($name),*];
 
-        const ALL: &[Family] = &[$(Family {
-            name: $name,
-            source: include_str!(concat!("families/", $name, ".jinja")),
-            bos: $bos,
-            eos: $eos,
-            control: &[$($control),*],
-        }),*];
+        const ALL: &[Family] =
+            &[$(($name, include_str!(concat!("families/", $name, ".jinja")), $bos, $eos, &[$($control),*])),*];
     };
 }
 
@@ -46,26 +41,16 @@ families! {
     "zephyr": None, "</s>", ["<|system|>", "<|user|>", "<|assistant|>"];
 }
 
-/// The names, for messages.
-pub(super) fn names() -> String {
-    FAMILIES.join(", ")
-}
-
 /// The source of a family's template, its special tokens and its control tokens.
 pub(super) fn get(name: &str) -> Result<(&'static str, SpecialTokens, Vec<&'static str>), Error> {
-    let Some(family) = ALL.iter().find(|family| family.name == name) else {
-        return Err(Error::UnknownFamily {
-            name: name.to_owned(),
-        });
-    };
-    let mut special = SpecialTokens::new();
-    for (name, token) in [("bos_token", family.bos), ("eos_token", Some(family.eos))] {
-        special.extend(token.map(|token| (name.to_owned(), token.to_owned())));
-    }
-    let control = family.control.iter().copied();
-    Ok((
-        family.source,
-        special,
-        control.chain(family.bos).chain([family.eos]).collect(),
-    ))
+    let family = ALL.iter().find(|(known, ..)| *known == name);
+    let (_, source, bos, eos, control) = family.ok_or_else(|| Error::UnknownFamily {
+        name: name.to_owned(),
+    })?;
+    let special = [("bos_token", *bos), ("eos_token", Some(*eos))];
+    let special = special
+        .into_iter()
+        .filter_map(|(name, token)| Some((name.to_owned(), token?.to_owned())));
+    let control = control.iter().chain(bos).chain([eos]).copied();
+    Ok((source, special.collect(), control.collect()))
 }

@@ -29,7 +29,7 @@ pub use message::{Message, Role, Tool, ToolCall};
 pub use rendered::{Part, Rendered};
 pub use reply::{
     CallError, MalformedCall, ReasoningMarks, Reply, ReplyFormat, ReplyParser, ReplyPart,
-    ToolCallFormat, UnknownFormat,
+    ToolCallFormat,
 };
 pub use special::SpecialTokens;
 pub use template::ChatTemplate;

@@ -134,3 +134,13 @@ pub struct ToolCall {
     /// Its arguments: an object.
     pub arguments: Value,
 }
+
+impl ToolCall {
+    pub(crate) fn of(name: impl Into<String>, arguments: Value) -> Self {
+        Self {
+            id: None,
+            name: name.into(),
+            arguments,
+        }
+    }
+}

@@ -10,7 +10,7 @@ use autoplace_planner::gguf::{Header, Value as Field};
 use super::control::ControlTokens;
 use super::conversation::Conversation;
 use super::error::Error;
-use super::jinja::{Limits, Template};
+use super::jinja::{Limits, LocalTime, Template};
 use super::rendered::Rendered;
 use super::special::{self, SpecialTokens};
 use super::{continuing, family};
@@ -72,13 +72,10 @@ impl ChatTemplate {
     pub fn from_header(header: &Header) -> Result<Self, Error> {
         let mut sources = BTreeMap::new();
         for (key, value) in header.metadata() {
-            let name = match key.strip_prefix(KEY) {
-                Some("") => DEFAULT,
-                Some(suffix) => match suffix.strip_prefix('.') {
-                    Some(name) => name,
-                    None => continue,
-                },
-                None => continue,
+            let name = match key.split_at_checked(KEY.len()) {
+                Some((KEY, "")) => DEFAULT,
+                Some((KEY, suffix)) if suffix.starts_with('.') => &suffix[1..],
+                _ => continue,
             };
             if matches!(value, Field::Str(_) | Field::Bytes(_) | Field::LongText(_)) {
                 let source = header.str(key)?.unwrap_or_default();
@@ -185,21 +182,11 @@ impl ChatTemplate {
         self
     }
 
-    /// The source of the template that a conversation without tools is rendered by.
-    pub fn source(&self) -> Option<&str> {
-        self.source_for(false)
-    }
-
     /// The source of the template that a conversation with or without tools is rendered by; `None` of a model that
     /// ships other variants only.
     pub fn source_for(&self, with_tools: bool) -> Option<&str> {
         let variant = self.pick(with_tools).ok()?;
         Some(variant.source.as_str())
-    }
-
-    /// The special tokens that it sees.
-    pub fn special_tokens(&self) -> &SpecialTokens {
-        &self.special
     }
 
     fn pick(&self, with_tools: bool) -> Result<&Variant, Error> {
@@ -232,25 +219,20 @@ impl ChatTemplate {
                 reason: "the template shows no content",
             });
         }
-        let variables = self.variables(conversation)?;
-
+        let mut variables = variables(&self.special, conversation)?;
         // The special tokens are the template's own, unless the application has set them anew.
         let is_users = |name: &str| !self.special.contains_key(name);
-        let values = variables.iter().filter(|(name, _)| is_users(name));
-        let values = values.map(|(_, value)| value);
-        let mut rendered = match self.control.stand_ins(values, &variant.source) {
-            None => Rendered::markup(self.run(variant, &variables, conversation)?),
-            Some(stand_ins) => {
-                let protected = variables.iter().map(|(name, value)| {
-                    let value = match is_users(name) {
-                        true => self.control.protect(value, &stand_ins),
-                        false => value.clone(),
-                    };
-                    (name.clone(), value)
-                });
-                let text = self.run(variant, &protected.collect(), conversation)?;
-                self.control.restore(&text, &stand_ins)
-            }
+        let users = variables.iter().filter(|(name, _)| is_users(name));
+        let users = users.map(|(_, value)| value);
+        let stand_ins = self.control.stand_ins(users, &variant.source);
+        if let Some(stand_ins) = &stand_ins {
+            let users = variables.iter_mut().filter(|(name, _)| is_users(name));
+            users.for_each(|(_, value)| *value = self.control.protect(value, stand_ins));
+        }
+        let text = run(&variant.template, &variables, conversation.now, self.limits)?;
+        let mut rendered = match &stand_ins {
+            Some(stand_ins) => self.control.restore(&text, stand_ins),
+            None => Rendered::markup(text),
         };
         if conversation.continue_final_message {
             let end = continuing::end(rendered.as_str(), &conversation.messages)?;
@@ -258,41 +240,46 @@ impl ChatTemplate {
         }
         Ok(rendered)
     }
+}
 
-    fn run(
-        &self,
-        variant: &Variant,
-        variables: &Map<String, Value>,
-        conversation: &Conversation,
-    ) -> Result<String, Error> {
-        let variables = variables.iter().map(|(name, value)| (name.as_str(), value));
-        let template = &variant.template;
-        Ok(template.render(variables, conversation.now, self.limits)?)
+/// All that a template sees, as `apply_chat_template` puts it together.
+fn variables(
+    special: &SpecialTokens,
+    conversation: &Conversation,
+) -> Result<Map<String, Value>, Error> {
+    let mut messages = conversation.messages.clone();
+    messages.iter_mut().for_each(alias_reasoning);
+    if conversation.continue_final_message {
+        continuing::mark(&mut messages)?;
     }
+    let special = special
+        .iter()
+        .map(|(name, text)| (name.as_str(), text.as_str().into()));
+    let given = [
+        ("messages", messages.into()),
+        ("tools", conversation.tools.clone().into()),
+        ("documents", conversation.documents.clone().into()),
+        (
+            "add_generation_prompt",
+            conversation.add_generation_prompt.into(),
+        ),
+    ];
+    let others = conversation
+        .variables
+        .iter()
+        .map(|(name, value)| (name.as_str(), value.clone()));
+    let all = special.chain(given).chain(others);
+    Ok(all.map(|(name, value)| (name.to_owned(), value)).collect())
+}
 
-    /// All that the template sees, as `apply_chat_template` puts it together.
-    fn variables(&self, conversation: &Conversation) -> Result<Map<String, Value>, Error> {
-        let list = |list: &Option<Vec<Value>>| list.clone().map_or(Value::Null, Value::Array);
-        let mut messages = conversation.messages.clone();
-        messages.iter_mut().for_each(alias_reasoning);
-        if conversation.continue_final_message {
-            continuing::mark(&mut messages)?;
-        }
-        let mut variables = Map::new();
-        let mut put = |name: &str, value| variables.insert(name.to_owned(), value);
-        for (name, text) in &self.special {
-            put(name, text.as_str().into());
-        }
-        put("messages", messages.into());
-        put("tools", list(&conversation.tools));
-        put("documents", list(&conversation.documents));
-        let add = conversation.add_generation_prompt;
-        put("add_generation_prompt", add.into());
-        for (name, value) in &conversation.variables {
-            put(name, value.clone());
-        }
-        Ok(variables)
-    }
+fn run(
+    template: &Template,
+    variables: &Map<String, Value>,
+    now: Option<LocalTime>,
+    limits: Limits,
+) -> Result<String, Error> {
+    let variables = variables.iter().map(|(name, value)| (name.as_str(), value));
+    Ok(template.render(variables, now, limits)?)
 }
 
 /// The names that templates read a message's reasoning by; transformers fills `reasoning_content` and `thinking` from
@@ -300,13 +287,12 @@ impl ChatTemplate {
 const REASONING: [&str; 3] = ["reasoning_content", "thinking", "reasoning"];
 
 fn alias_reasoning(message: &mut Value) {
-    let Value::Object(fields) = message else {
+    let is_there = |name: &&&str| !message[**name].is_null();
+    let Some(name) = REASONING.iter().find(is_there) else {
         return;
     };
-    let found = REASONING
-        .iter()
-        .find_map(|name| fields.get(*name).filter(|value| !value.is_null()));
-    let Some(reasoning) = found.cloned() else {
+    let reasoning = message[*name].clone();
+    let Some(fields) = message.as_object_mut() else {
         return;
     };
     // A field that is there keeps its value, but comes first as a new one does: templates print whole messages.
@@ -321,25 +307,16 @@ fn alias_reasoning(message: &mut Value) {
 /// out as this does.
 fn wants_parts(template: &Template, special: &SpecialTokens, limits: Limits) -> bool {
     const NEEDLE: &str = "Ahoy-7151";
+    // Enough steps for any template that means to show one message.
+    let limits = Limits {
+        steps: limits.steps.min(100_000),
+        ..limits
+    };
     let shows = |content: Value| {
-        let messages = json!([{"role": "user", "content": content}]);
-        let special: Vec<(&str, Value)> = special
-            .iter()
-            .map(|(name, text)| (name.as_str(), text.as_str().into()))
-            .collect();
-        let mut variables: Vec<(&str, &Value)> =
-            special.iter().map(|(name, text)| (*name, text)).collect();
-        let (none, no) = (Value::Null, Value::Bool(false));
-        variables.extend([
-            ("messages", &messages),
-            ("tools", &none),
-            ("documents", &none),
-        ]);
-        variables.push(("add_generation_prompt", &no));
-        let mut limits = limits;
-        // Enough for any template that means to show one message.
-        limits.steps = limits.steps.min(100_000);
-        let text = template.render(variables, None, limits);
+        let message = json!({"role": "user", "content": content});
+        let conversation = Conversation::from_json(vec![message]).add_generation_prompt(false);
+        let text = variables(special, &conversation)
+            .and_then(|variables| run(template, &variables, None, limits));
         text.is_ok_and(|text| text.contains(NEEDLE))
     };
     !shows(NEEDLE.into()) && shows(json!([{"type": "text", "text": NEEDLE}]))

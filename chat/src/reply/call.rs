@@ -1,88 +1,93 @@
 //! How a call of a tool is written: its marks, where it ends, and what is between.
 
-use super::json::{self, Follow, Shape};
-use super::named::{self, ReadHead};
-use super::tagged::{self, Tagged};
-use super::{CallError, arguments, literal, nested};
+use super::json::{self, Follow};
+use super::tags::{self, Tags};
+use super::{CallError, arguments, literal};
 use crate::{Tool, ToolCall};
 
-/// How a format marks a call, or several.
+/// How a format writes a call, or several.
 #[derive(Debug)]
 pub(super) struct CallSyntax {
-    pub(super) open: &'static [&'static str],
-    pub(super) close: &'static [&'static str],
+    /// The mark before it. Empty: it has none.
+    pub(super) open: &'static str,
     pub(super) end: End,
-    /// What may be between: the first that the text begins as.
+    /// What may follow the mark: the first that the text begins as.
     pub(super) bodies: &'static [Body],
 }
 
 /// Where a call ends.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy)]
 pub(super) enum End {
-    /// At its closing mark, or where the next call begins.
-    Mark,
+    /// At one of these marks, or where the next call begins.
+    Mark(&'static [&'static str]),
     /// With its JSON.
     Value,
     /// With the answer.
     Answer,
+    /// With the answer, of which it has to be all: else it is content.
+    WholeAnswer,
 }
 
 /// What is between the marks.
 #[derive(Debug)]
 pub(super) enum Body {
-    /// Objects, in a list or not.
-    Json(Shape),
-    /// The arguments alone; the tool was named before.
+    /// `{"name": "f", "arguments": {..}}`, under any of their names; several of them, or a list.
+    Json,
+    /// The same without a mark before it.
+    BareJson,
+    /// `[{"f": {..}}]`
+    JsonByName,
+    /// The arguments alone, in JSON; the tool was named before.
     Arguments,
-    /// A name and then JSON.
-    Named(ReadHead),
+    /// A name and then its arguments in JSON.
+    Named(Head),
     /// A name and tags.
-    Tagged(&'static Tagged),
+    Tags(&'static Tags),
     /// MiniMax M3's tags within tags.
-    Nested,
-    /// Python's calls.
+    NestedTags,
+    /// `[f(a='x', n=1)]`
     Python,
-    /// Gemma's.
+    /// `call:f{a:<|"|>x<|"|>,n:1}`
     Gemma,
     /// A call in JSON, a method of a tool that the model was trained with, or else a program for the tool `python`.
     Code,
 }
 
-/// More whitespace before a call, or a longer name, is none: in bytes.
+/// Longer whitespace before a call, or a longer name, begins none: in bytes.
 const LONGEST_NAME: usize = 256;
+
+/// What the first key of a call without a mark is called.
+const FIRST_KEYS: &[&str] = &["\"name\"", "\"type\"", "\"function\"", "\"parameters\""];
 
 impl Body {
     /// The beginning of a JSON value, where one is in it: marks in its strings are no marks.
     pub(super) fn follow(&self) -> Option<Follow> {
         match self {
-            Self::Json(_) | Self::Arguments => Some(Follow::new(true)),
-            Self::Named(_) => Some(Follow::new(false)),
+            Self::Json | Self::JsonByName | Self::Arguments => Some(Follow::new(true)),
+            Self::BareJson | Self::Named(_) => Some(Follow::new(false)),
             _ => None,
         }
     }
 
     /// Whether `text` begins as this does. `None`: it is too short to say.
     pub(super) fn begins(&self, text: &str) -> Option<bool> {
-        match self {
-            Self::Json(_) => begins(text, |c| "[{".contains(c)),
-            Self::Arguments | Self::Code => Some(true),
-            Self::Named(_) => begins_with_name(text, "<[{>"),
-            Self::Tagged(tags) if tags.call.is_empty() => begins_with_name(text, "<>"),
-            Self::Tagged(tags) => begins_with(text, tags.call),
-            Self::Nested => begins_with(text, "]<]minimax[>[<invoke"),
-            Self::Python => begins(text, |c| c == '[' || arguments::in_a_name(c)),
-            Self::Gemma => begins_with(text, "call:"),
+        if let Self::Arguments | Self::Code = self {
+            return Some(true);
         }
-    }
-
-    /// Whether a text without its closing mark, for the answer ended first, can be whole.
-    fn can_be_whole(&self, text: &str) -> bool {
+        let start = text.trim_start();
+        if text.len() - start.len() > LONGEST_NAME {
+            return Some(false);
+        }
+        let first = start.chars().next();
         match self {
-            Self::Json(_) | Self::Arguments | Self::Python | Self::Code => true,
-            Self::Named(_) => text.contains('{'),
-            Self::Tagged(tags) => !tags.call.is_empty() && text.trim_end().ends_with(tags.call_end),
-            Self::Nested => nested::complete(text),
-            Self::Gemma => text.trim_end().ends_with('}'),
+            Self::BareJson => begins_as_bare(start),
+            Self::Named(_) => begins_with_name(start, "<[{>"),
+            Self::Tags(tags) if tags.call[0].is_empty() => begins_with_name(start, "<>"),
+            Self::Tags(tags) => begins_with(start, tags.call[0]),
+            Self::NestedTags => begins_with(start, tags::INVOKE),
+            Self::Python => first.map(|c| c == '[' || arguments::in_a_name(c)),
+            Self::Gemma => begins_with(start, literal::GEMMA_CALL),
+            _ => first.map(|c| "[{".contains(c)),
         }
     }
 
@@ -95,13 +100,19 @@ impl Body {
         tools: &[Tool],
         cut_off: bool,
     ) -> Result<Vec<ToolCall>, CallError> {
-        if !cut_off {
-            return self.parse(text, tool, tools);
+        let can_be_whole = match self {
+            Self::Named(_) => text.contains('{'),
+            Self::Tags(Tags {
+                call: [open, _, end],
+                ..
+            }) => !open.is_empty() && text.trim_end().ends_with(end),
+            _ => true,
+        };
+        match self.parse(text, tool, tools) {
+            Ok(calls) if !cut_off || can_be_whole => Ok(calls),
+            Err(reason) if !cut_off => Err(reason),
+            _ => Err(CallError::CutOff),
         }
-        if !self.can_be_whole(text) {
-            return Err(CallError::CutOff);
-        }
-        self.parse(text, tool, tools).map_err(|_| CallError::CutOff)
     }
 
     fn parse(
@@ -111,25 +122,85 @@ impl Body {
         tools: &[Tool],
     ) -> Result<Vec<ToolCall>, CallError> {
         match self {
-            Self::Json(shape) => json::calls(text, *shape),
-            Self::Arguments => {
-                let name = tool
-                    .filter(|name| !name.is_empty())
-                    .ok_or(CallError::NoName)?;
-                with_arguments(name, text)
-            }
-            Self::Named(head) => named::call(text, *head).map(|call| vec![call]),
-            Self::Tagged(tags) => tagged::calls(text, tags, tools),
-            Self::Nested => nested::calls(text, tools),
+            Self::Json | Self::BareJson => json::calls(text),
+            Self::JsonByName => json::calls_by_name(text),
+            Self::Arguments => with_arguments(tool.unwrap_or_default(), text),
+            Self::Named(head) => head.call(text).map(|call| vec![call]),
+            Self::Tags(tags) => tags::calls(text, tags, tools),
+            Self::NestedTags => tags::nested_calls(text, tools),
             // LFM2 can be told to write JSON there.
             Self::Python
-                if begins(text.trim_start_matches(['[', ' ']), |c| c == '{') == Some(true) =>
+                if text
+                    .trim_start_matches(['[', ' '])
+                    .trim_start()
+                    .starts_with('{') =>
             {
-                json::calls(text, Shape::NameAndArguments)
+                json::calls(text)
             }
             Self::Python => literal::python(text),
             Self::Gemma => literal::gemma(text).map(|call| vec![call]),
             Self::Code => program(text),
+        }
+    }
+}
+
+/// What stands before the arguments of a call in JSON.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Head {
+    /// `name[CALL_ID]id[ARGS]`, `name[ARGS]`
+    Mistral,
+    /// `function<｜tool▁sep｜>name` and the beginning of a code fence, or since V3.1 `name<｜tool▁sep｜>`
+    DeepSeek,
+    /// `functions.name:0<|tool_call_argument_begin|>`: all of it before the mark is the call's id
+    KimiK2,
+    /// `id<|tool_call:name|>name<|tool_call:args|>`
+    Solar,
+    /// `name>`, the rest of `<function=name>`
+    Functionary,
+}
+
+impl Head {
+    /// The call that `text` is.
+    fn call(self, text: &str) -> Result<ToolCall, CallError> {
+        let (head, json) = text.split_at(text.find('{').unwrap_or(text.len()));
+        let (id, name) = self.id_and_name(head.trim());
+        Ok(ToolCall {
+            id: id.map(str::to_owned),
+            name: arguments::tool_name(name)?,
+            arguments: json::arguments(json)?,
+        })
+    }
+
+    fn id_and_name(self, head: &str) -> (Option<&str>, &str) {
+        let end = match self {
+            Self::Mistral => "[ARGS]",
+            Self::DeepSeek => "```json",
+            Self::KimiK2 => "<|tool_call_argument_begin|>",
+            Self::Solar => "<|tool_call:args|>",
+            Self::Functionary => ">",
+        };
+        let head = head.strip_suffix(end).unwrap_or(head);
+        match self {
+            Self::Mistral => match head.split_once("[CALL_ID]") {
+                Some((name, id)) => (Some(id), name),
+                None => (None, head),
+            },
+            Self::DeepSeek => match head.split_once("<｜tool▁sep｜>") {
+                Some((name, behind)) if behind.trim().is_empty() => (None, name),
+                Some((_kind, name)) => (None, name),
+                None => (None, head),
+            },
+            Self::KimiK2 => {
+                let name = head.strip_prefix("functions.").unwrap_or(head);
+                let is_number = |text: &str| text.bytes().all(|b| b.is_ascii_digit());
+                let numbered = name.rsplit_once(':').filter(|(_, text)| is_number(text));
+                (Some(head), numbered.map_or(name, |(name, _)| name))
+            }
+            Self::Solar => match head.split_once("<|tool_call:name|>") {
+                Some((id, name)) => (Some(id), name),
+                None => (None, head),
+            },
+            Self::Functionary => (None, head),
         }
     }
 }
@@ -139,7 +210,7 @@ const PYTHON: &str = "python";
 
 fn program(text: &str) -> Result<Vec<ToolCall>, CallError> {
     let calls = if text.trim_start().starts_with('{') {
-        json::calls(text, Shape::NameAndArguments)
+        json::calls(text)
     } else if text.contains(".call(") {
         literal::python(text)
     } else {
@@ -149,91 +220,42 @@ fn program(text: &str) -> Result<Vec<ToolCall>, CallError> {
 }
 
 fn with_arguments(name: &str, text: &str) -> Result<Vec<ToolCall>, CallError> {
-    let arguments = match named::only_json(text) {
+    let arguments = match json::arguments(text) {
+        _ if name.is_empty() => return Err(CallError::NoName),
         Err(_) if name == PYTHON => serde_json::json!({ "code": text.trim() }),
         arguments => arguments?,
     };
-    Ok(vec![ToolCall {
-        id: None,
-        name: name.to_owned(),
-        arguments,
-    }])
-}
-
-/// Whether the first character behind whitespace is such a one.
-fn begins(text: &str, is: impl Fn(char) -> bool) -> Option<bool> {
-    match first(text) {
-        Some(place) => text[place..].chars().next().map(is),
-        None => too_long(text),
-    }
+    Ok(vec![ToolCall::of(name, arguments)])
 }
 
 fn begins_with(text: &str, mark: &str) -> Option<bool> {
-    let Some(place) = first(text) else {
-        return too_long(text);
-    };
-    let text = &text[place..];
-    if text.len() >= mark.len() {
-        Some(text.starts_with(mark))
-    } else if mark.starts_with(text) {
-        None
-    } else {
-        Some(false)
+    let is_cut_off = text.len() < mark.len() && mark.starts_with(text);
+    (!is_cut_off).then(|| text.starts_with(mark))
+}
+
+/// Whether a name is first, and one of `next` is next.
+fn begins_with_name(text: &str, next: &str) -> Option<bool> {
+    let name = text
+        .find(|c| !arguments::in_a_name(c))
+        .unwrap_or(text.len());
+    let behind = text[name..].trim_start();
+    if text.len() - behind.len() > LONGEST_NAME {
+        return Some(false);
     }
+    let behind = behind.chars().next()?;
+    Some(name > 0 && next.contains(behind))
 }
 
-/// Whether a name is first, and one of `behind` is next.
-fn begins_with_name(text: &str, behind: &str) -> Option<bool> {
-    let Some(place) = first(text) else {
-        return too_long(text);
-    };
-    let mut name_ended = false;
-    for (at, c) in text[place..].char_indices() {
-        if at > LONGEST_NAME {
-            return Some(false);
-        }
-        if c.is_whitespace() {
-            name_ended = true;
-        } else if behind.contains(c) {
-            return Some(at > 0);
-        } else if name_ended || !arguments::in_a_name(c) {
-            return Some(false);
-        }
+/// Whether an object begins as a call.
+fn begins_as_bare(text: &str) -> Option<bool> {
+    const MOST_WHITESPACE: usize = 64;
+    let inside = text.strip_prefix('{')?;
+    let key = inside.trim_start();
+    if inside.len() - key.len() > MOST_WHITESPACE {
+        return Some(false);
     }
-    None
-}
-
-/// Where text begins behind whitespace, if soon.
-fn first(text: &str) -> Option<usize> {
-    let mut chars = text
-        .char_indices()
-        .take_while(|(at, _)| *at <= LONGEST_NAME);
-    chars.find(|(_, c)| !c.is_whitespace()).map(|(at, _)| at)
-}
-
-fn too_long(text: &str) -> Option<bool> {
-    (text.len() > LONGEST_NAME + 4).then_some(false)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::{Body, named, tagged};
-
-    #[test]
-    fn a_body_is_known_by_its_beginning() {
-        let glm = Body::Tagged(&tagged::GLM);
-        assert_eq!(glm.begins("get_we"), None);
-        assert_eq!(glm.begins("get_weather\n"), None);
-        assert_eq!(glm.begins("get_weather\n<"), Some(true));
-        assert_eq!(glm.begins(" tags are"), Some(false));
-        let coder = Body::Tagged(&tagged::QWEN3_CODER);
-        assert_eq!(coder.begins("\n<func"), None);
-        assert_eq!(coder.begins("\n<function=f"), Some(true));
-        assert_eq!(coder.begins("\n{"), Some(false));
-        let mistral = Body::Named(named::mistral);
-        assert_eq!(mistral.begins("f[ARGS]"), Some(true));
-        assert_eq!(mistral.begins("[{"), Some(false));
-        assert_eq!(mistral.begins(&" ".repeat(1000)), Some(false));
-        assert_eq!(mistral.begins(&"a".repeat(1000)), Some(false));
-    }
+    let mut begins = FIRST_KEYS.iter().map(|first| begins_with(key, first));
+    begins
+        .find(|begins| *begins != Some(false))
+        .unwrap_or(Some(false))
 }

@@ -1,395 +1,238 @@
 //! The formats of tool calls, in a table: what a template has in it, and what its model writes.
 
-use super::ToolCallFormat;
-use super::call::{Body, CallSyntax, End};
+use std::fmt;
+
+use super::call::{Body, CallSyntax, End, Head};
 use super::channel::{self, Channels};
-use super::json::Shape;
-use super::{named, tagged};
+use super::tags;
 
 /// A format of tool calls.
 #[derive(Debug)]
 pub(super) struct Family {
-    pub(super) format: ToolCallFormat,
-    pub(super) name: &'static str,
-    /// A template is of this family if it has all texts of one of these lists.
+    name: &'static str,
+    /// A template is of this family if it has all texts of one of these lists, or without such the mark of its first
+    /// call.
     templates: &'static [&'static [&'static str]],
     pub(super) calls: &'static [CallSyntax],
     /// Marks that frame calls or content, and say nothing.
     pub(super) silent: &'static [&'static str],
     /// Whether a call can begin within reasoning and end it: where its mark is a token that no model writes otherwise.
     pub(super) ends_reasoning: bool,
-    /// Whether a call can also be the answer's whole text, without a mark.
-    pub(super) bare: bool,
+    /// A call that can also be the answer's whole text, without a mark.
+    pub(super) bare: Option<&'static CallSyntax>,
     pub(super) channels: Option<&'static Channels>,
 }
 
-/// What most families have.
-const PLAIN: Family = Family {
-    format: ToolCallFormat::Hermes,
+/// No calls.
+pub(super) const NONE: Family = Family {
     name: "",
     templates: &[],
     calls: &[],
     silent: &[],
     ends_reasoning: false,
-    bare: false,
+    bare: None,
     channels: None,
 };
 
-const JSON: &[Body] = &[Body::Json(Shape::NameAndArguments)];
-
-const PYTHON_TAG: CallSyntax = CallSyntax {
-    open: &["<|python_tag|>"],
-    close: &[],
-    end: End::Answer,
-    bodies: &[Body::Code],
-};
-
-/// Calls between marks.
-const fn marked(
-    open: &'static [&'static str],
-    close: &'static [&'static str],
-    bodies: &'static [Body],
-) -> CallSyntax {
-    CallSyntax {
-        open,
-        close,
-        end: End::Mark,
-        bodies,
-    }
-}
-
-impl Family {
-    pub(super) fn of(format: ToolCallFormat) -> Option<&'static Self> {
-        FAMILIES.iter().find(|family| family.format == format)
+impl ToolCallFormat {
+    /// All of them.
+    pub fn all() -> impl Iterator<Item = Self> {
+        FORMATS.iter().map(|(format, _)| *format)
     }
 
-    pub(super) fn of_template(source: &str) -> Option<&'static Self> {
+    /// The one whose marks a template has.
+    pub(super) fn of_template(source: &str) -> Option<Self> {
         let has = |texts: &&[&str]| texts.iter().all(|text| source.contains(text));
-        FAMILIES
-            .iter()
-            .find(|family| family.templates.iter().any(has))
+        let found = FORMATS.iter().find(|(_, family)| match family.templates {
+            [] => source.contains(family.calls[0].open),
+            lists => lists.iter().any(has),
+        });
+        found.map(|(format, _)| *format)
+    }
+
+    pub(super) fn family(self) -> &'static Family {
+        // There is one for each, in their order.
+        &FORMATS[self as usize].1
     }
 }
 
-/// In the order in which templates are looked at: what has the marks of several is of the first.
-pub(super) const FAMILIES: &[Family] = &[
-    Family {
-        format: ToolCallFormat::Harmony,
-        name: "harmony",
+/// Its name: `hermes`, `qwen3-coder`.
+impl fmt::Display for ToolCallFormat {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.family().name)
+    }
+}
+
+const fn call(open: &'static str, end: End, bodies: &'static [Body]) -> CallSyntax {
+    CallSyntax { open, end, bodies }
+}
+
+macro_rules! formats {
+    ($($(#[$doc:meta])* $format:ident $name:literal { $($field:ident: $value:expr),* $(,)? })*) => {
+        /// How a model writes calls of tools. Formats are named after the models that made them known; many
+        /// others write the same.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+        #[non_exhaustive]
+        pub enum ToolCallFormat {
+            $($(#[$doc])* $format,)*
+        }
+
+        const FORMATS: &[(ToolCallFormat, Family)] =
+            &[$((ToolCallFormat::$format, Family { name: $name, $($field: $value,)* ..NONE })),*];
+    };
+}
+
+// In the order in which templates are looked at: what has the marks of several is of the first.
+formats! {
+    /// `<|channel|>commentary to=functions.f <|constrain|>json<|message|>{..}<|call|>`: gpt-oss
+    Harmony "harmony" {
         templates: &[&["<|channel|>", "<|message|>"]],
         channels: Some(&channel::HARMONY),
-        ..PLAIN
-    },
-    Family {
-        format: ToolCallFormat::Atem,
-        name: "atem",
-        templates: &[&["<atem:function_calls>"]],
-        calls: &[marked(
-            &["<atem:function_calls>"],
-            &["</atem:function_calls>"],
-            &[Body::Tagged(&tagged::ATEM)],
-        )],
+    }
+    /// `<atem:function_calls><atem:invoke name="f"><atem:parameter name="a">1</atem:parameter>..`, in channels:
+    /// `to=self`, `to=f`
+    Atem "atem" {
+        calls: &[call("<atem:function_calls>", End::Mark(&["</atem:function_calls>"]), &[Body::Tags(&tags::ATEM)])],
         channels: Some(&channel::ATEM),
-        ..PLAIN
-    },
-    Family {
-        format: ToolCallFormat::FunctionaryV32,
-        name: "functionary-v3.2",
+    }
+    /// `>>>f` and `{..}` on the next line, `>>>all` before content
+    FunctionaryV32 "functionary-v3.2" {
         templates: &[&[">>>all"]],
         channels: Some(&channel::FUNCTIONARY),
-        ..PLAIN
-    },
-    Family {
-        format: ToolCallFormat::KimiK2,
-        name: "kimi-k2",
+    }
+    /// `<|tool_call_begin|>functions.f:0<|tool_call_argument_begin|>{..}<|tool_call_end|>`
+    KimiK2 "kimi-k2" {
         templates: &[&["<|tool_calls_section_begin|>"]],
-        calls: &[marked(
-            &["<|tool_call_begin|>"],
-            &["<|tool_call_end|>"],
-            &[Body::Named(named::kimi)],
-        )],
+        calls: &[call("<|tool_call_begin|>", End::Mark(&["<|tool_call_end|>"]), &[Body::Named(Head::KimiK2)])],
         silent: &["<|tool_calls_section_begin|>", "<|tool_calls_section_end|>"],
         ends_reasoning: true,
-        ..PLAIN
-    },
-    Family {
-        format: ToolCallFormat::MiniMaxM3,
-        name: "minimax-m3",
+    }
+    /// `<invoke name="f"><a>1</a></invoke>` with a token before every tag
+    MiniMaxM3 "minimax-m3" {
         templates: &[&["]<]minimax[>["]],
-        calls: &[marked(
-            &["]<]minimax[>[<tool_call>"],
-            &["]<]minimax[>[</tool_call>"],
-            &[Body::Nested],
-        )],
+        calls: &[call("]<]minimax[>[<tool_call>", End::Mark(&["]<]minimax[>[</tool_call>"]), &[Body::NestedTags])],
         ends_reasoning: true,
-        ..PLAIN
-    },
-    Family {
-        format: ToolCallFormat::MiniMaxM2,
-        name: "minimax-m2",
-        templates: &[&["<minimax:tool_call>"]],
-        calls: &[marked(
-            &["<minimax:tool_call>"],
-            &["</minimax:tool_call>"],
-            &[Body::Tagged(&tagged::MINIMAX)],
-        )],
-        ..PLAIN
-    },
-    Family {
-        format: ToolCallFormat::DeepSeekV32,
-        name: "deepseek-v3.2",
+    }
+    /// `<minimax:tool_call><invoke name="f"><parameter name="a">1</parameter></invoke></minimax:tool_call>`
+    MiniMaxM2 "minimax-m2" {
+        calls: &[call("<minimax:tool_call>", End::Mark(&["</minimax:tool_call>"]), &[Body::Tags(&tags::MINIMAX_M2)])],
+    }
+    /// `<｜DSML｜invoke name="f"><｜DSML｜parameter name="a" string="true">1</｜DSML｜parameter>..`: DeepSeek V3.2 and V4
+    DeepSeekV32 "deepseek-v3.2" {
         templates: &[&["｜DSML｜"]],
         calls: &[
-            marked(
-                &["<｜DSML｜tool_calls>"],
-                &["</｜DSML｜tool_calls>"],
-                &[Body::Tagged(&tagged::DSML)],
-            ),
-            marked(
-                &["<｜DSML｜function_calls>"],
-                &["</｜DSML｜function_calls>"],
-                &[Body::Tagged(&tagged::DSML)],
-            ),
+            call("<｜DSML｜tool_calls>", End::Mark(&["</｜DSML｜tool_calls>"]), &[Body::Tags(&tags::DEEPSEEK_V32)]),
+            call("<｜DSML｜function_calls>", End::Mark(&["</｜DSML｜function_calls>"]), &[Body::Tags(&tags::DEEPSEEK_V32)]),
         ],
         ends_reasoning: true,
-        ..PLAIN
-    },
-    Family {
-        format: ToolCallFormat::DeepSeek,
-        name: "deepseek",
-        templates: &[&["<｜tool▁call▁begin｜>"]],
-        calls: &[marked(
-            &["<｜tool▁call▁begin｜>"],
-            &["<｜tool▁call▁end｜>"],
-            &[Body::Named(named::deepseek)],
-        )],
+    }
+    /// `<｜tool▁call▁begin｜>f<｜tool▁sep｜>{..}<｜tool▁call▁end｜>`: DeepSeek V3.1, and with a code fence V3 and R1
+    DeepSeek "deepseek" {
+        calls: &[call("<｜tool▁call▁begin｜>", End::Mark(&["<｜tool▁call▁end｜>"]), &[Body::Named(Head::DeepSeek)])],
         silent: &["<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>"],
         ends_reasoning: true,
-        ..PLAIN
-    },
-    Family {
-        format: ToolCallFormat::Gemma4,
-        name: "gemma-4",
+    }
+    /// `<|tool_call>call:f{a:<|"|>x<|"|>}<tool_call|>`
+    Gemma4 "gemma-4" {
         templates: &[&["<|tool_call>call:"]],
-        calls: &[marked(&["<|tool_call>"], &["<tool_call|>"], &[Body::Gemma])],
+        calls: &[call("<|tool_call>", End::Mark(&["<tool_call|>"]), &[Body::Gemma])],
         ends_reasoning: true,
-        ..PLAIN
-    },
-    Family {
-        format: ToolCallFormat::Hunyuan,
-        name: "hunyuan",
+    }
+    /// `<tool_call:opensource>f<tool_sep:opensource>..`: Hunyuan 3
+    Hunyuan "hunyuan" {
         templates: &[&["':opensource'", "<arg_key{}>"]],
-        calls: &[marked(
-            &["<tool_call:opensource>"],
-            &["</tool_call:opensource>"],
-            &[Body::Tagged(&tagged::HUNYUAN)],
-        )],
+        calls: &[
+            call("<tool_call:opensource>", End::Mark(&["</tool_call:opensource>"]), &[Body::Tags(&tags::HUNYUAN)]),
+        ],
         silent: &["<tool_calls:opensource>", "</tool_calls:opensource>"],
         ends_reasoning: true,
-        ..PLAIN
-    },
-    Family {
-        format: ToolCallFormat::Glm,
-        name: "glm",
+    }
+    /// `<tool_call>f<arg_key>a</arg_key><arg_value>1</arg_value></tool_call>`: GLM 4.5 and later, Ling, Laguna
+    Glm "glm" {
         templates: &[&["<arg_key>"]],
-        calls: &[marked(
-            &["<tool_call>"],
-            &["</tool_call>"],
-            &[Body::Tagged(&tagged::GLM)],
-        )],
-        ..PLAIN
-    },
-    Family {
-        format: ToolCallFormat::SeedOss,
-        name: "seed-oss",
-        templates: &[&["<seed:tool_call>"]],
-        calls: &[marked(
-            &["<seed:tool_call>"],
-            &["</seed:tool_call>"],
-            &[Body::Tagged(&tagged::SEED)],
-        )],
-        ..PLAIN
-    },
-    Family {
-        format: ToolCallFormat::Qwen3Coder,
-        name: "qwen3-coder",
+        calls: &[call("<tool_call>", End::Mark(&["</tool_call>"]), &[Body::Tags(&tags::GLM)])],
+    }
+    /// That of `Qwen3Coder` within `<seed:tool_call>`
+    SeedOss "seed-oss" {
+        calls: &[call("<seed:tool_call>", End::Mark(&["</seed:tool_call>"]), &[Body::Tags(&tags::SEED_OSS)])],
+    }
+    /// `<tool_call><function=f><parameter=a>1</parameter></function></tool_call>`: Qwen3-Coder, Qwen3.5, Nemotron 3
+    Qwen3Coder "qwen3-coder" {
         templates: &[&["<function=", "<parameter="]],
         calls: &[
-            marked(
-                &["<tool_call>"],
-                &["</tool_call>"],
-                &[
-                    Body::Tagged(&tagged::QWEN3_CODER),
-                    Body::Json(Shape::NameAndArguments),
-                ],
-            ),
+            call("<tool_call>", End::Mark(&["</tool_call>"]), &[Body::Tags(&tags::QWEN3_CODER), Body::Json]),
             // The model at times leaves out the first mark.
-            marked(
-                &["<function="],
-                &["</function>\n</tool_call>", "</function>"],
-                &[Body::Tagged(&tagged::QWEN3_CODER_BARE)],
+            call(
+                "<function=",
+                End::Mark(&["</function>\n</tool_call>", "</function>"]),
+                &[Body::Tags(&tags::QWEN3_CODER_BARE)],
             ),
         ],
-        ..PLAIN
-    },
-    Family {
-        format: ToolCallFormat::FunctionaryV31,
-        name: "functionary-v3.1",
-        templates: &[&["<function="]],
+    }
+    /// `<function=f>{..}</function>`, `<|python_tag|>` before a program
+    FunctionaryV31 "functionary-v3.1" {
         calls: &[
-            marked(
-                &["<function="],
-                &["</function>"],
-                &[Body::Named(named::functionary)],
-            ),
-            PYTHON_TAG,
+            call("<function=", End::Mark(&["</function>"]), &[Body::Named(Head::Functionary)]),
+            call("<|python_tag|>", End::Answer, &[Body::Code]),
         ],
-        ..PLAIN
-    },
-    Family {
-        format: ToolCallFormat::Mistral,
-        name: "mistral",
-        templates: &[&["[TOOL_CALLS]"]],
-        calls: &[CallSyntax {
-            open: &["[TOOL_CALLS]"],
-            close: &[],
-            end: End::Value,
-            bodies: &[
-                Body::Json(Shape::NameAndArguments),
-                Body::Named(named::mistral),
-            ],
-        }],
+    }
+    /// `[TOOL_CALLS][{"name": "f", "arguments": {..}}]`, since 2025 `[TOOL_CALLS]f[ARGS]{..}`
+    Mistral "mistral" {
+        calls: &[call("[TOOL_CALLS]", End::Value, &[Body::Json, Body::Named(Head::Mistral)])],
         ends_reasoning: true,
-        ..PLAIN
-    },
-    Family {
-        format: ToolCallFormat::CommandR,
-        name: "command-r",
-        templates: &[&["<|START_ACTION|>"]],
-        calls: &[marked(&["<|START_ACTION|>"], &["<|END_ACTION|>"], JSON)],
-        silent: &[
-            "<|START_RESPONSE|>",
-            "<|END_RESPONSE|>",
-            "<|START_TEXT|>",
-            "<|END_TEXT|>",
-        ],
+    }
+    /// `<|START_ACTION|>[{"tool_name": "f", "parameters": {..}}]<|END_ACTION|>`: Command R7B and A
+    CommandR "command-r" {
+        calls: &[call("<|START_ACTION|>", End::Mark(&["<|END_ACTION|>"]), &[Body::Json])],
+        silent: &["<|START_RESPONSE|>", "<|END_RESPONSE|>", "<|START_TEXT|>", "<|END_TEXT|>"],
         ends_reasoning: true,
-        ..PLAIN
-    },
-    Family {
-        format: ToolCallFormat::Solar,
-        name: "solar",
-        templates: &[&["<|tool_call:begin|>"]],
-        calls: &[marked(
-            &["<|tool_call:begin|>"],
-            &["<|tool_call:end|>"],
-            &[Body::Named(named::solar)],
-        )],
-        silent: &[
-            "<|begin|>assistant",
-            "<|tool_calls|>",
-            "<|calls|>",
-            "<|content|>",
-            "<|end|>",
-        ],
-        ..PLAIN
-    },
-    Family {
-        format: ToolCallFormat::Lfm2,
-        name: "lfm2",
+    }
+    /// `<|tool_call:begin|>id<|tool_call:name|>f<|tool_call:args|>{..}<|tool_call:end|>`
+    Solar "solar" {
+        calls: &[call("<|tool_call:begin|>", End::Mark(&["<|tool_call:end|>"]), &[Body::Named(Head::Solar)])],
+        silent: &["<|begin|>assistant", "<|tool_calls|>", "<|calls|>", "<|content|>", "<|end|>"],
+    }
+    /// `<|tool_call_start|>[f(a='x')]<|tool_call_end|>`
+    Lfm2 "lfm2" {
         templates: &[&["<|tool_call_start|>"], &["<|tool_list_start|>"]],
-        calls: &[marked(
-            &["<|tool_call_start|>"],
-            &["<|tool_call_end|>"],
-            &[Body::Python],
-        )],
-        ..PLAIN
-    },
-    Family {
-        format: ToolCallFormat::Apertus,
-        name: "apertus",
-        templates: &[&["<|tools_prefix|>"]],
-        calls: &[marked(
-            &["<|tools_prefix|>"],
-            &["<|tools_suffix|>"],
-            &[Body::Json(Shape::NameIsKey)],
-        )],
+        calls: &[call("<|tool_call_start|>", End::Mark(&["<|tool_call_end|>"]), &[Body::Python])],
+    }
+    /// `<|tools_prefix|>[{"f": {..}}]<|tools_suffix|>`
+    Apertus "apertus" {
+        calls: &[call("<|tools_prefix|>", End::Mark(&["<|tools_suffix|>"]), &[Body::JsonByName])],
         ends_reasoning: true,
-        ..PLAIN
-    },
-    Family {
-        format: ToolCallFormat::Nemotron,
-        name: "nemotron",
-        templates: &[&["<TOOLCALL>"]],
-        calls: &[marked(&["<TOOLCALL>"], &["</TOOLCALL>"], JSON)],
-        ..PLAIN
-    },
-    Family {
-        format: ToolCallFormat::ToolCallsTag,
-        name: "tool-calls-tag",
-        templates: &[&["<tool_calls>"]],
-        calls: &[marked(&["<tool_calls>"], &["</tool_calls>"], JSON)],
-        ..PLAIN
-    },
-    Family {
-        format: ToolCallFormat::GigaChat,
-        name: "gigachat",
-        templates: &[
-            &["<|function_call|>"],
-            &["function call", "<|role_sep|>", "<|message_sep|>"],
+    }
+    /// `<TOOLCALL>[{"name": "f", "arguments": {..}}]</TOOLCALL>`
+    Nemotron "nemotron" {
+        calls: &[call("<TOOLCALL>", End::Mark(&["</TOOLCALL>"]), &[Body::Json])],
+    }
+    /// `<tool_calls>[{"name": "f", "arguments": {..}}]</tool_calls>`: Apriel, MiniMax M1
+    ToolCallsTag "tool-calls-tag" {
+        calls: &[call("<tool_calls>", End::Mark(&["</tool_calls>"]), &[Body::Json])],
+    }
+    /// `<|function_call|>{"name": "f", "arguments": {..}}`
+    GigaChat "gigachat" {
+        templates: &[&["<|function_call|>"], &["function call", "<|role_sep|>", "<|message_sep|>"]],
+        calls: &[
+            call("<|function_call|>", End::Value, &[Body::Json]),
+            call("function call<|role_sep|>", End::Value, &[Body::Json]),
         ],
-        calls: &[CallSyntax {
-            open: &["<|function_call|>", "function call<|role_sep|>"],
-            close: &[],
-            end: End::Value,
-            bodies: JSON,
-        }],
         silent: &["<|message_sep|>"],
-        ..PLAIN
-    },
-    Family {
-        format: ToolCallFormat::Granite,
-        name: "granite",
-        templates: &[&["<|tool_call|>"]],
-        calls: &[CallSyntax {
-            open: &["<|tool_call|>"],
-            close: &[],
-            end: End::Value,
-            bodies: JSON,
-        }],
+    }
+    /// `<|tool_call|>[{"name": "f", "arguments": {..}}]`: Granite 3, Phi 4 mini
+    Granite "granite" {
+        calls: &[call("<|tool_call|>", End::Value, &[Body::Json])],
         silent: &["<|/tool_call|>"],
-        ..PLAIN
-    },
-    Family {
-        format: ToolCallFormat::Hermes,
-        name: "hermes",
-        templates: &[&["<tool_call>"]],
-        calls: &[marked(
-            &["<tool_call>"],
-            &["</tool_call>"],
-            &[
-                Body::Json(Shape::NameAndArguments),
-                Body::Tagged(&tagged::QWEN3_CODER),
-            ],
-        )],
-        ..PLAIN
-    },
-    Family {
-        format: ToolCallFormat::Llama3,
-        name: "llama-3",
-        templates: &[
-            &["<|python_tag|>"],
-            &["<|start_header_id|>ipython", "\"parameters\""],
-        ],
-        calls: &[PYTHON_TAG],
-        bare: true,
-        ..PLAIN
-    },
-];
-
-/// Marks around the answer itself, which some models write behind their reasoning, and what their
-/// templates have in them.
-pub(super) const FRAMES: &[(&str, &[&str])] = &[
-    ("<response></response>", &["<response>", "</response>"]),
-    ("[BEGIN FINAL RESPONSE]", &["[END FINAL RESPONSE]"]),
-];
+    }
+    /// `<tool_call>{"name": "f", "arguments": {..}}</tool_call>`: Hermes, Qwen 2.5 and 3, Granite 4
+    Hermes "hermes" {
+        calls: &[call("<tool_call>", End::Mark(&["</tool_call>"]), &[Body::Json, Body::Tags(&tags::QWEN3_CODER)])],
+    }
+    /// `{"name": "f", "parameters": {..}}` as the whole answer, `<|python_tag|>tool.call(query="x")` for tools that it
+    /// was trained with
+    Llama3 "llama-3" {
+        templates: &[&["<|python_tag|>"], &["<|start_header_id|>ipython", "\"parameters\""]],
+        calls: &[call("<|python_tag|>", End::Answer, &[Body::Code])],
+        bare: Some(&call("", End::WholeAnswer, &[Body::BareJson])),
+    }
+}

@@ -1,12 +1,8 @@
 //! What the answers of a model look like, as its template shows or its user says.
 
-use std::fmt;
-use std::str::FromStr;
+use std::borrow::Cow;
 
-use thiserror::Error;
-
-use super::ReasoningMarks;
-use super::family::{FAMILIES, FRAMES, Family};
+use super::family::{self, Family, ToolCallFormat};
 
 /// What the answers of a model look like: the marks around its reasoning, and how it calls tools.
 ///
@@ -23,7 +19,8 @@ use super::family::{FAMILIES, FRAMES, Family};
 pub struct ReplyFormat {
     reasoning: Option<ReasoningMarks>,
     tool_calls: Option<ToolCallFormat>,
-    frames: Vec<&'static str>,
+    /// Marks around the answer itself.
+    pub(super) frames: Vec<&'static str>,
 }
 
 impl ReplyFormat {
@@ -37,20 +34,18 @@ impl ReplyFormat {
     ///
     /// A model may write marks that its template does not know: add them.
     pub fn of_template(source: &str) -> Self {
-        let tool_calls = Family::of_template(source);
-        // Channels say what is reasoning; other marks in such a template are about something else.
-        let reasoning = match tool_calls {
-            Some(family) if family.channels.is_some() => None,
-            _ => ReasoningMarks::of_template(source),
-        };
+        let tool_calls = ToolCallFormat::of_template(source);
         let frames = FRAMES.iter().filter(|(text, _)| source.contains(text));
-        Self {
-            reasoning,
-            tool_calls: tool_calls.map(|family| family.format),
-            frames: frames
-                .flat_map(|(_, marks)| marks.iter().copied())
-                .collect(),
+        let mut format = Self {
+            reasoning: ReasoningMarks::of_template(source),
+            tool_calls,
+            frames: frames.flat_map(|(_, marks)| *marks).copied().collect(),
+        };
+        // Channels say what is reasoning; other marks in such a template are about something else.
+        if format.family().channels.is_some() {
+            format.reasoning = None;
         }
+        format
     }
 
     /// With these marks around the reasoning. Formats with channels have their own besides.
@@ -60,30 +55,10 @@ impl ReplyFormat {
         self
     }
 
-    /// With reasoning and its marks left in the content.
-    #[must_use]
-    pub fn without_reasoning(mut self) -> Self {
-        self.reasoning = None;
-        self
-    }
-
     /// With tool calls of this format.
     #[must_use]
     pub fn with_tool_calls(mut self, format: ToolCallFormat) -> Self {
         self.tool_calls = Some(format);
-        self
-    }
-
-    /// With tool calls left in the content: for a conversation without tools. Formats with channels keep them, and
-    /// marks that frame the content go as before.
-    #[must_use]
-    pub fn without_tool_calls(mut self) -> Self {
-        if let Some(family) = self.family()
-            && family.channels.is_none()
-        {
-            self.frames.extend(family.silent);
-            self.tool_calls = None;
-        }
         self
     }
 
@@ -97,139 +72,84 @@ impl ReplyFormat {
         self.tool_calls
     }
 
-    /// Marks around the answer itself.
-    pub(super) fn frames(&self) -> &[&'static str] {
-        &self.frames
-    }
-
-    pub(super) fn family(&self) -> Option<&'static Family> {
-        self.tool_calls.and_then(Family::of)
+    pub(super) fn family(&self) -> &'static Family {
+        self.tool_calls
+            .map_or(&family::NONE, ToolCallFormat::family)
     }
 }
 
-/// How a model writes calls of tools. Formats are named after the models that made them known; many
-/// others write the same.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum ToolCallFormat {
-    /// `<|tools_prefix|>[{"f": {..}}]<|tools_suffix|>`
-    Apertus,
-    /// `<atem:function_calls><atem:invoke name="f"><atem:parameter name="a">1</atem:parameter>..`, in channels:
-    /// `to=self`, `to=f`
-    Atem,
-    /// `<|START_ACTION|>[{"tool_name": "f", "parameters": {..}}]<|END_ACTION|>`: Command R7B and A
-    CommandR,
-    /// `<｜tool▁call▁begin｜>f<｜tool▁sep｜>{..}<｜tool▁call▁end｜>`: DeepSeek V3.1, and with a code fence V3 and R1
-    DeepSeek,
-    /// `<｜DSML｜invoke name="f"><｜DSML｜parameter name="a" string="true">1</｜DSML｜parameter>..`: DeepSeek V3.2 and V4
-    DeepSeekV32,
-    /// `<function=f>{..}</function>`, `<|python_tag|>` before a program
-    FunctionaryV31,
-    /// `>>>f` and `{..}` on the next line, `>>>all` before content
-    FunctionaryV32,
-    /// `<|tool_call>call:f{a:<|"|>x<|"|>}<tool_call|>`
-    Gemma4,
-    /// `<|function_call|>{"name": "f", "arguments": {..}}`
-    GigaChat,
-    /// `<tool_call>f<arg_key>a</arg_key><arg_value>1</arg_value></tool_call>`: GLM 4.5 and later, Ling, Laguna
-    Glm,
-    /// `<|tool_call|>[{"name": "f", "arguments": {..}}]`: Granite 3, Phi 4 mini
-    Granite,
-    /// `<|channel|>commentary to=functions.f <|constrain|>json<|message|>{..}<|call|>`: gpt-oss
-    Harmony,
-    /// `<tool_call>{"name": "f", "arguments": {..}}</tool_call>`: Hermes, Qwen 2.5 and 3, Granite 4
-    Hermes,
-    /// `<tool_call:opensource>f<tool_sep:opensource>..`: Hunyuan 3
-    Hunyuan,
-    /// `<|tool_call_begin|>functions.f:0<|tool_call_argument_begin|>{..}<|tool_call_end|>`
-    KimiK2,
-    /// `<|tool_call_start|>[f(a='x')]<|tool_call_end|>`
-    Lfm2,
-    /// `{"name": "f", "parameters": {..}}` as the whole answer, `<|python_tag|>tool.call(query="x")` for tools that it
-    /// was trained with
-    Llama3,
-    /// `<minimax:tool_call><invoke name="f"><parameter name="a">1</parameter></invoke></minimax:tool_call>`
-    MiniMaxM2,
-    /// `<invoke name="f"><a>1</a></invoke>` with a token before every tag
-    MiniMaxM3,
-    /// `[TOOL_CALLS][{"name": "f", "arguments": {..}}]`, since 2025 `[TOOL_CALLS]f[ARGS]{..}`
-    Mistral,
-    /// `<TOOLCALL>[{"name": "f", "arguments": {..}}]</TOOLCALL>`
-    Nemotron,
-    /// `<tool_call><function=f><parameter=a>1</parameter></function></tool_call>`: Qwen3-Coder, Qwen3.5, Nemotron 3
-    Qwen3Coder,
-    /// The same within `<seed:tool_call>`
-    SeedOss,
-    /// `<|tool_call:begin|>id<|tool_call:name|>f<|tool_call:args|>{..}<|tool_call:end|>`
-    Solar,
-    /// `<tool_calls>[{"name": "f", "arguments": {..}}]</tool_calls>`: Apriel, MiniMax M1
-    ToolCallsTag,
+/// The marks around what a model thinks before it answers.
+///
+/// Reasoning begins only where the answer has not begun: at its start, and behind a call of a tool or other reasoning.
+/// A mark that the model only talks about is content.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ReasoningMarks {
+    open: Cow<'static, str>,
+    close: Cow<'static, str>,
 }
 
-impl ToolCallFormat {
-    /// All of them.
-    pub fn all() -> impl Iterator<Item = Self> {
-        FAMILIES.iter().map(|family| family.format)
-    }
-}
+impl ReasoningMarks {
+    /// `<think>` and `</think>`: most models'.
+    pub const THINK: Self = Self::of("<think>", "</think>");
 
-/// Its name: `hermes`, `qwen3-coder`.
-impl fmt::Display for ToolCallFormat {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(Family::of(*self).map_or("", |family| family.name))
-    }
-}
-
-impl FromStr for ToolCallFormat {
-    type Err = UnknownFormat;
-
-    fn from_str(name: &str) -> Result<Self, UnknownFormat> {
-        FAMILIES
-            .iter()
-            .find(|family| family.name == name)
-            .map(|family| family.format)
-            .ok_or_else(|| UnknownFormat {
-                name: name.to_owned(),
-            })
-    }
-}
-
-/// There is no format of tool calls of this name.
-#[derive(Debug, Clone, PartialEq, Eq, Error)]
-#[error("no format of tool calls is called {name:?}; there are {}", names())]
-#[non_exhaustive]
-pub struct UnknownFormat {
-    /// The name.
-    pub name: String,
-}
-
-fn names() -> String {
-    FAMILIES
-        .iter()
-        .map(|family| family.name)
-        .collect::<Vec<_>>()
-        .join(", ")
-}
-
-#[cfg(test)]
-mod tests {
-    use super::{Family, ReplyFormat, ToolCallFormat};
-
-    #[test]
-    fn every_format_has_a_name_that_is_read_back() {
-        for format in ToolCallFormat::all() {
-            assert_eq!(format.to_string().parse(), Ok(format));
-            assert_eq!(Family::of(format).unwrap().format, format);
+    /// Marks of other names. Whitespace around them is none of theirs, and left away. A model that always begins with
+    /// its reasoning, and writes the closing mark alone, has an empty opening one.
+    pub fn new(open: &str, close: &str) -> Self {
+        Self {
+            open: Cow::Owned(open.trim().to_owned()),
+            close: Cow::Owned(close.trim().to_owned()),
         }
-        let error = "herms".parse::<ToolCallFormat>().unwrap_err();
-        assert!(error.to_string().contains("hermes"), "{error}");
     }
 
-    #[test]
-    fn a_conversation_without_tools_keeps_channels() {
-        let hermes = ReplyFormat::plain().with_tool_calls(ToolCallFormat::Hermes);
-        assert_eq!(hermes.without_tool_calls(), ReplyFormat::plain());
-        let harmony = ReplyFormat::plain().with_tool_calls(ToolCallFormat::Harmony);
-        assert_eq!(harmony.clone().without_tool_calls(), harmony);
+    const fn of(open: &'static str, close: &'static str) -> Self {
+        Self {
+            open: Cow::Borrowed(open),
+            close: Cow::Borrowed(close),
+        }
+    }
+
+    /// The opening mark. Empty, if every answer begins with reasoning.
+    pub fn open(&self) -> &str {
+        &self.open
+    }
+
+    /// The closing mark.
+    pub fn close(&self) -> &str {
+        &self.close
+    }
+
+    /// The marks that a template knows, if any.
+    fn of_template(source: &str) -> Option<Self> {
+        let mut marks = TEMPLATES.iter().filter(|(text, ..)| source.contains(text));
+        marks.next().map(|(_, open, close)| Self::of(open, close))
     }
 }
+
+/// What stands in a template, and the marks of its model: the rarer first, since some templates mention `<think>`
+/// besides.
+const TEMPLATES: &[(&str, &str, &str)] = &[
+    ("<|END_THINKING|>", "<|START_THINKING|>", "<|END_THINKING|>"), // Command R7B, Command A
+    ("[/THINK]", "[THINK]", "[/THINK]"),                            // Magistral, Ministral
+    ("<channel|>", "<|channel>thought", "<channel|>"), // Gemma 4: a channel of this name
+    ("<seed:think>", "<seed:think>", "</seed:think>"), // Seed-OSS: its template puts the marks together from variables
+    ("</mm:think>", "<mm:think>", "</mm:think>"),      // MiniMax M3
+    ("':opensource'", "<think:opensource>", "</think:opensource>"), // Hunyuan 3
+    ("<|inner_prefix|>", "<|inner_prefix|>", "<|inner_suffix|>"), // Apertus
+    ("<|begin|>assistant<|think|>", "<|think|>", "<|end|>"), // Solar Open: a message of its own
+    // Apriel 1.5 and 1.6
+    (
+        "[BEGIN FINAL RESPONSE]",
+        "Here are my reasoning steps:",
+        "[BEGIN FINAL RESPONSE]",
+    ),
+    ("</think>", "<think>", "</think>"),
+    ("</thinking>", "<thinking>", "</thinking>"),
+    ("</reasoning>", "<reasoning>", "</reasoning>"),
+    ("</thought>", "<thought>", "</thought>"),
+];
+
+/// What stands in a template, and the marks around the answer itself that its model writes behind its reasoning.
+const FRAMES: &[(&str, &[&str])] = &[
+    ("<response></response>", &["<response>", "</response>"]),
+    ("[BEGIN FINAL RESPONSE]", &["[END FINAL RESPONSE]"]),
+];

@@ -2,6 +2,7 @@
 
 use serde_json::{Map, Value};
 
+use super::reader::{Reader, each};
 use super::{CallError, arguments};
 use crate::ToolCall;
 
@@ -10,86 +11,79 @@ const NAME: &[&str] = &["name", "tool_name", "function"];
 const ARGUMENTS: &[&str] = &["arguments", "parameters"];
 const ID: &[&str] = &["id", "tool_call_id", "call_id"];
 
-/// How an object is a call.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Shape {
-    /// `{"name": "f", "arguments": {..}}`, under any of their names.
-    NameAndArguments,
-    /// `{"f": {..}}`
-    NameIsKey,
-}
-
 /// The calls in `text`: one value after the other, each an object or a list of objects.
-pub(super) fn calls(text: &str, shape: Shape) -> Result<Vec<ToolCall>, CallError> {
-    let mut calls = Vec::new();
-    let mut rest = skip(text);
-    if rest.is_empty() {
-        return Err(CallError::NotACall);
-    }
-    while !rest.is_empty() {
-        let (value, behind) = value(rest)?;
-        rest = skip(behind);
-        match value {
-            Value::Array(values) => {
-                for value in values {
-                    calls.push(call(value, shape)?);
-                }
-            }
-            value => calls.push(call(value, shape)?),
+pub(super) fn calls(text: &str) -> Result<Vec<ToolCall>, CallError> {
+    calls_as(text, call)
+}
+
+/// The same of calls that are `{"f": {..}}`.
+pub(super) fn calls_by_name(text: &str) -> Result<Vec<ToolCall>, CallError> {
+    calls_as(text, |object| match object.iter().next() {
+        Some((name, arguments)) if object.len() == 1 => {
+            Ok(ToolCall::of(name, arguments::object(arguments.clone())?))
         }
-    }
-    Ok(calls)
+        _ => call(object),
+    })
 }
 
-/// The value that `text` begins with, and what stands behind it.
-pub(super) fn value(text: &str) -> Result<(Value, &str), CallError> {
-    let mut values = serde_json::Deserializer::from_str(text).into_iter();
-    match values.next() {
-        Some(Ok(value)) => {
-            let behind = text.get(values.byte_offset()..).unwrap_or_default();
-            Ok((value, behind))
+fn calls_as(
+    text: &str,
+    call: impl Fn(Map<String, Value>) -> Result<ToolCall, CallError>,
+) -> Result<Vec<ToolCall>, CallError> {
+    each(text, ",;", |reader, calls| {
+        let values = match value(reader)? {
+            Value::Array(values) => values,
+            value => vec![value],
+        };
+        for value in values {
+            calls.push(match value {
+                Value::Object(object) => call(object)?,
+                value => return Err(CallError::unexpected("an object", &value.to_string())),
+            });
         }
-        Some(Err(error)) => Err(CallError::Json(error.to_string())),
-        None => Err(CallError::NotAnObject),
-    }
+        Ok(())
+    })
 }
 
-fn skip(text: &str) -> &str {
-    text.trim_start_matches(|c: char| c.is_whitespace() || c == ',' || c == ';')
+/// Arguments of which nothing but a code fence stands behind.
+pub(super) fn arguments(text: &str) -> Result<Value, CallError> {
+    let mut reader = Reader(text);
+    if text.trim().is_empty() {
+        return arguments::object(Value::Null);
+    }
+    let value = value(&mut reader)?;
+    reader.0 = reader.0.trim();
+    if reader.0 != "```" {
+        reader.end()?;
+    }
+    arguments::object(value)
 }
 
-fn call(value: Value, shape: Shape) -> Result<ToolCall, CallError> {
-    let Value::Object(mut object) = value else {
-        return Err(CallError::unexpected("an object", &value.to_string()));
-    };
-    if shape == Shape::NameIsKey
-        && object.len() == 1
-        && let Some((name, arguments)) = object.iter().next()
-    {
-        return Ok(ToolCall {
-            id: None,
-            name: name.clone(),
-            arguments: arguments::object(arguments.clone())?,
-        });
-    }
-    let id = take(&mut object, ID).and_then(|id| match id {
+/// The next value.
+fn value(reader: &mut Reader<'_>) -> Result<Value, CallError> {
+    let mut values = serde_json::Deserializer::from_str(reader.0).into_iter();
+    let value = values.next().ok_or(CallError::NotAnObject)?;
+    let value = value.map_err(|error| CallError::Json(error.to_string()))?;
+    reader.take(values.byte_offset());
+    Ok(value)
+}
+
+fn call(mut object: Map<String, Value>) -> Result<ToolCall, CallError> {
+    let mut take = |names: &[&str]| names.iter().find_map(|name| object.remove(*name));
+    let id = take(ID).and_then(|id| match id {
         Value::String(id) => Some(id),
         Value::Number(id) => Some(id.to_string()),
         _ => None,
     });
-    match take(&mut object, NAME) {
-        Some(Value::String(name)) if !name.is_empty() => {
-            let given = take(&mut object, ARGUMENTS).unwrap_or_default();
-            let arguments = arguments::object(given)?;
-            Ok(ToolCall {
-                id,
-                name,
-                arguments,
-            })
-        }
+    match take(NAME) {
+        Some(Value::String(name)) if !name.is_empty() => Ok(ToolCall {
+            id,
+            name,
+            arguments: arguments::object(take(ARGUMENTS).unwrap_or_default())?,
+        }),
         // `{"type": "function", "function": {"name": .., ..}}`
-        Some(function @ Value::Object(_)) => {
-            let inner = call(function, Shape::NameAndArguments)?;
+        Some(Value::Object(function)) => {
+            let inner = call(function)?;
             Ok(ToolCall {
                 id: id.or(inner.id),
                 ..inner
@@ -99,19 +93,17 @@ fn call(value: Value, shape: Shape) -> Result<ToolCall, CallError> {
     }
 }
 
-fn take(object: &mut Map<String, Value>, names: &[&str]) -> Option<Value> {
-    names.iter().find_map(|name| object.remove(*name))
-}
-
-/// Follows JSON byte by byte: where its strings are, and where its first value ends.
-#[derive(Debug, Clone)]
+/// Follows JSON byte by byte: where its strings are, and where its values end.
+#[derive(Debug, Default)]
 pub(super) struct Follow {
     lists: bool,
-    depth: u32,
-    in_string: bool,
+    /// Brackets that are open: 0 before, between and behind values.
+    pub(super) depth: u32,
+    pub(super) in_string: bool,
+    /// Whether something else than values, commas and semicolons was there.
+    pub(super) stray: bool,
     escaped: bool,
     broken: bool,
-    ended: bool,
 }
 
 impl Follow {
@@ -119,29 +111,12 @@ impl Follow {
     pub(super) fn new(lists: bool) -> Self {
         Self {
             lists,
-            depth: 0,
-            in_string: false,
-            escaped: false,
-            broken: false,
-            ended: false,
+            ..Self::default()
         }
     }
 
-    pub(super) fn in_string(&self) -> bool {
-        self.in_string
-    }
-
-    /// Whether a whole value has been read.
-    pub(super) fn ended(&self) -> bool {
-        self.ended
-    }
-
-    /// Whether this is outside of values: before, between or behind them.
-    pub(super) fn outside(&self) -> bool {
-        self.depth == 0
-    }
-
-    pub(super) fn byte(&mut self, byte: u8) {
+    /// Takes the next byte. `true`: a value ends with it.
+    pub(super) fn byte(&mut self, byte: u8) -> bool {
         if self.in_string {
             match byte {
                 _ if self.escaped => self.escaped = false,
@@ -151,7 +126,7 @@ impl Follow {
                 b'\n' => (self.in_string, self.broken) = (false, true),
                 _ => {}
             }
-            return;
+            return false;
         }
         match byte {
             b'"' if self.depth > 0 => self.in_string = !self.broken,
@@ -159,72 +134,13 @@ impl Follow {
             b'[' if self.lists || self.depth > 0 => self.depth = self.depth.saturating_add(1),
             b'}' | b']' if self.depth > 0 => {
                 self.depth -= 1;
-                self.ended |= self.depth == 0;
+                return self.depth == 0;
             }
-            _ => {}
+            _ => {
+                let is_between = byte.is_ascii_whitespace() || b",;".contains(&byte);
+                self.stray |= self.depth == 0 && !is_between;
+            }
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use serde_json::json;
-
-    use super::{Follow, Shape, calls};
-    use crate::reply::CallError;
-
-    #[test]
-    fn a_call_goes_by_several_names() {
-        for text in [
-            r#"{"name": "f", "arguments": {"a": 1}}"#,
-            r#"{"tool_name": "f", "parameters": {"a": 1}}"#,
-            r#"{"type": "function", "function": {"name": "f", "arguments": "{\"a\": 1}"}}"#,
-            r#"{"function": "f", "parameters": {"a": 1}}"#,
-        ] {
-            let calls = calls(text, Shape::NameAndArguments).unwrap();
-            assert_eq!(
-                (calls[0].name.as_str(), &calls[0].arguments),
-                ("f", &json!({"a": 1})),
-                "{text}"
-            );
-        }
-    }
-
-    #[test]
-    fn calls_stand_in_lists_or_one_after_the_other() {
-        let texts = [
-            r#"[{"name": "f", "id": 7}, {"name": "g", "id": "x"}]"#,
-            "{\"name\": \"f\", \"id\": 7}\n{\"name\": \"g\", \"id\": \"x\"}\n",
-            r#"{"name": "f", "id": 7}; {"name": "g", "id": "x"}"#,
-        ];
-        for text in texts {
-            let calls = calls(text, Shape::NameAndArguments).unwrap();
-            let ids: Vec<_> = calls.iter().map(|call| call.id.as_deref()).collect();
-            assert_eq!(ids, [Some("7"), Some("x")], "{text}");
-        }
-    }
-
-    #[test]
-    fn what_is_no_call_says_why() {
-        let error = |text| calls(text, Shape::NameAndArguments).unwrap_err();
-        assert_eq!(error(r#"{"arguments": {}}"#), CallError::NoName);
-        assert_eq!(
-            error(r#"{"name": "f", "arguments": [1]}"#),
-            CallError::NotAnObject
-        );
-        assert!(matches!(error(r#"{"name": "f""#), CallError::Json(_)));
-        assert!(matches!(error("[1]"), CallError::Unexpected { .. }));
-        assert_eq!(error(" "), CallError::NotACall);
-    }
-
-    #[test]
-    fn a_value_ends_with_its_last_bracket() {
-        let text = br#" f {"a": ["}\"]", {}]} "#;
-        let mut follow = Follow::new(false);
-        let end = text.iter().position(|byte| {
-            follow.byte(*byte);
-            follow.ended()
-        });
-        assert_eq!(end, Some(text.len() - 2));
+        false
     }
 }

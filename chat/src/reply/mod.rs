@@ -15,21 +15,19 @@ mod format;
 mod json;
 mod literal;
 mod marks;
-mod named;
-mod nested;
 mod parser;
-mod reasoning;
+mod reader;
 mod section;
-mod tagged;
+mod tags;
 
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use super::{Message, ToolCall};
 
-pub use format::{ReplyFormat, ToolCallFormat, UnknownFormat};
+pub use family::ToolCallFormat;
+pub use format::{ReasoningMarks, ReplyFormat};
 pub use parser::ReplyParser;
-pub use reasoning::ReasoningMarks;
 
 /// A piece of an answer, in the order in which the model wrote it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

@@ -5,7 +5,7 @@ mod step;
 use std::vec::Drain;
 
 use super::call::{Body, CallSyntax};
-use super::channel::Channels;
+use super::family::Family;
 use super::json::Follow;
 use super::marks::Marks;
 use super::section::{Kind, Section};
@@ -32,11 +32,7 @@ use crate::Tool;
 #[derive(Debug)]
 pub struct ReplyParser {
     reasoning: Option<ReasoningMarks>,
-    channels: Option<&'static Channels>,
-    syntaxes: &'static [CallSyntax],
-    silent: &'static [&'static str],
-    /// Whether JSON without a mark can still be a call.
-    bare: bool,
+    family: &'static Family,
     in_content: Marks<Mark>,
     in_reasoning: Marks<Mark>,
     tools: Vec<Tool>,
@@ -48,12 +44,11 @@ pub struct ReplyParser {
 }
 
 /// What a mark does.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy)]
 enum Mark {
     BeginReasoning,
     EndReasoning,
-    /// Begins a call of this syntax.
-    Call(usize),
+    Call(&'static CallSyntax),
     /// Frames something.
     Silent,
     /// Ends a message; a header follows.
@@ -68,16 +63,12 @@ enum State {
     Text,
     /// In a header that began there.
     Header(usize),
-    Call(CallState),
-    /// In JSON without a mark, which is a call if it is the whole answer. It is followed once it has begun as one.
-    Bare {
-        start: usize,
-        follow: Option<Follow>,
-    },
+    Call(Call),
 }
 
+/// A call under way.
 #[derive(Debug)]
-struct CallState {
+struct Call {
     start: usize,
     /// Where what is between the marks begins.
     inside: usize,
@@ -86,7 +77,9 @@ struct CallState {
     ends: Marks<bool>,
     /// The tool, where a header named it.
     tool: Option<String>,
-    body: Option<(&'static Body, Option<Follow>)>,
+    /// What it is, once its beginning says so.
+    body: Option<&'static Body>,
+    follow: Option<Follow>,
 }
 
 impl ReplyParser {
@@ -94,27 +87,42 @@ impl ReplyParser {
     /// [`after_prompt`](Self::after_prompt).
     pub fn new(format: &ReplyFormat) -> Self {
         let family = format.family();
+        let (mut in_content, mut in_reasoning) = (Marks::new(), Marks::new());
+        for syntax in family.calls {
+            in_content.add([&syntax.open], Mark::Call(syntax));
+            if family.ends_reasoning {
+                in_reasoning.add([&syntax.open], Mark::Call(syntax));
+            }
+        }
+        if let Some(channels) = family.channels {
+            for marks in [&mut in_content, &mut in_reasoning] {
+                marks.add(channels.ends, Mark::EndMessage);
+                marks.add(channels.starts, Mark::Header);
+            }
+        }
+        in_content.add(family.silent, Mark::Silent);
+        in_content.add(&format.frames, Mark::Silent);
+        if let Some(marks) = format.reasoning() {
+            in_content.add([&marks.open()], Mark::BeginReasoning);
+            in_content.add([&marks.close()], Mark::EndReasoning);
+            in_reasoning.add([&marks.close()], Mark::EndReasoning);
+            in_reasoning.add([&marks.open()], Mark::BeginReasoning);
+        }
         let mut parser = Self {
             reasoning: format.reasoning().cloned(),
-            channels: family.and_then(|family| family.channels),
-            syntaxes: family.map_or(&[], |family| family.calls),
-            silent: family.map_or(&[], |family| family.silent),
-            bare: family.is_some_and(|family| family.bare),
-            in_content: Marks::new(),
-            in_reasoning: Marks::new(),
+            family,
+            in_content,
+            in_reasoning,
             tools: Vec::new(),
             raw: String::new(),
             seen: 0,
             state: State::Text,
-            section: Section::new(),
+            section: Section::default(),
         };
-        let ends_reasoning = family.is_some_and(|family| family.ends_reasoning);
-        parser.add_marks(format.frames(), ends_reasoning);
-        if parser.channels.is_some() {
+        if family.channels.is_some() {
             parser.state = State::Header(0);
-        } else if parser
-            .reasoning
-            .as_ref()
+        } else if format
+            .reasoning()
             .is_some_and(|marks| marks.open().is_empty())
         {
             parser.section.begin(Kind::Reasoning, 0);
@@ -122,84 +130,27 @@ impl ReplyParser {
         parser
     }
 
-    /// Whether all text is content.
-    fn is_plain(&self) -> bool {
-        self.in_content.is_empty() && self.channels.is_none() && !self.bare()
-    }
-
-    /// Whether JSON without a mark can be a call: one of the tools has to be named.
-    fn bare(&self) -> bool {
-        self.bare && !self.tools.is_empty()
-    }
-
-    fn add_marks(&mut self, frames: &[&str], ends_reasoning: bool) {
-        for (index, syntax) in self.syntaxes.iter().enumerate() {
-            for open in syntax.open {
-                self.in_content.add(open, Mark::Call(index));
-                if ends_reasoning {
-                    self.in_reasoning.add(open, Mark::Call(index));
-                }
-            }
-        }
-        if let Some(channels) = self.channels {
-            for marks in [&mut self.in_content, &mut self.in_reasoning] {
-                for end in channels.ends {
-                    marks.add(end, Mark::EndMessage);
-                }
-                for start in channels.starts {
-                    marks.add(start, Mark::Header);
-                }
-            }
-        }
-        for mark in self.silent.iter().chain(frames) {
-            self.in_content.add(mark, Mark::Silent);
-        }
-        if let Some(marks) = &self.reasoning {
-            self.in_reasoning.add(marks.close(), Mark::EndReasoning);
-            self.in_reasoning.add(marks.open(), Mark::BeginReasoning);
-            self.in_content.add(marks.open(), Mark::BeginReasoning);
-            self.in_content.add(marks.close(), Mark::EndReasoning);
-        }
-    }
-
     /// Says where the prompt left the model: `prompt`, or its last characters, is what stands before the answer.
     /// Templates end their prompts with the opening mark of the reasoning, with both of its marks where it is not
     /// wanted, or with a message's header.
     #[must_use]
     pub fn after_prompt(mut self, prompt: &str) -> Self {
-        if let Some(channels) = self.channels {
+        if let Some(channels) = self.family.channels {
             let begin = channels
                 .starts
                 .first()
                 .and_then(|start| prompt.rfind(start));
-            let tail = begin.map_or("", |at| &prompt[at..]);
-            if let Some((header, _)) = tail.split_once(channels.header_end)
-                && let Some(message) = (channels.message)(header)
-            {
-                self.begin_message(channels, message, 0, 0);
+            let header = begin.and_then(|at| prompt[at..].split_once(channels.header_end));
+            if let Some(message) = header.and_then(|(header, _)| (channels.message)(header)) {
+                self.begin_message(message, 0, 0);
             }
-            return self;
-        }
-        let Some(marks) = &self.reasoning else {
-            return self;
-        };
-        let prompt = prompt.trim_end();
-        if !marks.open().is_empty() && prompt.ends_with(marks.open().trim_end()) {
-            self.section.begin(Kind::Reasoning, 0);
-        } else if prompt.ends_with(marks.close().trim_end()) {
-            self.section.begin(Kind::Content, 0);
-        }
-        self
-    }
-
-    /// Says whether the answer begins within reasoning, where the caller knows.
-    #[must_use]
-    pub fn opened(mut self, opened: bool) -> Self {
-        if opened {
-            self.state = State::Text;
-            self.section.begin(Kind::Reasoning, 0);
-        } else if self.section.kind == Kind::Reasoning {
-            self.section = Section::new();
+        } else if let Some(marks) = &self.reasoning {
+            let prompt = prompt.trim_end();
+            if !marks.open().is_empty() && prompt.ends_with(marks.open()) {
+                self.section.begin(Kind::Reasoning, 0);
+            } else if prompt.ends_with(marks.close()) {
+                self.section.begin(Kind::Content, 0);
+            }
         }
         self
     }
@@ -232,6 +183,19 @@ impl ReplyParser {
     /// The whole answer.
     pub fn finish(mut self) -> Reply {
         self.close();
-        self.section.into_reply(self.raw)
+        Reply {
+            raw: self.raw,
+            ..self.section.reply
+        }
+    }
+
+    /// Whether all text is content.
+    fn is_plain(&self) -> bool {
+        self.in_content.is_empty() && self.family.channels.is_none() && self.bare().is_none()
+    }
+
+    /// How a call without a mark is written, if there can be one: one of the tools has to be named.
+    fn bare(&self) -> Option<&'static CallSyntax> {
+        self.family.bare.filter(|_| !self.tools.is_empty())
     }
 }

@@ -7,8 +7,9 @@
 use super::{CallError, MalformedCall, Reply, ReplyPart, ToolCall};
 
 /// What text is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) enum Kind {
+    #[default]
     Content,
     Reasoning,
 }
@@ -16,7 +17,7 @@ pub(super) enum Kind {
 const BETWEEN_SECTIONS: &str = "\n\n";
 
 /// A section under way, and all that has been given out.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Section {
     pub(super) kind: Kind,
     /// Up to here, text was given out.
@@ -24,51 +25,32 @@ pub(super) struct Section {
     /// Up to here, text was said to be of this section.
     said: usize,
     /// Whether something was given out of this section.
-    started: bool,
+    pub(super) started: bool,
     /// Whether it begins beside a mark.
     after_mark: bool,
-    reply: Reply,
+    /// All that has been given out; without its raw text.
+    pub(super) reply: Reply,
+    /// What is to be given out next.
     pub(super) parts: Vec<ReplyPart>,
 }
 
 impl Section {
-    pub(super) fn new() -> Self {
-        Self {
-            kind: Kind::Content,
-            given: 0,
-            said: 0,
-            started: false,
-            after_mark: false,
-            reply: Reply::default(),
-            parts: Vec::new(),
-        }
-    }
-
     /// Ends the section at a mark, and begins the next behind it.
     pub(super) fn begin(&mut self, kind: Kind, at: usize) {
-        self.kind = kind;
-        self.given = at;
-        self.said = at;
-        self.started = false;
-        self.after_mark = true;
+        (self.kind, self.given, self.said) = (kind, at, at);
+        (self.started, self.after_mark) = (false, true);
     }
 
-    /// Whether something was given out of this section.
-    pub(super) fn started(&self) -> bool {
-        self.started
-    }
-
-    /// Whether the answer has content so far.
-    pub(super) fn has_content(&self) -> bool {
-        !self.reply.content.is_empty()
+    /// Whether the answer has content so far, or this section anything.
+    pub(super) fn has_begun(&self) -> bool {
+        self.started || !self.reply.content.is_empty()
     }
 
     /// The text up to `end` is of this section: gives it out, but for whitespace at its end.
     pub(super) fn say(&mut self, raw: &str, end: usize) {
         let new = raw[self.said..end].trim_end();
         if !new.is_empty() {
-            let solid = self.said + new.len();
-            self.give(raw, solid);
+            self.give(raw, self.said + new.len());
         }
         self.said = end;
     }
@@ -84,8 +66,8 @@ impl Section {
     /// The answer ends: what was held back is of this section.
     pub(super) fn end(&mut self, raw: &str) {
         self.say(raw, raw.len());
-        if self.given < raw.len() && (self.started || !self.after_mark) {
-            self.give(raw, raw.len());
+        if self.started || !self.after_mark {
+            self.pass(raw);
         }
         self.given = raw.len();
     }
@@ -95,20 +77,17 @@ impl Section {
         if !self.started && self.after_mark {
             text = text.trim_start();
         }
-        let before = match self.kind {
-            Kind::Content => &mut self.reply.content,
-            Kind::Reasoning => self.reply.reasoning.get_or_insert_default(),
+        let (before, part): (_, fn(String) -> ReplyPart) = match self.kind {
+            Kind::Content => (&mut self.reply.content, ReplyPart::Content),
+            Kind::Reasoning => {
+                let reasoning = self.reply.reasoning.get_or_insert_default();
+                (reasoning, ReplyPart::Reasoning)
+            }
         };
-        let text = if self.started || before.is_empty() {
-            text.to_owned()
-        } else {
-            [BETWEEN_SECTIONS, text].concat()
-        };
+        let parted = !self.started && !before.is_empty();
+        let text = [if parted { BETWEEN_SECTIONS } else { "" }, text].concat();
         before.push_str(&text);
-        self.parts.push(match self.kind {
-            Kind::Content => ReplyPart::Content(text),
-            Kind::Reasoning => ReplyPart::Reasoning(text),
-        });
+        self.parts.push(part(text));
         self.given = end;
         self.started = true;
     }
@@ -121,14 +100,7 @@ impl Section {
 
     /// A call could not be read.
     pub(super) fn malformed(&mut self, text: &str, reason: CallError) {
-        self.reply.malformed.push(MalformedCall {
-            text: text.to_owned(),
-            reason,
-        });
-    }
-
-    /// All that was given out, as the meaning of `raw`.
-    pub(super) fn into_reply(self, raw: String) -> Reply {
-        Reply { raw, ..self.reply }
+        let text = text.to_owned();
+        self.reply.malformed.push(MalformedCall { text, reason });
     }
 }

@@ -150,20 +150,8 @@ fn the_end_of_the_prompt_says_whether_reasoning_has_begun() {
 }
 
 #[test]
-fn a_caller_can_say_so_too() {
-    let mut parser = ReplyParser::new(&thinking()).opened(true);
-    parser.push("Hm.</think>Yes.");
-    assert_eq!(parser.finish().reasoning.as_deref(), Some("Hm."));
-    let mut parser = ReplyParser::new(&thinking())
-        .after_prompt("<think>")
-        .opened(false);
-    parser.push("Yes.");
-    assert_eq!(parser.finish().reasoning, None);
-}
-
-#[test]
 fn a_model_may_write_the_closing_mark_alone() {
-    let format = ReplyFormat::plain().with_reasoning(ReasoningMarks::closing("</think>"));
+    let format = ReplyFormat::plain().with_reasoning(ReasoningMarks::new("", "</think>"));
     let reply = read(&format, "", "Hm.\n</think>\nYes.");
     assert_eq!(
         (reply.reasoning.as_deref(), reply.content.as_str()),
@@ -400,23 +388,4 @@ fn a_calls_token_ends_reasoning_where_no_model_writes_it_otherwise() {
     let reply = read(&hermes(), "", text);
     assert!(reply.tool_calls.is_empty());
     assert_eq!(reply.content, "No.");
-}
-
-#[test]
-fn without_tools_calls_are_content_and_frames_still_none() {
-    let command_r = ReplyFormat::of_template("<|START_THINKING|><|END_THINKING|><|START_ACTION|>")
-        .without_tool_calls();
-    let text = "<|START_THINKING|>Hm.<|END_THINKING|><|START_RESPONSE|>Write <|START_ACTION|>[{}].<|END_RESPONSE|>";
-    let reply = read(&command_r, "", text);
-    assert_eq!(reply.reasoning.as_deref(), Some("Hm."));
-    assert_eq!(reply.content, "Write <|START_ACTION|>[{}].");
-    assert_eq!(reply.malformed, []);
-}
-
-#[test]
-fn arguments_keep_bare_text_without_the_tools_schema() {
-    let glm = ReplyFormat::plain().with_tool_calls(ToolCallFormat::Glm);
-    let mut parser = ReplyParser::new(&glm);
-    parser.push("<tool_call>f<arg_key>n</arg_key><arg_value>3</arg_value></tool_call>");
-    assert_eq!(parser.finish().tool_calls[0].arguments, json!({"n": "3"}));
 }

@@ -4,6 +4,7 @@
 mod chat_reply_support;
 
 mod chat_reply;
+mod chat_reply_formats;
 mod chat_reply_pieces;
 mod chat_template;
 mod chat_template_constructs;

@@ -2,13 +2,12 @@
 
 use std::mem;
 
-use super::super::call::{Body, CallSyntax, End};
-use super::super::channel::{Channels, LONGEST_HEADER, Message};
-use super::super::json::{self, Follow, Shape};
+use super::super::CallError;
+use super::super::call::{CallSyntax, End};
+use super::super::channel::{self, LONGEST_HEADER, Message};
 use super::super::marks::{At, Marks};
 use super::super::section::Kind;
-use super::super::{CallError, ToolCall};
-use super::{CallState, Mark, ReplyParser, State};
+use super::{Call, Mark, ReplyParser, State};
 
 impl ReplyParser {
     /// Goes on in the text; behind the `last` of it, nothing follows. `false`: there is nothing more to do
@@ -18,7 +17,6 @@ impl ReplyParser {
             State::Text => self.text(last),
             State::Header(start) => self.header(start),
             State::Call(call) => self.call(call, last),
-            State::Bare { start, follow } => self.bare_json(start, follow),
         }
     }
 
@@ -33,19 +31,20 @@ impl ReplyParser {
             State::Text => {}
             State::Header(start) => {
                 let text = &self.raw[start..];
-                let starts = self.channels.map_or(&[][..], |channels| channels.starts);
-                if starts
-                    .iter()
-                    .any(|mark| text.starts_with(mark) || mark.starts_with(text))
-                {
+                let begins = |mark: &&str| text.starts_with(*mark) || mark.starts_with(text);
+                let channels = self.family.channels;
+                if channels.is_some_and(|channels| channels.starts.iter().any(begins)) {
                     self.section.begin(Kind::Content, end);
                 }
             }
             State::Call(call) => {
-                let cut_off = call.syntax.end != End::Answer;
-                self.read_call(call, end, end, cut_off);
+                let cut_off = match call.syntax.end {
+                    End::Mark(_) | End::Value => true,
+                    End::Answer => false,
+                    End::WholeAnswer => call.follow.as_ref().is_none_or(|json| json.depth > 0),
+                };
+                self.read_call(&call, end, end, cut_off);
             }
-            State::Bare { start, follow } => self.read_bare(start, follow),
         }
         self.section.end(&self.raw);
         self.seen = end;
@@ -53,19 +52,14 @@ impl ReplyParser {
     }
 
     fn text(&mut self, last: bool) -> bool {
-        if self.section.kind == Kind::Content
-            && self.bare()
-            && !self.section.started()
-            && !self.section.has_content()
+        if let Some(bare) = self.bare()
+            && self.section.kind == Kind::Content
+            && !self.section.has_begun()
         {
-            let rest = &self.raw[self.seen..];
-            let text = rest.trim_start();
-            self.seen += rest.len() - text.len();
+            let text = self.raw[self.seen..].trim_start();
+            self.seen = self.raw.len() - text.len();
             if text.starts_with('{') {
-                self.state = State::Bare {
-                    start: self.seen,
-                    follow: None,
-                };
+                self.begin_call(bare, self.seen, self.seen, None);
                 return true;
             }
         }
@@ -75,8 +69,7 @@ impl ReplyParser {
         };
         let (offset, found) = marks.find(&self.raw[self.seen..], last);
         let at = self.seen + offset;
-        self.section.say(&self.raw, at);
-        self.seen = at;
+        self.say(at);
         let At::Mark(mark, length) = found else {
             return false;
         };
@@ -85,25 +78,31 @@ impl ReplyParser {
         true
     }
 
+    /// The text up to there is of the section.
+    fn say(&mut self, end: usize) {
+        self.section.say(&self.raw, end);
+        self.seen = end;
+    }
+
     /// A mark stands there, up to what was seen.
     fn mark(&mut self, mark: Mark, at: usize) {
         let behind = self.seen;
-        let started = self.section.started();
+        let started = self.section.started;
         match mark {
             Mark::BeginReasoning if !started => self.section.begin(Kind::Reasoning, behind),
             Mark::EndReasoning if self.section.kind == Kind::Reasoning => {
                 self.section.begin(Kind::Content, behind);
             }
             // There was no reasoning: the model closes what it did not open.
-            Mark::EndReasoning if !started && !self.section.has_content() => {
+            Mark::EndReasoning if !self.section.has_begun() => {
                 self.section.begin(Kind::Content, behind);
             }
-            Mark::BeginReasoning | Mark::EndReasoning => self.section.say(&self.raw, behind),
-            Mark::Call(index) => {
+            Mark::BeginReasoning | Mark::EndReasoning => self.say(behind),
+            Mark::Call(syntax) => {
                 if self.section.kind == Kind::Reasoning {
                     self.section.begin(Kind::Content, at);
                 }
-                self.begin_call(&self.syntaxes[index], at, behind, None);
+                self.begin_call(syntax, at, behind, None);
             }
             Mark::Silent => self.section.begin(Kind::Content, behind),
             Mark::EndMessage => {
@@ -115,19 +114,19 @@ impl ReplyParser {
     }
 
     fn header(&mut self, start: usize) -> bool {
-        let Some(channels) = self.channels else {
+        let Some(channels) = self.family.channels else {
             return true;
         };
         let text = &self.raw[start..];
-        let longest = LONGEST_HEADER + channels.header_end.len();
-        let bytes = &text.as_bytes()[..text.len().min(longest)];
-        let end = bytes
-            .windows(channels.header_end.len())
-            .position(|window| window == channels.header_end.as_bytes());
-        let message = match end {
+        let (mark, longest) = (
+            channels.header_end,
+            LONGEST_HEADER + channels.header_end.len(),
+        );
+        let mut places = text.as_bytes().windows(mark.len()).take(LONGEST_HEADER + 1);
+        let message = match places.position(|bytes| bytes == mark.as_bytes()) {
             Some(end) => {
-                let inside = start + end + channels.header_end.len();
-                (channels.message)(&text[..end]).map(|message| (message, inside))
+                let message = (channels.message)(&text[..end]);
+                message.map(|message| (message, start + end + mark.len()))
             }
             None if text.len() < longest => {
                 self.state = State::Header(start);
@@ -136,23 +135,16 @@ impl ReplyParser {
             None => None,
         };
         if let Some((message, inside)) = message {
-            self.begin_message(channels, message, start, inside);
+            self.begin_message(message, start, inside);
         } else {
             let mark = channels.starts.iter().find(|mark| text.starts_with(**mark));
-            self.seen = start + mark.map_or(0, |mark| mark.len());
-            self.section.say(&self.raw, self.seen);
+            self.say(start + mark.map_or(0, |mark| mark.len()));
         }
         true
     }
 
     /// A message whose header began at `start`, and whose text begins at `inside`.
-    pub(super) fn begin_message(
-        &mut self,
-        channels: &'static Channels,
-        message: Message,
-        start: usize,
-        inside: usize,
-    ) {
+    pub(super) fn begin_message(&mut self, message: Message, start: usize, inside: usize) {
         self.seen = inside;
         self.state = State::Text;
         match message {
@@ -160,7 +152,7 @@ impl ReplyParser {
             Message::Reasoning => self.section.begin(Kind::Reasoning, inside),
             Message::Call(tool) => {
                 self.section.begin(Kind::Content, start);
-                self.begin_call(channels.call, start, inside, Some(tool));
+                self.begin_call(&channel::CALL, start, inside, Some(tool));
             }
         }
     }
@@ -173,140 +165,105 @@ impl ReplyParser {
         tool: Option<String>,
     ) {
         let mut ends = Marks::new();
-        if syntax.end == End::Mark {
-            let channels = self.channels.iter();
-            let messages =
-                channels.flat_map(|channels| channels.ends.iter().chain(channels.starts));
-            syntax.close.iter().for_each(|mark| ends.add(mark, true));
-            syntax.open.iter().for_each(|mark| ends.add(mark, false));
-            self.silent.iter().for_each(|mark| ends.add(mark, false));
-            messages.for_each(|mark| ends.add(mark, false));
+        if let End::Mark(close) = syntax.end {
+            ends.add(close, true);
+            ends.add([&syntax.open], false);
+            ends.add(self.family.silent, false);
+            if let Some(channels) = self.family.channels {
+                ends.add(channels.ends, tool.is_some());
+                ends.add(channels.starts, false);
+            }
         }
-        self.state = State::Call(CallState {
+        self.state = State::Call(Call {
             start,
             inside,
             syntax,
             ends,
             tool,
             body: None,
+            follow: None,
         });
     }
 
-    fn call(&mut self, mut call: CallState, last: bool) -> bool {
+    fn call(&mut self, mut call: Call, last: bool) -> bool {
         if call.body.is_none() {
-            match body(call.syntax, &self.raw[call.inside..]) {
-                Begins::As(body) => call.body = Some((body, body.follow())),
-                Begins::AsNone => {
-                    let mark = &self.raw[call.start..call.inside];
-                    self.section.malformed(mark, CallError::NotACall);
-                    self.section.say(&self.raw, call.inside);
-                    self.seen = call.inside;
-                    return true;
-                }
-                Begins::Undecided => {
+            let text = &self.raw[call.inside..];
+            let bodies = call.syntax.bodies.iter();
+            let mut bodies = bodies.map(|body| (body, body.begins(text)));
+            match bodies.find(|(_, begins)| *begins != Some(false)) {
+                Some((body, Some(_))) => (call.body, call.follow) = (Some(body), body.follow()),
+                Some((_, None)) => {
                     self.state = State::Call(call);
                     return false;
                 }
+                None => return self.no_call(&call),
             }
         }
-        let Some((end, behind)) = call.end(self.raw.as_bytes(), &mut self.seen, last) else {
+        let end = call.end(self.raw.as_bytes(), &mut self.seen, last);
+        if call.is_bare() && call.follow.as_ref().is_some_and(|json| json.stray) {
+            return self.no_call(&call);
+        }
+        let Some((end, behind)) = end else {
             self.state = State::Call(call);
             return false;
         };
-        self.read_call(call, end, behind, false);
+        self.read_call(&call, end, behind, false);
+        true
+    }
+
+    /// What follows the mark begins no call.
+    fn no_call(&mut self, call: &Call) -> bool {
+        if call.is_bare() {
+            self.say(call.start + 1);
+        } else {
+            let mark = &self.raw[call.start..call.inside];
+            self.section.malformed(mark, CallError::NotACall);
+            self.say(call.inside);
+        }
         true
     }
 
     /// A call whose text is up to `end`, and its closing mark up to `behind`.
-    fn read_call(&mut self, call: CallState, end: usize, behind: usize, cut_off: bool) {
-        let inside = &self.raw[call.inside..end];
-        let calls = match &call.body {
-            Some((body, _)) => body.read(inside, call.tool.as_deref(), &self.tools, cut_off),
+    fn read_call(&mut self, call: &Call, end: usize, behind: usize, cut_off: bool) {
+        let text = &self.raw[call.inside..end];
+        let calls = match call.body {
+            Some(body) => body.read(text, call.tool.as_deref(), &self.tools, cut_off),
             None => Err(CallError::CutOff),
         };
+        // Without a mark, only what names a tool was meant as a call.
+        let is_tool = |name: &str| self.tools.iter().any(|tool| tool.name == name);
+        let has_name = |name: &str| text.contains(&format!("\"{name}\""));
         match calls {
-            Ok(calls) => self.calls(calls, behind),
-            Err(reason) => {
-                self.section
-                    .malformed(&self.raw[call.start..behind], reason);
-                self.section.say(&self.raw, behind);
+            Ok(calls) if !call.is_bare() || calls.iter().all(|call| is_tool(&call.name)) => {
+                calls.into_iter().for_each(|call| self.section.call(call));
+                self.section.begin(Kind::Content, behind);
             }
+            Err(reason)
+                if !call.is_bare() || self.tools.iter().any(|tool| has_name(&tool.name)) =>
+            {
+                let text = &self.raw[call.start..behind];
+                self.section.malformed(text, reason);
+                self.say(behind);
+            }
+            _ => self.say(behind),
         }
         self.seen = behind;
         if call.tool.is_some() {
             self.state = State::Header(behind);
         }
     }
-
-    fn calls(&mut self, calls: Vec<ToolCall>, behind: usize) {
-        calls.into_iter().for_each(|call| self.section.call(call));
-        self.section.begin(Kind::Content, behind);
-    }
-
-    fn bare_json(&mut self, start: usize, follow: Option<Follow>) -> bool {
-        let mut follow = match follow {
-            Some(follow) => follow,
-            None => match begins_as_bare(&self.raw[start..]) {
-                Some(true) => Follow::new(false),
-                Some(false) => return self.not_bare(start),
-                None => {
-                    self.state = State::Bare {
-                        start,
-                        follow: None,
-                    };
-                    return false;
-                }
-            },
-        };
-        for byte in self.raw.as_bytes()[self.seen..].iter().copied() {
-            let between = byte.is_ascii_whitespace() || b"{;,".contains(&byte);
-            if follow.outside() && !between {
-                return self.not_bare(start);
-            }
-            follow.byte(byte);
-        }
-        self.seen = self.raw.len();
-        self.state = State::Bare {
-            start,
-            follow: Some(follow),
-        };
-        false
-    }
-
-    /// It is content, whatever it looks like.
-    fn not_bare(&mut self, start: usize) -> bool {
-        self.seen = start + 1;
-        self.section.say(&self.raw, self.seen);
-        true
-    }
-
-    /// The answer has ended within JSON without a mark: a call, if it is whole and of one of the tools.
-    fn read_bare(&mut self, start: usize, follow: Option<Follow>) {
-        let text = &self.raw[start..];
-        let known = |name: &str| self.tools.iter().any(|tool| tool.name == name);
-        match json::calls(text, Shape::NameAndArguments) {
-            Ok(calls) if calls.iter().all(|call| known(&call.name)) => {
-                self.calls(calls, self.raw.len());
-            }
-            Ok(_) => {}
-            Err(reason) => {
-                let names_a_tool = |name: &str| text.contains(&format!("\"{name}\""));
-                if self.tools.iter().any(|tool| names_a_tool(&tool.name)) {
-                    let cut_off = follow.is_none_or(|follow| !follow.outside());
-                    let reason = if cut_off { CallError::CutOff } else { reason };
-                    self.section.malformed(text, reason);
-                }
-            }
-        }
-    }
 }
 
-impl CallState {
+impl Call {
+    fn is_bare(&self) -> bool {
+        matches!(self.syntax.end, End::WholeAnswer)
+    }
+
     /// Where the call ends, and its closing mark, if that is there. Goes on from `seen`.
     fn end(&mut self, raw: &[u8], seen: &mut usize, last: bool) -> Option<(usize, usize)> {
-        let mut follow = self.body.as_mut().and_then(|(_, follow)| follow.as_mut());
         while let Some(byte) = raw.get(*seen) {
-            if !follow.as_deref().is_some_and(Follow::in_string) {
+            let in_string = self.follow.as_ref().is_some_and(|json| json.in_string);
+            if !in_string {
                 match self.ends.at(&raw[*seen..], last) {
                     At::Mark(true, length) => return Some((*seen, *seen + length)),
                     At::Mark(false, _) => return Some((*seen, *seen)),
@@ -315,51 +272,11 @@ impl CallState {
                 }
             }
             *seen += 1;
-            if let Some(follow) = &mut follow {
-                follow.byte(*byte);
-                if self.syntax.end == End::Value && follow.ended() {
-                    return Some((*seen, *seen));
-                }
+            let value_ends = self.follow.as_mut().is_some_and(|json| json.byte(*byte));
+            if value_ends && matches!(self.syntax.end, End::Value) {
+                return Some((*seen, *seen));
             }
         }
         None
-    }
-}
-
-/// How text begins.
-enum Begins {
-    As(&'static Body),
-    AsNone,
-    Undecided,
-}
-
-fn body(syntax: &'static CallSyntax, text: &str) -> Begins {
-    for body in syntax.bodies {
-        match body.begins(text) {
-            Some(true) => return Begins::As(body),
-            Some(false) => {}
-            None => return Begins::Undecided,
-        }
-    }
-    Begins::AsNone
-}
-
-/// What the first key of a call without a mark is called.
-const FIRST_KEYS: &[&str] = &["\"name\"", "\"type\"", "\"function\"", "\"parameters\""];
-
-/// Whether an object begins as a call. `None`: it is too short to say.
-fn begins_as_bare(text: &str) -> Option<bool> {
-    const MOST_WHITESPACE: usize = 64;
-    let inside = text.strip_prefix('{')?;
-    let key = inside.trim_start();
-    if inside.len() - key.len() > MOST_WHITESPACE {
-        return Some(false);
-    }
-    if FIRST_KEYS.iter().any(|first| key.starts_with(first)) {
-        Some(true)
-    } else if FIRST_KEYS.iter().any(|first| first.starts_with(key)) {
-        None
-    } else {
-        Some(false)
     }
 }

@@ -1,0 +1,70 @@
+//! Reads what is between the marks of a call, from its beginning on.
+
+use super::CallError;
+use crate::ToolCall;
+
+/// The text that is still to be read.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Reader<'a>(pub(super) &'a str);
+
+impl<'a> Reader<'a> {
+    /// The next `length` bytes.
+    pub(super) fn take(&mut self, length: usize) -> &'a str {
+        let (taken, rest) = self.0.split_at(length);
+        self.0 = rest;
+        taken
+    }
+
+    /// Whether `mark` is next, behind whitespace; then it is read.
+    pub(super) fn next_is(&mut self, mark: &str) -> bool {
+        self.0 = self.0.trim_start();
+        let is_next = self.0.starts_with(mark);
+        self.take(if is_next { mark.len() } else { 0 });
+        is_next
+    }
+
+    pub(super) fn expect(&mut self, mark: &str) -> Result<(), CallError> {
+        match self.next_is(mark) {
+            true => Ok(()),
+            false => Err(self.unexpected(mark)),
+        }
+    }
+
+    /// The text before `mark`, which is read too.
+    pub(super) fn until(&mut self, mark: &str) -> Result<&'a str, CallError> {
+        let parts = self.0.split_once(mark);
+        let (before, rest) = parts.ok_or_else(|| self.unexpected(mark))?;
+        self.0 = rest;
+        Ok(before)
+    }
+
+    pub(super) fn end(&self) -> Result<(), CallError> {
+        match self.0.trim().is_empty() {
+            true => Ok(()),
+            false => Err(self.unexpected("the end of the call")),
+        }
+    }
+
+    pub(super) fn unexpected(&self, expected: &str) -> CallError {
+        CallError::unexpected(expected, self.0)
+    }
+}
+
+/// What `read` reads over and over, up to the end of `text`. Whitespace and `between` stand between calls.
+pub(super) fn each(
+    text: &str,
+    between: &str,
+    mut read: impl FnMut(&mut Reader<'_>, &mut Vec<ToolCall>) -> Result<(), CallError>,
+) -> Result<Vec<ToolCall>, CallError> {
+    let mut reader = Reader(text.trim_start());
+    if reader.0.is_empty() {
+        return Err(CallError::NotACall);
+    }
+    let mut calls = Vec::new();
+    while !reader.0.is_empty() {
+        read(&mut reader, &mut calls)?;
+        let is_between = |c: char| c.is_whitespace() || between.contains(c);
+        reader.0 = reader.0.trim_start_matches(is_between);
+    }
+    Ok(calls)
+}

@@ -1,0 +1,204 @@
+//! Calls whose arguments are tags: `<function=f><parameter=a>1</parameter></function>`,
+//! `f<arg_key>a</arg_key><arg_value>1</arg_value>`; and MiniMax M3's, which are tags within tags.
+
+use serde_json::{Map, Value};
+
+use super::reader::{Reader, each};
+use super::{CallError, arguments};
+use crate::{Tool, ToolCall};
+
+/// The tags of a format.
+#[derive(Debug)]
+pub(super) struct Tags {
+    /// Before the name of the tool, behind it, and behind the last argument. With nothing before the name, there is one
+    /// call. With nothing behind it, the name ends where an argument begins.
+    pub(super) call: [&'static str; 3],
+    /// Before the name of an argument, and behind it. Before `>`, the name may be an attribute's value: `name="a"`.
+    key: [&'static str; 2],
+    /// Before a value, and behind it.
+    value: [&'static str; 2],
+    /// Whether values stand on lines of their own.
+    lines: bool,
+}
+
+/// `<invoke name="f"><parameter name="a">1</parameter></invoke>`, with a prefix of the tags' names.
+macro_rules! invoke {
+    ($prefix:literal) => {
+        Tags {
+            call: [
+                concat!("<", $prefix, "invoke name="),
+                ">",
+                concat!("</", $prefix, "invoke>"),
+            ],
+            key: [concat!("<", $prefix, "parameter name="), ">"],
+            value: ["", concat!("</", $prefix, "parameter>")],
+            lines: false,
+        }
+    };
+}
+
+pub(super) const MINIMAX_M2: Tags = invoke!("");
+/// An attribute says which values are strings.
+pub(super) const DEEPSEEK_V32: Tags = invoke!("｜DSML｜");
+pub(super) const ATEM: Tags = invoke!("atem:");
+
+pub(super) const QWEN3_CODER: Tags = Tags {
+    call: ["<function=", ">", "</function>"],
+    key: ["<parameter=", ">"],
+    value: ["", "</parameter>"],
+    lines: true,
+};
+
+/// The same behind `<function=`, where the model left out the mark before it.
+pub(super) const QWEN3_CODER_BARE: Tags = Tags {
+    call: ["", ">", "</function>"],
+    ..QWEN3_CODER
+};
+
+pub(super) const SEED_OSS: Tags = Tags {
+    lines: false,
+    ..QWEN3_CODER
+};
+
+pub(super) const GLM: Tags = Tags {
+    call: ["", "", ""],
+    key: ["<arg_key>", "</arg_key>"],
+    value: ["<arg_value>", "</arg_value>"],
+    lines: false,
+};
+
+pub(super) const HUNYUAN: Tags = Tags {
+    call: ["", "<tool_sep:opensource>", ""],
+    key: ["<arg_key:opensource>", "</arg_key:opensource>"],
+    value: ["<arg_value:opensource>", "</arg_value:opensource>"],
+    lines: false,
+};
+
+/// The calls in `text`.
+pub(super) fn calls(text: &str, tags: &Tags, tools: &[Tool]) -> Result<Vec<ToolCall>, CallError> {
+    each(text, "", |reader, calls| {
+        if tags.call[0].is_empty() && !calls.is_empty() {
+            return reader.end();
+        }
+        calls.push(call(reader, tags, tools)?);
+        Ok(())
+    })
+}
+
+fn call(reader: &mut Reader<'_>, tags: &Tags, tools: &[Tool]) -> Result<ToolCall, CallError> {
+    let [open, name_end, close] = tags.call;
+    let ([key, key_end], [value, value_end]) = (tags.key, tags.value);
+    reader.expect(open)?;
+    let name = match name_end {
+        "" => reader.take(reader.0.find(key).unwrap_or(reader.0.len())),
+        _ => reader.until(name_end)?,
+    };
+    let name = arguments::tool_name(attribute(name))?;
+    let schema = arguments::schema(tools, &name);
+    let mut object = Map::new();
+    while reader.next_is(key) {
+        let header = reader.until(key_end)?;
+        if !value.is_empty() {
+            reader.expect(value)?;
+        }
+        let name = attribute(header);
+        let text = reader.until(value_end)?;
+        let value = read_value(text, header, tags, arguments::property(schema, name));
+        object.insert(name.to_owned(), value);
+    }
+    if !reader.0.is_empty() {
+        reader.expect(if close.is_empty() { key } else { close })?;
+    }
+    Ok(ToolCall::of(name, object.into()))
+}
+
+fn read_value(text: &str, header: &str, tags: &Tags, schema: Option<&Value>) -> Value {
+    let mut text = text;
+    if tags.lines {
+        text = text.strip_prefix('\n').unwrap_or(text);
+        text = text.strip_suffix('\n').unwrap_or(text);
+    }
+    if header.contains("string=\"true\"") {
+        text.into()
+    } else if header.contains("string=\"false\"") {
+        serde_json::from_str(text).unwrap_or_else(|_| text.into())
+    } else {
+        arguments::value(text, schema)
+    }
+}
+
+/// `a` of `a`, and of `"a" more="b"`.
+fn attribute(header: &str) -> &str {
+    match header.strip_prefix('"') {
+        Some(quoted) => quoted.split('"').next().unwrap_or_default(),
+        None => header.trim(),
+    }
+}
+
+/// The token before every tag of MiniMax M3's.
+const TOKEN: &str = "]<]minimax[>[";
+/// The beginning of a tag that opens.
+const OPEN: &str = "]<]minimax[>[<";
+/// The beginning of a call.
+pub(super) const INVOKE: &str = "]<]minimax[>[<invoke";
+/// Tags of the elements of a list.
+const ITEM: &str = "item";
+/// Tags within each other, as deep as `serde_json` reads values.
+const DEPTH: u8 = 127;
+
+/// The calls in `text`: each `<invoke name="f">`, with a tag for each argument and for each value in it.
+pub(super) fn nested_calls(text: &str, tools: &[Tool]) -> Result<Vec<ToolCall>, CallError> {
+    each(text, "", |reader, calls| {
+        let tag = open(reader)?;
+        let name = tag
+            .strip_prefix("invoke name=\"")
+            .and_then(|name| name.strip_suffix('"'));
+        let name = name.ok_or_else(|| CallError::unexpected("invoke", tag))?;
+        let name = arguments::tool_name(name)?;
+        let value = inner(reader, arguments::schema(tools, &name), DEPTH)?;
+        calls.push(ToolCall::of(name, arguments::object(value)?));
+        close(reader, "invoke")
+    })
+}
+
+/// What is within a tag: other tags, or text.
+fn inner(reader: &mut Reader<'_>, schema: Option<&Value>, depth: u8) -> Result<Value, CallError> {
+    let Some(depth) = depth.checked_sub(1) else {
+        return Err(reader.unexpected("a value less deep"));
+    };
+    let opens = |reader: &Reader<'_>| {
+        let tag = reader.0.trim_start().strip_prefix(OPEN);
+        tag.is_some_and(|tag| !tag.starts_with('/'))
+    };
+    if !opens(reader) {
+        let end = reader
+            .0
+            .find(TOKEN)
+            .ok_or_else(|| reader.unexpected(TOKEN))?;
+        return Ok(arguments::value(reader.take(end), schema));
+    }
+    let mut entries = Vec::new();
+    while opens(reader) {
+        let tag = open(reader)?;
+        let schema = match arguments::property(schema, tag) {
+            None if tag == ITEM => schema.and_then(|schema| schema.get("items")),
+            schema => schema,
+        };
+        entries.push((tag.to_owned(), inner(reader, schema, depth)?));
+        close(reader, tag)?;
+    }
+    Ok(if entries.iter().all(|(tag, _)| tag == ITEM) {
+        entries.into_iter().map(|(_, value)| value).collect()
+    } else {
+        Value::Object(entries.into_iter().collect())
+    })
+}
+
+fn open<'a>(reader: &mut Reader<'a>) -> Result<&'a str, CallError> {
+    reader.expect(OPEN)?;
+    reader.until(">")
+}
+
+fn close(reader: &mut Reader<'_>, tag: &str) -> Result<(), CallError> {
+    reader.expect(&format!("{TOKEN}</{tag}>"))
+}
