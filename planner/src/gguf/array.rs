@@ -1,8 +1,6 @@
-//! Values that stay in the file: arrays and very long strings, and the reading of them.
+//! Values that stay in the file, and the reading of them.
 
-use std::fmt::Display;
-
-use super::cursor::{Cursor, Fault};
+use super::cursor::Cursor;
 use super::error::Error;
 use super::source::Source;
 use super::value::ValueType;
@@ -21,8 +19,8 @@ pub(super) struct ArrayPlace {
 /// An array in the metadata: its type and length are at hand, its elements are read from the file on demand.
 ///
 /// A reading method takes the memory of what it returns, no more. It errs if the file has changed since the
-/// header was read.
-#[derive(Clone, Copy, Debug)]
+/// header was read. Two arrays are equal if they are the same place of the same opened file.
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Array<'a> {
     source: &'a Source,
     place: ArrayPlace,
@@ -53,11 +51,6 @@ impl<'a> Array<'a> {
         self.place.bytes
     }
 
-    /// The offset of the first element from the beginning of the file, in bytes.
-    pub fn offset(&self) -> u64 {
-        self.place.at
-    }
-
     /// The elements as the file holds them: little-endian numbers, or strings with their 8-byte lengths.
     ///
     /// # Errors
@@ -65,10 +58,8 @@ impl<'a> Array<'a> {
     /// [`Error::Changed`] or [`Error::Read`].
     pub fn raw_bytes(&self) -> Result<Vec<u8>, Error> {
         let mut out = Vec::new();
-        let mut cursor = self.cursor()?;
-        cursor
-            .append(self.place.bytes, &mut out)
-            .map_err(|fault| self.fault(fault, "elements"))?;
+        let what = format_args!("the array at byte {}", self.place.at);
+        self.cursor()?.bytes(self.place.bytes, &mut out, what)?;
         Ok(out)
     }
 
@@ -76,9 +67,11 @@ impl<'a> Array<'a> {
     ///
     /// # Errors
     ///
-    /// [`Error::ElementType`] if the elements are no strings; [`Error::Changed`].
+    /// [`Error::Malformed`] if the elements are no strings; [`Error::Changed`].
     pub fn strings(&self) -> Result<Strings<'a>, Error> {
-        self.expect(&[ValueType::Str], "str")?;
+        if self.place.ty != ValueType::Str {
+            return Err(self.wrong_type("str"));
+        }
         Ok(Strings {
             array: *self,
             cursor: self.cursor()?,
@@ -94,157 +87,47 @@ impl<'a> Array<'a> {
     ///
     /// # Errors
     ///
-    /// [`Error::ElementType`], [`Error::OutOfRange`] for a negative element, [`Error::Changed`], [`Error::Read`].
+    /// [`Error::Malformed`] for elements of another type and for a negative one; [`Error::Changed`], [`Error::Read`].
     pub fn to_u32s(&self) -> Result<Vec<u32>, Error> {
-        match self.place.ty {
-            ValueType::U32 => self.numbers(u32::from_le_bytes),
-            _ => {
-                self.expect(&[ValueType::I32], "u32 or i32")?;
-                self.convert(self.numbers(i32::from_le_bytes)?, "a u32")
+        let ty = self.place.ty;
+        if !matches!(ty, ValueType::U32 | ValueType::I32) {
+            return Err(self.wrong_type("u32 or i32"));
+        }
+        let bytes = self.raw_bytes()?;
+        let mut out = Vec::with_capacity(bytes.len() / 4);
+        for (index, bytes) in bytes.as_chunks().0.iter().enumerate() {
+            let value = i32::from_le_bytes(*bytes);
+            if ty == ValueType::I32 && value < 0 {
+                let at = self.place.at + index as u64 * 4;
+                let problem =
+                    format!("element {index} of the array is {value}, which is not a u32");
+                return Err(self.source.malformed(at, problem));
             }
+            out.push(value.cast_unsigned());
         }
-    }
-
-    /// The elements of an array of `i32`, or of `u32` all of which fit.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::ElementType`], [`Error::OutOfRange`] for an element above 2^31 - 1, [`Error::Changed`],
-    /// [`Error::Read`].
-    pub fn to_i32s(&self) -> Result<Vec<i32>, Error> {
-        match self.place.ty {
-            ValueType::I32 => self.numbers(i32::from_le_bytes),
-            _ => {
-                self.expect(&[ValueType::U32], "i32 or u32")?;
-                self.convert(self.numbers(u32::from_le_bytes)?, "an i32")
-            }
-        }
-    }
-
-    /// The elements of an array of integers of any type (`bool` counts as 0 or 1), none of which is negative.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::ElementType`], [`Error::OutOfRange`] for a negative element, [`Error::Changed`], [`Error::Read`].
-    pub fn to_uints(&self) -> Result<Vec<u64>, Error> {
-        let wanted = "a number >= 0";
-        match self.place.ty {
-            ValueType::U8 => self.numbers(|b| u64::from(u8::from_le_bytes(b))),
-            ValueType::U16 => self.numbers(|b| u64::from(u16::from_le_bytes(b))),
-            ValueType::U32 => self.numbers(|b| u64::from(u32::from_le_bytes(b))),
-            ValueType::U64 => self.numbers(u64::from_le_bytes),
-            ValueType::Bool => self.numbers(|b: [u8; 1]| u64::from(b[0] != 0)),
-            ValueType::I8 => self.convert(self.numbers(i8::from_le_bytes)?, wanted),
-            ValueType::I16 => self.convert(self.numbers(i16::from_le_bytes)?, wanted),
-            ValueType::I32 => self.convert(self.numbers(i32::from_le_bytes)?, wanted),
-            ValueType::I64 => self.convert(self.numbers(i64::from_le_bytes)?, wanted),
-            _ => Err(self.wrong_type("an integer type")),
-        }
-    }
-
-    /// The elements of an array of `u64`.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::ElementType`], [`Error::Changed`], [`Error::Read`].
-    pub fn to_u64s(&self) -> Result<Vec<u64>, Error> {
-        self.expect(&[ValueType::U64], "u64")?;
-        self.numbers(u64::from_le_bytes)
-    }
-
-    /// The elements of an array of `f32`.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::ElementType`], [`Error::Changed`], [`Error::Read`].
-    pub fn to_f32s(&self) -> Result<Vec<f32>, Error> {
-        self.expect(&[ValueType::F32], "f32")?;
-        self.numbers(f32::from_le_bytes)
-    }
-
-    /// The elements of an array of `bool`; any byte other than 0 is true.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::ElementType`], [`Error::Changed`], [`Error::Read`].
-    pub fn to_bools(&self) -> Result<Vec<bool>, Error> {
-        self.expect(&[ValueType::Bool], "bool")?;
-        self.numbers(|b: [u8; 1]| b[0] != 0)
+        Ok(out)
     }
 
     /// The elements as `u32`s as llama.cpp reads a per-layer array: `u32`, `i32` or `bool`
     /// (`src/llama-model-loader.cpp`, `get_arr` into a `std::array`).
     pub(super) fn to_per_layer_u32s(self) -> Result<Vec<u32>, Error> {
-        match self.place.ty {
-            ValueType::Bool => self.numbers(|b: [u8; 1]| u32::from(b[0] != 0)),
-            _ => self.to_u32s(),
+        if self.place.ty != ValueType::Bool {
+            return self.to_u32s();
         }
+        let bytes = self.raw_bytes()?;
+        Ok(bytes.iter().map(|&b| (b != 0).into()).collect())
     }
 
-    fn expect(&self, accepted: &[ValueType], wanted: &'static str) -> Result<(), Error> {
-        if accepted.contains(&self.place.ty) {
-            return Ok(());
-        }
-        Err(self.wrong_type(wanted))
-    }
-
-    fn wrong_type(&self, wanted: &'static str) -> Error {
-        Error::ElementType {
-            path: self.source.path_buf(),
-            at: self.place.at,
-            wanted,
-            found: self.place.ty,
-        }
-    }
-
-    /// Reads `count` elements of `N` bytes. Growing by what was read, not by what the file says, costs nothing here.
-    fn numbers<const N: usize, T>(&self, number: impl Fn([u8; N]) -> T) -> Result<Vec<T>, Error> {
-        debug_assert_eq!(self.place.ty.size(), Some(N as u64));
-        let mut cursor = self.cursor()?;
-        let mut out = Vec::new();
-        for _ in 0..self.place.count {
-            let bytes = cursor
-                .array::<N>()
-                .map_err(|fault| self.fault(fault, "elements"))?;
-            out.push(number(bytes));
-        }
-        Ok(out)
-    }
-
-    fn convert<T: Copy + Display, U: TryFrom<T>>(
-        &self,
-        values: Vec<T>,
-        wanted: &'static str,
-    ) -> Result<Vec<U>, Error> {
-        let mut out = Vec::with_capacity(values.len());
-        for (index, value) in values.into_iter().enumerate() {
-            out.push(U::try_from(value).map_err(|_| Error::OutOfRange {
-                path: self.source.path_buf(),
-                what: format!("element {index} of the array at byte {}", self.place.at),
-                value: value.to_string(),
-                wanted,
-            })?);
-        }
-        Ok(out)
+    fn wrong_type(&self, wanted: &str) -> Error {
+        let found = self.place.ty;
+        let problem = format!("the elements of the array are of type {found}, not {wanted}");
+        self.source.malformed(self.place.at, problem)
     }
 
     fn cursor(&self) -> Result<Cursor<'a>, Error> {
         self.source.check_unchanged()?;
         let end = self.place.at + self.place.bytes;
         Ok(Cursor::over(self.source, self.place.at, end))
-    }
-
-    #[cold]
-    fn fault(&self, fault: Fault, what: &str) -> Error {
-        let at = self.place.at;
-        fault.about(self.source, format_args!("the array at byte {at}: {what}"))
-    }
-}
-
-/// Two arrays are equal if they are the same place of the same opened file; their elements are not compared.
-impl PartialEq for Array<'_> {
-    fn eq(&self, other: &Self) -> bool {
-        self.place == other.place && self.source.is(other.source)
     }
 }
 
@@ -269,20 +152,15 @@ impl Strings<'_> {
         if self.next == self.array.len() {
             return None;
         }
-        let index = self.next;
-        self.text.clear();
-        let length = self.cursor.string_len();
-        let read = length.and_then(|length| self.cursor.append(length, &mut self.text));
-        Some(match read {
-            Ok(()) => {
-                self.next += 1;
-                Ok(&self.text)
-            }
-            Err(fault) => {
-                self.next = self.array.len();
-                Err(self.array.fault(fault, &format!("string {index}")))
-            }
-        })
+        let (at, index) = (self.array.place.at, self.next);
+        let what = format_args!("string {index} of the array at byte {at}");
+        let length = self.cursor.string_len(what);
+        let read = length.and_then(|length| self.cursor.bytes(length, &mut self.text, what));
+        self.next = match read {
+            Ok(()) => index + 1,
+            Err(_) => self.array.len(),
+        };
+        Some(read.map(|()| &self.text[..]))
     }
 }
 
@@ -291,51 +169,5 @@ impl Iterator for Strings<'_> {
 
     fn next(&mut self) -> Option<Self::Item> {
         self.read_next().map(|read| read.map(<[u8]>::to_vec))
-    }
-}
-
-/// A string that is too long to be kept in memory; it is read from the file on demand.
-#[derive(Clone, Copy, Debug)]
-pub struct LongText<'a> {
-    source: &'a Source,
-    at: u64,
-    bytes: u64,
-}
-
-impl<'a> LongText<'a> {
-    pub(super) fn new(source: &'a Source, at: u64, bytes: u64) -> LongText<'a> {
-        LongText { source, at, bytes }
-    }
-
-    /// The length in bytes.
-    pub fn len(&self) -> u64 {
-        self.bytes
-    }
-
-    /// Whether there is no text; a long text has some.
-    pub fn is_empty(&self) -> bool {
-        self.bytes == 0
-    }
-
-    /// The whole text, which may not be UTF-8.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Changed`] or [`Error::Read`].
-    pub fn read(&self) -> Result<Vec<u8>, Error> {
-        let place = ArrayPlace {
-            ty: ValueType::U8,
-            count: self.bytes,
-            at: self.at,
-            bytes: self.bytes,
-        };
-        Array::new(self.source, place).raw_bytes()
-    }
-}
-
-/// Two texts are equal if they are the same place of the same opened file; the text is not compared.
-impl PartialEq for LongText<'_> {
-    fn eq(&self, other: &Self) -> bool {
-        (self.at, self.bytes) == (other.at, other.bytes) && self.source.is(other.source)
     }
 }

@@ -152,7 +152,7 @@ impl Builder {
             Value::Bool(v) => self.bool(key, v),
             Value::Str(v) => self.str(key, v),
             Value::Bytes(v) => self.str(key, v),
-            Value::LongText(v) => self.str(key, v.read()?),
+            Value::LongText(v) => self.str(key, v.raw_bytes()?),
             Value::Array(v) => self.set_array(key, v.element_type(), v.len(), &v.raw_bytes()?),
             Value::U64(v) => self.u64(key, v),
             Value::I64(v) => self.i64(key, v),
@@ -188,7 +188,7 @@ impl Builder {
     /// The [`Error`] with which the reader refuses what was given.
     pub fn header(&self) -> Result<Header, Error> {
         let (bytes, file_bytes) = self.encode();
-        Header::built(bytes.into(), file_bytes)
+        Header::in_memory("<builder>", &[(bytes.into(), file_bytes)])
     }
 
     /// The header's bytes, without the padding after it and the tensor data. For large models.

@@ -1,80 +1,36 @@
-//! A bounded window that moves over a source, and the only code that turns file bytes into numbers.
+//! Reads a source forward: the only code that turns file bytes into numbers.
 
 use std::fmt::Display;
-use std::io::{self, ErrorKind};
+use std::io::{self, BufRead, BufReader, Read};
 
 use super::error::Error;
 use super::source::Source;
 
-/// The window's size. Large enough that a system call costs little per byte, small enough to stay in a core's cache.
-pub(super) const WINDOW: usize = 256 * 1024;
+/// How much is read at once, in bytes. Large enough that a system call costs little per byte, small enough to stay
+/// in a core's cache.
+const WINDOW: u64 = 256 * 1024;
 
 /// The longest string that llama.cpp reads (`GGUF_MAX_STRING_LENGTH`, ggml/src/gguf.cpp), in bytes.
-pub(super) const MAX_STRING: u64 = 1 << 30;
+const MAX_STRING: u64 = 1 << 30;
 
-/// Reads forward from one offset of a source to another.
+/// Reads forward from one offset of a source to another. `what` names in an error what is being read.
 pub(super) struct Cursor<'s> {
+    reader: BufReader<Stretch<'s>>,
+}
+
+/// The bytes of a source from `at` to `end`.
+struct Stretch<'s> {
     source: &'s Source,
-    window: Vec<u8>,
-    /// The source offset of `window[0]`.
-    base: u64,
-    /// Where in the window the next byte is.
-    pos: usize,
-    /// The source offset that nothing is read from.
+    at: u64,
     end: u64,
 }
 
-/// What went wrong, before anybody has said what was being read. [`Fault::about`] makes it an [`Error`].
-#[derive(Debug)]
-pub(super) enum Fault {
-    /// `needed` bytes at `at`, but only `available` before the end.
-    Truncated {
-        at: u64,
-        needed: u64,
-        available: u64,
-    },
-    /// A length field at `at` over the limit.
-    TooLong { at: u64, length: u64, limit: u64 },
-    /// The system could not read.
-    Io {
-        at: u64,
-        needed: u64,
-        source: io::Error,
-    },
-}
-
-impl Fault {
-    /// The error for this fault in the reading of `what` from `source`.
-    #[cold]
-    pub(super) fn about(self, source: &Source, what: impl Display) -> Error {
-        let path = source.path_buf();
-        let what = what.to_string();
-        match self {
-            Fault::Truncated {
-                at,
-                needed,
-                available,
-            } => Error::Truncated {
-                path,
-                at,
-                what,
-                needed,
-                available,
-            },
-            Fault::TooLong { at, length, limit } => Error::TooLong {
-                path,
-                at,
-                what,
-                length,
-                limit,
-            },
-            Fault::Io { at, needed, source } => Error::Read {
-                path,
-                at,
-                needed,
-                source,
-            },
-        }
+impl Read for Stretch<'_> {
+    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+        let wanted = (self.end - self.at).min(buf.len() as u64) as usize;
+        let read = self.source.read_at(&mut buf[..wanted], self.at)?;
+        self.at += read as u64;
+        Ok(read)
     }
 }
 
@@ -84,165 +40,123 @@ impl<'s> Cursor<'s> {
         Cursor::over(source, 0, source.held())
     }
 
-    /// A cursor from `start` to `end`; the caller has checked that `start <= end <= source.held()`.
-    pub(super) fn over(source: &'s Source, start: u64, end: u64) -> Cursor<'s> {
+    /// A cursor from `at` to `end`; the caller has checked that `at <= end <= source.held()`.
+    pub(super) fn over(source: &'s Source, at: u64, end: u64) -> Cursor<'s> {
+        let window = (end - at).min(WINDOW) as usize;
         Cursor {
-            source,
-            window: Vec::new(),
-            base: start,
-            pos: 0,
-            end: end.max(start),
+            reader: BufReader::with_capacity(window, Stretch { source, at, end }),
         }
     }
 
     pub(super) fn source(&self) -> &'s Source {
-        self.source
+        self.reader.get_ref().source
     }
 
     /// The source offset of the next byte.
     pub(super) fn at(&self) -> u64 {
-        self.base + self.pos as u64
+        self.reader.get_ref().at - self.reader.buffer().len() as u64
     }
 
     /// How many bytes are left before the end.
     pub(super) fn remaining(&self) -> u64 {
-        self.end - self.at()
-    }
-
-    /// The next `n` bytes (at most [`WINDOW`]), which stay the next ones.
-    #[inline]
-    fn peek(&mut self, n: usize) -> Result<&[u8], Fault> {
-        if self.window.len() - self.pos < n {
-            self.fill(n)?;
-        }
-        Ok(&self.window[self.pos..self.pos + n])
-    }
-
-    /// Moves the window so that it begins at the next byte and holds at least `n` (at most [`WINDOW`]) bytes.
-    #[cold]
-    fn fill(&mut self, n: usize) -> Result<(), Fault> {
-        debug_assert!(n <= WINDOW);
-        let at = self.at();
-        let available = self.remaining();
-        self.require(n as u64)?;
-        let size = available.min(WINDOW as u64) as usize;
-        self.base = at;
-        self.pos = 0;
-        self.window.resize(size, 0);
-        let mut filled = 0;
-        while filled < n {
-            let read = self
-                .source
-                .read_at(&mut self.window[filled..], at + filled as u64);
-            match read {
-                Ok(0) => return Err(self.lost(at, n, ErrorKind::UnexpectedEof.into())),
-                Ok(read) => filled += read,
-                Err(source) => return Err(self.lost(at, n, source)),
-            }
-        }
-        self.window.truncate(filled);
-        Ok(())
-    }
-
-    /// The fault of a read that should have succeeded: the file has shrunk, or the disk is ill.
-    fn lost(&mut self, at: u64, n: usize, source: io::Error) -> Fault {
-        self.window.clear();
-        Fault::Io {
-            at,
-            needed: n as u64,
-            source,
-        }
+        self.reader.get_ref().end - self.at()
     }
 
     /// Errs unless `n` bytes are left.
     #[inline]
-    pub(super) fn require(&self, n: u64) -> Result<(), Fault> {
-        let available = self.remaining();
-        if n <= available {
+    pub(super) fn require(&self, n: u64, what: impl Display) -> Result<(), Error> {
+        if n <= self.remaining() {
             return Ok(());
         }
-        Err(Fault::Truncated {
+        Err(Error::Truncated {
+            path: self.source().path_buf(),
             at: self.at(),
+            what: what.to_string(),
             needed: n,
-            available,
+            available: self.remaining(),
         })
     }
 
     /// The next `N` bytes.
     #[inline]
-    pub(super) fn array<const N: usize>(&mut self) -> Result<[u8; N], Fault> {
+    pub(super) fn array<const N: usize>(&mut self, what: impl Display) -> Result<[u8; N], Error> {
+        self.require(N as u64, what)?;
         let mut out = [0; N];
-        out.copy_from_slice(self.peek(N)?);
-        self.pos += N;
+        self.read_exact(&mut out)?;
+        Ok(out)
+    }
+
+    /// The next `n` bytes, at most 8, and zeros after them.
+    pub(super) fn padded(&mut self, n: u64, what: impl Display) -> Result<[u8; 8], Error> {
+        self.require(n, what)?;
+        let mut out = [0; 8];
+        self.read_exact(&mut out[..n as usize])?;
         Ok(out)
     }
 
     #[inline]
-    pub(super) fn u32(&mut self) -> Result<u32, Fault> {
-        self.array().map(u32::from_le_bytes)
+    pub(super) fn u32(&mut self, what: impl Display) -> Result<u32, Error> {
+        self.array(what).map(u32::from_le_bytes)
     }
 
     #[inline]
-    pub(super) fn u64(&mut self) -> Result<u64, Fault> {
-        self.array().map(u64::from_le_bytes)
+    pub(super) fn u64(&mut self, what: impl Display) -> Result<u64, Error> {
+        self.array(what).map(u64::from_le_bytes)
+    }
+
+    /// The next `n` bytes, instead of what `out` holds.
+    pub(super) fn bytes(
+        &mut self,
+        n: u64,
+        out: &mut Vec<u8>,
+        what: impl Display,
+    ) -> Result<(), Error> {
+        self.require(n, what)?;
+        out.clear();
+        out.resize(n as usize, 0);
+        self.read_exact(out)
+    }
+
+    /// Reads what is known to be before the end: a failure means that the file has shrunk, or the disk is ill.
+    #[inline]
+    fn read_exact(&mut self, out: &mut [u8]) -> Result<(), Error> {
+        let at = self.at();
+        self.reader.read_exact(out).map_err(|source| Error::Read {
+            path: self.source().path_buf(),
+            at,
+            needed: out.len() as u64,
+            source,
+        })
     }
 
     /// Passes over `n` bytes, without reading those outside the window.
     #[inline]
-    pub(super) fn skip(&mut self, n: u64) -> Result<(), Fault> {
-        let ahead = self.window.len() - self.pos;
-        if n <= ahead as u64 {
-            self.pos += n as usize;
-            return Ok(());
-        }
-        self.require(n)?;
-        self.base = self.at() + n;
-        self.pos = 0;
-        self.window.clear();
+    pub(super) fn skip(&mut self, n: u64, what: impl Display) -> Result<(), Error> {
+        self.require(n, what)?;
+        let buffered = n.min(self.reader.buffer().len() as u64);
+        self.reader.consume(buffered as usize);
+        self.reader.get_mut().at += n - buffered;
         Ok(())
     }
 
     /// The length of a string, checked against what is left. The string itself comes next.
     #[inline]
-    pub(super) fn string_len(&mut self) -> Result<u64, Fault> {
-        let length = self.u64()?;
+    pub(super) fn string_len(&mut self, what: impl Display + Copy) -> Result<u64, Error> {
+        let at = self.at();
+        let length = self.u64(what)?;
         if length > MAX_STRING {
-            return Err(Fault::TooLong {
-                at: self.at() - 8,
-                length,
-                limit: MAX_STRING,
-            });
+            return Err(self.source().too_long(at, what, length, MAX_STRING));
         }
-        self.require(length)?;
+        self.require(length, what)?;
         Ok(length)
-    }
-
-    /// Passes over `count` strings, checking every length. An error tells which string it is.
-    pub(super) fn skip_strings(&mut self, count: u64) -> Result<(), (u64, Fault)> {
-        for index in 0..count {
-            let skipped = self.string_len().and_then(|length| self.skip(length));
-            skipped.map_err(|fault| (index, fault))?;
-        }
-        Ok(())
-    }
-
-    /// Appends the next `n` bytes to `out`, window by window: `out` grows by no more than what was really read.
-    pub(super) fn append(&mut self, n: u64, out: &mut Vec<u8>) -> Result<(), Fault> {
-        self.require(n)?;
-        let mut left = n;
-        while left > 0 {
-            let step = left.min(WINDOW as u64) as usize;
-            out.extend_from_slice(self.peek(step)?);
-            self.pos += step;
-            left -= step as u64;
-        }
-        Ok(())
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    const WINDOW: usize = super::WINDOW as usize;
 
     fn source(len: usize) -> Source {
         let bytes: Vec<u8> = (0..len).map(|i| (i % 251) as u8).collect();
@@ -253,46 +167,35 @@ mod tests {
     fn numbers_that_straddle_the_window_are_read_whole() {
         let source = source(WINDOW * 2);
         let mut cursor = Cursor::new(&source);
-        cursor.u32().unwrap();
-        cursor.skip(WINDOW as u64 - 6).unwrap();
+        cursor.u32("").unwrap();
+        cursor.skip(WINDOW as u64 - 6, "").unwrap();
         let at = cursor.at() as usize;
         let expected: [u8; 8] = std::array::from_fn(|i| ((at + i) % 251) as u8);
-        assert_eq!(cursor.array::<8>().unwrap(), expected);
+        assert_eq!(cursor.array::<8>("").unwrap(), expected);
+        assert_eq!(cursor.at() as usize, at + 8);
     }
 
     #[test]
     fn a_read_past_the_end_says_what_was_needed_and_what_there_was() {
         let source = source(10);
         let mut cursor = Cursor::new(&source);
-        cursor.skip(7).unwrap();
-        let fault = cursor.u64().unwrap_err();
-        assert!(
-            matches!(
-                fault,
-                Fault::Truncated {
-                    at: 7,
-                    needed: 8,
-                    available: 3
-                }
-            ),
-            "{fault:?}"
-        );
-        assert!(cursor.skip(u64::MAX).is_err());
+        cursor.skip(7, "").unwrap();
+        let error = cursor.u64("a number").unwrap_err().to_string();
+        let said = "<test>: byte 7: a number needs 8 bytes, but only 3 are left";
+        assert_eq!(error, said);
+        assert!(cursor.skip(u64::MAX, "").is_err());
         assert_eq!(cursor.at(), 7);
     }
 
     #[test]
-    fn bytes_longer_than_the_window_are_appended_whole() {
+    fn bytes_longer_than_the_window_are_read_whole() {
         let source = source(WINDOW * 3);
         let mut cursor = Cursor::new(&source);
-        cursor.skip(1).unwrap();
-        let mut out = Vec::new();
-        cursor.append(WINDOW as u64 * 2 + 5, &mut out).unwrap();
+        cursor.skip(1, "").unwrap();
+        let mut out = vec![7];
+        cursor.bytes(WINDOW as u64 * 2 + 5, &mut out, "").unwrap();
         assert_eq!(out.len(), WINDOW * 2 + 5);
-        assert!(
-            out.iter()
-                .enumerate()
-                .all(|(i, &b)| b == ((i + 1) % 251) as u8)
-        );
+        let mut numbered = out.iter().enumerate();
+        assert!(numbered.all(|(i, &b)| b == ((i + 1) % 251) as u8));
     }
 }

@@ -5,10 +5,10 @@ use std::path::Path;
 use std::sync::Arc;
 
 use super::error::Error;
-use super::metadata::Metadata;
-use super::shards::{Shard, assemble, open_beside};
+use super::metadata::{self, Metadata};
+use super::shards::{self, Shard, assemble, open_beside};
 use super::source::Source;
-use super::tensor::{Tensor, TensorInfo};
+use super::tensor::Tensor;
 use super::value::Value;
 
 /// The path of a header that is not from a file.
@@ -28,13 +28,10 @@ pub(super) struct Inner {
     pub(super) alignment: u64,
     /// The first shard's; the others' only says that they are shards.
     pub(super) metadata: Metadata,
-    pub(super) source: Source,
     pub(super) shards: Vec<Shard>,
-    /// The names of all tensors, one after the other.
-    pub(super) names: String,
-    pub(super) tensors: Vec<TensorInfo>,
+    pub(super) tensors: Vec<Tensor>,
     /// Indices of `tensors`, ordered by name.
-    pub(super) tensor_index: Vec<u32>,
+    pub(super) by_name: Vec<u32>,
 }
 
 impl Header {
@@ -57,7 +54,7 @@ impl Header {
     ///
     /// # Errors
     ///
-    /// As [`open`](Self::open); a split model gives [`Error::ShardsGiven`].
+    /// As [`open`](Self::open); a split model gives [`Error::Shards`].
     #[doc(alias = "gguf_init_from_buffer")]
     pub fn parse(bytes: impl Into<Arc<[u8]>>) -> Result<Header, Error> {
         Self::parse_prefix(bytes, 0)
@@ -71,7 +68,7 @@ impl Header {
     /// # Errors
     ///
     /// As [`open`](Self::open), and [`Error::Truncated`] if the header is not in memory as a whole; a split model gives
-    /// [`Error::ShardsGiven`].
+    /// [`Error::Shards`].
     pub fn parse_prefix(bytes: impl Into<Arc<[u8]>>, file_bytes: u64) -> Result<Header, Error> {
         Self::parse_shards([(bytes.into(), file_bytes)])
     }
@@ -81,23 +78,28 @@ impl Header {
     ///
     /// # Errors
     ///
-    /// As [`parse_prefix`](Self::parse_prefix); [`Error::ShardsGiven`] if the model has another number of shards.
+    /// As [`parse_prefix`](Self::parse_prefix); [`Error::Shards`] if the model has another number of shards.
     pub fn parse_shards(
         shards: impl IntoIterator<Item = (Arc<[u8]>, u64)>,
     ) -> Result<Header, Error> {
         let given: Vec<_> = shards.into_iter().collect();
+        Self::in_memory(MEMORY, &given)
+    }
+
+    /// Reads the header of a model in memory, which errors call `name`.
+    pub(super) fn in_memory(name: &str, given: &[(Arc<[u8]>, u64)]) -> Result<Header, Error> {
         let source = |index: usize| {
             let name = match given.len() {
-                0 | 1 => MEMORY.to_owned(),
+                0 | 1 => name.to_owned(),
                 _ => format!("<memory, shard {}>", index + 1),
             };
             let (bytes, file_bytes) = given.get(index).cloned().unwrap_or_default();
             Source::memory(&name, bytes, file_bytes)
         };
-        let wrong_number = |count| Error::ShardsGiven {
-            path: MEMORY.into(),
-            count,
-            given: given.len(),
+        let wrong_number = |count| {
+            let given = given.len();
+            let problem = format!("a model of {count} shards, but {given} are given");
+            shards::wrong(Path::new(name), problem)
         };
         let inner = assemble(source(0), |index, count| {
             if given.len() == usize::from(count) {
@@ -112,19 +114,6 @@ impl Header {
         Ok(Self::new(inner))
     }
 
-    /// Reads a header that a [`Builder`](super::Builder) has made.
-    pub(super) fn built(bytes: Arc<[u8]>, file_bytes: u64) -> Result<Header, Error> {
-        let source = Source::memory("<builder>", bytes, file_bytes);
-        let inner = assemble(source, |_, count| {
-            Err(Error::ShardsGiven {
-                path: "<builder>".into(),
-                count,
-                given: 1,
-            })
-        })?;
-        Ok(Self::new(inner))
-    }
-
     fn new(inner: Inner) -> Header {
         Header {
             inner: Arc::new(inner),
@@ -133,7 +122,7 @@ impl Header {
 
     /// The file that was opened, or `<memory>`.
     pub fn path(&self) -> &Path {
-        self.inner.source.path()
+        self.inner.metadata.source.path()
     }
 
     /// The format's version: 2 or 3, which differ in nothing but the byte orders they allow.
@@ -160,37 +149,27 @@ impl Header {
 
     /// The metadata in the file's order. Of a split model it is the first shard's, as in llama.cpp.
     pub fn metadata(&self) -> impl ExactSizeIterator<Item = (&str, Value<'_>)> {
-        let Inner {
-            metadata, source, ..
-        } = &*self.inner;
-        (0..metadata.len()).map(|number| metadata.entry(source, number))
+        self.inner.metadata.iter()
     }
 
     /// The value of a key.
     #[doc(alias = "gguf_find_key")]
     pub fn get(&self, key: &str) -> Option<Value<'_>> {
-        self.inner.metadata.get(&self.inner.source, key)
+        self.inner.metadata.get(key)
     }
 
     /// The tensors in the order of their data, shard after shard.
-    pub fn tensors(&self) -> impl ExactSizeIterator<Item = Tensor<'_>> {
-        self.inner.tensors.iter().map(|info| self.view(info))
+    pub fn tensors(&self) -> impl ExactSizeIterator<Item = &Tensor> {
+        self.inner.tensors.iter()
     }
 
     /// The tensor with this name, in whatever shard.
     #[doc(alias = "gguf_find_tensor")]
-    pub fn tensor(&self, name: &str) -> Option<Tensor<'_>> {
-        let info = |&i: &u32| &self.inner.tensors[i as usize];
-        let index = &self.inner.tensor_index;
-        let place = index.binary_search_by(|i| self.view(info(i)).name().cmp(name));
-        place.ok().map(|place| self.view(info(&index[place])))
-    }
-
-    fn view<'a>(&'a self, info: &'a TensorInfo) -> Tensor<'a> {
-        Tensor {
-            names: &self.inner.names,
-            info,
-        }
+    pub fn tensor(&self, name: &str) -> Option<&Tensor> {
+        let Inner {
+            tensors, by_name, ..
+        } = &*self.inner;
+        metadata::find(tensors, by_name, Tensor::name, name)
     }
 }
 
@@ -199,7 +178,7 @@ impl fmt::Debug for Header {
         f.debug_struct("Header")
             .field("path", &self.path())
             .field("version", &self.version())
-            .field("keys", &self.inner.metadata.len())
+            .field("keys", &self.metadata().len())
             .field("tensors", &self.inner.tensors.len())
             .field("shards", &self.inner.shards.len())
             .finish()

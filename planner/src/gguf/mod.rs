@@ -40,7 +40,7 @@ mod tensor;
 mod tensor_type;
 mod value;
 
-pub use array::{Array, LongText, Strings};
+pub use array::{Array, Strings};
 pub use builder::Builder;
 pub use error::Error;
 pub use header::Header;

@@ -10,10 +10,10 @@ use std::sync::Arc;
 
 use super::error::Error;
 use super::header::Inner;
+use super::metadata;
 use super::parse::{self, MAX_COUNT, Part};
 use super::source::{MAX_FILE, Source};
-use super::tensor::TensorInfo;
-use super::value::{Value, ValueType};
+use super::tensor::Tensor;
 
 const SPLIT_COUNT: &str = "split.count";
 const SPLIT_NO: &str = "split.no";
@@ -63,12 +63,11 @@ pub(super) fn assemble(
     mut open: impl FnMut(u16, u16) -> Result<Source, Error>,
 ) -> Result<Inner, Error> {
     let mut part = parse::read(&first)?;
-    let count = key_u16(&first, &part, SPLIT_COUNT)?.unwrap_or(0);
-    let mut names = std::mem::take(&mut part.names);
+    let count: u16 = part.metadata.typed(SPLIT_COUNT)?.unwrap_or(0);
     let mut tensors = std::mem::take(&mut part.tensors);
     let mut shards = vec![shard(&first, &part, 0..tensors.len())];
     if count > 1 {
-        let index = required_u16(&first, &part, SPLIT_NO)?;
+        let index = part.metadata.required(SPLIT_NO)?;
         if index != 0 {
             return Err(Error::NotFirstShard {
                 path: first.path_buf(),
@@ -79,31 +78,31 @@ pub(super) fn assemble(
         }
         for index in 1..count {
             let source = open(index, count)?;
-            let part = read_later(&source, index, count)?;
+            let mut part = read_later(&source, index, count)?;
             let from = tensors.len();
             check_total(&source, &shards, from + part.tensors.len())?;
-            tensors.extend(part.tensors.iter().map(|info| TensorInfo {
-                name: info.name.after(&names),
-                shard: index,
-                ..*info
-            }));
-            names.push_str(&part.names);
+            for mut tensor in std::mem::take(&mut part.tensors) {
+                tensor.shard = index;
+                tensors.push(tensor);
+            }
             shards.push(shard(&source, &part, from..tensors.len()));
         }
     }
-    let tensor_index = index_tensors(&shards, &names, &tensors)?;
+    let by_name = order(&shards, &tensors)?;
     if count > 1 {
-        check_tensor_count(&first, &part, tensors.len())?;
+        let (said, found): (i32, _) = (part.metadata.required(SPLIT_TENSORS)?, tensors.len());
+        if i64::from(said) != found as i64 {
+            let problem = format!("{SPLIT_TENSORS} is {said}, but the shards hold {found} tensors");
+            return Err(wrong(first.path(), problem));
+        }
     }
     Ok(Inner {
         version: part.version,
         alignment: part.alignment,
         metadata: part.metadata,
-        source: first,
         shards,
-        names,
         tensors,
-        tensor_index,
+        by_name,
     })
 }
 
@@ -111,15 +110,15 @@ pub(super) fn assemble(
 pub(super) fn check_one(source: &Source) -> Result<(), Error> {
     let part = parse::read(source)?;
     let shard = shard(source, &part, 0..part.tensors.len());
-    index_tensors(&[shard], &part.names, &part.tensors).map(drop)
+    order(&[shard], &part.tensors).map(drop)
 }
 
 /// The other shards' files, beside the first.
 pub(super) fn open_beside(first: &Path, index: u16, count: u16) -> Result<Source, Error> {
-    let path = sibling(first, 0, index, count).ok_or_else(|| Error::ShardName {
-        path: first.to_owned(),
-        count,
-        expected: suffix(0, count),
+    let path = sibling(first, 0, index, count).ok_or_else(|| {
+        let expected = suffix(0, count);
+        let problem = format!("one of {count} shards, so its name must end in \"{expected}\"");
+        wrong(first, problem)
     })?;
     Source::open(&path).map_err(|error| match error {
         Error::Open { path, source } => Error::ShardMissing {
@@ -153,20 +152,25 @@ fn shard(source: &Source, part: &Part, tensors: Range<usize>) -> Shard {
     }
 }
 
+pub(super) fn wrong(path: &Path, problem: String) -> Error {
+    Error::Shards {
+        path: path.to_owned(),
+        problem,
+    }
+}
+
 /// Reads a shard after the first and checks that it is the one it should be.
 fn read_later(source: &Source, index: u16, count: u16) -> Result<Part, Error> {
     let part = parse::read(source)?;
-    let no = required_u16(source, &part, SPLIT_NO)?;
+    let no: u16 = part.metadata.required(SPLIT_NO)?;
     // llama.cpp does not look at a later shard's count; one that says something else is from another model.
-    let own_count = key_u16(source, &part, SPLIT_COUNT)?.unwrap_or(count);
+    let own_count = part.metadata.typed(SPLIT_COUNT)?.unwrap_or(count);
     for (key, found, wanted) in [(SPLIT_NO, no, index), (SPLIT_COUNT, own_count, count)] {
         if found != wanted {
-            return Err(Error::ShardMismatch {
-                path: source.path_buf(),
-                key,
-                found: found.into(),
-                wanted: wanted.into(),
-            });
+            let problem = format!(
+                "the key '{key}' is {found}, not {wanted}: a shard of another model, or under another's name"
+            );
+            return Err(wrong(source.path(), problem));
         }
     }
     Ok(part)
@@ -177,95 +181,33 @@ fn read_later(source: &Source, index: u16, count: u16) -> Result<Part, Error> {
 fn check_total(source: &Source, before: &[Shard], tensors: usize) -> Result<(), Error> {
     let bytes = before.iter().map(Shard::file_bytes).sum::<u64>() + source.len();
     let tensors = tensors as u64;
-    for (what, count, limit, why) in [
-        (
-            "tensors in all shards",
-            tensors,
-            MAX_COUNT,
-            "autoplace's own limit",
-        ),
-        (
-            "bytes in all shards",
-            bytes,
-            MAX_FILE,
-            "no file system holds more",
-        ),
-    ] {
-        if count > limit {
-            return Err(Error::TooMany {
-                path: source.path_buf(),
-                at: 0,
-                what,
-                count,
-                limit,
-                why,
-            });
-        }
-    }
-    Ok(())
-}
-
-fn check_tensor_count(source: &Source, part: &Part, found: usize) -> Result<(), Error> {
-    let said = match part.metadata.get(source, SPLIT_TENSORS) {
-        Some(Value::I32(said)) => said,
-        Some(other) => return Err(wrong_type(source, SPLIT_TENSORS, ValueType::I32, other)),
-        None => return Err(missing(source, SPLIT_TENSORS)),
-    };
-    if i64::from(said) == found as i64 {
+    let (count, things, limit, why) = if tensors > MAX_COUNT {
+        (tensors, "tensors", MAX_COUNT, "autoplace's own limit")
+    } else if bytes > MAX_FILE {
+        (bytes, "bytes", MAX_FILE, "no file system holds more")
+    } else {
         return Ok(());
-    }
-    Err(Error::ShardTensors {
-        path: source.path_buf(),
-        said,
-        found,
-    })
-}
-
-fn required_u16(source: &Source, part: &Part, key: &str) -> Result<u16, Error> {
-    key_u16(source, part, key)?.ok_or_else(|| missing(source, key))
-}
-
-/// llama.cpp asks for exactly this type, and aborts over `split.no` of another one (`gguf_get_val_u16`).
-fn key_u16(source: &Source, part: &Part, key: &str) -> Result<Option<u16>, Error> {
-    match part.metadata.get(source, key) {
-        None => Ok(None),
-        Some(Value::U16(value)) => Ok(Some(value)),
-        Some(other) => Err(wrong_type(source, key, ValueType::U16, other)),
-    }
-}
-
-fn missing(source: &Source, key: &str) -> Error {
-    Error::MissingKey {
-        path: source.path_buf(),
-        key: key.to_owned(),
-    }
-}
-
-fn wrong_type(source: &Source, key: &str, wanted: ValueType, found: Value<'_>) -> Error {
-    Error::WrongType {
-        path: source.path_buf(),
-        key: key.to_owned(),
-        wanted,
-        found: found.ty(),
-    }
+    };
+    let problem =
+        format_args!("{count} {things} in all shards, but there can be at most {limit} ({why})");
+    Err(source.malformed(0, problem))
 }
 
 /// Orders the tensors of all shards by name, and refuses to have one twice.
-fn index_tensors(shards: &[Shard], names: &str, tensors: &[TensorInfo]) -> Result<Vec<u32>, Error> {
-    let name = |i: u32| tensors[i as usize].name.of(names);
-    let mut index: Vec<u32> = (0..tensors.len() as u32).collect();
-    index.sort_unstable_by(|&a, &b| name(a).cmp(name(b)).then(a.cmp(&b)));
-    let Some(pair) = index.windows(2).find(|pair| name(pair[0]) == name(pair[1])) else {
-        return Ok(index);
-    };
-    let [first, again] = [pair[0], pair[1]].map(|i| &tensors[i as usize]);
-    let path = |info: &TensorInfo| shards[usize::from(info.shard)].path.to_path_buf();
-    Err(Error::DuplicateTensor {
-        path: path(again),
-        at: again.at,
-        tensor: again.name.of(names).to_owned(),
-        first_path: path(first),
-        first_at: first.at,
+fn order(shards: &[Shard], tensors: &[Tensor]) -> Result<Vec<u32>, Error> {
+    metadata::order(tensors, Tensor::name).map_err(|twice| {
+        let [first, again] = twice.map(|i| &tensors[i]);
+        let path = |tensor: &Tensor| shards[tensor.shard()].path();
+        let (name, at) = (first.name(), first.at);
+        let problem = format!(
+            "tensor '{name}' again, it is already in {} at byte {at}",
+            path(first).display()
+        );
+        Error::Malformed {
+            path: path(again).to_owned(),
+            at: again.at,
+            problem,
+        }
     })
 }
 

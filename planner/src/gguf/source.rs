@@ -1,8 +1,8 @@
 //! Where the bytes of a header come from: a file, read at given positions, or memory.
 
-use std::fmt;
+use std::fmt::{self, Display};
 use std::fs::{File, Metadata};
-use std::io::{self, ErrorKind};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -12,7 +12,7 @@ use super::error::Error;
 /// The longest file: its length must fit in an `off_t`.
 pub(super) const MAX_FILE: u64 = i64::MAX as u64;
 
-/// One shard's bytes. Cheap to clone; a file stays open as long as a clone lives.
+/// One file's bytes. Cheap to clone; a file stays open as long as a clone lives.
 #[derive(Clone)]
 pub(super) struct Source {
     path: Arc<Path>,
@@ -95,15 +95,10 @@ impl Source {
         }
     }
 
-    /// Reads at most `buf.len()` bytes at `offset`, fewer at the end of the file; repeats interrupted reads.
+    /// Reads at most `buf.len()` bytes at `offset`, fewer at the end of the file.
     pub(super) fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
         match &self.bytes {
-            Bytes::File(file, _) => loop {
-                match read_file_at(file, buf, offset) {
-                    Err(e) if e.kind() == ErrorKind::Interrupted => {}
-                    result => return result,
-                }
-            },
+            Bytes::File(file, _) => read_file_at(file, buf, offset),
             Bytes::Memory(bytes) => {
                 let rest = usize::try_from(offset)
                     .ok()
@@ -136,8 +131,33 @@ impl Source {
         })
     }
 
-    /// Whether both are the same opened file or the same memory.
-    pub(super) fn is(&self, other: &Source) -> bool {
+    /// What stands at byte `at` cannot be.
+    #[cold]
+    pub(super) fn malformed(&self, at: u64, problem: impl Display) -> Error {
+        Error::Malformed {
+            path: self.path_buf(),
+            at,
+            problem: problem.to_string(),
+        }
+    }
+
+    #[cold]
+    pub(super) fn too_long(&self, at: u64, what: impl Display, length: u64, limit: u64) -> Error {
+        let problem =
+            format_args!("{what} has a length of {length}, but at most {limit} is allowed");
+        self.malformed(at, problem)
+    }
+
+    #[cold]
+    pub(super) fn not_utf8(&self, at: u64, what: impl Display, text: &[u8]) -> Error {
+        let text = text.escape_ascii();
+        self.malformed(at, format_args!("{what} is not UTF-8: \"{text}\""))
+    }
+}
+
+/// Two sources are equal if they are the same opened file or the same memory.
+impl PartialEq for Source {
+    fn eq(&self, other: &Self) -> bool {
         match (&self.bytes, &other.bytes) {
             (Bytes::File(a, _), Bytes::File(b, _)) => Arc::ptr_eq(a, b),
             (Bytes::Memory(a), Bytes::Memory(b)) => Arc::ptr_eq(a, b),
@@ -164,5 +184,5 @@ fn read_file_at(file: &File, buf: &mut [u8], offset: u64) -> io::Result<usize> {
 
 #[cfg(not(any(unix, windows)))]
 fn read_file_at(_: &File, _: &mut [u8], _: u64) -> io::Result<usize> {
-    Err(ErrorKind::Unsupported.into())
+    Err(io::ErrorKind::Unsupported.into())
 }

@@ -22,7 +22,7 @@ pub struct Factor {
 }
 
 impl Factor {
-    fn of(tensor: &Tensor<'_>) -> Self {
+    fn of(tensor: &Tensor) -> Self {
         Self {
             ty: tensor.ty(),
             shape: tensor.shape(),
@@ -132,7 +132,7 @@ impl Lora {
         Ok(lora)
     }
 
-    fn take(&mut self, header: &Header, tensor: &Tensor<'_>) -> Result<(), AdapterError> {
+    fn take(&mut self, header: &Header, tensor: &Tensor) -> Result<(), AdapterError> {
         let name = tensor.name();
         let Some(weight) = name.strip_suffix(".lora_a") else {
             let half = name.strip_suffix(".lora_b");

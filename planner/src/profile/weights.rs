@@ -25,7 +25,7 @@ pub struct Weight {
 }
 
 impl Weight {
-    fn of(tensor: &Tensor<'_>) -> Self {
+    fn of(tensor: &Tensor) -> Self {
         Self {
             name: tensor.name().to_owned(),
             ty: tensor.ty(),

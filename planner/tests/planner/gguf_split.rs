@@ -76,26 +76,12 @@ fn shards_in_memory_are_read_like_files() {
     let header = Header::parse_shards(given.clone()).unwrap();
     assert_eq!(header.tensors().len(), 3);
     let error = Header::parse_shards(given[..2].to_vec()).unwrap_err();
-    assert!(matches!(
-        error,
-        Error::ShardsGiven {
-            count: 3,
-            given: 2,
-            ..
-        }
-    ));
+    says(&error, &["<memory>", "3 shards", "2 are given"]);
     let error = Header::parse(shards()[0].to_bytes().unwrap()).unwrap_err();
     says(&error, &["<memory>", "3 shards", "1 are given"]);
     let whole = Builder::new("llama").to_bytes().unwrap();
     let error = Header::parse_shards([(whole.clone().into(), 0), (whole.into(), 0)]).unwrap_err();
-    assert!(matches!(
-        error,
-        Error::ShardsGiven {
-            count: 1,
-            given: 2,
-            ..
-        }
-    ));
+    says(&error, &["<memory>", "1 shards", "2 are given"]);
     assert!(matches!(
         Header::parse_shards([]).unwrap_err(),
         Error::Truncated { .. }
@@ -157,40 +143,24 @@ fn a_first_shard_under_another_name_says_what_it_should_be_called() {
     shards()[0].write_sparse(&path).unwrap();
     let error = Header::open(&path).unwrap_err();
     says(&error, &["renamed.gguf", "\"-00001-of-00003.gguf\""]);
-    assert!(matches!(error, Error::ShardName { count: 3, .. }));
 }
 
 #[test]
 fn shards_in_the_wrong_place_are_refused() {
     let [first, second, third] = shards();
-    let error = refused(
+    refused(
         &[first, third, second],
         &["00002-of-00003", "'split.no' is 2, not 1"],
     );
-    assert!(matches!(
-        error,
-        Error::ShardMismatch {
-            found: 2,
-            wanted: 1,
-            ..
-        }
-    ));
 }
 
 #[test]
 fn a_shard_of_a_model_with_another_count_is_refused() {
     let [first, second, third] = shards();
-    let error = refused(
+    refused(
         &[first, second, third.u16("split.count", 4)],
         &["00003-of-00003", "'split.count' is 4, not 3"],
     );
-    assert!(matches!(
-        error,
-        Error::ShardMismatch {
-            key: "split.count",
-            ..
-        }
-    ));
 }
 
 #[test]
@@ -223,18 +193,10 @@ fn a_split_count_that_is_no_u16_is_refused() {
 #[test]
 fn a_tensor_count_that_is_not_the_sum_is_refused() {
     let [first, second, third] = shards();
-    let error = refused(
+    refused(
         &[first.i32("split.tensors.count", 4), second, third],
         &["split.tensors.count is 4", "hold 3"],
     );
-    assert!(matches!(
-        error,
-        Error::ShardTensors {
-            said: 4,
-            found: 3,
-            ..
-        }
-    ));
 }
 
 #[test]
@@ -259,7 +221,7 @@ fn missing_split_keys_are_named() {
 #[test]
 fn a_tensor_in_two_shards_is_refused_with_both_files() {
     let [first, second, third] = shards();
-    let error = refused(
+    refused(
         &[first, second.tensor("a", TensorType::F32, &[1]), third],
         &[
             "big-00002-of-00003.gguf",
@@ -267,7 +229,6 @@ fn a_tensor_in_two_shards_is_refused_with_both_files() {
             "big-00001-of-00003.gguf",
         ],
     );
-    assert!(matches!(error, Error::DuplicateTensor { .. }));
 }
 
 #[test]

@@ -153,16 +153,16 @@ impl Raw {
     pub(crate) fn refused(self, words: &[&str]) -> Error {
         let error = self.parse().expect_err("the file should be refused");
         says(&error, words);
+        says(&error, &["<memory>: byte "]);
         error
     }
 }
 
-/// Checks that the error's message contains all of `words`, and the path.
+/// Checks that the error's message contains all of `words`.
 #[track_caller]
 pub(crate) fn says(error: &Error, words: &[&str]) {
     let message = error.to_string();
-    let path = error.path().display().to_string();
-    for word in words.iter().copied().chain([path.as_str()]) {
+    for word in words {
         assert!(message.contains(word), "no {word:?} in: {message}");
     }
 }
@@ -177,12 +177,11 @@ pub(crate) fn read_everything(header: &Header) {
             format!("{:?}", header.get(key)),
             format!("{:?}", Some(value))
         );
-        let _ = (value.to_string(), header.uint(key), header.str(key));
+        let _ = (header.uint(key), header.str(key));
         let Some(array) = value.as_array() else {
             continue;
         };
-        let _ = (array.to_u32s(), array.to_i32s(), array.to_u64s());
-        let _ = (array.to_f32s(), array.to_bools(), array.to_uints());
+        let _ = array.to_u32s();
         let raw = array.raw_bytes().expect("a walked array can be read");
         assert_eq!(raw.len() as u64, array.byte_len(), "{key}");
         if let Ok(mut strings) = array.strings() {
