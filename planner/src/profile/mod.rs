@@ -13,6 +13,7 @@ mod file_type;
 mod hparams;
 mod hybrid;
 mod indexer;
+mod law;
 mod mtp;
 mod predicting;
 mod quantisation;
@@ -23,7 +24,6 @@ mod state;
 mod switches;
 mod unmodelled;
 mod weights;
-mod window;
 
 use std::path::PathBuf;
 
