@@ -4,7 +4,7 @@
 //! nobody has downloaded yet, and tests. The tensor data is zeros or a hole, never real weights.
 
 use std::fs::File;
-use std::io::Write;
+use std::io::{self, Write};
 use std::path::Path;
 
 use super::error::Error;
@@ -121,7 +121,9 @@ impl Builder {
 
     /// Sets a key to a string, or to bytes that are not UTF-8. It is read back up to its first NUL byte.
     pub fn str(self, key: &str, value: impl AsRef<[u8]>) -> Self {
-        self.set(key, ValueType::Str, &string(value.as_ref()))
+        let mut bytes = Vec::new();
+        push_string(&mut bytes, value.as_ref());
+        self.set(key, ValueType::Str, &bytes)
     }
 
     /// Sets a key to an array of strings, or of bytes that are not UTF-8.
@@ -229,12 +231,8 @@ impl Builder {
     /// As [`header`](Self::header); [`Error::Write`].
     pub fn write_sparse(&self, path: impl AsRef<Path>) -> Result<(), Error> {
         let path = path.as_ref();
-        File::create(path)
-            .map_err(|source| Error::Write {
-                path: path.to_owned(),
-                source,
-            })
-            .and_then(|file| self.write_sparse_into(&file, path))
+        let file = File::create(path).map_err(|source| unwritten(path, source))?;
+        self.write_sparse_into(&file, path)
     }
 
     /// Writes into an empty file, which `path` names in errors, as [`write_sparse`](Self::write_sparse) does.
@@ -246,10 +244,7 @@ impl Builder {
         let (bytes, file_bytes) = self.checked()?;
         file.write_all(&bytes)
             .and_then(|()| file.set_len(file_bytes))
-            .map_err(|source| Error::Write {
-                path: path.to_owned(),
-                source,
-            })
+            .map_err(|source| unwritten(path, source))
     }
 
     /// Encodes the file and reads it back as one shard, so that nothing wrong leaves this builder.
@@ -315,10 +310,11 @@ impl Builder {
     }
 }
 
-fn string(value: &[u8]) -> Vec<u8> {
-    let mut out = Vec::with_capacity(8 + value.len());
-    push_string(&mut out, value);
-    out
+fn unwritten(path: &Path, source: io::Error) -> Error {
+    Error::Write {
+        path: path.to_owned(),
+        source,
+    }
 }
 
 fn push_string(out: &mut Vec<u8>, value: &[u8]) {

@@ -12,6 +12,19 @@ use super::header::Header;
 use super::metadata::MAX_KEPT_STRING;
 use super::value::{Value, ValueType};
 
+macro_rules! numbers {
+    ($($ty:ident),*) => {$(
+        #[doc = concat!("The value of a key of type `", stringify!($ty), "`, or `None` if there is no such key.")]
+        ///
+        /// # Errors
+        ///
+        /// [`Error::WrongType`] if it is of any other type, also another type of number.
+        pub fn $ty(&self, key: &str) -> Result<Option<$ty>, Error> {
+            self.inner.metadata.typed(key)
+        }
+    )*};
+}
+
 impl Header {
     /// `general.architecture`, which is the prefix of the architecture's own keys: `llama`, `qwen3moe`, `gemma3`.
     ///
@@ -33,32 +46,14 @@ impl Header {
         self.get("general.name")?.as_str()
     }
 
-    /// The value of a key of type `u32`, or `None` if there is no such key.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::WrongType`] if it is of any other type, also an integer one.
-    pub fn u32(&self, key: &str) -> Result<Option<u32>, Error> {
-        self.inner.metadata.typed(key)
+    /// `general.name`, or the file's stem where there is none.
+    pub(crate) fn title(&self) -> Option<String> {
+        let stem = || self.path().file_stem().filter(|_| !self.is_in_memory());
+        let name = self.name().map(str::to_owned);
+        name.or_else(|| Some(stem()?.to_string_lossy().into_owned()))
     }
 
-    /// The value of a key of type `f32`, or `None` if there is no such key.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::WrongType`].
-    pub fn f32(&self, key: &str) -> Result<Option<f32>, Error> {
-        self.inner.metadata.typed(key)
-    }
-
-    /// The value of a key of type `bool`, or `None` if there is no such key.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::WrongType`].
-    pub fn bool(&self, key: &str) -> Result<Option<bool>, Error> {
-        self.inner.metadata.typed(key)
-    }
+    numbers! { u32, f32, bool }
 
     /// The value of a key of type string, up to its first NUL byte, or `None` if there is no such key.
     ///
@@ -126,15 +121,6 @@ impl Header {
     /// Those of [`architecture`](Self::architecture) and [`u32`](Self::u32).
     pub fn arch_u32(&self, suffix: &str) -> Result<Option<u32>, Error> {
         self.u32(&self.arch_key(suffix)?)
-    }
-
-    /// [`f32`](Self::f32) of the architecture's key with this suffix.
-    ///
-    /// # Errors
-    ///
-    /// Those of [`architecture`](Self::architecture) and [`f32`](Self::f32).
-    pub fn arch_f32(&self, suffix: &str) -> Result<Option<f32>, Error> {
-        self.f32(&self.arch_key(suffix)?)
     }
 
     /// One number per layer from the architecture's key with this suffix: an array of exactly `n` numbers, or

@@ -125,6 +125,11 @@ impl Header {
         self.inner.metadata.source.path()
     }
 
+    /// Whether the path is not that of a file: `<memory>` or `<builder>`.
+    pub(crate) fn is_in_memory(&self) -> bool {
+        self.path().to_string_lossy().starts_with('<')
+    }
+
     /// The format's version: 2 or 3, which differ in nothing but the byte orders they allow.
     pub fn version(&self) -> u32 {
         self.inner.version

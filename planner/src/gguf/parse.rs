@@ -3,6 +3,7 @@
 use super::cursor::Cursor;
 use super::error::Error;
 use super::metadata::{MIN_ENTRY, Metadata};
+use super::shards::Shard;
 use super::source::Source;
 use super::tensor::{self, MIN_INFO, Tensor};
 
@@ -19,10 +20,7 @@ pub(super) struct Part {
     pub(super) alignment: u64,
     pub(super) metadata: Metadata,
     pub(super) tensors: Vec<Tensor>,
-    /// Where the header ends, before the padding, in bytes.
-    pub(super) header_bytes: u64,
-    /// Where the data section begins, in bytes.
-    pub(super) data_offset: u64,
+    pub(super) shard: Shard,
 }
 
 /// Reads and checks the header of one file.
@@ -44,13 +42,19 @@ pub(super) fn read(source: &Source) -> Result<Part, Error> {
         data_offset(source, header_bytes, alignment)?
     };
     tensor::place(&mut tensors, source, alignment, data_offset)?;
+    let shard = Shard {
+        path: source.path().clone(),
+        file_bytes: source.len(),
+        header_bytes,
+        data_offset,
+        tensors: 0..tensors.len(),
+    };
     Ok(Part {
         version,
         alignment,
         metadata,
         tensors,
-        header_bytes,
-        data_offset,
+        shard,
     })
 }
 

@@ -22,11 +22,11 @@ const SPLIT_TENSORS: &str = "split.tensors.count";
 /// One file of a model; a model that is not split has one.
 #[derive(Clone, Debug)]
 pub struct Shard {
-    path: Arc<Path>,
-    file_bytes: u64,
-    header_bytes: u64,
-    data_offset: u64,
-    tensors: Range<usize>,
+    pub(super) path: Arc<Path>,
+    pub(super) file_bytes: u64,
+    pub(super) header_bytes: u64,
+    pub(super) data_offset: u64,
+    pub(super) tensors: Range<usize>,
 }
 
 impl Shard {
@@ -62,12 +62,17 @@ pub(super) fn assemble(
     first: Source,
     mut open: impl FnMut(u16, u16) -> Result<Source, Error>,
 ) -> Result<Inner, Error> {
-    let mut part = parse::read(&first)?;
-    let count: u16 = part.metadata.typed(SPLIT_COUNT)?.unwrap_or(0);
-    let mut tensors = std::mem::take(&mut part.tensors);
-    let mut shards = vec![shard(&first, &part, 0..tensors.len())];
+    let Part {
+        version,
+        alignment,
+        metadata,
+        mut tensors,
+        shard,
+    } = parse::read(&first)?;
+    let mut shards = vec![shard];
+    let count: u16 = metadata.typed(SPLIT_COUNT)?.unwrap_or(0);
     if count > 1 {
-        let index = part.metadata.required(SPLIT_NO)?;
+        let index = metadata.required(SPLIT_NO)?;
         if index != 0 {
             return Err(Error::NotFirstShard {
                 path: first.path_buf(),
@@ -78,28 +83,32 @@ pub(super) fn assemble(
         }
         for index in 1..count {
             let source = open(index, count)?;
-            let mut part = read_later(&source, index, count)?;
-            let from = tensors.len();
-            check_total(&source, &shards, from + part.tensors.len())?;
-            for mut tensor in std::mem::take(&mut part.tensors) {
-                tensor.shard = index;
-                tensors.push(tensor);
-            }
-            shards.push(shard(&source, &part, from..tensors.len()));
+            let Part {
+                tensors: own,
+                mut shard,
+                ..
+            } = read_later(&source, index, count)?;
+            shard.tensors = tensors.len()..tensors.len() + own.len();
+            check_total(&source, &shards, shard.tensors.end)?;
+            shards.push(shard);
+            tensors.extend(own.into_iter().map(|tensor| Tensor {
+                shard: index,
+                ..tensor
+            }));
         }
     }
     let by_name = order(&shards, &tensors)?;
     if count > 1 {
-        let (said, found): (i32, _) = (part.metadata.required(SPLIT_TENSORS)?, tensors.len());
+        let (said, found): (i32, _) = (metadata.required(SPLIT_TENSORS)?, tensors.len());
         if i64::from(said) != found as i64 {
             let problem = format!("{SPLIT_TENSORS} is {said}, but the shards hold {found} tensors");
             return Err(wrong(first.path(), problem));
         }
     }
     Ok(Inner {
-        version: part.version,
-        alignment: part.alignment,
-        metadata: part.metadata,
+        version,
+        alignment,
+        metadata,
         shards,
         tensors,
         by_name,
@@ -109,8 +118,7 @@ pub(super) fn assemble(
 /// Checks one file that may be any shard of a model.
 pub(super) fn check_one(source: &Source) -> Result<(), Error> {
     let part = parse::read(source)?;
-    let shard = shard(source, &part, 0..part.tensors.len());
-    order(&[shard], &part.tensors).map(drop)
+    order(&[part.shard], &part.tensors).map(drop)
 }
 
 /// The other shards' files, beside the first.
@@ -140,16 +148,6 @@ fn sibling(path: &Path, from: u16, to: u16, count: u16) -> Option<PathBuf> {
 
 fn suffix(index: u16, count: u16) -> String {
     format!("-{:05}-of-{count:05}.gguf", u32::from(index) + 1)
-}
-
-fn shard(source: &Source, part: &Part, tensors: Range<usize>) -> Shard {
-    Shard {
-        path: source.path().clone(),
-        file_bytes: source.len(),
-        header_bytes: part.header_bytes,
-        data_offset: part.data_offset,
-        tensors,
-    }
 }
 
 pub(super) fn wrong(path: &Path, problem: String) -> Error {

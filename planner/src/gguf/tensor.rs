@@ -18,16 +18,15 @@ const MAX_DIMS: u32 = 4;
 pub(super) const MIN_INFO: u64 = 8 + 4 + 4 + 8;
 
 /// A tensor of a model file: what it is called, how large it is, and where its data lies. Not the data itself.
-#[derive(Clone)]
 pub struct Tensor {
-    name: Box<str>,
-    ty: TensorType,
-    n_dims: u8,
+    pub(super) name: Box<str>,
+    pub(super) ty: TensorType,
+    pub(super) n_dims: u8,
     pub(super) shard: u16,
-    shape: [u64; 4],
+    pub(super) shape: [u64; 4],
     /// From the beginning of the file (while it is read: of the data section), in bytes.
-    offset: u64,
-    bytes: u64,
+    pub(super) offset: u64,
+    pub(super) bytes: u64,
     /// Where in the file this is said.
     pub(super) at: u64,
 }

@@ -22,12 +22,24 @@ pub struct Factor {
 }
 
 impl Factor {
-    fn of(tensor: &Tensor) -> Self {
-        Self {
-            ty: tensor.ty(),
+    /// A factor of a type that every backend multiplies by, or that a few do; integers and what is only ever an
+    /// intermediate are none (ggml-cpu.c, `type_traits_cpu`: no `vec_dot`).
+    fn of(tensor: &Tensor, file: &str) -> Result<Self, AdapterError> {
+        use TensorType::{BF16, F16, F32, Q8_1, Q8_K};
+        let ty = tensor.ty();
+        let is_float = matches!(ty, F32 | F16 | BF16);
+        if !is_float && (!ty.is_quantized() || matches!(ty, Q8_1 | Q8_K)) {
+            return Err(AdapterError::Type {
+                file: file.to_owned(),
+                tensor: tensor.name().to_owned(),
+                found: ty,
+            });
+        }
+        Ok(Self {
+            ty,
             shape: tensor.shape(),
             bytes: tensor.bytes(),
-        }
+        })
     }
 
     /// A row of 32-bit floats.
@@ -37,15 +49,6 @@ impl Factor {
             shape: [width, 1, 1, 1],
             bytes: width.saturating_mul(4),
         }
-    }
-
-    /// What every backend multiplies by, and a few that only some do; integers and what is only ever an intermediate
-    /// are not (ggml-cpu.c, `type_traits_cpu`: no `vec_dot`).
-    const fn is_multiplied(&self) -> bool {
-        matches!(
-            self.ty,
-            TensorType::F32 | TensorType::F16 | TensorType::BF16
-        ) || (self.ty.is_quantized() && !matches!(self.ty, TensorType::Q8_1 | TensorType::Q8_K))
     }
 }
 
@@ -113,71 +116,47 @@ impl Lora {
         {
             return Err(AdapterError::Activated { file });
         }
-        let mut lora = Self {
-            name: name_of(header, &file),
-            architecture: header.architecture()?.to_owned(),
-            alpha: header
-                .f32("adapter.lora.alpha")?
-                .filter(|alpha| *alpha != 0.0),
-            pairs: Vec::new(),
-            ignored: 0,
-            file,
-        };
+        let architecture = header.architecture()?.to_owned();
+        let alpha = header.f32("adapter.lora.alpha")?;
+        let (mut pairs, mut ignored) = (Vec::new(), 0);
         for tensor in header.tensors() {
-            lora.take(header, &tensor)?;
-        }
-        if lora.pairs.is_empty() {
-            return Err(AdapterError::Empty { file: lora.file });
-        }
-        Ok(lora)
-    }
-
-    fn take(&mut self, header: &Header, tensor: &Tensor) -> Result<(), AdapterError> {
-        let name = tensor.name();
-        let Some(weight) = name.strip_suffix(".lora_a") else {
-            let half = name.strip_suffix(".lora_b");
-            if half.is_none() && name.ends_with("_norm.weight") {
-                self.ignored += 1;
-                return Ok(());
-            }
-            let Some(weight) = half else {
+            let name = tensor.name();
+            let half = |missing: String| AdapterError::Half {
+                file: file.clone(),
+                tensor: name.to_owned(),
+                missing,
+            };
+            if let Some(weight) = name.strip_suffix(".lora_a") {
+                let b = format!("{weight}.lora_b");
+                let b = header.tensor(&b).ok_or_else(|| half(b))?;
+                pairs.push(LoraPair {
+                    weight: weight.to_owned(),
+                    a: Factor::of(tensor, &file)?,
+                    b: Factor::of(b, &file)?,
+                });
+            } else if let Some(weight) = name.strip_suffix(".lora_b") {
+                let a = format!("{weight}.lora_a");
+                header.tensor(&a).ok_or_else(|| half(a))?;
+            } else if name.ends_with("_norm.weight") {
+                ignored += 1;
+            } else {
                 return Err(AdapterError::UnknownTensor {
-                    file: self.file.clone(),
+                    file,
                     tensor: name.to_owned(),
                 });
-            };
-            return match header.tensor(&format!("{weight}.lora_a")) {
-                Some(_) => Ok(()),
-                None => Err(self.half(name, format!("{weight}.lora_a"))),
-            };
-        };
-        let b = format!("{weight}.lora_b");
-        let Some(other) = header.tensor(&b) else {
-            return Err(self.half(name, b));
-        };
-        for tensor in [tensor, &other] {
-            if !Factor::of(tensor).is_multiplied() {
-                return Err(AdapterError::Type {
-                    file: self.file.clone(),
-                    tensor: tensor.name().to_owned(),
-                    found: tensor.ty(),
-                });
             }
         }
-        self.pairs.push(LoraPair {
-            weight: weight.to_owned(),
-            a: Factor::of(tensor),
-            b: Factor::of(&other),
-        });
-        Ok(())
-    }
-
-    fn half(&self, tensor: &str, missing: String) -> AdapterError {
-        AdapterError::Half {
-            file: self.file.clone(),
-            tensor: tensor.to_owned(),
-            missing,
+        if pairs.is_empty() {
+            return Err(AdapterError::Empty { file });
         }
+        Ok(Self {
+            name: header.title().unwrap_or_else(|| file.clone()),
+            architecture,
+            alpha: alpha.filter(|alpha| *alpha != 0.0),
+            pairs,
+            ignored,
+            file,
+        })
     }
 
     /// Bytes of its tensors, as they lie in the file.
@@ -187,32 +166,25 @@ impl Lora {
         self.pairs.iter().map(bytes).fold(0, u64::saturating_add)
     }
 
-    fn shape(&self, tensor: String, needed: String, found: [u64; 4]) -> AdapterError {
-        let found: Vec<String> = found.iter().map(u64::to_string).collect();
-        AdapterError::Shape {
-            file: self.file.clone(),
-            tensor,
-            needed,
-            found: found.join(" x "),
-        }
-    }
-
     /// Checks one pair against its weight (llama-adapter.cpp, `llama_adapter_lora_init_impl`, and what the
     /// product then asserts).
     fn fits(&self, pair: &LoraPair, weight: &Weight) -> Result<(), AdapterError> {
         let LoraPair { a, b, .. } = pair;
         let [inputs, outputs, planes, beyond] = weight.shape;
-        // llm_build_inp_embd looks up rows of `a`, so the two change places.
-        let (of_a, of_b) = if is_embedding(&pair.weight) {
+        // llm_build_inp_embd looks up rows of `a`, so the two change places. It is an embedding by the end of its name.
+        let (of_a, of_b) = if pair.weight.ends_with("token_embd.weight") {
             ([b.shape[0], outputs], [a.shape[0], inputs])
         } else {
             ([inputs, b.shape[0]], [a.shape[1], outputs])
         };
         for (factor, suffix, [wide, high]) in [(a, "lora_a", of_a), (b, "lora_b", of_b)] {
             if factor.shape != [wide, high, planes, beyond] {
-                let needed = format!("{wide} x {high} x {planes} x {beyond}");
-                let tensor = format!("{}.{suffix}", pair.weight);
-                return Err(self.shape(tensor, needed, factor.shape));
+                return Err(AdapterError::Shape {
+                    file: self.file.clone(),
+                    tensor: format!("{}.{suffix}", pair.weight),
+                    needed: format!("{wide} x {high} x {planes} x {beyond}"),
+                    found: factor.shape.map(|n| n.to_string()).join(" x "),
+                });
             }
         }
         Ok(())
@@ -250,12 +222,6 @@ pub struct Adapters {
 }
 
 impl Adapters {
-    /// Whether there are none.
-    #[must_use]
-    pub const fn is_empty(&self) -> bool {
-        self.lora.is_empty() && !self.control_vector
-    }
-
     /// Bytes of the adapters' tensors.
     #[must_use]
     pub fn bytes(&self) -> u64 {
@@ -333,21 +299,4 @@ impl ModelProfile {
         self.adapters.control_vector = true;
         self
     }
-}
-
-/// By the end of the name: llama-adapter.cpp, `llama_adapter_lora_init_impl`.
-fn is_embedding(weight: &str) -> bool {
-    weight.ends_with("token_embd.weight")
-}
-
-/// What people call the file.
-fn name_of(header: &Header, file: &str) -> String {
-    let stem = || {
-        header
-            .path()
-            .file_stem()
-            .map(|stem| stem.to_string_lossy().into_owned())
-    };
-    let stated = header.name().map(str::to_owned);
-    stated.or_else(stem).unwrap_or_else(|| file.to_owned())
 }

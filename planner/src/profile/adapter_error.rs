@@ -6,157 +6,95 @@ use crate::gguf::{self, TensorType};
 /// was needed and what was found.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
+#[allow(missing_docs)] // The fields are named for what the message says of them.
 pub enum AdapterError {
     /// The header itself could not be read as it claims to be.
     #[error(transparent)]
     Header(#[from] gguf::Error),
     /// The file's data cannot be read.
     #[error("cannot read {file}: {reason}")]
-    Unreadable {
-        /// The file.
-        file: String,
-        /// What the operating system said.
-        reason: String,
-    },
+    Unreadable { file: String, reason: String },
     /// The file is something else.
     #[error("{file} is no LoRA adapter: `{key}` is {found} and not `{wanted}`")]
     WrongKind {
-        /// The file, or `<memory>` where the header came from there.
         file: String,
-        /// The full name of the key.
         key: String,
-        /// Its value, quoted, or `missing`.
         found: String,
-        /// What it would have been.
         wanted: &'static str,
     },
     /// An adapter that takes effect only after certain tokens (aLoRA): from the first token on it would be another one.
     #[error("{file}: an adapter that is activated by tokens (aLoRA) cannot be used here")]
-    Activated {
-        /// The file.
-        file: String,
-    },
+    Activated { file: String },
     /// There is nothing in it.
     #[error("{file} holds no tensor that changes a model")]
-    Empty {
-        /// The file.
-        file: String,
-    },
+    Empty { file: String },
     /// A tensor that is no half of a pair.
     #[error("{file}: the tensor `{tensor}` is none of an adapter's (.lora_a, .lora_b)")]
-    UnknownTensor {
-        /// The file.
-        file: String,
-        /// The tensor.
-        tensor: String,
-    },
+    UnknownTensor { file: String, tensor: String },
     /// A half without the other.
     #[error("{file}: the tensor `{tensor}` is there without `{missing}`")]
     Half {
-        /// The file.
         file: String,
-        /// The one that is there.
         tensor: String,
-        /// The one that is not.
         missing: String,
     },
     /// Nothing multiplies by this type.
     #[error("{file}: the tensor `{tensor}` is {found}; an adapter's are floats or quantised")]
     Type {
-        /// The file.
         file: String,
-        /// The tensor.
         tensor: String,
-        /// Its type.
         found: TensorType,
     },
     /// An adapter of another architecture.
     #[error("{file} is an adapter for `{found}`, and {model} is `{needed}`")]
     Architecture {
-        /// The adapter.
         file: String,
-        /// The model's name.
         model: String,
-        /// `general.architecture` of the adapter.
         found: String,
-        /// `general.architecture` of the model.
         needed: String,
     },
     /// A weight that the model does not have.
     #[error("{file} changes `{weight}`, which {model} does not have")]
     NoSuchWeight {
-        /// The adapter.
         file: String,
-        /// The model's name.
         model: String,
-        /// The weight.
         weight: String,
     },
     /// A tensor that does not go with its weight, or with its other half.
     #[error("{file}: the tensor `{tensor}` is {found}, and {needed} is needed")]
     Shape {
-        /// The adapter.
         file: String,
-        /// The tensor.
         tensor: String,
-        /// Its shape as it would have been, innermost first.
         needed: String,
-        /// Its shape.
         found: String,
     },
     /// An adapter for a token embedding that is the output matrix too: llama.cpp's process ends on it.
     #[error("{file} changes the token embedding, which in {model} is the output matrix too")]
-    TiedEmbedding {
-        /// The adapter.
-        file: String,
-        /// The model's name.
-        model: String,
-    },
+    TiedEmbedding { file: String, model: String },
     /// A tensor of a control vector that is not one direction of a layer.
     #[error("{file}: the tensor `{tensor}` {problem}")]
     Direction {
-        /// The file.
         file: String,
-        /// The tensor.
         tensor: String,
-        /// What is wrong with it.
         problem: String,
     },
     /// A scale that is no number.
     #[error("the scale of {name} is {scale}, and a finite number is needed")]
-    Scale {
-        /// The adapter's name, or the control vector's file.
-        name: String,
-        /// Its scale.
-        scale: f32,
-    },
+    Scale { name: String, scale: f32 },
     /// Two adapters of one name.
     #[error("two adapters are called {name}: one needs a name of its own")]
-    Twice {
-        /// The name.
-        name: String,
-    },
+    Twice { name: String },
     /// An adapter that the model was not loaded with.
     #[error(
         "the model was loaded without an adapter called {name}: {}",
         list(present)
     )]
-    NoSuchAdapter {
-        /// The name that was asked for.
-        name: String,
-        /// The names that there are.
-        present: Vec<String>,
-    },
+    NoSuchAdapter { name: String, present: Vec<String> },
     /// A range of layers without any that a control vector could be added to.
     #[error(
         "control vectors cannot be added to the layers {first} to {last}: the first is 1 at least, and no later than the last"
     )]
-    Layers {
-        /// The first layer.
-        first: u32,
-        /// The last layer.
-        last: u32,
-    },
+    Layers { first: u32, last: u32 },
 }
 
 fn list(present: &[String]) -> String {

@@ -5,26 +5,19 @@ use crate::gguf;
 /// What is wrong with a model's header. Each names the file, what was read there, and what it should have been.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
+#[allow(missing_docs)] // The fields are named for what the message says of them.
 pub enum Error {
     /// The header itself could not be read as it claims to be.
     #[error(transparent)]
     Header(#[from] gguf::Error),
     /// A key that llama.cpp requires is not there.
     #[error("{file}: the key `{key}` is missing")]
-    Missing {
-        /// The file, or `<memory>` where the header came from there.
-        file: String,
-        /// The full name of the key.
-        key: String,
-    },
+    Missing { file: String, key: String },
     /// A key holds a value that llama.cpp does not take: most of them end its process.
     #[error("{file}: `{key}` is {value}, but {limit}")]
     Value {
-        /// The file, or `<memory>` where the header came from there.
         file: String,
-        /// The full name of the key.
         key: String,
-        /// The value that was read.
         value: String,
         /// What llama.cpp takes, and where it says so.
         limit: String,

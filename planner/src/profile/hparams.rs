@@ -205,6 +205,33 @@ impl Hyperparameters {
     }
 }
 
+/// What a header says beside the tensors about how a token is computed (`load_arch_hparams` in models/*.cpp).
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+#[non_exhaustive]
+pub struct Switches {
+    /// `attention.temperature_scale`: whether queries are multiplied by a number per token; 0 is none.
+    pub temperature_scale: f32,
+    /// `n_deepstack_layers`: blocks after which a part of the embeddings is added.
+    pub deepstack_layers: u32,
+    /// `attention.key_length_mla`: elements of a key that compressed keys stand for.
+    pub key_length_mla: u32,
+    /// `attention.value_length_mla`: the same of values.
+    pub value_length_mla: u32,
+}
+
+impl Switches {
+    pub(super) fn read(header: &Header) -> Result<Self, Error> {
+        let int = |suffix| header.arch_u32(suffix).map(Option::unwrap_or_default);
+        let temperature_scale = header.f32(&header.arch_key("attention.temperature_scale")?)?;
+        Ok(Self {
+            temperature_scale: temperature_scale.unwrap_or_default(),
+            deepstack_layers: int("n_deepstack_layers")?,
+            key_length_mla: int("attention.key_length_mla")?,
+            value_length_mla: int("attention.value_length_mla")?,
+        })
+    }
+}
+
 /// One header's `<architecture>.*` keys.
 pub(super) struct Keys<'a> {
     pub(super) header: &'a Header,
@@ -304,45 +331,31 @@ impl Keys<'_> {
         if matches!(self.architecture, "hunyuan-dense" | "hunyuan_vl") && count <= 1 {
             (count, used) = (0, 0);
         }
-        let n_experts = format!("there are {count} experts");
-        let divided = format!("that does not divide the {count} experts");
-        let fewer = format!("it must be 1 to {}", groups.saturating_sub(1));
-        for (holds, suffix, value, limit) in [
-            (
-                count <= MAX_EXPERTS,
-                "count",
-                count,
-                "llama.cpp takes up to 1024",
-            ),
-            (used <= count, "used_count", used, &n_experts),
-            (used > 0 || count == 0, "used_count", used, &n_experts),
-            (
-                groups == 0 || count > 0,
+        let there_are = format!("there are {count} experts");
+        let refused = if count > MAX_EXPERTS {
+            Some(("count", count, "llama.cpp takes up to 1024".to_owned()))
+        } else if used > count || (used == 0 && count > 0) {
+            Some(("used_count", used, there_are))
+        } else if groups > 0 && groups >= count {
+            Some(("group_count", groups, there_are))
+        } else if groups > 1 && count % groups != 0 {
+            Some((
                 "group_count",
                 groups,
-                "there are no experts",
-            ),
-            (
-                groups < count || count == 0,
-                "group_count",
-                groups,
-                &n_experts,
-            ),
-            (
-                groups < 2 || count % groups == 0,
-                "group_count",
-                groups,
-                &divided,
-            ),
-            (
-                groups < 2 || (1..groups).contains(&groups_used),
+                format!("that does not divide the {count} experts"),
+            ))
+        } else if groups > 1 && !(1..groups).contains(&groups_used) {
+            Some((
                 "group_used_count",
                 groups_used,
-                &fewer,
-            ),
-        ] {
+                format!("it must be 1 to {}", groups - 1),
+            ))
+        } else {
+            None
+        };
+        if let Some((suffix, value, limit)) = refused {
             self.check(
-                holds,
+                false,
                 &format!("expert_{suffix}"),
                 value,
                 format!("{limit} {LOAD}"),

@@ -9,20 +9,14 @@ mod adapter_error;
 mod arch;
 mod control_vector;
 mod error;
-mod file_type;
 mod hparams;
 mod hybrid;
 mod indexer;
 mod law;
 mod mtp;
-mod predicting;
+mod names;
 mod quantisation;
-mod quantised;
-mod role;
-mod slot;
 mod state;
-mod switches;
-mod unmodelled;
 mod weights;
 
 use std::path::PathBuf;
@@ -34,16 +28,13 @@ pub use adapter::{Adapters, Factor, Lora, LoraPair};
 pub use adapter_error::AdapterError;
 pub use control_vector::ControlVector;
 pub use error::Error;
-pub use hparams::{Experts, Hyperparameters};
+pub use hparams::{Experts, Hyperparameters, Switches};
 pub use mtp::MtpError;
-pub use quantisation::{Quantisation, QuantisationError};
-pub use role::Role;
-pub use slot::Slot;
+pub use names::Role;
+pub use quantisation::Quantisation;
 pub use state::{
     BlockState, Distilled, DistilledState, IndexedState, LayerState, RecurrentState, StateLaw,
 };
-pub use switches::Switches;
-pub use unmodelled::Unmodelled;
 pub use weights::{Block, Weight, WeightBytes};
 
 /// What a model is, as far as memory is concerned.
@@ -83,6 +74,30 @@ pub struct ModelProfile {
     mtp: bool,
 }
 
+/// Why no arithmetic over the header tells how much memory a model takes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Unmodelled<'a> {
+    /// Its context follows no law we know, for this reason ([`StateLaw::Unknown`]).
+    State(&'a str),
+    /// The graph of this architecture is wired like none whose compute buffers we have read, in this way.
+    Graph {
+        /// `general.architecture`.
+        architecture: &'a str,
+        /// What it does, and where llama.cpp does it.
+        does: &'static str,
+    },
+    /// The file holds weights that no table of ours places ([`WeightBytes::unplaced`](WeightBytes::unplaced)).
+    Weights {
+        /// The name of the first.
+        first: &'a str,
+        /// How many they are.
+        count: usize,
+        /// Their bytes together.
+        bytes: u64,
+    },
+}
+
 impl ModelProfile {
     /// Reads the profile out of a header.
     ///
@@ -95,18 +110,14 @@ impl ModelProfile {
         let hparams = Hyperparameters::read(header, &architecture)?;
         let state = StateLaw::of(header, &architecture, &hparams)?;
         let weights = WeightBytes::read(header, &architecture, &hparams, &state);
-        // A header from memory is called `<memory>` or `<builder>`.
-        let in_memory = header.path().to_string_lossy().starts_with('<');
-        let path = (!in_memory).then(|| header.path().to_path_buf());
-        let name = header
-            .name()
-            .map(str::to_owned)
-            .or_else(|| Some(path.as_ref()?.file_stem()?.to_string_lossy().into_owned()))
-            .unwrap_or_else(|| architecture.clone());
+        let path = (!header.is_in_memory()).then(|| header.path().to_path_buf());
+        let name = header.title().unwrap_or_else(|| architecture.clone());
         Ok(Self {
             path,
             name,
-            file_type: file_type::name(header.u32("general.file_type")?),
+            file_type: header
+                .u32("general.file_type")?
+                .and_then(quantisation::file_type),
             file_bytes: header.file_bytes(),
             architecture,
             switches: Switches::read(header)?,
@@ -140,6 +151,27 @@ impl ModelProfile {
     #[must_use]
     pub fn output_type(&self) -> Option<TensorType> {
         self.weights.output_matrix().map(|weight| weight.ty)
+    }
+
+    /// Why an estimate of this model's memory may be too low, if it may: then only llama.cpp can tell. The first
+    /// reason of several.
+    #[must_use]
+    pub fn unmodelled(&self) -> Option<Unmodelled<'_>> {
+        if let StateLaw::Unknown { reason } = &self.state {
+            return Some(Unmodelled::State(reason));
+        }
+        if let Some(does) = arch::unmodelled_graph(&self.architecture) {
+            return Some(Unmodelled::Graph {
+                architecture: &self.architecture,
+                does,
+            });
+        }
+        let unplaced = &self.weights.unplaced;
+        unplaced.first().map(|first| Unmodelled::Weights {
+            first: &first.name,
+            count: unplaced.len(),
+            bytes: Weight::sum(unplaced),
+        })
     }
 }
 

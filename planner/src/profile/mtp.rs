@@ -1,57 +1,38 @@
 //! The blocks of a model that predict further tokens (MTP, next-token prediction): whether llama.cpp can compute with
 //! them, and what of the file is loaded then.
 
-use super::{Block, ModelProfile, Slot, Switches, Weight};
+use super::names::Slot;
+use super::{Block, ModelProfile, Switches, Weight};
 
 /// Why a model's blocks cannot be used to predict further tokens.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
+#[allow(missing_docs)] // The fields are named for what the message says of them.
 pub enum MtpError {
     /// There are none.
     #[error("{model} has no blocks that predict further tokens: {reason}")]
-    NoHeads {
-        /// The model's name.
-        model: String,
-        /// What is not in the file.
-        reason: String,
-    },
-    /// llama.cpp has no graph for them, or one whose guesses could not be taken back.
+    NoHeads { model: String, reason: String },
+    /// llama.cpp has no graph for them, or one whose draft tokens could not be taken back.
     #[error(
         "{model}: the blocks of `{architecture}` that predict further tokens cannot be used: {reason}"
     )]
     Architecture {
-        /// The model's name.
         model: String,
-        /// `general.architecture`.
         architecture: String,
-        /// What is missing.
         reason: &'static str,
     },
     /// There are several, each for another token; only chains of one are computed.
     #[error("{model} has {heads} blocks that predict further tokens, and only one can be used")]
-    Several {
-        /// The model's name.
-        model: String,
-        /// How many.
-        heads: u32,
-    },
+    Several { model: String, heads: u32 },
     /// A part of its memory is recurrent, and llama.cpp takes the states of several sequences back only while all of
     /// them are computed together.
     #[error(
         "{model}: further tokens are predicted for one sequence only, and {n_seq_max} were asked for: a part of its memory is recurrent"
     )]
-    Sequences {
-        /// The model's name.
-        model: String,
-        /// How many were asked for.
-        n_seq_max: u32,
-    },
+    Sequences { model: String, n_seq_max: u32 },
     /// A context for embeddings chooses no tokens.
     #[error("{model}: a context for embeddings predicts no further tokens")]
-    Embeds {
-        /// The model's name.
-        model: String,
-    },
+    Embeds { model: String },
 }
 
 /// What models/*.cpp asserts of every prediction block: weights by the middle of their name.

@@ -2,7 +2,8 @@
 
 use crate::gguf::{Header, Tensor, TensorType};
 
-use super::{Hyperparameters, Role, Slot, StateLaw, predicting};
+use super::names::{Slot, is_loaded};
+use super::{Hyperparameters, Role, StateLaw};
 
 /// One weight, without its data.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -70,26 +71,14 @@ impl Block {
     /// The bytes of those of its weights that do this; saturates.
     #[must_use]
     pub fn bytes_of(&self, role: Role) -> u64 {
-        self.weights
-            .iter()
-            .filter(|weight| weight.role == role)
-            .fold(0, |sum, weight| sum.saturating_add(weight.bytes))
+        let weights = self.weights.iter().filter(|weight| weight.role == role);
+        weights.fold(0, |sum, weight| sum.saturating_add(weight.bytes))
     }
 }
 
 /// Without logits of their own, or with logits computed on the CPU (bitnet).
-const WITHOUT_OUTPUT: &[&str] = &[
-    "bert",
-    "modern-bert",
-    "nomic-bert",
-    "nomic-bert-moe",
-    "neo-bert",
-    "jina-bert-v2",
-    "jina-bert-v3",
-    "eurobert",
-    "bitnet",
-    "eagle3",
-];
+const WITHOUT_OUTPUT: &str = "bert modern-bert nomic-bert nomic-bert-moe neo-bert jina-bert-v2 jina-bert-v3 eurobert \
+    bitnet eagle3";
 
 /// All weights of a model, by layer.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -142,7 +131,7 @@ impl WeightBytes {
                 Slot::Block(block)
                     if trunk > 0
                         && (trunk..hparams.n_layer).contains(&block)
-                        && !predicting::is_loaded(architecture, &weight.name) =>
+                        && !is_loaded(architecture, &weight.name) =>
                 {
                     all.skipped.push(weight);
                 }
@@ -155,12 +144,14 @@ impl WeightBytes {
                 Slot::Block(_) | Slot::Unplaced => all.unplaced.push(weight),
             }
         }
-        all.tied_output = !WITHOUT_OUTPUT.contains(&architecture)
-            && all.token_embedding().is_some()
-            && !all
-                .output
-                .iter()
-                .any(|weight| weight.name == "output.weight");
+        let without_output = WITHOUT_OUTPUT
+            .split_whitespace()
+            .any(|name| name == architecture);
+        let has_own = all
+            .output
+            .iter()
+            .any(|weight| weight.name == "output.weight");
+        all.tied_output = !without_output && !has_own && all.token_embedding().is_some();
         all.tied_apart = all.tied_output && matches!(architecture, "gemma3n" | "gemma4");
         all
     }
