@@ -20,7 +20,7 @@ const ALIGNMENT: &str = "general.alignment";
 
 /// Builds a GGUF file of version 3 from metadata and tensors, whose data is zeros.
 ///
-/// Setting a key again replaces its value. Whatever is built has been read back: what comes out of
+/// Setting a key again replaces its value; `general.alignment` is also that of the tensor data. Whatever is built has been read back: what comes out of
 /// [`header_bytes`](Self::header_bytes), [`to_bytes`](Self::to_bytes) or [`write_sparse`](Self::write_sparse) is
 /// a file that [`Header`] accepts, and a shape or name that it would refuse is that same error here, with the
 /// path `<builder>`.
@@ -160,11 +160,6 @@ impl Builder {
             Value::I64(v) => self.i64(key, v),
             Value::F64(v) => self.f64(key, v),
         })
-    }
-
-    /// Sets the alignment of the tensor data in bytes, which is the key `general.alignment`; it is 32 otherwise.
-    pub fn alignment(self, bytes: u32) -> Self {
-        self.u32(ALIGNMENT, bytes)
     }
 
     /// Sets the format's version, 2 or 3.

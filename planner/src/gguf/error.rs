@@ -74,16 +74,6 @@ pub enum Error {
         problem: String,
     },
 
-    /// A tensor's type is unknown to, or was removed from, the llama.cpp that this version of autoplace is built on.
-    #[error("{path}: byte {at}: tensor '{tensor}' has the type {id} ({})", removed.unwrap_or("unknown: the file is newer than this llama.cpp, or damaged"))]
-    TensorType {
-        path: PathBuf,
-        at: u64,
-        tensor: String,
-        id: u32,
-        removed: Option<&'static str>,
-    },
-
     /// A tensor's data reaches past the end of the file: the download is incomplete.
     #[error(
         "{path}: byte {at}: the data of tensor '{tensor}' ends at byte {end}, but the file has only {file_bytes}: it is incomplete"
@@ -96,15 +86,6 @@ pub enum Error {
         file_bytes: u64,
     },
 
-    /// A shard other than the first was opened.
-    #[error("{path}: this is shard {} of {count}: open the first{}", index + 1, first.as_ref().map(|p| format!(", {}", p.display())).unwrap_or_default())]
-    NotFirstShard {
-        path: PathBuf,
-        index: u16,
-        count: u16,
-        first: Option<PathBuf>,
-    },
-
     /// A shard of a split model cannot be opened.
     #[error("{path}: shard {} of {count} is missing: {source}", index + 1)]
     ShardMissing {
@@ -114,7 +95,7 @@ pub enum Error {
         source: io::Error,
     },
 
-    /// The shards of a split model do not belong together, or their names do not say so.
+    /// The shards of a split model do not belong together, their names do not say so, or it is not the first.
     #[error("{path}: {problem}")]
     Shards { path: PathBuf, problem: String },
 

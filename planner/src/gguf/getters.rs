@@ -123,8 +123,7 @@ impl Header {
         self.u32(&self.arch_key(suffix)?)
     }
 
-    /// One number per layer from the architecture's key with this suffix: an array of exactly `n` numbers, or
-    /// one number for all.
+    /// One number per layer: an array of exactly `n` numbers, or one number for all.
     ///
     /// The array's elements may be `u32`, `i32` or `bool`, the single number must be a `u32`: `get_key_or_arr` in
     /// `src/llama-model-loader.cpp`. There, too, an array of another length than `n` is an error.
@@ -132,19 +131,18 @@ impl Header {
     /// # Errors
     ///
     /// [`Error::Malformed`] for an array of another length or type, or with a negative number; [`Error::WrongType`];
-    /// those of [`architecture`](Self::architecture), and those of reading the array.
+    /// those of reading the array.
     #[doc(alias = "get_key_or_arr")]
-    pub fn arch_u32_per_layer(&self, suffix: &str, n: usize) -> Result<Option<Vec<u32>>, Error> {
-        let key = self.arch_key(suffix)?;
-        match self.get(&key) {
+    pub fn u32_per_layer(&self, key: &str, n: usize) -> Result<Option<Vec<u32>>, Error> {
+        match self.get(key) {
             Some(Value::Array(array)) if array.len() == n as u64 => {
                 array.to_per_layer_u32s().map(Some)
             }
             Some(Value::Array(array)) => {
                 let problem = format_args!("key '{key}' has {} elements, not {n}", array.len());
-                Err(self.malformed(&key, problem))
+                Err(self.malformed(key, problem))
             }
-            _ => Ok(self.u32(&key)?.map(|value| vec![value; n])),
+            _ => Ok(self.u32(key)?.map(|value| vec![value; n])),
         }
     }
 

@@ -24,8 +24,6 @@ pub struct Header {
 }
 
 pub(super) struct Inner {
-    pub(super) version: u32,
-    pub(super) alignment: u64,
     /// The first shard's; the others' only says that they are shards.
     pub(super) metadata: Metadata,
     pub(super) shards: Vec<Shard>,
@@ -130,17 +128,6 @@ impl Header {
         self.path().to_string_lossy().starts_with('<')
     }
 
-    /// The format's version: 2 or 3, which differ in nothing but the byte orders they allow.
-    pub fn version(&self) -> u32 {
-        self.inner.version
-    }
-
-    /// The alignment of the first shard's tensor data, in bytes: `general.alignment`, else 32.
-    #[doc(alias = "general.alignment")]
-    pub fn alignment(&self) -> u64 {
-        self.inner.alignment
-    }
-
     /// The files of the model, in order; at least one.
     pub fn shards(&self) -> &[Shard] {
         &self.inner.shards
@@ -182,7 +169,6 @@ impl fmt::Debug for Header {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Header")
             .field("path", &self.path())
-            .field("version", &self.version())
             .field("keys", &self.metadata().len())
             .field("tensors", &self.inner.tensors.len())
             .field("shards", &self.inner.shards.len())

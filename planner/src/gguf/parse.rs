@@ -16,8 +16,6 @@ pub(super) const DEFAULT_ALIGNMENT: u32 = 32;
 
 /// Everything that one file says.
 pub(super) struct Part {
-    pub(super) version: u32,
-    pub(super) alignment: u64,
     pub(super) metadata: Metadata,
     pub(super) tensors: Vec<Tensor>,
     pub(super) shard: Shard,
@@ -26,7 +24,7 @@ pub(super) struct Part {
 /// Reads and checks the header of one file.
 pub(super) fn read(source: &Source) -> Result<Part, Error> {
     let mut cursor = Cursor::new(source);
-    let version = read_version(&mut cursor)?;
+    check_version(&mut cursor)?;
     let tensor_count = read_count(&mut cursor, "tensors", MIN_INFO)?;
     let key_count = read_count(&mut cursor, "keys", MIN_ENTRY)?;
     let metadata = Metadata::read(&mut cursor, key_count)?;
@@ -45,20 +43,15 @@ pub(super) fn read(source: &Source) -> Result<Part, Error> {
     let shard = Shard {
         path: source.path().clone(),
         file_bytes: source.len(),
-        header_bytes,
-        data_offset,
-        tensors: 0..tensors.len(),
     };
     Ok(Part {
-        version,
-        alignment,
         metadata,
         tensors,
         shard,
     })
 }
 
-fn read_version(cursor: &mut Cursor<'_>) -> Result<u32, Error> {
+fn check_version(cursor: &mut Cursor<'_>) -> Result<(), Error> {
     let found = cursor.array("the magic")?;
     let version = cursor.u32("the version");
     let path = cursor.source().path_buf();
@@ -66,7 +59,7 @@ fn read_version(cursor: &mut Cursor<'_>) -> Result<u32, Error> {
         return Err(Error::NotGguf { path, found });
     }
     match version? {
-        version @ (2 | 3) => Ok(version),
+        2 | 3 => Ok(()),
         // llama.cpp's own test (`ggml/src/gguf.cpp`): a small number in the wrong order has nothing in its low half.
         version if version != 0 && version & 0xffff == 0 => Err(Error::BigEndian { path, version }),
         version => Err(Error::Version { path, version }),

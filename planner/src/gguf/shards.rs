@@ -4,7 +4,6 @@
 //! (u16) in the first shard, `split.no` (u16, from 0) in every one, `split.tensors.count` (i32) in the first. Only the
 //! first shard's metadata counts.
 
-use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -24,9 +23,6 @@ const SPLIT_TENSORS: &str = "split.tensors.count";
 pub struct Shard {
     pub(super) path: Arc<Path>,
     pub(super) file_bytes: u64,
-    pub(super) header_bytes: u64,
-    pub(super) data_offset: u64,
-    pub(super) tensors: Range<usize>,
 }
 
 impl Shard {
@@ -39,22 +35,6 @@ impl Shard {
     pub fn file_bytes(&self) -> u64 {
         self.file_bytes
     }
-
-    /// The length of the header without the padding after it, in bytes.
-    pub fn header_bytes(&self) -> u64 {
-        self.header_bytes
-    }
-
-    /// Where the data section begins, in bytes from the beginning of the file.
-    #[doc(alias = "gguf_get_data_offset")]
-    pub fn data_offset(&self) -> u64 {
-        self.data_offset
-    }
-
-    /// Which of the model's tensors this file holds, as a range of [`Header::tensors`](super::Header::tensors).
-    pub fn tensors(&self) -> Range<usize> {
-        self.tensors.clone()
-    }
 }
 
 /// Reads the first shard, then those that it names, which `open` gives by index (from 1) and count.
@@ -63,8 +43,6 @@ pub(super) fn assemble(
     mut open: impl FnMut(u16, u16) -> Result<Source, Error>,
 ) -> Result<Inner, Error> {
     let Part {
-        version,
-        alignment,
         metadata,
         mut tensors,
         shard,
@@ -72,26 +50,21 @@ pub(super) fn assemble(
     let mut shards = vec![shard];
     let count: u16 = metadata.typed(SPLIT_COUNT)?.unwrap_or(0);
     if count > 1 {
-        let index = metadata.required(SPLIT_NO)?;
+        let index: u16 = metadata.required(SPLIT_NO)?;
         if index != 0 {
-            return Err(Error::NotFirstShard {
-                path: first.path_buf(),
-                index,
-                count,
-                first: sibling(first.path(), index, 0, count),
-            });
+            let path = sibling(first.path(), index, 0, count);
+            let path = path.map(|path| format!(", {}", path.display()));
+            let (number, path) = (u32::from(index) + 1, path.unwrap_or_default());
+            let problem = format!("this is shard {number} of {count}: open the first{path}");
+            return Err(wrong(first.path(), problem));
         }
         for index in 1..count {
             let source = open(index, count)?;
-            let Part {
-                tensors: own,
-                mut shard,
-                ..
-            } = read_later(&source, index, count)?;
-            shard.tensors = tensors.len()..tensors.len() + own.len();
-            check_total(&source, &shards, shard.tensors.end)?;
-            shards.push(shard);
-            tensors.extend(own.into_iter().map(|tensor| Tensor {
+            let part = read_later(&source, index, count)?;
+            check_total(&source, &shards, tensors.len() + part.tensors.len())?;
+            shards.push(part.shard);
+            let own = part.tensors.into_iter();
+            tensors.extend(own.map(|tensor| Tensor {
                 shard: index,
                 ..tensor
             }));
@@ -106,8 +79,6 @@ pub(super) fn assemble(
         }
     }
     Ok(Inner {
-        version,
-        alignment,
         metadata,
         shards,
         tensors,

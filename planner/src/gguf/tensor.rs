@@ -57,12 +57,11 @@ impl Tensor {
         }
         let type_at = cursor.at();
         let id = cursor.u32(format_args!("the type of tensor '{name}'"))?;
-        let ty = TensorType::from_id(id).ok_or_else(|| Error::TensorType {
-            path: source.path_buf(),
-            at: type_at,
-            tensor: name.to_string(),
-            id,
-            removed: TensorType::removed(id),
+        let ty = TensorType::from_id(id).ok_or_else(|| {
+            let unknown = "unknown: the file is newer than this llama.cpp, or damaged";
+            let why = TensorType::removed(id).unwrap_or(unknown);
+            let problem = format_args!("tensor '{name}' has the type {id} ({why})");
+            source.malformed(type_at, problem)
         })?;
         let (row, block) = (shape[0], ty.block_size());
         if !row.is_multiple_of(block) {

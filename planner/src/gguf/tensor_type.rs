@@ -12,7 +12,7 @@ macro_rules! tensor_types {
         /// The type of a tensor's elements: how many of them share a block, and how many bytes a block takes.
         ///
         /// The variants bear llama.cpp's names in capitals. Ids that llama.cpp has removed (4, 5, 31-33, 36-38) are not
-        /// among them; a file that uses one is refused with [`Error::TensorType`](crate::gguf::Error::TensorType).
+        /// among them; a file that uses one is refused with [`Error::Malformed`](crate::gguf::Error::Malformed).
         #[doc(alias = "ggml_type")]
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
         #[allow(non_camel_case_types)] // `Q4_K` is the name by which everybody knows it.

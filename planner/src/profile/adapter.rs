@@ -29,11 +29,8 @@ impl Factor {
         let ty = tensor.ty();
         let is_float = matches!(ty, F32 | F16 | BF16);
         if !is_float && (!ty.is_quantized() || matches!(ty, Q8_1 | Q8_K)) {
-            return Err(AdapterError::Type {
-                file: file.to_owned(),
-                tensor: tensor.name().to_owned(),
-                found: ty,
-            });
+            let problem = format!("is {ty}; an adapter's are floats or quantised");
+            return Err(AdapterError::tensor(file, tensor.name(), problem));
         }
         Ok(Self {
             ty,
@@ -121,14 +118,11 @@ impl Lora {
         let (mut pairs, mut ignored) = (Vec::new(), 0);
         for tensor in header.tensors() {
             let name = tensor.name();
-            let half = |missing: String| AdapterError::Half {
-                file: file.clone(),
-                tensor: name.to_owned(),
-                missing,
-            };
+            let wrong = |problem: String| AdapterError::tensor(&file, name, problem);
+            let alone = |other: &str| wrong(format!("is there without `{other}`"));
             if let Some(weight) = name.strip_suffix(".lora_a") {
                 let b = format!("{weight}.lora_b");
-                let b = header.tensor(&b).ok_or_else(|| half(b))?;
+                let b = header.tensor(&b).ok_or_else(|| alone(&b))?;
                 pairs.push(LoraPair {
                     weight: weight.to_owned(),
                     a: Factor::of(tensor, &file)?,
@@ -136,14 +130,13 @@ impl Lora {
                 });
             } else if let Some(weight) = name.strip_suffix(".lora_b") {
                 let a = format!("{weight}.lora_a");
-                header.tensor(&a).ok_or_else(|| half(a))?;
+                header.tensor(&a).ok_or_else(|| alone(&a))?;
             } else if name.ends_with("_norm.weight") {
                 ignored += 1;
             } else {
-                return Err(AdapterError::UnknownTensor {
-                    file,
-                    tensor: name.to_owned(),
-                });
+                return Err(wrong(
+                    "is none of an adapter's (.lora_a, .lora_b)".to_owned(),
+                ));
             }
         }
         if pairs.is_empty() {
@@ -160,7 +153,6 @@ impl Lora {
     }
 
     /// Bytes of its tensors, as they lie in the file.
-    #[must_use]
     pub fn bytes(&self) -> u64 {
         let bytes = |pair: &LoraPair| pair.a.bytes.saturating_add(pair.b.bytes);
         self.pairs.iter().map(bytes).fold(0, u64::saturating_add)
@@ -179,12 +171,13 @@ impl Lora {
         };
         for (factor, suffix, [wide, high]) in [(a, "lora_a", of_a), (b, "lora_b", of_b)] {
             if factor.shape != [wide, high, planes, beyond] {
-                return Err(AdapterError::Shape {
-                    file: self.file.clone(),
-                    tensor: format!("{}.{suffix}", pair.weight),
-                    needed: format!("{wide} x {high} x {planes} x {beyond}"),
-                    found: factor.shape.map(|n| n.to_string()).join(" x "),
-                });
+                let found = factor.shape.map(|n| n.to_string()).join(" x ");
+                let needed = format!("{wide} x {high} x {planes} x {beyond}");
+                return Err(AdapterError::tensor(
+                    &self.file,
+                    &format!("{}.{suffix}", pair.weight),
+                    format!("is {found}, and {needed} is needed"),
+                ));
             }
         }
         Ok(())
@@ -223,7 +216,6 @@ pub struct Adapters {
 
 impl Adapters {
     /// Bytes of the adapters' tensors.
-    #[must_use]
     pub fn bytes(&self) -> u64 {
         let bytes = |one: &Adapted| one.a.bytes.saturating_add(one.b.bytes);
         self.adapted.iter().map(bytes).fold(0, u64::saturating_add)

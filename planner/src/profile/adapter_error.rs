@@ -1,6 +1,6 @@
 //! Why an adapter or a control vector cannot be used.
 
-use crate::gguf::{self, TensorType};
+use crate::gguf;
 
 /// What is wrong with an adapter's file, by itself or for the model that it was given for. Each names the file, what
 /// was needed and what was found.
@@ -28,22 +28,12 @@ pub enum AdapterError {
     /// There is nothing in it.
     #[error("{file} holds no tensor that changes a model")]
     Empty { file: String },
-    /// A tensor that is no half of a pair.
-    #[error("{file}: the tensor `{tensor}` is none of an adapter's (.lora_a, .lora_b)")]
-    UnknownTensor { file: String, tensor: String },
-    /// A half without the other.
-    #[error("{file}: the tensor `{tensor}` is there without `{missing}`")]
-    Half {
+    /// A tensor that is no half of a pair or no direction of a layer, or that does not go with its weight.
+    #[error("{file}: the tensor `{tensor}` {problem}")]
+    Tensor {
         file: String,
         tensor: String,
-        missing: String,
-    },
-    /// Nothing multiplies by this type.
-    #[error("{file}: the tensor `{tensor}` is {found}; an adapter's are floats or quantised")]
-    Type {
-        file: String,
-        tensor: String,
-        found: TensorType,
+        problem: String,
     },
     /// An adapter of another architecture.
     #[error("{file} is an adapter for `{found}`, and {model} is `{needed}`")]
@@ -60,24 +50,9 @@ pub enum AdapterError {
         model: String,
         weight: String,
     },
-    /// A tensor that does not go with its weight, or with its other half.
-    #[error("{file}: the tensor `{tensor}` is {found}, and {needed} is needed")]
-    Shape {
-        file: String,
-        tensor: String,
-        needed: String,
-        found: String,
-    },
     /// An adapter for a token embedding that is the output matrix too: llama.cpp's process ends on it.
     #[error("{file} changes the token embedding, which in {model} is the output matrix too")]
     TiedEmbedding { file: String, model: String },
-    /// A tensor of a control vector that is not one direction of a layer.
-    #[error("{file}: the tensor `{tensor}` {problem}")]
-    Direction {
-        file: String,
-        tensor: String,
-        problem: String,
-    },
     /// A scale that is no number.
     #[error("the scale of {name} is {scale}, and a finite number is needed")]
     Scale { name: String, scale: f32 },
@@ -95,6 +70,16 @@ pub enum AdapterError {
         "control vectors cannot be added to the layers {first} to {last}: the first is 1 at least, and no later than the last"
     )]
     Layers { first: u32, last: u32 },
+}
+
+impl AdapterError {
+    pub(super) fn tensor(file: &str, tensor: &str, problem: impl Into<String>) -> Self {
+        Self::Tensor {
+            file: file.to_owned(),
+            tensor: tensor.to_owned(),
+            problem: problem.into(),
+        }
+    }
 }
 
 fn list(present: &[String]) -> String {

@@ -1,8 +1,24 @@
 //! The hyper-parameters that shape memory, and the checks whose failure would end llama.cpp's process.
 
-use crate::gguf::{Header, Value};
+use crate::gguf::{self, Header, Value};
 
-use super::Error;
+/// What is wrong with a model's header. Each names the file, what was read there, and what it should have been.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+#[allow(missing_docs)] // The fields are named for what the message says of them.
+pub enum Error {
+    /// The header itself could not be read as it claims to be, or lacks a key that llama.cpp requires.
+    #[error(transparent)]
+    Header(#[from] gguf::Error),
+    /// A key holds a value that llama.cpp does not take: most of them end its process.
+    #[error("{file}: `{key}` is {value}, but {limit}")]
+    Value {
+        file: String,
+        key: String,
+        value: String,
+        limit: String,
+    },
+}
 
 /// `LLAMA_MAX_LAYERS` (llama-hparams.h).
 const MAX_LAYERS: u32 = 512;
@@ -64,11 +80,11 @@ pub struct Experts {
 }
 
 impl Hyperparameters {
-    pub(super) fn read(header: &Header, architecture: &str) -> Result<Self, Error> {
-        let keys = Keys {
+    pub(super) fn read(keys: &Keys<'_>) -> Result<Self, Error> {
+        let Keys {
             header,
             architecture,
-        };
+        } = *keys;
         let n_layer = keys.required("block_count")?;
         let limit = format!("llama.cpp takes 1 to 512 {LOAD}");
         let holds = (1..=MAX_LAYERS).contains(&n_layer);
@@ -134,8 +150,8 @@ impl Hyperparameters {
             experts,
         };
         match architecture {
-            "nanbeige" => hparams.loops(&keys)?,
-            "graniteswitch" => hparams.routes(&keys)?,
+            "nanbeige" => hparams.loops(keys)?,
+            "graniteswitch" => hparams.routes(keys)?,
             _ => {}
         }
         Ok(hparams)
@@ -182,13 +198,11 @@ impl Hyperparameters {
     }
 
     /// Blocks that compute a token: all but the next-token-prediction ones (`n_layer()`, llama-hparams.cpp).
-    #[must_use]
     pub const fn n_layer_trunk(&self) -> u32 {
         self.n_layer - self.n_layer_nextn
     }
 
     /// Elements of the widest feed-forward row that a token makes: the dense width, or that of all the experts it uses.
-    #[must_use]
     pub fn widest_ff(&self) -> u64 {
         let experts = self
             .experts
@@ -197,7 +211,6 @@ impl Hyperparameters {
     }
 
     /// Elements of the widest row of the residual stream or of the queries, whichever is more.
-    #[must_use]
     pub fn widest_stream(&self) -> u64 {
         let heads = self.n_head.iter().copied().max().unwrap_or(0);
         let queries = u64::from(heads) * u64::from(self.head_dim_k.max(self.head_dim_v));
@@ -220,14 +233,13 @@ pub struct Switches {
 }
 
 impl Switches {
-    pub(super) fn read(header: &Header) -> Result<Self, Error> {
-        let int = |suffix| header.arch_u32(suffix).map(Option::unwrap_or_default);
-        let temperature_scale = header.f32(&header.arch_key("attention.temperature_scale")?)?;
+    pub(super) fn read(keys: &Keys<'_>) -> Result<Self, Error> {
+        let temperature_scale = keys.header.f32(&keys.key("attention.temperature_scale"))?;
         Ok(Self {
             temperature_scale: temperature_scale.unwrap_or_default(),
-            deepstack_layers: int("n_deepstack_layers")?,
-            key_length_mla: int("attention.key_length_mla")?,
-            value_length_mla: int("attention.value_length_mla")?,
+            deepstack_layers: keys.or("n_deepstack_layers", 0)?,
+            key_length_mla: keys.or("attention.key_length_mla", 0)?,
+            value_length_mla: keys.or("attention.value_length_mla", 0)?,
         })
     }
 }
@@ -239,10 +251,6 @@ pub(super) struct Keys<'a> {
 }
 
 impl Keys<'_> {
-    fn file(&self) -> String {
-        self.header.path().display().to_string()
-    }
-
     fn key(&self, suffix: &str) -> String {
         format!("{}.{suffix}", self.architecture)
     }
@@ -252,14 +260,15 @@ impl Keys<'_> {
     }
 
     pub(super) fn stated(&self, suffix: &str) -> Result<Option<u32>, Error> {
-        Ok(self.header.arch_u32(suffix)?)
+        Ok(self.header.u32(&self.key(suffix))?)
     }
 
     pub(super) fn required(&self, suffix: &str) -> Result<u32, Error> {
-        self.stated(suffix)?.ok_or_else(|| Error::Missing {
-            file: self.file(),
+        let missing = || gguf::Error::MissingKey {
+            path: self.header.path().to_owned(),
             key: self.key(suffix),
-        })
+        };
+        Ok(self.stated(suffix)?.ok_or_else(missing)?)
     }
 
     pub(super) fn or(&self, suffix: &str, default: u32) -> Result<u32, Error> {
@@ -268,7 +277,7 @@ impl Keys<'_> {
 
     /// One number for each of so many blocks, which a single number may stand for.
     pub(super) fn per_layer(&self, suffix: &str, n: usize) -> Result<Option<Vec<u32>>, Error> {
-        Ok(self.header.arch_u32_per_layer(suffix, n)?)
+        Ok(self.header.u32_per_layer(&self.key(suffix), n)?)
     }
 
     /// The same as truth values.
@@ -300,7 +309,7 @@ impl Keys<'_> {
             return Ok(());
         }
         Err(Error::Value {
-            file: self.file(),
+            file: self.header.path().display().to_string(),
             key: self.key(suffix),
             value: value.to_string(),
             limit: limit.into(),

@@ -1,6 +1,6 @@
 //! From a header to the law of its context: which blocks attend, to what, and what they keep.
 
-use crate::gguf::{Header, Value};
+use crate::gguf::Value;
 
 use super::arch::{self, Law, Pattern, Unstated, Window};
 use super::hparams::Keys;
@@ -51,15 +51,7 @@ pub(super) struct Windows {
 }
 
 impl StateLaw {
-    pub(super) fn of(
-        header: &Header,
-        architecture: &str,
-        hparams: &Hyperparameters,
-    ) -> Result<Self, Error> {
-        let keys = &Keys {
-            header,
-            architecture,
-        };
+    pub(super) fn of(keys: &Keys<'_>, hparams: &Hyperparameters) -> Result<Self, Error> {
         match kept(Facts { keys, hparams }) {
             Ok((blocks, windows)) => {
                 let windowed = windows.map(|windows| windows.blocks).unwrap_or_default();
@@ -71,7 +63,7 @@ impl StateLaw {
                 })
             }
             Err(NoLaw::Unknown(why)) => Ok(Self::Unknown {
-                reason: format!("`{architecture}` {why}"),
+                reason: format!("`{}` {why}", keys.architecture),
             }),
             Err(NoLaw::Refused(error)) => Err(error),
         }

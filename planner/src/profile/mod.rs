@@ -8,7 +8,6 @@ mod adapter;
 mod adapter_error;
 mod arch;
 mod control_vector;
-mod error;
 mod hparams;
 mod hybrid;
 mod indexer;
@@ -23,12 +22,13 @@ use std::path::PathBuf;
 
 use crate::gguf::{Header, TensorType};
 
+use hparams::Keys;
+
 pub(crate) use adapter::{Adapted, Layer};
 pub use adapter::{Adapters, Factor, Lora, LoraPair};
 pub use adapter_error::AdapterError;
 pub use control_vector::ControlVector;
-pub use error::Error;
-pub use hparams::{Experts, Hyperparameters, Switches};
+pub use hparams::{Error, Experts, Hyperparameters, Switches};
 pub use mtp::MtpError;
 pub use names::Role;
 pub use quantisation::Quantisation;
@@ -107,9 +107,14 @@ impl ModelProfile {
     /// the process instead of returning an error. Each names the file, the key, the value and the limit.
     pub fn from_header(header: &Header) -> Result<Self, Error> {
         let architecture = header.architecture()?.to_owned();
-        let hparams = Hyperparameters::read(header, &architecture)?;
-        let state = StateLaw::of(header, &architecture, &hparams)?;
-        let weights = WeightBytes::read(header, &architecture, &hparams, &state);
+        let keys = Keys {
+            header,
+            architecture: &architecture,
+        };
+        let hparams = Hyperparameters::read(&keys)?;
+        let state = StateLaw::of(&keys, &hparams)?;
+        let weights = WeightBytes::read(&keys, &hparams, &state);
+        let switches = Switches::read(&keys)?;
         let path = (!header.is_in_memory()).then(|| header.path().to_path_buf());
         let name = header.title().unwrap_or_else(|| architecture.clone());
         Ok(Self {
@@ -120,7 +125,7 @@ impl ModelProfile {
                 .and_then(quantisation::file_type),
             file_bytes: header.file_bytes(),
             architecture,
-            switches: Switches::read(header)?,
+            switches,
             hparams,
             weights,
             state,
@@ -130,32 +135,27 @@ impl ModelProfile {
     }
 
     /// The model's name for people.
-    #[must_use]
     pub fn name(&self) -> &str {
         &self.name
     }
 
     /// Blocks of the model, next-token-prediction blocks included: what llama.cpp calls `n_layer_all`.
-    #[must_use]
     pub const fn n_layer(&self) -> u32 {
         self.hparams.n_layer
     }
 
     /// The `n_gpu_layers` at which everything that can be is on the GPU: the blocks and the output layer.
-    #[must_use]
     pub const fn full_offload(&self) -> u32 {
         self.hparams.n_layer + 1
     }
 
     /// The type of the tensor that computes the logits, which is the token embedding's own where the two are tied.
-    #[must_use]
     pub fn output_type(&self) -> Option<TensorType> {
         self.weights.output_matrix().map(|weight| weight.ty)
     }
 
     /// Why an estimate of this model's memory may be too low, if it may: then only llama.cpp can tell. The first
     /// reason of several.
-    #[must_use]
     pub fn unmodelled(&self) -> Option<Unmodelled<'_>> {
         if let StateLaw::Unknown { reason } = &self.state {
             return Some(Unmodelled::State(reason));

@@ -22,7 +22,6 @@ pub enum Role {
 
 impl Role {
     /// What the tensor of this name does: `blk.3.ffn_down_exps.weight`. `Other` for what is no block's.
-    #[must_use]
     pub fn of(name: &str) -> Self {
         let stacks = ["enc.", "dec."].iter();
         let own = stacks.filter_map(|stack| name.strip_prefix(stack)).next();

@@ -40,14 +40,12 @@ macro_rules! quantisations {
             pub const ALL: [Self; 14] = [$(Self::$name,)*];
 
             /// Its name, as people write it in file names.
-            #[must_use]
-            pub const fn name(self) -> &'static str {
+                    pub const fn name(self) -> &'static str {
                 match self { $(Self::$name => stringify!($name),)* }
             }
 
             /// The type of most matrices (`llama_ftype_get_default_type`).
-            #[must_use]
-            pub const fn default_type(self) -> TensorType {
+                    pub const fn default_type(self) -> TensorType {
                 match self { $(Self::$name => TensorType::$default,)* }
             }
 

@@ -124,7 +124,6 @@ pub struct RecurrentState {
 
 impl StateLaw {
     /// Whether keys are compressed: then values are part of them, and there is one type for both.
-    #[must_use]
     pub fn is_compressed(&self) -> bool {
         let compressed = |block: &BlockState| match block {
             BlockState::Compressed { .. }
@@ -137,7 +136,6 @@ impl StateLaw {
     }
 
     /// Which blocks attend to a sliding window, where the law is known; empty if none does.
-    #[must_use]
     pub fn windows(&self) -> Option<&[bool]> {
         match self {
             Self::Known { windowed, .. } => Some(windowed),
@@ -146,7 +144,6 @@ impl StateLaw {
     }
 
     /// What each block keeps, where the law is known.
-    #[must_use]
     pub fn blocks(&self) -> Option<&[BlockState]> {
         match self {
             Self::Known { blocks, .. } => Some(blocks),

@@ -1,7 +1,8 @@
 //! The weights, arranged by the layer that decides where llama.cpp puts them.
 
-use crate::gguf::{Header, Tensor, TensorType};
+use crate::gguf::{Tensor, TensorType};
 
+use super::hparams::Keys;
 use super::names::{Slot, is_loaded};
 use super::{Hyperparameters, Role, StateLaw};
 
@@ -39,7 +40,6 @@ impl Weight {
     }
 
     /// The bytes of these weights together; saturates.
-    #[must_use]
     pub fn sum(weights: &[Self]) -> u64 {
         let bytes = |sum: u64, weight: &Self| sum.saturating_add(weight.bytes);
         weights.iter().fold(0, bytes)
@@ -47,7 +47,6 @@ impl Weight {
 
     /// Whether it is a matrix: what a GPU may be handed for a large batch (`MUL_MAT`, `MUL_MAT_ID`) and what
     /// the CPU may repack.
-    #[must_use]
     pub const fn is_matrix(&self) -> bool {
         self.shape[1] > 1
     }
@@ -63,13 +62,11 @@ pub struct Block {
 
 impl Block {
     /// The bytes of all its weights; saturates.
-    #[must_use]
     pub fn bytes(&self) -> u64 {
         Weight::sum(&self.weights)
     }
 
     /// The bytes of those of its weights that do this; saturates.
-    #[must_use]
     pub fn bytes_of(&self, role: Role) -> u64 {
         let weights = self.weights.iter().filter(|weight| weight.role == role);
         weights.fold(0, |sum, weight| sum.saturating_add(weight.bytes))
@@ -110,12 +107,11 @@ pub struct WeightBytes {
 }
 
 impl WeightBytes {
-    pub(super) fn read(
-        header: &Header,
-        architecture: &str,
-        hparams: &Hyperparameters,
-        state: &StateLaw,
-    ) -> Self {
+    pub(super) fn read(keys: &Keys<'_>, hparams: &Hyperparameters, state: &StateLaw) -> Self {
+        let Keys {
+            header,
+            architecture,
+        } = *keys;
         let trunk = hparams.n_layer_trunk();
         let mut all = Self {
             blocks: vec![Block::default(); hparams.n_layer as usize],
@@ -157,7 +153,6 @@ impl WeightBytes {
     }
 
     /// The token embedding.
-    #[must_use]
     pub fn token_embedding(&self) -> Option<&Weight> {
         self.input
             .iter()
@@ -165,7 +160,6 @@ impl WeightBytes {
     }
 
     /// The matrix that computes the logits: `output.weight`, or the token embedding where the two are tied.
-    #[must_use]
     pub fn output_matrix(&self) -> Option<&Weight> {
         if self.tied_output {
             return self.token_embedding();

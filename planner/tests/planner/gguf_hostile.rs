@@ -326,16 +326,14 @@ fn any_bool_other_than_0_is_true_as_in_llama_cpp() {
         .unwrap();
     assert_eq!(header.bool("a").unwrap(), Some(true));
     assert_eq!(header.bool("b").unwrap(), Some(false));
-    let header = Raw::head(0, 2)
-        .key("general.architecture", STR)
-        .string("llama")
-        .key("llama.c", ARRAY)
+    let header = Raw::head(0, 1)
+        .key("c", ARRAY)
         .u32(BOOL)
         .u64(3)
         .put(&[0, 1, 255])
         .parse()
         .unwrap();
-    let bools = header.arch_u32_per_layer("c", 3).unwrap();
+    let bools = header.u32_per_layer("c", 3).unwrap();
     assert_eq!(bools.unwrap(), [0, 1, 1]);
 }
 
@@ -467,29 +465,20 @@ fn a_removed_tensor_type_is_refused_by_its_old_name() {
         (31, "use Q4_0"),
         (36, "use IQ4_NL"),
     ] {
-        let error = Raw::head(1, 0)
+        Raw::head(1, 0)
             .tensor("t", &[256], id, 0)
             .data(512)
-            .refused(&["byte 45", "'t'", name]);
-        assert!(matches!(
-            error,
-            Error::TensorType {
-                at: 45,
-                removed: Some(_),
-                ..
-            }
-        ));
+            .refused(&["byte 45", "'t'", name, "removed from llama.cpp"]);
     }
 }
 
 #[test]
 fn an_unknown_tensor_type_is_refused() {
     for id in [43, 1000, u32::MAX] {
-        let error = Raw::head(1, 0)
+        Raw::head(1, 0)
             .tensor("t", &[256], id, 0)
             .data(512)
-            .refused(&["'t'", &id.to_string(), "unknown"]);
-        assert!(matches!(error, Error::TensorType { removed: None, .. }));
+            .refused(&["byte 45", "'t'", &id.to_string(), "unknown"]);
     }
 }
 
@@ -662,8 +651,14 @@ fn a_builder_refuses_what_the_reader_refuses() {
         (tensor(F32, &[1; 5]), "5 dimensions"),
         (tensor(F32, &[1 << 62, 4]), "larger than 2^63"),
         (new().tensor(&"t".repeat(64), F32, &[1]), "at most 63"),
-        (new().alignment(48), "is 48, not a power of two"),
-        (tensor(F32, &[1]).alignment(0), "is 0, not a power of two"),
+        (
+            new().u32("general.alignment", 48),
+            "is 48, not a power of two",
+        ),
+        (
+            tensor(F32, &[1]).u32("general.alignment", 0),
+            "is 0, not a power of two",
+        ),
         (new().version(1), "version 1 is not supported"),
         (new().u32("", 1), "key 1 is empty"),
         (tensor(F32, &[1]).tensor("t", F32, &[1]), "'t' again"),

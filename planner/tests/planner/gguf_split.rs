@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::gguf_support::{read_everything, says};
-use autoplace_planner::gguf::{Builder, Error, Header, Shard, TensorType, ValueType};
+use autoplace_planner::gguf::{Builder, Error, Header, TensorType, ValueType};
 
 /// The shards of a model of three tensors: two in the first file, none in the second, one in the third.
 fn shards() -> [Builder; 3] {
@@ -55,14 +55,12 @@ fn the_first_shard_opens_all() {
         .map(|t| (t.name().to_owned(), t.shard()))
         .collect();
     assert_eq!(names, [("a".into(), 0), ("b".into(), 0), ("c".into(), 2)]);
-    let ranges: Vec<_> = header.shards().iter().map(Shard::tensors).collect();
-    assert_eq!(ranges, [0..2, 2..2, 2..3]);
     assert_eq!(header.arch_u32("block_count").unwrap(), Some(1));
 
     let third = &header.shards()[2];
     assert_eq!(third.path(), path(dir.path(), 2));
-    assert_eq!(header.tensor("c").unwrap().offset(), third.data_offset());
-    assert_eq!(third.file_bytes(), third.data_offset() + 6);
+    let data = header.tensor("c").unwrap().offset();
+    assert_eq!(third.file_bytes(), data + 6);
     let lengths = (0..3).map(|i| std::fs::metadata(path(dir.path(), i)).unwrap().len());
     assert_eq!(header.file_bytes(), lengths.sum::<u64>());
 }
@@ -101,9 +99,6 @@ fn a_later_shard_is_refused_and_names_the_first() {
             "big-00001-of-00003.gguf",
         ],
     );
-    assert!(
-        matches!(error, Error::NotFirstShard { index: 1, count: 3, first: Some(first), .. } if first == path(dir.path(), 0))
-    );
 }
 
 #[test]
@@ -113,7 +108,7 @@ fn a_later_shard_under_another_name_is_refused_too() {
     shards()[2].write_sparse(&path).unwrap();
     let error = Header::open(&path).unwrap_err();
     says(&error, &["this is shard 3 of 3"]);
-    assert!(matches!(error, Error::NotFirstShard { first: None, .. }));
+    assert!(error.to_string().ends_with("open the first"), "{error}");
 }
 
 #[test]

@@ -84,7 +84,7 @@ pub(crate) fn small() -> Builder {
         .array_f32("t.f32s", &[0.5, -0.5])
         .array_u64("t.u64s", &[])
         .array_str("tokenizer.ggml.tokens", ["<s>", "</s>", "", "Ġthe"])
-        .alignment(64)
+        .u32("general.alignment", 64)
         .tensor("token_embd.weight", TensorType::Q8_0, &[32, 3])
         .tensor("blk.0.norm.weight", TensorType::F32, &[5])
         .tensor("blk.1.exps.weight", TensorType::Q4_K, &[256, 2, 3])
@@ -170,7 +170,7 @@ pub(crate) fn says(error: &Error, words: &[&str]) {
 /// Reads everything that a header offers, as far as it can be read.
 pub(crate) fn read_everything(header: &Header) {
     let _ = (header.architecture(), header.name(), header.file_bytes());
-    let _ = header.arch_u32_per_layer("attention.head_count_kv", 2);
+    let _ = header.u32_per_layer("llama.attention.head_count_kv", 2);
     for (key, value) in header.metadata() {
         // As text: NaN equals nothing.
         assert_eq!(
