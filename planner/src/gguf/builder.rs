@@ -8,8 +8,7 @@ use std::io::{self, Write};
 use std::path::Path;
 
 use super::error::Error;
-use super::header::Header;
-use super::parse::DEFAULT_ALIGNMENT;
+use super::header::{DEFAULT_ALIGNMENT, Header};
 use super::shards::check_one;
 use super::source::Source;
 use super::tensor::data_bytes;
@@ -51,17 +50,6 @@ struct NewTensor {
     name: String,
     ty: TensorType,
     shape: Vec<u64>,
-}
-
-impl NewTensor {
-    /// The bytes of the data; 0 for a shape that the reader is going to refuse.
-    fn bytes(&self) -> u64 {
-        let mut shape = [1; 4];
-        for (to, from) in shape.iter_mut().zip(&self.shape) {
-            *to = *from;
-        }
-        data_bytes(self.ty, shape).unwrap_or(0)
-    }
 }
 
 /// One method per number type: a single value, and an array of them.
@@ -269,7 +257,9 @@ impl Builder {
             out.extend(tensor.shape.iter().flat_map(|n| n.to_le_bytes()));
             out.extend(tensor.ty.id().to_le_bytes());
             out.extend(offset.to_le_bytes());
-            end = offset.saturating_add(tensor.bytes());
+            // A shape that the reader is going to refuse has no bytes.
+            let bytes = data_bytes(tensor.ty, &tensor.shape).unwrap_or(0);
+            end = offset.saturating_add(bytes);
             offset = end.checked_next_multiple_of(alignment).unwrap_or(end);
         }
         let mut begin = out.len() as u64;

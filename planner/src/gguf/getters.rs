@@ -6,11 +6,10 @@
 
 use std::fmt;
 
-use super::array::Array;
 use super::error::Error;
 use super::header::Header;
 use super::metadata::MAX_KEPT_STRING;
-use super::value::{Value, ValueType};
+use super::value::{Array, Value, ValueType};
 
 macro_rules! numbers {
     ($($ty:ident),*) => {$(

@@ -1,15 +1,23 @@
-//! The header of a model: opening it, and walking over what it says.
+//! The header of a model: opening it, reading one file of it, and walking over what it says.
 
+use std::collections::HashMap;
 use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
 
 use super::error::Error;
-use super::metadata::{self, Metadata};
+use super::metadata::{MIN_ENTRY, Metadata};
 use super::shards::{self, Shard, assemble, open_beside};
-use super::source::Source;
-use super::tensor::Tensor;
+use super::source::{Cursor, Source};
+use super::tensor::{self, MIN_INFO, Tensor};
 use super::value::Value;
+
+/// The most keys, and the most tensors of a model, that we accept. The largest models have about 2000 tensors and 100
+/// keys; each takes about 100 bytes of memory.
+pub(super) const MAX_COUNT: u64 = 1 << 20;
+
+/// The alignment of the data unless a file says otherwise (`GGUF_DEFAULT_ALIGNMENT`, `ggml/include/gguf.h`), in bytes.
+pub(super) const DEFAULT_ALIGNMENT: u32 = 32;
 
 /// The path of a header that is not from a file.
 const MEMORY: &str = "<memory>";
@@ -28,8 +36,8 @@ pub(super) struct Inner {
     pub(super) metadata: Metadata,
     pub(super) shards: Vec<Shard>,
     pub(super) tensors: Vec<Tensor>,
-    /// Indices of `tensors`, ordered by name.
-    pub(super) by_name: Vec<u32>,
+    /// Indices of `tensors`.
+    pub(super) by_name: HashMap<Arc<str>, usize>,
 }
 
 impl Header {
@@ -55,28 +63,16 @@ impl Header {
     /// As [`open`](Self::open); a split model gives [`Error::Shards`].
     #[doc(alias = "gguf_init_from_buffer")]
     pub fn parse(bytes: impl Into<Arc<[u8]>>) -> Result<Header, Error> {
-        Self::parse_prefix(bytes, 0)
+        Self::parse_shards([(bytes.into(), 0)])
     }
 
-    /// Reads the header of a file of `file_bytes` bytes of which only the beginning is in memory:
-    /// downloaded, or made up.
-    ///
-    /// `file_bytes` is at least the length of `bytes`, whatever is given.
+    /// Reads the header of a model of one or several shards, given in order: the beginning of each file, downloaded or
+    /// made up, and its whole length, which is at least that of the beginning, whatever is given.
     ///
     /// # Errors
     ///
-    /// As [`open`](Self::open), and [`Error::Truncated`] if the header is not in memory as a whole; a split model gives
-    /// [`Error::Shards`].
-    pub fn parse_prefix(bytes: impl Into<Arc<[u8]>>, file_bytes: u64) -> Result<Header, Error> {
-        Self::parse_shards([(bytes.into(), file_bytes)])
-    }
-
-    /// Reads the header of a model of one or several shards, given in order: the beginning of each file and
-    /// its whole length.
-    ///
-    /// # Errors
-    ///
-    /// As [`parse_prefix`](Self::parse_prefix); [`Error::Shards`] if the model has another number of shards.
+    /// As [`open`](Self::open); [`Error::Truncated`] if a header is not in memory as a whole; [`Error::Shards`] if the
+    /// model has another number of shards.
     pub fn parse_shards(
         shards: impl IntoIterator<Item = (Arc<[u8]>, u64)>,
     ) -> Result<Header, Error> {
@@ -158,10 +154,8 @@ impl Header {
     /// The tensor with this name, in whatever shard.
     #[doc(alias = "gguf_find_tensor")]
     pub fn tensor(&self, name: &str) -> Option<&Tensor> {
-        let Inner {
-            tensors, by_name, ..
-        } = &*self.inner;
-        metadata::find(tensors, by_name, Tensor::name, name)
+        let index = self.inner.by_name.get(name)?;
+        Some(&self.inner.tensors[*index])
     }
 }
 
@@ -174,4 +168,81 @@ impl fmt::Debug for Header {
             .field("shards", &self.inner.shards.len())
             .finish()
     }
+}
+
+/// Reads and checks the header of one file.
+pub(super) fn read(source: &Source) -> Result<(Metadata, Vec<Tensor>), Error> {
+    let mut cursor = Cursor::new(source);
+    check_version(&mut cursor)?;
+    let tensor_count = read_count(&mut cursor, "tensors", MIN_INFO)?;
+    let key_count = read_count(&mut cursor, "keys", MIN_ENTRY)?;
+    let metadata = Metadata::read(&mut cursor, key_count)?;
+    let alignment = alignment(&metadata)?;
+    let mut tensors = Vec::new();
+    for index in 0..tensor_count {
+        tensors.push(Tensor::read(&mut cursor, index)?);
+    }
+    if !tensors.is_empty() {
+        let data_offset = data_offset(source, cursor.at(), alignment)?;
+        tensor::place(&mut tensors, source, alignment, data_offset)?;
+    }
+    Ok((metadata, tensors))
+}
+
+fn check_version(cursor: &mut Cursor<'_>) -> Result<(), Error> {
+    let found = cursor.array("the magic")?;
+    let version = cursor.u32("the version");
+    let path = cursor.source().path_buf();
+    if found != *b"GGUF" {
+        return Err(Error::NotGguf { path, found });
+    }
+    match version? {
+        2 | 3 => Ok(()),
+        // llama.cpp's own test (`ggml/src/gguf.cpp`): a small number in the wrong order has nothing in its low half.
+        version if version != 0 && version & 0xffff == 0 => Err(Error::BigEndian { path, version }),
+        version => Err(Error::Version { path, version }),
+    }
+}
+
+/// Reads a count of things that take at least `least` bytes each, and checks that they can be there.
+fn read_count(cursor: &mut Cursor<'_>, things: &str, least: u64) -> Result<u64, Error> {
+    let at = cursor.at();
+    let count = cursor.u64(format_args!("the number of {things}"))?;
+    let room = cursor.remaining() / least;
+    let (limit, why) = if room < MAX_COUNT {
+        (room, "what is left of the file has room for no more")
+    } else {
+        (MAX_COUNT, "autoplace's own limit")
+    };
+    if count <= limit {
+        return Ok(count);
+    }
+    let problem = format_args!("{count} {things}, but there can be at most {limit} ({why})");
+    Err(cursor.source().malformed(at, problem))
+}
+
+fn alignment(metadata: &Metadata) -> Result<u64, Error> {
+    let key = "general.alignment";
+    let alignment: u32 = metadata.typed(key)?.unwrap_or(DEFAULT_ALIGNMENT);
+    if alignment.is_power_of_two() {
+        return Ok(alignment.into());
+    }
+    let problem = format_args!("{key} is {alignment}, not a power of two");
+    Err(metadata.source.malformed(metadata.offset_of(key), problem))
+}
+
+/// The header's end rounded up to the alignment.
+fn data_offset(source: &Source, header_bytes: u64, alignment: u64) -> Result<u64, Error> {
+    let padded = header_bytes.checked_next_multiple_of(alignment);
+    let padded = padded.unwrap_or(u64::MAX);
+    if padded <= source.len() {
+        return Ok(padded);
+    }
+    Err(Error::Truncated {
+        path: source.path_buf(),
+        at: header_bytes,
+        what: "the padding before the tensor data".to_owned(),
+        needed: padded - header_bytes,
+        available: source.len() - header_bytes,
+    })
 }

@@ -1,12 +1,12 @@
 //! The key-value part of one file: reading it, keeping it small, finding a key.
 
+use std::collections::HashMap;
 use std::fmt::Display;
+use std::sync::Arc;
 
-use super::array::{Array, ArrayPlace};
-use super::cursor::Cursor;
 use super::error::Error;
-use super::source::Source;
-use super::value::{OfValue, Value, ValueType};
+use super::source::{Cursor, Source};
+use super::value::{Array, ArrayPlace, OfValue, Value, ValueType};
 
 /// The longest key that the format allows, in bytes (`docs/gguf.md` of the ggml project: "at most 2^16-1 bytes long").
 const MAX_KEY: u64 = 65535;
@@ -31,12 +31,12 @@ pub(super) const MIN_ENTRY: u64 = 8 + 1 + 4 + 1;
 pub(super) struct Metadata {
     pub(super) source: Source,
     entries: Vec<Entry>,
-    /// Indices of `entries`, ordered by key.
-    by_key: Vec<u32>,
+    /// Indices of `entries`.
+    by_key: HashMap<Arc<str>, usize>,
 }
 
 struct Entry {
-    key: Box<str>,
+    key: Arc<str>,
     /// File offset of the entry.
     at: u64,
     value: Stored,
@@ -56,6 +56,7 @@ impl Metadata {
     pub(super) fn read(cursor: &mut Cursor<'_>, count: u64) -> Result<Metadata, Error> {
         let source = cursor.source();
         let mut entries: Vec<Entry> = Vec::new();
+        let mut by_key = HashMap::new();
         let (mut keys, mut kept) = (0, 0);
         for index in 0..count {
             let at = cursor.at();
@@ -68,13 +69,13 @@ impl Metadata {
                 return Err(source.too_long(at, "the text of all keys", keys, MAX_KEYS));
             }
             let value = read_value(cursor, &key, &mut kept)?;
+            if let Some(first) = by_key.insert(key.clone(), entries.len()) {
+                let first = entries[first].at;
+                let problem = format_args!("key '{key}' again, it is already at byte {first}");
+                return Err(source.malformed(at, problem));
+            }
             entries.push(Entry { key, at, value });
         }
-        let by_key = order(&entries, |entry| &entry.key).map_err(|[first, again]| {
-            let (key, first) = (&entries[first].key, entries[first].at);
-            let problem = format_args!("key '{key}' again, it is already at byte {first}");
-            source.malformed(entries[again].at, problem)
-        })?;
         Ok(Metadata {
             source: source.clone(),
             entries,
@@ -125,7 +126,7 @@ impl Metadata {
     }
 
     fn find(&self, key: &str) -> Option<&Entry> {
-        find(&self.entries, &self.by_key, |entry| &entry.key, key)
+        self.by_key.get(key).map(|&index| &self.entries[index])
     }
 
     fn value<'a>(&'a self, stored: &'a Stored) -> Value<'a> {
@@ -139,34 +140,12 @@ impl Metadata {
     }
 }
 
-/// The indices of `items` in the order of their names; or the first and the second of one name.
-pub(super) fn order<T>(items: &[T], name: impl Fn(&T) -> &str) -> Result<Vec<u32>, [usize; 2]> {
-    let name = |i: u32| name(&items[i as usize]);
-    let mut order: Vec<u32> = (0..items.len() as u32).collect();
-    order.sort_unstable_by(|&a, &b| name(a).cmp(name(b)).then(a.cmp(&b)));
-    match order.windows(2).find(|pair| name(pair[0]) == name(pair[1])) {
-        Some(pair) => Err([pair[0] as usize, pair[1] as usize]),
-        None => Ok(order),
-    }
-}
-
-/// The item of this name, by the [`order`] of all.
-pub(super) fn find<'a, T>(
-    items: &'a [T],
-    order: &[u32],
-    name: impl Fn(&T) -> &str,
-    wanted: &str,
-) -> Option<&'a T> {
-    let place = order.binary_search_by(|&i| name(&items[i as usize]).cmp(wanted));
-    place.ok().map(|place| &items[order[place] as usize])
-}
-
 /// Reads a name (of a key or a tensor) of at most `limit` bytes, and checks that llama.cpp reads the same.
 pub(super) fn read_name(
     cursor: &mut Cursor<'_>,
     limit: u64,
     what: impl Display + Copy,
-) -> Result<Box<str>, Error> {
+) -> Result<Arc<str>, Error> {
     let source = cursor.source();
     let at = cursor.at();
     let length = cursor.string_len(what)?;
@@ -180,7 +159,7 @@ pub(super) fn read_name(
         return Err(source.malformed(at, format_args!("{what} holds a NUL byte: \"{name}\"")));
     }
     String::from_utf8(name)
-        .map(String::into_boxed_str)
+        .map(Arc::from)
         .map_err(|error| source.not_utf8(at, what, error.as_bytes()))
 }
 

@@ -4,13 +4,12 @@
 //! (u16) in the first shard, `split.no` (u16, from 0) in every one, `split.tensors.count` (i32) in the first. Only the
 //! first shard's metadata counts.
 
+use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::error::Error;
-use super::header::Inner;
-use super::metadata;
-use super::parse::{self, MAX_COUNT, Part};
+use super::header::{self, Inner, MAX_COUNT};
 use super::source::{MAX_FILE, Source};
 use super::tensor::Tensor;
 
@@ -21,11 +20,18 @@ const SPLIT_TENSORS: &str = "split.tensors.count";
 /// One file of a model; a model that is not split has one.
 #[derive(Clone, Debug)]
 pub struct Shard {
-    pub(super) path: Arc<Path>,
-    pub(super) file_bytes: u64,
+    path: Arc<Path>,
+    file_bytes: u64,
 }
 
 impl Shard {
+    fn of(source: &Source) -> Shard {
+        Shard {
+            path: source.path().clone(),
+            file_bytes: source.len(),
+        }
+    }
+
     /// The file.
     pub fn path(&self) -> &Path {
         &self.path
@@ -42,12 +48,8 @@ pub(super) fn assemble(
     first: Source,
     mut open: impl FnMut(u16, u16) -> Result<Source, Error>,
 ) -> Result<Inner, Error> {
-    let Part {
-        metadata,
-        mut tensors,
-        shard,
-    } = parse::read(&first)?;
-    let mut shards = vec![shard];
+    let (metadata, mut tensors) = header::read(&first)?;
+    let mut shards = vec![Shard::of(&first)];
     let count: u16 = metadata.typed(SPLIT_COUNT)?.unwrap_or(0);
     if count > 1 {
         let index: u16 = metadata.required(SPLIT_NO)?;
@@ -60,17 +62,17 @@ pub(super) fn assemble(
         }
         for index in 1..count {
             let source = open(index, count)?;
-            let part = read_later(&source, index, count)?;
-            check_total(&source, &shards, tensors.len() + part.tensors.len())?;
-            shards.push(part.shard);
-            let own = part.tensors.into_iter();
+            let own = read_later(&source, index, count)?;
+            shards.push(Shard::of(&source));
+            check_total(&source, &shards, tensors.len() + own.len())?;
+            let own = own.into_iter();
             tensors.extend(own.map(|tensor| Tensor {
                 shard: index,
                 ..tensor
             }));
         }
     }
-    let by_name = order(&shards, &tensors)?;
+    let by_name = by_name(&shards, &tensors)?;
     if count > 1 {
         let (said, found): (i32, _) = (metadata.required(SPLIT_TENSORS)?, tensors.len());
         if i64::from(said) != found as i64 {
@@ -88,8 +90,8 @@ pub(super) fn assemble(
 
 /// Checks one file that may be any shard of a model.
 pub(super) fn check_one(source: &Source) -> Result<(), Error> {
-    let part = parse::read(source)?;
-    order(&[part.shard], &part.tensors).map(drop)
+    let (_, tensors) = header::read(source)?;
+    by_name(&[Shard::of(source)], &tensors).map(drop)
 }
 
 /// The other shards' files, beside the first.
@@ -128,12 +130,12 @@ pub(super) fn wrong(path: &Path, problem: String) -> Error {
     }
 }
 
-/// Reads a shard after the first and checks that it is the one it should be.
-fn read_later(source: &Source, index: u16, count: u16) -> Result<Part, Error> {
-    let part = parse::read(source)?;
-    let no: u16 = part.metadata.required(SPLIT_NO)?;
+/// Reads the tensors of a shard after the first and checks that it is the one it should be.
+fn read_later(source: &Source, index: u16, count: u16) -> Result<Vec<Tensor>, Error> {
+    let (metadata, tensors) = header::read(source)?;
+    let no: u16 = metadata.required(SPLIT_NO)?;
     // llama.cpp does not look at a later shard's count; one that says something else is from another model.
-    let own_count = part.metadata.typed(SPLIT_COUNT)?.unwrap_or(count);
+    let own_count = metadata.typed(SPLIT_COUNT)?.unwrap_or(count);
     for (key, found, wanted) in [(SPLIT_NO, no, index), (SPLIT_COUNT, own_count, count)] {
         if found != wanted {
             let problem = format!(
@@ -142,13 +144,14 @@ fn read_later(source: &Source, index: u16, count: u16) -> Result<Part, Error> {
             return Err(wrong(source.path(), problem));
         }
     }
-    Ok(part)
+    Ok(tensors)
 }
 
 /// Holds a split model to the limits of one file, so that many shards are no way around them: its tensors, and its
 /// bytes, so that no sum of tensor sizes overflows.
-fn check_total(source: &Source, before: &[Shard], tensors: usize) -> Result<(), Error> {
-    let bytes = before.iter().map(Shard::file_bytes).sum::<u64>() + source.len();
+fn check_total(source: &Source, shards: &[Shard], tensors: usize) -> Result<(), Error> {
+    // The sum of all but the last has been held to 63 bits.
+    let bytes = shards.iter().map(Shard::file_bytes).sum::<u64>();
     let tensors = tensors as u64;
     let (count, things, limit, why) = if tensors > MAX_COUNT {
         (tensors, "tensors", MAX_COUNT, "autoplace's own limit")
@@ -162,22 +165,22 @@ fn check_total(source: &Source, before: &[Shard], tensors: usize) -> Result<(), 
     Err(source.malformed(0, problem))
 }
 
-/// Orders the tensors of all shards by name, and refuses to have one twice.
-fn order(shards: &[Shard], tensors: &[Tensor]) -> Result<Vec<u32>, Error> {
-    metadata::order(tensors, Tensor::name).map_err(|twice| {
-        let [first, again] = twice.map(|i| &tensors[i]);
-        let path = |tensor: &Tensor| shards[tensor.shard()].path();
-        let (name, at) = (first.name(), first.at);
-        let problem = format!(
-            "tensor '{name}' again, it is already in {} at byte {at}",
-            path(first).display()
-        );
-        Error::Malformed {
-            path: path(again).to_owned(),
-            at: again.at,
-            problem,
+/// The index of each tensor of all shards by its name, which no two have.
+fn by_name(shards: &[Shard], tensors: &[Tensor]) -> Result<HashMap<Arc<str>, usize>, Error> {
+    let path = |tensor: &Tensor| shards[tensor.shard()].path();
+    let mut by_name = HashMap::with_capacity(tensors.len());
+    for (index, tensor) in tensors.iter().enumerate() {
+        if let Some(first) = by_name.insert(tensor.name.clone(), index) {
+            let (name, first) = (&tensor.name, &tensors[first]);
+            let (at, file) = (first.at, path(first).display());
+            return Err(Error::Malformed {
+                path: path(tensor).to_owned(),
+                at: tensor.at,
+                problem: format!("tensor '{name}' again, it is already in {file} at byte {at}"),
+            });
         }
-    })
+    }
+    Ok(by_name)
 }
 
 #[cfg(test)]
@@ -185,18 +188,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_other_shards_lie_beside_the_first() {
+    fn the_other_shards_lie_beside_the_first_if_its_name_fits_the_count() {
         let first = Path::new("/models/big-00001-of-00012.gguf");
         let second = sibling(first, 0, 1, 12).unwrap();
         assert_eq!(second, Path::new("/models/big-00002-of-00012.gguf"));
         assert_eq!(sibling(&second, 1, 0, 12).unwrap(), first);
-    }
-
-    #[test]
-    fn a_name_that_does_not_fit_the_count_has_no_siblings() {
-        let path = Path::new("/models/big-00001-of-00012.gguf");
-        assert_eq!(sibling(path, 0, 1, 13), None);
-        assert_eq!(sibling(path, 1, 0, 12), None);
+        assert_eq!(sibling(first, 0, 1, 13), None);
+        assert_eq!(sibling(first, 1, 0, 12), None);
         assert_eq!(sibling(Path::new("/models/big.gguf"), 0, 1, 2), None);
         assert_eq!(sibling(Path::new("/"), 0, 1, 2), None);
     }

@@ -1,11 +1,10 @@
 //! The tensors of one file: reading what the header says of them, checking where their data lies.
 
-use std::fmt;
+use std::sync::Arc;
 
-use super::cursor::Cursor;
 use super::error::Error;
 use super::metadata::read_name;
-use super::source::Source;
+use super::source::{Cursor, Source};
 use super::tensor_type::TensorType;
 
 /// The longest tensor name in bytes: one less than `GGML_MAX_NAME` (ggml/include/ggml.h), which counts the closing NUL.
@@ -18,8 +17,9 @@ const MAX_DIMS: u32 = 4;
 pub(super) const MIN_INFO: u64 = 8 + 4 + 4 + 8;
 
 /// A tensor of a model file: what it is called, how large it is, and where its data lies. Not the data itself.
+#[derive(Debug)]
 pub struct Tensor {
-    pub(super) name: Box<str>,
+    pub(super) name: Arc<str>,
     pub(super) ty: TensorType,
     pub(super) n_dims: u8,
     pub(super) shard: u16,
@@ -70,7 +70,7 @@ impl Tensor {
             );
             return Err(source.malformed(shape_at, problem));
         }
-        let bytes = data_bytes(ty, shape).ok_or_else(|| {
+        let bytes = data_bytes(ty, &shape).ok_or_else(|| {
             let problem = format_args!("tensor '{name}' with shape {shape:?} is larger than 2^63");
             source.malformed(shape_at, problem)
         })?;
@@ -131,30 +131,17 @@ impl Tensor {
     }
 }
 
-impl fmt::Debug for Tensor {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self {
-            name,
-            ty,
-            offset,
-            bytes,
-            ..
-        } = self;
-        let shape = &self.shape[..self.n_dims()];
-        write!(f, "{name} {ty} {shape:?} at {offset}+{bytes}")
-    }
-}
-
 /// The bytes of a tensor's data (`ggml_nbytes` of a contiguous one), if its elements and its bytes both fit in 63 bits.
 ///
 /// The elements are held to the bound whose violation ends the process in `ggml_new_tensor_impl` (ggml/src/ggml.c).
 /// It is tighter by a hair than the check of llama.cpp's own reader, so that a file with such a shape makes
 /// llama.cpp abort.
-pub(super) fn data_bytes(ty: TensorType, shape: [u64; 4]) -> Option<u64> {
+pub(super) fn data_bytes(ty: TensorType, shape: &[u64]) -> Option<u64> {
     const MAX: u64 = i64::MAX as u64;
-    let mut elements = shape[0];
-    let mut bytes = ty.checked_row_bytes(shape[0])?;
-    for &n in &shape[1..] {
+    let (&row, rows) = shape.split_first().unwrap_or((&1, &[]));
+    let mut elements = row;
+    let mut bytes = ty.checked_row_bytes(row)?;
+    for &n in rows {
         if n > 1 && MAX / n <= elements {
             return None;
         }

@@ -5,8 +5,7 @@ use std::io::{Read, Seek, SeekFrom};
 
 use crate::gguf::{Header, TensorType};
 
-use super::ModelProfile;
-use super::adapter_error::AdapterError;
+use super::{AdapterError, ModelProfile};
 
 /// The directions of a control vector's file (common/common.cpp, `common_control_vector_load_one`).
 #[derive(Debug, Clone)]

@@ -31,12 +31,12 @@ impl Hybrid {
         let index = rows.map(|rows| index(facts, rows)).transpose()?;
         let attends = |il: usize| {
             let cache = hparams.state(il);
-            let index = index.as_ref().filter(|index| index.blocks[il]);
+            let index = index.as_ref().filter(|(_, blocks)| blocks[il]);
             match (index, &windows) {
-                (Some(index), _) => BlockState::Indexed(IndexedState {
+                (Some(&(index_k, _)), _) => BlockState::Indexed(IndexedState {
                     k: cache.k,
                     v: (!compressed).then_some(cache.v),
-                    index_k: index.k,
+                    index_k,
                     index_v: None,
                 }),
                 (None, Some(windows)) => BlockState::Windowed {
@@ -103,17 +103,9 @@ pub(super) fn is_compressed(keys: &Keys<'_>) -> Result<bool, NoLaw> {
     Ok(k > 0 && v > 0)
 }
 
-/// The indexer of a hybrid.
-struct Index {
-    /// Elements of its keys.
-    k: u32,
-    /// Which blocks have one, if they attend.
-    blocks: Vec<bool>,
-}
-
 /// The rows of the indexer (llama-memory-hybrid-idx.cpp, the constructor): those of its tokens, and what
-/// is pooled of them.
-fn index(Facts { keys, hparams }: Facts<'_>, rows: u32) -> Result<Index, NoLaw> {
+/// is pooled of them. How many elements its keys have, and which blocks have one, if they attend.
+fn index(Facts { keys, hparams }: Facts<'_>, rows: u32) -> Result<(u32, Vec<bool>), NoLaw> {
     let key = keys.required("attention.indexer.key_length")?;
     let n_layer = hparams.n_layer as usize;
     // They would keep the past of a convolution too (llama-hparams.cpp, `ple_conv_state`).
@@ -133,7 +125,7 @@ fn index(Facts { keys, hparams }: Facts<'_>, rows: u32) -> Result<Index, NoLaw> 
         (keys.or("attention.indexer.kpool", 0)? > 0, blocks)
     };
     match key.checked_mul(if pools { rows } else { 1 }) {
-        Some(k) if k > 0 => Ok(Index { k, blocks }),
+        Some(k) if k > 0 => Ok((k, blocks)),
         _ => unknown("with an indexer of no size"),
     }
 }

@@ -55,9 +55,8 @@ impl StateLaw {
         match kept(Facts { keys, hparams }) {
             Ok((blocks, windows)) => {
                 let windowed = windows.map(|windows| windows.blocks).unwrap_or_default();
-                let is_windowed = |il: usize| windowed.get(il).copied().unwrap_or(false);
                 Ok(Self::Known {
-                    widest_v: hparams.widest_v_of(is_windowed),
+                    widest_v: hparams.widest_v_of(&windowed),
                     blocks,
                     windowed,
                 })
@@ -239,19 +238,19 @@ fn pattern(Facts { keys, hparams }: Facts<'_>, default: Pattern) -> Result<Vec<b
 impl Hyperparameters {
     /// What block `il` keeps of a token.
     pub(super) fn state(&self, il: usize) -> LayerState {
-        let heads = self.n_head_kv[il];
-        LayerState {
-            k: heads.saturating_mul(self.head_dim_k),
-            v: heads.saturating_mul(self.head_dim_v),
-        }
+        self.of_heads(il, self.head_dim_k, self.head_dim_v)
     }
 
     /// What block `il` keeps of a token if it is windowed.
     pub(super) fn windowed_state(&self, il: usize) -> LayerState {
+        self.of_heads(il, self.head_dim_k_swa, self.head_dim_v_swa)
+    }
+
+    fn of_heads(&self, il: usize, k: u32, v: u32) -> LayerState {
         let heads = self.n_head_kv[il];
         LayerState {
-            k: heads.saturating_mul(self.head_dim_k_swa),
-            v: heads.saturating_mul(self.head_dim_v_swa),
+            k: heads.saturating_mul(k),
+            v: heads.saturating_mul(v),
         }
     }
 
@@ -286,14 +285,14 @@ impl Hyperparameters {
 
     /// Elements of the values of the widest block.
     pub(crate) fn widest_v(&self) -> u32 {
-        self.widest_v_of(|_| false)
+        self.widest_v_of(&[])
     }
 
     /// The same where some blocks are windowed (`n_embd_v_gqa_max`, llama-hparams.cpp).
-    fn widest_v_of(&self, is_windowed: impl Fn(usize) -> bool) -> u32 {
-        let values = |il| match is_windowed(il) {
-            true => self.windowed_state(il).v,
-            false => self.state(il).v,
+    fn widest_v_of(&self, windowed: &[bool]) -> u32 {
+        let values = |il| match windowed.get(il) {
+            Some(true) => self.windowed_state(il).v,
+            _ => self.state(il).v,
         };
         (0..self.n_layer as usize).map(values).max().unwrap_or(0)
     }

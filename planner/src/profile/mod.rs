@@ -5,7 +5,6 @@
 //! typed [`Error`].
 
 mod adapter;
-mod adapter_error;
 mod arch;
 mod control_vector;
 mod hparams;
@@ -20,13 +19,12 @@ mod weights;
 
 use std::path::PathBuf;
 
-use crate::gguf::{Header, TensorType};
+use crate::gguf::Header;
 
 use hparams::Keys;
 
 pub(crate) use adapter::{Adapted, Layer};
-pub use adapter::{Adapters, Factor, Lora, LoraPair};
-pub use adapter_error::AdapterError;
+pub use adapter::{AdapterError, Adapters, Factor, Lora, LoraPair};
 pub use control_vector::ControlVector;
 pub use hparams::{Error, Experts, Hyperparameters, Switches};
 pub use mtp::MtpError;
@@ -147,11 +145,6 @@ impl ModelProfile {
     /// The `n_gpu_layers` at which everything that can be is on the GPU: the blocks and the output layer.
     pub const fn full_offload(&self) -> u32 {
         self.hparams.n_layer + 1
-    }
-
-    /// The type of the tensor that computes the logits, which is the token embedding's own where the two are tied.
-    pub fn output_type(&self) -> Option<TensorType> {
-        self.weights.output_matrix().map(|weight| weight.ty)
     }
 
     /// Why an estimate of this model's memory may be too low, if it may: then only llama.cpp can tell. The first

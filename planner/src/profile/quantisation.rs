@@ -40,21 +40,13 @@ macro_rules! quantisations {
             pub const ALL: [Self; 14] = [$(Self::$name,)*];
 
             /// Its name, as people write it in file names.
-                    pub const fn name(self) -> &'static str {
+            pub const fn name(self) -> &'static str {
                 match self { $(Self::$name => stringify!($name),)* }
             }
 
-            /// The type of most matrices (`llama_ftype_get_default_type`).
-                    pub const fn default_type(self) -> TensorType {
-                match self { $(Self::$name => TensorType::$default,)* }
-            }
-
-            const fn output_type(self) -> TensorType {
-                match self { $(Self::$name => TensorType::$output,)* }
-            }
-
-            const fn block_bits(self) -> f64 {
-                match self { $(Self::$name => $bits,)* }
+            /// The type of most matrices, that of the output matrix, and the bits per element of a block's.
+            const fn types(self) -> (TensorType, TensorType, f64) {
+                match self { $(Self::$name => (TensorType::$default, TensorType::$output, $bits),)* }
             }
         }
     };
@@ -143,13 +135,14 @@ fn sum(weights: &mut WeightBytes) -> u64 {
 }
 
 fn retype(quantisation: Quantisation, weights: &mut WeightBytes) {
+    let (default, output, bits) = quantisation.types();
     let mut all = all(weights);
     let tied = all.iter().all(|weight| weight.name != "output.weight");
     for weight in &mut all {
         let ty = match weight.name.as_str() {
-            "output.weight" => quantisation.output_type(),
-            "token_embd.weight" if tied => quantisation.output_type(),
-            _ => quantisation.default_type(),
+            "output.weight" => output,
+            "token_embd.weight" if tied => output,
+            _ => default,
         };
         let is_kept = weight.ty == TensorType::F32 || !weight.name.ends_with(".weight");
         if is_kept || !weight.shape[0].is_multiple_of(ty.block_size()) {
@@ -161,7 +154,7 @@ fn retype(quantisation: Quantisation, weights: &mut WeightBytes) {
             .fold(1, |all: u64, &n| all.saturating_mul(n));
         let rows = elements / weight.shape[0].max(1);
         weight.bytes = if weight.name.starts_with("blk.") {
-            bytes_of(elements, quantisation.block_bits())
+            bytes_of(elements, bits)
         } else {
             ty.row_bytes(weight.shape[0]).saturating_mul(rows)
         };

@@ -95,7 +95,7 @@ fn a_count_that_the_file_has_no_room_for_is_refused_before_anything_is_read() {
 #[test]
 fn more_than_a_million_tensors_are_refused_even_where_there_is_room() {
     let raw = Raw::head((1 << 20) + 1, 0);
-    let error = Header::parse_prefix(raw.0.clone(), 1 << 40).unwrap_err();
+    let error = Header::parse_shards([(raw.0.clone().into(), 1 << 40)]).unwrap_err();
     says(&error, &["at most 0"]); // What is not in memory cannot be header.
     raw.put(&vec![0; 30 << 20])
         .refused(&["1048577 tensors", "at most 1048576", "own limit"]);
@@ -444,9 +444,9 @@ fn a_shape_over_which_llama_cpp_would_abort_is_refused() {
     let max = i64::MAX as u64;
     let n = (2..).find(|n| (max / n).is_multiple_of(256)).unwrap();
     let shaped = |ne0| Raw::head(1, 0).tensor("t", &[ne0, n], 10, 0).0;
-    let error = Header::parse_prefix(shaped(max / n), max).unwrap_err();
+    let error = Header::parse_shards([(shaped(max / n).into(), max)]).unwrap_err();
     says(&error, &["'t'", "2^63"]);
-    assert!(Header::parse_prefix(shaped(max / n - 256), max).is_ok());
+    assert!(Header::parse_shards([(shaped(max / n - 256).into(), max)]).is_ok());
 }
 
 #[test]
@@ -551,7 +551,7 @@ fn huge_tensors_that_add_up_past_64_bits_are_outside_the_file() {
         .tensor("a", &[n], F32, 0)
         .tensor("b", &[n], F32, n * 4)
         .tensor("c", &[n], F32, n * 8);
-    let error = Header::parse_prefix(raw.0, u64::MAX).unwrap_err();
+    let error = Header::parse_shards([(raw.0.into(), u64::MAX)]).unwrap_err();
     says(&error, &["'b'", "9223372036854775807"]);
     assert!(matches!(error, Error::TensorOutside { .. }));
 }
