@@ -20,7 +20,7 @@ const ALIGNMENT: &str = "general.alignment";
 /// Builds a GGUF file of version 3 from metadata and tensors, whose data is zeros.
 ///
 /// Setting a key again replaces its value; `general.alignment` is also that of the tensor data. Whatever is built has been read back: what comes out of
-/// [`header_bytes`](Self::header_bytes), [`to_bytes`](Self::to_bytes) or [`write_sparse`](Self::write_sparse) is
+/// [`encoded`](Self::encoded), [`to_bytes`](Self::to_bytes) or [`write_sparse`](Self::write_sparse) is
 /// a file that [`Header`] accepts, and a shape or name that it would refuse is that same error here, with the
 /// path `<builder>`.
 ///
@@ -176,22 +176,17 @@ impl Builder {
         Header::in_memory("<builder>", &[(bytes.into(), file_bytes)])
     }
 
-    /// The header's bytes, without the padding after it and the tensor data. For large models.
+    /// The header's bytes, without the padding after it and the tensor data, and the length of the whole file. Has been
+    /// read back as one shard, so that nothing wrong leaves this builder.
     ///
     /// # Errors
     ///
     /// As [`header`](Self::header).
-    pub fn header_bytes(&self) -> Result<Vec<u8>, Error> {
-        Ok(self.checked()?.0)
-    }
-
-    /// The length of the whole file, in bytes.
-    ///
-    /// # Errors
-    ///
-    /// As [`header`](Self::header).
-    pub fn file_bytes(&self) -> Result<u64, Error> {
-        Ok(self.checked()?.1)
+    pub fn encoded(&self) -> Result<(Vec<u8>, u64), Error> {
+        let (bytes, file_bytes) = self.encode();
+        let source = Source::memory("<builder>", bytes.as_slice().into(), file_bytes);
+        check_one(&source)?;
+        Ok((bytes, file_bytes))
     }
 
     /// The whole file, the tensor data as zeros. For small models: the data takes memory.
@@ -200,7 +195,7 @@ impl Builder {
     ///
     /// As [`header`](Self::header).
     pub fn to_bytes(&self) -> Result<Vec<u8>, Error> {
-        let (mut bytes, file_bytes) = self.checked()?;
+        let (mut bytes, file_bytes) = self.encoded()?;
         bytes.resize(file_bytes as usize, 0);
         Ok(bytes)
     }
@@ -224,18 +219,10 @@ impl Builder {
     ///
     /// As [`write_sparse`](Self::write_sparse).
     pub fn write_sparse_into(&self, mut file: &File, path: &Path) -> Result<(), Error> {
-        let (bytes, file_bytes) = self.checked()?;
+        let (bytes, file_bytes) = self.encoded()?;
         file.write_all(&bytes)
             .and_then(|()| file.set_len(file_bytes))
             .map_err(|source| unwritten(path, source))
-    }
-
-    /// Encodes the file and reads it back as one shard, so that nothing wrong leaves this builder.
-    fn checked(&self) -> Result<(Vec<u8>, u64), Error> {
-        let (bytes, file_bytes) = self.encode();
-        let source = Source::memory("<builder>", bytes.as_slice().into(), file_bytes);
-        check_one(&source)?;
-        Ok((bytes, file_bytes))
     }
 
     /// The header, and the length of the whole file.
@@ -305,4 +292,93 @@ fn unwritten(path: &Path, source: io::Error) -> Error {
 fn push_string(out: &mut Vec<u8>, value: &[u8]) {
     out.extend((value.len() as u64).to_le_bytes());
     out.extend(value);
+}
+
+/// What llama.cpp reads of a tokenizer before it looks at the vocabulary (llama-vocab.cpp, `llama_vocab::impl::load`).
+const TOKEN_TYPE_COUNT: &str = "tokenizer.ggml.token_type_count";
+
+impl Header {
+    /// The skeleton of this model, as one file whatever the number of shards.
+    ///
+    /// Keys of the tokenizer are left out but for the size of the vocabulary, which `<architecture>.vocab_size` then
+    /// tells (llama-vocab.cpp, `llama_vocab::impl::load`: a tokenizer model `no_vocab` reads nothing else).
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Changed`] or [`Error::Read`] when an array of the metadata cannot be read again; a
+    /// missing architecture.
+    pub fn skeleton(&self) -> Result<Builder, Error> {
+        let mut skeleton = Builder::empty();
+        for (key, value) in self.metadata() {
+            let left_out = (key.starts_with("tokenizer.") && key != TOKEN_TYPE_COUNT)
+                // Of several shards one is made.
+                || key.starts_with("split.");
+            if !left_out {
+                skeleton = skeleton.value(key, value)?;
+            }
+        }
+        if let Some(tokens) = self.array("tokenizer.ggml.tokens")? {
+            let count = u32::try_from(tokens.len()).unwrap_or(u32::MAX);
+            skeleton = skeleton.u32(&self.arch_key("vocab_size")?, count);
+        }
+        skeleton = skeleton.str("tokenizer.ggml.model", "no_vocab");
+        for tensor in self.tensors() {
+            let shape = tensor.shape();
+            skeleton = skeleton.tensor(tensor.name(), tensor.ty(), &shape[..tensor.n_dims()]);
+        }
+        Ok(skeleton)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn skeleton(model: &Builder) -> Header {
+        model
+            .header()
+            .unwrap()
+            .skeleton()
+            .unwrap()
+            .header()
+            .unwrap()
+    }
+
+    #[test]
+    fn a_skeleton_has_every_tensor_and_no_vocabulary() {
+        let model = Builder::new("llama")
+            .u32("llama.block_count", 2)
+            .u16("split.no", 0)
+            .u16("split.count", 1)
+            .str("tokenizer.ggml.model", "gpt2")
+            .array_str("tokenizer.ggml.tokens", ["a", "b", "c"])
+            .array_str("tokenizer.ggml.merges", ["a b"])
+            .u32("tokenizer.ggml.bos_token_id", 1)
+            .array_i32("llama.rope.dimension_sections", &[1, 2, 3, 4])
+            .tensor("token_embd.weight", TensorType::Q8_0, &[64, 3])
+            .tensor("output_norm.weight", TensorType::F32, &[64]);
+        let skeleton = skeleton(&model);
+        let keys: Vec<_> = skeleton.metadata().map(|(key, _)| key).collect();
+        let kept = "general.architecture llama.block_count llama.rope.dimension_sections \
+            llama.vocab_size tokenizer.ggml.model";
+        assert_eq!(keys.join(" "), kept);
+        assert_eq!(skeleton.arch_u32("vocab_size").unwrap(), Some(3));
+        assert_eq!(skeleton.arch_u32("block_count").unwrap(), Some(2));
+        let tokenizer = skeleton.str("tokenizer.ggml.model").unwrap();
+        assert_eq!(tokenizer, Some("no_vocab"));
+        let shape = |name: &str| skeleton.tensor(name).map(|t| (t.ty(), t.shape()));
+        let embedding = (TensorType::Q8_0, [64, 3, 1, 1]);
+        assert_eq!(shape("token_embd.weight"), Some(embedding));
+        let norm = (TensorType::F32, [64, 1, 1, 1]);
+        assert_eq!(shape("output_norm.weight"), Some(norm));
+    }
+
+    #[test]
+    fn a_model_without_a_vocabulary_keeps_the_size_that_it_states() {
+        let model = Builder::new("llama")
+            .str("tokenizer.ggml.model", "none")
+            .u32("llama.vocab_size", 77);
+        let size = skeleton(&model).arch_u32("vocab_size").unwrap();
+        assert_eq!(size, Some(77));
+    }
 }

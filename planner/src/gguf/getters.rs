@@ -105,11 +105,7 @@ impl Header {
     }
 
     /// The architecture's key with this suffix: `llama.block_count` for `block_count`.
-    ///
-    /// # Errors
-    ///
-    /// Those of [`architecture`](Self::architecture).
-    pub fn arch_key(&self, suffix: &str) -> Result<String, Error> {
+    pub(crate) fn arch_key(&self, suffix: &str) -> Result<String, Error> {
         Ok(format!("{}.{suffix}", self.architecture()?))
     }
 

@@ -19,9 +19,6 @@ pub(super) const MAX_COUNT: u64 = 1 << 20;
 /// The alignment of the data unless a file says otherwise (`GGUF_DEFAULT_ALIGNMENT`, `ggml/include/gguf.h`), in bytes.
 pub(super) const DEFAULT_ALIGNMENT: u32 = 32;
 
-/// The path of a header that is not from a file.
-const MEMORY: &str = "<memory>";
-
 /// What a GGUF model says of itself: its metadata and its tensors, over all its shards.
 ///
 /// Clones share everything. The first file stays open, because arrays are read from it on demand.
@@ -53,7 +50,8 @@ impl Header {
     pub fn open(path: impl AsRef<Path>) -> Result<Header, Error> {
         let path = path.as_ref();
         let open = |index, count| open_beside(path, index, count);
-        Ok(Self::new(assemble(Source::open(path)?, open)?))
+        let inner = Arc::new(assemble(Source::open(path)?, open)?);
+        Ok(Header { inner })
     }
 
     /// Reads the header of a whole GGUF file in memory, tensor data included.
@@ -77,7 +75,7 @@ impl Header {
         shards: impl IntoIterator<Item = (Arc<[u8]>, u64)>,
     ) -> Result<Header, Error> {
         let given: Vec<_> = shards.into_iter().collect();
-        Self::in_memory(MEMORY, &given)
+        Self::in_memory("<memory>", &given)
     }
 
     /// Reads the header of a model in memory, which errors call `name`.
@@ -105,13 +103,8 @@ impl Header {
         if given.len() > inner.shards.len() {
             return Err(wrong_number(1));
         }
-        Ok(Self::new(inner))
-    }
-
-    fn new(inner: Inner) -> Header {
-        Header {
-            inner: Arc::new(inner),
-        }
+        let inner = Arc::new(inner);
+        Ok(Header { inner })
     }
 
     /// The file that was opened, or `<memory>`.

@@ -31,7 +31,6 @@ mod getters;
 mod header;
 mod metadata;
 mod shards;
-mod skeleton;
 mod source;
 mod tensor;
 mod tensor_type;

@@ -119,8 +119,8 @@ impl Lora {
         let (mut pairs, mut ignored) = (Vec::new(), 0);
         for tensor in header.tensors() {
             let name = tensor.name();
-            let wrong = |problem: String| AdapterError::tensor(&file, name, problem);
-            let alone = |other: &str| wrong(format!("is there without `{other}`"));
+            let wrong = |problem: &str| AdapterError::tensor(&file, name, problem);
+            let alone = |other: &str| wrong(&format!("is there without `{other}`"));
             if let Some(weight) = name.strip_suffix(".lora_a") {
                 let b = format!("{weight}.lora_b");
                 let b = header.tensor(&b).ok_or_else(|| alone(&b))?;
@@ -135,9 +135,7 @@ impl Lora {
             } else if name.ends_with("_norm.weight") {
                 ignored += 1;
             } else {
-                return Err(wrong(
-                    "is none of an adapter's (.lora_a, .lora_b)".to_owned(),
-                ));
+                return Err(wrong("is none of an adapter's (.lora_a, .lora_b)"));
             }
         }
         if pairs.is_empty() {
@@ -172,13 +170,11 @@ impl Lora {
         };
         for (factor, suffix, [wide, high]) in [(a, "lora_a", of_a), (b, "lora_b", of_b)] {
             if factor.shape != [wide, high, planes, beyond] {
+                let tensor = format!("{}.{suffix}", pair.weight);
                 let found = factor.shape.map(|n| n.to_string()).join(" x ");
                 let needed = format!("{wide} x {high} x {planes} x {beyond}");
-                return Err(AdapterError::tensor(
-                    &self.file,
-                    &format!("{}.{suffix}", pair.weight),
-                    format!("is {found}, and {needed} is needed"),
-                ));
+                let problem = format!("is {found}, and {needed} is needed");
+                return Err(AdapterError::tensor(&self.file, &tensor, problem));
             }
         }
         Ok(())

@@ -158,7 +158,6 @@ pub(super) enum Indexer {
 }
 
 /// How this architecture keeps its context, or `None` where we have not read it.
-#[allow(clippy::too_many_lines, reason = "a list")]
 pub(super) fn law(architecture: &str) -> Option<Law> {
     use Attention as A;
     use Mixer::{Kda, Lightning, Mamba, Mamba2, Rwkv, ShortConvolution};

@@ -38,9 +38,8 @@ impl ControlVector {
             };
             if layer >= layers {
                 let (model, last) = (&model.name, layers.saturating_sub(1));
-                return wrong(format!(
-                    "is for layer {layer}, and the last of {model} is {last}"
-                ));
+                let problem = format!("is for layer {layer}, and the last of {model} is {last}");
+                return wrong(problem);
             }
             if tensor.ty() != TensorType::F32 {
                 return wrong(format!("is {}, and F32 is needed", tensor.ty()));

@@ -204,10 +204,8 @@ impl Hyperparameters {
 
     /// Elements of the widest feed-forward row that a token makes: the dense width, or that of all the experts it uses.
     pub fn widest_ff(&self) -> u64 {
-        let experts = self
-            .experts
-            .map_or(0, |e| u64::from(e.n_ff) * u64::from(e.used));
-        experts.max(u64::from(self.n_ff))
+        let of_experts = |e: Experts| u64::from(e.n_ff) * u64::from(e.used);
+        self.experts.map_or(0, of_experts).max(self.n_ff.into())
     }
 
     /// Elements of the widest row of the residual stream or of the queries, whichever is more.
@@ -291,7 +289,6 @@ impl Keys<'_> {
         match self.get(suffix) {
             // No more than there can be blocks.
             Some(Value::Array(list)) if list.len() <= u64::from(MAX_LAYERS) => {
-                #[allow(clippy::cast_possible_truncation)] // at most 512
                 self.per_layer(suffix, list.len() as usize)
             }
             _ => Ok(None),

@@ -75,23 +75,20 @@ pub struct ModelProfile {
 /// Why no arithmetic over the header tells how much memory a model takes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
+#[allow(missing_docs)] // The fields are named for what a plan says of them.
 pub enum Unmodelled<'a> {
     /// Its context follows no law we know, for this reason ([`StateLaw::Unknown`]).
     State(&'a str),
-    /// The graph of this architecture is wired like none whose compute buffers we have read, in this way.
+    /// The graph of this architecture is wired like none whose compute buffers we have read: it does this.
     Graph {
-        /// `general.architecture`.
         architecture: &'a str,
-        /// What it does, and where llama.cpp does it.
         does: &'static str,
     },
-    /// The file holds weights that no table of ours places ([`WeightBytes::unplaced`](WeightBytes::unplaced)).
+    /// The file holds weights that no table of ours places ([`WeightBytes::unplaced`]): the first of them, how many
+    /// they are, and their bytes together.
     Weights {
-        /// The name of the first.
         first: &'a str,
-        /// How many they are.
         count: usize,
-        /// Their bytes together.
         bytes: u64,
     },
 }
@@ -113,14 +110,14 @@ impl ModelProfile {
         let state = StateLaw::of(&keys, &hparams)?;
         let weights = WeightBytes::read(&keys, &hparams, &state);
         let switches = Switches::read(&keys)?;
+        let file_type = header.u32("general.file_type")?;
+        let file_type = file_type.and_then(quantisation::file_type);
         let path = (!header.is_in_memory()).then(|| header.path().to_path_buf());
         let name = header.title().unwrap_or_else(|| architecture.clone());
         Ok(Self {
             path,
             name,
-            file_type: header
-                .u32("general.file_type")?
-                .and_then(quantisation::file_type),
+            file_type,
             file_bytes: header.file_bytes(),
             architecture,
             switches,

@@ -118,10 +118,9 @@ impl ModelProfile {
 /// All that the file holds.
 fn all(weights: &mut WeightBytes) -> Vec<&mut Weight> {
     let blocks = weights.blocks.iter_mut();
-    weights
-        .input
-        .iter_mut()
-        .chain(blocks.flat_map(|block| block.weights.iter_mut()))
+    let blocks = blocks.flat_map(|block| &mut block.weights);
+    blocks
+        .chain(&mut weights.input)
         .chain(&mut weights.output)
         .chain(&mut weights.rope)
         .chain(&mut weights.skipped)
@@ -148,27 +147,15 @@ fn retype(quantisation: Quantisation, weights: &mut WeightBytes) {
         if is_kept || !weight.shape[0].is_multiple_of(ty.block_size()) {
             continue;
         }
-        let elements = weight
-            .shape
-            .iter()
-            .fold(1, |all: u64, &n| all.saturating_mul(n));
+        let elements = weight.shape.into_iter().fold(1, u64::saturating_mul);
         let rows = elements / weight.shape[0].max(1);
         weight.bytes = if weight.name.starts_with("blk.") {
-            bytes_of(elements, bits)
+            (elements as f64 * bits / 8.0).ceil() as u64
         } else {
             ty.row_bytes(weight.shape[0]).saturating_mul(rows)
         };
         weight.ty = ty;
     }
-}
-
-#[allow(
-    clippy::cast_possible_truncation,
-    clippy::cast_precision_loss,
-    clippy::cast_sign_loss
-)]
-fn bytes_of(elements: u64, bits: f64) -> u64 {
-    (elements as f64 * bits / 8.0).ceil() as u64
 }
 
 /// Puts the data of each shard one after the other, in the order in which it was.

@@ -73,6 +73,12 @@ impl Block {
     }
 }
 
+const OUTPUT: &str = "output.weight";
+
+fn named<'a>(weights: &'a [Weight], name: &str) -> Option<&'a Weight> {
+    weights.iter().find(|weight| weight.name == name)
+}
+
 /// Without logits of their own, or with logits computed on the CPU (bitnet).
 const WITHOUT_OUTPUT: &str = "bert modern-bert nomic-bert nomic-bert-moe neo-bert jina-bert-v2 jina-bert-v3 eurobert \
     bitnet eagle3";
@@ -119,7 +125,7 @@ impl WeightBytes {
             ..Self::default()
         };
         for tensor in header.tensors() {
-            let weight = Weight::of(&tensor);
+            let weight = Weight::of(tensor);
             match Slot::of(architecture, &weight.name) {
                 Slot::Input => all.input.push(weight),
                 // A file of nothing but prediction blocks has no trunk, and then they are the model (llama-model.cpp,
@@ -142,11 +148,8 @@ impl WeightBytes {
         }
         let without_output = WITHOUT_OUTPUT
             .split_whitespace()
-            .any(|name| name == architecture);
-        let has_own = all
-            .output
-            .iter()
-            .any(|weight| weight.name == "output.weight");
+            .any(|one| one == architecture);
+        let has_own = named(&all.output, OUTPUT).is_some();
         all.tied_output = !without_output && !has_own && all.token_embedding().is_some();
         all.tied_apart = all.tied_output && matches!(architecture, "gemma3n" | "gemma4");
         all
@@ -154,19 +157,15 @@ impl WeightBytes {
 
     /// The token embedding.
     pub fn token_embedding(&self) -> Option<&Weight> {
-        self.input
-            .iter()
-            .find(|weight| weight.name == "token_embd.weight")
+        named(&self.input, "token_embd.weight")
     }
 
     /// The matrix that computes the logits: `output.weight`, or the token embedding where the two are tied.
     pub fn output_matrix(&self) -> Option<&Weight> {
-        if self.tied_output {
-            return self.token_embedding();
+        match self.tied_output {
+            true => self.token_embedding(),
+            false => named(&self.output, OUTPUT),
         }
-        self.output
-            .iter()
-            .find(|weight| weight.name == "output.weight")
     }
 
     /// Everything that llama.cpp loads, each weight once, in no particular order.
@@ -186,15 +185,11 @@ impl WeightBytes {
 /// (models/step35.cpp, `load_arch_tensors`).
 fn rope_blocks(architecture: &str, hparams: &Hyperparameters, state: &StateLaw) -> Vec<bool> {
     let trunk = hparams.n_layer_trunk().min(hparams.n_layer_stored);
-    let windowed = |il: u32| {
-        let block = state.windows().and_then(|windows| windows.get(il as usize));
-        block.copied().unwrap_or(false)
+    let windows = state.windows().unwrap_or_default();
+    let uses = |il: u32| match architecture {
+        "gemma4" => windows.get(il as usize) != Some(&true),
+        "step35" => true,
+        _ => il < trunk,
     };
-    (0..hparams.n_layer)
-        .map(|il| match architecture {
-            "gemma4" => !windowed(il),
-            "step35" => true,
-            _ => il < trunk,
-        })
-        .collect()
+    (0..hparams.n_layer).map(uses).collect()
 }

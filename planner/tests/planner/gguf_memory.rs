@@ -109,7 +109,7 @@ proptest! {
         file_bytes in prop_oneof![Just(0_u64), any::<u64>()],
     ) {
         // The tensor data is mostly left out, so that most of the damage hits the header.
-        let mut bytes = small().header_bytes().unwrap();
+        let mut bytes = small().encoded().unwrap().0;
         bytes.resize(bytes.len() + 100, 0);
         for damage in &damages {
             damage.apply(&mut bytes);

@@ -63,7 +63,7 @@ fn arrays_come_back_with_their_elements() {
 fn tensors_come_back_where_the_alignment_puts_them() {
     let header = small().header().unwrap();
     let data = header.tensors().next().unwrap().offset();
-    let header_bytes = small().header_bytes().unwrap().len() as u64;
+    let header_bytes = small().encoded().unwrap().0.len() as u64;
     assert_eq!(data, header_bytes.next_multiple_of(64));
     let lines: Vec<_> = header
         .tensors()
@@ -98,7 +98,7 @@ fn a_file_a_hole_and_memory_say_the_same() {
 fn a_copied_70b_header_is_the_same_bytes() {
     let builder = llama_70b();
     let copied = copy(&builder.header().unwrap());
-    assert!(copied.header_bytes().unwrap() == builder.header_bytes().unwrap());
+    assert!(copied.encoded().unwrap() == builder.encoded().unwrap());
     assert_eq!(
         builder.header().unwrap().tensors().len(),
         crate::gguf_support::TENSORS
@@ -125,8 +125,9 @@ fn version_2_is_read_like_version_3() {
 #[test]
 fn a_file_without_tensors_has_no_padding() {
     let header = Header::parse(Builder::new("llama").to_bytes().unwrap()).unwrap();
-    let header_bytes = Builder::new("llama").header_bytes().unwrap();
-    assert_eq!(header.file_bytes(), header_bytes.len() as u64);
+    let (bytes, file_bytes) = Builder::new("llama").encoded().unwrap();
+    assert_eq!(file_bytes, bytes.len() as u64);
+    assert_eq!(header.file_bytes(), file_bytes);
 }
 
 #[test]

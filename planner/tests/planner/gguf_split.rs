@@ -69,7 +69,8 @@ fn the_first_shard_opens_all() {
 fn shards_in_memory_are_read_like_files() {
     let given: Vec<(Arc<[u8]>, u64)> = shards()
         .iter()
-        .map(|s| (s.header_bytes().unwrap().into(), s.file_bytes().unwrap()))
+        .map(|s| s.encoded().unwrap())
+        .map(|(bytes, file_bytes)| (bytes.into(), file_bytes))
         .collect();
     let header = Header::parse_shards(given.clone()).unwrap();
     assert_eq!(header.tensors().len(), 3);

@@ -2,8 +2,6 @@
 
 use proptest::prelude::{Just, any, prop, prop_assert, prop_assert_eq, prop_oneof, proptest};
 
-use crate::gguf::Builder;
-
 use super::{model, profile};
 use crate::profile::{
     BlockState, IndexedState, LayerState, ModelProfile, RecurrentState, StateLaw,
@@ -234,11 +232,7 @@ proptest! {
             0..24,
         ),
     ) {
-        let mut builder = Builder::new(arch)
-            .u32(&format!("{arch}.block_count"), n_layer)
-            .u32(&format!("{arch}.context_length"), n_ctx)
-            .u32(&format!("{arch}.embedding_length"), 64)
-            .u32(&format!("{arch}.attention.head_count"), 4);
+        let mut builder = model(arch, &format!("block_count={n_layer} context_length={n_ctx}"));
         for (suffix, values, as_list) in says {
             let key = format!("{arch}.{suffix}");
             builder = match values.first() {
