@@ -19,10 +19,10 @@ const ALIGNMENT: &str = "general.alignment";
 
 /// Builds a GGUF file of version 3 from metadata and tensors, whose data is zeros.
 ///
-/// Setting a key again replaces its value; `general.alignment` is also that of the tensor data. Whatever is built has been read back: what comes out of
-/// [`encoded`](Self::encoded), [`to_bytes`](Self::to_bytes) or [`write_sparse`](Self::write_sparse) is
-/// a file that [`Header`] accepts, and a shape or name that it would refuse is that same error here, with the
-/// path `<builder>`.
+/// Setting a key again replaces its value; `general.alignment` is that of the tensor data too. Whatever is built has
+/// been read back: what comes out of [`encoded`](Self::encoded), [`to_bytes`](Self::to_bytes) or
+/// [`write_sparse`](Self::write_sparse) is a file that [`Header`] accepts, and a shape or name that it would refuse
+/// is that same error here, with the path `<builder>`.
 ///
 /// ```
 /// use autoplace_planner::gguf::{Builder, TensorType};

@@ -17,7 +17,7 @@ use super::value::Value;
 pub(super) const MAX_COUNT: u64 = 1 << 20;
 
 /// The alignment of the data unless a file says otherwise (`GGUF_DEFAULT_ALIGNMENT`, `ggml/include/gguf.h`), in bytes.
-pub(super) const DEFAULT_ALIGNMENT: u32 = 32;
+pub(crate) const DEFAULT_ALIGNMENT: u32 = 32;
 
 /// What a GGUF model says of itself: its metadata and its tensors, over all its shards.
 ///

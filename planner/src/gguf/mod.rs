@@ -38,6 +38,7 @@ mod value;
 
 pub use builder::Builder;
 pub use error::Error;
+pub(crate) use header::DEFAULT_ALIGNMENT;
 pub use header::Header;
 pub use shards::Shard;
 pub use tensor::Tensor;

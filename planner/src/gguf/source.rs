@@ -1,5 +1,5 @@
-//! Where the bytes of a header come from: a file, read at given positions, or memory. The only code that turns them into
-//! numbers.
+//! Where the bytes of a header come from: a file, read at given positions, or memory. The only code that makes
+//! numbers of them.
 
 use std::fmt::{self, Display};
 use std::fs::{File, Metadata};

@@ -82,9 +82,9 @@ const NUMBERED: &str = "blk. enc.blk. dec.blk. posnet. convnext.";
 
 /// The tensors of the output layer.
 const OUTPUT: &str = "output output_norm enc.output_norm dec.output_norm cls cls.output cls.norm dense_2 dense_3 \
-    altup_proj altup_unembd_proj output_hc_fn output_hc_base output_hc_scale output_hc_norm output_hc_down output_hc_up \
-    output_res_score nextn.post_projection fc d2t markov_w1 markov_w2 conf_proj selector_predecessor selector_successor \
-    selector_hidden";
+    altup_proj altup_unembd_proj output_hc_fn output_hc_base output_hc_scale output_hc_norm \
+    output_hc_down output_hc_up output_res_score nextn.post_projection fc d2t markov_w1 markov_w2 \
+    conf_proj selector_predecessor selector_successor selector_hidden";
 
 impl Slot {
     /// The layer of the tensor with this name in a model of this architecture.

@@ -5,7 +5,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use crate::gguf::TensorType;
+use crate::gguf::{DEFAULT_ALIGNMENT, TensorType};
 
 use super::{ModelProfile, Weight, WeightBytes};
 
@@ -89,9 +89,6 @@ impl fmt::Display for Quantisation {
     }
 }
 
-/// What data in a file begins at multiples of (`GGUF_DEFAULT_ALIGNMENT`), in bytes.
-const ALIGNMENT: u64 = 32;
-
 impl ModelProfile {
     /// This model in another quantisation, about: each matrix of a block has the quantisation's bits per element, where
     /// `llama-quantize` gives some more and some fewer. Together they are within a hundredth of published files. What
@@ -171,7 +168,9 @@ fn arrange(weights: &mut WeightBytes) {
             weight.offset = end;
         }
         let after = weight.offset.saturating_add(weight.bytes);
-        let after = after.checked_next_multiple_of(ALIGNMENT).unwrap_or(after);
+        let after = after
+            .checked_next_multiple_of(DEFAULT_ALIGNMENT.into())
+            .unwrap_or(after);
         end = Some((weight.shard, after));
     }
 }

@@ -82,16 +82,16 @@ fn key_heads_may_differ_from_block_to_block() {
 
 #[test]
 fn all_but_the_last_of_every_so_many_blocks_are_windowed_unless_listed() {
-    // gemma2: every second block is full, and the window is 4096 if the header does not say. Last, heads of another size
-    // in the window.
+    // gemma2: every second block is full, and the window is 4096 if the header does not say. Last, heads of another
+    // size in the window.
     keep(
         "gemma2: 64@4096 64
         gemma2 attention.sliding_window=512: 64@512 64
         gemma2 attention.sliding_window=512 attention.sliding_window_pattern=0,1: 64 64@512
         gemma2 attention.key_length_swa=8 attention.value_length_swa=8: 32@4096 64",
     );
-    // gemma3: a window only if the header says so; of two blocks no sixth is full. What we have not seen llama.cpp do is
-    // unknown.
+    // gemma3: a window only if the header says so; of two blocks no sixth is full. What we have not seen llama.cpp do
+    // is unknown.
     keep(
         "gemma3 attention.sliding_window=1024: 64@1024 64@1024
         gemma3 attention.sliding_window=0: 64 64
