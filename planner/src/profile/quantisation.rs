@@ -168,10 +168,8 @@ fn arrange(weights: &mut WeightBytes) {
             weight.offset = end;
         }
         let after = weight.offset.saturating_add(weight.bytes);
-        let after = after
-            .checked_next_multiple_of(DEFAULT_ALIGNMENT.into())
-            .unwrap_or(after);
-        end = Some((weight.shard, after));
+        let aligned = after.checked_next_multiple_of(DEFAULT_ALIGNMENT.into());
+        end = Some((weight.shard, aligned.unwrap_or(after)));
     }
 }
 
