@@ -177,7 +177,7 @@ pub(crate) fn layers(path: &Path) -> Result<u32> {
 #[cfg(test)]
 mod tests {
     use autoplace::Model;
-    use autoplace::gguf::Header;
+    use autoplace::gguf::{Header, Tensor};
     use autoplace::machine::{Machine, gib};
     use autoplace::memory::Headroom;
 
@@ -199,7 +199,7 @@ mod tests {
             // Only a header: the data is a hole.
             let path = sketch.write(folder.path());
             let header = Header::open(&path).unwrap();
-            sizes.push(header.tensors().map(|tensor| tensor.bytes()).sum::<u64>());
+            sizes.push(header.tensors().map(Tensor::bytes).sum::<u64>());
             let machine: Machine = opened.machine().unwrap();
             let builder = Model::builder(&path).machine(machine);
             let plan = builder.headroom(Headroom::Bytes(0)).plan().unwrap();
