@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
-use autoplace::gguf::{Header, TensorType as T};
+use autoplace::gguf::{Header, Tensor, TensorType as T};
 use autoplace::profile::ModelProfile;
 
 use crate::random_weights::DIMS;
@@ -150,10 +150,7 @@ impl Written {
         let own = tempfile::tempdir_in(folder)
             .with_context(|| format!("cannot make a folder in {}", folder.display()))?;
         let path = sketch.write(own.path());
-        let bytes = Header::open(&path)?
-            .tensors()
-            .map(|tensor| tensor.bytes())
-            .sum();
+        let bytes = Header::open(&path)?.tensors().map(Tensor::bytes).sum();
         Ok(Self {
             name: sketch.name.to_owned(),
             path,
