@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
-use autoplace::gguf::{Header, TensorType as T};
+use autoplace::gguf::{Header, Tensor, TensorType as T};
 use autoplace::profile::ModelProfile;
 
 use crate::random_weights::DIMS;
@@ -150,10 +150,7 @@ impl Written {
         let own = tempfile::tempdir_in(folder)
             .with_context(|| format!("cannot make a folder in {}", folder.display()))?;
         let path = sketch.write(own.path());
-        let bytes = Header::open(&path)?
-            .tensors()
-            .map(|tensor| tensor.bytes())
-            .sum();
+        let bytes = Header::open(&path)?.tensors().map(Tensor::bytes).sum();
         Ok(Self {
             name: sketch.name.to_owned(),
             path,
@@ -177,7 +174,7 @@ pub(crate) fn layers(path: &Path) -> Result<u32> {
 #[cfg(test)]
 mod tests {
     use autoplace::Model;
-    use autoplace::gguf::Header;
+    use autoplace::gguf::{Header, Tensor};
     use autoplace::machine::{Machine, gib};
     use autoplace::memory::Headroom;
 
@@ -199,7 +196,7 @@ mod tests {
             // Only a header: the data is a hole.
             let path = sketch.write(folder.path());
             let header = Header::open(&path).unwrap();
-            sizes.push(header.tensors().map(|tensor| tensor.bytes()).sum::<u64>());
+            sizes.push(header.tensors().map(Tensor::bytes).sum::<u64>());
             let machine: Machine = opened.machine().unwrap();
             let builder = Model::builder(&path).machine(machine);
             let plan = builder.headroom(Headroom::Bytes(0)).plan().unwrap();

@@ -247,7 +247,7 @@ fn a_control_vector_of_zeros_changes_nothing_and_another_one_does() {
     let none = refused(none.load());
     assert!(matches!(none, AdapterError::Layers { first: 0, last: 3 }));
     let wrong = demo().control_vector(files.path("one"), 1.0).load();
-    assert!(matches!(refused(wrong), AdapterError::Direction { .. }));
+    assert!(matches!(refused(wrong), AdapterError::Tensor { .. }));
 }
 
 #[test]

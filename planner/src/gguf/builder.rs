@@ -4,12 +4,11 @@
 //! nobody has downloaded yet, and tests. The tensor data is zeros or a hole, never real weights.
 
 use std::fs::File;
-use std::io::Write;
+use std::io::{self, Write};
 use std::path::Path;
 
 use super::error::Error;
-use super::header::Header;
-use super::parse::DEFAULT_ALIGNMENT;
+use super::header::{DEFAULT_ALIGNMENT, Header};
 use super::shards::check_one;
 use super::source::Source;
 use super::tensor::data_bytes;
@@ -20,10 +19,10 @@ const ALIGNMENT: &str = "general.alignment";
 
 /// Builds a GGUF file of version 3 from metadata and tensors, whose data is zeros.
 ///
-/// Setting a key again replaces its value. Whatever is built has been read back: what comes out of
-/// [`header_bytes`](Self::header_bytes), [`to_bytes`](Self::to_bytes) or [`write_sparse`](Self::write_sparse) is
-/// a file that [`Header`] accepts, and a shape or name that it would refuse is that same error here, with the
-/// path `<builder>`.
+/// Setting a key again replaces its value; `general.alignment` is that of the tensor data too. Whatever is built has
+/// been read back: what comes out of [`encoded`](Self::encoded), [`to_bytes`](Self::to_bytes) or
+/// [`write_sparse`](Self::write_sparse) is a file that [`Header`] accepts, and a shape or name that it would refuse
+/// is that same error here, with the path `<builder>`.
 ///
 /// ```
 /// use autoplace_planner::gguf::{Builder, TensorType};
@@ -51,17 +50,6 @@ struct NewTensor {
     name: String,
     ty: TensorType,
     shape: Vec<u64>,
-}
-
-impl NewTensor {
-    /// The bytes of the data; 0 for a shape that the reader is going to refuse.
-    fn bytes(&self) -> u64 {
-        let mut shape = [1; 4];
-        for (to, from) in shape.iter_mut().zip(&self.shape) {
-            *to = *from;
-        }
-        data_bytes(self.ty, shape).unwrap_or(0)
-    }
 }
 
 /// One method per number type: a single value, and an array of them.
@@ -121,7 +109,9 @@ impl Builder {
 
     /// Sets a key to a string, or to bytes that are not UTF-8. It is read back up to its first NUL byte.
     pub fn str(self, key: &str, value: impl AsRef<[u8]>) -> Self {
-        self.set(key, ValueType::Str, &string(value.as_ref()))
+        let mut bytes = Vec::new();
+        push_string(&mut bytes, value.as_ref());
+        self.set(key, ValueType::Str, &bytes)
     }
 
     /// Sets a key to an array of strings, or of bytes that are not UTF-8.
@@ -152,17 +142,12 @@ impl Builder {
             Value::Bool(v) => self.bool(key, v),
             Value::Str(v) => self.str(key, v),
             Value::Bytes(v) => self.str(key, v),
-            Value::LongText(v) => self.str(key, v.read()?),
+            Value::LongText(v) => self.str(key, v.raw_bytes()?),
             Value::Array(v) => self.set_array(key, v.element_type(), v.len(), &v.raw_bytes()?),
             Value::U64(v) => self.u64(key, v),
             Value::I64(v) => self.i64(key, v),
             Value::F64(v) => self.f64(key, v),
         })
-    }
-
-    /// Sets the alignment of the tensor data in bytes, which is the key `general.alignment`; it is 32 otherwise.
-    pub fn alignment(self, bytes: u32) -> Self {
-        self.u32(ALIGNMENT, bytes)
     }
 
     /// Sets the format's version, 2 or 3.
@@ -188,25 +173,20 @@ impl Builder {
     /// The [`Error`] with which the reader refuses what was given.
     pub fn header(&self) -> Result<Header, Error> {
         let (bytes, file_bytes) = self.encode();
-        Header::built(bytes.into(), file_bytes)
+        Header::in_memory("<builder>", &[(bytes.into(), file_bytes)])
     }
 
-    /// The header's bytes, without the padding after it and the tensor data. For large models.
+    /// The header's bytes, without the padding after it and the tensor data, and the length of the whole file. Has been
+    /// read back as one shard, so that nothing wrong leaves this builder.
     ///
     /// # Errors
     ///
     /// As [`header`](Self::header).
-    pub fn header_bytes(&self) -> Result<Vec<u8>, Error> {
-        Ok(self.checked()?.0)
-    }
-
-    /// The length of the whole file, in bytes.
-    ///
-    /// # Errors
-    ///
-    /// As [`header`](Self::header).
-    pub fn file_bytes(&self) -> Result<u64, Error> {
-        Ok(self.checked()?.1)
+    pub fn encoded(&self) -> Result<(Vec<u8>, u64), Error> {
+        let (bytes, file_bytes) = self.encode();
+        let source = Source::memory("<builder>", bytes.as_slice().into(), file_bytes);
+        check_one(&source)?;
+        Ok((bytes, file_bytes))
     }
 
     /// The whole file, the tensor data as zeros. For small models: the data takes memory.
@@ -215,7 +195,7 @@ impl Builder {
     ///
     /// As [`header`](Self::header).
     pub fn to_bytes(&self) -> Result<Vec<u8>, Error> {
-        let (mut bytes, file_bytes) = self.checked()?;
+        let (mut bytes, file_bytes) = self.encoded()?;
         bytes.resize(file_bytes as usize, 0);
         Ok(bytes)
     }
@@ -229,12 +209,8 @@ impl Builder {
     /// As [`header`](Self::header); [`Error::Write`].
     pub fn write_sparse(&self, path: impl AsRef<Path>) -> Result<(), Error> {
         let path = path.as_ref();
-        File::create(path)
-            .map_err(|source| Error::Write {
-                path: path.to_owned(),
-                source,
-            })
-            .and_then(|file| self.write_sparse_into(&file, path))
+        let file = File::create(path).map_err(|source| unwritten(path, source))?;
+        self.write_sparse_into(&file, path)
     }
 
     /// Writes into an empty file, which `path` names in errors, as [`write_sparse`](Self::write_sparse) does.
@@ -243,21 +219,10 @@ impl Builder {
     ///
     /// As [`write_sparse`](Self::write_sparse).
     pub fn write_sparse_into(&self, mut file: &File, path: &Path) -> Result<(), Error> {
-        let (bytes, file_bytes) = self.checked()?;
+        let (bytes, file_bytes) = self.encoded()?;
         file.write_all(&bytes)
             .and_then(|()| file.set_len(file_bytes))
-            .map_err(|source| Error::Write {
-                path: path.to_owned(),
-                source,
-            })
-    }
-
-    /// Encodes the file and reads it back as one shard, so that nothing wrong leaves this builder.
-    fn checked(&self) -> Result<(Vec<u8>, u64), Error> {
-        let (bytes, file_bytes) = self.encode();
-        let source = Source::memory("<builder>", bytes.as_slice().into(), file_bytes);
-        check_one(&source)?;
-        Ok((bytes, file_bytes))
+            .map_err(|source| unwritten(path, source))
     }
 
     /// The header, and the length of the whole file.
@@ -279,7 +244,9 @@ impl Builder {
             out.extend(tensor.shape.iter().flat_map(|n| n.to_le_bytes()));
             out.extend(tensor.ty.id().to_le_bytes());
             out.extend(offset.to_le_bytes());
-            end = offset.saturating_add(tensor.bytes());
+            // A shape that the reader is going to refuse has no bytes.
+            let bytes = data_bytes(tensor.ty, &tensor.shape).unwrap_or(0);
+            end = offset.saturating_add(bytes);
             offset = end.checked_next_multiple_of(alignment).unwrap_or(end);
         }
         let mut begin = out.len() as u64;
@@ -315,13 +282,103 @@ impl Builder {
     }
 }
 
-fn string(value: &[u8]) -> Vec<u8> {
-    let mut out = Vec::with_capacity(8 + value.len());
-    push_string(&mut out, value);
-    out
+fn unwritten(path: &Path, source: io::Error) -> Error {
+    Error::Write {
+        path: path.to_owned(),
+        source,
+    }
 }
 
 fn push_string(out: &mut Vec<u8>, value: &[u8]) {
     out.extend((value.len() as u64).to_le_bytes());
     out.extend(value);
+}
+
+/// What llama.cpp reads of a tokenizer before it looks at the vocabulary (llama-vocab.cpp, `llama_vocab::impl::load`).
+const TOKEN_TYPE_COUNT: &str = "tokenizer.ggml.token_type_count";
+
+impl Header {
+    /// The skeleton of this model, as one file whatever the number of shards.
+    ///
+    /// Keys of the tokenizer are left out but for the size of the vocabulary, which `<architecture>.vocab_size` then
+    /// tells (llama-vocab.cpp, `llama_vocab::impl::load`: a tokenizer model `no_vocab` reads nothing else).
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Changed`] or [`Error::Read`] when an array of the metadata cannot be read again; a
+    /// missing architecture.
+    pub fn skeleton(&self) -> Result<Builder, Error> {
+        let mut skeleton = Builder::empty();
+        for (key, value) in self.metadata() {
+            let left_out = (key.starts_with("tokenizer.") && key != TOKEN_TYPE_COUNT)
+                // Of several shards one is made.
+                || key.starts_with("split.");
+            if !left_out {
+                skeleton = skeleton.value(key, value)?;
+            }
+        }
+        if let Some(tokens) = self.array("tokenizer.ggml.tokens")? {
+            let count = u32::try_from(tokens.len()).unwrap_or(u32::MAX);
+            skeleton = skeleton.u32(&self.arch_key("vocab_size")?, count);
+        }
+        skeleton = skeleton.str("tokenizer.ggml.model", "no_vocab");
+        for tensor in self.tensors() {
+            let shape = tensor.shape();
+            skeleton = skeleton.tensor(tensor.name(), tensor.ty(), &shape[..tensor.n_dims()]);
+        }
+        Ok(skeleton)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn skeleton(model: &Builder) -> Header {
+        model
+            .header()
+            .unwrap()
+            .skeleton()
+            .unwrap()
+            .header()
+            .unwrap()
+    }
+
+    #[test]
+    fn a_skeleton_has_every_tensor_and_no_vocabulary() {
+        let model = Builder::new("llama")
+            .u32("llama.block_count", 2)
+            .u16("split.no", 0)
+            .u16("split.count", 1)
+            .str("tokenizer.ggml.model", "gpt2")
+            .array_str("tokenizer.ggml.tokens", ["a", "b", "c"])
+            .array_str("tokenizer.ggml.merges", ["a b"])
+            .u32("tokenizer.ggml.bos_token_id", 1)
+            .array_i32("llama.rope.dimension_sections", &[1, 2, 3, 4])
+            .tensor("token_embd.weight", TensorType::Q8_0, &[64, 3])
+            .tensor("output_norm.weight", TensorType::F32, &[64]);
+        let skeleton = skeleton(&model);
+        let keys: Vec<_> = skeleton.metadata().map(|(key, _)| key).collect();
+        let kept = "general.architecture llama.block_count llama.rope.dimension_sections \
+            llama.vocab_size tokenizer.ggml.model";
+        assert_eq!(keys.join(" "), kept);
+        assert_eq!(skeleton.arch_u32("vocab_size").unwrap(), Some(3));
+        assert_eq!(skeleton.arch_u32("block_count").unwrap(), Some(2));
+        let tokenizer = skeleton.str("tokenizer.ggml.model").unwrap();
+        assert_eq!(tokenizer, Some("no_vocab"));
+        let shape = |name: &str| skeleton.tensor(name).map(|t| (t.ty(), t.shape()));
+        let embedding = (TensorType::Q8_0, [64, 3, 1, 1]);
+        assert_eq!(shape("token_embd.weight"), Some(embedding));
+        let norm = (TensorType::F32, [64, 1, 1, 1]);
+        assert_eq!(shape("output_norm.weight"), Some(norm));
+    }
+
+    #[test]
+    fn a_model_without_a_vocabulary_keeps_the_size_that_it_states() {
+        let model = Builder::new("llama")
+            .str("tokenizer.ggml.model", "none")
+            .u32("llama.vocab_size", 77);
+        let size = skeleton(&model).arch_u32("vocab_size").unwrap();
+        assert_eq!(size, Some(77));
+    }
 }

@@ -1,18 +1,23 @@
-//! The header of a model: opening it, and walking over what it says.
+//! The header of a model: opening it, reading one file of it, and walking over what it says.
 
+use std::collections::HashMap;
 use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
 
 use super::error::Error;
-use super::metadata::Metadata;
-use super::shards::{Shard, assemble, open_beside};
-use super::source::Source;
-use super::tensor::{Tensor, TensorInfo};
+use super::metadata::{MIN_ENTRY, Metadata};
+use super::shards::{self, Shard, assemble, open_beside};
+use super::source::{Cursor, Source};
+use super::tensor::{self, MIN_INFO, Tensor};
 use super::value::Value;
 
-/// The path of a header that is not from a file.
-const MEMORY: &str = "<memory>";
+/// The most keys, and the most tensors of a model, that we accept. The largest models have about 2000 tensors and 100
+/// keys; each takes about 100 bytes of memory.
+pub(super) const MAX_COUNT: u64 = 1 << 20;
+
+/// The alignment of the data unless a file says otherwise (`GGUF_DEFAULT_ALIGNMENT`, `ggml/include/gguf.h`), in bytes.
+pub(crate) const DEFAULT_ALIGNMENT: u32 = 32;
 
 /// What a GGUF model says of itself: its metadata and its tensors, over all its shards.
 ///
@@ -24,17 +29,12 @@ pub struct Header {
 }
 
 pub(super) struct Inner {
-    pub(super) version: u32,
-    pub(super) alignment: u64,
     /// The first shard's; the others' only says that they are shards.
     pub(super) metadata: Metadata,
-    pub(super) source: Source,
     pub(super) shards: Vec<Shard>,
-    /// The names of all tensors, one after the other.
-    pub(super) names: String,
-    pub(super) tensors: Vec<TensorInfo>,
-    /// Indices of `tensors`, ordered by name.
-    pub(super) tensor_index: Vec<u32>,
+    pub(super) tensors: Vec<Tensor>,
+    /// Indices of `tensors`.
+    pub(super) by_name: HashMap<Arc<str>, usize>,
 }
 
 impl Header {
@@ -50,54 +50,48 @@ impl Header {
     pub fn open(path: impl AsRef<Path>) -> Result<Header, Error> {
         let path = path.as_ref();
         let open = |index, count| open_beside(path, index, count);
-        Ok(Self::new(assemble(Source::open(path)?, open)?))
+        let inner = Arc::new(assemble(Source::open(path)?, open)?);
+        Ok(Header { inner })
     }
 
     /// Reads the header of a whole GGUF file in memory, tensor data included.
     ///
     /// # Errors
     ///
-    /// As [`open`](Self::open); a split model gives [`Error::ShardsGiven`].
+    /// As [`open`](Self::open); a split model gives [`Error::Shards`].
     #[doc(alias = "gguf_init_from_buffer")]
     pub fn parse(bytes: impl Into<Arc<[u8]>>) -> Result<Header, Error> {
-        Self::parse_prefix(bytes, 0)
+        Self::parse_shards([(bytes.into(), 0)])
     }
 
-    /// Reads the header of a file of `file_bytes` bytes of which only the beginning is in memory:
-    /// downloaded, or made up.
-    ///
-    /// `file_bytes` is at least the length of `bytes`, whatever is given.
+    /// Reads the header of a model of one or several shards, given in order: the beginning of each file, downloaded or
+    /// made up, and its whole length, which is at least that of the beginning, whatever is given.
     ///
     /// # Errors
     ///
-    /// As [`open`](Self::open), and [`Error::Truncated`] if the header is not in memory as a whole; a split model gives
-    /// [`Error::ShardsGiven`].
-    pub fn parse_prefix(bytes: impl Into<Arc<[u8]>>, file_bytes: u64) -> Result<Header, Error> {
-        Self::parse_shards([(bytes.into(), file_bytes)])
-    }
-
-    /// Reads the header of a model of one or several shards, given in order: the beginning of each file and
-    /// its whole length.
-    ///
-    /// # Errors
-    ///
-    /// As [`parse_prefix`](Self::parse_prefix); [`Error::ShardsGiven`] if the model has another number of shards.
+    /// As [`open`](Self::open); [`Error::Truncated`] if a header is not in memory as a whole; [`Error::Shards`] if the
+    /// model has another number of shards.
     pub fn parse_shards(
         shards: impl IntoIterator<Item = (Arc<[u8]>, u64)>,
     ) -> Result<Header, Error> {
         let given: Vec<_> = shards.into_iter().collect();
+        Self::in_memory("<memory>", &given)
+    }
+
+    /// Reads the header of a model in memory, which errors call `name`.
+    pub(super) fn in_memory(name: &str, given: &[(Arc<[u8]>, u64)]) -> Result<Header, Error> {
         let source = |index: usize| {
             let name = match given.len() {
-                0 | 1 => MEMORY.to_owned(),
+                0 | 1 => name.to_owned(),
                 _ => format!("<memory, shard {}>", index + 1),
             };
             let (bytes, file_bytes) = given.get(index).cloned().unwrap_or_default();
             Source::memory(&name, bytes, file_bytes)
         };
-        let wrong_number = |count| Error::ShardsGiven {
-            path: MEMORY.into(),
-            count,
-            given: given.len(),
+        let wrong_number = |count| {
+            let given = given.len();
+            let problem = format!("a model of {count} shards, but {given} are given");
+            shards::wrong(Path::new(name), problem)
         };
         let inner = assemble(source(0), |index, count| {
             if given.len() == usize::from(count) {
@@ -109,42 +103,18 @@ impl Header {
         if given.len() > inner.shards.len() {
             return Err(wrong_number(1));
         }
-        Ok(Self::new(inner))
-    }
-
-    /// Reads a header that a [`Builder`](super::Builder) has made.
-    pub(super) fn built(bytes: Arc<[u8]>, file_bytes: u64) -> Result<Header, Error> {
-        let source = Source::memory("<builder>", bytes, file_bytes);
-        let inner = assemble(source, |_, count| {
-            Err(Error::ShardsGiven {
-                path: "<builder>".into(),
-                count,
-                given: 1,
-            })
-        })?;
-        Ok(Self::new(inner))
-    }
-
-    fn new(inner: Inner) -> Header {
-        Header {
-            inner: Arc::new(inner),
-        }
+        let inner = Arc::new(inner);
+        Ok(Header { inner })
     }
 
     /// The file that was opened, or `<memory>`.
     pub fn path(&self) -> &Path {
-        self.inner.source.path()
+        self.inner.metadata.source.path()
     }
 
-    /// The format's version: 2 or 3, which differ in nothing but the byte orders they allow.
-    pub fn version(&self) -> u32 {
-        self.inner.version
-    }
-
-    /// The alignment of the first shard's tensor data, in bytes: `general.alignment`, else 32.
-    #[doc(alias = "general.alignment")]
-    pub fn alignment(&self) -> u64 {
-        self.inner.alignment
+    /// Whether the path is not that of a file: `<memory>` or `<builder>`.
+    pub(crate) fn is_in_memory(&self) -> bool {
+        self.path().to_string_lossy().starts_with('<')
     }
 
     /// The files of the model, in order; at least one.
@@ -160,37 +130,25 @@ impl Header {
 
     /// The metadata in the file's order. Of a split model it is the first shard's, as in llama.cpp.
     pub fn metadata(&self) -> impl ExactSizeIterator<Item = (&str, Value<'_>)> {
-        let Inner {
-            metadata, source, ..
-        } = &*self.inner;
-        (0..metadata.len()).map(|number| metadata.entry(source, number))
+        self.inner.metadata.iter()
     }
 
     /// The value of a key.
     #[doc(alias = "gguf_find_key")]
     pub fn get(&self, key: &str) -> Option<Value<'_>> {
-        self.inner.metadata.get(&self.inner.source, key)
+        self.inner.metadata.get(key)
     }
 
     /// The tensors in the order of their data, shard after shard.
-    pub fn tensors(&self) -> impl ExactSizeIterator<Item = Tensor<'_>> {
-        self.inner.tensors.iter().map(|info| self.view(info))
+    pub fn tensors(&self) -> impl ExactSizeIterator<Item = &Tensor> {
+        self.inner.tensors.iter()
     }
 
     /// The tensor with this name, in whatever shard.
     #[doc(alias = "gguf_find_tensor")]
-    pub fn tensor(&self, name: &str) -> Option<Tensor<'_>> {
-        let info = |&i: &u32| &self.inner.tensors[i as usize];
-        let index = &self.inner.tensor_index;
-        let place = index.binary_search_by(|i| self.view(info(i)).name().cmp(name));
-        place.ok().map(|place| self.view(info(&index[place])))
-    }
-
-    fn view<'a>(&'a self, info: &'a TensorInfo) -> Tensor<'a> {
-        Tensor {
-            names: &self.inner.names,
-            info,
-        }
+    pub fn tensor(&self, name: &str) -> Option<&Tensor> {
+        let index = self.inner.by_name.get(name)?;
+        Some(&self.inner.tensors[*index])
     }
 }
 
@@ -198,10 +156,86 @@ impl fmt::Debug for Header {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Header")
             .field("path", &self.path())
-            .field("version", &self.version())
-            .field("keys", &self.inner.metadata.len())
+            .field("keys", &self.metadata().len())
             .field("tensors", &self.inner.tensors.len())
             .field("shards", &self.inner.shards.len())
             .finish()
     }
+}
+
+/// Reads and checks the header of one file.
+pub(super) fn read(source: &Source) -> Result<(Metadata, Vec<Tensor>), Error> {
+    let mut cursor = Cursor::new(source);
+    check_version(&mut cursor)?;
+    let tensor_count = read_count(&mut cursor, "tensors", MIN_INFO)?;
+    let key_count = read_count(&mut cursor, "keys", MIN_ENTRY)?;
+    let metadata = Metadata::read(&mut cursor, key_count)?;
+    let alignment = alignment(&metadata)?;
+    let mut tensors = Vec::new();
+    for index in 0..tensor_count {
+        tensors.push(Tensor::read(&mut cursor, index)?);
+    }
+    if !tensors.is_empty() {
+        let data_offset = data_offset(source, cursor.at(), alignment)?;
+        tensor::place(&mut tensors, source, alignment, data_offset)?;
+    }
+    Ok((metadata, tensors))
+}
+
+fn check_version(cursor: &mut Cursor<'_>) -> Result<(), Error> {
+    let found = cursor.array("the magic")?;
+    let version = cursor.u32("the version");
+    let path = cursor.source().path_buf();
+    if found != *b"GGUF" {
+        return Err(Error::NotGguf { path, found });
+    }
+    match version? {
+        2 | 3 => Ok(()),
+        // llama.cpp's own test (`ggml/src/gguf.cpp`): a small number in the wrong order has nothing in its low half.
+        version if version != 0 && version & 0xffff == 0 => Err(Error::BigEndian { path, version }),
+        version => Err(Error::Version { path, version }),
+    }
+}
+
+/// Reads a count of things that take at least `least` bytes each, and checks that they can be there.
+fn read_count(cursor: &mut Cursor<'_>, things: &str, least: u64) -> Result<u64, Error> {
+    let at = cursor.at();
+    let count = cursor.u64(format_args!("the number of {things}"))?;
+    let room = cursor.remaining() / least;
+    let (limit, why) = if room < MAX_COUNT {
+        (room, "what is left of the file has room for no more")
+    } else {
+        (MAX_COUNT, "autoplace's own limit")
+    };
+    if count <= limit {
+        return Ok(count);
+    }
+    let problem = format_args!("{count} {things}, but there can be at most {limit} ({why})");
+    Err(cursor.source().malformed(at, problem))
+}
+
+fn alignment(metadata: &Metadata) -> Result<u64, Error> {
+    let key = "general.alignment";
+    let alignment: u32 = metadata.typed(key)?.unwrap_or(DEFAULT_ALIGNMENT);
+    if alignment.is_power_of_two() {
+        return Ok(alignment.into());
+    }
+    let problem = format_args!("{key} is {alignment}, not a power of two");
+    Err(metadata.source.malformed(metadata.offset_of(key), problem))
+}
+
+/// The header's end rounded up to the alignment.
+fn data_offset(source: &Source, header_bytes: u64, alignment: u64) -> Result<u64, Error> {
+    let padded = header_bytes.checked_next_multiple_of(alignment);
+    let padded = padded.unwrap_or(u64::MAX);
+    if padded <= source.len() {
+        return Ok(padded);
+    }
+    Err(Error::Truncated {
+        path: source.path_buf(),
+        at: header_bytes,
+        what: "the padding before the tensor data".to_owned(),
+        needed: padded - header_bytes,
+        available: source.len() - header_bytes,
+    })
 }

@@ -1,8 +1,8 @@
 //! What a GGUF file says, before anything is loaded.
 //!
 //! **In:** a path (every shard of a split model is followed), or bytes in memory. **Out:** a [`Header`]: the metadata,
-//! the tensors with their types, shapes and places, and where each shard's data begins. Nothing here knows what a layer
-//! is; that is the next room's work.
+//! the tensors with their types, shapes and places in its shards. Nothing here knows what a layer is; that is the next
+//! room's work.
 //!
 //! The reader accepts what llama.cpp's own reader accepts (`ggml/src/gguf.cpp`, `src/llama-model-loader.cpp`) and
 //! refuses the rest with an [`Error`] that names the file, the byte, the key or tensor, what was needed and what
@@ -25,26 +25,22 @@
 
 #![forbid(unsafe_code)]
 
-mod array;
 mod builder;
-mod cursor;
 mod error;
 mod getters;
 mod header;
 mod metadata;
-mod parse;
 mod shards;
-mod skeleton;
 mod source;
 mod tensor;
 mod tensor_type;
 mod value;
 
-pub use array::{Array, LongText, Strings};
 pub use builder::Builder;
 pub use error::Error;
+pub(crate) use header::DEFAULT_ALIGNMENT;
 pub use header::Header;
 pub use shards::Shard;
 pub use tensor::Tensor;
 pub use tensor_type::TensorType;
-pub use value::{Value, ValueType};
+pub use value::{Array, Strings, Value, ValueType};

@@ -4,16 +4,14 @@
 //! (u16) in the first shard, `split.no` (u16, from 0) in every one, `split.tensors.count` (i32) in the first. Only the
 //! first shard's metadata counts.
 
-use std::ops::Range;
+use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::error::Error;
-use super::header::Inner;
-use super::parse::{self, MAX_COUNT, Part};
+use super::header::{self, Inner, MAX_COUNT};
 use super::source::{MAX_FILE, Source};
-use super::tensor::TensorInfo;
-use super::value::{Value, ValueType};
+use super::tensor::Tensor;
 
 const SPLIT_COUNT: &str = "split.count";
 const SPLIT_NO: &str = "split.no";
@@ -24,12 +22,16 @@ const SPLIT_TENSORS: &str = "split.tensors.count";
 pub struct Shard {
     path: Arc<Path>,
     file_bytes: u64,
-    header_bytes: u64,
-    data_offset: u64,
-    tensors: Range<usize>,
 }
 
 impl Shard {
+    fn of(source: &Source) -> Shard {
+        Shard {
+            path: source.path().clone(),
+            file_bytes: source.len(),
+        }
+    }
+
     /// The file.
     pub fn path(&self) -> &Path {
         &self.path
@@ -39,22 +41,6 @@ impl Shard {
     pub fn file_bytes(&self) -> u64 {
         self.file_bytes
     }
-
-    /// The length of the header without the padding after it, in bytes.
-    pub fn header_bytes(&self) -> u64 {
-        self.header_bytes
-    }
-
-    /// Where the data section begins, in bytes from the beginning of the file.
-    #[doc(alias = "gguf_get_data_offset")]
-    pub fn data_offset(&self) -> u64 {
-        self.data_offset
-    }
-
-    /// Which of the model's tensors this file holds, as a range of [`Header::tensors`](super::Header::tensors).
-    pub fn tensors(&self) -> Range<usize> {
-        self.tensors.clone()
-    }
 }
 
 /// Reads the first shard, then those that it names, which `open` gives by index (from 1) and count.
@@ -62,64 +48,58 @@ pub(super) fn assemble(
     first: Source,
     mut open: impl FnMut(u16, u16) -> Result<Source, Error>,
 ) -> Result<Inner, Error> {
-    let mut part = parse::read(&first)?;
-    let count = key_u16(&first, &part, SPLIT_COUNT)?.unwrap_or(0);
-    let mut names = std::mem::take(&mut part.names);
-    let mut tensors = std::mem::take(&mut part.tensors);
-    let mut shards = vec![shard(&first, &part, 0..tensors.len())];
+    let (metadata, mut tensors) = header::read(&first)?;
+    let mut shards = vec![Shard::of(&first)];
+    let count: u16 = metadata.typed(SPLIT_COUNT)?.unwrap_or(0);
     if count > 1 {
-        let index = required_u16(&first, &part, SPLIT_NO)?;
+        let index: u16 = metadata.required(SPLIT_NO)?;
         if index != 0 {
-            return Err(Error::NotFirstShard {
-                path: first.path_buf(),
-                index,
-                count,
-                first: sibling(first.path(), index, 0, count),
-            });
+            let path = sibling(first.path(), index, 0, count);
+            let path = path.map(|path| format!(", {}", path.display()));
+            let (number, path) = (u32::from(index) + 1, path.unwrap_or_default());
+            let problem = format!("this is shard {number} of {count}: open the first{path}");
+            return Err(wrong(first.path(), problem));
         }
         for index in 1..count {
             let source = open(index, count)?;
-            let part = read_later(&source, index, count)?;
-            let from = tensors.len();
-            check_total(&source, &shards, from + part.tensors.len())?;
-            tensors.extend(part.tensors.iter().map(|info| TensorInfo {
-                name: info.name.after(&names),
+            let own = read_later(&source, index, count)?;
+            shards.push(Shard::of(&source));
+            check_total(&source, &shards, tensors.len() + own.len())?;
+            let own = own.into_iter();
+            tensors.extend(own.map(|tensor| Tensor {
                 shard: index,
-                ..*info
+                ..tensor
             }));
-            names.push_str(&part.names);
-            shards.push(shard(&source, &part, from..tensors.len()));
         }
     }
-    let tensor_index = index_tensors(&shards, &names, &tensors)?;
+    let by_name = by_name(&shards, &tensors)?;
     if count > 1 {
-        check_tensor_count(&first, &part, tensors.len())?;
+        let (said, found): (i32, _) = (metadata.required(SPLIT_TENSORS)?, tensors.len());
+        if i64::from(said) != found as i64 {
+            let problem = format!("{SPLIT_TENSORS} is {said}, but the shards hold {found} tensors");
+            return Err(wrong(first.path(), problem));
+        }
     }
     Ok(Inner {
-        version: part.version,
-        alignment: part.alignment,
-        metadata: part.metadata,
-        source: first,
+        metadata,
         shards,
-        names,
         tensors,
-        tensor_index,
+        by_name,
     })
 }
 
 /// Checks one file that may be any shard of a model.
 pub(super) fn check_one(source: &Source) -> Result<(), Error> {
-    let part = parse::read(source)?;
-    let shard = shard(source, &part, 0..part.tensors.len());
-    index_tensors(&[shard], &part.names, &part.tensors).map(drop)
+    let (_, tensors) = header::read(source)?;
+    by_name(&[Shard::of(source)], &tensors).map(drop)
 }
 
 /// The other shards' files, beside the first.
 pub(super) fn open_beside(first: &Path, index: u16, count: u16) -> Result<Source, Error> {
-    let path = sibling(first, 0, index, count).ok_or_else(|| Error::ShardName {
-        path: first.to_owned(),
-        count,
-        expected: suffix(0, count),
+    let path = sibling(first, 0, index, count).ok_or_else(|| {
+        let expected = suffix(0, count);
+        let problem = format!("one of {count} shards, so its name must end in \"{expected}\"");
+        wrong(first, problem)
     })?;
     Source::open(&path).map_err(|error| match error {
         Error::Open { path, source } => Error::ShardMissing {
@@ -143,130 +123,64 @@ fn suffix(index: u16, count: u16) -> String {
     format!("-{:05}-of-{count:05}.gguf", u32::from(index) + 1)
 }
 
-fn shard(source: &Source, part: &Part, tensors: Range<usize>) -> Shard {
-    Shard {
-        path: source.path().clone(),
-        file_bytes: source.len(),
-        header_bytes: part.header_bytes,
-        data_offset: part.data_offset,
-        tensors,
+pub(super) fn wrong(path: &Path, problem: String) -> Error {
+    Error::Shards {
+        path: path.to_owned(),
+        problem,
     }
 }
 
-/// Reads a shard after the first and checks that it is the one it should be.
-fn read_later(source: &Source, index: u16, count: u16) -> Result<Part, Error> {
-    let part = parse::read(source)?;
-    let no = required_u16(source, &part, SPLIT_NO)?;
+/// Reads the tensors of a shard after the first and checks that it is the one it should be.
+fn read_later(source: &Source, index: u16, count: u16) -> Result<Vec<Tensor>, Error> {
+    let (metadata, tensors) = header::read(source)?;
+    let no: u16 = metadata.required(SPLIT_NO)?;
     // llama.cpp does not look at a later shard's count; one that says something else is from another model.
-    let own_count = key_u16(source, &part, SPLIT_COUNT)?.unwrap_or(count);
+    let own_count = metadata.typed(SPLIT_COUNT)?.unwrap_or(count);
     for (key, found, wanted) in [(SPLIT_NO, no, index), (SPLIT_COUNT, own_count, count)] {
         if found != wanted {
-            return Err(Error::ShardMismatch {
-                path: source.path_buf(),
-                key,
-                found: found.into(),
-                wanted: wanted.into(),
-            });
+            let problem = format!(
+                "the key '{key}' is {found}, not {wanted}: a shard of another model, or under another's name"
+            );
+            return Err(wrong(source.path(), problem));
         }
     }
-    Ok(part)
+    Ok(tensors)
 }
 
 /// Holds a split model to the limits of one file, so that many shards are no way around them: its tensors, and its
 /// bytes, so that no sum of tensor sizes overflows.
-fn check_total(source: &Source, before: &[Shard], tensors: usize) -> Result<(), Error> {
-    let bytes = before.iter().map(Shard::file_bytes).sum::<u64>() + source.len();
+fn check_total(source: &Source, shards: &[Shard], tensors: usize) -> Result<(), Error> {
+    // The sum of all but the last has been held to 63 bits.
+    let bytes = shards.iter().map(Shard::file_bytes).sum::<u64>();
     let tensors = tensors as u64;
-    for (what, count, limit, why) in [
-        (
-            "tensors in all shards",
-            tensors,
-            MAX_COUNT,
-            "autoplace's own limit",
-        ),
-        (
-            "bytes in all shards",
-            bytes,
-            MAX_FILE,
-            "no file system holds more",
-        ),
-    ] {
-        if count > limit {
-            return Err(Error::TooMany {
-                path: source.path_buf(),
-                at: 0,
-                what,
-                count,
-                limit,
-                why,
+    let (count, things, limit, why) = if tensors > MAX_COUNT {
+        (tensors, "tensors", MAX_COUNT, "autoplace's own limit")
+    } else if bytes > MAX_FILE {
+        (bytes, "bytes", MAX_FILE, "no file system holds more")
+    } else {
+        return Ok(());
+    };
+    let problem =
+        format_args!("{count} {things} in all shards, but there can be at most {limit} ({why})");
+    Err(source.malformed(0, problem))
+}
+
+/// The index of each tensor of all shards by its name, which no two have.
+fn by_name(shards: &[Shard], tensors: &[Tensor]) -> Result<HashMap<Arc<str>, usize>, Error> {
+    let path = |tensor: &Tensor| shards[tensor.shard()].path();
+    let mut by_name = HashMap::with_capacity(tensors.len());
+    for (index, tensor) in tensors.iter().enumerate() {
+        if let Some(first) = by_name.insert(tensor.name.clone(), index) {
+            let (name, first) = (&tensor.name, &tensors[first]);
+            let (at, file) = (first.at, path(first).display());
+            return Err(Error::Malformed {
+                path: path(tensor).to_owned(),
+                at: tensor.at,
+                problem: format!("tensor '{name}' again, it is already in {file} at byte {at}"),
             });
         }
     }
-    Ok(())
-}
-
-fn check_tensor_count(source: &Source, part: &Part, found: usize) -> Result<(), Error> {
-    let said = match part.metadata.get(source, SPLIT_TENSORS) {
-        Some(Value::I32(said)) => said,
-        Some(other) => return Err(wrong_type(source, SPLIT_TENSORS, ValueType::I32, other)),
-        None => return Err(missing(source, SPLIT_TENSORS)),
-    };
-    if i64::from(said) == found as i64 {
-        return Ok(());
-    }
-    Err(Error::ShardTensors {
-        path: source.path_buf(),
-        said,
-        found,
-    })
-}
-
-fn required_u16(source: &Source, part: &Part, key: &str) -> Result<u16, Error> {
-    key_u16(source, part, key)?.ok_or_else(|| missing(source, key))
-}
-
-/// llama.cpp asks for exactly this type, and aborts over `split.no` of another one (`gguf_get_val_u16`).
-fn key_u16(source: &Source, part: &Part, key: &str) -> Result<Option<u16>, Error> {
-    match part.metadata.get(source, key) {
-        None => Ok(None),
-        Some(Value::U16(value)) => Ok(Some(value)),
-        Some(other) => Err(wrong_type(source, key, ValueType::U16, other)),
-    }
-}
-
-fn missing(source: &Source, key: &str) -> Error {
-    Error::MissingKey {
-        path: source.path_buf(),
-        key: key.to_owned(),
-    }
-}
-
-fn wrong_type(source: &Source, key: &str, wanted: ValueType, found: Value<'_>) -> Error {
-    Error::WrongType {
-        path: source.path_buf(),
-        key: key.to_owned(),
-        wanted,
-        found: found.ty(),
-    }
-}
-
-/// Orders the tensors of all shards by name, and refuses to have one twice.
-fn index_tensors(shards: &[Shard], names: &str, tensors: &[TensorInfo]) -> Result<Vec<u32>, Error> {
-    let name = |i: u32| tensors[i as usize].name.of(names);
-    let mut index: Vec<u32> = (0..tensors.len() as u32).collect();
-    index.sort_unstable_by(|&a, &b| name(a).cmp(name(b)).then(a.cmp(&b)));
-    let Some(pair) = index.windows(2).find(|pair| name(pair[0]) == name(pair[1])) else {
-        return Ok(index);
-    };
-    let [first, again] = [pair[0], pair[1]].map(|i| &tensors[i as usize]);
-    let path = |info: &TensorInfo| shards[usize::from(info.shard)].path.to_path_buf();
-    Err(Error::DuplicateTensor {
-        path: path(again),
-        at: again.at,
-        tensor: again.name.of(names).to_owned(),
-        first_path: path(first),
-        first_at: first.at,
-    })
+    Ok(by_name)
 }
 
 #[cfg(test)]
@@ -274,18 +188,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_other_shards_lie_beside_the_first() {
+    fn the_other_shards_lie_beside_the_first_if_its_name_fits_the_count() {
         let first = Path::new("/models/big-00001-of-00012.gguf");
         let second = sibling(first, 0, 1, 12).unwrap();
         assert_eq!(second, Path::new("/models/big-00002-of-00012.gguf"));
         assert_eq!(sibling(&second, 1, 0, 12).unwrap(), first);
-    }
-
-    #[test]
-    fn a_name_that_does_not_fit_the_count_has_no_siblings() {
-        let path = Path::new("/models/big-00001-of-00012.gguf");
-        assert_eq!(sibling(path, 0, 1, 13), None);
-        assert_eq!(sibling(path, 1, 0, 12), None);
+        assert_eq!(sibling(first, 0, 1, 13), None);
+        assert_eq!(sibling(first, 1, 0, 12), None);
         assert_eq!(sibling(Path::new("/models/big.gguf"), 0, 1, 2), None);
         assert_eq!(sibling(Path::new("/"), 0, 1, 2), None);
     }

@@ -1,18 +1,25 @@
-//! Where the bytes of a header come from: a file, read at given positions, or memory.
+//! Where the bytes of a header come from: a file, read at given positions, or memory. The only code that makes
+//! numbers of them.
 
-use std::fmt;
+use std::fmt::{self, Display};
 use std::fs::{File, Metadata};
-use std::io::{self, ErrorKind};
+use std::io::{self, BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::SystemTime;
 
 use super::error::Error;
 
 /// The longest file: its length must fit in an `off_t`.
 pub(super) const MAX_FILE: u64 = i64::MAX as u64;
 
-/// One shard's bytes. Cheap to clone; a file stays open as long as a clone lives.
+/// How much is read at once, in bytes. Large enough that a system call costs little per byte, small enough to stay
+/// in a core's cache.
+const WINDOW: u64 = 256 * 1024;
+
+/// The longest string that llama.cpp reads (`GGUF_MAX_STRING_LENGTH`, ggml/src/gguf.cpp), in bytes.
+const MAX_STRING: u64 = 1 << 30;
+
+/// One file's bytes. Cheap to clone; a file stays open as long as a clone lives.
 #[derive(Clone)]
 pub(super) struct Source {
     path: Arc<Path>,
@@ -23,25 +30,10 @@ pub(super) struct Source {
 
 #[derive(Clone)]
 enum Bytes {
-    File(Arc<File>, Stamp),
+    /// With what the system said of the file when it was opened.
+    File(Arc<File>, Metadata),
     /// May be fewer than `len`: the beginning of a file whose tensor data is elsewhere.
     Memory(Arc<[u8]>),
-}
-
-/// What must stay the same for a file to count as unchanged.
-#[derive(Clone, Copy, PartialEq)]
-struct Stamp {
-    len: u64,
-    modified: Option<SystemTime>,
-}
-
-impl Stamp {
-    fn of(metadata: &Metadata) -> Stamp {
-        Stamp {
-            len: metadata.len(),
-            modified: metadata.modified().ok(),
-        }
-    }
 }
 
 impl Source {
@@ -57,11 +49,11 @@ impl Source {
             });
         }
         let file = File::open(path).map_err(failed)?;
-        let stamp = Stamp::of(&file.metadata().map_err(failed)?);
+        let metadata = file.metadata().map_err(failed)?;
         Ok(Source {
             path: path.into(),
-            bytes: Bytes::File(Arc::new(file), stamp),
-            len: stamp.len.min(MAX_FILE),
+            len: metadata.len().min(MAX_FILE),
+            bytes: Bytes::File(Arc::new(file), metadata),
         })
     }
 
@@ -90,20 +82,15 @@ impl Source {
     /// How many bytes from the beginning can be read: the whole file, or what is in memory of it.
     pub(super) fn held(&self) -> u64 {
         match &self.bytes {
-            Bytes::File(_, stamp) => stamp.len,
+            Bytes::File(_, metadata) => metadata.len(),
             Bytes::Memory(bytes) => bytes.len() as u64,
         }
     }
 
-    /// Reads at most `buf.len()` bytes at `offset`, fewer at the end of the file; repeats interrupted reads.
+    /// Reads at most `buf.len()` bytes at `offset`, fewer at the end of the file.
     pub(super) fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
         match &self.bytes {
-            Bytes::File(file, _) => loop {
-                match read_file_at(file, buf, offset) {
-                    Err(e) if e.kind() == ErrorKind::Interrupted => {}
-                    result => return result,
-                }
-            },
+            Bytes::File(file, _) => read_file_at(file, buf, offset),
             Bytes::Memory(bytes) => {
                 let rest = usize::try_from(offset)
                     .ok()
@@ -121,23 +108,47 @@ impl Source {
         let Bytes::File(file, was) = &self.bytes else {
             return Ok(());
         };
-        let metadata = file.metadata().map_err(|source| Error::Open {
+        let is = file.metadata().map_err(|source| Error::Open {
             path: self.path_buf(),
             source,
         })?;
-        let is = Stamp::of(&metadata);
-        if is == *was {
+        if is.len() == was.len() && is.modified().ok() == was.modified().ok() {
             return Ok(());
         }
         Err(Error::Changed {
             path: self.path_buf(),
-            was: was.len,
-            is: is.len,
+            was: was.len(),
+            is: is.len(),
         })
     }
 
-    /// Whether both are the same opened file or the same memory.
-    pub(super) fn is(&self, other: &Source) -> bool {
+    /// What stands at byte `at` cannot be.
+    #[cold]
+    pub(super) fn malformed(&self, at: u64, problem: impl Display) -> Error {
+        Error::Malformed {
+            path: self.path_buf(),
+            at,
+            problem: problem.to_string(),
+        }
+    }
+
+    #[cold]
+    pub(super) fn too_long(&self, at: u64, what: impl Display, length: u64, limit: u64) -> Error {
+        let problem =
+            format_args!("{what} has a length of {length}, but at most {limit} is allowed");
+        self.malformed(at, problem)
+    }
+
+    #[cold]
+    pub(super) fn not_utf8(&self, at: u64, what: impl Display, text: &[u8]) -> Error {
+        let text = text.escape_ascii();
+        self.malformed(at, format_args!("{what} is not UTF-8: \"{text}\""))
+    }
+}
+
+/// Two sources are equal if they are the same opened file or the same memory.
+impl PartialEq for Source {
+    fn eq(&self, other: &Self) -> bool {
         match (&self.bytes, &other.bytes) {
             (Bytes::File(a, _), Bytes::File(b, _)) => Arc::ptr_eq(a, b),
             (Bytes::Memory(a), Bytes::Memory(b)) => Arc::ptr_eq(a, b),
@@ -164,5 +175,191 @@ fn read_file_at(file: &File, buf: &mut [u8], offset: u64) -> io::Result<usize> {
 
 #[cfg(not(any(unix, windows)))]
 fn read_file_at(_: &File, _: &mut [u8], _: u64) -> io::Result<usize> {
-    Err(ErrorKind::Unsupported.into())
+    Err(io::ErrorKind::Unsupported.into())
+}
+
+/// Reads forward from one offset of a source to another. `what` names in an error what is being read.
+pub(super) struct Cursor<'s> {
+    reader: BufReader<Stretch<'s>>,
+}
+
+/// The bytes of a source from `at` to `end`.
+struct Stretch<'s> {
+    source: &'s Source,
+    at: u64,
+    end: u64,
+}
+
+impl Read for Stretch<'_> {
+    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+        let wanted = (self.end - self.at).min(buf.len() as u64) as usize;
+        let read = self.source.read_at(&mut buf[..wanted], self.at)?;
+        self.at += read as u64;
+        Ok(read)
+    }
+}
+
+impl<'s> Cursor<'s> {
+    /// A cursor over the whole source, as far as it can be read.
+    pub(super) fn new(source: &'s Source) -> Cursor<'s> {
+        Cursor::over(source, 0, source.held())
+    }
+
+    /// A cursor from `at` to `end`; the caller has checked that `at <= end <= source.held()`.
+    pub(super) fn over(source: &'s Source, at: u64, end: u64) -> Cursor<'s> {
+        let window = (end - at).min(WINDOW) as usize;
+        Cursor {
+            reader: BufReader::with_capacity(window, Stretch { source, at, end }),
+        }
+    }
+
+    pub(super) fn source(&self) -> &'s Source {
+        self.reader.get_ref().source
+    }
+
+    /// The source offset of the next byte.
+    pub(super) fn at(&self) -> u64 {
+        self.reader.get_ref().at - self.reader.buffer().len() as u64
+    }
+
+    /// How many bytes are left before the end.
+    pub(super) fn remaining(&self) -> u64 {
+        self.reader.get_ref().end - self.at()
+    }
+
+    /// Errs unless `n` bytes are left.
+    #[inline]
+    pub(super) fn require(&self, n: u64, what: impl Display) -> Result<(), Error> {
+        if n <= self.remaining() {
+            return Ok(());
+        }
+        Err(Error::Truncated {
+            path: self.source().path_buf(),
+            at: self.at(),
+            what: what.to_string(),
+            needed: n,
+            available: self.remaining(),
+        })
+    }
+
+    /// The next `N` bytes.
+    #[inline]
+    pub(super) fn array<const N: usize>(&mut self, what: impl Display) -> Result<[u8; N], Error> {
+        self.require(N as u64, what)?;
+        let mut out = [0; N];
+        self.read_exact(&mut out)?;
+        Ok(out)
+    }
+
+    /// The next `n` bytes, at most 8, and zeros after them.
+    pub(super) fn padded(&mut self, n: u64, what: impl Display) -> Result<[u8; 8], Error> {
+        self.require(n, what)?;
+        let mut out = [0; 8];
+        self.read_exact(&mut out[..n as usize])?;
+        Ok(out)
+    }
+
+    #[inline]
+    pub(super) fn u32(&mut self, what: impl Display) -> Result<u32, Error> {
+        self.array(what).map(u32::from_le_bytes)
+    }
+
+    #[inline]
+    pub(super) fn u64(&mut self, what: impl Display) -> Result<u64, Error> {
+        self.array(what).map(u64::from_le_bytes)
+    }
+
+    /// The next `n` bytes, instead of what `out` holds.
+    pub(super) fn bytes(
+        &mut self,
+        n: u64,
+        out: &mut Vec<u8>,
+        what: impl Display,
+    ) -> Result<(), Error> {
+        self.require(n, what)?;
+        out.clear();
+        out.resize(n as usize, 0);
+        self.read_exact(out)
+    }
+
+    /// Reads what is known to be before the end: a failure means that the file has shrunk, or the disk is ill.
+    #[inline]
+    fn read_exact(&mut self, out: &mut [u8]) -> Result<(), Error> {
+        let at = self.at();
+        self.reader.read_exact(out).map_err(|source| Error::Read {
+            path: self.source().path_buf(),
+            at,
+            needed: out.len() as u64,
+            source,
+        })
+    }
+
+    /// Passes over `n` bytes, without reading those outside the window.
+    #[inline]
+    pub(super) fn skip(&mut self, n: u64, what: impl Display) -> Result<(), Error> {
+        self.require(n, what)?;
+        let buffered = n.min(self.reader.buffer().len() as u64);
+        self.reader.consume(buffered as usize);
+        self.reader.get_mut().at += n - buffered;
+        Ok(())
+    }
+
+    /// The length of a string, checked against what is left. The string itself comes next.
+    #[inline]
+    pub(super) fn string_len(&mut self, what: impl Display + Copy) -> Result<u64, Error> {
+        let at = self.at();
+        let length = self.u64(what)?;
+        if length > MAX_STRING {
+            return Err(self.source().too_long(at, what, length, MAX_STRING));
+        }
+        self.require(length, what)?;
+        Ok(length)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const WINDOW: usize = super::WINDOW as usize;
+
+    fn source(len: usize) -> Source {
+        let bytes: Vec<u8> = (0..len).map(|i| (i % 251) as u8).collect();
+        Source::memory("<test>", bytes.into(), len as u64)
+    }
+
+    #[test]
+    fn numbers_and_bytes_are_read_whole_wherever_the_window_is() {
+        let source = source(WINDOW * 3);
+        let mut cursor = Cursor::new(&source);
+        let byte = |at: usize| (at % 251) as u8;
+        cursor.u32("").unwrap();
+        cursor.skip(WINDOW as u64 - 6, "").unwrap();
+        let at = cursor.at() as usize;
+        assert_eq!(
+            cursor.array("").unwrap(),
+            std::array::from_fn::<_, 8, _>(|i| byte(at + i))
+        );
+        cursor.skip(WINDOW as u64, "").unwrap();
+        let at = cursor.at() as usize;
+        let mut out = vec![7];
+        cursor.bytes(WINDOW as u64 - 6, &mut out, "").unwrap();
+        assert_eq!(
+            (out.len(), cursor.at() as usize),
+            (WINDOW - 6, at + WINDOW - 6)
+        );
+        assert!(out.iter().enumerate().all(|(i, &b)| b == byte(at + i)));
+    }
+
+    #[test]
+    fn a_read_past_the_end_says_what_was_needed_and_what_there_was() {
+        let source = source(10);
+        let mut cursor = Cursor::new(&source);
+        cursor.skip(7, "").unwrap();
+        let error = cursor.u64("a number").unwrap_err().to_string();
+        let said = "<test>: byte 7: a number needs 8 bytes, but only 3 are left";
+        assert_eq!(error, said);
+        assert!(cursor.skip(u64::MAX, "").is_err());
+        assert_eq!(cursor.at(), 7);
+    }
 }

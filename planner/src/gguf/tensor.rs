@@ -1,13 +1,14 @@
 //! The tensors of one file: reading what the header says of them, checking where their data lies.
 
-use super::cursor::{Cursor, Fault};
+use std::sync::Arc;
+
 use super::error::Error;
-use super::metadata::{Span, read_name};
-use super::source::Source;
+use super::metadata::read_name;
+use super::source::{Cursor, Source};
 use super::tensor_type::TensorType;
 
 /// The longest tensor name in bytes: one less than `GGML_MAX_NAME` (ggml/include/ggml.h), which counts the closing NUL.
-pub(super) const MAX_NAME: u64 = 63;
+const MAX_NAME: u64 = 63;
 
 /// The most dimensions (`GGML_MAX_DIMS`, ggml/include/ggml.h).
 const MAX_DIMS: u32 = 4;
@@ -15,10 +16,10 @@ const MAX_DIMS: u32 = 4;
 /// The least bytes that a tensor takes in the header: length of its name, number of dimensions, type, offset.
 pub(super) const MIN_INFO: u64 = 8 + 4 + 4 + 8;
 
-/// What a file says of one tensor.
-#[derive(Clone, Copy)]
-pub(super) struct TensorInfo {
-    pub(super) name: Span,
+/// A tensor of a model file: what it is called, how large it is, and where its data lies. Not the data itself.
+#[derive(Debug)]
+pub struct Tensor {
+    pub(super) name: Arc<str>,
     pub(super) ty: TensorType,
     pub(super) n_dims: u8,
     pub(super) shard: u16,
@@ -30,94 +31,52 @@ pub(super) struct TensorInfo {
     pub(super) at: u64,
 }
 
-/// Reads the `count` tensors of a file, where the cursor stands; their names are appended to `names`.
-pub(super) fn read_tensors(
-    cursor: &mut Cursor<'_>,
-    count: u64,
-    names: &mut String,
-) -> Result<Vec<TensorInfo>, Error> {
-    let mut tensors = Vec::new();
-    let mut scratch = Vec::new();
-    for index in 0..count {
+impl Tensor {
+    /// Reads what the header says of tensor `index`, where the cursor stands.
+    pub(super) fn read(cursor: &mut Cursor<'_>, index: u64) -> Result<Tensor, Error> {
+        let source = cursor.source();
         let at = cursor.at();
-        let name = read_name(cursor, "tensor", index, MAX_NAME, &mut scratch)?;
-        let reader = InfoReader {
-            source: cursor.source(),
-            name,
-        };
-        let mut info = reader.read(cursor)?;
-        info.at = at;
-        info.name = Span::push(names, name);
-        tensors.push(info);
-    }
-    Ok(tensors)
-}
-
-/// Reads the rest of a tensor's line, after its name.
-struct InfoReader<'a> {
-    source: &'a Source,
-    name: &'a str,
-}
-
-impl InfoReader<'_> {
-    fn read(&self, cursor: &mut Cursor<'_>) -> Result<TensorInfo, Error> {
-        let fault = |what: &'static str| {
-            move |fault: Fault| {
-                fault.about(
-                    self.source,
-                    format_args!("the {what} of tensor '{}'", self.name),
-                )
-            }
-        };
-        let at = cursor.at();
-        let n_dims = cursor.u32().map_err(fault("number of dimensions"))?;
+        let name = read_name(cursor, MAX_NAME, format_args!("the name of tensor {index}"))?;
+        let n_dims_at = cursor.at();
+        let n_dims = cursor.u32(format_args!("the number of dimensions of tensor '{name}'"))?;
         if n_dims > MAX_DIMS {
-            return Err(Error::TensorDims {
-                path: self.source.path_buf(),
-                at,
-                tensor: self.name.to_owned(),
-                n_dims,
-            });
+            let problem =
+                format_args!("tensor '{name}' has {n_dims} dimensions, but at most 4 are allowed");
+            return Err(source.malformed(n_dims_at, problem));
         }
         let shape_at = cursor.at();
         let mut shape = [1; 4];
         for (dim, elements) in shape.iter_mut().enumerate().take(n_dims as usize) {
             let at = cursor.at();
-            *elements = cursor.u64().map_err(fault("shape"))?;
-            let signed = elements.cast_signed();
-            if signed <= 0 {
-                return Err(Error::TensorShape {
-                    path: self.source.path_buf(),
-                    at,
-                    tensor: self.name.to_owned(),
-                    dim: dim as u32,
-                    elements: signed,
-                });
+            *elements = cursor.u64(format_args!("the shape of tensor '{name}'"))?;
+            let n = elements.cast_signed();
+            if n <= 0 {
+                let problem = format_args!("dimension {dim} of tensor '{name}' has {n} elements");
+                return Err(source.malformed(at, problem));
             }
         }
         let type_at = cursor.at();
-        let id = cursor.u32().map_err(fault("type"))?;
-        let ty = TensorType::from_id(id).ok_or_else(|| Error::TensorType {
-            path: self.source.path_buf(),
-            at: type_at,
-            tensor: self.name.to_owned(),
-            id,
-            removed: TensorType::removed(id),
+        let id = cursor.u32(format_args!("the type of tensor '{name}'"))?;
+        let ty = TensorType::from_id(id).ok_or_else(|| {
+            let unknown = "unknown: the file is newer than this llama.cpp, or damaged";
+            let why = TensorType::removed(id).unwrap_or(unknown);
+            let problem = format_args!("tensor '{name}' has the type {id} ({why})");
+            source.malformed(type_at, problem)
         })?;
-        if !shape[0].is_multiple_of(ty.block_size()) {
-            return Err(Error::TensorRow {
-                path: self.source.path_buf(),
-                at: shape_at,
-                tensor: self.name.to_owned(),
-                elements: shape[0],
-                ty,
-                block_size: ty.block_size(),
-            });
+        let (row, block) = (shape[0], ty.block_size());
+        if !row.is_multiple_of(block) {
+            let problem = format_args!(
+                "tensor '{name}' has rows of {row} elements, not a multiple of the {block} in a block of {ty}"
+            );
+            return Err(source.malformed(shape_at, problem));
         }
-        let bytes = data_bytes(ty, shape).ok_or_else(|| self.too_large(shape_at, shape))?;
-        let offset = cursor.u64().map_err(fault("offset"))?;
-        Ok(TensorInfo {
-            name: Span::push(&mut String::new(), ""),
+        let bytes = data_bytes(ty, &shape).ok_or_else(|| {
+            let problem = format_args!("tensor '{name}' with shape {shape:?} is larger than 2^63");
+            source.malformed(shape_at, problem)
+        })?;
+        let offset = cursor.u64(format_args!("the offset of tensor '{name}'"))?;
+        Ok(Tensor {
+            name,
             ty,
             n_dims: n_dims as u8,
             shard: 0,
@@ -128,13 +87,47 @@ impl InfoReader<'_> {
         })
     }
 
-    fn too_large(&self, at: u64, shape: [u64; 4]) -> Error {
-        Error::TensorTooLarge {
-            path: self.source.path_buf(),
-            at,
-            tensor: self.name.to_owned(),
-            shape,
-        }
+    /// The name, such as `blk.0.attn_q.weight`; at most 63 bytes.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The type of the elements.
+    pub fn ty(&self) -> TensorType {
+        self.ty
+    }
+
+    /// The number of elements in each dimension (`ne`), the innermost first; 1 in those beyond
+    /// [`n_dims`](Self::n_dims).
+    pub fn shape(&self) -> [u64; 4] {
+        self.shape
+    }
+
+    /// The number of dimensions that the file states, 0 to 4.
+    pub fn n_dims(&self) -> usize {
+        self.n_dims.into()
+    }
+
+    /// The number of elements, at most 2^63 - 1.
+    #[doc(alias = "ggml_nelements")]
+    pub fn elements(&self) -> u64 {
+        self.shape.iter().product()
+    }
+
+    /// The bytes of the data, without padding.
+    #[doc(alias = "ggml_nbytes")]
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Where the data begins, in bytes from the beginning of its shard's file.
+    pub fn offset(&self) -> u64 {
+        self.offset
+    }
+
+    /// Which of [`Header::shards`](super::Header::shards) holds the data.
+    pub fn shard(&self) -> usize {
+        self.shard.into()
     }
 }
 
@@ -143,11 +136,12 @@ impl InfoReader<'_> {
 /// The elements are held to the bound whose violation ends the process in `ggml_new_tensor_impl` (ggml/src/ggml.c).
 /// It is tighter by a hair than the check of llama.cpp's own reader, so that a file with such a shape makes
 /// llama.cpp abort.
-pub(super) fn data_bytes(ty: TensorType, shape: [u64; 4]) -> Option<u64> {
+pub(super) fn data_bytes(ty: TensorType, shape: &[u64]) -> Option<u64> {
     const MAX: u64 = i64::MAX as u64;
-    let mut elements = shape[0];
-    let mut bytes = ty.checked_row_bytes(shape[0])?;
-    for &n in &shape[1..] {
+    let (&row, rows) = shape.split_first().unwrap_or((&1, &[]));
+    let mut elements = row;
+    let mut bytes = ty.checked_row_bytes(row)?;
+    for &n in rows {
         if n > 1 && MAX / n <= elements {
             return None;
         }
@@ -163,107 +157,43 @@ pub(super) fn data_bytes(ty: TensorType, shape: [u64; 4]) -> Option<u64> {
 /// llama.cpp asks for exactly this order (`ggml/src/gguf.cpp`, "compute the total size of the data section") and,
 /// when the model is loaded, for the inside (`src/llama-model-loader.h`, `llama_tensor_weight`). The last tensor's
 /// padding may be missing.
-pub(super) fn place_tensors(
+pub(super) fn place(
+    tensors: &mut [Tensor],
     source: &Source,
     alignment: u64,
     data_offset: u64,
-    names: &str,
-    tensors: &mut [TensorInfo],
 ) -> Result<(), Error> {
     let mut expected = 0;
-    for info in tensors {
-        let tensor = || info.name.of(names).to_owned();
-        if info.offset != expected {
-            return Err(Error::TensorOffset {
-                path: source.path_buf(),
-                at: info.at,
-                tensor: tensor(),
-                offset: info.offset,
-                expected,
-                alignment,
-            });
+    for tensor in tensors {
+        let Tensor { name, offset, .. } = &*tensor;
+        if *offset != expected {
+            let lies = if !offset.is_multiple_of(alignment) {
+                format!("not aligned to {alignment} bytes")
+            } else if *offset < expected {
+                "overlapping the one before it".to_owned()
+            } else {
+                "not directly after the one before it".to_owned()
+            };
+            let problem = format_args!(
+                "tensor '{name}' is {lies}: its data begins at offset {offset} of the data section, not at {expected}"
+            );
+            return Err(source.malformed(tensor.at, problem));
         }
         // A sum that reaches 2^64 is outside of any file.
-        let begin = data_offset.saturating_add(info.offset);
-        let end = begin.saturating_add(info.bytes);
+        let begin = data_offset.saturating_add(*offset);
+        let end = begin.saturating_add(tensor.bytes);
         if end > source.len() {
             return Err(Error::TensorOutside {
                 path: source.path_buf(),
-                at: info.at,
-                tensor: tensor(),
+                at: tensor.at,
+                tensor: name.to_string(),
                 end,
                 file_bytes: source.len(),
             });
         }
-        expected = expected.saturating_add(info.bytes.saturating_add(alignment - 1));
+        expected = expected.saturating_add(tensor.bytes.saturating_add(alignment - 1));
         expected -= expected % alignment;
-        info.offset = begin;
+        tensor.offset = begin;
     }
     Ok(())
-}
-
-/// A tensor of a model file: what it is called, how large it is, and where its data lies. Not the data itself.
-#[derive(Clone, Copy)]
-pub struct Tensor<'a> {
-    pub(super) names: &'a str,
-    pub(super) info: &'a TensorInfo,
-}
-
-impl<'a> Tensor<'a> {
-    /// The name, such as `blk.0.attn_q.weight`; at most 63 bytes.
-    pub fn name(&self) -> &'a str {
-        self.info.name.of(self.names)
-    }
-
-    /// The type of the elements.
-    pub fn ty(&self) -> TensorType {
-        self.info.ty
-    }
-
-    /// The number of elements in each dimension (`ne`), the innermost first; 1 in those beyond
-    /// [`n_dims`](Self::n_dims).
-    pub fn shape(&self) -> [u64; 4] {
-        self.info.shape
-    }
-
-    /// The number of dimensions that the file states, 0 to 4.
-    pub fn n_dims(&self) -> usize {
-        self.info.n_dims.into()
-    }
-
-    /// The number of elements, at most 2^63 - 1.
-    #[doc(alias = "ggml_nelements")]
-    pub fn elements(&self) -> u64 {
-        self.info.shape.iter().product()
-    }
-
-    /// The bytes of the data, without padding.
-    #[doc(alias = "ggml_nbytes")]
-    pub fn bytes(&self) -> u64 {
-        self.info.bytes
-    }
-
-    /// Where the data begins, in bytes from the beginning of its shard's file.
-    pub fn offset(&self) -> u64 {
-        self.info.offset
-    }
-
-    /// Which of [`Header::shards`](super::Header::shards) holds the data.
-    pub fn shard(&self) -> usize {
-        self.info.shard.into()
-    }
-}
-
-impl std::fmt::Debug for Tensor<'_> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let shape = &self.shape()[..self.n_dims()];
-        write!(
-            f,
-            "{} {} {shape:?} at {}+{}",
-            self.name(),
-            self.ty(),
-            self.offset(),
-            self.bytes()
-        )
-    }
 }

@@ -4,15 +4,15 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// One line per type of `enum ggml_type` (ggml/include/ggml.h): name, id, elements per block, bytes per block,
-/// quantised. Block and byte counts are those of `type_traits` (ggml/src/ggml.c), whose sizes are the structs of
+/// One line per type of `enum ggml_type` (ggml/include/ggml.h): name, id, elements per block, bytes per block.
+/// Block and byte counts are those of `type_traits` (ggml/src/ggml.c), whose sizes are the structs of
 /// `ggml/src/ggml-common.h`.
 macro_rules! tensor_types {
-    ($($name:ident = $id:literal, $block:literal, $bytes:literal, $quantized:literal;)*) => {
+    ($($name:ident = $id:literal, $block:literal, $bytes:literal;)*) => {
         /// The type of a tensor's elements: how many of them share a block, and how many bytes a block takes.
         ///
         /// The variants bear llama.cpp's names in capitals. Ids that llama.cpp has removed (4, 5, 31-33, 36-38) are not
-        /// among them; a file that uses one is refused with [`Error::TensorType`](crate::gguf::Error::TensorType).
+        /// among them; a file that uses one is refused with [`Error::Malformed`](crate::gguf::Error::Malformed).
         #[doc(alias = "ggml_type")]
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
         #[allow(non_camel_case_types)] // `Q4_K` is the name by which everybody knows it.
@@ -41,12 +41,6 @@ macro_rules! tensor_types {
                 match self { $(TensorType::$name => $bytes,)* }
             }
 
-            /// Whether the elements are quantised, so that a block must be decoded to read one of them.
-            #[doc(alias = "ggml_is_quantized")]
-            pub const fn is_quantized(self) -> bool {
-                match self { $(TensorType::$name => $quantized,)* }
-            }
-
             /// The name in capitals, as files and people write it: `Q4_K`, `IQ2_XXS`, `F16`.
             #[doc(alias = "ggml_type_name")]
             pub const fn name(self) -> &'static str {
@@ -62,41 +56,41 @@ macro_rules! tensor_types {
 }
 
 tensor_types! {
-    F32     =  0,   1,   4, false;
-    F16     =  1,   1,   2, false;
-    Q4_0    =  2,  32,  18, true;
-    Q4_1    =  3,  32,  20, true;
-    Q5_0    =  6,  32,  22, true;
-    Q5_1    =  7,  32,  24, true;
-    Q8_0    =  8,  32,  34, true;
-    Q8_1    =  9,  32,  36, true;
-    Q2_K    = 10, 256,  84, true;
-    Q3_K    = 11, 256, 110, true;
-    Q4_K    = 12, 256, 144, true;
-    Q5_K    = 13, 256, 176, true;
-    Q6_K    = 14, 256, 210, true;
-    Q8_K    = 15, 256, 292, true;
-    IQ2_XXS = 16, 256,  66, true;
-    IQ2_XS  = 17, 256,  74, true;
-    IQ3_XXS = 18, 256,  98, true;
-    IQ1_S   = 19, 256,  50, true;
-    IQ4_NL  = 20,  32,  18, true;
-    IQ3_S   = 21, 256, 110, true;
-    IQ2_S   = 22, 256,  82, true;
-    IQ4_XS  = 23, 256, 136, true;
-    I8      = 24,   1,   1, false;
-    I16     = 25,   1,   2, false;
-    I32     = 26,   1,   4, false;
-    I64     = 27,   1,   8, false;
-    F64     = 28,   1,   8, false;
-    IQ1_M   = 29, 256,  56, true;
-    BF16    = 30,   1,   2, false;
-    TQ1_0   = 34, 256,  54, true;
-    TQ2_0   = 35, 256,  66, true;
-    MXFP4   = 39,  32,  17, true;
-    NVFP4   = 40,  64,  36, true;
-    Q1_0    = 41, 128,  18, true;
-    Q2_0    = 42,  64,  18, true;
+    F32     =  0,   1,   4;
+    F16     =  1,   1,   2;
+    Q4_0    =  2,  32,  18;
+    Q4_1    =  3,  32,  20;
+    Q5_0    =  6,  32,  22;
+    Q5_1    =  7,  32,  24;
+    Q8_0    =  8,  32,  34;
+    Q8_1    =  9,  32,  36;
+    Q2_K    = 10, 256,  84;
+    Q3_K    = 11, 256, 110;
+    Q4_K    = 12, 256, 144;
+    Q5_K    = 13, 256, 176;
+    Q6_K    = 14, 256, 210;
+    Q8_K    = 15, 256, 292;
+    IQ2_XXS = 16, 256,  66;
+    IQ2_XS  = 17, 256,  74;
+    IQ3_XXS = 18, 256,  98;
+    IQ1_S   = 19, 256,  50;
+    IQ4_NL  = 20,  32,  18;
+    IQ3_S   = 21, 256, 110;
+    IQ2_S   = 22, 256,  82;
+    IQ4_XS  = 23, 256, 136;
+    I8      = 24,   1,   1;
+    I16     = 25,   1,   2;
+    I32     = 26,   1,   4;
+    I64     = 27,   1,   8;
+    F64     = 28,   1,   8;
+    IQ1_M   = 29, 256,  56;
+    BF16    = 30,   1,   2;
+    TQ1_0   = 34, 256,  54;
+    TQ2_0   = 35, 256,  66;
+    MXFP4   = 39,  32,  17;
+    NVFP4   = 40,  64,  36;
+    Q1_0    = 41, 128,  18;
+    Q2_0    = 42,  64,  18;
 }
 
 impl TensorType {
@@ -105,10 +99,10 @@ impl TensorType {
         self as u32
     }
 
-    /// The type with this name, in capitals or not.
-    pub fn from_name(name: &str) -> Option<TensorType> {
-        let same = |ty: &&TensorType| ty.name().eq_ignore_ascii_case(name);
-        Self::ALL.iter().find(same).copied()
+    /// Whether the elements are quantised, so that a block must be decoded to read one of them.
+    #[doc(alias = "ggml_is_quantized")]
+    pub const fn is_quantized(self) -> bool {
+        self.block_size() > 1
     }
 
     /// The bytes of a row of `ne0` elements; a block begun is counted whole, and what does not fit in 64
@@ -135,21 +129,25 @@ impl TensorType {
     /// What llama.cpp says of an id it has removed (ggml/src/ggml.c, `type_traits`): the old name and
     /// what to use instead.
     pub(super) const fn removed(id: u32) -> Option<&'static str> {
+        macro_rules! use_instead {
+            ($old:literal, $new:literal) => {
+                concat!(
+                    $old,
+                    ", removed from llama.cpp: use ",
+                    $new,
+                    ", which is repacked when it is loaded"
+                )
+            };
+        }
         Some(match id {
             4 => "Q4_2, removed from llama.cpp",
             5 => "Q4_3, removed from llama.cpp",
-            31 => "Q4_0_4_4, removed from llama.cpp: use Q4_0, which is repacked when it is loaded",
-            32 => "Q4_0_4_8, removed from llama.cpp: use Q4_0, which is repacked when it is loaded",
-            33 => "Q4_0_8_8, removed from llama.cpp: use Q4_0, which is repacked when it is loaded",
-            36 => {
-                "IQ4_NL_4_4, removed from llama.cpp: use IQ4_NL, which is repacked when it is loaded"
-            }
-            37 => {
-                "IQ4_NL_4_8, removed from llama.cpp: use IQ4_NL, which is repacked when it is loaded"
-            }
-            38 => {
-                "IQ4_NL_8_8, removed from llama.cpp: use IQ4_NL, which is repacked when it is loaded"
-            }
+            31 => use_instead!("Q4_0_4_4", "Q4_0"),
+            32 => use_instead!("Q4_0_4_8", "Q4_0"),
+            33 => use_instead!("Q4_0_8_8", "Q4_0"),
+            36 => use_instead!("IQ4_NL_4_4", "IQ4_NL"),
+            37 => use_instead!("IQ4_NL_4_8", "IQ4_NL"),
+            38 => use_instead!("IQ4_NL_8_8", "IQ4_NL"),
             _ => return None,
         })
     }
@@ -181,16 +179,6 @@ mod tests {
     }
 
     #[test]
-    fn names_are_found_in_capitals_or_not_and_unknown_ones_are_not() {
-        for &ty in TensorType::ALL {
-            assert_eq!(TensorType::from_name(&ty.to_string()), Some(ty));
-            assert_eq!(TensorType::from_name(&ty.name().to_lowercase()), Some(ty));
-        }
-        assert_eq!(TensorType::from_name("Q4_K_M"), None);
-        assert_eq!(format!("{:>6}", TensorType::Q4_K), "  Q4_K");
-    }
-
-    #[test]
     fn rows_are_whole_blocks() {
         assert_eq!(TensorType::Q4_K.row_bytes(4096), 4096 / 256 * 144);
         assert_eq!(TensorType::Q8_0.row_bytes(33), 68);
@@ -201,12 +189,11 @@ mod tests {
     }
 
     #[test]
-    fn serialises_as_its_name() {
+    fn a_type_is_written_and_serialised_as_its_name() {
         let text = serde_json::to_string(&TensorType::IQ4_NL).unwrap();
         assert_eq!(text, "\"IQ4_NL\"");
-        assert_eq!(
-            serde_json::from_str::<TensorType>(&text).unwrap(),
-            TensorType::IQ4_NL
-        );
+        let read: TensorType = serde_json::from_str(&text).unwrap();
+        assert_eq!(read, TensorType::IQ4_NL);
+        assert_eq!(format!("{:>6}", TensorType::Q4_K), "  Q4_K");
     }
 }

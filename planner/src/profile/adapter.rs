@@ -4,9 +4,10 @@
 //! All that llama.cpp would refuse, and what would end its process in the middle of a graph, is refused here: by file,
 //! tensor, what is needed and what was found (llama-adapter.cpp, `llama_adapter_lora_init_impl`).
 
-use crate::gguf::{Header, Tensor, TensorType};
+use std::collections::HashMap;
 
-use super::adapter_error::AdapterError;
+use crate::gguf::{self, Header, Tensor, TensorType};
+
 use super::{ModelProfile, Weight};
 
 /// One of the two matrices whose product is added to a weight.
@@ -22,12 +23,21 @@ pub struct Factor {
 }
 
 impl Factor {
-    fn of(tensor: &Tensor<'_>) -> Self {
-        Self {
-            ty: tensor.ty(),
+    /// A factor of a type that every backend multiplies by, or that a few do; integers and what is only ever an
+    /// intermediate are none (ggml-cpu.c, `type_traits_cpu`: no `vec_dot`).
+    fn of(tensor: &Tensor, file: &str) -> Result<Self, AdapterError> {
+        use TensorType::{BF16, F16, F32, Q8_1, Q8_K};
+        let ty = tensor.ty();
+        let is_float = matches!(ty, F32 | F16 | BF16);
+        if !is_float && (!ty.is_quantized() || matches!(ty, Q8_1 | Q8_K)) {
+            let problem = format!("is {ty}; an adapter's are floats or quantised");
+            return Err(AdapterError::tensor(file, tensor.name(), problem));
+        }
+        Ok(Self {
+            ty,
             shape: tensor.shape(),
             bytes: tensor.bytes(),
-        }
+        })
     }
 
     /// A row of 32-bit floats.
@@ -37,15 +47,6 @@ impl Factor {
             shape: [width, 1, 1, 1],
             bytes: width.saturating_mul(4),
         }
-    }
-
-    /// What every backend multiplies by, and a few that only some do; integers and what is only ever an intermediate
-    /// are not (ggml-cpu.c, `type_traits_cpu`: no `vec_dot`).
-    const fn is_multiplied(&self) -> bool {
-        matches!(
-            self.ty,
-            TensorType::F32 | TensorType::F16 | TensorType::BF16
-        ) || (self.ty.is_quantized() && !matches!(self.ty, TensorType::Q8_1 | TensorType::Q8_K))
     }
 }
 
@@ -113,88 +114,47 @@ impl Lora {
         {
             return Err(AdapterError::Activated { file });
         }
-        let mut lora = Self {
-            name: name_of(header, &file),
-            architecture: header.architecture()?.to_owned(),
-            alpha: header
-                .f32("adapter.lora.alpha")?
-                .filter(|alpha| *alpha != 0.0),
-            pairs: Vec::new(),
-            ignored: 0,
-            file,
-        };
+        let architecture = header.architecture()?.to_owned();
+        let alpha = header.f32("adapter.lora.alpha")?;
+        let (mut pairs, mut ignored) = (Vec::new(), 0);
         for tensor in header.tensors() {
-            lora.take(header, &tensor)?;
-        }
-        if lora.pairs.is_empty() {
-            return Err(AdapterError::Empty { file: lora.file });
-        }
-        Ok(lora)
-    }
-
-    fn take(&mut self, header: &Header, tensor: &Tensor<'_>) -> Result<(), AdapterError> {
-        let name = tensor.name();
-        let Some(weight) = name.strip_suffix(".lora_a") else {
-            let half = name.strip_suffix(".lora_b");
-            if half.is_none() && name.ends_with("_norm.weight") {
-                self.ignored += 1;
-                return Ok(());
-            }
-            let Some(weight) = half else {
-                return Err(AdapterError::UnknownTensor {
-                    file: self.file.clone(),
-                    tensor: name.to_owned(),
+            let name = tensor.name();
+            let wrong = |problem: &str| AdapterError::tensor(&file, name, problem);
+            let alone = |other: &str| wrong(&format!("is there without `{other}`"));
+            if let Some(weight) = name.strip_suffix(".lora_a") {
+                let b = format!("{weight}.lora_b");
+                let b = header.tensor(&b).ok_or_else(|| alone(&b))?;
+                pairs.push(LoraPair {
+                    weight: weight.to_owned(),
+                    a: Factor::of(tensor, &file)?,
+                    b: Factor::of(b, &file)?,
                 });
-            };
-            return match header.tensor(&format!("{weight}.lora_a")) {
-                Some(_) => Ok(()),
-                None => Err(self.half(name, format!("{weight}.lora_a"))),
-            };
-        };
-        let b = format!("{weight}.lora_b");
-        let Some(other) = header.tensor(&b) else {
-            return Err(self.half(name, b));
-        };
-        for tensor in [tensor, &other] {
-            if !Factor::of(tensor).is_multiplied() {
-                return Err(AdapterError::Type {
-                    file: self.file.clone(),
-                    tensor: tensor.name().to_owned(),
-                    found: tensor.ty(),
-                });
+            } else if let Some(weight) = name.strip_suffix(".lora_b") {
+                let a = format!("{weight}.lora_a");
+                header.tensor(&a).ok_or_else(|| alone(&a))?;
+            } else if name.ends_with("_norm.weight") {
+                ignored += 1;
+            } else {
+                return Err(wrong("is none of an adapter's (.lora_a, .lora_b)"));
             }
         }
-        self.pairs.push(LoraPair {
-            weight: weight.to_owned(),
-            a: Factor::of(tensor),
-            b: Factor::of(&other),
-        });
-        Ok(())
-    }
-
-    fn half(&self, tensor: &str, missing: String) -> AdapterError {
-        AdapterError::Half {
-            file: self.file.clone(),
-            tensor: tensor.to_owned(),
-            missing,
+        if pairs.is_empty() {
+            return Err(AdapterError::Empty { file });
         }
+        Ok(Self {
+            name: header.title().unwrap_or_else(|| file.clone()),
+            architecture,
+            alpha: alpha.filter(|alpha| *alpha != 0.0),
+            pairs,
+            ignored,
+            file,
+        })
     }
 
     /// Bytes of its tensors, as they lie in the file.
-    #[must_use]
     pub fn bytes(&self) -> u64 {
         let bytes = |pair: &LoraPair| pair.a.bytes.saturating_add(pair.b.bytes);
         self.pairs.iter().map(bytes).fold(0, u64::saturating_add)
-    }
-
-    fn shape(&self, tensor: String, needed: String, found: [u64; 4]) -> AdapterError {
-        let found: Vec<String> = found.iter().map(u64::to_string).collect();
-        AdapterError::Shape {
-            file: self.file.clone(),
-            tensor,
-            needed,
-            found: found.join(" x "),
-        }
     }
 
     /// Checks one pair against its weight (llama-adapter.cpp, `llama_adapter_lora_init_impl`, and what the
@@ -202,17 +162,19 @@ impl Lora {
     fn fits(&self, pair: &LoraPair, weight: &Weight) -> Result<(), AdapterError> {
         let LoraPair { a, b, .. } = pair;
         let [inputs, outputs, planes, beyond] = weight.shape;
-        // llm_build_inp_embd looks up rows of `a`, so the two change places.
-        let (of_a, of_b) = if is_embedding(&pair.weight) {
+        // llm_build_inp_embd looks up rows of `a`, so the two change places. It is an embedding by the end of its name.
+        let (of_a, of_b) = if pair.weight.ends_with("token_embd.weight") {
             ([b.shape[0], outputs], [a.shape[0], inputs])
         } else {
             ([inputs, b.shape[0]], [a.shape[1], outputs])
         };
         for (factor, suffix, [wide, high]) in [(a, "lora_a", of_a), (b, "lora_b", of_b)] {
             if factor.shape != [wide, high, planes, beyond] {
-                let needed = format!("{wide} x {high} x {planes} x {beyond}");
                 let tensor = format!("{}.{suffix}", pair.weight);
-                return Err(self.shape(tensor, needed, factor.shape));
+                let found = factor.shape.map(|n| n.to_string()).join(" x ");
+                let needed = format!("{wide} x {high} x {planes} x {beyond}");
+                let problem = format!("is {found}, and {needed} is needed");
+                return Err(AdapterError::tensor(&self.file, &tensor, problem));
             }
         }
         Ok(())
@@ -250,14 +212,7 @@ pub struct Adapters {
 }
 
 impl Adapters {
-    /// Whether there are none.
-    #[must_use]
-    pub const fn is_empty(&self) -> bool {
-        self.lora.is_empty() && !self.control_vector
-    }
-
     /// Bytes of the adapters' tensors.
-    #[must_use]
     pub fn bytes(&self) -> u64 {
         let bytes = |one: &Adapted| one.a.bytes.saturating_add(one.b.bytes);
         self.adapted.iter().map(bytes).fold(0, u64::saturating_add)
@@ -284,16 +239,14 @@ impl ModelProfile {
         let adapter = self.adapters.lora.len();
         let weights = &self.weights;
         let blocks = weights.blocks.iter().enumerate();
-        let blocks = blocks.flat_map(|(index, block)| {
-            let weights = block.weights.iter();
-            weights.map(move |weight| (weight, Layer::Block(index)))
-        });
-        let input = weights.input.iter().map(|one| (one, Layer::Input));
-        let output = weights.output.iter().map(|one| (one, Layer::Output));
-        let known: std::collections::HashMap<&str, (&Weight, Layer)> = input
-            .chain(output)
-            .chain(blocks)
-            .map(|(weight, layer)| (weight.name.as_str(), (weight, layer)))
+        let layers = blocks
+            .map(|(index, block)| (&block.weights, Layer::Block(index)))
+            .chain([
+                (&weights.input, Layer::Input),
+                (&weights.output, Layer::Output),
+            ]);
+        let known: HashMap<&str, (&Weight, Layer)> = layers
+            .flat_map(|(weights, layer)| weights.iter().map(move |one| (&*one.name, (one, layer))))
             .collect();
         let mut adapted = Vec::with_capacity(lora.pairs.len());
         for pair in &lora.pairs {
@@ -335,19 +288,90 @@ impl ModelProfile {
     }
 }
 
-/// By the end of the name: llama-adapter.cpp, `llama_adapter_lora_init_impl`.
-fn is_embedding(weight: &str) -> bool {
-    weight.ends_with("token_embd.weight")
+/// What is wrong with an adapter's file, by itself or for the model that it was given for. Each names the file, what
+/// was needed and what was found.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+#[allow(missing_docs)] // The fields are named for what the message says of them.
+pub enum AdapterError {
+    /// The header itself could not be read as it claims to be.
+    #[error(transparent)]
+    Header(#[from] gguf::Error),
+    /// The file's data cannot be read.
+    #[error("cannot read {file}: {reason}")]
+    Unreadable { file: String, reason: String },
+    /// The file is something else.
+    #[error("{file} is no LoRA adapter: `{key}` is {found} and not `{wanted}`")]
+    WrongKind {
+        file: String,
+        key: String,
+        found: String,
+        wanted: &'static str,
+    },
+    /// An adapter that takes effect only after certain tokens (aLoRA): from the first token on it would be another one.
+    #[error("{file}: an adapter that is activated by tokens (aLoRA) cannot be used here")]
+    Activated { file: String },
+    /// There is nothing in it.
+    #[error("{file} holds no tensor that changes a model")]
+    Empty { file: String },
+    /// A tensor that is no half of a pair or no direction of a layer, or that does not go with its weight.
+    #[error("{file}: the tensor `{tensor}` {problem}")]
+    Tensor {
+        file: String,
+        tensor: String,
+        problem: String,
+    },
+    /// An adapter of another architecture.
+    #[error("{file} is an adapter for `{found}`, and {model} is `{needed}`")]
+    Architecture {
+        file: String,
+        model: String,
+        found: String,
+        needed: String,
+    },
+    /// A weight that the model does not have.
+    #[error("{file} changes `{weight}`, which {model} does not have")]
+    NoSuchWeight {
+        file: String,
+        model: String,
+        weight: String,
+    },
+    /// An adapter for a token embedding that is the output matrix too: llama.cpp's process ends on it.
+    #[error("{file} changes the token embedding, which in {model} is the output matrix too")]
+    TiedEmbedding { file: String, model: String },
+    /// A scale that is no number.
+    #[error("the scale of {name} is {scale}, and a finite number is needed")]
+    Scale { name: String, scale: f32 },
+    /// Two adapters of one name.
+    #[error("two adapters are called {name}: one needs a name of its own")]
+    Twice { name: String },
+    /// An adapter that the model was not loaded with.
+    #[error(
+        "the model was loaded without an adapter called {name}: {}",
+        list(present)
+    )]
+    NoSuchAdapter { name: String, present: Vec<String> },
+    /// A range of layers without any that a control vector could be added to.
+    #[error(
+        "control vectors cannot be added to the layers {first} to {last}: the first is 1 at least, and no later than the last"
+    )]
+    Layers { first: u32, last: u32 },
 }
 
-/// What people call the file.
-fn name_of(header: &Header, file: &str) -> String {
-    let stem = || {
-        header
-            .path()
-            .file_stem()
-            .map(|stem| stem.to_string_lossy().into_owned())
-    };
-    let stated = header.name().map(str::to_owned);
-    stated.or_else(stem).unwrap_or_else(|| file.to_owned())
+impl AdapterError {
+    pub(super) fn tensor(file: &str, tensor: &str, problem: impl Into<String>) -> Self {
+        Self::Tensor {
+            file: file.to_owned(),
+            tensor: tensor.to_owned(),
+            problem: problem.into(),
+        }
+    }
+}
+
+fn list(present: &[String]) -> String {
+    if present.is_empty() {
+        "it has none".into()
+    } else {
+        format!("it has {}", present.join(", "))
+    }
 }

@@ -23,8 +23,9 @@ pub(super) enum Law {
     Drafting(Window),
     /// Windowed with 64 blocks, else full (models/exaone4.cpp, `load_arch_hparams`).
     WindowedAt64Blocks(Window),
-    /// Windowed, and the last blocks use the caches of earlier ones.
-    Reused(Window, Reuse),
+    /// Windowed, and the blocks from this one on use the caches of earlier ones (`n_layer_kv_from_start`); without a
+    /// number it is so many of the last blocks as the header says.
+    Reused(Window, Option<u32>),
     /// Full unless it states the widths of compressed keys (models/deepseek2.cpp, `load_arch_hparams`).
     Compressible,
     /// Keys to choose keys by, beside the cache.
@@ -69,15 +70,6 @@ pub(super) enum Pattern {
     FirstIsFull(u32),
     /// The header must list them.
     Listed,
-}
-
-/// From which block on earlier caches are used again (`n_layer_kv_from_start`).
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Reuse {
-    /// From this one.
-    From(u32),
-    /// So many of the last blocks as the header says.
-    Stated,
 }
 
 /// What a recurrent block keeps (llama-hparams.cpp, `n_embd_r`, `n_embd_s`).
@@ -166,28 +158,27 @@ pub(super) enum Indexer {
 }
 
 /// How this architecture keeps its context, or `None` where we have not read it.
-#[allow(clippy::too_many_lines, reason = "a list")]
 pub(super) fn law(architecture: &str) -> Option<Law> {
+    use Attention as A;
+    use Mixer::{Kda, Lightning, Mamba, Mamba2, Rwkv, ShortConvolution};
     use Pattern::{FirstIsFull, LastIsFull, Listed};
+    use Predicting::{AsOthers, Nothing, Unread};
+    use Recurring::{AllButEvery, Every, WithoutKeyHeads, WithoutKeyHeadsAndForward};
     use Unstated::{Fatal, NoWindow, Refused, Tokens};
     let window = |unstated, pattern| Window {
         unstated,
         fixed: None,
         pattern,
     };
-    let windowed = |unstated, pattern| Law::Windowed(window(unstated, pattern));
-    let by_heads = |mixer, attention, predicting| {
-        Law::Hybrid(Hybrid {
-            mixer,
-            recurring: Recurring::WithoutKeyHeads,
-            attention,
-            predicting,
-        })
+    let fixed = |tokens, unstated, pattern| Window {
+        fixed: Some(tokens),
+        ..window(unstated, pattern)
     };
-    let by_interval = |mixer, interval, attention, predicting| {
+    let windowed = |unstated, pattern| Law::Windowed(window(unstated, pattern));
+    let hybrid = |mixer, recurring, attention, predicting| {
         Law::Hybrid(Hybrid {
             mixer,
-            recurring: Recurring::AllButEvery(interval),
+            recurring,
             attention,
             predicting,
         })
@@ -223,18 +214,12 @@ pub(super) fn law(architecture: &str) -> Option<Law> {
         "cohere2moe" => windowed(Refused, FirstIsFull(4)),
         "mimo2" | "step35" | "maple" | "spark2_5" | "granite_swa" => windowed(Refused, Listed),
         // Whatever the header says, if it says anything but 0.
-        "llama4" => Law::Windowed(Window {
-            fixed: Some(8192),
-            ..window(Tokens(8192), LastIsFull(4))
-        }),
-        "smallthinker" => Law::Windowed(Window {
-            fixed: Some(4096),
-            ..window(NoWindow, FirstIsFull(4))
-        }),
+        "llama4" => Law::Windowed(fixed(8192, Tokens(8192), LastIsFull(4))),
+        "smallthinker" => Law::Windowed(fixed(4096, NoWindow, FirstIsFull(4))),
         "dflash" => Law::Drafting(window(NoWindow, Listed)),
         "exaone4" => Law::WindowedAt64Blocks(window(Tokens(4096), LastIsFull(4))),
-        "gemma3n" => Law::Reused(window(Refused, LastIsFull(5)), Reuse::From(20)),
-        "gemma4" => Law::Reused(window(Refused, Listed), Reuse::Stated),
+        "gemma3n" => Law::Reused(window(Refused, LastIsFull(5)), Some(20)),
+        "gemma4" => Law::Reused(window(Refused, Listed), None),
         "deepseek2" | "mistral4" => Law::Compressible,
         "deepseek32" => Law::Indexed(Indexer::Every),
         "glm-dsa" => Law::Indexed(Indexer::Glm(1_048_576)),
@@ -242,68 +227,45 @@ pub(super) fn law(architecture: &str) -> Option<Law> {
         "dots3note" => Law::Indexed(Indexer::ListedBesideWindows),
         "minimax-m3" => Law::Indexed(Indexer::AfterDense),
         "deepseek4" => Law::Indexed(Indexer::Distilled),
-        "mamba" => Law::Recurrent(Mixer::Mamba),
-        "mamba2" => Law::Recurrent(Mixer::Mamba2),
-        "rwkv6" | "rwkv6qwen2" | "rwkv7" | "arwkv7" => Law::Recurrent(Mixer::Rwkv),
-        "jamba" => by_heads(Mixer::Mamba, Attention::Full, Predicting::Unread),
-        "plamo2" | "granitehybrid" => by_heads(Mixer::Mamba2, Attention::Full, Predicting::Unread),
-        "lfm2" => by_heads(
-            Mixer::ShortConvolution,
-            Attention::FullOrWindowed,
-            Predicting::Unread,
-        ),
-        "lfm2moe" => by_heads(Mixer::ShortConvolution, Attention::Full, Predicting::Unread),
-        "kimi-linear" | "kimi-k3" => {
-            by_heads(Mixer::Kda, Attention::Compressed, Predicting::Unread)
-        }
-        "bailingmoe3" => by_heads(Mixer::Kda, Attention::Compressed, Predicting::AsOthers),
+        "mamba" => Law::Recurrent(Mamba),
+        "mamba2" => Law::Recurrent(Mamba2),
+        "rwkv6" | "rwkv6qwen2" | "rwkv7" | "arwkv7" => Law::Recurrent(Rwkv),
+        "jamba" => hybrid(Mamba, WithoutKeyHeads, A::Full, Unread),
+        "plamo2" | "granitehybrid" => hybrid(Mamba2, WithoutKeyHeads, A::Full, Unread),
+        "lfm2" => hybrid(ShortConvolution, WithoutKeyHeads, A::FullOrWindowed, Unread),
+        "lfm2moe" => hybrid(ShortConvolution, WithoutKeyHeads, A::Full, Unread),
+        "kimi-linear" | "kimi-k3" => hybrid(Kda, WithoutKeyHeads, A::Compressed, Unread),
+        "bailingmoe3" => hybrid(Kda, WithoutKeyHeads, A::Compressed, AsOthers),
         // key, gate, and what is pooled
-        "glm5-next" => by_heads(
-            Mixer::Kda,
-            Attention::CompressedAndIndexed(3),
-            Predicting::Nothing,
-        ),
-        "nemotron_h" | "nemotron_h_moe" => Law::Hybrid(Hybrid {
-            mixer: Mixer::Mamba2,
-            recurring: Recurring::WithoutKeyHeadsAndForward,
-            attention: Attention::Full,
-            predicting: Predicting::AsOthers,
-        }),
-        "falcon-h1" => Law::Hybrid(Hybrid {
-            mixer: Mixer::Mamba2,
-            recurring: Recurring::Every,
-            attention: Attention::Full,
-            predicting: Predicting::Unread,
-        }),
-        "qwen3next" | "qwen35" | "qwen35moe" => {
-            by_interval(Mixer::Mamba2, 4, Attention::Full, Predicting::Nothing)
+        "glm5-next" => hybrid(Kda, WithoutKeyHeads, A::CompressedAndIndexed(3), Nothing),
+        "nemotron_h" | "nemotron_h_moe" => {
+            hybrid(Mamba2, WithoutKeyHeadsAndForward, A::Full, AsOthers)
         }
+        "falcon-h1" => hybrid(Mamba2, Every, A::Full, Unread),
+        "qwen3next" | "qwen35" | "qwen35moe" => hybrid(Mamba2, AllButEvery(4), A::Full, Nothing),
         // key, and what is pooled
-        "qwen4exp" => by_interval(Mixer::Mamba2, 4, Attention::Indexed(2), Predicting::Nothing),
-        "minimax-01" => by_interval(Mixer::Lightning, 8, Attention::Full, Predicting::Unread),
+        "qwen4exp" => hybrid(Mamba2, AllButEvery(4), A::Indexed(2), Nothing),
+        "minimax-01" => hybrid(Lightning, AllButEvery(8), A::Full, Unread),
         _ => return None,
     })
 }
 
-/// Why an architecture that llama.cpp knows is not on the list, for the message; `None` where we cannot say.
-pub(super) fn why_unknown(architecture: &str) -> Option<&'static str> {
-    Some(match architecture {
+/// Why an architecture is not on the list, for the message.
+pub(super) fn why_unknown(architecture: &str) -> &'static str {
+    match architecture {
         "eagle3" | "gemma4-assistant" => {
-            "it drafts for another model, without which it has no context (llama-context.cpp:146)"
+            "drafts for another model, without which it has no context (llama-context.cpp, the constructor)"
         }
-        "clip" | "gptj" => "llama.cpp names it and does not load it",
-        _ => return None,
-    })
+        "clip" | "gptj" => "is named by llama.cpp, which does not load it",
+        _ => "is no architecture we have read",
+    }
 }
 
 /// What the graph of an architecture does that no model of compute buffers covers, for the message;
 /// `None` for all others.
 pub(super) fn unmodelled_graph(architecture: &str) -> Option<&'static str> {
-    match architecture {
-        // The buffers came out 25 times too small.
-        "gemma3n" => Some(
-            "computes several streams at once, of whose buffers we have no model (models/gemma3n.cpp)",
-        ),
-        _ => None,
-    }
+    // The buffers came out 25 times too small.
+    (architecture == "gemma3n").then_some(
+        "computes several streams at once, of whose buffers we have no model (models/gemma3n.cpp)",
+    )
 }

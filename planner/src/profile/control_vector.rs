@@ -5,8 +5,7 @@ use std::io::{Read, Seek, SeekFrom};
 
 use crate::gguf::{Header, TensorType};
 
-use super::ModelProfile;
-use super::adapter_error::AdapterError;
+use super::{AdapterError, ModelProfile};
 
 /// The directions of a control vector's file (common/common.cpp, `common_control_vector_load_one`).
 #[derive(Debug, Clone)]
@@ -24,37 +23,30 @@ impl ControlVector {
     ///
     /// # Errors
     ///
-    /// [`AdapterError::Direction`] for any other tensor, [`AdapterError::Empty`] where there is none.
+    /// [`AdapterError::Tensor`] for any other tensor, [`AdapterError::Empty`] where there is none.
     pub fn from_header(header: &Header, model: &ModelProfile) -> Result<Self, AdapterError> {
         let file = header.path().display().to_string();
         let width = u64::from(model.hparams.n_embd);
         let layers = model.hparams.n_layer_trunk();
         let mut directions = Vec::new();
         for tensor in header.tensors() {
-            let wrong = |problem: String| AdapterError::Direction {
-                file: file.clone(),
-                tensor: tensor.name().to_owned(),
-                problem,
-            };
+            let wrong = |problem| Err(AdapterError::tensor(&file, tensor.name(), problem));
             let layer = tensor.name().strip_prefix("direction.");
             let layer = layer.and_then(|layer| layer.parse::<u32>().ok());
             let Some(layer) = layer.filter(|layer| *layer > 0) else {
-                return Err(wrong("is no direction of a layer from 1 on".to_owned()));
+                return wrong("is no direction of a layer from 1 on".to_owned());
             };
             if layer >= layers {
                 let (model, last) = (&model.name, layers.saturating_sub(1));
-                return Err(wrong(format!(
-                    "is for layer {layer}, and the last of {model} is {last}"
-                )));
+                let problem = format!("is for layer {layer}, and the last of {model} is {last}");
+                return wrong(problem);
             }
             if tensor.ty() != TensorType::F32 {
-                return Err(wrong(format!("is {}, and F32 is needed", tensor.ty())));
+                return wrong(format!("is {}, and F32 is needed", tensor.ty()));
             }
             if tensor.shape() != [width, 1, 1, 1] {
                 let [found, rows, ..] = tensor.shape();
-                return Err(wrong(format!(
-                    "is {found} x {rows}, and {width} x 1 is needed"
-                )));
+                return wrong(format!("is {found} x {rows}, and {width} x 1 is needed"));
             }
             directions.push((layer, tensor.offset()));
         }

@@ -1,13 +1,32 @@
 //! The hyper-parameters that shape memory, and the checks whose failure would end llama.cpp's process.
 
-use crate::gguf::{Header, Value};
+use crate::gguf::{self, Header, Value};
 
-use super::Error;
+/// What is wrong with a model's header. Each names the file, what was read there, and what it should have been.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+#[allow(missing_docs)] // The fields are named for what the message says of them.
+pub enum Error {
+    /// The header itself could not be read as it claims to be, or lacks a key that llama.cpp requires.
+    #[error(transparent)]
+    Header(#[from] gguf::Error),
+    /// A key holds a value that llama.cpp does not take: most of them end its process.
+    #[error("{file}: `{key}` is {value}, but {limit}")]
+    Value {
+        file: String,
+        key: String,
+        value: String,
+        limit: String,
+    },
+}
 
 /// `LLAMA_MAX_LAYERS` (llama-hparams.h).
 const MAX_LAYERS: u32 = 512;
 /// `LLAMA_MAX_EXPERTS` (llama-hparams.h).
 const MAX_EXPERTS: u32 = 1024;
+
+/// What refuses most of them.
+const LOAD: &str = "(llama-model.cpp, `load_hparams`)";
 
 /// The numbers of a model that shape its memory (`llama_model_base::load_hparams`, llama-model.cpp).
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -61,25 +80,19 @@ pub struct Experts {
 }
 
 impl Hyperparameters {
-    pub(super) fn read(header: &Header, architecture: &str) -> Result<Self, Error> {
-        let keys = Keys {
+    pub(super) fn read(keys: &Keys<'_>) -> Result<Self, Error> {
+        let Keys {
             header,
             architecture,
-        };
+        } = *keys;
         let n_layer = keys.required("block_count")?;
-        keys.check(
-            (1..=MAX_LAYERS).contains(&n_layer),
-            "block_count",
-            n_layer,
-            "llama.cpp takes 1 to 512 (llama-model.cpp:1330)",
-        )?;
+        let limit = format!("llama.cpp takes 1 to 512 {LOAD}");
+        let holds = (1..=MAX_LAYERS).contains(&n_layer);
+        keys.check(holds, "block_count", n_layer, limit)?;
         let mut n_layer_nextn = keys.or("nextn_predict_layers", 0)?;
-        keys.check(
-            n_layer_nextn <= n_layer,
-            "nextn_predict_layers",
-            n_layer_nextn,
-            format!("there are {n_layer} blocks (llama-model.cpp:1332)"),
-        )?;
+        let limit = format!("there are {n_layer} blocks {LOAD}");
+        let holds = n_layer_nextn <= n_layer;
+        keys.check(holds, "nextn_predict_layers", n_layer_nextn, limit)?;
         // Of a file without their weights the others are the model (models/deepseek4.cpp, `load_arch_hparams`).
         let first = format!("blk.{}.nextn.eh_proj.weight", n_layer - n_layer_nextn);
         if architecture == "deepseek4" && header.tensor(&first).is_none() {
@@ -91,40 +104,29 @@ impl Hyperparameters {
         } else {
             "embedding_length"
         })?;
-        keys.check(
-            n_embd > 0,
-            "embedding_length",
-            n_embd,
-            "a model has a width",
-        )?;
+        let limit = "a model has a width";
+        keys.check(n_embd > 0, "embedding_length", n_embd, limit)?;
         keys.rope_scaling()?;
 
-        let n_ff_of = keys
-            .per_layer("feed_forward_length", n_layer as usize)?
-            .unwrap_or_else(|| vec![0; n_layer as usize]);
+        let per_layer = |suffix| keys.per_layer(suffix, n_layer as usize);
+        let none = || vec![0; n_layer as usize];
+        let n_ff_of = per_layer("feed_forward_length")?.unwrap_or_else(none);
         let n_ff = n_ff_of.iter().copied().max().unwrap_or(0);
         let experts = keys.experts(n_layer, n_ff)?;
 
-        let n_head = keys
-            .per_layer("attention.head_count", n_layer as usize)?
-            .unwrap_or_else(|| vec![0; n_layer as usize]);
-        let n_head_kv = keys
-            .per_layer("attention.head_count_kv", n_layer as usize)?
-            .unwrap_or_else(|| n_head.clone());
+        let n_head = per_layer("attention.head_count")?.unwrap_or_else(none);
+        let n_head_kv = per_layer("attention.head_count_kv")?.unwrap_or_else(|| n_head.clone());
         // llama-model.cpp, `load_hparams`: the default is the width shared by the heads of the first block; without
         // heads there is none.
-        let head_dim = n_head[0];
-        let head_dim = n_embd.checked_div(head_dim).unwrap_or(0);
+        let head_dim = n_embd.checked_div(n_head[0]).unwrap_or(0);
         // plamo2 reads its own again, heads or not (models/plamo2.cpp, `load_arch_hparams`).
         let (mut head_dim_k, mut head_dim_v) = (0, 0);
         if head_dim > 0 || architecture == "plamo2" {
             head_dim_k = keys.or("attention.key_length", head_dim)?;
             head_dim_v = keys.or("attention.value_length", head_dim)?;
         }
-        let (head_dim_k_swa, head_dim_v_swa) = (
-            keys.or("attention.key_length_swa", head_dim_k)?,
-            keys.or("attention.value_length_swa", head_dim_v)?,
-        );
+        let head_dim_k_swa = keys.or("attention.key_length_swa", head_dim_k)?;
+        let head_dim_v_swa = keys.or("attention.value_length_swa", head_dim_v)?;
         // Values are what keys are compressed to (models/kimi-k3.cpp and models/glm5-next.cpp, `load_arch_hparams`).
         if matches!(architecture, "kimi-k3" | "glm5-next") {
             head_dim_v = keys.required("attention.kv_lora_rank")?;
@@ -148,8 +150,8 @@ impl Hyperparameters {
             experts,
         };
         match architecture {
-            "nanbeige" => hparams.loops(&keys)?,
-            "graniteswitch" => hparams.routes(&keys)?,
+            "nanbeige" => hparams.loops(keys)?,
+            "graniteswitch" => hparams.routes(keys)?,
             _ => {}
         }
         Ok(hparams)
@@ -158,20 +160,16 @@ impl Hyperparameters {
     /// The same blocks again and again, each time a layer of its own (models/nanbeige.cpp, `load_arch_hparams`).
     fn loops(&mut self, keys: &Keys<'_>) -> Result<(), Error> {
         let loops = keys.or("num_loops", 1)?;
-        let all = self.n_layer_trunk().checked_mul(loops);
-        keys.check(
-            all.is_some_and(|all| (1..=MAX_LAYERS).contains(&all)),
-            "num_loops",
-            loops,
-            format!(
-                "there may be 512 layers of {} blocks (models/nanbeige.cpp:16)",
-                self.n_layer_trunk()
-            ),
-        )?;
+        let blocks = self.n_layer_trunk();
+        let all = blocks.checked_mul(loops);
+        let holds = all.is_some_and(|all| (1..=MAX_LAYERS).contains(&all));
+        let limit = format!(
+            "there may be 512 layers of {blocks} blocks (models/nanbeige.cpp, `load_arch_hparams`)"
+        );
+        keys.check(holds, "num_loops", loops, limit)?;
         if loops > 1 {
-            let stored = self.n_layer_trunk() as usize;
             for each in [&mut self.n_head, &mut self.n_head_kv, &mut self.n_ff_of] {
-                each.truncate(stored);
+                each.truncate(blocks as usize);
                 *each = each.repeat(loops as usize);
             }
             self.n_layer = all.unwrap_or(self.n_layer);
@@ -184,12 +182,8 @@ impl Hyperparameters {
     /// `load_arch_hparams`).
     fn routes(&mut self, keys: &Keys<'_>) -> Result<(), Error> {
         let blocks = self.n_layer_trunk();
-        keys.check(
-            blocks < MAX_LAYERS,
-            "block_count",
-            blocks,
-            "llama.cpp adds a layer to at most 511 (models/granite-switch.cpp:62)",
-        )?;
+        let limit = "llama.cpp adds a layer to at most 511 (models/granite-switch.cpp, `load_arch_hparams`)";
+        keys.check(blocks < MAX_LAYERS, "block_count", blocks, limit)?;
         for (each, own) in [
             (&mut self.n_head, 1),
             (&mut self.n_head_kv, 1),
@@ -204,26 +198,47 @@ impl Hyperparameters {
     }
 
     /// Blocks that compute a token: all but the next-token-prediction ones (`n_layer()`, llama-hparams.cpp).
-    #[must_use]
     pub const fn n_layer_trunk(&self) -> u32 {
         self.n_layer - self.n_layer_nextn
     }
 
     /// Elements of the widest feed-forward row that a token makes: the dense width, or that of all the experts it uses.
-    #[must_use]
     pub fn widest_ff(&self) -> u64 {
-        let experts = self
-            .experts
-            .map_or(0, |e| u64::from(e.n_ff) * u64::from(e.used));
-        experts.max(u64::from(self.n_ff))
+        let of_experts = |e: Experts| u64::from(e.n_ff) * u64::from(e.used);
+        self.experts.map_or(0, of_experts).max(self.n_ff.into())
     }
 
     /// Elements of the widest row of the residual stream or of the queries, whichever is more.
-    #[must_use]
     pub fn widest_stream(&self) -> u64 {
         let heads = self.n_head.iter().copied().max().unwrap_or(0);
         let queries = u64::from(heads) * u64::from(self.head_dim_k.max(self.head_dim_v));
         queries.max(u64::from(self.n_embd))
+    }
+}
+
+/// What a header says beside the tensors about how a token is computed (`load_arch_hparams` in models/*.cpp).
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+#[non_exhaustive]
+pub struct Switches {
+    /// `attention.temperature_scale`: whether queries are multiplied by a number per token; 0 is none.
+    pub temperature_scale: f32,
+    /// `n_deepstack_layers`: blocks after which a part of the embeddings is added.
+    pub deepstack_layers: u32,
+    /// `attention.key_length_mla`: elements of a key that compressed keys stand for.
+    pub key_length_mla: u32,
+    /// `attention.value_length_mla`: the same of values.
+    pub value_length_mla: u32,
+}
+
+impl Switches {
+    pub(super) fn read(keys: &Keys<'_>) -> Result<Self, Error> {
+        let temperature_scale = keys.header.f32(&keys.key("attention.temperature_scale"))?;
+        Ok(Self {
+            temperature_scale: temperature_scale.unwrap_or_default(),
+            deepstack_layers: keys.or("n_deepstack_layers", 0)?,
+            key_length_mla: keys.or("attention.key_length_mla", 0)?,
+            value_length_mla: keys.or("attention.value_length_mla", 0)?,
+        })
     }
 }
 
@@ -234,40 +249,46 @@ pub(super) struct Keys<'a> {
 }
 
 impl Keys<'_> {
-    pub(super) fn file(&self) -> String {
-        self.header.path().display().to_string()
-    }
-
     fn key(&self, suffix: &str) -> String {
         format!("{}.{suffix}", self.architecture)
     }
 
+    pub(super) fn get(&self, suffix: &str) -> Option<Value<'_>> {
+        self.header.get(&self.key(suffix))
+    }
+
+    pub(super) fn stated(&self, suffix: &str) -> Result<Option<u32>, Error> {
+        Ok(self.header.u32(&self.key(suffix))?)
+    }
+
     pub(super) fn required(&self, suffix: &str) -> Result<u32, Error> {
-        self.header.arch_u32(suffix)?.ok_or_else(|| Error::Missing {
-            file: self.file(),
+        let missing = || gguf::Error::MissingKey {
+            path: self.header.path().to_owned(),
             key: self.key(suffix),
-        })
+        };
+        Ok(self.stated(suffix)?.ok_or_else(missing)?)
     }
 
     pub(super) fn or(&self, suffix: &str, default: u32) -> Result<u32, Error> {
-        Ok(self.header.arch_u32(suffix)?.unwrap_or(default))
+        Ok(self.stated(suffix)?.unwrap_or(default))
     }
 
     /// One number for each of so many blocks, which a single number may stand for.
-    pub(super) fn per_layer(
-        &self,
-        suffix: &str,
-        n_layer: usize,
-    ) -> Result<Option<Vec<u32>>, Error> {
-        Ok(self.header.arch_u32_per_layer(suffix, n_layer)?)
+    pub(super) fn per_layer(&self, suffix: &str, n: usize) -> Result<Option<Vec<u32>>, Error> {
+        Ok(self.header.u32_per_layer(&self.key(suffix), n)?)
+    }
+
+    /// The same as truth values.
+    pub(super) fn flags(&self, suffix: &str, n: u32) -> Result<Option<Vec<bool>>, Error> {
+        let numbers = self.per_layer(suffix, n as usize)?;
+        Ok(numbers.map(|numbers| numbers.iter().map(|&flag| flag != 0).collect()))
     }
 
     /// The numbers of a list, however many; `None` where there is no list.
     pub(super) fn list(&self, suffix: &str) -> Result<Option<Vec<u32>>, Error> {
-        match self.header.get(&self.key(suffix)) {
+        match self.get(suffix) {
             // No more than there can be blocks.
             Some(Value::Array(list)) if list.len() <= u64::from(MAX_LAYERS) => {
-                #[allow(clippy::cast_possible_truncation)] // at most 512
                 self.per_layer(suffix, list.len() as usize)
             }
             _ => Ok(None),
@@ -285,23 +306,24 @@ impl Keys<'_> {
             return Ok(());
         }
         Err(Error::Value {
-            file: self.file(),
+            file: self.header.path().display().to_string(),
             key: self.key(suffix),
             value: value.to_string(),
             limit: limit.into(),
         })
     }
 
+    pub(super) fn is_causal(&self) -> Result<bool, Error> {
+        Ok(self.header.bool(&self.key("attention.causal"))? != Some(false))
+    }
+
     /// `load_hparams` in llama-model.cpp ends the process at a name that is not one of these.
     fn rope_scaling(&self) -> Result<(), Error> {
-        let key = self.key("rope.scaling.type");
-        let name = self.header.str(&key)?.unwrap_or("linear");
-        self.check(
-            matches!(name, "none" | "linear" | "yarn" | "longrope"),
-            "rope.scaling.type",
-            format!("\"{name}\""),
-            "llama.cpp knows none, linear, yarn and longrope (llama-model.cpp:1422)",
-        )
+        let suffix = "rope.scaling.type";
+        let name = self.header.str(&self.key(suffix))?.unwrap_or("linear");
+        let holds = matches!(name, "none" | "linear" | "yarn" | "longrope");
+        let limit = format!("llama.cpp knows none, linear, yarn and longrope {LOAD}");
+        self.check(holds, suffix, format!("\"{name}\""), limit)
     }
 
     /// `load_hparams` in llama-model.cpp ends the process at counts that do not fit together.
@@ -315,60 +337,42 @@ impl Keys<'_> {
         if matches!(self.architecture, "hunyuan-dense" | "hunyuan_vl") && count <= 1 {
             (count, used) = (0, 0);
         }
-        self.check(
-            count <= MAX_EXPERTS,
-            "expert_count",
-            count,
-            "llama.cpp takes up to 1024 (llama-model.cpp:1363)",
-        )?;
-        self.check(
-            used <= count,
-            "expert_used_count",
-            used,
-            format!("there are {count} experts (llama-model.cpp:1364)"),
-        )?;
-        if count == 0 {
-            self.check(
-                groups == 0,
-                "expert_group_count",
+        let there_are = format!("there are {count} experts");
+        let refused = if count > MAX_EXPERTS {
+            Some(("count", count, "llama.cpp takes up to 1024".to_owned()))
+        } else if used > count || (used == 0 && count > 0) {
+            Some(("used_count", used, there_are))
+        } else if groups > 0 && groups >= count {
+            Some(("group_count", groups, there_are))
+        } else if groups > 1 && count % groups != 0 {
+            Some((
+                "group_count",
                 groups,
-                "there are no experts (llama-model.cpp:1375)",
+                format!("that does not divide the {count} experts"),
+            ))
+        } else if groups > 1 && !(1..groups).contains(&groups_used) {
+            Some((
+                "group_used_count",
+                groups_used,
+                format!("it must be 1 to {}", groups - 1),
+            ))
+        } else {
+            None
+        };
+        if let Some((suffix, value, limit)) = refused {
+            self.check(
+                false,
+                &format!("expert_{suffix}"),
+                value,
+                format!("{limit} {LOAD}"),
             )?;
+        }
+        if count == 0 {
             return Ok(None);
         }
-        self.check(
-            used > 0,
-            "expert_used_count",
-            used,
-            format!("there are {count} experts (llama-model.cpp:1366)"),
-        )?;
-        self.check(
-            groups < count,
-            "expert_group_count",
-            groups,
-            format!("there are {count} experts (llama-model.cpp:1367)"),
-        )?;
-        if groups > 1 {
-            self.check(
-                count % groups == 0,
-                "expert_group_count",
-                groups,
-                format!("that does not divide the {count} experts (llama-model.cpp:1369)"),
-            )?;
-            self.check(
-                groups_used > 0 && groups_used < groups,
-                "expert_group_used_count",
-                groups_used,
-                format!("it must be 1 to {} (llama-model.cpp:1370-1371)", groups - 1),
-            )?;
-        }
         let widths = self.per_layer("expert_feed_forward_length", n_layer as usize)?;
-        let n_ff = widths
-            .into_iter()
-            .flatten()
-            .max()
-            .filter(|&width| width > 0)
-            .unwrap_or(n_ff);
+        let widest = widths.into_iter().flatten().max();
+        let n_ff = widest.filter(|&width| width > 0).unwrap_or(n_ff);
         Ok(Some(Experts { count, used, n_ff }))
     }
 
@@ -390,7 +394,7 @@ impl Keys<'_> {
         if let Some(Value::Array(tokens)) = self.header.get("tokenizer.ggml.tokens") {
             return Ok(u32::try_from(tokens.len()).unwrap_or(u32::MAX));
         }
-        if let Some(n) = self.header.arch_u32("vocab_size")? {
+        if let Some(n) = self.stated("vocab_size")? {
             return Ok(n);
         }
         let rows = ["output.weight", "token_embd.weight"]

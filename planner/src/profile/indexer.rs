@@ -1,11 +1,9 @@
 //! Blocks that keep more than one cache: keys to attend with, and keys to choose those by.
 
 use super::arch::{Indexer, Pattern, Unstated, Window};
-use super::hparams::Keys;
 use super::hybrid::is_compressed;
-use super::state::{BlockState, Blocks, Distilled, DistilledState, IndexedState};
-use super::window::{self, Windows};
-use super::{Error, Hyperparameters};
+use super::law::{Facts, Kept, NoLaw, PREDICTS, Windows, unknown, windows};
+use super::{BlockState, Distilled, DistilledState, IndexedState};
 
 const TYPES: &str = "attention.indexer.types";
 
@@ -13,38 +11,28 @@ const TYPES: &str = "attention.indexer.types";
 const CLOSE: u32 = 4;
 const FAR: u32 = 128;
 
-/// What each block keeps, or why that is unknown.
-pub(super) fn blocks(
-    keys: &Keys<'_>,
-    hparams: &Hyperparameters,
-    indexer: Indexer,
-) -> Result<(Blocks, Option<Windows>), Error> {
+/// What each block keeps.
+pub(super) fn blocks(facts: Facts<'_>, indexer: Indexer) -> Result<Kept, NoLaw> {
+    let Facts { keys, hparams } = facts;
     let compressed = is_compressed(keys)?;
-    let unknown = |why: &str| Ok((Err(why.to_owned()), None));
-    match indexer {
-        Indexer::AfterDense | Indexer::Distilled => {}
-        _ if !compressed => return unknown("without the widths of compressed keys"),
-        _ => {}
+    if !compressed && !matches!(indexer, Indexer::AfterDense | Indexer::Distilled) {
+        return unknown("without the widths of compressed keys");
     }
     // There no filter keeps prediction blocks out (llama-model.cpp, `create_memory`).
-    if matches!(indexer, Indexer::AfterDense | Indexer::ListedIfChoosing)
-        && hparams.n_layer_nextn > 0
-    {
-        return unknown("with blocks that predict further tokens");
+    let unfiltered = matches!(indexer, Indexer::AfterDense | Indexer::ListedIfChoosing);
+    if unfiltered && hparams.n_layer_nextn > 0 {
+        return unknown(PREDICTS);
     }
     let trunk = hparams.n_layer_trunk() as usize;
     let types = match indexer {
-        Indexer::Glm(_) | Indexer::ListedIfChoosing => keys.per_layer(TYPES, trunk)?,
+        Indexer::Glm(_) | Indexer::ListedIfChoosing => {
+            keys.flags(TYPES, hparams.n_layer_trunk())?
+        }
         _ => None,
     };
-    let listed = |types: Option<Vec<u32>>, default: u32| {
-        let types = types.unwrap_or_else(|| vec![default; trunk]);
-        let flags: Vec<bool> = types.iter().map(|&flag| flag != 0).collect();
-        flags
-    };
     let indexed = match indexer {
-        Indexer::Distilled => return distilled(keys, hparams),
-        Indexer::ListedBesideWindows => return beside_windows(keys, hparams),
+        Indexer::Distilled => return distilled(facts),
+        Indexer::ListedBesideWindows => return beside_windows(facts),
         Indexer::Every => vec![true; trunk],
         Indexer::AfterDense => {
             let dense = keys.or("leading_dense_block_count", 0)? as usize;
@@ -54,13 +42,11 @@ pub(super) fn blocks(
         Indexer::Glm(n_ctx) if hparams.n_ctx_train >= n_ctx && types.is_none() => (0..trunk)
             .map(|il| il < 78 && (il < 2 || il % 4 == 2))
             .collect(),
-        Indexer::Glm(_) => listed(types, 1),
+        Indexer::Glm(_) => types.unwrap_or_else(|| vec![true; trunk]),
         Indexer::ListedIfChoosing => {
-            if keys.or("attention.indexer.top_k", 0)? == 0 {
-                vec![false; trunk]
-            } else {
-                listed(types, 0)
-            }
+            let chooses = keys.or("attention.indexer.top_k", 0)? > 0;
+            let listed = types.filter(|_| chooses);
+            listed.unwrap_or_else(|| vec![false; trunk])
         }
     };
     let index_k = keys.or("attention.indexer.key_length", 0)?;
@@ -82,102 +68,80 @@ pub(super) fn blocks(
             (false, Some(_)) => BlockState::Full(cache),
         }
     });
-    Ok((Ok(blocks), None))
+    Ok((blocks, None))
 }
 
 /// Compressed keys, some of a window; indexers beside the others (llama-kv-cache-dsa-iswa.cpp, the constructor).
-fn beside_windows(
-    keys: &Keys<'_>,
-    hparams: &Hyperparameters,
-) -> Result<(Blocks, Option<Windows>), Error> {
+fn beside_windows(facts: Facts<'_>) -> Result<Kept, NoLaw> {
+    let Facts { keys, hparams } = facts;
     let window = Window {
         unstated: Unstated::Refused,
         fixed: None,
         pattern: Pattern::Listed,
     };
-    let windows = match window::read(keys, hparams, window)? {
-        Ok(Some(windows)) => windows,
-        Ok(None) => return Ok((Err("without a sliding window".into()), None)),
-        Err(why) => return Ok((Err(why), None)),
+    let Some(windows) = windows(facts, window)? else {
+        return unknown("without a sliding window");
     };
     let n_layer = hparams.n_layer as usize;
     let trunk = hparams.n_layer_trunk() as usize;
     // A list of all blocks or of those that compute a token: those that predict are not asked for.
     let types = match keys.list(TYPES)? {
         Some(types) if types.len() == trunk || types.len() == n_layer => types,
-        _ => return Ok((Err("without a list of its indexers".into()), None)),
+        _ => return unknown("without a list of its indexers"),
     };
     let index_k = keys.required("attention.indexer.key_length")?;
     if (0..trunk).any(|il| windows.blocks[il] && types[il] != 0) {
-        return Ok((Err("with an indexer in a windowed block".into()), None));
+        return unknown("with an indexer in a windowed block");
     }
     let blocks = hparams.each_block(|il| {
-        if windows.blocks[il] {
-            return BlockState::CompressedWindowed {
+        let k = hparams.state(il).k;
+        match (windows.blocks[il], types[il]) {
+            (true, _) => BlockState::CompressedWindowed {
                 k: hparams.windowed_state(il).k,
                 window: windows.tokens,
-            };
+            },
+            (false, 0) => BlockState::Compressed { k },
+            (false, _) => BlockState::Indexed(IndexedState {
+                k,
+                v: None,
+                index_k,
+                index_v: None,
+            }),
         }
-        let k = hparams.state(il).k;
-        if types[il] == 0 {
-            return BlockState::Compressed { k };
-        }
-        BlockState::Indexed(IndexedState {
-            k,
-            v: None,
-            index_k,
-            index_v: None,
-        })
     });
-    Ok((Ok(blocks), Some(windows)))
+    Ok((blocks, Some(windows)))
 }
 
 /// A window in every block, prediction blocks included, and what lies before it at two ratios (llama-kv-cache-dsv4.cpp,
 /// the constructor).
-fn distilled(
-    keys: &Keys<'_>,
-    hparams: &Hyperparameters,
-) -> Result<(Blocks, Option<Windows>), Error> {
+fn distilled(Facts { keys, hparams }: Facts<'_>) -> Result<Kept, NoLaw> {
     let tokens = keys.required("attention.sliding_window")?;
     let index = keys.required("attention.indexer.key_length")?;
     let n_layer = hparams.n_layer as usize;
     let ratios = match keys.list("attention.compress_ratios")? {
         Some(ratios) if ratios.len() >= n_layer => ratios,
-        _ => return Ok((Err("without a ratio for each block".into()), None)),
+        _ => return unknown("without a ratio for each block"),
     };
     if ratios.iter().any(|ratio| ![0, CLOSE, FAR].contains(ratio)) {
-        return Ok((
-            Err("that distils by another ratio than 4 and 128".into()),
-            None,
-        ));
+        return unknown("that distils by another ratio than 4 and 128");
     }
     let trunk = hparams.n_layer_trunk() as usize;
-    let head = hparams.head_dim_k_swa;
     let blocks = (0..n_layer).map(|il| {
-        let k = hparams.windowed_state(il).k;
+        let (ratio, close) = (ratios[il], ratios[il] == CLOSE);
         // Of two groups where they overlap.
-        let pending = |width: u32, ratio: u32| {
-            let width = if ratio == CLOSE {
-                width.saturating_mul(2)
-            } else {
-                width
-            };
-            let tokens = if ratio == CLOSE { 2 * ratio } else { ratio };
-            if il < trunk {
-                width.saturating_mul(tokens)
-            } else {
-                0
-            }
+        let groups = if close { 2 } else { 1 };
+        let pending = |width: u32| match il < trunk {
+            true => width.saturating_mul(groups).saturating_mul(groups * ratio),
+            false => 0,
         };
-        let close = ratios[il] == CLOSE;
         BlockState::Distilled(DistilledState {
-            k,
+            k: hparams.windowed_state(il).k,
             window: tokens,
-            distilled: (ratios[il] > 0).then(|| Distilled {
-                ratio: ratios[il],
+            distilled: (ratio > 0).then(|| Distilled {
+                ratio,
                 index_k: close.then_some(index),
-                pending: pending(head, ratios[il]),
-                index_pending: if close { pending(index, CLOSE) } else { 0 },
+                pending: pending(hparams.head_dim_k_swa),
+                index_pending: if close { pending(index) } else { 0 },
             }),
         })
     });
@@ -185,5 +149,5 @@ fn distilled(
         tokens,
         blocks: vec![true; n_layer],
     };
-    Ok((Ok(blocks.collect()), Some(windows)))
+    Ok((blocks.collect(), Some(windows)))
 }

@@ -5,45 +5,34 @@
 //! typed [`Error`].
 
 mod adapter;
-mod adapter_error;
 mod arch;
 mod control_vector;
-mod error;
-mod file_type;
 mod hparams;
 mod hybrid;
 mod indexer;
+mod law;
 mod mtp;
-mod predicting;
+mod names;
 mod quantisation;
-mod quantised;
-mod role;
-mod slot;
 mod state;
-mod switches;
-mod unmodelled;
 mod weights;
-mod window;
 
 use std::path::PathBuf;
 
-use crate::gguf::{Header, TensorType};
+use crate::gguf::Header;
+
+use hparams::Keys;
 
 pub(crate) use adapter::{Adapted, Layer};
-pub use adapter::{Adapters, Factor, Lora, LoraPair};
-pub use adapter_error::AdapterError;
+pub use adapter::{AdapterError, Adapters, Factor, Lora, LoraPair};
 pub use control_vector::ControlVector;
-pub use error::Error;
-pub use hparams::{Experts, Hyperparameters};
+pub use hparams::{Error, Experts, Hyperparameters, Switches};
 pub use mtp::MtpError;
-pub use quantisation::{Quantisation, QuantisationError};
-pub use role::Role;
-pub use slot::Slot;
+pub use names::Role;
+pub use quantisation::Quantisation;
 pub use state::{
     BlockState, Distilled, DistilledState, IndexedState, LayerState, RecurrentState, StateLaw,
 };
-pub use switches::Switches;
-pub use unmodelled::Unmodelled;
 pub use weights::{Block, Weight, WeightBytes};
 
 /// What a model is, as far as memory is concerned.
@@ -83,6 +72,27 @@ pub struct ModelProfile {
     mtp: bool,
 }
 
+/// Why no arithmetic over the header tells how much memory a model takes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+#[allow(missing_docs)] // The fields are named for what a plan says of them.
+pub enum Unmodelled<'a> {
+    /// Its context follows no law we know, for this reason ([`StateLaw::Unknown`]).
+    State(&'a str),
+    /// The graph of this architecture is wired like none whose compute buffers we have read: it does this.
+    Graph {
+        architecture: &'a str,
+        does: &'static str,
+    },
+    /// The file holds weights that no table of ours places ([`WeightBytes::unplaced`]): the first of them, how many
+    /// they are, and their bytes together.
+    Weights {
+        first: &'a str,
+        count: usize,
+        bytes: u64,
+    },
+}
+
 impl ModelProfile {
     /// Reads the profile out of a header.
     ///
@@ -92,24 +102,25 @@ impl ModelProfile {
     /// the process instead of returning an error. Each names the file, the key, the value and the limit.
     pub fn from_header(header: &Header) -> Result<Self, Error> {
         let architecture = header.architecture()?.to_owned();
-        let hparams = Hyperparameters::read(header, &architecture)?;
-        let state = StateLaw::of(header, &architecture, &hparams)?;
-        let weights = WeightBytes::read(header, &architecture, &hparams, &state);
-        // A header from memory is called `<memory>` or `<builder>`.
-        let in_memory = header.path().to_string_lossy().starts_with('<');
-        let path = (!in_memory).then(|| header.path().to_path_buf());
-        let name = header
-            .name()
-            .map(str::to_owned)
-            .or_else(|| Some(path.as_ref()?.file_stem()?.to_string_lossy().into_owned()))
-            .unwrap_or_else(|| architecture.clone());
+        let keys = Keys {
+            header,
+            architecture: &architecture,
+        };
+        let hparams = Hyperparameters::read(&keys)?;
+        let state = StateLaw::of(&keys, &hparams)?;
+        let weights = WeightBytes::read(&keys, &hparams, &state);
+        let switches = Switches::read(&keys)?;
+        let file_type = header.u32("general.file_type")?;
+        let file_type = file_type.and_then(quantisation::file_type);
+        let path = (!header.is_in_memory()).then(|| header.path().to_path_buf());
+        let name = header.title().unwrap_or_else(|| architecture.clone());
         Ok(Self {
             path,
             name,
-            file_type: file_type::name(header.u32("general.file_type")?),
+            file_type,
             file_bytes: header.file_bytes(),
             architecture,
-            switches: Switches::read(header)?,
+            switches,
             hparams,
             weights,
             state,
@@ -119,27 +130,38 @@ impl ModelProfile {
     }
 
     /// The model's name for people.
-    #[must_use]
     pub fn name(&self) -> &str {
         &self.name
     }
 
     /// Blocks of the model, next-token-prediction blocks included: what llama.cpp calls `n_layer_all`.
-    #[must_use]
     pub const fn n_layer(&self) -> u32 {
         self.hparams.n_layer
     }
 
     /// The `n_gpu_layers` at which everything that can be is on the GPU: the blocks and the output layer.
-    #[must_use]
     pub const fn full_offload(&self) -> u32 {
         self.hparams.n_layer + 1
     }
 
-    /// The type of the tensor that computes the logits, which is the token embedding's own where the two are tied.
-    #[must_use]
-    pub fn output_type(&self) -> Option<TensorType> {
-        self.weights.output_matrix().map(|weight| weight.ty)
+    /// Why an estimate of this model's memory may be too low, if it may: then only llama.cpp can tell. The first
+    /// reason of several.
+    pub fn unmodelled(&self) -> Option<Unmodelled<'_>> {
+        if let StateLaw::Unknown { reason } = &self.state {
+            return Some(Unmodelled::State(reason));
+        }
+        if let Some(does) = arch::unmodelled_graph(&self.architecture) {
+            return Some(Unmodelled::Graph {
+                architecture: &self.architecture,
+                does,
+            });
+        }
+        let unplaced = &self.weights.unplaced;
+        unplaced.first().map(|first| Unmodelled::Weights {
+            first: &first.name,
+            count: unplaced.len(),
+            bytes: Weight::sum(unplaced),
+        })
     }
 }
 

@@ -1,67 +1,48 @@
 //! The blocks of a model that predict further tokens (MTP, next-token prediction): whether llama.cpp can compute with
 //! them, and what of the file is loaded then.
 
-use super::{Block, ModelProfile, Slot, Switches, Weight};
+use super::names::Slot;
+use super::{ModelProfile, Switches};
 
 /// Why a model's blocks cannot be used to predict further tokens.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
+#[allow(missing_docs)] // The fields are named for what the message says of them.
 pub enum MtpError {
     /// There are none.
     #[error("{model} has no blocks that predict further tokens: {reason}")]
-    NoHeads {
-        /// The model's name.
-        model: String,
-        /// What is not in the file.
-        reason: String,
-    },
-    /// llama.cpp has no graph for them, or one whose guesses could not be taken back.
+    NoHeads { model: String, reason: String },
+    /// llama.cpp has no graph for them, or one whose draft tokens could not be taken back.
     #[error(
         "{model}: the blocks of `{architecture}` that predict further tokens cannot be used: {reason}"
     )]
     Architecture {
-        /// The model's name.
         model: String,
-        /// `general.architecture`.
         architecture: String,
-        /// What is missing.
         reason: &'static str,
     },
     /// There are several, each for another token; only chains of one are computed.
     #[error("{model} has {heads} blocks that predict further tokens, and only one can be used")]
-    Several {
-        /// The model's name.
-        model: String,
-        /// How many.
-        heads: u32,
-    },
+    Several { model: String, heads: u32 },
     /// A part of its memory is recurrent, and llama.cpp takes the states of several sequences back only while all of
     /// them are computed together.
     #[error(
         "{model}: further tokens are predicted for one sequence only, and {n_seq_max} were asked for: a part of its memory is recurrent"
     )]
-    Sequences {
-        /// The model's name.
-        model: String,
-        /// How many were asked for.
-        n_seq_max: u32,
-    },
+    Sequences { model: String, n_seq_max: u32 },
     /// A context for embeddings chooses no tokens.
     #[error("{model}: a context for embeddings predicts no further tokens")]
-    Embeds {
-        /// The model's name.
-        model: String,
-    },
+    Embeds { model: String },
 }
 
 /// What models/*.cpp asserts of every prediction block: weights by the middle of their name.
-const ALWAYS: &[&str] = &["nextn.eh_proj", "nextn.enorm", "nextn.hnorm"];
+const ALWAYS: &str = "nextn.eh_proj nextn.enorm nextn.hnorm";
 
 /// The architectures whose memory can forget single tokens and whose prediction blocks llama.cpp computes
 /// (models/*.cpp, `graph_mtp`), with what such a block has besides; or why it cannot be used.
-fn needs(architecture: &str, switches: &Switches) -> Result<&'static [&'static str], &'static str> {
+fn needs(architecture: &str, switches: &Switches) -> Result<&'static str, &'static str> {
     match architecture {
-        "cohere2moe" | "deepseek32" | "glm-dsa" | "glm4moe" | "qwen35moe" => Ok(&["ffn_gate_inp"]),
+        "cohere2moe" | "deepseek32" | "glm-dsa" | "glm4moe" | "qwen35moe" => Ok("ffn_gate_inp"),
         // models/deepseek2.cpp, `graph_mtp`, asserts both.
         "deepseek2" if switches.temperature_scale != 0.0 => {
             Err("llama.cpp does not compute with them where attention has a temperature")
@@ -69,14 +50,8 @@ fn needs(architecture: &str, switches: &Switches) -> Result<&'static [&'static s
         "deepseek2" if switches.key_length_mla == 0 || switches.value_length_mla == 0 => {
             Err("llama.cpp does not compute with them where keys are not compressed")
         }
-        "deepseek2" => Ok(&[
-            "attn_q_a",
-            "attn_q_a_norm",
-            "attn_q_b",
-            "ffn_gate_inp",
-            "ffn_gate_shexp",
-        ]),
-        "hy_v3" | "qwen35" | "step35" => Ok(&[]),
+        "deepseek2" => Ok("attn_q_a attn_q_a_norm attn_q_b ffn_gate_inp ffn_gate_shexp"),
+        "hy_v3" | "qwen35" | "step35" => Ok(""),
         // Its files have three blocks, and no model of one has been computed with.
         "mimo2" => Err("it has not been tried"),
         "bailingmoe3" | "deepseek4" | "glm5-next" | "nemotron_h_moe" | "qwen3next" | "qwen4exp" => {
@@ -96,30 +71,27 @@ impl ModelProfile {
     pub fn with_mtp(mut self) -> Result<Self, MtpError> {
         let needs = self.check_mtp()?;
         let trunk = self.hparams.n_layer_trunk();
-        let of_heads = |weight: &Weight| match Slot::of(&self.architecture, &weight.name) {
-            Slot::Block(block) => (trunk..self.hparams.n_layer)
-                .contains(&block)
-                .then_some(block),
-            _ => None,
-        };
-        let skipped = std::mem::take(&mut self.weights.skipped);
-        for weight in skipped {
-            match of_heads(&weight).map(|block| block as usize) {
-                Some(block) if block < self.weights.blocks.len() => {
-                    self.weights.blocks[block].weights.push(weight);
-                }
-                _ => self.weights.skipped.push(weight),
-            }
-        }
+        let (head, skipped) = std::mem::take(&mut self.weights.skipped)
+            .into_iter()
+            .partition(|weight| Slot::of(&self.architecture, &weight.name) == Slot::Block(trunk));
+        self.weights.skipped = skipped;
         let Some(block) = self.weights.blocks.get_mut(trunk as usize) else {
             return Err(self.no_heads(format!("block {trunk}")));
         };
+        block.weights.extend::<Vec<_>>(head);
         // In the order of the file, as the others.
         block
             .weights
             .sort_by_key(|weight| (weight.shard, weight.offset));
-        let missing = |stem: &&&str| !has(block, &format!("blk.{trunk}.{stem}."));
-        if let Some(stem) = ALWAYS.iter().chain(needs).find(missing) {
+        let missing = |stem: &&str| {
+            let prefix = format!("blk.{trunk}.{stem}.");
+            !block
+                .weights
+                .iter()
+                .any(|weight| weight.name.starts_with(&prefix))
+        };
+        let mut stems = ALWAYS.split(' ').chain(needs.split_whitespace());
+        if let Some(stem) = stems.find(missing) {
             let reason = format!("`blk.{trunk}.{stem}` is missing");
             return Err(self.no_heads(reason));
         }
@@ -128,7 +100,6 @@ impl ModelProfile {
     }
 
     /// Whether the blocks that predict further tokens are loaded.
-    #[must_use]
     pub const fn predicts(&self) -> bool {
         self.mtp
     }
@@ -141,21 +112,18 @@ impl ModelProfile {
 
     /// Whether it can predict further tokens in a context for so many sequences.
     pub(crate) fn check_predicting(&self, n_seq_max: u32, embeds: bool) -> Result<(), MtpError> {
-        let model = || self.name.clone();
+        let model = self.name.clone();
         if self.mtp && embeds {
-            return Err(MtpError::Embeds { model: model() });
+            Err(MtpError::Embeds { model })
+        } else if self.goes_back_by_states() && n_seq_max > 1 {
+            Err(MtpError::Sequences { model, n_seq_max })
+        } else {
+            Ok(())
         }
-        if self.goes_back_by_states() && n_seq_max > 1 {
-            return Err(MtpError::Sequences {
-                model: model(),
-                n_seq_max,
-            });
-        }
-        Ok(())
     }
 
     /// What a block needs that predicts, where this model may have one.
-    fn check_mtp(&self) -> Result<&'static [&'static str], MtpError> {
+    fn check_mtp(&self) -> Result<&'static str, MtpError> {
         let heads = self.hparams.n_layer_nextn;
         if heads == 0 {
             let key = format!("`{}.nextn_predict_layers` is 0", self.architecture);
@@ -164,19 +132,16 @@ impl ModelProfile {
         if self.hparams.n_layer_trunk() == 0 {
             return Err(self.no_heads("it has nothing else".to_owned()));
         }
-        let needs =
-            needs(&self.architecture, &self.switches).map_err(|reason| MtpError::Architecture {
-                model: self.name.clone(),
+        let model = self.name.clone();
+        match needs(&self.architecture, &self.switches) {
+            Err(reason) => Err(MtpError::Architecture {
+                model,
                 architecture: self.architecture.clone(),
                 reason,
-            })?;
-        if heads > 1 {
-            return Err(MtpError::Several {
-                model: self.name.clone(),
-                heads,
-            });
+            }),
+            Ok(_) if heads > 1 => Err(MtpError::Several { model, heads }),
+            Ok(needs) => Ok(needs),
         }
-        Ok(needs)
     }
 
     fn no_heads(&self, reason: String) -> MtpError {
@@ -185,9 +150,4 @@ impl ModelProfile {
             reason,
         }
     }
-}
-
-fn has(block: &Block, prefix: &str) -> bool {
-    let mut weights = block.weights.iter();
-    weights.any(|weight| weight.name.starts_with(prefix))
 }

@@ -1,8 +1,10 @@
 //! The weights, arranged by the layer that decides where llama.cpp puts them.
 
-use crate::gguf::{Header, Tensor, TensorType};
+use crate::gguf::{Tensor, TensorType};
 
-use super::{Hyperparameters, Role, Slot, StateLaw, predicting};
+use super::hparams::Keys;
+use super::names::{Slot, is_loaded};
+use super::{Hyperparameters, Role, StateLaw};
 
 /// One weight, without its data.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -25,7 +27,7 @@ pub struct Weight {
 }
 
 impl Weight {
-    fn of(tensor: &Tensor<'_>) -> Self {
+    fn of(tensor: &Tensor) -> Self {
         Self {
             name: tensor.name().to_owned(),
             ty: tensor.ty(),
@@ -38,7 +40,6 @@ impl Weight {
     }
 
     /// The bytes of these weights together; saturates.
-    #[must_use]
     pub fn sum(weights: &[Self]) -> u64 {
         let bytes = |sum: u64, weight: &Self| sum.saturating_add(weight.bytes);
         weights.iter().fold(0, bytes)
@@ -46,7 +47,6 @@ impl Weight {
 
     /// Whether it is a matrix: what a GPU may be handed for a large batch (`MUL_MAT`, `MUL_MAT_ID`) and what
     /// the CPU may repack.
-    #[must_use]
     pub const fn is_matrix(&self) -> bool {
         self.shape[1] > 1
     }
@@ -62,34 +62,26 @@ pub struct Block {
 
 impl Block {
     /// The bytes of all its weights; saturates.
-    #[must_use]
     pub fn bytes(&self) -> u64 {
         Weight::sum(&self.weights)
     }
 
     /// The bytes of those of its weights that do this; saturates.
-    #[must_use]
     pub fn bytes_of(&self, role: Role) -> u64 {
-        self.weights
-            .iter()
-            .filter(|weight| weight.role == role)
-            .fold(0, |sum, weight| sum.saturating_add(weight.bytes))
+        let weights = self.weights.iter().filter(|weight| weight.role == role);
+        weights.fold(0, |sum, weight| sum.saturating_add(weight.bytes))
     }
 }
 
+const OUTPUT: &str = "output.weight";
+
+fn named<'a>(weights: &'a [Weight], name: &str) -> Option<&'a Weight> {
+    weights.iter().find(|weight| weight.name == name)
+}
+
 /// Without logits of their own, or with logits computed on the CPU (bitnet).
-const WITHOUT_OUTPUT: &[&str] = &[
-    "bert",
-    "modern-bert",
-    "nomic-bert",
-    "nomic-bert-moe",
-    "neo-bert",
-    "jina-bert-v2",
-    "jina-bert-v3",
-    "eurobert",
-    "bitnet",
-    "eagle3",
-];
+const WITHOUT_OUTPUT: &str = "bert modern-bert nomic-bert nomic-bert-moe neo-bert jina-bert-v2 jina-bert-v3 eurobert \
+    bitnet eagle3";
 
 /// All weights of a model, by layer.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -121,12 +113,11 @@ pub struct WeightBytes {
 }
 
 impl WeightBytes {
-    pub(super) fn read(
-        header: &Header,
-        architecture: &str,
-        hparams: &Hyperparameters,
-        state: &StateLaw,
-    ) -> Self {
+    pub(super) fn read(keys: &Keys<'_>, hparams: &Hyperparameters, state: &StateLaw) -> Self {
+        let Keys {
+            header,
+            architecture,
+        } = *keys;
         let trunk = hparams.n_layer_trunk();
         let mut all = Self {
             blocks: vec![Block::default(); hparams.n_layer as usize],
@@ -134,7 +125,7 @@ impl WeightBytes {
             ..Self::default()
         };
         for tensor in header.tensors() {
-            let weight = Weight::of(&tensor);
+            let weight = Weight::of(tensor);
             match Slot::of(architecture, &weight.name) {
                 Slot::Input => all.input.push(weight),
                 // A file of nothing but prediction blocks has no trunk, and then they are the model (llama-model.cpp,
@@ -142,7 +133,7 @@ impl WeightBytes {
                 Slot::Block(block)
                     if trunk > 0
                         && (trunk..hparams.n_layer).contains(&block)
-                        && !predicting::is_loaded(architecture, &weight.name) =>
+                        && !is_loaded(architecture, &weight.name) =>
                 {
                     all.skipped.push(weight);
                 }
@@ -155,33 +146,26 @@ impl WeightBytes {
                 Slot::Block(_) | Slot::Unplaced => all.unplaced.push(weight),
             }
         }
-        all.tied_output = !WITHOUT_OUTPUT.contains(&architecture)
-            && all.token_embedding().is_some()
-            && !all
-                .output
-                .iter()
-                .any(|weight| weight.name == "output.weight");
+        let without_output = WITHOUT_OUTPUT
+            .split_whitespace()
+            .any(|one| one == architecture);
+        let has_own = named(&all.output, OUTPUT).is_some();
+        all.tied_output = !without_output && !has_own && all.token_embedding().is_some();
         all.tied_apart = all.tied_output && matches!(architecture, "gemma3n" | "gemma4");
         all
     }
 
     /// The token embedding.
-    #[must_use]
     pub fn token_embedding(&self) -> Option<&Weight> {
-        self.input
-            .iter()
-            .find(|weight| weight.name == "token_embd.weight")
+        named(&self.input, "token_embd.weight")
     }
 
     /// The matrix that computes the logits: `output.weight`, or the token embedding where the two are tied.
-    #[must_use]
     pub fn output_matrix(&self) -> Option<&Weight> {
-        if self.tied_output {
-            return self.token_embedding();
+        match self.tied_output {
+            true => self.token_embedding(),
+            false => named(&self.output, OUTPUT),
         }
-        self.output
-            .iter()
-            .find(|weight| weight.name == "output.weight")
     }
 
     /// Everything that llama.cpp loads, each weight once, in no particular order.
@@ -201,15 +185,11 @@ impl WeightBytes {
 /// (models/step35.cpp, `load_arch_tensors`).
 fn rope_blocks(architecture: &str, hparams: &Hyperparameters, state: &StateLaw) -> Vec<bool> {
     let trunk = hparams.n_layer_trunk().min(hparams.n_layer_stored);
-    let windowed = |il: u32| {
-        let block = state.windows().and_then(|windows| windows.get(il as usize));
-        block.copied().unwrap_or(false)
+    let windows = state.windows().unwrap_or_default();
+    let uses = |il: u32| match architecture {
+        "gemma4" => windows.get(il as usize) != Some(&true),
+        "step35" => true,
+        _ => il < trunk,
     };
-    (0..hparams.n_layer)
-        .map(|il| match architecture {
-            "gemma4" => !windowed(il),
-            "step35" => true,
-            _ => il < trunk,
-        })
-        .collect()
+    (0..hparams.n_layer).map(uses).collect()
 }

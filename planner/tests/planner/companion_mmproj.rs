@@ -1,7 +1,7 @@
 //! What an mmproj takes beside the main model: weights to the byte, and a compute buffer that is never less than what
 //! clip.cpp reserves for the largest image.
 
-use autoplace_planner::gguf::{Builder, TensorType};
+use autoplace_planner::gguf::{Builder, Tensor, TensorType};
 use autoplace_planner::machine::{Gpu, gib, mib};
 use autoplace_planner::memory::companion::{Error, Role};
 use autoplace_planner::memory::{Companion, CompanionBytes, ContextParams, FlashAttention};
@@ -244,7 +244,7 @@ proptest! {
         let flash = if fused { FlashAttention::Auto } else { FlashAttention::Off };
         let at = |side: u32| {
             let file = mmproj::gemma3_at(side * 14, 2560).builder().header().unwrap();
-            let weights: u64 = file.tensors().map(|tensor| tensor.bytes()).sum();
+            let weights: u64 = file.tensors().map(Tensor::bytes).sum();
             (weights, on_cuda(&Companion::mmproj(&file).unwrap(), flash))
         };
         let ((weights, small), (_, large)) = (at(side), at(side + more));

@@ -86,46 +86,19 @@ fn a_big_endian_file_is_called_so() {
 
 #[test]
 fn a_count_that_the_file_has_no_room_for_is_refused_before_anything_is_read() {
-    let error =
-        Raw::head(1 << 60, 0).refused(&["byte 8", "1152921504606846976 tensors", "at most 0"]);
-    assert!(matches!(
-        error,
-        Error::TooMany {
-            at: 8,
-            count: 0x1000_0000_0000_0000,
-            limit: 0,
-            ..
-        }
-    ));
-    let error = Raw::head(0, u64::MAX)
+    Raw::head(1 << 60, 0).refused(&["byte 8", "1152921504606846976 tensors", "at most 0"]);
+    Raw::head(0, u64::MAX)
         .put(&[0; 140])
-        .refused(&["byte 16", "keys", "at most 10"]);
-    assert!(matches!(
-        error,
-        Error::TooMany {
-            at: 16,
-            limit: 10,
-            ..
-        }
-    ));
+        .refused(&["byte 16", "keys", "at most 10 "]);
 }
 
 #[test]
 fn more_than_a_million_tensors_are_refused_even_where_there_is_room() {
     let raw = Raw::head((1 << 20) + 1, 0);
-    let error = Header::parse_prefix(raw.0.clone(), 1 << 40).unwrap_err();
+    let error = Header::parse_shards([(raw.0.clone().into(), 1 << 40)]).unwrap_err();
     says(&error, &["at most 0"]); // What is not in memory cannot be header.
-    let error = raw
-        .put(&vec![0; 30 << 20])
-        .refused(&["1048577 tensors", "own limit"]);
-    assert!(matches!(
-        error,
-        Error::TooMany {
-            at: 8,
-            limit: 0x10_0000,
-            ..
-        }
-    ));
+    raw.put(&vec![0; 30 << 20])
+        .refused(&["1048577 tensors", "at most 1048576", "own limit"]);
 }
 
 // Keys and values.
@@ -150,55 +123,42 @@ fn a_key_that_reaches_past_the_end_is_truncated() {
 
 #[test]
 fn a_key_of_2_to_the_60_bytes_is_too_long() {
-    let error =
-        Raw::head(0, 1)
-            .u64(1 << 60)
-            .put(&[0; 20])
-            .refused(&["byte 24", "key 0", "1073741824"]);
-    assert!(matches!(error, Error::TooLong { at: 24, .. }));
+    Raw::head(0, 1)
+        .u64(1 << 60)
+        .put(&[0; 20])
+        .refused(&["byte 24", "key 0", "1073741824"]);
 }
 
 #[test]
 fn a_key_of_more_than_65535_bytes_is_too_long() {
     let key = |len: usize| Raw::head(0, 1).key(&"k".repeat(len), U8).put(&[7]);
     assert!(key(65_535).parse().is_ok());
-    let error = key(65_536).refused(&["byte 24", "key 0", "65536", "65535"]);
-    assert!(matches!(error, Error::TooLong { limit: 65_535, .. }));
+    key(65_536).refused(&["byte 24", "key 0", "65536", "65535"]);
 }
 
 #[test]
 fn an_empty_key_is_refused() {
-    let error = Raw::head(0, 1)
+    Raw::head(0, 1)
         .key("", U8)
         .put(&[0; 9])
         .refused(&["byte 24", "key 0 is empty"]);
-    assert!(matches!(
-        error,
-        Error::EmptyKey {
-            at: 24,
-            index: 0,
-            ..
-        }
-    ));
 }
 
 #[test]
 fn a_key_that_is_not_utf8_is_refused() {
-    let error = Raw::head(0, 1)
+    Raw::head(0, 1)
         .string(b"a\xffb")
         .u32(U8)
         .put(&[0])
         .refused(&["byte 24", "key 0", "UTF-8", "a\\xffb"]);
-    assert!(matches!(error, Error::NotUtf8 { at: 24, .. }));
 }
 
 #[test]
 fn a_key_with_a_nul_byte_is_refused_because_llama_cpp_would_cut_it() {
-    let error = Raw::head(0, 1)
+    Raw::head(0, 1)
         .key("a\0b", U8)
         .put(&[0])
         .refused(&["byte 24", "NUL", "a\\x00b"]);
-    assert!(matches!(error, Error::NulByte { at: 24, .. }));
 }
 
 #[test]
@@ -209,46 +169,41 @@ fn a_key_twice_is_refused_with_both_places() {
         .key("other", U8)
         .put(&[1]);
     let again = first.at();
-    let error =
-        first
-            .key("same", U32)
-            .u32(1)
-            .refused(&["'same'", "byte 24", &format!("byte {again}")]);
-    assert!(matches!(error, Error::DuplicateKey { first_at: 24, at, .. } if at == again));
+
+    first
+        .key("same", U32)
+        .u32(1)
+        .refused(&["'same'", "byte 24", &format!("byte {again}")]);
 }
 
 #[test]
 fn an_unknown_value_type_is_refused() {
     for id in [13, 1000, u32::MAX] {
-        let error =
-            Raw::head(0, 1)
-                .key("k", id)
-                .u64(0)
-                .refused(&["byte 33", "'k'", &id.to_string()]);
-        assert!(matches!(error, Error::ValueType { at: 33, .. }));
+        Raw::head(0, 1)
+            .key("k", id)
+            .u64(0)
+            .refused(&["byte 33", "'k'", &id.to_string()]);
     }
 }
 
 #[test]
 fn an_unknown_element_type_is_refused() {
-    let error = Raw::head(0, 1)
+    Raw::head(0, 1)
         .key("k", ARRAY)
         .u32(77)
         .u64(0)
         .refused(&["byte 37", "'k'", "77"]);
-    assert!(matches!(error, Error::ValueType { id: 77, .. }));
 }
 
 #[test]
 fn an_array_of_arrays_is_refused() {
-    let error = Raw::head(0, 1)
+    Raw::head(0, 1)
         .key("k", ARRAY)
         .u32(ARRAY)
         .u64(1)
         .u32(U8)
         .u64(0)
         .refused(&["byte 37", "'k'", "array of arrays"]);
-    assert!(matches!(error, Error::NestedArray { at: 37, .. }));
 }
 
 #[test]
@@ -315,19 +270,11 @@ fn an_array_that_the_file_has_no_room_for_is_refused_before_it_is_read() {
 #[test]
 fn an_array_of_2_to_the_60_elements_is_too_long() {
     for count in [(1 << 30) + 1, 1 << 60, u64::MAX] {
-        let error = Raw::head(0, 1)
+        Raw::head(0, 1)
             .key("k", ARRAY)
             .u32(STR)
             .u64(count)
             .refused(&["byte 41", "'k'", &count.to_string()]);
-        assert!(matches!(
-            error,
-            Error::TooLong {
-                at: 41,
-                limit: 0x4000_0000,
-                ..
-            }
-        ));
     }
 }
 
@@ -370,21 +317,24 @@ fn a_string_in_an_array_that_reaches_past_the_end_is_named_by_its_number() {
 
 #[test]
 fn any_bool_other_than_0_is_true_as_in_llama_cpp() {
-    let header = Raw::head(0, 3)
+    let header = Raw::head(0, 2)
         .key("a", BOOL)
         .put(&[2])
         .key("b", BOOL)
         .put(&[0])
+        .parse()
+        .unwrap();
+    assert_eq!(header.bool("a").unwrap(), Some(true));
+    assert_eq!(header.bool("b").unwrap(), Some(false));
+    let header = Raw::head(0, 1)
         .key("c", ARRAY)
         .u32(BOOL)
         .u64(3)
         .put(&[0, 1, 255])
         .parse()
         .unwrap();
-    assert_eq!(header.bool("a").unwrap(), Some(true));
-    assert_eq!(header.bool("b").unwrap(), Some(false));
-    let array = header.array("c").unwrap().unwrap();
-    assert_eq!(array.to_bools().unwrap(), [false, true, true]);
+    let bools = header.u32_per_layer("c", 3).unwrap();
+    assert_eq!(bools.unwrap(), [0, 1, 1]);
 }
 
 #[test]
@@ -406,11 +356,10 @@ fn an_alignment_of_another_type_is_refused() {
 #[test]
 fn an_alignment_that_is_no_power_of_two_is_refused() {
     for alignment in [0, 33, u32::MAX] {
-        let error = Raw::head(0, 1)
+        Raw::head(0, 1)
             .key("general.alignment", U32)
             .u32(alignment)
             .refused(&["byte 24", "power of two", &alignment.to_string()]);
-        assert!(matches!(error, Error::Alignment { at: 24, .. }));
     }
 }
 
@@ -435,98 +384,56 @@ fn a_tensor_name_of_64_bytes_is_too_long() {
             .data(32)
     };
     assert!(named(63).parse().is_ok());
-    let error = named(64).refused(&["byte 24", "tensor 0", "64", "63"]);
-    assert!(matches!(
-        error,
-        Error::TooLong {
-            length: 64,
-            limit: 63,
-            ..
-        }
-    ));
+    named(64).refused(&["byte 24", "tensor 0", "64", "63"]);
 }
 
 #[test]
 fn a_tensor_name_that_is_not_utf8_or_holds_a_nul_is_refused() {
     let named = |name: &[u8]| Raw::head(1, 0).string(name).u32(0).u32(F32).u64(0).data(32);
-    assert!(matches!(
-        named(b"t\xff").refused(&["byte 24", "tensor 0"]),
-        Error::NotUtf8 { .. }
-    ));
-    assert!(matches!(
-        named(b"t\0").refused(&["byte 24", "tensor 0"]),
-        Error::NulByte { .. }
-    ));
+    named(b"t\xff").refused(&["byte 24", "tensor 0", "not UTF-8", "t\\xff"]);
+    named(b"t\0").refused(&["byte 24", "tensor 0", "NUL", "t\\x00"]);
 }
 
 #[test]
 fn a_tensor_name_twice_is_refused_with_both_places() {
     let first = Raw::head(2, 0).tensor("t", &[8], F32, 0);
     let again = first.at();
-    let error = first.tensor("t", &[8], F32, 32).data(64).refused(&[
+    first.tensor("t", &[8], F32, 32).data(64).refused(&[
         "'t'",
         "byte 24",
         &format!("byte {again}"),
     ]);
-    assert!(matches!(error, Error::DuplicateTensor { first_at: 24, at, .. } if at == again));
 }
 
 #[test]
 fn five_dimensions_are_too_many() {
-    let error = Raw::head(1, 0)
+    Raw::head(1, 0)
         .tensor("t", &[1; 5], F32, 0)
         .data(32)
         .refused(&["byte 33", "'t'", "5 dimensions"]);
-    assert!(matches!(
-        error,
-        Error::TensorDims {
-            at: 33,
-            n_dims: 5,
-            ..
-        }
-    ));
     let huge = Raw::head(1, 0).string("t").u32(u32::MAX).data(64);
-    assert!(matches!(huge.refused(&["'t'"]), Error::TensorDims { .. }));
+    huge.refused(&["byte 33", "'t'", "4294967295 dimensions"]);
 }
 
 #[test]
 fn a_dimension_of_zero_or_fewer_elements_is_refused() {
-    let error = Raw::head(1, 0)
+    Raw::head(1, 0)
         .tensor("t", &[8, 0], F32, 0)
         .data(32)
         .refused(&["byte 45", "'t'", "dimension 1", "0 elements"]);
-    assert!(matches!(
-        error,
-        Error::TensorShape {
-            at: 45,
-            dim: 1,
-            elements: 0,
-            ..
-        }
-    ));
-    let error = Raw::head(1, 0)
+    Raw::head(1, 0)
         .tensor("t", &[u64::MAX], F32, 0)
         .data(32)
         .refused(&["byte 37", "-1 elements"]);
-    assert!(matches!(
-        error,
-        Error::TensorShape {
-            at: 37,
-            dim: 0,
-            elements: -1,
-            ..
-        }
-    ));
 }
 
 #[test]
 fn a_shape_whose_product_overflows_is_refused() {
     for shape in [[1 << 32, 1 << 32, 1, 1], [1 << 62, 2, 1, 1], [1 << 21; 4]] {
-        let error = Raw::head(1, 0)
+        Raw::head(1, 0)
             .tensor("t", &shape, F32, 0)
             .data(32)
             .refused(&["byte 37", "'t'", "2^63"]);
-        assert!(matches!(error, Error::TensorTooLarge { at: 37, .. }));
     }
 }
 
@@ -537,19 +444,17 @@ fn a_shape_over_which_llama_cpp_would_abort_is_refused() {
     let max = i64::MAX as u64;
     let n = (2..).find(|n| (max / n).is_multiple_of(256)).unwrap();
     let shaped = |ne0| Raw::head(1, 0).tensor("t", &[ne0, n], 10, 0).0;
-    let error = Header::parse_prefix(shaped(max / n), max).unwrap_err();
+    let error = Header::parse_shards([(shaped(max / n).into(), max)]).unwrap_err();
     says(&error, &["'t'", "2^63"]);
-    assert!(matches!(error, Error::TensorTooLarge { .. }));
-    assert!(Header::parse_prefix(shaped(max / n - 256), max).is_ok());
+    assert!(Header::parse_shards([(shaped(max / n - 256).into(), max)]).is_ok());
 }
 
 #[test]
 fn a_shape_whose_bytes_overflow_is_refused() {
-    let error = Raw::head(1, 0)
+    Raw::head(1, 0)
         .tensor("t", &[1 << 62], F32, 0)
         .data(32)
         .refused(&["'t'", "2^63"]);
-    assert!(matches!(error, Error::TensorTooLarge { .. }));
 }
 
 #[test]
@@ -560,107 +465,60 @@ fn a_removed_tensor_type_is_refused_by_its_old_name() {
         (31, "use Q4_0"),
         (36, "use IQ4_NL"),
     ] {
-        let error = Raw::head(1, 0)
+        Raw::head(1, 0)
             .tensor("t", &[256], id, 0)
             .data(512)
-            .refused(&["byte 45", "'t'", name]);
-        assert!(matches!(
-            error,
-            Error::TensorType {
-                at: 45,
-                removed: Some(_),
-                ..
-            }
-        ));
+            .refused(&["byte 45", "'t'", name, "removed from llama.cpp"]);
     }
 }
 
 #[test]
 fn an_unknown_tensor_type_is_refused() {
     for id in [43, 1000, u32::MAX] {
-        let error = Raw::head(1, 0)
+        Raw::head(1, 0)
             .tensor("t", &[256], id, 0)
             .data(512)
-            .refused(&["'t'", &id.to_string(), "unknown"]);
-        assert!(matches!(error, Error::TensorType { removed: None, .. }));
+            .refused(&["byte 45", "'t'", &id.to_string(), "unknown"]);
     }
 }
 
 #[test]
 fn rows_that_are_no_whole_number_of_blocks_are_refused() {
-    let error = Raw::head(1, 0)
+    Raw::head(1, 0)
         .tensor("t", &[100, 256], Q4_K, 0)
         .data(99_999)
         .refused(&["byte 37", "'t'", "100", "256", "Q4_K"]);
-    assert!(matches!(
-        error,
-        Error::TensorRow {
-            at: 37,
-            elements: 100,
-            block_size: 256,
-            ty: TensorType::Q4_K,
-            ..
-        }
-    ));
 }
 
 #[test]
 fn a_misaligned_tensor_is_refused() {
-    let error = Raw::head(2, 0)
+    Raw::head(2, 0)
         .tensor("a", &[8], F32, 0)
         .tensor("b", &[8], F32, 33)
         .data(128)
         .refused(&["'b'", "not aligned to 32", "33", "not at 32"]);
-    assert!(matches!(
-        error,
-        Error::TensorOffset {
-            offset: 33,
-            expected: 32,
-            alignment: 32,
-            ..
-        }
-    ));
 }
 
 #[test]
 fn overlapping_tensors_are_refused() {
-    let error = Raw::head(2, 0)
+    Raw::head(2, 0)
         .tensor("a", &[64], F32, 0)
         .tensor("b", &[8], F32, 32)
         .data(512)
         .refused(&["'b'", "overlapping", "not at 256"]);
-    assert!(matches!(
-        error,
-        Error::TensorOffset {
-            offset: 32,
-            expected: 256,
-            ..
-        }
-    ));
 }
 
 #[test]
 fn a_gap_between_tensors_is_refused_as_in_llama_cpp() {
-    let error = Raw::head(2, 0)
+    Raw::head(2, 0)
         .tensor("a", &[8], F32, 0)
         .tensor("b", &[8], F32, 64)
         .data(512)
         .refused(&["'b'", "not directly after", "not at 32"]);
-    assert!(matches!(
-        error,
-        Error::TensorOffset {
-            offset: 64,
-            expected: 32,
-            ..
-        }
-    ));
-    assert!(matches!(
-        Raw::head(1, 0)
-            .tensor("a", &[8], F32, u64::MAX)
-            .data(512)
-            .refused(&["'a'"]),
-        Error::TensorOffset { .. }
-    ));
+    Raw::head(1, 0)
+        .tensor("a", &[8], F32, u64::MAX)
+        .data(512)
+        .refused(&["byte 24", "'a'", "not aligned"]);
 }
 
 #[test]
@@ -693,7 +551,7 @@ fn huge_tensors_that_add_up_past_64_bits_are_outside_the_file() {
         .tensor("a", &[n], F32, 0)
         .tensor("b", &[n], F32, n * 4)
         .tensor("c", &[n], F32, n * 8);
-    let error = Header::parse_prefix(raw.0, u64::MAX).unwrap_err();
+    let error = Header::parse_shards([(raw.0.into(), u64::MAX)]).unwrap_err();
     says(&error, &["'b'", "9223372036854775807"]);
     assert!(matches!(error, Error::TensorOutside { .. }));
 }
@@ -707,7 +565,7 @@ fn every_prefix_of_a_file_is_refused() {
         let error = Header::parse(&bytes[..end]).expect_err("a prefix");
         let expected = matches!(
             error,
-            Error::Truncated { .. } | Error::TooMany { .. } | Error::TensorOutside { .. }
+            Error::Truncated { .. } | Error::Malformed { .. } | Error::TensorOutside { .. }
         );
         assert!(expected, "{end}: {error}");
     }
@@ -753,11 +611,11 @@ fn an_array_of_a_file_that_has_changed_is_an_error() {
     small().write_sparse(&path).unwrap();
     let header = Header::open(&path).unwrap();
     let array = header.array("t.i32s").unwrap().unwrap();
-    assert_eq!(array.to_i32s().unwrap(), [-1, 0, 1]);
+    assert_eq!(array.raw_bytes().unwrap().len(), 12);
 
     let file = std::fs::File::options().write(true).open(&path).unwrap();
     file.set_len(100).unwrap();
-    let error = array.to_i32s().unwrap_err();
+    let error = array.raw_bytes().unwrap_err();
     says(&error, &["changed", "100 bytes now"]);
     assert!(matches!(error, Error::Changed { is: 100, .. }));
     assert!(
@@ -784,40 +642,28 @@ fn a_download_cut_short_is_refused() {
 
 #[test]
 fn a_builder_refuses_what_the_reader_refuses() {
-    let build = |b: Builder| b.to_bytes().unwrap_err();
+    use TensorType::{F32, Q4_K};
     let new = || Builder::new("llama");
-    assert!(matches!(
-        build(new().tensor("t", TensorType::Q4_K, &[100])),
-        Error::TensorRow { .. }
-    ));
-    assert!(matches!(
-        build(new().tensor("t", TensorType::F32, &[0])),
-        Error::TensorShape { .. }
-    ));
-    assert!(matches!(
-        build(new().tensor("t", TensorType::F32, &[1; 5])),
-        Error::TensorDims { .. }
-    ));
-    assert!(matches!(
-        build(new().tensor("t", TensorType::F32, &[1 << 62, 4])),
-        Error::TensorTooLarge { .. }
-    ));
-    assert!(matches!(
-        build(new().tensor(&"t".repeat(64), TensorType::F32, &[1])),
-        Error::TooLong { .. }
-    ));
-    assert!(matches!(
-        build(new().alignment(48)),
-        Error::Alignment { .. }
-    ));
-    assert!(matches!(
-        build(new().alignment(0).tensor("t", TensorType::F32, &[1])),
-        Error::Alignment { .. }
-    ));
-    assert!(matches!(build(new().version(1)), Error::Version { .. }));
-    assert!(matches!(build(new().u32("", 1)), Error::EmptyKey { .. }));
-    let twice = new()
-        .tensor("t", TensorType::F32, &[1])
-        .tensor("t", TensorType::F32, &[1]);
-    says(&build(twice), &["<builder>", "'t' again"]);
+    let tensor = |ty, shape: &[u64]| new().tensor("t", ty, shape);
+    for (builder, words) in [
+        (tensor(Q4_K, &[100]), "rows of 100 elements"),
+        (tensor(F32, &[0]), "dimension 0 of tensor 't' has 0"),
+        (tensor(F32, &[1; 5]), "5 dimensions"),
+        (tensor(F32, &[1 << 62, 4]), "larger than 2^63"),
+        (new().tensor(&"t".repeat(64), F32, &[1]), "at most 63"),
+        (
+            new().u32("general.alignment", 48),
+            "is 48, not a power of two",
+        ),
+        (
+            tensor(F32, &[1]).u32("general.alignment", 0),
+            "is 0, not a power of two",
+        ),
+        (new().version(1), "version 1 is not supported"),
+        (new().u32("", 1), "key 1 is empty"),
+        (tensor(F32, &[1]).tensor("t", F32, &[1]), "'t' again"),
+    ] {
+        let error = builder.to_bytes().unwrap_err();
+        says(&error, &["<builder>: byte ", words]);
+    }
 }

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::gguf_support::{read_everything, says};
-use autoplace_planner::gguf::{Builder, Error, Header, Shard, TensorType, ValueType};
+use autoplace_planner::gguf::{Builder, Error, Header, TensorType, ValueType};
 
 /// The shards of a model of three tensors: two in the first file, none in the second, one in the third.
 fn shards() -> [Builder; 3] {
@@ -55,14 +55,12 @@ fn the_first_shard_opens_all() {
         .map(|t| (t.name().to_owned(), t.shard()))
         .collect();
     assert_eq!(names, [("a".into(), 0), ("b".into(), 0), ("c".into(), 2)]);
-    let ranges: Vec<_> = header.shards().iter().map(Shard::tensors).collect();
-    assert_eq!(ranges, [0..2, 2..2, 2..3]);
     assert_eq!(header.arch_u32("block_count").unwrap(), Some(1));
 
     let third = &header.shards()[2];
     assert_eq!(third.path(), path(dir.path(), 2));
-    assert_eq!(header.tensor("c").unwrap().offset(), third.data_offset());
-    assert_eq!(third.file_bytes(), third.data_offset() + 6);
+    let data = header.tensor("c").unwrap().offset();
+    assert_eq!(third.file_bytes(), data + 6);
     let lengths = (0..3).map(|i| std::fs::metadata(path(dir.path(), i)).unwrap().len());
     assert_eq!(header.file_bytes(), lengths.sum::<u64>());
 }
@@ -71,31 +69,18 @@ fn the_first_shard_opens_all() {
 fn shards_in_memory_are_read_like_files() {
     let given: Vec<(Arc<[u8]>, u64)> = shards()
         .iter()
-        .map(|s| (s.header_bytes().unwrap().into(), s.file_bytes().unwrap()))
+        .map(|s| s.encoded().unwrap())
+        .map(|(bytes, file_bytes)| (bytes.into(), file_bytes))
         .collect();
     let header = Header::parse_shards(given.clone()).unwrap();
     assert_eq!(header.tensors().len(), 3);
     let error = Header::parse_shards(given[..2].to_vec()).unwrap_err();
-    assert!(matches!(
-        error,
-        Error::ShardsGiven {
-            count: 3,
-            given: 2,
-            ..
-        }
-    ));
+    says(&error, &["<memory>", "3 shards", "2 are given"]);
     let error = Header::parse(shards()[0].to_bytes().unwrap()).unwrap_err();
     says(&error, &["<memory>", "3 shards", "1 are given"]);
     let whole = Builder::new("llama").to_bytes().unwrap();
     let error = Header::parse_shards([(whole.clone().into(), 0), (whole.into(), 0)]).unwrap_err();
-    assert!(matches!(
-        error,
-        Error::ShardsGiven {
-            count: 1,
-            given: 2,
-            ..
-        }
-    ));
+    says(&error, &["<memory>", "1 shards", "2 are given"]);
     assert!(matches!(
         Header::parse_shards([]).unwrap_err(),
         Error::Truncated { .. }
@@ -115,9 +100,6 @@ fn a_later_shard_is_refused_and_names_the_first() {
             "big-00001-of-00003.gguf",
         ],
     );
-    assert!(
-        matches!(error, Error::NotFirstShard { index: 1, count: 3, first: Some(first), .. } if first == path(dir.path(), 0))
-    );
 }
 
 #[test]
@@ -127,7 +109,7 @@ fn a_later_shard_under_another_name_is_refused_too() {
     shards()[2].write_sparse(&path).unwrap();
     let error = Header::open(&path).unwrap_err();
     says(&error, &["this is shard 3 of 3"]);
-    assert!(matches!(error, Error::NotFirstShard { first: None, .. }));
+    assert!(error.to_string().ends_with("open the first"), "{error}");
 }
 
 #[test]
@@ -157,40 +139,24 @@ fn a_first_shard_under_another_name_says_what_it_should_be_called() {
     shards()[0].write_sparse(&path).unwrap();
     let error = Header::open(&path).unwrap_err();
     says(&error, &["renamed.gguf", "\"-00001-of-00003.gguf\""]);
-    assert!(matches!(error, Error::ShardName { count: 3, .. }));
 }
 
 #[test]
 fn shards_in_the_wrong_place_are_refused() {
     let [first, second, third] = shards();
-    let error = refused(
+    refused(
         &[first, third, second],
         &["00002-of-00003", "'split.no' is 2, not 1"],
     );
-    assert!(matches!(
-        error,
-        Error::ShardMismatch {
-            found: 2,
-            wanted: 1,
-            ..
-        }
-    ));
 }
 
 #[test]
 fn a_shard_of_a_model_with_another_count_is_refused() {
     let [first, second, third] = shards();
-    let error = refused(
+    refused(
         &[first, second, third.u16("split.count", 4)],
         &["00003-of-00003", "'split.count' is 4, not 3"],
     );
-    assert!(matches!(
-        error,
-        Error::ShardMismatch {
-            key: "split.count",
-            ..
-        }
-    ));
 }
 
 #[test]
@@ -223,18 +189,10 @@ fn a_split_count_that_is_no_u16_is_refused() {
 #[test]
 fn a_tensor_count_that_is_not_the_sum_is_refused() {
     let [first, second, third] = shards();
-    let error = refused(
+    refused(
         &[first.i32("split.tensors.count", 4), second, third],
         &["split.tensors.count is 4", "hold 3"],
     );
-    assert!(matches!(
-        error,
-        Error::ShardTensors {
-            said: 4,
-            found: 3,
-            ..
-        }
-    ));
 }
 
 #[test]
@@ -259,7 +217,7 @@ fn missing_split_keys_are_named() {
 #[test]
 fn a_tensor_in_two_shards_is_refused_with_both_files() {
     let [first, second, third] = shards();
-    let error = refused(
+    refused(
         &[first, second.tensor("a", TensorType::F32, &[1]), third],
         &[
             "big-00002-of-00003.gguf",
@@ -267,7 +225,6 @@ fn a_tensor_in_two_shards_is_refused_with_both_files() {
             "big-00001-of-00003.gguf",
         ],
     );
-    assert!(matches!(error, Error::DuplicateTensor { .. }));
 }
 
 #[test]

@@ -183,7 +183,7 @@ fn a_control_vector_has_a_direction_for_layers_that_there_are() {
         ("direction.1", F32, &[64, 2]),
     ] {
         let error = file(name, ty, shape).unwrap_err();
-        assert!(matches!(error, AdapterError::Direction { .. }), "{error}");
+        assert!(matches!(error, AdapterError::Tensor { .. }), "{error}");
         assert!(error.to_string().contains(name), "{error}");
     }
     let empty = Builder::new("controlvector").header().unwrap();

@@ -28,7 +28,7 @@ pub(super) fn fingerprint(header: &Header) -> Result<String, Error> {
 
 fn sample<'a>(
     path: &Path,
-    tensors: impl Iterator<Item = Tensor<'a>>,
+    tensors: impl Iterator<Item = &'a Tensor>,
     bytes: &mut Vec<u8>,
     hash: &mut Sha256,
 ) -> io::Result<()> {

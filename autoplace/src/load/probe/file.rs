@@ -19,7 +19,7 @@ pub(super) enum SkeletonFile {
 impl SkeletonFile {
     /// Writes `skeleton`. `model` is the model's path, for errors.
     pub(super) fn write(skeleton: &Builder, model: &Path) -> Result<Self, gguf::Error> {
-        let bytes = skeleton.file_bytes()?;
+        let (_, bytes) = skeleton.encoded()?;
         writable(bytes).map_err(|source| gguf::Error::Write {
             path: model.to_owned(),
             source,

@@ -1,7 +1,7 @@
 //! An mmproj: encoders of images and sound, and the projectors behind them, as llama.cpp loads them
 //! (tools/mtmd/clip.cpp).
 
-use crate::gguf::{Header, TensorType};
+use crate::gguf::{Header, Tensor, TensorType};
 use crate::machine::Gpu;
 use crate::memory::backend::{BackendRules, Family};
 use crate::memory::{FlashAttention, Footprint, Workload};
@@ -77,7 +77,7 @@ impl Mmproj {
             bytes: tensor.bytes(),
         });
         let matrices = header.tensors().filter(|tensor| tensor.n_dims() == 2);
-        let matrices = matrices.map(|tensor| tensor.elements());
+        let matrices = matrices.map(Tensor::elements);
         let stem = || Some(header.path().file_stem()?.to_string_lossy().into_owned());
         Ok(Self {
             name: header

@@ -87,7 +87,7 @@ fn hash(header: &Header) -> Result<String, gguf::Error> {
             Value::Bool(v) => put(&[v.into()]),
             Value::Str(v) => put(v.as_bytes()),
             Value::Bytes(v) => put(v),
-            Value::LongText(v) => put(&v.read()?),
+            Value::LongText(v) => put(&v.raw_bytes()?),
             Value::Array(v) => {
                 put(&v.element_type().id().to_le_bytes());
                 put(&v.raw_bytes()?);

@@ -84,7 +84,7 @@ pub(crate) fn small() -> Builder {
         .array_f32("t.f32s", &[0.5, -0.5])
         .array_u64("t.u64s", &[])
         .array_str("tokenizer.ggml.tokens", ["<s>", "</s>", "", "Ġthe"])
-        .alignment(64)
+        .u32("general.alignment", 64)
         .tensor("token_embd.weight", TensorType::Q8_0, &[32, 3])
         .tensor("blk.0.norm.weight", TensorType::F32, &[5])
         .tensor("blk.1.exps.weight", TensorType::Q4_K, &[256, 2, 3])
@@ -153,16 +153,16 @@ impl Raw {
     pub(crate) fn refused(self, words: &[&str]) -> Error {
         let error = self.parse().expect_err("the file should be refused");
         says(&error, words);
+        says(&error, &["<memory>: byte "]);
         error
     }
 }
 
-/// Checks that the error's message contains all of `words`, and the path.
+/// Checks that the error's message contains all of `words`.
 #[track_caller]
 pub(crate) fn says(error: &Error, words: &[&str]) {
     let message = error.to_string();
-    let path = error.path().display().to_string();
-    for word in words.iter().copied().chain([path.as_str()]) {
+    for word in words {
         assert!(message.contains(word), "no {word:?} in: {message}");
     }
 }
@@ -170,21 +170,22 @@ pub(crate) fn says(error: &Error, words: &[&str]) {
 /// Reads everything that a header offers, as far as it can be read.
 pub(crate) fn read_everything(header: &Header) {
     let _ = (header.architecture(), header.name(), header.file_bytes());
-    let _ = header.arch_u32_per_layer("attention.head_count_kv", 2);
+    let _ = header.u32_per_layer("llama.attention.head_count_kv", 2);
     for (key, value) in header.metadata() {
         // As text: NaN equals nothing.
         assert_eq!(
             format!("{:?}", header.get(key)),
             format!("{:?}", Some(value))
         );
-        let _ = (value.to_string(), header.uint(key), header.str(key));
+        let _ = (header.uint(key), header.str(key));
         let Some(array) = value.as_array() else {
             continue;
         };
-        let _ = (array.to_u32s(), array.to_i32s(), array.to_u64s());
-        let _ = (array.to_f32s(), array.to_bools(), array.to_uints());
+        let _ = array.to_u32s();
         let raw = array.raw_bytes().expect("a walked array can be read");
-        assert_eq!(raw.len() as u64, array.byte_len(), "{key}");
+        if let Some(size) = array.element_type().size() {
+            assert_eq!(raw.len() as u64, array.len() * size, "{key}");
+        }
         if let Ok(mut strings) = array.strings() {
             let mut count = 0;
             while let Some(string) = strings.read_next() {

@@ -1,0 +1,299 @@
+//! From a header to the law of its context: which blocks attend, to what, and what they keep.
+
+use crate::gguf::Value;
+
+use super::arch::{self, Law, Pattern, Unstated, Window};
+use super::hparams::Keys;
+use super::{BlockState, Error, Hyperparameters, LayerState, StateLaw, indexer};
+
+const WINDOW: &str = "attention.sliding_window";
+const PATTERN: &str = "attention.sliding_window_pattern";
+
+/// Why there is no law.
+pub(super) enum NoLaw {
+    /// The header is refused.
+    Refused(Error),
+    /// We do not know what llama.cpp does with an architecture that is so.
+    Unknown(String),
+}
+
+impl From<Error> for NoLaw {
+    fn from(error: Error) -> Self {
+        Self::Refused(error)
+    }
+}
+
+/// No law, because the architecture is so.
+pub(super) fn unknown<T>(why: impl Into<String>) -> Result<T, NoLaw> {
+    Err(NoLaw::Unknown(why.into()))
+}
+
+/// Why a law is unknown where an architecture has prediction blocks that we have not read the use of.
+pub(super) const PREDICTS: &str = "with blocks that predict further tokens";
+
+/// What a law is made of.
+#[derive(Clone, Copy)]
+pub(super) struct Facts<'a> {
+    pub(super) keys: &'a Keys<'a>,
+    pub(super) hparams: &'a Hyperparameters,
+}
+
+/// What each block keeps, and the windows, if there are any.
+pub(super) type Kept = (Vec<BlockState>, Option<Windows>);
+
+/// The windows of a model (`n_swa`, `is_swa_impl`).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Windows {
+    /// Tokens of each.
+    pub(super) tokens: u32,
+    /// Whether a block has one, prediction blocks included.
+    pub(super) blocks: Vec<bool>,
+}
+
+impl StateLaw {
+    pub(super) fn of(keys: &Keys<'_>, hparams: &Hyperparameters) -> Result<Self, Error> {
+        match kept(Facts { keys, hparams }) {
+            Ok((blocks, windows)) => {
+                let windowed = windows.map(|windows| windows.blocks).unwrap_or_default();
+                Ok(Self::Known {
+                    widest_v: hparams.widest_v_of(&windowed),
+                    blocks,
+                    windowed,
+                })
+            }
+            Err(NoLaw::Unknown(why)) => Ok(Self::Unknown {
+                reason: format!("`{}` {why}", keys.architecture),
+            }),
+            Err(NoLaw::Refused(error)) => Err(error),
+        }
+    }
+}
+
+fn kept(facts: Facts<'_>) -> Result<Kept, NoLaw> {
+    let Facts { keys, hparams } = facts;
+    let Some(law) = arch::law(keys.architecture) else {
+        return unknown(arch::why_unknown(keys.architecture));
+    };
+    let trunk = hparams.n_layer_trunk();
+    if trunk == 0 {
+        return unknown("of nothing but blocks that predict further tokens");
+    }
+    // What a batch is limited by, and so a window's cache (llama-context.cpp, the constructor).
+    if !keys.is_causal()? && !matches!(law, Law::Nothing | Law::Full) {
+        return unknown("without causal attention");
+    }
+    match law {
+        Law::Nothing | Law::Recurrent(_) | Law::Hybrid(_) => {}
+        _ => check_heads(facts)?,
+    }
+    let n_layer = hparams.n_layer as usize;
+    let blocks = match law {
+        Law::Nothing => vec![BlockState::None; n_layer],
+        Law::Recurrent(mixer) => mixer.blocks(facts)?,
+        Law::Hybrid(hybrid) => return hybrid.blocks(facts),
+        Law::Drafting(_) if keys.or("hyper_connection.count", 0)? > 0 => {
+            return unknown("with hyper-connections");
+        }
+        Law::Windowed(window) | Law::Drafting(window) => return windowed(facts, window),
+        Law::WindowedAt64Blocks(window) if trunk == 64 => return windowed(facts, window),
+        Law::Reused(window, from) => return reused(facts, window, from),
+        Law::Indexed(indexer) => return indexer::blocks(facts, indexer),
+        Law::Compressible => compressible(facts)?,
+        Law::EncoderDecoder if keys.or("decoder_block_count", 0)? > hparams.n_layer => {
+            return unknown("with more blocks that decode than that encode");
+        }
+        Law::Routed => (0..n_layer).map(|il| hparams.full(il)).collect(),
+        Law::Full | Law::EncoderDecoder | Law::WindowedAt64Blocks(_) => {
+            hparams.every_block_in_full()
+        }
+    };
+    Ok((blocks, None))
+}
+
+/// Attention cannot share queries among key heads otherwise: ggml_can_mul_mat and the flash-attention
+/// kernels assert it.
+fn check_heads(Facts { keys, hparams }: Facts<'_>) -> Result<(), Error> {
+    for (il, (&heads, &kv)) in hparams.n_head.iter().zip(&hparams.n_head_kv).enumerate() {
+        // Blocks without any attention exist (deci): their keys have no heads.
+        let holds = kv == 0 || (heads > 0 && heads % kv == 0);
+        let limit = format!("it must divide the {heads} heads of block {il}");
+        keys.check(holds, "attention.head_count_kv", kv, limit)?;
+    }
+    let holds = hparams.head_dim_k > 0 && hparams.head_dim_v > 0;
+    let limit = "a model with attention has heads of at least one element (llama-model.cpp, `load_hparams`)";
+    keys.check(holds, "attention.head_count", hparams.n_head[0], limit)
+}
+
+fn windowed(facts: Facts<'_>, window: Window) -> Result<Kept, NoLaw> {
+    let windows = windows(facts, window)?;
+    let blocks = match &windows {
+        Some(windows) => facts.hparams.windowed(windows),
+        None => facts.hparams.every_block_in_full(),
+    };
+    Ok((blocks, windows))
+}
+
+/// models/deepseek2.cpp: with the widths of both, the keys of all heads are one (`is_mla`, llama-hparams.cpp).
+fn compressible(Facts { keys, hparams }: Facts<'_>) -> Result<Vec<BlockState>, NoLaw> {
+    let k = keys.or("attention.key_length_mla", 0)?;
+    let v = keys.or("attention.value_length_mla", 0)?;
+    match (k, v) {
+        (0, 0) => Ok(hparams.every_block_in_full()),
+        (0, _) | (_, 0) => unknown("with the width of only one of compressed keys and values"),
+        _ => Ok(hparams.each_block(|il| BlockState::Compressed {
+            k: hparams.state(il).k,
+        })),
+    }
+}
+
+/// Blocks from some on use the cache of the last windowed or of the last full block before them
+/// (llama-model.cpp, `create_memory`).
+fn reused(facts: Facts<'_>, window: Window, from: Option<u32>) -> Result<Kept, NoLaw> {
+    let Facts { keys, hparams } = facts;
+    let Some(windows) = windows(facts, window)? else {
+        return unknown("without a sliding window");
+    };
+    if hparams.n_layer_nextn > 0 {
+        return unknown(PREDICTS);
+    }
+    let n_layer = hparams.n_layer;
+    let from = match from {
+        Some(block) => block,
+        None => n_layer.saturating_sub(keys.or("attention.shared_kv_layers", 0)?),
+    };
+    // llama.cpp ends the process where there is no such block (llama-kv-cache.cpp, the constructor).
+    let first = from as usize;
+    let fits =
+        from >= 2 && (from >= n_layer || (windows.blocks[first - 2] && !windows.blocks[first - 1]));
+    if !fits {
+        let (windowed, full) = (first.wrapping_sub(2), first.wrapping_sub(1));
+        return unknown(format!(
+            "that uses the caches of blocks {windowed} and {full} again"
+        ));
+    }
+    let mut blocks = hparams.windowed(&windows);
+    blocks
+        .iter_mut()
+        .skip(first)
+        .for_each(|block| *block = BlockState::None);
+    Ok((blocks, Some(windows)))
+}
+
+/// The windows, `None` without (llama-model.cpp, `create_memory`; llama-kv-cache-iswa.cpp, the constructor).
+pub(super) fn windows(facts: Facts<'_>, window: Window) -> Result<Option<Windows>, NoLaw> {
+    let keys = facts.keys;
+    if keys
+        .get(WINDOW)
+        .is_some_and(|value| value.as_uint().is_none())
+    {
+        return unknown("with a sliding window that is no number");
+    }
+    let tokens = match (keys.stated(WINDOW)?, window.unstated) {
+        (None | Some(0), Unstated::NoWindow) => return Ok(None),
+        (None | Some(0), Unstated::Fatal) => {
+            let limit =
+                "llama.cpp ends the process without a window (models/afmoe.cpp, `graph::graph`)";
+            keys.check(false, WINDOW, 0, limit)?;
+            return Ok(None);
+        }
+        (Some(0), _) if window.fixed.is_some() => return Ok(None),
+        (Some(0), _) => return unknown("with a sliding window of no tokens"),
+        (Some(tokens), _) => window.fixed.unwrap_or(tokens),
+        (None, Unstated::Tokens(tokens)) => tokens,
+        (None, Unstated::Refused) => keys.required(WINDOW)?,
+    };
+    let blocks = pattern(facts, window.pattern)?;
+    let (holds, value) = (blocks.contains(&true), "without a windowed block");
+    let limit = "llama.cpp ends the process if there is none (llama-model.cpp, `create_memory`)";
+    keys.check(holds, PATTERN, value, limit)?;
+    Ok(Some(Windows { tokens, blocks }))
+}
+
+/// Which blocks are windowed: as listed (llama-model.cpp, `load_swa_pattern`), or all but one of every so many
+/// (llama-hparams.cpp, `set_swa_pattern`).
+fn pattern(Facts { keys, hparams }: Facts<'_>, default: Pattern) -> Result<Vec<bool>, NoLaw> {
+    if let Some(Value::Array(listed)) = keys.get(PATTERN) {
+        // A list of another length or type is read differently or refused: no converter writes one.
+        if listed.len() != u64::from(hparams.n_layer) {
+            return unknown("with a list of windowed blocks of another length");
+        }
+        return Ok(keys.flags(PATTERN, hparams.n_layer)?.unwrap_or_default());
+    }
+    let (every, first) = match default {
+        Pattern::LastIsFull(every) => (keys.or(PATTERN, every)?, false),
+        Pattern::FirstIsFull(every) => (keys.or(PATTERN, every)?, true),
+        Pattern::Listed => return unknown("without a list of windowed blocks"),
+    };
+    let windowed = |il: u32| {
+        il < hparams.n_layer_trunk()
+            && match il.checked_rem(every) {
+                None => true,
+                Some(place) if first => place != 0,
+                Some(place) => place < every - 1,
+            }
+    };
+    Ok((0..hparams.n_layer).map(windowed).collect())
+}
+
+impl Hyperparameters {
+    /// What block `il` keeps of a token.
+    pub(super) fn state(&self, il: usize) -> LayerState {
+        self.of_heads(il, self.head_dim_k, self.head_dim_v)
+    }
+
+    /// What block `il` keeps of a token if it is windowed.
+    pub(super) fn windowed_state(&self, il: usize) -> LayerState {
+        self.of_heads(il, self.head_dim_k_swa, self.head_dim_v_swa)
+    }
+
+    fn of_heads(&self, il: usize, k: u32, v: u32) -> LayerState {
+        let heads = self.n_head_kv[il];
+        LayerState {
+            k: heads.saturating_mul(k),
+            v: heads.saturating_mul(v),
+        }
+    }
+
+    pub(super) fn full(&self, il: usize) -> BlockState {
+        BlockState::Full(self.state(il))
+    }
+
+    /// What `of` says of each block that computes a token; prediction blocks keep nothing (llama-model.cpp,
+    /// `create_memory`).
+    pub(super) fn each_block(&self, of: impl Fn(usize) -> BlockState) -> Vec<BlockState> {
+        let trunk = self.n_layer_trunk() as usize;
+        (0..self.n_layer as usize)
+            .map(|il| if il < trunk { of(il) } else { BlockState::None })
+            .collect()
+    }
+
+    /// What each block keeps if some of them are windowed.
+    pub(super) fn windowed(&self, windows: &Windows) -> Vec<BlockState> {
+        self.each_block(|il| match windows.blocks[il] {
+            true => BlockState::Windowed {
+                state: self.windowed_state(il),
+                window: windows.tokens,
+            },
+            false => self.full(il),
+        })
+    }
+
+    /// What each block keeps if all of them keep every token.
+    pub(crate) fn every_block_in_full(&self) -> Vec<BlockState> {
+        self.each_block(|il| self.full(il))
+    }
+
+    /// Elements of the values of the widest block.
+    pub(crate) fn widest_v(&self) -> u32 {
+        self.widest_v_of(&[])
+    }
+
+    /// The same where some blocks are windowed (`n_embd_v_gqa_max`, llama-hparams.cpp).
+    fn widest_v_of(&self, windowed: &[bool]) -> u32 {
+        let values = |il| match windowed.get(il) {
+            Some(true) => self.windowed_state(il).v,
+            _ => self.state(il).v,
+        };
+        (0..self.n_layer as usize).map(values).max().unwrap_or(0)
+    }
+}

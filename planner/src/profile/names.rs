@@ -1,0 +1,247 @@
+//! What a tensor's name says: what a weight does, and which layer decides where llama.cpp puts it.
+//!
+//! The layers are those of llama.cpp's `LLM_TENSOR_INFOS` (llama-arch.cpp) read through `LLM_TENSOR_NAMES`, and for
+//! repeating tensors without a number of their own the block that the loaders in models/*.cpp name.
+
+/// What a weight of a block does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Role {
+    /// Queries, keys, values, their way back, indexers, and the norms of these.
+    Attention,
+    /// A step that every token takes: dense matrices and their norms.
+    FeedForward,
+    /// Experts, of which each token takes some: what `--cpu-moe` keeps on the host (common/common.h,
+    /// `LLM_FFN_EXPS_REGEX`).
+    Experts,
+    /// An expert that every token takes.
+    SharedExperts,
+    /// Anything else: recurrent mixers, routers, prediction heads.
+    Other,
+}
+
+impl Role {
+    /// What the tensor of this name does: `blk.3.ffn_down_exps.weight`. `Other` for what is no block's.
+    pub fn of(name: &str) -> Self {
+        let stacks = ["enc.", "dec."].iter();
+        let own = stacks.filter_map(|stack| name.strip_prefix(stack)).next();
+        let Some(stem) = in_block(own.unwrap_or(name)) else {
+            return Self::Other;
+        };
+        let (first, rest) = stem.split_once('.').unwrap_or((stem, ""));
+        // `ffn_up.17.weight`: one expert of old files.
+        let single = rest.starts_with(|c: char| c.is_ascii_digit());
+        let step = first.strip_prefix("ffn_").unwrap_or_default();
+        let step = ["_chexps", "_exps"]
+            .iter()
+            .find_map(|end| step.strip_suffix(end))
+            .or(single.then_some(step));
+        if matches!(step, Some("up" | "down" | "gate" | "gate_up")) {
+            return Self::Experts;
+        }
+        if first.ends_with("_shexp") {
+            return Self::SharedExperts;
+        }
+        let begins = |with: &str| with.split(' ').any(|prefix| first.starts_with(prefix));
+        if begins("ffn_gate_inp ffn_gate_tid2eid") {
+            Self::Other
+        } else if begins("attn_ cross_attn vis_attn indexer post_attention") {
+            Self::Attention
+        } else if begins("ffn post_ffw pre_ffw channel_mix vis_") {
+            Self::FeedForward
+        } else {
+            Self::Other
+        }
+    }
+}
+
+/// The layer that decides where llama.cpp puts a tensor.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Slot {
+    /// `LLM_TENSOR_LAYER_INPUT`: always on the CPU (llama-model.cpp, `load_tensors`).
+    Input,
+    /// `LLM_TENSOR_LAYER_REPEATING`: on the device of block `0`, `1`, ...
+    Block(u32),
+    /// `LLM_TENSOR_LAYER_OUTPUT`: on the device of the output layer.
+    Output,
+    /// `rope_freqs` and its kin: one copy on every device that holds a block which uses it (created once per block with
+    /// `TENSOR_DUPLICATED`: models/llama.cpp, `load_arch_tensors`; llama-model-loader.cpp, `create_tensor`).
+    Rope,
+    /// No operation of llama.cpp uses it (`GGML_OP_NONE`): it is not loaded (llama-model-loader.cpp, `create_tensor`).
+    Unused,
+    /// No table of llama.cpp holds this name. llama.cpp refuses a file with a tensor it does not use
+    /// (`wrong number of tensors`, llama-model-loader.cpp, `done_getting_tensors`).
+    Unplaced,
+}
+
+/// What names of tensors end in.
+const SUFFIXES: &str = ".weight .bias .input_scale .scale .lora_a .lora_b";
+
+/// What names of a block's tensors begin with.
+const NUMBERED: &str = "blk. enc.blk. dec.blk. posnet. convnext.";
+
+/// The tensors of the output layer.
+const OUTPUT: &str = "output output_norm enc.output_norm dec.output_norm cls cls.output cls.norm dense_2 dense_3 \
+    altup_proj altup_unembd_proj output_hc_fn output_hc_base output_hc_scale output_hc_norm \
+    output_hc_down output_hc_up output_res_score nextn.post_projection fc d2t markov_w1 markov_w2 \
+    conf_proj selector_predecessor selector_successor selector_hidden";
+
+impl Slot {
+    /// The layer of the tensor with this name in a model of this architecture.
+    pub(super) fn of(architecture: &str, name: &str) -> Self {
+        let mut suffixes = SUFFIXES.split(' ');
+        let stem = suffixes.find_map(|suffix| name.strip_suffix(suffix));
+        let stem = stem.unwrap_or(name);
+        let mut prefixes = NUMBERED.split(' ');
+        if let Some(rest) = prefixes.find_map(|prefix| name.strip_prefix(prefix)) {
+            if stem.ends_with(".cross_attn_rel_b") {
+                return Self::Unused;
+            }
+            let index = rest.split('.').next().and_then(|n| n.parse().ok());
+            return index.map_or(Self::Unplaced, Self::Block);
+        }
+        match stem {
+            "token_embd" | "position_embd" | "token_types" | "per_layer_token_embd" => Self::Input,
+            // A wrong name for the norm of the output (`LLM_TENSOR_OUTPUT_NORM_LFM2`).
+            "token_embd_norm" if matches!(architecture, "lfm2" | "lfm2moe") => Self::Output,
+            // The norms of the embeddings are done on the first layer, not on the input layer (llama-arch.cpp,
+            // `LLM_TENSOR_INFOS`).
+            "token_embd_norm"
+            | "per_layer_model_proj"
+            | "per_layer_proj_norm"
+            | "hrm.z_l_init"
+            | "conv1d"
+            | "nextn.pre_projection" => Self::Block(0),
+            "rope_freqs" | "rope_factors_long" | "rope_factors_short" => Self::Rope,
+            "masked_embd_centroids" | "masked_embd_ordering" => Self::Unused,
+            _ if stem.starts_with("decision.") => Self::Output,
+            _ if OUTPUT.split_whitespace().any(|name| name == stem) => Self::Output,
+            _ => Self::Unplaced,
+        }
+    }
+}
+
+/// The weights of blocks that predict further tokens which the loaders in models/*.cpp ask for as optional and forget
+/// to skip (`TENSOR_NOT_REQUIRED` without `TENSOR_SKIP`): the end of a name, without what a tensor's name ends in.
+fn not_skipped(architecture: &str) -> &'static str {
+    match architecture {
+        "cohere2moe" => "nextn.embed_tokens nextn.shared_head_head nextn.shared_head_norm",
+        "deepseek32" | "glm-dsa" => "exp_probs_b",
+        "hy_v3" => {
+            "ffn_gate ffn_down ffn_up ffn_gate_inp exp_probs_b ffn_down_exps ffn_gate_exps ffn_up_exps \
+            ffn_gate_up_exps ffn_gate_shexp ffn_up_shexp ffn_down_shexp nextn.embed_tokens \
+            nextn.shared_head_head nextn.shared_head_norm"
+        }
+        "step35" => {
+            "attn_q_norm attn_k_norm attn_gate ffn_gate ffn_down ffn_up ffn_gate_inp exp_probs_b \
+            ffn_gate_exps ffn_down_exps ffn_up_exps ffn_gate_shexp ffn_up_shexp ffn_down_shexp \
+            nextn.embed_tokens nextn.shared_head_head nextn.shared_head_norm"
+        }
+        _ => "",
+    }
+}
+
+/// Whether the tensor of this name, of a block that predicts further tokens, is loaded all the same.
+pub(super) fn is_loaded(architecture: &str, name: &str) -> bool {
+    let Some(own) = in_block(name) else {
+        return false;
+    };
+    not_skipped(architecture).split_whitespace().any(|stem| {
+        own.strip_prefix(stem)
+            .is_some_and(|end| end.is_empty() || end.starts_with('.'))
+    })
+}
+
+/// The rest of a name after `blk.` and the block's number.
+fn in_block(name: &str) -> Option<&str> {
+    Some(name.strip_prefix("blk.")?.split_once('.')?.1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Role, Slot, is_loaded};
+
+    #[test]
+    fn names_tell_what_a_weight_does() {
+        use Role::{Attention, Experts, FeedForward, Other, SharedExperts};
+        for (name, role) in [
+            ("blk.0.attn_q.weight", Attention),
+            ("blk.0.attn_norm.weight", Attention),
+            ("blk.0.indexer.attn_k.weight", Attention),
+            ("blk.11.post_attention_norm.weight", Attention),
+            ("dec.blk.1.cross_attn_k.weight", Attention),
+            ("blk.0.ffn_up.weight", FeedForward),
+            ("blk.0.ffn_norm.weight", FeedForward),
+            ("blk.0.ffn_norm_exps.weight", FeedForward),
+            ("enc.blk.0.ffn_up.weight", FeedForward),
+            ("blk.0.channel_mix_key.weight", FeedForward),
+            ("blk.0.ffn_up_exps.weight", Experts),
+            ("blk.0.ffn_gate_up_exps.weight", Experts),
+            ("blk.0.ffn_down_chexps.weight", Experts),
+            ("blk.0.ffn_down_exps.bias", Experts),
+            ("blk.0.ffn_up.17.weight", Experts),
+            ("blk.0.ffn_up_shexp.weight", SharedExperts),
+            ("blk.0.ffn_gate_inp_shexp.weight", SharedExperts),
+            ("blk.0.ffn_gate_inp.weight", Other),
+            ("blk.0.exp_probs_b.bias", Other),
+            ("blk.0.ssm_in.weight", Other),
+            ("blk.0.nextn.eh_proj.weight", Other),
+            ("output.weight", Other),
+        ] {
+            assert_eq!(Role::of(name), role, "{name}");
+        }
+    }
+
+    #[test]
+    fn names_fall_into_the_layers_of_llama_cpp() {
+        use Slot::{Block, Input, Output, Rope, Unplaced, Unused};
+        for (architecture, name, slot) in [
+            ("llama", "token_embd.weight", Input),
+            ("llama", "position_embd.weight", Input),
+            ("llama", "per_layer_token_embd.weight", Input),
+            ("llama", "token_embd_norm.weight", Block(0)),
+            ("llama", "per_layer_model_proj.weight", Block(0)),
+            ("llama", "blk.0.attn_q.weight", Block(0)),
+            ("llama", "blk.79.ffn_down_exps.weight", Block(79)),
+            ("llama", "blk.3.ssm_a", Block(3)),
+            ("llama", "enc.blk.2.attn_q.weight", Block(2)),
+            ("llama", "dec.blk.2.cross_attn_q.weight", Block(2)),
+            ("llama", "posnet.5.attn_norm.weight", Block(5)),
+            ("llama", "output.weight", Output),
+            ("llama", "output.scale", Output),
+            ("llama", "output_norm.weight", Output),
+            ("llama", "enc.output_norm.weight", Output),
+            ("llama", "cls.output.bias", Output),
+            ("llama", "decision.scales", Output),
+            ("llama", "rope_freqs.weight", Rope),
+            ("llama", "rope_factors_short.weight", Rope),
+            // Where llama.cpp misnames it, it is the norm of the output.
+            ("lfm2", "token_embd_norm.weight", Output),
+            ("lfm2moe", "token_embd_norm.weight", Output),
+            // No operation uses it.
+            ("t5", "dec.blk.0.cross_attn_rel_b.weight", Unused),
+            ("t5", "masked_embd_ordering", Unused),
+            // No table holds it.
+            ("llama", "v.patch_embd.weight", Unplaced),
+            ("llama", "blk.x.attn_q.weight", Unplaced),
+            ("llama", "blk.", Unplaced),
+            ("llama", "", Unplaced),
+        ] {
+            assert_eq!(Slot::of(architecture, name), slot, "{name}");
+        }
+    }
+
+    #[test]
+    fn some_loaders_forget_to_skip() {
+        for (architecture, name, loaded) in [
+            ("glm-dsa", "blk.61.exp_probs_b.bias", true),
+            ("glm4moe", "blk.61.exp_probs_b.bias", false),
+            ("hy_v3", "blk.80.ffn_gate.scale", true),
+            ("hy_v3", "blk.80.attn_q.weight", false),
+            ("step35", "blk.45.nextn.embed_tokens.weight", true),
+            ("step35", "blk.45.nextn.enorm.weight", false),
+        ] {
+            assert_eq!(is_loaded(architecture, name), loaded, "{name}");
+        }
+    }
+}
