@@ -3,15 +3,14 @@
 use std::path::{Path, PathBuf};
 
 use super::Machine;
+use super::cache::{BandwidthCache, HeadroomCache, RatesCache};
 use super::cards;
 use super::gpu::GpuKind;
-use super::host::{BandwidthCache, Host};
-use super::learned::HeadroomCache;
+use super::host::Host;
 use super::merge::{self, GgmlDevice};
 use super::note::Notes;
 use super::nvidia::{self, Nvidia};
 use super::pcie::PcieLink;
-use super::rates_cache::RatesCache;
 use super::tree::Tree;
 use super::visible::CudaVisibility;
 

@@ -14,7 +14,6 @@ use super::note::{Note, Notes};
 use super::rates::MeasuredRates;
 use super::tree::Tree;
 
-pub(super) mod cache;
 mod cgroup;
 mod cores;
 #[cfg(target_os = "linux")]
@@ -23,8 +22,6 @@ mod linux;
 mod measure;
 #[cfg(not(target_os = "linux"))]
 mod other;
-
-pub use cache::BandwidthCache;
 
 /// The computer's main memory, as far as this process may use it.
 ///
@@ -231,7 +228,7 @@ impl Host {
     /// of what is available. Other programs that read memory all the while make the figure smaller. `None` where there
     /// is too little memory.
     ///
-    /// `self` says how many cores and bytes there are and stays as it is; [`BandwidthCache`] keeps the result, and
+    /// `self` says how many cores and bytes there are and stays as it is; [`BandwidthCache`](super::BandwidthCache) keeps the result, and
     /// [`Detector::measure_host`](super::Detector::measure_host) does all of it.
     #[must_use]
     pub fn measure_bandwidth(&self) -> Option<Bandwidth> {

@@ -1,18 +1,11 @@
-//! What a GPU took beside the buffers that llama.cpp counts, as it was measured, and where that is kept
-//! for the next time.
+//! What a GPU took beside the buffers that llama.cpp counts, as it was measured.
 
 use std::fmt;
-use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
 use super::bytes::Bytes;
-use super::cache::CacheFile;
 use super::date::Date;
-use super::gpu::{Gpu, GpuKind};
-
-const FILE: &str = "headroom";
-const HEADER: &str = "autoplace headroom 1";
 
 /// What a GPU took beside the buffers that llama.cpp counts, in bytes, as [measured](crate::memory::headroom)
 /// after real loads.
@@ -69,7 +62,7 @@ impl LearnedHeadroom {
 
     /// Two measurements as one: of both parts the larger, learned with the larger work. Where neither work is the
     /// larger it is the later one, `self`: what it was seen to take with that, it surely takes no more than.
-    fn and_earlier(self, earlier: Self) -> Self {
+    pub(super) fn and_earlier(self, earlier: Self) -> Self {
         let larger = if earlier.covers(self.activations, self.decoded_matrix) {
             earlier
         } else {
@@ -90,86 +83,6 @@ impl fmt::Display for LearnedHeadroom {
         let date = self.date;
         write!(f, "driver {driver}, growth {growth}, measured on {date}")
     }
-}
-
-/// The measured headroom of GPUs, in a file of the user's cache folder.
-///
-/// A GPU is known by its name, its PCI address, in MIG mode its slice, the version of its driver, its backend, and the
-/// build that used it: with another of any of them it is measured anew. A file that cannot be read, written or
-/// understood is as good as none, and is said to `tracing` at debug level.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct HeadroomCache {
-    file: CacheFile<4>,
-}
-
-impl HeadroomCache {
-    /// The one in the user's cache folder: see [`BandwidthCache::user`](super::BandwidthCache::user).
-    #[must_use]
-    pub fn user() -> Self {
-        Self {
-            file: CacheFile::user(FILE, HEADER),
-        }
-    }
-
-    /// The one in this folder.
-    pub fn at(folder: impl Into<PathBuf>) -> Self {
-        Self {
-            file: CacheFile::at(folder.into(), FILE, HEADER),
-        }
-    }
-
-    /// What was measured of this GPU with this build. What is more than the GPU has was not measured,
-    /// and does not count.
-    #[must_use]
-    pub fn get(&self, gpu: &Gpu, build: &str) -> Option<LearnedHeadroom> {
-        let (date, [driver, growth, activations, decoded_matrix]) =
-            self.file.get(&key(gpu, build)?)?;
-        let learned = LearnedHeadroom::new(driver, growth, date).work(activations, decoded_matrix);
-        let possible = learned.total() <= gpu.total;
-        if !possible {
-            tracing::debug!(gpu = %gpu.name, "the headroom that is kept is more than the GPU has");
-        }
-        possible.then_some(learned)
-    }
-
-    /// Keeps a measurement of this GPU with this build. Of several the most that was seen stays.
-    ///
-    /// Of a GPU of another machine nothing is kept: its driver is not known.
-    pub fn put(&self, gpu: &Gpu, build: &str, learned: LearnedHeadroom) {
-        let Some(key) = key(gpu, build) else { return };
-        let earlier = self.get(gpu, build);
-        let learned = earlier.map_or(learned, |earlier| learned.and_earlier(earlier));
-        let LearnedHeadroom {
-            driver,
-            growth,
-            activations,
-            decoded_matrix,
-            date,
-        } = learned;
-        let numbers = [driver, growth, activations, decoded_matrix];
-        self.file.put(&key, date, numbers);
-    }
-}
-
-/// What tells one GPU, driver and build from another; `None` for one of another machine.
-pub(super) fn key(gpu: &Gpu, build: &str) -> Option<String> {
-    if gpu.kind == GpuKind::Remote {
-        return None;
-    }
-    let place = gpu
-        .pci_id
-        .map_or_else(|| "?".to_owned(), |id| id.to_string());
-    let slice = gpu.mig.as_ref().map(|slice| {
-        let name = slice.uuid.as_deref().or(slice.profile.as_deref());
-        format!(" MIG {}", name.unwrap_or("?"))
-    });
-    Some(format!(
-        "{}{} at {place}, driver {}, {}, {build}",
-        gpu.description,
-        slice.unwrap_or_default(),
-        gpu.driver.as_deref().unwrap_or("?"),
-        gpu.backend,
-    ))
 }
 
 #[cfg(test)]

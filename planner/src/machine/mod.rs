@@ -22,7 +22,6 @@ mod pcie;
 mod pools;
 mod process;
 mod rates;
-mod rates_cache;
 mod throttle;
 mod tree;
 mod unused;
@@ -34,6 +33,7 @@ use serde::{Deserialize, Serialize};
 
 pub use bandwidth::{Bandwidth, BandwidthSource};
 pub use bytes::{Bytes, gib, mib};
+pub use cache::{BandwidthCache, HeadroomCache, RatesCache};
 pub use catalogue::CatalogueError;
 pub(crate) use catalogue::every_card;
 pub use check::MachineError;
@@ -41,8 +41,8 @@ pub use date::{Date, DateError};
 pub use detect::Detector;
 pub use file::MachineFileError;
 pub use gpu::{Gpu, GpuKind, Reading};
-pub use host::{BandwidthCache, Host, HostLimit};
-pub use learned::{HeadroomCache, LearnedHeadroom};
+pub use host::{Host, HostLimit};
+pub use learned::LearnedHeadroom;
 pub use merge::{GgmlDevice, GgmlKind};
 pub use mig::MigSlice;
 pub use note::Note;
@@ -53,7 +53,6 @@ pub use process::GpuProcess;
 pub use rates::{
     AttentionRate, LinkRate, MeasuredRates, PromptAttentionRate, PromptRate, WeightRate,
 };
-pub use rates_cache::RatesCache;
 pub use throttle::ThrottleReason;
 pub use unused::{UnusedGpu, UnusedReason};
 
