@@ -7,7 +7,6 @@ use crate::memory::backend::{BackendRules, Family};
 use crate::memory::{FlashAttention, Footprint, Workload};
 use crate::profile::ModelProfile;
 
-use super::buffers::Backend;
 use super::encoder::Encoder;
 use super::{CompanionBytes, Error, file};
 
@@ -130,13 +129,8 @@ impl Mmproj {
         let (mut compute, mut inputs) = (0u64, 0u64);
         for encoder in &self.encoders {
             let family = gpu.map(|gpu| Family::of(&gpu.backend));
-            let fuses = fuses(family, flash, encoder.head());
-            let backend = Backend {
-                fuses,
-                has_scratch: matches!(family, Some(Family::Metal | Family::Other)),
-                cuts: matches!(family, Some(Family::Vulkan | Family::Other)),
-            };
-            let buffers = encoder.buffers(self.max_image_tokens, backend);
+            let fuses = fuses(family, flash, encoder.head);
+            let buffers = encoder.buffers(self.max_image_tokens, family, fuses);
             compute = compute.saturating_add(buffers.compute);
             inputs = inputs.saturating_add(buffers.inputs);
             if gpu.is_some() && flash == FlashAttention::On && !fuses {

@@ -2,9 +2,12 @@
 
 use crate::gguf::Header;
 
+use std::num::Saturating;
+
 use super::clip::text;
 use super::projector::{self, Images, Projector};
 use super::{Error, file, product};
+use crate::memory::backend::Family;
 
 /// Frames of Whisper's spectrogram: 30 seconds (clip-model.h, `warmup_audio_size`; mtmd-audio.cpp).
 const FRAMES: u64 = 3000;
@@ -12,22 +15,29 @@ const FRAMES: u64 = 3000;
 /// Tokens of the images that are computed at once (mtmd.cpp, `mtmd_context_params_default`, `batch_max_tokens`).
 const BATCH_TOKENS: u64 = 1024;
 
+/// The blocks that Vulkan cuts its buffers into (ggml-vulkan.cpp, `ggml_vk_get_device`).
+const BLOCK: u64 = 1 << 30;
+
+/// What the alignment of some hundred tensors may add.
+const ALIGNMENT: u64 = 64 << 10;
+
 /// An encoder and its projector: the sizes that decide its compute buffer.
 ///
 /// # The bound
 ///
 /// With `P` positions of the largest input (patches, and the class token), `E` = 4 · width · `P` and `F` = 4 · `n_ff` ·
-/// `P` bytes of 32-bit floats; a mask is 4 · `P`² bytes where some blocks attend to windows, and else nothing:
+/// `P` bytes of 32-bit floats, the largest of these steps:
 ///
-/// | step | with fused attention | without |
-/// |---|---|---|
-/// | patches | 5 `E` + 2 inputs + mask | the same |
-/// | attention | 7½ `E` + 1½ masks; on Metal its scratch | 7½ `E` + 4 · heads · `P`² + mask; the scores twice where buffers are cut (Vulkan) |
-/// | feed-forward | 3 `E` + `F`, gated 5 `E` + 3 `F`; 1½ masks, less what of the `F` fits the first | the same; a mask |
-/// | projector | 2 `E` + 2 or 3½ of its widest step + mask | the same |
+/// | step | bytes |
+/// |---|---|
+/// | patches | 5 `E` + 2 inputs |
+/// | fused attention | 7½ `E`; on Metal `E` and its scratch more |
+/// | attention | 7½ `E` + 4 · heads · `P`²; twice the latter where buffers are cut (Vulkan) |
+/// | feed-forward | 3 `E` + `F`, gated 5 `E` + 3 `F` |
+/// | projector | 2 `E` + 2 or 3½ of its widest step |
 ///
-/// Beside the largest of these lie the inputs (the image as 32-bit floats), features that are kept for the end, and
-/// twice the matrix that Gemma 3 turns around.
+/// Beside it lie the inputs (the image as 32-bit floats), features that are kept for the end, one and a half
+/// masks of 4 · `P`² bytes where some blocks attend to windows, and twice the matrix that Gemma 3 turns around.
 ///
 /// The table was held against what clip.cpp reserves where [`is_checked`](Self::is_checked) says so: CUDA's, Vulkan's,
 /// Metal's and the CPU's rules, images from 4 tokens to the largest, with fused attention and without
@@ -39,21 +49,21 @@ pub struct Encoder {
     name: String,
     source: Source,
     is_checked: bool,
-    pub(super) width: u64,
-    pub(super) n_ff: u64,
-    pub(super) n_head: u64,
+    width: u64,
+    n_ff: u64,
+    n_head: u64,
     pub(super) head: u64,
-    pub(super) is_gated: bool,
+    is_gated: bool,
     /// Whether some blocks attend to windows, by a mask.
-    pub(super) is_masked: bool,
+    is_masked: bool,
     /// Rows or columns of the widest matrix of the projector.
-    pub(super) widest: u64,
+    widest: u64,
     /// Whether rows are added to what the projector gives.
-    pub(super) is_framed: bool,
+    is_framed: bool,
     /// Width of all features that are kept beside the last block's.
-    pub(super) kept: u64,
+    kept: u64,
     /// Bytes of the matrix that is turned around on every run (models/siglip.cpp, `clip_graph_siglip::build`).
-    pub(super) turned: u64,
+    turned: u64,
 }
 
 /// What is put in.
@@ -82,15 +92,26 @@ enum Source {
 
 /// Numbers of the largest input.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Input {
+struct Input {
     /// Positions of one image.
-    pub(super) positions: u64,
+    positions: u64,
     /// Images that are computed at once.
-    pub(super) batch: u64,
+    batch: u64,
     /// Tokens that one image becomes.
-    pub(super) tokens: u64,
+    tokens: u64,
     /// Bytes of one image as 32-bit floats.
-    pub(super) bytes: u64,
+    bytes: u64,
+}
+
+/// Bytes of an encoder's buffers.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Buffers {
+    /// Where it computes, inputs included.
+    pub(super) compute: u64,
+    /// On the host: what it is given, before it is copied, and what it returns.
+    pub(super) inputs: u64,
+    /// Queries, keys, values and the result of one attention.
+    pub(super) attention: u64,
 }
 
 /// The required and optional keys of one encoder.
@@ -112,7 +133,7 @@ impl Keys<'_> {
             file: file(self.header),
             key: key.clone(),
             value,
-            limit: "llama.cpp takes sizes above 0, image_size up to 8192 and patch_size below 65536 (clip.cpp:2041)",
+            limit: "llama.cpp takes sizes above 0, image_size up to 8192 and patch_size below 65536 (clip.cpp, `load_hparams`)",
         };
         match self.header.u32(&key)?.map(u64::from) {
             None => Err(Error::Missing {
@@ -294,11 +315,6 @@ impl Encoder {
         self.input(max_image_tokens).tokens
     }
 
-    /// Elements of a head.
-    pub(super) const fn head(&self) -> u64 {
-        self.head
-    }
-
     /// The width of what the projector gives, where we know which tensor says that (clip.cpp, `clip_n_mmproj_embd`).
     pub(super) fn width_in(&self, header: &Header) -> Option<u64> {
         let (name, dim) = match self.name.as_str() {
@@ -312,7 +328,7 @@ impl Encoder {
     }
 
     /// The largest input, where images have at most so many tokens.
-    pub(super) fn input(&self, max_image_tokens: Option<u32>) -> Input {
+    fn input(&self, max_image_tokens: Option<u32>) -> Input {
         match self.source {
             Source::Images {
                 projector,
@@ -350,6 +366,74 @@ impl Encoder {
                 bytes: product(&[4, bins, FRAMES]),
             },
         }
+    }
+
+    /// The bound of the encoder's buffers for its largest input on a device of this family, or on the host; `fuses`:
+    /// attention is one fused step there.
+    pub(super) fn buffers(
+        &self,
+        max_image_tokens: Option<u32>,
+        family: Option<Family>,
+        fuses: bool,
+    ) -> Buffers {
+        let n = Saturating::<u64>;
+        let input = self.input(max_image_tokens);
+        let (batch, tokens) = (n(input.batch), n(input.tokens) * n(input.batch));
+        let (heads, head) = (n(self.n_head) * batch, n(self.head));
+        let positions = n(input.positions);
+        let floats = n(4) * positions * batch;
+        let (stream, wide) = (floats * n(self.width), floats * n(self.n_ff));
+        let bytes = n(input.bytes) * batch;
+        // Four positions per patch at most, and the order of windows (models/qwen2vl.cpp, `clip_graph_qwen2vl::build`).
+        let inputs = bytes + n(20) * positions * batch;
+        let kept = n(4) * n(self.kept) * tokens;
+        let mask = n(if self.is_masked { 4 } else { 0 }) * positions * positions;
+        let step = n(4) * n(self.widest) * tokens;
+
+        let attention = stream * n(15) / n(2);
+        let is_known =
+            |known: Family| matches!(family, Some(it) if it == known || it == Family::Other);
+        let scores = heads * n(4) * positions * positions;
+        let scratch = match fuses {
+            // Rows of results, padding, and keys and values in 16 bits (ggml-metal-ops.cpp,
+            // `ggml_metal_op_flash_attn_ext_extra_*`).
+            true if is_known(Family::Metal) => heads * (head + n(2)) * n(4352) + stream,
+            true => n(0),
+            // What is cut into blocks leaves gaps that the next scores do not fit.
+            false if is_known(Family::Vulkan) && scores > n(BLOCK / 2) => scores * n(2),
+            false => scores,
+        };
+        let forward = if self.is_gated {
+            stream * n(5) + wide * n(3)
+        } else {
+            stream * n(3) + wide
+        };
+        // With a row of its own after each row of tokens, of which an image has an eighth as many at most, from 8 x 8 on.
+        let rows = if self.is_framed {
+            step * n(3) / n(2)
+        } else {
+            n(0)
+        };
+        let most = (stream * n(5) + bytes * n(2))
+            .max(attention + scratch)
+            .max(forward)
+            .max(stream * n(2) + step * n(2) + rows);
+        // A matrix that is turned lies where it leaves a gap of its own size.
+        let beside = inputs + kept + mask * n(3) / n(2) + n(self.turned) * n(2) + n(ALIGNMENT);
+        Buffers {
+            compute: (beside + most).0,
+            // The picture as numbers, the same in the buffer from which it is copied, and the embeddings.
+            inputs: (inputs + bytes + mask + step + kept).0,
+            attention: attention.0,
+        }
+    }
+
+    /// Bytes of the widest activations of the largest input, in 32-bit floats.
+    pub(super) fn activations(&self, max_image_tokens: Option<u32>) -> u64 {
+        let input = self.input(max_image_tokens);
+        // Queries, keys and values may be one matrix.
+        let widest = self.n_ff.max(product(&[3, self.width]));
+        product(&[4, widest, input.positions, input.batch])
     }
 }
 
