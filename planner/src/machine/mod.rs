@@ -22,7 +22,6 @@ mod pcie;
 mod pools;
 mod process;
 mod rates;
-mod throttle;
 mod tree;
 mod unused;
 mod visible;
@@ -46,6 +45,7 @@ pub use learned::LearnedHeadroom;
 pub use merge::{GgmlDevice, GgmlKind};
 pub use mig::MigSlice;
 pub use note::Note;
+pub use nvidia::ThrottleReason;
 pub use pci::{PciId, PciIdError};
 pub use pcie::{PcieLink, PcieRate};
 pub use pools::{Pool, Pools};
@@ -53,7 +53,6 @@ pub use process::GpuProcess;
 pub use rates::{
     AttentionRate, LinkRate, MeasuredRates, PromptAttentionRate, PromptRate, WeightRate,
 };
-pub use throttle::ThrottleReason;
 pub use unused::{UnusedGpu, UnusedReason};
 
 /// What there is to place a model on: GPUs with their free bytes, and the host with its real limit.
