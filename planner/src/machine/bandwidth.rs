@@ -43,11 +43,10 @@ impl Bandwidth {
     /// A figure from this source, without a day.
     #[must_use]
     pub const fn new(bytes_per_second: u64, source: BandwidthSource) -> Self {
-        let date = None;
         Self {
             bytes_per_second,
             source,
-            date,
+            date: None,
         }
     }
 

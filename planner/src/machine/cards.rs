@@ -14,32 +14,23 @@ use super::unused::{UnusedGpu, UnusedReason};
 /// of what is free.
 pub(super) fn from_cards(cards: Vec<NvidiaGpu>, host: Host) -> Machine {
     let mut machine = Machine::new(host);
-    let mut unused = |gpu, reason| machine.unused_gpus.push(UnusedGpu { gpu, reason });
-    for card in cards {
-        if card.hidden {
-            unused(card_alone(&card), UnusedReason::Hidden);
-            continue;
+    let mut add = |gpu: Gpu, reason: Option<UnusedReason>| {
+        let unknown = (gpu.total == 0).then_some(UnusedReason::UnknownMemory);
+        match reason.or(unknown) {
+            Some(reason) => machine.unused_gpus.push(UnusedGpu { gpu, reason }),
+            None => machine.gpus.push(gpu),
         }
-        let Some(slices) = &card.mig else {
-            let gpu = card_alone(&card);
-            if gpu.total == 0 {
-                unused(gpu, UnusedReason::UnknownMemory);
-            } else {
-                machine.gpus.push(gpu);
-            }
-            continue;
-        };
-        if slices.is_empty() {
-            unused(card_alone(&card), UnusedReason::NoSlice);
-        }
-        for (place, slice) in slices.iter().enumerate() {
-            let gpu = slice_alone(&card, slice);
-            if place > 0 {
-                unused(gpu, UnusedReason::OtherSlice);
-            } else if gpu.total == 0 {
-                unused(gpu, UnusedReason::UnknownMemory);
-            } else {
-                machine.gpus.push(gpu);
+    };
+    for card in &cards {
+        match card.mig.as_deref() {
+            _ if card.hidden => add(card_alone(card), Some(UnusedReason::Hidden)),
+            None => add(card_alone(card), None),
+            Some([]) => add(card_alone(card), Some(UnusedReason::NoSlice)),
+            Some(slices) => {
+                for (place, slice) in slices.iter().enumerate() {
+                    let other = (place > 0).then_some(UnusedReason::OtherSlice);
+                    add(slice_alone(card, slice), other);
+                }
             }
         }
     }

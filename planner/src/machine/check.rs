@@ -96,7 +96,10 @@ fn wrong(place: String, problem: impl Into<String>) -> MachineError {
 
 #[cfg(test)]
 mod tests {
-    use crate::machine::{Date, Gpu, Host, LearnedHeadroom, Machine, PcieLink, PcieRate, gib};
+    use crate::machine::{
+        Bandwidth, BandwidthSource, Date, Gpu, Host, LearnedHeadroom, Machine, PcieLink, PcieRate,
+        gib,
+    };
 
     fn machine() -> Machine {
         let link = PcieLink::new(PcieRate::new(4, 16).unwrap());
@@ -104,54 +107,50 @@ mod tests {
         Machine::new(Host::new(gib(64)).bandwidth(60_000_000_000)).with_gpu(card)
     }
 
-    /// What is said of a machine that was changed.
-    fn said(change: impl FnOnce(&mut Machine)) -> String {
+    /// Checks what is said of a machine that was changed.
+    #[track_caller]
+    fn says(words: &str, change: impl FnOnce(&mut Machine)) {
         let mut machine = machine();
         machine.check().unwrap();
         change(&mut machine);
-        machine.check().unwrap_err().to_string()
+        let text = machine.check().unwrap_err().to_string();
+        assert!(text.starts_with(words), "{text}");
     }
 
     #[test]
     fn a_field_that_contradicts_another_is_named() {
-        let text = said(|machine| machine.gpus[0].free = gib(25));
-        assert_eq!(
-            text,
-            "gpus[0].free is 26843545600, more than total, which is 25769803776"
-        );
-        let text = said(|machine| machine.host.available = gib(65));
-        assert!(text.starts_with("host.available is "), "{text}");
-        let text = said(|machine| machine.host.system_available = gib(65));
-        assert!(text.starts_with("host.system_available is "), "{text}");
-        let text = said(|machine| (machine.gpus[0].total, machine.gpus[0].free) = (0, 0));
-        assert_eq!(text, "gpus[0].total is 0");
-    }
-
-    #[test]
-    fn more_learned_than_there_is_is_named() {
-        let date = Date::new(2026, 11, 21).unwrap();
-        let learned = LearnedHeadroom::new(gib(20), u64::MAX, date);
-        let text = said(|machine| machine.gpus[0].learned = Some(learned));
-        assert!(text.starts_with("gpus[0].learned is "), "{text}");
-    }
-
-    #[test]
-    fn an_alignment_that_cannot_be_is_named() {
-        for wrong in [0, 3, u64::MAX] {
-            let text = said(|machine| machine.gpus[0].alignment = Some(wrong));
-            assert_eq!(text, "gpus[0].alignment is no power of two");
-        }
-    }
-
-    #[test]
-    fn a_rate_that_cannot_be_is_named() {
-        let text = said(|machine| machine.host = machine.host.clone().bandwidth(0));
-        assert!(text.starts_with("host.bandwidth.bytes_per_second is 0"));
-        let text = said(|machine| machine.gpus[0] = machine.gpus[0].clone().bandwidth(0));
-        assert!(text.starts_with("gpus[0].bandwidth.bytes_per_second is 0"));
-        let text = said(|machine| {
-            machine.gpus[0].pcie.as_mut().unwrap().max.lanes = 0;
+        let more = "gpus[0].free is 26843545600, more than total, which is 25769803776";
+        says(more, |it| it.gpus[0].free = gib(25));
+        says("host.available is ", |it| it.host.available = gib(65));
+        says("host.system_available is ", |it| {
+            it.host.system_available = gib(65)
         });
-        assert!(text.starts_with("gpus[0].pcie.max is no PCIe"), "{text}");
+        says("gpus[0].total is 0", |it| {
+            (it.gpus[0].total, it.gpus[0].free) = (0, 0)
+        });
+        let learned = LearnedHeadroom::new(gib(20), u64::MAX, Date::new(2026, 11, 21).unwrap());
+        says("gpus[0].learned is ", |it| {
+            it.gpus[0].learned = Some(learned)
+        });
+    }
+
+    #[test]
+    fn a_figure_that_cannot_be_is_named() {
+        for wrong in [0, 3, u64::MAX] {
+            let text = "gpus[0].alignment is no power of two";
+            says(text, |it| it.gpus[0].alignment = Some(wrong));
+        }
+        let none = |bandwidth: &mut Option<Bandwidth>| {
+            *bandwidth = Some(Bandwidth::new(0, BandwidthSource::Stated));
+        };
+        says("host.bandwidth.bytes_per_second is 0", |it| {
+            none(&mut it.host.bandwidth)
+        });
+        says("gpus[0].bandwidth.bytes_per_second is 0", |it| {
+            none(&mut it.gpus[0].bandwidth)
+        });
+        says("gpus[0].pcie.max is no PCIe", |it| {
+            it.gpus[0].pcie.as_mut().unwrap().max.lanes = 0
+        });
     }
 }

@@ -24,30 +24,23 @@ use super::visible::CudaVisibility;
 #[derive(Debug, Clone, Default)]
 pub struct Detector {
     root: Option<PathBuf>,
-    nvml: NvmlLibrary,
+    nvml: Where,
     backends: Vec<String>,
     build: Option<String>,
     /// `None`: as the environment says when the detector looks.
     cuda_visibility: Option<CudaVisibility>,
-    cache: Cache,
+    cache: Where,
     measure_host: bool,
 }
 
+/// Where a library or a folder is looked for. The usual cache is the user's, where the computer itself is looked at: what
+/// a folder describes is another one.
 #[derive(Debug, Clone, Default)]
-enum Cache {
-    /// The user's, where the computer itself is looked at: what a folder describes is another one.
+enum Where {
     #[default]
     Usual,
     At(PathBuf),
-    None,
-}
-
-#[derive(Debug, Clone, Default)]
-enum NvmlLibrary {
-    #[default]
-    Usual,
-    At(PathBuf),
-    None,
+    Nowhere,
 }
 
 impl Detector {
@@ -67,14 +60,14 @@ impl Detector {
     /// Asks the NVIDIA driver library at this path instead of the one that the system finds.
     #[must_use]
     pub fn nvml_library(mut self, library: impl AsRef<Path>) -> Self {
-        self.nvml = NvmlLibrary::At(library.as_ref().to_owned());
+        self.nvml = Where::At(library.as_ref().to_owned());
         self
     }
 
     /// Does not ask NVIDIA's driver.
     #[must_use]
     pub fn without_nvml(mut self) -> Self {
-        self.nvml = NvmlLibrary::None;
+        self.nvml = Where::Nowhere;
         self
     }
 
@@ -108,14 +101,14 @@ impl Detector {
     /// Keeps what was measured in this folder instead of the user's cache folder, and looks for it there.
     #[must_use]
     pub fn cache_folder(mut self, folder: impl AsRef<Path>) -> Self {
-        self.cache = Cache::At(folder.as_ref().to_owned());
+        self.cache = Where::At(folder.as_ref().to_owned());
         self
     }
 
     /// Neither keeps what was measured nor looks for it.
     #[must_use]
     pub fn without_cache(mut self) -> Self {
-        self.cache = Cache::None;
+        self.cache = Where::Nowhere;
         self
     }
 
@@ -159,9 +152,9 @@ impl Detector {
             }
         }
         let mut nvidia = match &self.nvml {
-            NvmlLibrary::Usual => nvidia::detect(),
-            NvmlLibrary::At(path) => nvidia::detect_at(path),
-            NvmlLibrary::None => Nvidia::default(),
+            Where::Usual => nvidia::detect(),
+            Where::At(path) => nvidia::detect_at(path),
+            Where::Nowhere => Nvidia::default(),
         };
         let mut visibility_notes = Notes::default();
         self.cuda_visibility
@@ -213,9 +206,9 @@ impl Detector {
 
     fn cache<T>(&self, user: impl FnOnce() -> T, at: impl FnOnce(&Path) -> T) -> Option<T> {
         match &self.cache {
-            Cache::Usual if self.root.is_none() => Some(user()),
-            Cache::At(folder) => Some(at(folder)),
-            Cache::Usual | Cache::None => None,
+            Where::Usual if self.root.is_none() => Some(user()),
+            Where::At(folder) => Some(at(folder)),
+            Where::Usual | Where::Nowhere => None,
         }
     }
 }

@@ -116,8 +116,9 @@ mod tests {
 
     #[test]
     fn it_prints_its_parts_and_its_day() {
+        let text = learned(120, 88, (1, 1)).to_string();
         assert_eq!(
-            learned(120, 88, (1, 1)).to_string(),
+            text,
             "driver 120 MiB, growth 88 MiB, measured on 2026-11-21"
         );
     }

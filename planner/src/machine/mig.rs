@@ -58,10 +58,8 @@ mod tests {
     #[test]
     fn the_profile_is_what_follows_mig_in_its_name() {
         let profile = |name| MigSlice::new(name).profile;
-        assert_eq!(
-            profile("NVIDIA A100-SXM4-40GB MIG 1g.5gb").as_deref(),
-            Some("1g.5gb")
-        );
+        let slice = profile("NVIDIA A100-SXM4-40GB MIG 1g.5gb");
+        assert_eq!(slice.as_deref(), Some("1g.5gb"));
         assert_eq!(profile("NVIDIA A100-SXM4-40GB"), None);
         assert_eq!(profile("MIG "), None);
     }

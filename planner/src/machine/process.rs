@@ -82,8 +82,9 @@ mod tests {
     fn it_prints_who_holds_how_much() {
         let held = GpuProcess::new(4711).name("/opt/ollama").bytes(gib(5));
         assert_eq!(held.to_string(), "ollama (process 4711) holds 5.0 GiB");
+        let text = GpuProcess::new(7).to_string();
         assert_eq!(
-            GpuProcess::new(7).to_string(),
+            text,
             "a program (process 7) holds what the driver does not tell"
         );
     }

@@ -79,12 +79,9 @@ impl MeasuredRates {
             (rate.kv_type, rate.head_size, rate.n_gqa, rate.n_tokens)
         });
         // 0: not measured.
-        for (mine, later) in [
-            (&mut self.layer_ns, later.layer_ns),
-            (&mut self.routing_ns, later.routing_ns),
-        ] {
-            *mine = if later > 0 { later } else { *mine };
-        }
+        let measured = |later: u64, mine: u64| if later > 0 { later } else { mine };
+        self.layer_ns = measured(later.layer_ns, self.layer_ns);
+        self.routing_ns = measured(later.routing_ns, self.routing_ns);
         self.link = later.link.or(self.link);
     }
 }

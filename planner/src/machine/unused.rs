@@ -50,18 +50,18 @@ pub enum UnusedReason {
 
 impl fmt::Display for UnusedReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::NoBackend => f.write_str("this build has no backend for it"),
-            Self::Hidden => f.write_str("CUDA_VISIBLE_DEVICES hides it"),
+        f.write_str(match self {
+            Self::NoBackend => "this build has no backend for it",
+            Self::Hidden => "CUDA_VISIBLE_DEVICES hides it",
             Self::NotListed { backend } => {
-                write!(f, "the {backend} backend of this build does not list it")
+                return write!(f, "the {backend} backend of this build does not list it");
             }
-            Self::SameAs { device } => write!(f, "the same hardware is in use as {device}"),
-            Self::NoMemory => f.write_str("its backend says that it has no memory"),
-            Self::UnknownMemory => f.write_str("nothing says how much memory it has"),
-            Self::OtherSlice => f.write_str("CUDA gives a process one MIG slice, another one"),
-            Self::NoSlice => f.write_str("it is in MIG mode and has no slices"),
-        }
+            Self::SameAs { device } => return write!(f, "the same hardware is in use as {device}"),
+            Self::NoMemory => "its backend says that it has no memory",
+            Self::UnknownMemory => "nothing says how much memory it has",
+            Self::OtherSlice => "CUDA gives a process one MIG slice, another one",
+            Self::NoSlice => "it is in MIG mode and has no slices",
+        })
     }
 }
 
@@ -78,18 +78,15 @@ impl fmt::Display for UnusedGpu {
 #[cfg(test)]
 mod tests {
     use super::{UnusedGpu, UnusedReason};
-    use crate::machine::{Gpu, gib};
+    use crate::machine::Gpu;
 
     #[test]
     fn it_prints_the_card_and_the_reason() {
-        let unused = UnusedGpu {
-            gpu: Gpu::new("NVIDIA GeForce RTX 4090")
-                .total(gib(24))
-                .device("CUDA0"),
-            reason: UnusedReason::NoBackend,
-        };
+        let gpu = Gpu::new("NVIDIA GeForce RTX 4090").device("CUDA0");
+        let reason = UnusedReason::NoBackend;
+        let text = UnusedGpu { gpu, reason }.to_string();
         assert_eq!(
-            unused.to_string(),
+            text,
             "RTX 4090 (CUDA0) is not used: this build has no backend for it"
         );
     }

@@ -29,26 +29,15 @@ pub(super) fn detect_under(root: &Path, notes: &mut Notes) -> Host {
 pub(super) fn memory_under(root: &Path, notes: &mut Notes) -> Host {
     let tree = Tree::new(root);
     let (total, system_available) = system_memory(tree, notes);
-    let mut host = Host {
-        total,
-        available: system_available,
-        system_available,
-        limit: if total == 0 {
-            HostLimit::Unknown
-        } else {
-            HostLimit::System
-        },
-        cpu: None,
-        physical_cores: None,
-        usable_cores: None,
-        bandwidth: None,
-        disk: None,
-        rates: None,
+    let mut host = Host::new(total).available(system_available);
+    host.limit = if total == 0 {
+        HostLimit::Unknown
+    } else {
+        HostLimit::System
     };
-    for bound in cgroup::bounds(tree, notes)
-        .into_iter()
-        .chain(process_limits(tree, notes))
-    {
+    let mut bounds = cgroup::bounds(tree, notes);
+    bounds.extend(process_limits(tree, notes));
+    for bound in bounds {
         if bound.available < host.available {
             host.available = bound.available;
             host.limit = bound.limit;
@@ -60,27 +49,25 @@ pub(super) fn memory_under(root: &Path, notes: &mut Notes) -> Host {
 /// Total and available bytes of the whole system, from `/proc/meminfo`.
 fn system_memory(tree: Tree<'_>, notes: &mut Notes) -> (u64, u64) {
     const MEMINFO: &str = "/proc/meminfo";
-    let Some(text) = tree.read(MEMINFO, notes) else {
-        notes.add(
-            MEMINFO,
-            "is missing: how much memory the host has is unknown, none is counted on",
-        );
+    let text = tree.read(MEMINFO, notes);
+    let total = text.as_ref().map(|text| field(text, "MemTotal"));
+    let (Some(text), Some(Some(total))) = (&text, total) else {
+        let what = if text.is_none() {
+            "is missing"
+        } else {
+            "has no MemTotal"
+        };
+        let then = "how much memory the host has is unknown, none is counted on";
+        notes.add(MEMINFO, format!("{what}: {then}"));
         return (0, 0);
     };
-    let Some(total) = field(&text, "MemTotal") else {
-        notes.add(
-            MEMINFO,
-            "has no MemTotal: how much memory the host has is unknown, none is counted on",
-        );
-        return (0, 0);
-    };
-    let available = field(&text, "MemAvailable").unwrap_or_else(|| {
+    let available = field(text, "MemAvailable").unwrap_or_else(|| {
         // Linux before 3.14. Cached includes tmpfs and shared memory, which cannot be dropped.
         notes.add(
             MEMINFO,
             "has no MemAvailable: taken as MemFree + Cached - Shmem",
         );
-        let part = |key| field(&text, key).unwrap_or(0);
+        let part = |key| field(text, key).unwrap_or(0);
         part("MemFree").saturating_add(part("Cached").saturating_sub(part("Shmem")))
     });
     (total, available.min(total))
@@ -95,15 +82,19 @@ fn process_limits(tree: Tree<'_>, notes: &mut Notes) -> Vec<Bound> {
         return Vec::new();
     };
     let status = tree.read("/proc/self/status", notes).unwrap_or_default();
-    let address_space = soft_limit(&limits, "Max address space").map(|bytes| Bound {
-        available: bytes.saturating_sub(field(&status, "VmSize").unwrap_or(0)),
-        limit: HostLimit::AddressSpace { bytes },
-    });
-    let data_segment = soft_limit(&limits, "Max data size").map(|bytes| Bound {
-        available: bytes.saturating_sub(field(&status, "VmData").unwrap_or(0)),
-        limit: HostLimit::DataSegment { bytes },
-    });
-    address_space.into_iter().chain(data_segment).collect()
+    let bound = |row, used, limit: fn(u64) -> HostLimit| {
+        let bytes = soft_limit(&limits, row)?;
+        let available = bytes.saturating_sub(field(&status, used).unwrap_or(0));
+        let limit = limit(bytes);
+        Some(Bound { available, limit })
+    };
+    let of_addresses = |bytes| HostLimit::AddressSpace { bytes };
+    let of_data = |bytes| HostLimit::DataSegment { bytes };
+    let bounds = [
+        bound("Max address space", "VmSize", of_addresses),
+        bound("Max data size", "VmData", of_data),
+    ];
+    bounds.into_iter().flatten().collect()
 }
 
 /// The soft limit of one row of `/proc/self/limits`, in its unit; `None` when unlimited.

@@ -5,6 +5,7 @@ use crate::gguf::Header;
 use std::num::Saturating;
 
 use super::clip::text;
+use super::error::{missing, unread};
 use super::projector::{self, Images, Projector};
 use super::{Error, file, product};
 use crate::memory::backend::Family;
@@ -129,20 +130,19 @@ impl Keys<'_> {
     /// A number above 0 (clip.cpp, `load_hparams`).
     fn size(&self, name: &str, most: u64) -> Result<u64, Error> {
         let key = format!("clip.{}.{name}", self.kind);
-        let error = |value| Error::Value {
-            file: file(self.header),
-            key: key.clone(),
-            value,
-            limit: "llama.cpp takes sizes above 0, image_size up to 8192 and patch_size below 65536 (clip.cpp, `load_hparams`)",
+        let Some(value) = self.header.u32(&key)?.map(u64::from) else {
+            return Err(missing(self.header, &key));
         };
-        match self.header.u32(&key)?.map(u64::from) {
-            None => Err(Error::Missing {
+        if value == 0 || value > most {
+            let limit = "llama.cpp takes sizes above 0, image_size up to 8192 and patch_size below 65536 (clip.cpp, `load_hparams`)";
+            return Err(Error::Value {
                 file: file(self.header),
                 key,
-            }),
-            Some(value) if value == 0 || value > most => Err(error(value)),
-            Some(value) => Ok(value),
+                value,
+                limit,
+            });
         }
+        Ok(value)
     }
 
     /// `clip.projector_type`, or where the file has several encoders this one's (clip.cpp, `load_hparams`).
@@ -164,31 +164,23 @@ impl Encoder {
         };
         let name = keys.projector()?;
         let Some(projector) = projector::of_images(&name) else {
-            return Err(Error::UnreadProjector {
-                file: file(header),
-                kind: "an image",
-                projector: name,
-            });
+            return Err(unread(header, "an image", name));
         };
         let side = keys.size("patch_size", 65_535)?;
         let image = keys.size("image_size", 8192)?;
         let area = product(&[side, side]);
         let merge = projector.merge(header)?;
         let squares = |length: u64| product(&[length / side, length / side]);
-        let pixels = || Ok::<_, Error>(keys.optional("image_max_pixels")?.map(|all| all / area));
         let of_tokens = |tokens: u32| product(&[u64::from(tokens), merge, merge]);
         // Its tiles are squares of 512 pixels (mtmd-image.h, `mtmd_image_preprocessor_lfm2`).
         let least = if name == "lfm2" { squares(512) } else { 0 };
-        let stated = pixels()?;
+        let stated = keys.optional("image_max_pixels")?.map(|all| all / area);
         let patches = match (projector.images, stated) {
             (Images::Square, _) => squares(image),
             (Images::Tokens(tokens), _) | (Images::PixelsOr(tokens), None) => of_tokens(tokens),
             (Images::Pixels | Images::PixelsOr(_), Some(patches)) => patches,
             (Images::Pixels, None) => {
-                return Err(Error::Missing {
-                    file: file(header),
-                    key: "clip.vision.image_max_pixels".to_owned(),
-                });
+                return Err(missing(header, "clip.vision.image_max_pixels"));
             }
             (Images::LongestEdge, _) => {
                 let longest = keys.optional("preproc_image_size")?.unwrap_or(image);
@@ -223,11 +215,7 @@ impl Encoder {
         };
         let name = keys.projector()?;
         if !projector::is_whisper(&name) {
-            return Err(Error::UnreadProjector {
-                file: file(header),
-                kind: "an audio",
-                projector: name,
-            });
+            return Err(unread(header, "an audio", name));
         }
         let source = Source::Sound {
             bins: keys.size("num_mel_bins", 256)?,
@@ -248,10 +236,15 @@ impl Encoder {
         let head = keys.optional("attention.head_dim")?.unwrap_or(0);
         let head = if head > 0 { head } else { n_embd / n_head };
         let stated = keys.optional("feed_forward_length")?.unwrap_or(0);
-        let prefix = match source {
-            Source::Images { .. } => "v.",
-            Source::Sound { .. } => "a.",
+        let block = match source {
+            Source::Images { .. } => "v.blk.",
+            Source::Sound { .. } => "a.blk.",
         };
+        let states = |name: &&str| {
+            let key = format!("clip.{}.{name}", keys.kind);
+            keys.header.get(&key).is_some()
+        };
+        let windows = ["window_size", "wa_pattern_mode", "wa_layer_indexes"];
         let mut encoder = Self {
             name,
             source,
@@ -261,7 +254,8 @@ impl Encoder {
             n_head,
             head,
             is_gated: false,
-            is_masked: is_masked(keys)?,
+            is_masked: keys.optional("n_wa_pattern")?.unwrap_or(0) > 0
+                || windows.iter().any(states),
             widest: n_embd,
             is_framed: false,
             kept: 0,
@@ -271,8 +265,7 @@ impl Encoder {
             let [ne0, ne1, ..] = tensor.shape();
             let name = tensor.name();
             let is_matrix = tensor.n_dims() == 2 && name.ends_with(".weight");
-            let of_block = name.strip_prefix(prefix);
-            if let Some(name) = of_block.filter(|name| name.starts_with("blk.")) {
+            if name.starts_with(block) {
                 if is_matrix && name.contains(".ffn_") {
                     // Old files state no width, and some name the two matrices the wrong way round (clip.cpp,
                     // `load_tensors`).
@@ -435,17 +428,4 @@ impl Encoder {
         let widest = self.n_ff.max(product(&[3, self.width]));
         product(&[4, widest, input.positions, input.batch])
     }
-}
-
-/// Whether some blocks attend to windows, by a mask over all positions.
-fn is_masked(keys: &Keys<'_>) -> Result<bool, Error> {
-    let states = |name: &str| {
-        keys.header
-            .get(&format!("clip.{}.{name}", keys.kind))
-            .is_some()
-    };
-    Ok(keys.optional("n_wa_pattern")?.unwrap_or(0) > 0
-        || states("window_size")
-        || states("wa_pattern_mode")
-        || states("wa_layer_indexes"))
 }

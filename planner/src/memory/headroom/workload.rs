@@ -1,6 +1,5 @@
 //! What a load makes a driver and its pools do. A model's profile and the sizes of its context flow in.
 
-use crate::machine::LearnedHeadroom;
 use crate::memory::ContextSizes;
 use crate::profile::{ModelProfile, Weight};
 
@@ -24,28 +23,15 @@ impl Workload {
         let widest = hparams.widest_ff().max(hparams.widest_stream());
         let per_token = widest.saturating_mul(sizes.n_tokens);
         let logits = u64::from(hparams.n_vocab).saturating_mul(sizes.n_outputs);
-        let elements = |weight: &Weight| {
-            let [ne0, ne1, _, _] = weight.shape;
-            ne0.saturating_mul(ne1)
-        };
-        let largest = profile
-            .weights
-            .blocks
-            .iter()
-            .flat_map(|block| &block.weights)
-            .map(elements)
-            .max()
-            .unwrap_or(0);
+        let blocks = profile.weights.blocks.iter();
+        let weights = blocks.flat_map(|block| &block.weights);
+        let elements = |weight: &Weight| weight.shape[0].saturating_mul(weight.shape[1]);
+        let largest = weights.map(elements).max().unwrap_or(0);
         Self {
             activations: per_token.max(logits).saturating_mul(4),
             decoded_matrix: largest.saturating_mul(2),
             // A token's text, its score and type, two hash-map entries: measured at 100 to 200 bytes (llama-vocab.cpp).
             vocabulary: u64::from(hparams.n_vocab).saturating_mul(256),
         }
-    }
-
-    /// Whether a measurement was made with at least as much work.
-    pub(super) const fn is_covered_by(&self, learned: &LearnedHeadroom) -> bool {
-        learned.covers(self.activations, self.decoded_matrix)
     }
 }
