@@ -18,8 +18,8 @@ use super::Machine;
 use super::bandwidth::Bandwidth;
 use super::gpu::{Gpu, GpuKind};
 use super::host::Host;
-use super::learned::LearnedHeadroom;
-use super::rates::MeasuredRates;
+use super::measured::LearnedHeadroom;
+use super::measured::MeasuredRates;
 
 /// Changes with the meaning of the figures.
 const VERSION: u32 = 2;
@@ -27,41 +27,56 @@ const VERSION: u32 = 2;
 /// Ways to compute that are kept for a host; the oldest are forgotten.
 const WAYS: usize = 8;
 
-/// The measured bandwidth of host memory, in the user's cache folder.
-///
-/// A machine is known by its processor, its cores, those that the process may use, and its memory in GiB.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct BandwidthCache(Store);
+/// Defines a cache of one kind of figure.
+macro_rules! cache {
+    ($(#[$doc:meta])* $name:ident = $kind:literal) => {
+        $(#[$doc])*
+        #[derive(Debug, Clone, PartialEq, Eq)]
+        pub struct $name(Store);
 
-/// The measured headroom of GPUs, in the user's cache folder.
-///
-/// A GPU is known by its name, its PCI address, in MIG mode its slice, the version of its driver, its backend, and the
-/// build that used it: with another of any of them it is measured anew.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct HeadroomCache(Store);
+        impl $name {
+            /// The one in the user's cache folder: `$XDG_CACHE_HOME/autoplace` or `~/.cache/autoplace`,
+            /// `~/Library/Caches/autoplace` on macOS, `%LOCALAPPDATA%\autoplace` on Windows. Where the user has no
+            /// home it keeps nothing.
+            #[must_use]
+            pub fn user() -> Self {
+                let strategy = etcetera::base_strategy::choose_native_strategy().ok();
+                let folder = strategy.map(|dirs| dirs.cache_dir().join("autoplace"));
+                Self(Store { folder, kind: $kind })
+            }
 
-/// The measured rates of devices, in the user's cache folder.
-///
-/// A GPU is known as [`HeadroomCache`] knows it, a host as [`BandwidthCache`] does and by the number of threads and
-/// whether weights were rearranged; each with the build that measured it. New measurements are merged with earlier
-/// ones.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct RatesCache(Store);
+            /// The one in this folder.
+            pub fn at(folder: impl Into<PathBuf>) -> Self {
+                let folder = Some(folder.into());
+                Self(Store { folder, kind: $kind })
+            }
+        }
+    };
+}
+
+cache! {
+    /// The measured bandwidth of host memory, in the user's cache folder.
+    ///
+    /// A machine is known by its processor, its cores, those that the process may use, and its memory in GiB.
+    BandwidthCache = "bandwidth"
+}
+cache! {
+    /// The measured headroom of GPUs, in the user's cache folder.
+    ///
+    /// A GPU is known by its name, its PCI address, in MIG mode its slice, the version of its driver, its backend, and
+    /// the build that used it: with another of any of them it is measured anew.
+    HeadroomCache = "headroom"
+}
+cache! {
+    /// The measured rates of devices, in the user's cache folder.
+    ///
+    /// A GPU is known as [`HeadroomCache`] knows it, a host as [`BandwidthCache`] does and by the number of threads and
+    /// whether weights were rearranged; each with the build that measured it. New measurements are merged with earlier
+    /// ones.
+    RatesCache = "rates"
+}
 
 impl BandwidthCache {
-    /// The one in the user's cache folder: `$XDG_CACHE_HOME/autoplace` or `~/.cache/autoplace`,
-    /// `~/Library/Caches/autoplace` on macOS, `%LOCALAPPDATA%\autoplace` on Windows. Where the user has no home
-    /// it keeps nothing.
-    #[must_use]
-    pub fn user() -> Self {
-        Self(Store::user("bandwidth"))
-    }
-
-    /// The one in this folder.
-    pub fn at(folder: impl Into<PathBuf>) -> Self {
-        Self(Store::at(folder.into(), "bandwidth"))
-    }
-
     /// What was measured of this machine.
     #[must_use]
     pub fn get(&self, host: &Host) -> Option<Bandwidth> {
@@ -78,17 +93,6 @@ impl BandwidthCache {
 }
 
 impl HeadroomCache {
-    /// The one in the user's cache folder: see [`BandwidthCache::user`].
-    #[must_use]
-    pub fn user() -> Self {
-        Self(Store::user("headroom"))
-    }
-
-    /// The one in this folder.
-    pub fn at(folder: impl Into<PathBuf>) -> Self {
-        Self(Store::at(folder.into(), "headroom"))
-    }
-
     /// What was measured of this GPU with this build. What is more than the GPU has was not measured,
     /// and does not count.
     #[must_use]
@@ -115,17 +119,6 @@ impl HeadroomCache {
 }
 
 impl RatesCache {
-    /// The one in the user's cache folder: see [`BandwidthCache::user`].
-    #[must_use]
-    pub fn user() -> Self {
-        Self(Store::user("rates"))
-    }
-
-    /// The one in this folder.
-    pub fn at(folder: impl Into<PathBuf>) -> Self {
-        Self(Store::at(folder.into(), "rates"))
-    }
-
     /// What was measured of this GPU with this build.
     #[must_use]
     pub fn gpu(&self, gpu: &Gpu, build: &str) -> Option<MeasuredRates> {
@@ -207,19 +200,6 @@ struct Document<T> {
 }
 
 impl Store {
-    fn user(kind: &'static str) -> Self {
-        let strategy = etcetera::base_strategy::choose_native_strategy().ok();
-        let folder = strategy.map(|dirs| dirs.cache_dir().join("autoplace"));
-        Self { folder, kind }
-    }
-
-    const fn at(folder: PathBuf, kind: &'static str) -> Self {
-        Self {
-            folder: Some(folder),
-            kind,
-        }
-    }
-
     fn get<T: DeserializeOwned>(&self, key: &str) -> Option<T> {
         let file = self.folder.as_ref()?.join(self.name(key));
         let text = fs::read_to_string(&file).inspect_err(|error| {
@@ -239,9 +219,8 @@ impl Store {
     fn put<T: Serialize>(&self, key: String, value: T) {
         let Some(folder) = &self.folder else { return };
         let name = self.name(&key);
-        let version = VERSION;
         let document = Document {
-            version,
+            version: VERSION,
             key,
             value,
         };

@@ -8,10 +8,9 @@ use super::cards;
 use super::gpu::GpuKind;
 use super::host::Host;
 use super::merge::{self, GgmlDevice};
-use super::note::Notes;
 use super::nvidia::{self, Nvidia};
 use super::pcie::PcieLink;
-use super::tree::Tree;
+use super::tree::{Notes, Tree};
 use super::visible::CudaVisibility;
 
 /// Looks at this computer. [`Machine::detect`] and [`Machine::detect_with`] are this with nothing changed.
@@ -30,7 +29,6 @@ pub struct Detector {
     /// `None`: as the environment says when the detector looks.
     cuda_visibility: Option<CudaVisibility>,
     cache: Where,
-    measure_host: bool,
 }
 
 /// Where a library or a folder is looked for. The usual cache is the user's, where the computer itself is looked at: what
@@ -112,14 +110,6 @@ impl Detector {
         self
     }
 
-    /// Whether to measure how fast the host's memory is read where no earlier measurement is found: about 200
-    /// milliseconds ([`Host::measure_bandwidth`]). Off unless asked for, since a plan takes a few.
-    #[must_use]
-    pub const fn measure_host(mut self, measure: bool) -> Self {
-        self.measure_host = measure;
-        self
-    }
-
     /// The machine as the drivers describe it, for planning without llama.cpp: NVIDIA's cards and the host.
     #[must_use]
     pub fn detect(&self) -> Machine {
@@ -139,33 +129,24 @@ impl Detector {
         &self,
         build: impl FnOnce(Vec<nvidia::NvidiaGpu>, Host) -> Machine,
     ) -> Machine {
-        let (mut host, mut notes) = self
-            .root
-            .as_deref()
-            .map_or_else(Host::detect, Host::detect_under);
+        let root = self.root.as_deref();
+        let (mut host, mut notes) = root.map_or_else(Host::detect, Host::detect_under);
         let cache = self.cache(BandwidthCache::user, |folder| BandwidthCache::at(folder));
-        host.bandwidth = cache.as_ref().and_then(|cache| cache.get(&host));
-        if self.measure_host && host.bandwidth.is_none() {
-            host.bandwidth = host.measure_bandwidth();
-            if let (Some(cache), Some(bandwidth)) = (&cache, host.bandwidth) {
-                cache.put(&host, bandwidth);
-            }
-        }
+        host.bandwidth = cache.and_then(|cache| cache.get(&host));
         let mut nvidia = match &self.nvml {
             Where::Usual => nvidia::detect(),
             Where::At(path) => nvidia::detect_at(path),
             Where::Nowhere => Nvidia::default(),
         };
-        let mut visibility_notes = Notes::default();
-        self.cuda_visibility
-            .clone()
-            .unwrap_or_else(CudaVisibility::from_environment)
-            .apply(&mut nvidia.gpus, &mut visibility_notes);
+        let visibility = self.cuda_visibility.clone();
+        let visibility = visibility.unwrap_or_else(CudaVisibility::from_environment);
+        let mut hidden = Notes::default();
+        visibility.apply(&mut nvidia.gpus, &mut hidden);
         let mut machine = build(nvidia.gpus, host);
         self.look_around(&mut machine);
         self.remember(&mut machine);
         notes.append(&mut nvidia.notes);
-        notes.append(&mut visibility_notes.into_vec());
+        notes.append(&mut hidden.into_vec());
         notes.append(&mut machine.notes);
         machine.notes = notes;
         machine

@@ -6,14 +6,14 @@ use serde::{Deserialize, Serialize};
 
 use super::bandwidth::{Bandwidth, BandwidthSource};
 use super::bytes::Bytes;
+use super::cards::MigSlice;
 use super::catalogue::{self, CatalogueError};
-use super::learned::LearnedHeadroom;
-use super::mig::MigSlice;
+use super::measured::LearnedHeadroom;
+use super::measured::MeasuredRates;
 use super::pci::PciId;
 use super::pcie::PcieLink;
 use super::pools::Pools;
 use super::process::GpuProcess;
-use super::rates::MeasuredRates;
 
 /// A device that llama.cpp can place layers on.
 ///

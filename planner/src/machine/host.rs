@@ -10,12 +10,10 @@ use super::bandwidth::{Bandwidth, BandwidthSource};
 use super::bytes::Bytes;
 use super::catalogue::{self, CatalogueError};
 use super::date::Date;
-use super::note::{Note, Notes};
-use super::rates::MeasuredRates;
-use super::tree::Tree;
+use super::measured::MeasuredRates;
+use super::tree::{Note, Notes, Tree};
 
 mod cgroup;
-mod cores;
 #[cfg(target_os = "linux")]
 mod disk;
 mod linux;
@@ -225,8 +223,8 @@ impl Host {
     /// of what is available. Other programs that read memory all the while make the figure smaller. `None` where there
     /// is too little memory.
     ///
-    /// `self` says how many cores and bytes there are and stays as it is; [`BandwidthCache`](super::BandwidthCache) keeps the result, and
-    /// [`Detector::measure_host`](super::Detector::measure_host) does all of it.
+    /// `self` says how many cores and bytes there are and stays as it is; [`BandwidthCache`](super::BandwidthCache) keeps
+    /// the result for the next detection.
     #[must_use]
     pub fn measure_bandwidth(&self) -> Option<Bandwidth> {
         let bytes = Self::beyond_caches();
@@ -247,7 +245,7 @@ impl Host {
     #[must_use]
     pub fn beyond_caches() -> u64 {
         // Where the system does not tell its caches (it is not Linux), they are taken for large ones.
-        let caches = cores::last_level_caches(Tree::new(Path::new("/"))).unwrap_or(64 << 20);
+        let caches = linux::last_level_caches(Tree::new(Path::new("/"))).unwrap_or(64 << 20);
         measure::buffer_size(caches)
     }
 }

@@ -25,12 +25,12 @@ use super::bytes::Bytes;
 use super::cards::{card_alone, describe, slice_of};
 use super::gpu::{Gpu, GpuKind, Reading};
 use super::host::{Host, HostLimit};
-use super::note::Notes;
 use super::nvidia::NvidiaGpu;
 use super::pci::PciId;
 use super::pools::Pools;
+use super::tree::Notes;
 use super::tree::Tree;
-use super::unused::{UnusedGpu, UnusedReason};
+use super::{UnusedGpu, UnusedReason};
 
 /// A device as ggml's registry describes it (`ggml_backend_dev_props`), in plain data: this room calls no native code.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -20,12 +20,12 @@ use nvml_wrapper::enums::device::UsedGpuMemory;
 use nvml_wrapper::error::{NvmlError, nvml_sym, nvml_try};
 use nvml_wrapper::{Device, Nvml};
 
+use super::cards::MigSlice;
 use super::gpu::Reading;
-use super::mig::MigSlice;
-use super::note::{Note, Notes};
 use super::pci::PciId;
 use super::pcie::{PcieLink, PcieRate};
 use super::process::GpuProcess;
+use super::tree::{Note, Notes};
 
 mod driver;
 

@@ -12,8 +12,8 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::note::Notes;
 use super::pci::PciId;
+use super::tree::Notes;
 use super::tree::Tree;
 
 /// Where the bytes of an integrated GPU lie, as far as its backend takes from there. Sizes in bytes.

@@ -1,8 +1,8 @@
 //! `CUDA_VISIBLE_DEVICES`: the cards that CUDA will not list, though NVIDIA's driver does.
 
-use super::mig::MigSlice;
-use super::note::Notes;
+use super::cards::MigSlice;
 use super::nvidia::NvidiaGpu;
+use super::tree::Notes;
 
 const VARIABLE: &str = "CUDA_VISIBLE_DEVICES";
 
@@ -89,7 +89,7 @@ fn take_slice(cards: &mut [NvidiaGpu], is_it: impl Fn(&MigSlice) -> bool) -> Opt
 #[cfg(test)]
 mod tests {
     use super::{CudaVisibility, NvidiaGpu};
-    use crate::machine::note::Notes;
+    use crate::machine::tree::Notes;
 
     /// The places of the cards shown, and whether a note was taken.
     fn shown(list: Option<&str>, pci_order: bool, names: &str) -> (Vec<usize>, bool) {

@@ -15,8 +15,7 @@ use std::path::{Component, Path};
 
 use super::HostLimit;
 use super::linux::Bound;
-use crate::machine::note::Notes;
-use crate::machine::tree::{Tree, field};
+use crate::machine::tree::{Notes, Tree, field};
 
 /// Version 1 writes "no limit" as the largest count of pages: 0x7ffffffffffff000 with pages of 4 KiB, less
 /// with larger ones.

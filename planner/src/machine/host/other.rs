@@ -3,7 +3,7 @@
 use sysinfo::{CpuRefreshKind, MemoryRefreshKind, System};
 
 use super::{Host, HostLimit};
-use crate::machine::note::{Note, Notes};
+use crate::machine::tree::{Note, Notes};
 
 pub(super) fn detect() -> (Host, Vec<Note>) {
     let mut notes = Notes::default();

@@ -1,14 +1,14 @@
 //! What an encoder of images or sound computes with.
 
-use crate::gguf::Header;
-
 use std::num::Saturating;
+
+use crate::gguf::Header;
+use crate::memory::backend::Family;
 
 use super::clip::text;
 use super::error::{missing, unread};
-use super::projector::{self, Images, Projector};
+use super::projector::{self, Images};
 use super::{Error, file, product};
-use crate::memory::backend::Family;
 
 /// Frames of Whisper's spectrogram: 30 seconds (clip-model.h, `warmup_audio_size`; mtmd-audio.cpp).
 const FRAMES: u64 = 3000;
@@ -67,32 +67,39 @@ pub struct Encoder {
     turned: u64,
 }
 
-/// What is put in.
+/// What is put in: images of some size, or sound of one length.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Source {
     Images {
-        projector: Projector,
-        /// Elements of a patch: three colours.
+        /// Bytes of a patch as 32-bit floats: three colours, of all frames.
         patch: u64,
-        merge: u64,
+        /// Patches that become one token.
+        merged: u64,
         /// Patches of the largest image, where nobody limits its tokens.
         patches: u64,
         /// Patches that an image has whatever its tokens are limited to.
         least: u64,
-        /// Whether a limit of tokens is the only one.
-        follows: bool,
+        limit: Limit,
         /// Positions that are no patches.
         extra: u64,
+        /// Whether several images are computed at once.
+        batches: bool,
     },
-    Sound {
-        bins: u64,
-        /// Positions that become one token.
-        stack: u64,
-    },
+    Sound(Input),
+}
+
+/// What a limit of the tokens of an image does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Limit {
+    Nothing,
+    /// It is the only limit.
+    Alone,
+    /// It is one of two, and may be the larger one.
+    Beside,
 }
 
 /// Numbers of the largest input.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Input {
     /// Positions of one image.
     positions: u64,
@@ -175,10 +182,13 @@ impl Encoder {
         // Its tiles are squares of 512 pixels (mtmd-image.h, `mtmd_image_preprocessor_lfm2`).
         let least = if name == "lfm2" { squares(512) } else { 0 };
         let stated = keys.optional("image_max_pixels")?.map(|all| all / area);
-        let patches = match (projector.images, stated) {
-            (Images::Square, _) => squares(image),
-            (Images::Tokens(tokens), _) | (Images::PixelsOr(tokens), None) => of_tokens(tokens),
-            (Images::Pixels | Images::PixelsOr(_), Some(patches)) => patches,
+        let (patches, limit) = match (projector.images, stated) {
+            (Images::Square, _) => (squares(image), Limit::Nothing),
+            (Images::Tokens(tokens), _) | (Images::PixelsOr(tokens), None) => {
+                (of_tokens(tokens), Limit::Alone)
+            }
+            // The header's limit is heard last (clip.cpp, `load_hparams`).
+            (Images::Pixels | Images::PixelsOr(_), Some(patches)) => (patches, Limit::Beside),
             (Images::Pixels, None) => {
                 return Err(missing(header, "clip.vision.image_max_pixels"));
             }
@@ -186,23 +196,17 @@ impl Encoder {
                 let longest = keys.optional("preproc_image_size")?.unwrap_or(image);
                 // Sides are rounded up to whole tokens (mtmd-image.cpp, `calc_size_preserved_ratio`).
                 let per_side = longest.div_ceil(side).next_multiple_of(merge);
-                product(&[per_side, per_side])
+                (product(&[per_side, per_side]), Limit::Beside)
             }
         };
-        let follows = match projector.images {
-            Images::Tokens(_) => true,
-            // The header's limit is heard last (clip.cpp, `load_hparams`).
-            Images::PixelsOr(_) => stated.is_none(),
-            _ => false,
-        };
         let source = Source::Images {
-            projector,
-            patch: product(&[area, 3]),
-            merge,
+            patch: product(&[4, area, 3, u64::from(projector.frames)]),
+            merged: product(&[merge, merge]),
             patches: patches.max(least),
             least,
-            follows,
+            limit,
             extra: u64::from(header.tensor("v.class_embd").is_some()),
+            batches: projector.batches,
         };
         Self::read(&keys, name, source, projector.is_checked)
     }
@@ -217,10 +221,14 @@ impl Encoder {
         if !projector::is_whisper(&name) {
             return Err(unread(header, "an audio", name));
         }
-        let source = Source::Sound {
-            bins: keys.size("num_mel_bins", 256)?,
-            stack: keys.optional("projector.stack_factor")?.unwrap_or(1).max(1),
-        };
+        let bins = keys.size("num_mel_bins", 256)?;
+        let stack = keys.optional("projector.stack_factor")?.unwrap_or(1).max(1);
+        let source = Source::Sound(Input {
+            positions: FRAMES / 2,
+            batch: 1,
+            tokens: (FRAMES / 2).div_ceil(stack),
+            bytes: product(&[4, bins, FRAMES]),
+        });
         let is_checked = name == "ultravox";
         Self::read(&keys, name, source, is_checked)
     }
@@ -238,7 +246,7 @@ impl Encoder {
         let stated = keys.optional("feed_forward_length")?.unwrap_or(0);
         let block = match source {
             Source::Images { .. } => "v.blk.",
-            Source::Sound { .. } => "a.blk.",
+            Source::Sound(_) => "a.blk.",
         };
         let states = |name: &&str| {
             let key = format!("clip.{}.{name}", keys.kind);
@@ -323,41 +331,31 @@ impl Encoder {
     /// The largest input, where images have at most so many tokens.
     fn input(&self, max_image_tokens: Option<u32>) -> Input {
         match self.source {
+            Source::Sound(input) => input,
             Source::Images {
-                projector,
                 patch,
-                merge,
+                merged,
                 patches,
                 least,
-                follows,
+                limit,
                 extra,
+                batches,
             } => {
-                let merged = product(&[merge, merge]);
-                let limit = max_image_tokens.map(|tokens| product(&[u64::from(tokens), merged]));
-                let patches = match limit {
-                    Some(limit) if follows => limit.max(least),
-                    // Where it is not heard, or beside another: it may be the larger one.
-                    Some(limit) if projector.images != Images::Square => limit.max(patches),
+                let most = max_image_tokens.map(|tokens| product(&[u64::from(tokens), merged]));
+                let patches = match (limit, most) {
+                    (Limit::Alone, Some(most)) => most.max(least),
+                    (Limit::Beside, Some(most)) => most.max(patches),
                     _ => patches,
                 };
                 let tokens = patches.div_ceil(merged).max(1);
+                let at_once = (BATCH_TOKENS / tokens).max(1);
                 Input {
                     positions: patches.saturating_add(extra),
-                    batch: if projector.batches {
-                        (BATCH_TOKENS / tokens).max(1)
-                    } else {
-                        1
-                    },
+                    batch: if batches { at_once } else { 1 },
                     tokens,
-                    bytes: product(&[4, patch, patches, u64::from(projector.frames)]),
+                    bytes: product(&[patch, patches]),
                 }
             }
-            Source::Sound { bins, stack } => Input {
-                positions: FRAMES / 2,
-                batch: 1,
-                tokens: (FRAMES / 2).div_ceil(stack),
-                bytes: product(&[4, bins, FRAMES]),
-            },
         }
     }
 

@@ -5,13 +5,45 @@
 //! measurements, per device, driver, backend and build, it comes from a table that rather leaves too much.
 
 mod known;
-mod workload;
 
 use serde::{Deserialize, Serialize};
 
+use super::ContextSizes;
 use crate::machine::{Gpu, Host, mib};
+use crate::profile::{ModelProfile, Weight};
 
-pub use workload::Workload;
+/// What a load makes a driver and its pools do, beside the buffers that are counted.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Workload {
+    /// Bytes of the widest activations of the largest batch, in 32-bit floats.
+    pub activations: u64,
+    /// Bytes of the largest matrix of a block, decoded to 16-bit floats.
+    pub decoded_matrix: u64,
+    /// Bytes of the vocabulary on the host, about.
+    pub vocabulary: u64,
+}
+
+impl Workload {
+    /// What this model does at these sizes.
+    #[must_use]
+    pub fn of(profile: &ModelProfile, sizes: &ContextSizes) -> Self {
+        let hparams = &profile.hparams;
+        let widest = hparams.widest_ff().max(hparams.widest_stream());
+        let per_token = widest.saturating_mul(sizes.n_tokens);
+        let logits = u64::from(hparams.n_vocab).saturating_mul(sizes.n_outputs);
+        let blocks = profile.weights.blocks.iter();
+        let weights = blocks.flat_map(|block| &block.weights);
+        let elements = |weight: &Weight| weight.shape[0].saturating_mul(weight.shape[1]);
+        let largest = weights.map(elements).max().unwrap_or(0);
+        Self {
+            activations: per_token.max(logits).saturating_mul(4),
+            decoded_matrix: largest.saturating_mul(2),
+            // A token's text, its score and type, two hash-map entries: measured at 100 to 200 bytes (llama-vocab.cpp).
+            vocabulary: u64::from(hparams.n_vocab).saturating_mul(256),
+        }
+    }
+}
 
 /// Bytes left free on a device, by reason.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
