@@ -60,19 +60,7 @@ impl FromStr for Date {
     }
 }
 
-impl TryFrom<String> for Date {
-    type Error = DateError;
-
-    fn try_from(text: String) -> Result<Self, DateError> {
-        text.parse()
-    }
-}
-
-impl From<Date> for String {
-    fn from(date: Date) -> Self {
-        date.to_string()
-    }
-}
+serde_as_text!(Date);
 
 #[cfg(test)]
 mod tests {

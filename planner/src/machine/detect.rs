@@ -23,22 +23,20 @@ use super::visible::CudaVisibility;
 #[derive(Debug, Clone, Default)]
 pub struct Detector {
     root: Option<PathBuf>,
-    nvml: Where,
+    nvml: Library,
     backends: Vec<String>,
     build: Option<String>,
     /// `None`: as the environment says when the detector looks.
     cuda_visibility: Option<CudaVisibility>,
-    cache: Where,
+    cache: Option<PathBuf>,
 }
 
-/// Where a library or a folder is looked for. The usual cache is the user's, where the computer itself is looked at: what
-/// a folder describes is another one.
 #[derive(Debug, Clone, Default)]
-enum Where {
+enum Library {
     #[default]
     Usual,
     At(PathBuf),
-    Nowhere,
+    None,
 }
 
 impl Detector {
@@ -58,14 +56,14 @@ impl Detector {
     /// Asks the NVIDIA driver library at this path instead of the one that the system finds.
     #[must_use]
     pub fn nvml_library(mut self, library: impl AsRef<Path>) -> Self {
-        self.nvml = Where::At(library.as_ref().to_owned());
+        self.nvml = Library::At(library.as_ref().to_owned());
         self
     }
 
     /// Does not ask NVIDIA's driver.
     #[must_use]
     pub fn without_nvml(mut self) -> Self {
-        self.nvml = Where::Nowhere;
+        self.nvml = Library::None;
         self
     }
 
@@ -96,17 +94,11 @@ impl Detector {
         self
     }
 
-    /// Keeps what was measured in this folder instead of the user's cache folder, and looks for it there.
+    /// Looks in this folder for what was measured instead of in the user's cache folder. A machine under another
+    /// [`root`](Self::root) has no other.
     #[must_use]
     pub fn cache_folder(mut self, folder: impl AsRef<Path>) -> Self {
-        self.cache = Where::At(folder.as_ref().to_owned());
-        self
-    }
-
-    /// Neither keeps what was measured nor looks for it.
-    #[must_use]
-    pub fn without_cache(mut self) -> Self {
-        self.cache = Where::Nowhere;
+        self.cache = Some(folder.as_ref().to_owned());
         self
     }
 
@@ -134,9 +126,9 @@ impl Detector {
         let cache = self.cache(BandwidthCache::user, |folder| BandwidthCache::at(folder));
         host.bandwidth = cache.and_then(|cache| cache.get(&host));
         let mut nvidia = match &self.nvml {
-            Where::Usual => nvidia::detect(),
-            Where::At(path) => nvidia::detect_at(path),
-            Where::Nowhere => Nvidia::default(),
+            Library::Usual => nvidia::detect(),
+            Library::At(path) => nvidia::detect_at(path),
+            Library::None => Nvidia::default(),
         };
         let visibility = self.cuda_visibility.clone();
         let visibility = visibility.unwrap_or_else(CudaVisibility::from_environment);
@@ -185,11 +177,11 @@ impl Detector {
         }
     }
 
+    /// The user's own is of the computer itself: what a folder describes is another one.
     fn cache<T>(&self, user: impl FnOnce() -> T, at: impl FnOnce(&Path) -> T) -> Option<T> {
         match &self.cache {
-            Where::Usual if self.root.is_none() => Some(user()),
-            Where::At(folder) => Some(at(folder)),
-            Where::Usual | Where::Nowhere => None,
+            Some(folder) => Some(at(folder)),
+            None => self.root.is_none().then(user),
         }
     }
 }

@@ -24,7 +24,7 @@ use super::process::GpuProcess;
 /// let card = Gpu::new("RTX 4090").total(gib(24)).free(gib(22));
 /// assert_eq!(card.to_string(), "RTX 4090: 22.0 GiB free of 24.0 GiB");
 /// ```
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Gpu {
     /// Its short name for people, without the maker: `RTX 4090`. Two equal cards have equal names.
@@ -87,10 +87,11 @@ pub struct Gpu {
 }
 
 /// Where a GPU's memory is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum GpuKind {
     /// A card with memory of its own.
+    #[default]
     Discrete,
     /// A GPU in the host's memory: bytes placed on it are taken from the host, those apart that were set aside for it
     /// ([`Gpu::pools`]).
@@ -141,24 +142,8 @@ impl Gpu {
         Self {
             name: short_name(&description).to_owned(),
             description,
-            kind: GpuKind::Discrete,
             backend: "CUDA".to_owned(),
-            device: None,
-            pci_id: None,
-            total: 0,
-            free: 0,
-            pools: None,
-            alignment: None,
-            bandwidth: None,
-            pcie: None,
-            resident_threads: None,
-            driver: None,
-            learned: None,
-            rates: None,
-            mig: None,
-            processes: None,
-            ggml: None,
-            nvml: None,
+            ..Self::default()
         }
     }
 

@@ -28,8 +28,7 @@ use super::host::{Host, HostLimit};
 use super::nvidia::NvidiaGpu;
 use super::pci::PciId;
 use super::pools::Pools;
-use super::tree::Notes;
-use super::tree::Tree;
+use super::tree::{Notes, Tree};
 use super::{UnusedGpu, UnusedReason};
 
 /// A device as ggml's registry describes it (`ggml_backend_dev_props`), in plain data: this room calls no native code.

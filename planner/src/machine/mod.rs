@@ -1,12 +1,30 @@
 //! Room 3: what the machine has. Nothing flows in but the machine itself; a [`Machine`] flows out: GPUs with their free
 //! bytes, and the host with the limit that really holds for this process.
 
+/// For `#[serde(try_from = "String", into = "String")]`: the text that a type prints and parses.
+macro_rules! serde_as_text {
+    ($type:ty) => {
+        impl TryFrom<String> for $type {
+            type Error = <Self as std::str::FromStr>::Err;
+
+            fn try_from(text: String) -> Result<Self, Self::Error> {
+                text.parse()
+            }
+        }
+
+        impl From<$type> for String {
+            fn from(value: $type) -> Self {
+                value.to_string()
+            }
+        }
+    };
+}
+
 mod bandwidth;
 pub mod bytes;
 mod cache;
 mod cards;
 mod catalogue;
-mod check;
 mod date;
 mod detect;
 mod file;
@@ -32,10 +50,9 @@ pub use cache::{BandwidthCache, HeadroomCache, RatesCache};
 pub use cards::MigSlice;
 pub use catalogue::CatalogueError;
 pub(crate) use catalogue::every_card;
-pub use check::MachineError;
 pub use date::{Date, DateError};
 pub use detect::Detector;
-pub use file::MachineFileError;
+pub use file::{MachineError, MachineFileError};
 pub use gpu::{Gpu, GpuKind, Reading};
 pub use host::{Host, HostLimit};
 pub use measured::{

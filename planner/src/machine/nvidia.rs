@@ -43,8 +43,6 @@ const NAME_LENGTH: usize = 1024;
 pub struct Nvidia {
     /// The cards that answered, in NVML's order: by PCI address.
     pub gpus: Vec<NvidiaGpu>,
-    /// The driver's version, such as `550.54.14`.
-    pub driver: Option<String>,
     /// Cards that were skipped and figures that are missing.
     pub notes: Vec<Note>,
 }
@@ -53,8 +51,6 @@ pub struct Nvidia {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct NvidiaGpu {
-    /// Its index in NVML, which is not CUDA's unless `CUDA_DEVICE_ORDER=PCI_BUS_ID`.
-    pub index: u32,
     /// Its full name: `NVIDIA GeForce RTX 4090`.
     pub name: String,
     /// Its identity across machines and reboots: `GPU-8932f937-...`.
@@ -74,22 +70,11 @@ pub struct NvidiaGpu {
     pub mig: Option<Vec<MigSlice>>,
     /// The other programs that have opened it, the largest holder first.
     pub processes: Option<Vec<GpuProcess>>,
-    /// The version of the driver, as in [`Nvidia::driver`].
+    /// The version of the driver, such as `550.54.14`.
     pub driver: Option<String>,
     /// Whether `CUDA_VISIBLE_DEVICES` hides it from CUDA. Set by the [`Detector`](super::Detector); NVML
     /// knows nothing of it.
     pub hidden: bool,
-}
-
-impl NvidiaGpu {
-    /// A card by its index and full name, of which nothing else is known.
-    pub fn new(index: u32, name: impl Into<String>) -> Self {
-        Self {
-            index,
-            name: name.into(),
-            ..Self::default()
-        }
-    }
 }
 
 /// Asks the NVML that the system finds under its usual name (`libnvidia-ml.so.1`, `nvml.dll`).
@@ -109,11 +94,14 @@ fn ask(library: Option<&Path>) -> Nvidia {
     let mut found = Nvidia::default();
     match open(library) {
         Ok(nvml) => {
-            found.gpus = gpus(&nvml, &mut notes);
-            found.driver = nvml.sys_driver_version().ok();
-            for gpu in &mut found.gpus {
-                gpu.driver.clone_from(&found.driver);
-            }
+            let driver = nvml.sys_driver_version().ok();
+            let count = nvml.device_count().unwrap_or_else(|error| {
+                let problem = format!("does not say how many cards there are: {error}");
+                notes.add("NVML", problem);
+                0
+            });
+            let cards = (0..count).filter_map(|index| gpu(&nvml, index, &driver, &mut notes));
+            found.gpus = cards.collect();
         }
         Err(Some(problem)) => notes.add("NVML", problem),
         Err(None) => tracing::debug!("no NVIDIA driver library"),
@@ -141,19 +129,8 @@ fn open(library: Option<&Path>) -> Result<Nvml, Option<String>> {
     Ok(nvml)
 }
 
-fn gpus(nvml: &Nvml, notes: &mut Notes) -> Vec<NvidiaGpu> {
-    let count = nvml.device_count().unwrap_or_else(|error| {
-        let problem = format!("does not say how many cards there are: {error}");
-        notes.add("NVML", problem);
-        0
-    });
-    (0..count)
-        .filter_map(|index| gpu(nvml, index, notes))
-        .collect()
-}
-
 /// One card, or nothing and a note where it does not even give itself out.
-fn gpu(nvml: &Nvml, index: u32, notes: &mut Notes) -> Option<NvidiaGpu> {
+fn gpu(nvml: &Nvml, index: u32, driver: &Option<String>, notes: &mut Notes) -> Option<NvidiaGpu> {
     let about = format!("NVIDIA GPU {index}");
     let mut told =
         |what: &str, error: &dyn Display| notes.add(about.clone(), format!("{what}: {error}"));
@@ -193,6 +170,7 @@ fn gpu(nvml: &Nvml, index: u32, notes: &mut Notes) -> Option<NvidiaGpu> {
         },
     };
     Some(NvidiaGpu {
+        name: name.unwrap_or_else(|()| about.clone()),
         uuid: device.uuid().ok(),
         pci_id,
         memory,
@@ -201,7 +179,8 @@ fn gpu(nvml: &Nvml, index: u32, notes: &mut Notes) -> Option<NvidiaGpu> {
         pcie: pcie(&device),
         mig: slices(&device),
         processes: others_and_us(nvml, &device).map(|(others, _)| others),
-        ..NvidiaGpu::new(index, name.unwrap_or_else(|()| about.clone()))
+        driver: driver.clone(),
+        hidden: false,
     })
 }
 
@@ -240,9 +219,7 @@ fn bandwidth(device: &Device<'_>) -> Option<u64> {
 /// the memory does within. That gives the data sheet's number for GDDR5, 5X, 6, 6X and 7 and for HBM2, 2e, 3 and
 /// 3e; see the test.
 fn peak(clock: u32, width: u32) -> Option<u64> {
-    let bits = u64::from(clock)
-        .checked_mul(u64::from(width))?
-        .checked_mul(2_000_000)?;
+    let bits = (u64::from(clock) * u64::from(width)).checked_mul(2_000_000)?;
     Some(bits / 8).filter(|&bytes| bytes > 0)
 }
 
@@ -255,12 +232,12 @@ fn pcie(device: &Device<'_>) -> Option<PcieLink> {
         PcieRate::new(u8::try_from(generation).ok()?, u8::try_from(lanes).ok()?)
     };
     let max = rate(device.max_pcie_link_gen(), device.max_pcie_link_width())?;
-    let now = rate(
+    let (generation, lanes) = (
         device.current_pcie_link_gen(),
         device.current_pcie_link_width(),
     );
-    let link = PcieLink::new(max);
-    Some(now.map_or(link, |now| link.current(now)))
+    let current = rate(generation, lanes);
+    Some(PcieLink { max, current })
 }
 
 /// The card's MIG slices; `None` where it is not in MIG mode.

@@ -68,19 +68,7 @@ impl FromStr for PciId {
     }
 }
 
-impl TryFrom<String> for PciId {
-    type Error = PciIdError;
-
-    fn try_from(text: String) -> Result<Self, PciIdError> {
-        text.parse()
-    }
-}
-
-impl From<PciId> for String {
-    fn from(id: PciId) -> Self {
-        id.to_string()
-    }
-}
+serde_as_text!(PciId);
 
 fn parse(text: &str) -> Option<PciId> {
     // ggml-cuda.cu marks several virtual devices on one card with a suffix "-v0", "-v1", ...

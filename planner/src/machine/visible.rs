@@ -94,9 +94,13 @@ mod tests {
     /// The places of the cards shown, and whether a note was taken.
     fn shown(list: Option<&str>, pci_order: bool, names: &str) -> (Vec<usize>, bool) {
         let card = |(place, name): (usize, &str)| {
-            let mut card = NvidiaGpu::new(u32::try_from(place).unwrap(), name);
-            card.uuid = Some(format!("GPU-{place}abc-def"));
-            card
+            let uuid = Some(format!("GPU-{place}abc-def"));
+            let name = name.to_owned();
+            NvidiaGpu {
+                name,
+                uuid,
+                ..NvidiaGpu::default()
+            }
         };
         let mut cards: Vec<NvidiaGpu> = names.split(' ').enumerate().map(card).collect();
         let mut notes = Notes::default();

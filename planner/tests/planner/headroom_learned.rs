@@ -191,7 +191,7 @@ fn detection_finds_it_for_the_build_that_will_use_the_gpu() {
     );
     assert_eq!(found(detector.clone().for_build("another")), None);
     assert_eq!(found(detector.clone()), None);
-    assert_eq!(found(detector.for_build(BUILD).without_cache()), None);
+    assert_eq!(found(Detector::new().for_build(BUILD)), None);
 }
 
 /// Two drivers on one card, as NVIDIA's own library tells of them.

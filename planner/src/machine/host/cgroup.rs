@@ -114,16 +114,8 @@ impl Mount {
 
 /// Turns the kernel's octal escapes of space, tab, newline and backslash (`\040`) back.
 fn unescape(text: &str) -> String {
-    let escapes = [
-        ("\\040", " "),
-        ("\\011", "\t"),
-        ("\\012", "\n"),
-        ("\\134", "\\"),
-    ];
-    let all = escapes.into_iter();
-    all.fold(text.to_owned(), |text, (escape, character)| {
-        text.replace(escape, character)
-    })
+    let text = text.replace("\\040", " ").replace("\\011", "\t");
+    text.replace("\\012", "\n").replace("\\134", "\\")
 }
 
 /// The folders of the process's group and of all groups above it that are visible, innermost first.

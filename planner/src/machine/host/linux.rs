@@ -18,13 +18,10 @@ pub(super) struct Bound {
 
 pub(super) fn detect_under(root: &Path, notes: &mut Notes) -> Host {
     let tree = Tree::new(root);
-    let (physical_cores, usable_cores) = cores(tree, notes);
-    Host {
-        cpu: cpu(tree, notes),
-        physical_cores,
-        usable_cores,
-        ..memory_under(root, notes)
-    }
+    let mut host = memory_under(root, notes);
+    (host.physical_cores, host.usable_cores) = cores(tree, notes);
+    host.cpu = cpu(tree, notes);
+    host
 }
 
 /// Its memory alone: a few small files.

@@ -67,25 +67,22 @@ pub struct Encoder {
     turned: u64,
 }
 
-/// What is put in: images of some size, or sound of one length.
+/// What is put in: images of some size, or sound of one length, whose patches are columns of its spectrogram.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Source {
-    Images {
-        /// Bytes of a patch as 32-bit floats: three colours, of all frames.
-        patch: u64,
-        /// Patches that become one token.
-        merged: u64,
-        /// Patches of the largest image, where nobody limits its tokens.
-        patches: u64,
-        /// Patches that an image has whatever its tokens are limited to.
-        least: u64,
-        limit: Limit,
-        /// Positions that are no patches.
-        extra: u64,
-        /// Whether several images are computed at once.
-        batches: bool,
-    },
-    Sound(Input),
+struct Source {
+    /// Bytes of a patch as 32-bit floats: three colours, of all frames.
+    patch: u64,
+    /// Patches that become one token.
+    merged: u64,
+    /// Patches of the largest image, where nobody limits its tokens.
+    patches: u64,
+    /// Patches that an image has whatever its tokens are limited to.
+    least: u64,
+    limit: Limit,
+    /// Positions that are no patches.
+    extra: u64,
+    /// Whether several images are computed at once.
+    batches: bool,
 }
 
 /// What a limit of the tokens of an image does.
@@ -99,7 +96,7 @@ enum Limit {
 }
 
 /// Numbers of the largest input.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy)]
 struct Input {
     /// Positions of one image.
     positions: u64,
@@ -199,7 +196,7 @@ impl Encoder {
                 (product(&[per_side, per_side]), Limit::Beside)
             }
         };
-        let source = Source::Images {
+        let source = Source {
             patch: product(&[4, area, 3, u64::from(projector.frames)]),
             merged: product(&[merge, merge]),
             patches: patches.max(least),
@@ -223,12 +220,15 @@ impl Encoder {
         }
         let bins = keys.size("num_mel_bins", 256)?;
         let stack = keys.optional("projector.stack_factor")?.unwrap_or(1).max(1);
-        let source = Source::Sound(Input {
-            positions: FRAMES / 2,
-            batch: 1,
-            tokens: (FRAMES / 2).div_ceil(stack),
-            bytes: product(&[4, bins, FRAMES]),
-        });
+        let source = Source {
+            patch: product(&[8, bins]),
+            merged: stack,
+            patches: FRAMES / 2,
+            least: 0,
+            limit: Limit::Nothing,
+            extra: 0,
+            batches: false,
+        };
         let is_checked = name == "ultravox";
         Self::read(&keys, name, source, is_checked)
     }
@@ -244,9 +244,10 @@ impl Encoder {
         let head = keys.optional("attention.head_dim")?.unwrap_or(0);
         let head = if head > 0 { head } else { n_embd / n_head };
         let stated = keys.optional("feed_forward_length")?.unwrap_or(0);
-        let block = match source {
-            Source::Images { .. } => "v.blk.",
-            Source::Sound(_) => "a.blk.",
+        let block = if keys.kind == "vision" {
+            "v.blk."
+        } else {
+            "a.blk."
         };
         let states = |name: &&str| {
             let key = format!("clip.{}.{name}", keys.kind);
@@ -330,32 +331,20 @@ impl Encoder {
 
     /// The largest input, where images have at most so many tokens.
     fn input(&self, max_image_tokens: Option<u32>) -> Input {
-        match self.source {
-            Source::Sound(input) => input,
-            Source::Images {
-                patch,
-                merged,
-                patches,
-                least,
-                limit,
-                extra,
-                batches,
-            } => {
-                let most = max_image_tokens.map(|tokens| product(&[u64::from(tokens), merged]));
-                let patches = match (limit, most) {
-                    (Limit::Alone, Some(most)) => most.max(least),
-                    (Limit::Beside, Some(most)) => most.max(patches),
-                    _ => patches,
-                };
-                let tokens = patches.div_ceil(merged).max(1);
-                let at_once = (BATCH_TOKENS / tokens).max(1);
-                Input {
-                    positions: patches.saturating_add(extra),
-                    batch: if batches { at_once } else { 1 },
-                    tokens,
-                    bytes: product(&[patch, patches]),
-                }
-            }
+        let source = &self.source;
+        let most = max_image_tokens.map(|tokens| product(&[u64::from(tokens), source.merged]));
+        let patches = match (source.limit, most) {
+            (Limit::Alone, Some(most)) => most.max(source.least),
+            (Limit::Beside, Some(most)) => most.max(source.patches),
+            _ => source.patches,
+        };
+        let tokens = patches.div_ceil(source.merged).max(1);
+        let at_once = (BATCH_TOKENS / tokens).max(1);
+        Input {
+            positions: patches.saturating_add(source.extra),
+            batch: if source.batches { at_once } else { 1 },
+            tokens,
+            bytes: product(&[source.patch, patches]),
         }
     }
 
