@@ -18,8 +18,7 @@ use super::Machine;
 use super::bandwidth::Bandwidth;
 use super::gpu::{Gpu, GpuKind};
 use super::host::Host;
-use super::measured::LearnedHeadroom;
-use super::measured::MeasuredRates;
+use super::measured::{LearnedHeadroom, MeasuredRates};
 
 /// Changes with the meaning of the figures.
 const VERSION: u32 = 2;

@@ -6,14 +6,12 @@ use serde::{Deserialize, Serialize};
 
 use super::bandwidth::{Bandwidth, BandwidthSource};
 use super::bytes::Bytes;
-use super::cards::MigSlice;
+use super::cards::{GpuProcess, MigSlice};
 use super::catalogue::{self, CatalogueError};
-use super::measured::LearnedHeadroom;
-use super::measured::MeasuredRates;
+use super::measured::{LearnedHeadroom, MeasuredRates};
 use super::pci::PciId;
 use super::pcie::PcieLink;
 use super::pools::Pools;
-use super::process::GpuProcess;
 
 /// A device that llama.cpp can place layers on.
 ///

@@ -20,7 +20,6 @@
 //! - Whose memory it is, is what ggml's backend says (CUDA's `integrated`, ggml-cuda.cu,
 //!   `ggml_backend_cuda_device_get_type`), or without ggml what NVML does.
 
-use super::Machine;
 use super::bytes::Bytes;
 use super::cards::{card_alone, describe, slice_of};
 use super::gpu::{Gpu, GpuKind, Reading};
@@ -29,7 +28,7 @@ use super::nvidia::NvidiaGpu;
 use super::pci::PciId;
 use super::pools::Pools;
 use super::tree::{Notes, Tree};
-use super::{UnusedGpu, UnusedReason};
+use super::{Machine, UnusedGpu, UnusedReason};
 
 /// A device as ggml's registry describes it (`ggml_backend_dev_props`), in plain data: this room calls no native code.
 #[derive(Debug, Clone, PartialEq, Eq)]

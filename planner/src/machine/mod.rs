@@ -36,7 +36,6 @@ pub mod nvidia;
 mod pci;
 mod pcie;
 mod pools;
-mod process;
 mod tree;
 mod visible;
 
@@ -47,7 +46,7 @@ use serde::{Deserialize, Serialize};
 pub use bandwidth::{Bandwidth, BandwidthSource};
 pub use bytes::{Bytes, gib, mib};
 pub use cache::{BandwidthCache, HeadroomCache, RatesCache};
-pub use cards::MigSlice;
+pub use cards::{GpuProcess, MigSlice};
 pub use catalogue::CatalogueError;
 pub(crate) use catalogue::every_card;
 pub use date::{Date, DateError};
@@ -64,7 +63,6 @@ pub use nvidia::ThrottleReason;
 pub use pci::{PciId, PciIdError};
 pub use pcie::{PcieLink, PcieRate};
 pub use pools::{Pool, Pools};
-pub use process::GpuProcess;
 pub use tree::Note;
 
 /// What there is to place a model on: GPUs with their free bytes, and the host with its real limit.

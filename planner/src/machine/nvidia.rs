@@ -20,11 +20,10 @@ use nvml_wrapper::enums::device::UsedGpuMemory;
 use nvml_wrapper::error::{NvmlError, nvml_sym, nvml_try};
 use nvml_wrapper::{Device, Nvml};
 
-use super::cards::MigSlice;
+use super::cards::{GpuProcess, MigSlice};
 use super::gpu::Reading;
 use super::pci::PciId;
 use super::pcie::{PcieLink, PcieRate};
-use super::process::GpuProcess;
 use super::tree::{Note, Notes};
 
 mod driver;

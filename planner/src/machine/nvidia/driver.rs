@@ -13,9 +13,9 @@ use nvml_wrapper::{Device, Nvml};
 use serde::{Deserialize, Serialize};
 
 use super::{answer, first_query, open, others_and_us, second_query, slices};
+use crate::machine::cards::GpuProcess;
 use crate::machine::gpu::Reading;
 use crate::machine::pci::PciId;
-use crate::machine::process::GpuProcess;
 
 /// An open driver library.
 #[derive(Debug)]

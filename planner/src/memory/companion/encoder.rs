@@ -371,16 +371,16 @@ impl Encoder {
         let step = n(4) * n(self.widest) * tokens;
 
         let attention = stream * n(15) / n(2);
-        let is_known =
+        let may_be =
             |known: Family| matches!(family, Some(it) if it == known || it == Family::Other);
         let scores = heads * n(4) * positions * positions;
         let scratch = match fuses {
             // Rows of results, padding, and keys and values in 16 bits (ggml-metal-ops.cpp,
             // `ggml_metal_op_flash_attn_ext_extra_*`).
-            true if is_known(Family::Metal) => heads * (head + n(2)) * n(4352) + stream,
+            true if may_be(Family::Metal) => heads * (head + n(2)) * n(4352) + stream,
             true => n(0),
             // What is cut into blocks leaves gaps that the next scores do not fit.
-            false if is_known(Family::Vulkan) && scores > n(BLOCK / 2) => scores * n(2),
+            false if may_be(Family::Vulkan) && scores > n(BLOCK / 2) => scores * n(2),
             false => scores,
         };
         let forward = if self.is_gated {
