@@ -63,49 +63,31 @@ impl Bytes {
 mod tests {
     use super::{Bytes, gib, mib};
 
-    fn text(bytes: u64) -> String {
-        Bytes(bytes).to_string()
-    }
-
     #[test]
-    fn a_gibibyte_and_more_prints_with_one_decimal() {
-        assert_eq!(text(gib(24)), "24.0 GiB");
-        assert_eq!(text(gib(20) - mib(100)), "19.9 GiB");
-        assert_eq!(text(gib(1)), "1.0 GiB");
-    }
-
-    #[test]
-    fn mebibytes_print_whole_and_below_ten_with_a_decimal() {
-        assert_eq!(text(mib(312)), "312 MiB");
-        assert_eq!(text(mib(10)), "10 MiB");
-        assert_eq!(text(mib(4) + mib(1) / 2), "4.5 MiB");
-    }
-
-    #[test]
-    fn small_sizes_print_in_kibibytes_and_bytes() {
-        assert_eq!(text(4096), "4.0 KiB");
-        assert_eq!(text(17), "17 B");
-        assert_eq!(text(0), "0 B");
-    }
-
-    #[test]
-    fn a_size_that_rounds_up_to_the_next_unit_prints_in_that_unit() {
-        assert_eq!(text(gib(1) - 1), "1.0 GiB");
-        assert_eq!(text(mib(10) - 1), "10 MiB");
-        assert_eq!(text(mib(1) - 1), "1.0 MiB");
-    }
-
-    #[test]
-    fn the_largest_count_prints_without_overflow() {
-        assert_eq!(text(u64::MAX), "17179869184.0 GiB");
+    fn sizes_print_in_their_unit_and_what_rounds_up_to_the_next_unit_in_that_unit() {
+        for (bytes, text) in [
+            (gib(24), "24.0 GiB"),
+            (gib(20) - mib(100), "19.9 GiB"),
+            (gib(1), "1.0 GiB"),
+            (gib(1) - 1, "1.0 GiB"),
+            (mib(312), "312 MiB"),
+            (mib(10), "10 MiB"),
+            (mib(10) - 1, "10 MiB"),
+            (mib(4) + mib(1) / 2, "4.5 MiB"),
+            (mib(1) - 1, "1.0 MiB"),
+            (4096, "4.0 KiB"),
+            (17, "17 B"),
+            (0, "0 B"),
+            (u64::MAX, "17179869184.0 GiB"),
+        ] {
+            assert_eq!(Bytes(bytes).to_string(), text);
+        }
         assert_eq!(gib(u64::MAX), u64::MAX);
     }
 
     #[test]
     fn width_and_alignment_apply() {
-        assert_eq!(
-            format!("{:>9}|{:<9}", Bytes(mib(312)), Bytes(gib(2))),
-            "  312 MiB|2.0 GiB  "
-        );
+        let both = format!("{:>9}|{:<9}", Bytes(mib(312)), Bytes(gib(2)));
+        assert_eq!(both, "  312 MiB|2.0 GiB  ");
     }
 }

@@ -1,7 +1,7 @@
-//! A small file in the user's cache folder: one dated line per thing that was measured, since a home directory may be
-//! on several machines.
+//! What was measured of devices, kept for the next time: a JSON file for each in the user's cache folder, since a home
+//! directory may be on several machines.
 //!
-//! In flow a key and numbers; out flow the numbers of that key, the next time. A file that cannot be read, written or
+//! In flow a device and its figures; out flow the figures, the next time. A file that cannot be read, written or
 //! understood is as good as none, and is said to `tracing` at debug level: measuring again is cheap.
 
 use std::fs;
@@ -10,139 +10,272 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
 use etcetera::BaseStrategy;
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
 
-use super::date::Date;
+use super::Machine;
+use super::bandwidth::Bandwidth;
+use super::gpu::{Gpu, GpuKind};
+use super::host::Host;
+use super::measured::{LearnedHeadroom, MeasuredRates};
 
-/// More lines than this are forgotten, the oldest first.
-const LINES: usize = 64;
+/// Changes with the meaning of the figures.
+const VERSION: u32 = 2;
 
-/// A file of lines with `N` numbers each.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct CacheFile<const N: usize> {
-    folder: Option<PathBuf>,
-    name: &'static str,
-    /// The first line. Its number changes with the meaning of the others.
-    header: &'static str,
+/// Ways to compute that are kept for a host; the oldest are forgotten.
+const WAYS: usize = 8;
+
+/// Defines a cache of one kind of figure.
+macro_rules! cache {
+    ($(#[$doc:meta])* $name:ident = $kind:literal) => {
+        $(#[$doc])*
+        #[derive(Debug, Clone, PartialEq, Eq)]
+        pub struct $name(Store);
+
+        impl $name {
+            /// The one in the user's cache folder: `$XDG_CACHE_HOME/autoplace` or `~/.cache/autoplace`,
+            /// `~/Library/Caches/autoplace` on macOS, `%LOCALAPPDATA%\autoplace` on Windows. Where the user has no
+            /// home it keeps nothing.
+            #[must_use]
+            pub fn user() -> Self {
+                let strategy = etcetera::base_strategy::choose_native_strategy().ok();
+                let folder = strategy.map(|dirs| dirs.cache_dir().join("autoplace"));
+                Self(Store { folder, kind: $kind })
+            }
+
+            /// The one in this folder.
+            pub fn at(folder: impl Into<PathBuf>) -> Self {
+                let folder = Some(folder.into());
+                Self(Store { folder, kind: $kind })
+            }
+        }
+    };
 }
 
-/// One line: the day, the numbers, and last the key, which may have spaces.
-struct Line<const N: usize> {
-    date: Date,
-    numbers: [u64; N],
-    key: String,
+cache! {
+    /// The measured bandwidth of host memory, in the user's cache folder.
+    ///
+    /// A machine is known by its processor, its cores, those that the process may use, and its memory in GiB.
+    BandwidthCache = "bandwidth"
+}
+cache! {
+    /// The measured headroom of GPUs, in the user's cache folder.
+    ///
+    /// A GPU is known by its name, its PCI address, in MIG mode its slice, the version of its driver, its backend, and
+    /// the build that used it: with another of any of them it is measured anew.
+    HeadroomCache = "headroom"
+}
+cache! {
+    /// The measured rates of devices, in the user's cache folder.
+    ///
+    /// A GPU is known as [`HeadroomCache`] knows it, a host as [`BandwidthCache`] does and by the number of threads and
+    /// whether weights were rearranged; each with the build that measured it. New measurements are merged with earlier
+    /// ones.
+    RatesCache = "rates"
 }
 
-impl<const N: usize> CacheFile<N> {
-    /// The file of this name in the user's cache folder; nothing is kept where the user has no home.
-    pub(super) fn user(name: &'static str, header: &'static str) -> Self {
-        Self {
-            folder: user_folder(),
-            name,
-            header,
+impl BandwidthCache {
+    /// What was measured of this machine.
+    #[must_use]
+    pub fn get(&self, host: &Host) -> Option<Bandwidth> {
+        let found: Bandwidth = self.0.get(&host_key(host))?;
+        (found.is_measured() && found.bytes_per_second > 0).then_some(found)
+    }
+
+    /// Keeps a measurement of this machine, instead of an earlier one. What was not measured is not kept.
+    pub fn put(&self, host: &Host, bandwidth: Bandwidth) {
+        if bandwidth.is_measured() {
+            self.0.put(host_key(host), bandwidth);
         }
     }
+}
 
-    /// The file of this name in this folder.
-    pub(super) const fn at(folder: PathBuf, name: &'static str, header: &'static str) -> Self {
-        Self {
-            folder: Some(folder),
-            name,
-            header,
+impl HeadroomCache {
+    /// What was measured of this GPU with this build. What is more than the GPU has was not measured,
+    /// and does not count.
+    #[must_use]
+    pub fn get(&self, gpu: &Gpu, build: &str) -> Option<LearnedHeadroom> {
+        let learned: LearnedHeadroom = self.0.get(&gpu_key(gpu, build)?)?;
+        let possible = learned.total() <= gpu.total;
+        if !possible {
+            tracing::debug!(gpu = %gpu.name, "the headroom that is kept is more than the GPU has");
         }
+        possible.then_some(learned)
     }
 
-    /// The day and the numbers of a key.
-    pub(super) fn get(&self, key: &str) -> Option<(Date, [u64; N])> {
-        let key = in_one_line(key);
-        let lines = self.read(self.folder.as_deref()?);
-        let found = lines.into_iter().find(|line| line.key == key)?;
-        Some((found.date, found.numbers))
-    }
-
-    /// Keeps the numbers of a key instead of earlier ones.
-    pub(super) fn put(&self, key: &str, date: Date, numbers: [u64; N]) {
-        let Some(folder) = self.folder.as_deref() else {
+    /// Keeps a measurement of this GPU with this build. Of several the most that was seen stays.
+    ///
+    /// Of a GPU of another machine nothing is kept: its driver is not known.
+    pub fn put(&self, gpu: &Gpu, build: &str, learned: LearnedHeadroom) {
+        let Some(key) = gpu_key(gpu, build) else {
             return;
         };
-        // One thread at a time, so that none loses what another keeps. Between processes the last one wins.
-        static TURN: Mutex<()> = Mutex::new(());
-        let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
-        let key = in_one_line(key);
-        let mut lines = self.read(folder);
-        lines.retain(|line| line.key != key);
-        lines.push(Line { date, numbers, key });
-        let first = lines.len().saturating_sub(LINES);
-        if let Err(error) = self.write(folder, &lines[first..]) {
-            tracing::debug!(%error, file = self.name, folder = %folder.display(), "is not kept");
-        }
-    }
-
-    fn read(&self, folder: &Path) -> Vec<Line<N>> {
-        let text = match fs::read_to_string(folder.join(self.name)) {
-            Ok(text) => text,
-            Err(error) => {
-                if error.kind() != ErrorKind::NotFound {
-                    tracing::debug!(%error, file = self.name, folder = %folder.display(), "is not read");
-                }
-                return Vec::new();
-            }
-        };
-        let mut lines = text.lines();
-        if lines.next() != Some(self.header) {
-            tracing::debug!(file = self.name, folder = %folder.display(), "is of another version");
-            return Vec::new();
-        }
-        let lines = lines.filter_map(|line| {
-            let parsed = Line::parse(line);
-            if parsed.is_none() {
-                tracing::debug!(file = self.name, line, "is not understood");
-            }
-            parsed
-        });
-        lines.collect()
-    }
-
-    fn write(&self, folder: &Path, lines: &[Line<N>]) -> io::Result<()> {
-        let mut text = format!("{}\n", self.header);
-        for Line { date, numbers, key } in lines {
-            let numbers = numbers.map(|number| number.to_string()).join(" ");
-            text.push_str(&format!("{date} {numbers} {key}\n"));
-        }
-        replace(folder, self.name, &text)
+        let earlier = self.get(gpu, build);
+        let most = earlier.map_or(learned, |earlier| learned.and_earlier(earlier));
+        self.0.put(key, most);
     }
 }
 
-/// The user's own cache folder for this library; `None` where the user has no home.
-pub(super) fn user_folder() -> Option<PathBuf> {
-    let strategy = etcetera::base_strategy::choose_native_strategy();
-    strategy.ok().map(|dirs| dirs.cache_dir().join("autoplace"))
+impl RatesCache {
+    /// What was measured of this GPU with this build.
+    #[must_use]
+    pub fn gpu(&self, gpu: &Gpu, build: &str) -> Option<MeasuredRates> {
+        self.ways(&gpu_key(gpu, build)?).pop()
+    }
+
+    /// Keeps a measurement of this GPU with this build. Of a GPU of another machine nothing is kept: its
+    /// driver is not known.
+    pub fn put_gpu(&self, gpu: &Gpu, build: &str, rates: MeasuredRates) {
+        if let Some(key) = gpu_key(gpu, build) {
+            self.keep(key, rates);
+        }
+    }
+
+    /// The latest that was measured of this host with this build and that is `wanted`: with so many threads, say.
+    #[must_use]
+    pub fn host(
+        &self,
+        host: &Host,
+        build: &str,
+        wanted: impl Fn(&MeasuredRates) -> bool,
+    ) -> Option<MeasuredRates> {
+        let all = self.ways(&format!("{}, {build}", host_key(host)));
+        all.into_iter().rev().find(wanted)
+    }
+
+    /// Keeps a measurement of this host with this build.
+    pub fn put_host(&self, host: &Host, build: &str, rates: MeasuredRates) {
+        self.keep(format!("{}, {build}", host_key(host)), rates);
+    }
+
+    /// Keeps all that was measured of this machine with this build.
+    pub fn put(&self, machine: &Machine, build: &str) {
+        for gpu in &machine.gpus {
+            if let Some(rates) = &gpu.rates {
+                self.put_gpu(gpu, build, rates.clone());
+            }
+        }
+        if let Some(rates) = &machine.host.rates {
+            self.put_host(&machine.host, build, rates.clone());
+        }
+    }
+
+    /// One for each number of threads, with weights rearranged or not; the latest last.
+    fn ways(&self, key: &str) -> Vec<MeasuredRates> {
+        self.0.get(key).unwrap_or_default()
+    }
+
+    fn keep(&self, key: String, later: MeasuredRates) {
+        let mut ways = self.ways(&key);
+        let is_same =
+            |one: &MeasuredRates| (one.threads, one.repacked) == (later.threads, later.repacked);
+        let merged = match ways.iter().position(is_same) {
+            Some(index) => {
+                let mut merged = ways.remove(index);
+                merged.merge(later);
+                merged
+            }
+            None => later,
+        };
+        ways.push(merged);
+        ways.drain(..ways.len().saturating_sub(WAYS));
+        self.0.put(key, ways);
+    }
+}
+
+/// A folder with a file for each key of a kind; `None` keeps nothing.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Store {
+    folder: Option<PathBuf>,
+    kind: &'static str,
+}
+
+#[derive(Serialize, Deserialize)]
+struct Document<T> {
+    version: u32,
+    key: String,
+    value: T,
+}
+
+impl Store {
+    fn get<T: DeserializeOwned>(&self, key: &str) -> Option<T> {
+        let file = self.folder.as_ref()?.join(self.name(key));
+        let text = fs::read_to_string(&file).inspect_err(|error| {
+            if error.kind() != ErrorKind::NotFound {
+                tracing::debug!(%error, file = %file.display(), "is not read");
+            }
+        });
+        let document: Document<T> = serde_json::from_str(&text.ok()?)
+            .inspect_err(
+                |error| tracing::debug!(%error, file = %file.display(), "is not understood"),
+            )
+            .ok()?;
+        let is_it = document.version == VERSION && document.key == key;
+        is_it.then_some(document.value)
+    }
+
+    fn put<T: Serialize>(&self, key: String, value: T) {
+        let Some(folder) = &self.folder else { return };
+        let name = self.name(&key);
+        let document = Document {
+            version: VERSION,
+            key,
+            value,
+        };
+        let text = serde_json::to_string_pretty(&document).map_err(io::Error::other);
+        if let Err(error) = text.and_then(|text| replace(folder, &name, &text)) {
+            tracing::debug!(%error, name, folder = %folder.display(), "is not kept");
+        }
+    }
+
+    /// A key may hold anything, and be long.
+    fn name(&self, key: &str) -> String {
+        let hash = Sha256::digest(key.as_bytes());
+        let hash: String = hash[..8].iter().map(|byte| format!("{byte:02x}")).collect();
+        format!("{}-{hash}.json", self.kind)
+    }
 }
 
 /// Writes a file beside its place and moves it there: a reader finds the old file or the new one.
-pub(super) fn replace(folder: &Path, name: &str, text: &str) -> io::Result<()> {
+fn replace(folder: &Path, name: &str, text: &str) -> io::Result<()> {
+    // One thread of this process at a time has the place beside it.
+    static TURN: Mutex<()> = Mutex::new(());
+    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
     fs::create_dir_all(folder)?;
     let beside = folder.join(format!("{name}.{}", std::process::id()));
     let written = fs::write(&beside, text);
     let moved = written.and_then(|()| fs::rename(&beside, folder.join(name)));
     moved.inspect_err(|_| {
-        // The first error is the one to tell.
+        // The first error is the one to report.
         let _ = fs::remove_file(&beside);
     })
 }
 
-impl<const N: usize> Line<N> {
-    fn parse(line: &str) -> Option<Self> {
-        let mut parts = line.splitn(N.saturating_add(2), ' ');
-        let date = parts.next()?.parse().ok()?;
-        let mut numbers = [0; N];
-        for number in &mut numbers {
-            *number = parts.next()?.parse().ok()?;
-        }
-        let key = parts.next()?.to_owned();
-        Some(Self { date, numbers, key })
-    }
+/// What tells one machine from another.
+fn host_key(host: &Host) -> String {
+    let cpu = host.cpu.as_deref().unwrap_or("unknown processor");
+    let count = |cores: Option<u32>| cores.map_or_else(|| "?".to_owned(), |n| n.to_string());
+    let (usable, physical) = (count(host.usable_cores), count(host.physical_cores));
+    // The kernel's own part of the memory, and with it the total, changes from version to version.
+    let gib = host.total.saturating_add(1 << 29) >> 30;
+    format!("{cpu}, {usable} of {physical} cores, {gib} GiB")
 }
 
-fn in_one_line(key: &str) -> String {
-    key.replace(char::is_control, " ")
+/// What tells one GPU, driver and build from another; `None` for one of another machine.
+fn gpu_key(gpu: &Gpu, build: &str) -> Option<String> {
+    if gpu.kind == GpuKind::Remote {
+        return None;
+    }
+    let place = gpu.pci_id.map(|id| id.to_string());
+    let place = place.as_deref().unwrap_or("?");
+    let slice = gpu.mig.as_ref().map(|slice| {
+        let name = slice.uuid.as_deref().or(slice.profile.as_deref());
+        format!(" MIG {}", name.unwrap_or("?"))
+    });
+    let (slice, name) = (slice.unwrap_or_default(), &gpu.description);
+    let (driver, backend) = (gpu.driver.as_deref().unwrap_or("?"), &gpu.backend);
+    Some(format!(
+        "{name}{slice} at {place}, driver {driver}, {backend}, {build}"
+    ))
 }

@@ -1,45 +1,130 @@
 //! What NVIDIA's driver says of a card, as a [`Gpu`]: of one that no ggml device stands for all of it, of the others
-//! what ggml does not tell.
+//! what ggml does not tell. In MIG mode a data-centre card is divided into slices, each with memory and memory
+//! controllers of its own.
 
-use super::Machine;
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
 use super::bandwidth::{Bandwidth, BandwidthSource};
+use super::bytes::Bytes;
 use super::catalogue;
 use super::gpu::{Gpu, GpuKind, Reading};
 use super::host::Host;
-use super::mig::{self, MigSlice};
 use super::nvidia::NvidiaGpu;
-use super::unused::{UnusedGpu, UnusedReason};
+use super::{Machine, UnusedGpu, UnusedReason};
+
+/// A slice of a card in MIG mode. To CUDA a slice is a card; of all that are visible a process gets the first alone
+/// (NVIDIA Multi-Instance GPU User Guide, device enumeration).
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct MigSlice {
+    /// Its profile: slices of arithmetic and bytes of memory, `1g.10gb`. `None` where it is not known
+    /// which slice it is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub profile: Option<String>,
+    /// Its identity, by which `CUDA_VISIBLE_DEVICES` chooses it: `MIG-...`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub uuid: Option<String>,
+    /// Its memory as the driver counts it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory: Option<Reading>,
+}
+
+impl MigSlice {
+    /// A slice by the driver's name for it, `NVIDIA A100-SXM4-40GB MIG 1g.5gb`; its profile is what follows `MIG`.
+    #[must_use]
+    pub fn new(name: &str) -> Self {
+        let profile = name.rsplit_once("MIG ").map(|(_, profile)| profile.trim());
+        Self {
+            profile: profile.filter(|text| !text.is_empty()).map(str::to_owned),
+            uuid: None,
+            memory: None,
+        }
+    }
+
+    /// Whether a device with so many bytes can be this slice: ggml's total is what CUDA can use of what the driver
+    /// counts, at most some percent less.
+    fn may_have(&self, total: u64) -> bool {
+        let about = |memory: Reading| total <= memory.total && total >= memory.total / 10 * 9;
+        self.memory.is_some_and(about)
+    }
+}
+
+/// A program that has opened a GPU, and what it holds of its memory.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct GpuProcess {
+    /// Its process id. Seen from inside a container it may be that of the host.
+    pub pid: u32,
+    /// Its program, without the folder: `ollama`. `None` where the driver does not tell, as for another user's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    /// Bytes that it holds. `None` where the driver does not count by process: on Windows its memory belongs to
+    /// the system (WDDM).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bytes: Option<u64>,
+}
+
+impl GpuProcess {
+    /// A program of which only its process id is known.
+    #[must_use]
+    pub const fn new(pid: u32) -> Self {
+        Self {
+            pid,
+            name: None,
+            bytes: None,
+        }
+    }
+
+    /// Sets its name. Of a path, as drivers give it, the last part is kept.
+    #[must_use]
+    pub fn name(mut self, name: &str) -> Self {
+        let last = name.trim().rsplit(['/', '\\']).next().unwrap_or_default();
+        self.name = (!last.is_empty()).then(|| last.to_owned());
+        self
+    }
+
+    /// Sets the bytes that it holds.
+    #[must_use]
+    pub const fn bytes(mut self, bytes: u64) -> Self {
+        self.bytes = Some(bytes);
+        self
+    }
+}
+
+impl fmt::Display for GpuProcess {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let name = self.name.as_deref().unwrap_or("a program");
+        write!(f, "{name} (process {}) holds ", self.pid)?;
+        match self.bytes {
+            Some(bytes) => write!(f, "{}", Bytes(bytes)),
+            None => f.write_str("what the driver does not tell"),
+        }
+    }
+}
 
 /// A machine with NVIDIA's cards alone, for a planner without llama.cpp. CUDA's context is still to come out
 /// of what is free.
 pub(super) fn from_cards(cards: Vec<NvidiaGpu>, host: Host) -> Machine {
     let mut machine = Machine::new(host);
-    let mut unused = |gpu, reason| machine.unused_gpus.push(UnusedGpu { gpu, reason });
-    for card in cards {
-        if card.hidden {
-            unused(card_alone(&card), UnusedReason::Hidden);
-            continue;
+    let mut add = |gpu: Gpu, reason: Option<UnusedReason>| {
+        let unknown = (gpu.total == 0).then_some(UnusedReason::UnknownMemory);
+        match reason.or(unknown) {
+            Some(reason) => machine.unused_gpus.push(UnusedGpu { gpu, reason }),
+            None => machine.gpus.push(gpu),
         }
-        let Some(slices) = &card.mig else {
-            let gpu = card_alone(&card);
-            if gpu.total == 0 {
-                unused(gpu, UnusedReason::UnknownMemory);
-            } else {
-                machine.gpus.push(gpu);
-            }
-            continue;
-        };
-        if slices.is_empty() {
-            unused(card_alone(&card), UnusedReason::NoSlice);
-        }
-        for (place, slice) in slices.iter().enumerate() {
-            let gpu = slice_alone(&card, slice);
-            if place > 0 {
-                unused(gpu, UnusedReason::OtherSlice);
-            } else if gpu.total == 0 {
-                unused(gpu, UnusedReason::UnknownMemory);
-            } else {
-                machine.gpus.push(gpu);
+    };
+    for card in &cards {
+        match card.mig.as_deref() {
+            _ if card.hidden => add(card_alone(card), Some(UnusedReason::Hidden)),
+            None => add(card_alone(card), None),
+            Some([]) => add(card_alone(card), Some(UnusedReason::NoSlice)),
+            Some(slices) => {
+                for (place, slice) in slices.iter().enumerate() {
+                    let other = (place > 0).then_some(UnusedReason::OtherSlice);
+                    add(slice_alone(card, slice), other);
+                }
             }
         }
     }
@@ -88,9 +173,7 @@ pub(super) fn describe(gpu: &mut Gpu, card: Option<&NvidiaGpu>) {
     // What the driver's clock means for the host's memory (LPDDR) has not been seen: there the data sheet speaks.
     let card = card.filter(|_| gpu.kind == GpuKind::Discrete);
     let peak = card.and_then(|card| match (card.bandwidth, card.memory) {
-        (Some(peak), Some(memory)) if gpu.mig.is_some() => {
-            mig::share(peak, gpu.total, memory.total)
-        }
+        (Some(peak), Some(memory)) if gpu.mig.is_some() => share(peak, gpu.total, memory.total),
         (peak, _) => peak.filter(|_| gpu.mig.is_none()),
     });
     gpu.bandwidth = match peak {
@@ -107,5 +190,71 @@ pub(super) fn slice_of(slices: &[MigSlice], total: u64) -> MigSlice {
     match (likely.next(), likely.next()) {
         (Some(slice), None) => slice.clone(),
         _ => MigSlice::new(""),
+    }
+}
+
+/// The part of a card's bandwidth that a part of its memory has. A slice of memory has its share of both (NVIDIA
+/// Multi-Instance GPU User Guide, "GPU memory slice"). In bytes per second; `None` where the card's total is not known.
+fn share(bandwidth: u64, total: u64, of: u64) -> Option<u64> {
+    let share = u128::from(bandwidth)
+        .checked_mul(u128::from(total.min(of)))?
+        .checked_div(u128::from(of))?;
+    u64::try_from(share).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{GpuProcess, MigSlice, Reading, share};
+    use crate::machine::{gib, mib};
+
+    #[test]
+    fn the_profile_is_what_follows_mig_in_its_name() {
+        let profile = |name| MigSlice::new(name).profile;
+        let slice = profile("NVIDIA A100-SXM4-40GB MIG 1g.5gb");
+        assert_eq!(slice.as_deref(), Some("1g.5gb"));
+        assert_eq!(profile("NVIDIA A100-SXM4-40GB"), None);
+        assert_eq!(profile("MIG "), None);
+    }
+
+    #[test]
+    fn a_device_is_a_slice_of_about_its_size() {
+        let mut slice = MigSlice::new("MIG 1g.10gb");
+        assert!(!slice.may_have(gib(10)));
+        slice.memory = Some(Reading::new(gib(10), gib(9)));
+        assert!(slice.may_have(gib(10)) && slice.may_have(gib(10) - mib(400)));
+        assert!(!slice.may_have(gib(20)) && !slice.may_have(gib(5)));
+    }
+
+    #[test]
+    fn an_eighth_of_the_memory_is_read_at_an_eighth_of_the_speed() {
+        assert_eq!(share(3_352, gib(10), gib(80)), Some(419));
+        assert_eq!(share(3_352, gib(90), gib(80)), Some(3_352));
+        assert_eq!(share(u64::MAX, u64::MAX, u64::MAX), Some(u64::MAX));
+        assert_eq!(share(1, 0, 0), None);
+    }
+
+    #[test]
+    fn a_name_is_the_last_part_of_a_path_of_either_kind() {
+        for (path, name) in [
+            ("/usr/bin/python3.12", Some("python3.12")),
+            ("C:\\Program Files\\LM Studio\\lms.exe", Some("lms.exe")),
+            ("ollama", Some("ollama")),
+            ("", None),
+            (" ", None),
+            ("/", None),
+        ] {
+            assert_eq!(GpuProcess::new(1).name(path).name.as_deref(), name);
+        }
+    }
+
+    #[test]
+    fn it_prints_who_holds_how_much() {
+        let held = GpuProcess::new(4711).name("/opt/ollama").bytes(gib(5));
+        assert_eq!(held.to_string(), "ollama (process 4711) holds 5.0 GiB");
+        let text = GpuProcess::new(7).to_string();
+        assert_eq!(
+            text,
+            "a program (process 7) holds what the driver does not tell"
+        );
     }
 }

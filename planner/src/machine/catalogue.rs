@@ -1,53 +1,47 @@
-//! Common GPUs by name: what their makers say of size and speed, for cards that are not there and for what a
-//! driver does not tell.
+//! Common GPUs and processors by name: what their makers say of size and speed, for machines that are not there and for
+//! what a driver does not tell.
 //!
-//! In flows a name as a person or a driver writes it; out flows a hypothetical [`Gpu`], or the bandwidth of one
-//! that was found. A name must be the card's whole name: `RTX 4090 Laptop GPU` is no `RTX 4090`, and of two sizes
-//! one must be said.
+//! In flows a name as a person or a driver writes it; out flows a hypothetical [`Gpu`] or [`Host`](super::Host), or the
+//! bandwidth of a card that was found. A name must be the card's whole name: `RTX 4090 Laptop GPU` is no `RTX 4090`, and
+//! of two sizes one must be said.
 
-mod cards;
 mod cpus;
 mod name;
 
+use std::sync::LazyLock;
+
 use super::bandwidth::{Bandwidth, BandwidthSource};
 use super::bytes::gib;
-use super::gpu::{Gpu, GpuKind};
-use cards::CARDS;
+use super::gpu::{Gpu, GpuKind, short_name};
 pub(super) use cpus::host;
-use name::Name;
+use name::{Name, near};
 
-/// A row of the table.
+/// The rows of `cards.txt`, which says what its columns are.
+static CARDS: LazyLock<Vec<Card>> =
+    LazyLock::new(|| rows(include_str!("catalogue/cards.txt"), Card::parse));
+
+/// NVIDIA's drivers keep 1 to 3 % of a card: 638 MiB were seen on one of 24 GiB (Ollama #18201). This part of a
+/// hypothetical card counts as not free.
+const DRIVERS_SHARE: u64 = 32;
+
 #[derive(Debug)]
 struct Card {
-    maker: Maker,
-    /// As the driver gives it, less the maker.
+    maker: &'static str,
     name: &'static str,
-    /// The sizes of memory that it is sold with, in GiB. None for a chip that takes what the host gives it.
-    gib: &'static [u64],
-    /// The peak of its memory in GB/s, 1000-based.
-    gb_per_second: u64,
+    key: String,
+    gib: Vec<u64>,
+    bandwidth: Bandwidth,
     memory: Memory,
-    /// Threads that its multiprocessors hold at once; of NVIDIA's alone.
     resident_threads: Option<u32>,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Maker {
-    Nvidia,
-    Amd,
-    Intel,
-    Apple,
 }
 
 /// Whose memory it is, and what of it can be used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Memory {
-    /// Its own.
     Own,
     /// Its own, of which error correction, which is on unless somebody has switched it off, takes a sixteenth:
     /// `nvidia-smi` shows 15360 MiB of a T4's 16 GB.
     Ecc,
-    /// The host's.
     Host,
 }
 
@@ -56,10 +50,7 @@ enum Memory {
 #[non_exhaustive]
 pub enum CatalogueError {
     /// No card has it.
-    #[error(
-        "`{name}` is not in the catalogue of GPUs{}",
-        listed("; near it are ", near)
-    )]
+    #[error("`{name}` is not in the catalogue of GPUs{}", near_it(near))]
     Unknown {
         /// The name as it was given.
         name: String,
@@ -67,7 +58,7 @@ pub enum CatalogueError {
         near: Vec<String>,
     },
     /// The card comes with several sizes of memory, and the name says none or another.
-    #[error("`{name}` could be {}", listed("", sizes))]
+    #[error("`{name}` could be {}", sizes.join(", "))]
     Sizes {
         /// The name as it was given.
         name: String,
@@ -83,7 +74,7 @@ pub enum CatalogueError {
     /// No processor has it, or more than one, and it is no notation of memory.
     #[error(
         "`{name}` is not in the catalogue of processors{}; memory is written as `DDR5-5600 x2` or `LPDDR5X-8000 256-bit`",
-        listed("; near it are ", near)
+        near_it(near)
     )]
     UnknownCpu {
         /// The name as it was given.
@@ -93,41 +84,46 @@ pub enum CatalogueError {
     },
 }
 
-fn listed(before: &str, names: &[String]) -> String {
+fn near_it(names: &[String]) -> String {
     if names.is_empty() {
         return String::new();
     }
-    format!("{before}{}", names.join(", "))
+    format!("; near it are {}", names.join(", "))
+}
+
+/// A table's lines as rows, without comments and empty lines. The tests see to it that each line is a row.
+fn rows<T>(table: &'static str, parse: impl Fn(&'static str) -> Option<T>) -> Vec<T> {
+    let lines = table.lines().filter(|line| !line.starts_with('#'));
+    lines.filter_map(parse).collect()
 }
 
 /// A card of the catalogue, hypothetical: see [`Gpu::named`].
 pub(super) fn named(text: &str) -> Result<Gpu, CatalogueError> {
     let asked = Name::parse(text);
-    let name = || text.trim().to_owned();
-    let cards: Vec<&Card> = CARDS.iter().filter(|card| card.is(&asked)).collect();
+    let name = text.trim().to_owned();
+    let cards: Vec<&Card> = CARDS.iter().filter(|card| card.key == asked.key).collect();
     if cards.is_empty() {
-        let near = near(&asked);
-        return Err(CatalogueError::Unknown { name: name(), near });
+        let all = CARDS.iter().map(|card| (&*card.key, card.short_name()));
+        let near = near(&asked.key, all);
+        return Err(CatalogueError::Unknown { name, near });
     }
     if let [card] = cards[..]
         && card.gib.is_empty()
     {
-        return match asked.gib {
-            Some(size) => Ok(card.gpu(size)),
-            None => Err(CatalogueError::NoSize { name: name() }),
-        };
+        let size = asked.gib.ok_or(CatalogueError::NoSize { name })?;
+        return Ok(card.gpu(size));
     }
-    let sizes = || {
-        let sizes = cards.iter().map(|card| (*card, card.gib));
-        sizes.flat_map(|(card, sizes)| sizes.iter().map(move |size| (card, *size)))
-    };
-    let mut meant = sizes().filter(|(_, size)| asked.gib.is_none_or(|asked| asked == *size));
+    let sizes = cards
+        .iter()
+        .flat_map(|&card| card.gib.iter().map(move |&size| (card, size)));
+    let is_meant = |&(_, size): &(&Card, u64)| asked.gib.is_none_or(|asked| asked == size);
+    let mut meant = sizes.clone().filter(is_meant);
     match (meant.next(), meant.next()) {
         (Some((card, size)), None) => Ok(card.gpu(size)),
-        _ => Err(CatalogueError::Sizes {
-            name: name(),
-            sizes: sizes().map(|(card, size)| card.with_size(size)).collect(),
-        }),
+        _ => {
+            let sizes = sizes.map(|(card, size)| card.with_size(size)).collect();
+            Err(CatalogueError::Sizes { name, sizes })
+        }
     }
 }
 
@@ -147,13 +143,15 @@ pub(crate) fn every_card() -> impl Iterator<Item = (String, Gpu)> {
 
 /// Another card of the same kind, that nothing uses yet: see [`Gpu::another`].
 pub(super) fn another(gpu: &Gpu) -> Gpu {
-    let mut other = gpu.clone();
-    other.device = None;
-    other.pci_id = None;
-    other.pcie = None;
-    other.processes = None;
-    other.ggml = None;
-    other.nvml = None;
+    let other = Gpu {
+        device: None,
+        pci_id: None,
+        pcie: None,
+        processes: None,
+        ggml: None,
+        nvml: None,
+        ..gpu.clone()
+    };
     other.free(gpu.total - gpu.total / DRIVERS_SHARE)
 }
 
@@ -162,55 +160,60 @@ pub(super) fn another(gpu: &Gpu) -> Gpu {
 ///
 /// `None` where the name is not known or no card of that name has such a size, as where somebody has soldered more on.
 pub(super) fn bandwidth(description: &str, total: u64) -> Option<Bandwidth> {
-    let found = Name::parse(description);
-    let mut peaks = CARDS
-        .iter()
-        .filter(|card| card.is(&found) && card.may_have(total, found.gib))
-        .map(|card| card.gb_per_second);
+    let mut peaks = found(description, total).map(|card| card.bandwidth);
     let peak = peaks.next()?;
     // Two answers are none.
-    peaks.all(|other| other == peak).then(|| {
-        let bytes_per_second = peak.saturating_mul(1_000_000_000);
-        Bandwidth::new(bytes_per_second, BandwidthSource::Catalogue)
-    })
+    peaks.all(|other| other == peak).then_some(peak)
 }
 
 /// The threads that the multiprocessors of a card that was found hold at once, by its name and size as for
 /// [`bandwidth`]; of two answers the larger.
 pub(super) fn resident_threads(description: &str, total: u64) -> Option<u32> {
-    let found = Name::parse(description);
-    CARDS
-        .iter()
-        .filter(|card| card.is(&found) && card.may_have(total, found.gib))
+    found(description, total)
         .filter_map(|card| card.resident_threads)
         .max()
 }
 
-/// Names that are like what was asked for: at most five, the nearest first.
-fn near(asked: &Name) -> Vec<String> {
-    let mut likely: Vec<(u8, &'static str)> = CARDS
-        .iter()
-        .map(|card| (Name::parse(card.name).likeness(asked), card.short_name()))
-        .filter(|(likeness, _)| *likeness >= 60)
-        .collect();
-    likely.sort_by_key(|(likeness, _)| std::cmp::Reverse(*likeness));
-    let mut names: Vec<String> = Vec::new();
-    for (_, name) in likely {
-        if names.len() < 5 && !names.iter().any(|known| known == name) {
-            names.push(name.to_owned());
-        }
-    }
-    names
+fn found(description: &str, total: u64) -> impl Iterator<Item = &'static Card> {
+    let name = Name::parse(description);
+    let is = move |card: &&Card| card.key == name.key && card.may_have(total, name.gib);
+    CARDS.iter().filter(is)
 }
 
 impl Card {
-    fn is(&self, name: &Name) -> bool {
-        Name::parse(self.name).key == name.key
+    fn parse(line: &'static str) -> Option<Self> {
+        let mut fields = line.split('|').map(str::trim);
+        let (maker, name, sizes) = (fields.next()?, fields.next()?, fields.next()?);
+        let sizes = sizes.split_ascii_whitespace().map(|size| size.parse().ok());
+        let gb_per_second: u64 = fields.next()?.parse().ok()?;
+        let memory = match fields.next()? {
+            "own" => Memory::Own,
+            "ecc" => Memory::Ecc,
+            "host" => Memory::Host,
+            _ => return None,
+        };
+        let threads = |field: &str| {
+            let (processors, each) = field.split_once(" x ")?;
+            processors
+                .parse::<u32>()
+                .ok()?
+                .checked_mul(each.parse().ok()?)
+        };
+        let peak = gb_per_second.checked_mul(1_000_000_000)?;
+        Some(Self {
+            maker,
+            name,
+            key: Name::parse(name).key,
+            gib: sizes.collect::<Option<_>>()?,
+            bandwidth: Bandwidth::new(peak, BandwidthSource::Catalogue),
+            memory,
+            resident_threads: fields.next().and_then(threads),
+        })
     }
 
     /// The name that people use.
     fn short_name(&self) -> &'static str {
-        super::gpu::short_name(self.name)
+        short_name(self.name)
     }
 
     fn with_size(&self, size: u64) -> String {
@@ -218,31 +221,26 @@ impl Card {
     }
 
     fn gpu(&self, size: u64) -> Gpu {
-        let (maker, backend) = match self.maker {
-            Maker::Nvidia => ("NVIDIA", "CUDA"),
-            Maker::Amd => ("AMD", "ROCm"),
-            Maker::Intel => ("Intel", "Vulkan"),
-            Maker::Apple => ("Apple", "MTL"),
+        let backend = match self.maker {
+            "NVIDIA" => "CUDA",
+            "AMD" => "ROCm",
+            "Apple" => "MTL",
+            _ => "Vulkan",
         };
-        let bandwidth = self.gb_per_second.saturating_mul(1_000_000_000);
-        let mut gpu = Gpu::new(format!("{maker} {}", self.name)).backend(backend);
-        gpu.bandwidth = Some(Bandwidth::new(bandwidth, BandwidthSource::Catalogue));
+        let mut gpu = Gpu::new(format!("{} {}", self.maker, self.name)).backend(backend);
+        gpu.bandwidth = Some(self.bandwidth);
         gpu.resident_threads = self.resident_threads;
+        let size = gib(size);
         match self.memory {
-            Memory::Own | Memory::Ecc => {
-                let mut total = gib(size);
-                if self.memory == Memory::Ecc {
-                    total -= total / 16;
-                }
+            Memory::Host => gpu.kind(GpuKind::Integrated).total(match self.maker {
+                "Apple" if size < gib(36) => size / 3 * 2,
+                "Apple" => size / 4 * 3,
+                _ => size,
+            }),
+            Memory::Own => gpu.total(size).free(size - size / DRIVERS_SHARE),
+            Memory::Ecc => {
+                let total = size - size / 16;
                 gpu.total(total).free(total - total / DRIVERS_SHARE)
-            }
-            Memory::Host => {
-                let total = match (self.maker, size) {
-                    (Maker::Apple, ..36) => gib(size) / 3 * 2,
-                    (Maker::Apple, _) => gib(size) / 4 * 3,
-                    _ => gib(size),
-                };
-                gpu.kind(GpuKind::Integrated).total(total)
             }
         }
     }
@@ -260,17 +258,11 @@ impl Card {
     }
 }
 
-/// NVIDIA's drivers keep 1 to 3 % of a card: 638 MiB were seen on one of 24 GiB (Ollama #18201). This part of a
-/// hypothetical card counts as not free.
-const DRIVERS_SHARE: u64 = 32;
-
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeSet;
 
-    use super::{
-        CARDS, CatalogueError, Maker, Memory, Name, bandwidth, every_card, named, resident_threads,
-    };
+    use super::{CARDS, CatalogueError, Memory, bandwidth, every_card, named, resident_threads};
     use crate::machine::{GpuKind, gib, mib};
 
     fn gb_per_second(description: &str, total: u64) -> Option<u64> {
@@ -278,21 +270,38 @@ mod tests {
     }
 
     #[test]
+    fn every_line_of_the_table_is_a_card_that_no_other_line_has() {
+        let lines = include_str!("catalogue/cards.txt").lines();
+        let rows = lines.filter(|line| !line.is_empty() && !line.starts_with('#'));
+        assert_eq!(CARDS.len(), rows.count());
+        assert!(CARDS.len() > 100);
+        let mut seen = BTreeSet::new();
+        for card in CARDS.iter() {
+            for size in &card.gib {
+                assert!(seen.insert((&card.key, size)), "{} {size}GB", card.name);
+            }
+            let is_nvidia = card.maker == "NVIDIA";
+            assert_eq!(card.resident_threads.is_some(), is_nvidia, "{}", card.name);
+            // From a GTX 1050 Ti to an RTX PRO 6000.
+            let threads = card.resident_threads.unwrap_or(12_288);
+            assert!((10 * 1024..=188 * 1536).contains(&threads), "{}", card.name);
+        }
+    }
+
+    #[test]
     fn every_card_and_size_can_be_named_and_is_found_again_by_its_drivers_name() {
-        for card in CARDS {
-            for &size in card.gib {
+        for card in CARDS.iter() {
+            for &size in &card.gib {
                 let gpu = named(&card.with_size(size)).unwrap();
                 assert!(gpu.free <= gpu.total && gpu.total <= gib(size), "{gpu}");
                 assert!(gpu.total >= gib(size) / 3 * 2, "{gpu}");
-                let known = gpu.bandwidth.unwrap();
-                assert_eq!(known.bytes_per_second, card.gb_per_second * 1_000_000_000);
-                let again = gb_per_second(&gpu.description, gpu.total);
-                assert_eq!(again, Some(card.gb_per_second), "{gpu}");
+                assert_eq!(gpu.bandwidth, Some(card.bandwidth));
+                let again = bandwidth(&gpu.description, gpu.total);
+                assert_eq!(again, Some(card.bandwidth), "{gpu}");
                 let shared = gpu.kind == GpuKind::Integrated;
                 assert_eq!(shared, card.memory == Memory::Host);
             }
         }
-        assert!(CARDS.len() > 100);
     }
 
     #[test]
@@ -314,26 +323,9 @@ mod tests {
     }
 
     #[test]
-    fn no_size_of_a_card_is_listed_twice() {
-        let mut seen = BTreeSet::new();
-        for card in CARDS {
-            for size in card.gib {
-                let name = Name::parse(card.name).key;
-                assert!(seen.insert((name, size)), "{} {size}GB", card.name);
-            }
-        }
-    }
-
-    #[test]
     fn a_name_may_be_written_as_drivers_and_as_people_write_it() {
-        for text in [
-            "RTX 4090",
-            "rtx4090",
-            "NVIDIA GeForce RTX 4090",
-            " GeForce  RTX-4090 ",
-            "RTX 4090 24GB",
-            "RTX 4090 24 GiB",
-        ] {
+        let ways = "RTX 4090|rtx4090|NVIDIA GeForce RTX 4090| GeForce  RTX-4090 |RTX 4090 24GB|RTX 4090 24 GiB";
+        for text in ways.split('|') {
             let gpu = named(text).unwrap();
             assert_eq!((gpu.name.as_str(), gpu.total), ("RTX 4090", gib(24)));
             assert_eq!(gpu.description, "NVIDIA GeForce RTX 4090");
@@ -394,14 +386,7 @@ mod tests {
     }
 
     #[test]
-    fn threads_are_known_of_every_nvidia_card_and_of_no_other() {
-        for card in CARDS {
-            let is_nvidia = card.maker == Maker::Nvidia;
-            assert_eq!(card.resident_threads.is_some(), is_nvidia, "{}", card.name);
-            // From a GTX 1050 Ti to an RTX PRO 6000.
-            let threads = card.resident_threads.unwrap_or(12_288);
-            assert!((10 * 1024..=188 * 1536).contains(&threads), "{}", card.name);
-        }
+    fn threads_are_known_of_a_whole_card() {
         let found = resident_threads("NVIDIA GeForce RTX 4060 Ti", gib(8) - mib(12));
         assert_eq!(found, Some(34 * 1536));
         // A part of a card that many share has its name and more, and all of its multiprocessors.
@@ -419,18 +404,13 @@ mod tests {
 
     #[test]
     fn of_two_sizes_one_must_be_said() {
-        let error = named("RTX 3060").unwrap_err();
-        assert_eq!(
-            error.to_string(),
-            "`RTX 3060` could be RTX 3060 8GB, RTX 3060 12GB"
-        );
-        assert!(matches!(error, CatalogueError::Sizes { .. }));
+        for name in ["RTX 3060", "RTX 3060 24GB"] {
+            let error = named(name).unwrap_err();
+            assert!(matches!(error, CatalogueError::Sizes { .. }));
+            let expected = format!("`{name}` could be RTX 3060 8GB, RTX 3060 12GB");
+            assert_eq!(error.to_string(), expected);
+        }
         assert_eq!(named("RTX 3060 12GB").unwrap().total, gib(12));
-        let wrong = named("RTX 3060 24GB").unwrap_err();
-        assert_eq!(
-            wrong.to_string(),
-            "`RTX 3060 24GB` could be RTX 3060 8GB, RTX 3060 12GB"
-        );
         assert!(named("RTX 4090 48GB").is_err());
     }
 
@@ -468,11 +448,8 @@ mod tests {
         assert_eq!(mac("M2 16GB") / mib(1), 10_922);
         assert_eq!(mac("M1 Max 64GB"), mib(49_152));
         assert_eq!(mac("Apple M3 Pro 36GB"), mib(27_648));
-        let strix = named("Radeon 8060S").unwrap_err();
-        assert_eq!(
-            strix.to_string(),
-            "`Radeon 8060S` uses the host's memory: say how much of it, as in `Radeon 8060S 64GB`"
-        );
+        let error = named("Radeon 8060S").unwrap_err().to_string();
+        assert!(error.ends_with("say how much of it, as in `Radeon 8060S 64GB`"));
         let gpu = named("Radeon 8060S 96GB").unwrap();
         assert_eq!((gpu.total, gpu.kind), (gib(96), GpuKind::Integrated));
     }

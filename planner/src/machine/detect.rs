@@ -3,16 +3,14 @@
 use std::path::{Path, PathBuf};
 
 use super::Machine;
+use super::cache::{BandwidthCache, HeadroomCache, RatesCache};
 use super::cards;
 use super::gpu::GpuKind;
-use super::host::{BandwidthCache, Host};
-use super::learned::HeadroomCache;
+use super::host::Host;
 use super::merge::{self, GgmlDevice};
-use super::note::Notes;
 use super::nvidia::{self, Nvidia};
 use super::pcie::PcieLink;
-use super::rates_cache::RatesCache;
-use super::tree::Tree;
+use super::tree::{Notes, Tree};
 use super::visible::CudaVisibility;
 
 /// Looks at this computer. [`Machine::detect`] and [`Machine::detect_with`] are this with nothing changed.
@@ -25,26 +23,16 @@ use super::visible::CudaVisibility;
 #[derive(Debug, Clone, Default)]
 pub struct Detector {
     root: Option<PathBuf>,
-    nvml: NvmlLibrary,
+    nvml: Library,
     backends: Vec<String>,
     build: Option<String>,
     /// `None`: as the environment says when the detector looks.
     cuda_visibility: Option<CudaVisibility>,
-    cache: Cache,
-    measure_host: bool,
+    cache: Option<PathBuf>,
 }
 
 #[derive(Debug, Clone, Default)]
-enum Cache {
-    /// The user's, where the computer itself is looked at: what a folder describes is another one.
-    #[default]
-    Usual,
-    At(PathBuf),
-    None,
-}
-
-#[derive(Debug, Clone, Default)]
-enum NvmlLibrary {
+enum Library {
     #[default]
     Usual,
     At(PathBuf),
@@ -68,14 +56,14 @@ impl Detector {
     /// Asks the NVIDIA driver library at this path instead of the one that the system finds.
     #[must_use]
     pub fn nvml_library(mut self, library: impl AsRef<Path>) -> Self {
-        self.nvml = NvmlLibrary::At(library.as_ref().to_owned());
+        self.nvml = Library::At(library.as_ref().to_owned());
         self
     }
 
     /// Does not ask NVIDIA's driver.
     #[must_use]
     pub fn without_nvml(mut self) -> Self {
-        self.nvml = NvmlLibrary::None;
+        self.nvml = Library::None;
         self
     }
 
@@ -106,25 +94,11 @@ impl Detector {
         self
     }
 
-    /// Keeps what was measured in this folder instead of the user's cache folder, and looks for it there.
+    /// Looks in this folder for what was measured instead of in the user's cache folder. A machine under another
+    /// [`root`](Self::root) has no other.
     #[must_use]
     pub fn cache_folder(mut self, folder: impl AsRef<Path>) -> Self {
-        self.cache = Cache::At(folder.as_ref().to_owned());
-        self
-    }
-
-    /// Neither keeps what was measured nor looks for it.
-    #[must_use]
-    pub fn without_cache(mut self) -> Self {
-        self.cache = Cache::None;
-        self
-    }
-
-    /// Whether to measure how fast the host's memory is read where no earlier measurement is found: about 200
-    /// milliseconds ([`Host::measure_bandwidth`]). Off unless asked for, since a plan takes a few.
-    #[must_use]
-    pub const fn measure_host(mut self, measure: bool) -> Self {
-        self.measure_host = measure;
+        self.cache = Some(folder.as_ref().to_owned());
         self
     }
 
@@ -147,33 +121,24 @@ impl Detector {
         &self,
         build: impl FnOnce(Vec<nvidia::NvidiaGpu>, Host) -> Machine,
     ) -> Machine {
-        let (mut host, mut notes) = self
-            .root
-            .as_deref()
-            .map_or_else(Host::detect, Host::detect_under);
+        let root = self.root.as_deref();
+        let (mut host, mut notes) = root.map_or_else(Host::detect, Host::detect_under);
         let cache = self.cache(BandwidthCache::user, |folder| BandwidthCache::at(folder));
-        host.bandwidth = cache.as_ref().and_then(|cache| cache.get(&host));
-        if self.measure_host && host.bandwidth.is_none() {
-            host.bandwidth = host.measure_bandwidth();
-            if let (Some(cache), Some(bandwidth)) = (&cache, host.bandwidth) {
-                cache.put(&host, bandwidth);
-            }
-        }
+        host.bandwidth = cache.and_then(|cache| cache.get(&host));
         let mut nvidia = match &self.nvml {
-            NvmlLibrary::Usual => nvidia::detect(),
-            NvmlLibrary::At(path) => nvidia::detect_at(path),
-            NvmlLibrary::None => Nvidia::default(),
+            Library::Usual => nvidia::detect(),
+            Library::At(path) => nvidia::detect_at(path),
+            Library::None => Nvidia::default(),
         };
-        let mut visibility_notes = Notes::default();
-        self.cuda_visibility
-            .clone()
-            .unwrap_or_else(CudaVisibility::from_environment)
-            .apply(&mut nvidia.gpus, &mut visibility_notes);
+        let visibility = self.cuda_visibility.clone();
+        let visibility = visibility.unwrap_or_else(CudaVisibility::from_environment);
+        let mut hidden = Notes::default();
+        visibility.apply(&mut nvidia.gpus, &mut hidden);
         let mut machine = build(nvidia.gpus, host);
         self.look_around(&mut machine);
         self.remember(&mut machine);
         notes.append(&mut nvidia.notes);
-        notes.append(&mut visibility_notes.into_vec());
+        notes.append(&mut hidden.into_vec());
         notes.append(&mut machine.notes);
         machine.notes = notes;
         machine
@@ -212,11 +177,11 @@ impl Detector {
         }
     }
 
+    /// The user's own is of the computer itself: what a folder describes is another one.
     fn cache<T>(&self, user: impl FnOnce() -> T, at: impl FnOnce(&Path) -> T) -> Option<T> {
         match &self.cache {
-            Cache::Usual if self.root.is_none() => Some(user()),
-            Cache::At(folder) => Some(at(folder)),
-            Cache::Usual | Cache::None => None,
+            Some(folder) => Some(at(folder)),
+            None => self.root.is_none().then(user),
         }
     }
 }

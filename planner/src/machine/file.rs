@@ -1,5 +1,5 @@
-//! A machine in a file, to plan for somebody else's computer: written by [`Machine::write`], by hand, or by
-//! another version.
+//! A machine in a file, to plan for somebody else's computer: written by [`Machine::write`], by hand, or by another
+//! version; and whether it makes sense.
 
 use std::fmt;
 use std::fs;
@@ -8,13 +8,17 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use super::Machine;
+use super::bandwidth::Bandwidth;
+use super::gpu::Gpu;
+use super::pcie::PcieRate;
 use crate::json;
 
 /// Changes where an older program would misunderstand a file, not where keys are added.
 const VERSION: u64 = 1;
 
 /// A machine's file cannot be read, written or understood.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{}{problem}", file.as_ref().map(|file| format!("{}: ", file.display())).unwrap_or_default())]
 #[non_exhaustive]
 pub struct MachineFileError {
     /// The file; `None` for text from elsewhere.
@@ -23,15 +27,15 @@ pub struct MachineFileError {
     pub problem: String,
 }
 
-impl std::error::Error for MachineFileError {}
-
-impl fmt::Display for MachineFileError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if let Some(file) = &self.file {
-            write!(f, "{}: ", file.display())?;
-        }
-        f.write_str(&self.problem)
-    }
+/// A machine that cannot be: the place in it, and what is wrong there.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{place} {problem}")]
+#[non_exhaustive]
+pub struct MachineError {
+    /// The field, as a path: `gpus[0].free`.
+    pub place: String,
+    /// What is wrong with it.
+    pub problem: String,
 }
 
 impl MachineFileError {
@@ -112,86 +116,129 @@ impl Machine {
         read.and_then(|text| Self::from_json(&text))
             .map_err(|error| error.of(file))
     }
+
+    /// Whether its figures can be those of a machine. A detected one's always can; a machine that was read from a file
+    /// should be asked before a plan is made for it.
+    ///
+    /// # Errors
+    ///
+    /// [`MachineError`] names the first field that contradicts another.
+    pub fn check(&self) -> Result<(), MachineError> {
+        let host = &self.host;
+        at_most("host.available", host.available, host.total)?;
+        at_most("host.system_available", host.system_available, host.total)?;
+        rate("host.bandwidth", host.bandwidth)?;
+        rate("host.disk", host.disk)?;
+        for (index, gpu) in self.gpus.iter().enumerate() {
+            let place = format!("gpus[{index}]");
+            check_gpu(&place, gpu)?;
+            ensure(gpu.total > 0, format!("{place}.total"), "is 0")?;
+        }
+        for (index, unused) in self.unused_gpus.iter().enumerate() {
+            check_gpu(&format!("unused_gpus[{index}].gpu"), &unused.gpu)?;
+        }
+        Ok(())
+    }
+}
+
+fn check_gpu(place: &str, gpu: &Gpu) -> Result<(), MachineError> {
+    at_most(&format!("{place}.free"), gpu.free, gpu.total)?;
+    if let Some(pools) = gpu.pools {
+        for (name, pool) in [("own", pools.own), ("shared", pools.shared)] {
+            at_most(&format!("{place}.pools.{name}.free"), pool.free, pool.total)?;
+        }
+    }
+    let learned = gpu.learned.map_or(0, |learned| learned.total());
+    at_most(&format!("{place}.learned"), learned, gpu.total)?;
+    let aligned = gpu.alignment.is_none_or(u64::is_power_of_two);
+    ensure(aligned, format!("{place}.alignment"), "is no power of two")?;
+    if let Some(link) = gpu.pcie {
+        for (name, rate) in [("max", Some(link.max)), ("current", link.current)] {
+            let problem = "is no PCIe generation 1 to 6 of 1 to 32 lanes";
+            let exists = rate.is_none_or(PcieRate::exists);
+            ensure(exists, format!("{place}.pcie.{name}"), problem)?;
+        }
+    }
+    rate(&format!("{place}.bandwidth"), gpu.bandwidth)
+}
+
+fn rate(place: &str, bandwidth: Option<Bandwidth>) -> Result<(), MachineError> {
+    let known = bandwidth.is_none_or(|found| found.bytes_per_second > 0);
+    let place = format!("{place}.bytes_per_second");
+    ensure(known, place, "is 0: leave out what is not known")
+}
+
+fn at_most(place: &str, part: u64, total: u64) -> Result<(), MachineError> {
+    let problem = format!("is {part}, more than total, which is {total}");
+    ensure(part <= total, place.to_owned(), &problem)
+}
+
+fn ensure(right: bool, place: String, problem: &str) -> Result<(), MachineError> {
+    let problem = problem.to_owned();
+    if right {
+        return Ok(());
+    }
+    Err(MachineError { place, problem })
 }
 
 #[cfg(test)]
 mod tests {
-    use crate::machine::{Gpu, Host, Machine, gib};
+    use crate::machine::{
+        Bandwidth, BandwidthSource, Date, Gpu, Host, LearnedHeadroom, Machine, PcieLink, PcieRate,
+        gib,
+    };
 
     fn machine() -> Machine {
-        Machine::new(Host::new(gib(64))).with_gpu(Gpu::named("RTX 4090").unwrap())
+        let link = PcieLink::new(PcieRate::new(4, 16).unwrap());
+        let card = Gpu::named("RTX 4090").unwrap().pcie(link);
+        Machine::new(Host::new(gib(64))).with_gpu(card)
     }
 
     fn json() -> serde_json::Value {
         serde_json::from_str(&machine().to_json().unwrap()).unwrap()
     }
 
-    /// What is said of the file when one of its values is another.
-    #[track_caller]
-    fn said(pointer: &str, value: serde_json::Value) -> String {
-        let mut json = json();
-        *json.pointer_mut(pointer).unwrap() = value;
+    fn problem(json: &serde_json::Value) -> String {
         Machine::from_json(&json.to_string()).unwrap_err().problem
     }
 
     #[test]
-    fn what_is_written_is_read_again() {
-        assert_eq!(
-            Machine::from_json(&machine().to_json().unwrap()),
-            Ok(machine())
-        );
+    fn what_is_written_is_read_again_and_a_version_is_optional() {
+        let written = machine().to_json().unwrap();
+        assert_eq!(Machine::from_json(&written), Ok(machine()));
         assert_eq!(json()["version"], 1);
-    }
-
-    #[test]
-    fn a_machine_as_the_library_serialises_it_needs_no_version() {
         let plain = serde_json::to_string(&machine()).unwrap();
         assert_eq!(Machine::from_json(&plain), Ok(machine()));
     }
 
     #[test]
-    fn keys_of_another_version_are_left_out_and_a_new_meaning_is_refused() {
+    fn keys_of_another_version_are_left_out() {
         let mut json = json();
         json["weather"] = "fine".into();
         json["gpus"][0]["colour"] = "green".into();
         assert_eq!(Machine::from_json(&json.to_string()), Ok(machine()));
-        assert_eq!(
-            said("/version", 2.into()),
-            "version is 2, and this program reads up to 1"
-        );
     }
 
     #[test]
     fn a_wrong_field_is_named() {
-        for (pointer, value, words) in [
-            (
-                "/gpus/0/total",
-                "24GiB".into(),
-                "gpus[0].total: invalid type",
-            ),
-            ("/gpus/0/total", (-1).into(), "gpus[0].total: invalid value"),
-            ("/gpus/0/free", u64::MAX.into(), "gpus[0].free is "),
-            (
-                "/gpus/0/kind",
-                "quantum".into(),
-                "gpus[0].kind: unknown variant `quantum`",
-            ),
-            (
-                "/gpus/0/pci_id",
-                "x".into(),
-                "gpus[0].pci_id: `x` is not a PCI address",
-            ),
-            (
-                "/gpus/0/bandwidth/source",
-                "rumour".into(),
-                "gpus[0].bandwidth.source: unknown",
-            ),
-            ("/host/available", u64::MAX.into(), "host.available is "),
-            ("/host", 5.into(), "host: invalid type"),
-            ("/version", "one".into(), "version: invalid type"),
+        for case in [
+            r#"/gpus/0/total = "24GiB": gpus[0].total: invalid type"#,
+            r#"/gpus/0/total = -1: gpus[0].total: invalid value"#,
+            r#"/gpus/0/free = 18446744073709551615: gpus[0].free is "#,
+            r#"/gpus/0/kind = "quantum": gpus[0].kind: unknown variant `quantum`"#,
+            r#"/gpus/0/pci_id = "x": gpus[0].pci_id: `x` is not a PCI address"#,
+            r#"/gpus/0/bandwidth/source = "rumour": gpus[0].bandwidth.source: unknown"#,
+            r#"/host/available = 18446744073709551615: host.available is "#,
+            r#"/host = 5: host: invalid type"#,
+            r#"/version = "one": version: invalid type"#,
+            r#"/version = 2: version is 2, and this program reads up to 1"#,
         ] {
-            let text = said(pointer, value);
-            assert!(text.contains(words), "{pointer}: {text}");
+            let (pointer, rest) = case.split_once(" = ").unwrap();
+            let (value, words) = rest.split_once(": ").unwrap();
+            let mut json = json();
+            *json.pointer_mut(pointer).unwrap() = serde_json::from_str(value).unwrap();
+            let text = problem(&json);
+            assert!(text.contains(words), "{case}: {text}");
         }
     }
 
@@ -199,7 +246,7 @@ mod tests {
     fn what_is_missing_is_named_with_its_place() {
         let mut json = json();
         json["gpus"][0].as_object_mut().unwrap().remove("total");
-        let text = Machine::from_json(&json.to_string()).unwrap_err().problem;
+        let text = problem(&json);
         assert!(text.contains("gpus[0]: missing field `total`"), "{text}");
     }
 
@@ -209,11 +256,54 @@ mod tests {
             assert!(Machine::from_json(wrong).is_err(), "{wrong}");
         }
         let twice = format!("{0}{0}", machine().to_json().unwrap());
-        assert!(
-            Machine::from_json(&twice)
-                .unwrap_err()
-                .problem
-                .contains("trailing")
-        );
+        let error = Machine::from_json(&twice).unwrap_err();
+        assert!(error.problem.contains("trailing"), "{error}");
+    }
+
+    /// Checks what is said of a machine that was changed.
+    #[track_caller]
+    fn says(words: &str, change: impl FnOnce(&mut Machine)) {
+        let mut machine = machine();
+        machine.check().unwrap();
+        change(&mut machine);
+        let text = machine.check().unwrap_err().to_string();
+        assert!(text.starts_with(words), "{text}");
+    }
+
+    #[test]
+    fn a_field_that_contradicts_another_is_named() {
+        let more = "gpus[0].free is 26843545600, more than total, which is 25769803776";
+        says(more, |it| it.gpus[0].free = gib(25));
+        says("host.available is ", |it| it.host.available = gib(65));
+        says("host.system_available is ", |it| {
+            it.host.system_available = gib(65);
+        });
+        says("gpus[0].total is 0", |it| {
+            (it.gpus[0].total, it.gpus[0].free) = (0, 0);
+        });
+        let learned = LearnedHeadroom::new(gib(20), u64::MAX, Date::new(2026, 11, 21).unwrap());
+        says("gpus[0].learned is ", |it| {
+            it.gpus[0].learned = Some(learned);
+        });
+    }
+
+    #[test]
+    fn a_figure_that_cannot_be_is_named() {
+        for wrong in [0, 3, u64::MAX] {
+            let text = "gpus[0].alignment is no power of two";
+            says(text, |it| it.gpus[0].alignment = Some(wrong));
+        }
+        let none = |bandwidth: &mut Option<Bandwidth>| {
+            *bandwidth = Some(Bandwidth::new(0, BandwidthSource::Stated));
+        };
+        says("host.bandwidth.bytes_per_second is 0", |it| {
+            none(&mut it.host.bandwidth);
+        });
+        says("gpus[0].bandwidth.bytes_per_second is 0", |it| {
+            none(&mut it.gpus[0].bandwidth);
+        });
+        says("gpus[0].pcie.max is no PCIe", |it| {
+            it.gpus[0].pcie.as_mut().unwrap().max.lanes = 0;
+        });
     }
 }

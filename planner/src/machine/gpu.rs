@@ -6,14 +6,12 @@ use serde::{Deserialize, Serialize};
 
 use super::bandwidth::{Bandwidth, BandwidthSource};
 use super::bytes::Bytes;
+use super::cards::{GpuProcess, MigSlice};
 use super::catalogue::{self, CatalogueError};
-use super::learned::LearnedHeadroom;
-use super::mig::MigSlice;
+use super::measured::{LearnedHeadroom, MeasuredRates};
 use super::pci::PciId;
 use super::pcie::PcieLink;
 use super::pools::Pools;
-use super::process::GpuProcess;
-use super::rates::MeasuredRates;
 
 /// A device that llama.cpp can place layers on.
 ///
@@ -24,7 +22,7 @@ use super::rates::MeasuredRates;
 /// let card = Gpu::new("RTX 4090").total(gib(24)).free(gib(22));
 /// assert_eq!(card.to_string(), "RTX 4090: 22.0 GiB free of 24.0 GiB");
 /// ```
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Gpu {
     /// Its short name for people, without the maker: `RTX 4090`. Two equal cards have equal names.
@@ -87,10 +85,11 @@ pub struct Gpu {
 }
 
 /// Where a GPU's memory is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum GpuKind {
     /// A card with memory of its own.
+    #[default]
     Discrete,
     /// A GPU in the host's memory: bytes placed on it are taken from the host, those apart that were set aside for it
     /// ([`Gpu::pools`]).
@@ -141,24 +140,8 @@ impl Gpu {
         Self {
             name: short_name(&description).to_owned(),
             description,
-            kind: GpuKind::Discrete,
             backend: "CUDA".to_owned(),
-            device: None,
-            pci_id: None,
-            total: 0,
-            free: 0,
-            pools: None,
-            alignment: None,
-            bandwidth: None,
-            pcie: None,
-            resident_threads: None,
-            driver: None,
-            learned: None,
-            rates: None,
-            mig: None,
-            processes: None,
-            ggml: None,
-            nvml: None,
+            ..Self::default()
         }
     }
 
@@ -194,8 +177,7 @@ impl Gpu {
     /// Sets the bytes it has. All of them count as free unless [`free`](Self::free) says less.
     #[must_use]
     pub const fn total(mut self, bytes: u64) -> Self {
-        let untold = self.free == self.total;
-        if untold || self.free > bytes {
+        if self.free == self.total || self.free > bytes {
             self.free = bytes;
         }
         self.total = bytes;
@@ -327,18 +309,20 @@ impl fmt::Display for Gpu {
             write!(f, " ({device})")?;
         }
         write!(f, ": {} free of {}", Bytes(self.free), Bytes(self.total))?;
-        match self.kind {
-            GpuKind::Discrete => Ok(()),
-            GpuKind::Integrated => match self.pools {
-                Some(pools) if pools.shared.total == 0 => f.write_str(", set aside for it"),
-                Some(pools) if pools.own.total > 0 => {
-                    let own = Bytes(pools.own.total);
-                    write!(f, ", {own} set aside for it, the rest shared with the host")
-                }
-                _ => f.write_str(", shared with the host"),
-            },
-            GpuKind::Remote => f.write_str(", on another machine"),
-        }
+        let own = self.pools.map_or(0, |pools| pools.own.total);
+        f.write_str(match self.kind {
+            GpuKind::Discrete => "",
+            GpuKind::Remote => ", on another machine",
+            GpuKind::Integrated if !self.shares_host_memory() => ", set aside for it",
+            GpuKind::Integrated if own == 0 => ", shared with the host",
+            GpuKind::Integrated => {
+                return write!(
+                    f,
+                    ", {} set aside for it, the rest shared with the host",
+                    Bytes(own)
+                );
+            }
+        })
     }
 }
 
@@ -359,60 +343,47 @@ mod tests {
     use crate::machine::bytes::gib;
 
     #[test]
-    fn a_card_of_which_nothing_is_said_is_free() {
-        let card = Gpu::new("RTX 4090").total(gib(24));
-        assert_eq!((card.total, card.free), (gib(24), gib(24)));
-        assert!(!card.free_is_after_opening());
-    }
-
-    #[test]
-    fn free_and_total_may_be_said_in_either_order() {
-        let total_first = Gpu::new("RTX 4090").total(gib(24)).free(gib(22));
-        let free_first = Gpu::new("RTX 4090").free(gib(22)).total(gib(24));
-        assert_eq!(total_first, free_first);
-        assert_eq!(total_first.free, gib(22));
-    }
-
-    #[test]
-    fn more_free_than_total_counts_as_total() {
-        assert_eq!(Gpu::new("x").total(gib(8)).free(gib(9)).free, gib(8));
-        assert_eq!(Gpu::new("x").free(gib(9)).total(gib(8)).free, gib(8));
+    fn free_and_total_may_be_said_in_either_order_and_free_is_never_more() {
+        let card = || Gpu::new("RTX 4090");
+        let sizes = |gpu: Gpu| (gpu.free, gpu.total);
+        assert_eq!(sizes(card().total(gib(24))), (gib(24), gib(24)));
+        assert_eq!(
+            sizes(card().total(gib(24)).free(gib(22))),
+            (gib(22), gib(24))
+        );
+        assert_eq!(
+            sizes(card().free(gib(22)).total(gib(24))),
+            (gib(22), gib(24))
+        );
+        assert_eq!(sizes(card().total(gib(8)).free(gib(9))), (gib(8), gib(8)));
+        assert_eq!(sizes(card().free(gib(9)).total(gib(8))), (gib(8), gib(8)));
+        assert!(!card().free_is_after_opening());
     }
 
     #[test]
     fn the_makers_name_is_left_out_of_the_short_name() {
-        let names = [
+        for (description, name) in [
             ("NVIDIA GeForce RTX 4090", "RTX 4090"),
             ("NVIDIA H200", "H200"),
             ("AMD Radeon RX 7900 XTX (RADV NAVI31)", "Radeon RX 7900 XTX"),
-            (
-                "Intel(R) Arc(tm) A770 Graphics (DG2)",
-                "Arc(tm) A770 Graphics (DG2)",
-            ),
+            ("Intel(R) Arc(tm) A770 Graphics", "Arc(tm) A770 Graphics"),
             ("Apple M3 Max", "Apple M3 Max"),
             ("NVIDIA ", "NVIDIA"),
             ("", ""),
-        ];
-        for (description, name) in names {
+        ] {
             assert_eq!(short_name(description), name);
         }
     }
 
     #[test]
     fn it_prints_what_a_person_needs() {
-        let card = Gpu::new("NVIDIA GeForce RTX 4090")
-            .total(gib(24))
-            .free(gib(22))
-            .device("CUDA0");
+        let card = Gpu::new("NVIDIA GeForce RTX 4090").total(gib(24));
+        let text = card.free(gib(22)).device("CUDA0").to_string();
+        assert_eq!(text, "RTX 4090 (CUDA0): 22.0 GiB free of 24.0 GiB");
+        let shared = Gpu::new("Apple M3").kind(GpuKind::Integrated);
+        let text = shared.total(gib(16)).to_string();
         assert_eq!(
-            card.to_string(),
-            "RTX 4090 (CUDA0): 22.0 GiB free of 24.0 GiB"
-        );
-        let shared = Gpu::new("Apple M3")
-            .kind(GpuKind::Integrated)
-            .total(gib(16));
-        assert_eq!(
-            shared.to_string(),
+            text,
             "Apple M3: 16.0 GiB free of 16.0 GiB, shared with the host"
         );
     }

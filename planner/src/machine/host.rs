@@ -10,21 +10,16 @@ use super::bandwidth::{Bandwidth, BandwidthSource};
 use super::bytes::Bytes;
 use super::catalogue::{self, CatalogueError};
 use super::date::Date;
-use super::note::{Note, Notes};
-use super::rates::MeasuredRates;
-use super::tree::Tree;
+use super::measured::MeasuredRates;
+use super::tree::{Note, Notes, Tree};
 
-pub(super) mod cache;
 mod cgroup;
-mod cores;
 #[cfg(target_os = "linux")]
 mod disk;
 mod linux;
 mod measure;
 #[cfg(not(target_os = "linux"))]
 mod other;
-
-pub use cache::BandwidthCache;
 
 /// The computer's main memory, as far as this process may use it.
 ///
@@ -171,11 +166,8 @@ impl Host {
     /// Sets the bytes available; more than its total counts as its total.
     #[must_use]
     pub const fn available(mut self, bytes: u64) -> Self {
-        self.available = if bytes < self.total {
-            bytes
-        } else {
-            self.total
-        };
+        let most = self.total;
+        self.available = if bytes < most { bytes } else { most };
         self.system_available = self.available;
         self
     }
@@ -231,8 +223,8 @@ impl Host {
     /// of what is available. Other programs that read memory all the while make the figure smaller. `None` where there
     /// is too little memory.
     ///
-    /// `self` says how many cores and bytes there are and stays as it is; [`BandwidthCache`] keeps the result, and
-    /// [`Detector::measure_host`](super::Detector::measure_host) does all of it.
+    /// `self` says how many cores and bytes there are and stays as it is; [`BandwidthCache`](super::BandwidthCache) keeps
+    /// the result for the next detection.
     #[must_use]
     pub fn measure_bandwidth(&self) -> Option<Bandwidth> {
         let bytes = Self::beyond_caches();
@@ -253,26 +245,21 @@ impl Host {
     #[must_use]
     pub fn beyond_caches() -> u64 {
         // Where the system does not tell its caches (it is not Linux), they are taken for large ones.
-        let caches = cores::last_level_caches(Tree::new(Path::new("/"))).unwrap_or(64 << 20);
+        let caches = linux::last_level_caches(Tree::new(Path::new("/"))).unwrap_or(64 << 20);
         measure::buffer_size(caches)
     }
 }
 
 impl fmt::Display for Host {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "host: {} free of {}",
-            Bytes(self.available),
-            Bytes(self.total)
-        )?;
+        let (available, total) = (Bytes(self.available), Bytes(self.total));
+        write!(f, "host: {available} free of {total}")?;
         match &self.limit {
             HostLimit::Stated | HostLimit::System => Ok(()),
-            limit => write!(
-                f,
-                " ({limit}; the system has {} free)",
-                Bytes(self.system_available)
-            ),
+            limit => {
+                let system = Bytes(self.system_available);
+                write!(f, " ({limit}; the system has {system} free)")
+            }
         }
     }
 }
@@ -283,11 +270,11 @@ impl fmt::Display for HostLimit {
             Self::Stated => f.write_str("as stated"),
             Self::System => f.write_str("what the system has available"),
             Self::Cgroup { file, bytes } => write!(f, "limited to {} by {file}", Bytes(*bytes)),
-            Self::AddressSpace { bytes } => {
-                write!(f, "address space limited to {} (ulimit -v)", Bytes(*bytes))
+            Self::AddressSpace { bytes: limit } => {
+                write!(f, "address space limited to {} (ulimit -v)", Bytes(*limit))
             }
-            Self::DataSegment { bytes } => {
-                write!(f, "data limited to {} (ulimit -d)", Bytes(*bytes))
+            Self::DataSegment { bytes: limit } => {
+                write!(f, "data limited to {} (ulimit -d)", Bytes(*limit))
             }
             Self::Unknown => f.write_str("unknown"),
         }
@@ -302,20 +289,11 @@ mod tests {
     #[test]
     fn a_stated_host_has_all_of_its_memory_until_told_otherwise() {
         let host = Host::new(gib(64));
-        assert_eq!(
-            (host.available, host.system_available, &host.limit),
-            (gib(64), gib(64), &HostLimit::Stated)
-        );
-        let busy = host.available(gib(40)).physical_cores(12);
-        assert_eq!(
-            (busy.available, busy.system_available, busy.physical_cores),
-            (gib(40), gib(40), Some(12))
-        );
+        assert_eq!((host.available, host.system_available), (gib(64), gib(64)));
+        assert_eq!(host.limit, HostLimit::Stated);
+        let busy = host.available(gib(40));
+        assert_eq!((busy.available, busy.system_available), (gib(40), gib(40)));
         assert_eq!(busy.to_string(), "host: 40.0 GiB free of 64.0 GiB");
-    }
-
-    #[test]
-    fn more_available_than_total_counts_as_total() {
         assert_eq!(Host::new(gib(8)).available(gib(9)).available, gib(8));
     }
 }

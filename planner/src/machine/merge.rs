@@ -20,17 +20,15 @@
 //! - Whose memory it is, is what ggml's backend says (CUDA's `integrated`, ggml-cuda.cu,
 //!   `ggml_backend_cuda_device_get_type`), or without ggml what NVML does.
 
-use super::Machine;
 use super::bytes::Bytes;
 use super::cards::{card_alone, describe, slice_of};
 use super::gpu::{Gpu, GpuKind, Reading};
 use super::host::{Host, HostLimit};
-use super::note::Notes;
 use super::nvidia::NvidiaGpu;
 use super::pci::PciId;
 use super::pools::Pools;
-use super::tree::Tree;
-use super::unused::{UnusedGpu, UnusedReason};
+use super::tree::{Notes, Tree};
+use super::{Machine, UnusedGpu, UnusedReason};
 
 /// A device as ggml's registry describes it (`ggml_backend_dev_props`), in plain data: this room calls no native code.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -72,10 +70,9 @@ impl GgmlDevice {
     /// A device of a backend, with no memory yet. Its description is its name until told otherwise.
     pub fn new(name: impl Into<String>, backend: impl Into<String>, kind: GgmlKind) -> Self {
         let name = name.into();
-        let description = name.clone();
         Self {
+            description: name.clone(),
             name,
-            description,
             backend: backend.into(),
             kind,
             device_id: None,
@@ -112,12 +109,12 @@ impl GgmlDevice {
 
     /// `None` for what is no GPU.
     fn gpu_kind(&self) -> Option<GpuKind> {
+        // Metal always says GPU (ggml-metal.cpp, `ggml_backend_metal_device_get_type`); Apple's own chips share the
+        // host's memory. So do those that Intel made for Macs.
+        let in_mac = self.backend == "MTL" && self.description.starts_with("Intel");
         match self.kind {
             GgmlKind::Gpu if self.backend == "RPC" => Some(GpuKind::Remote),
-            // Metal always says GPU (ggml-metal.cpp, `ggml_backend_metal_device_get_type`); Apple's own chips share the
-            // host's memory. So do those that Intel made for Macs.
-            GgmlKind::Gpu if self.description.starts_with("Apple ") => Some(GpuKind::Integrated),
-            GgmlKind::Gpu if self.backend == "MTL" && self.description.starts_with("Intel") => {
+            GgmlKind::Gpu if in_mac || self.description.starts_with("Apple ") => {
                 Some(GpuKind::Integrated)
             }
             GgmlKind::Gpu => Some(GpuKind::Discrete),
@@ -181,27 +178,21 @@ impl Merge<'_> {
                 None => card.memory,
             };
         }
-        if let Some(twin) = self.twin(device, &gpu) {
-            self.machine.unused_gpus.push(UnusedGpu {
-                gpu,
-                reason: UnusedReason::SameAs { device: twin },
-            });
-        } else if device.total == 0 {
-            tracing::debug!(device = %device.name, "has no memory: ignored");
-            self.machine.unused_gpus.push(UnusedGpu {
-                gpu,
-                reason: UnusedReason::NoMemory,
-            });
-        } else {
-            if let (GpuKind::Integrated, Some(id), Some(tree)) = (kind, gpu.pci_id, self.tree) {
-                let (backend, notes) = (&device.backend, &mut self.notes);
-                gpu.pools = Pools::of_amdgpu(tree, id, backend, device.total, notes);
-            }
-            let free = self.free(device, &gpu);
-            let mut gpu = gpu.total(device.total).free(free);
-            describe(&mut gpu, place.map(|place| &self.cards[place]));
-            self.machine.gpus.push(gpu);
+        let twin = self.twin(device, &gpu);
+        let twin = twin.map(|device| UnusedReason::SameAs { device });
+        let empty = (device.total == 0).then_some(UnusedReason::NoMemory);
+        if let Some(reason) = twin.or(empty) {
+            self.machine.unused_gpus.push(UnusedGpu { gpu, reason });
+            return;
         }
+        if let (GpuKind::Integrated, Some(id), Some(tree)) = (kind, gpu.pci_id, self.tree) {
+            let (backend, notes) = (&device.backend, &mut self.notes);
+            gpu.pools = Pools::of_amdgpu(tree, id, backend, device.total, notes);
+        }
+        let free = self.free(device, &gpu);
+        let mut gpu = gpu.total(device.total).free(free);
+        describe(&mut gpu, place.map(|place| &self.cards[place]));
+        self.machine.gpus.push(gpu);
     }
 
     /// The NVIDIA card that a device sits on.
@@ -217,8 +208,8 @@ impl Merge<'_> {
         if device.backend != "CUDA" && device.backend != "Vulkan" {
             return None;
         }
-        let mut places =
-            (0..self.cards.len()).filter(|&place| self.cards[place].name == device.description);
+        let is_it = |&place: &usize| self.cards[place].name == device.description;
+        let mut places = (0..self.cards.len()).filter(is_it);
         places.next().filter(|_| places.next().is_none())
     }
 
@@ -227,47 +218,39 @@ impl Merge<'_> {
     /// card and are devices of their own.
     fn twin(&self, device: &GgmlDevice, gpu: &Gpu) -> Option<String> {
         let has_same_id = |used: &Gpu| {
-            let same = |other: &GgmlDevice| {
-                used.device.as_ref() == Some(&other.name) && other.device_id == device.device_id
-            };
-            device.device_id.is_some() && self.devices.iter().any(same)
+            let is_it = |other: &GgmlDevice| used.device.as_ref() == Some(&other.name);
+            let mut others = self.devices.iter().filter(|other| is_it(other));
+            device.device_id.is_some() && others.any(|other| other.device_id == device.device_id)
         };
         let is_twin = |used: &&Gpu| {
-            let other_backend = used.backend != gpu.backend;
             let same_card = gpu.pci_id.is_some() && used.pci_id == gpu.pci_id;
-            let both_integrated =
-                used.kind == GpuKind::Integrated && gpu.kind == GpuKind::Integrated;
-            has_same_id(used) || (other_backend && (same_card || both_integrated))
+            let is_integrated = |gpu: &Gpu| gpu.kind == GpuKind::Integrated;
+            let both_integrated = is_integrated(used) && is_integrated(gpu);
+            let by_another = used.backend != gpu.backend && (same_card || both_integrated);
+            used.kind != GpuKind::Remote && (has_same_id(used) || by_another)
         };
         if gpu.kind == GpuKind::Remote {
             return None;
         }
-        let local = |used: &&Gpu| used.kind != GpuKind::Remote;
-        self.machine
-            .gpus
-            .iter()
-            .filter(local)
-            .find(is_twin)?
-            .device
-            .clone()
+        self.machine.gpus.iter().find(is_twin)?.device.clone()
     }
 
     /// The bytes to believe in.
     fn free(&mut self, device: &GgmlDevice, gpu: &Gpu) -> u64 {
         let mut free = device.free;
-        if free > i64::MAX as u64 {
-            self.notes.add(
-                &device.name,
-                "says that less than nothing is free (more is used than its budget): taken as 0",
-            );
-            free = 0;
-        } else if free > device.total {
-            let (free_text, total) = (Bytes(free), Bytes(device.total));
-            self.notes.add(
-                &device.name,
-                format!("says that {free_text} are free of {total}: taken as {total}"),
-            );
-            free = device.total;
+        let is_negative = free > i64::MAX as u64;
+        if is_negative || free > device.total {
+            let total = Bytes(device.total);
+            let (text, believed) = if is_negative {
+                let text =
+                    "that less than nothing is free (more is used than its budget): taken as 0";
+                (text.to_owned(), 0)
+            } else {
+                let text = format!("that {} are free of {total}: taken as {total}", Bytes(free));
+                (text, device.total)
+            };
+            self.notes.add(&device.name, format!("says {text}"));
+            free = believed;
         }
         let host = &self.machine.host;
         match (gpu.kind, gpu.nvml) {
@@ -286,13 +269,10 @@ impl Merge<'_> {
     /// How many devices of one backend share the card: ggml's virtual CUDA devices, which split what is free among them
     /// (ggml-cuda.cu, `ggml_backend_cuda_device_get_memory`).
     fn sharers(&self, device: &GgmlDevice) -> u64 {
-        let id = device.pci_id();
-        let shares = |other: &&GgmlDevice| other.backend == device.backend && other.pci_id() == id;
-        let count = if id.is_some() {
-            self.devices.iter().filter(shares).count()
-        } else {
-            1
-        };
+        let Some(id) = device.pci_id() else { return 1 };
+        let shares =
+            |other: &&GgmlDevice| other.backend == device.backend && other.pci_id() == Some(id);
+        let count = self.devices.iter().filter(shares).count();
         u64::try_from(count).unwrap_or(u64::MAX).max(1)
     }
 
@@ -302,10 +282,8 @@ impl Merge<'_> {
                 || self.devices.iter().any(|device| device.backend == name)
         };
         let backend = ["CUDA", "Vulkan"].into_iter().find(|name| built(name));
-        for (card, claimed) in self.cards.iter().zip(&self.claimed) {
-            if *claimed {
-                continue;
-            }
+        let cards = self.cards.iter().zip(&self.claimed);
+        for (card, _) in cards.filter(|(_, claimed)| !**claimed) {
             let reason = match backend {
                 Some("CUDA") if card.hidden => UnusedReason::Hidden,
                 Some(name) => UnusedReason::NotListed {
@@ -313,10 +291,8 @@ impl Merge<'_> {
                 },
                 None => UnusedReason::NoBackend,
             };
-            self.machine.unused_gpus.push(UnusedGpu {
-                gpu: card_alone(card),
-                reason,
-            });
+            let gpu = card_alone(card);
+            self.machine.unused_gpus.push(UnusedGpu { gpu, reason });
         }
         self.machine.notes = self.notes.into_vec();
         self.machine

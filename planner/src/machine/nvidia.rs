@@ -9,25 +9,32 @@
 //! NVML has two memory queries. The second (driver 510 and later) tells the bytes that the driver keeps for itself
 //! apart. Where it is missing or refused the first is asked.
 
-use std::ffi::OsStr;
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
 use std::fmt::Display;
 use std::mem::MaybeUninit;
 use std::path::Path;
 
+use nvml_wrapper::enum_wrappers::device::Clock;
+use nvml_wrapper::enums::device::UsedGpuMemory;
 use nvml_wrapper::error::{NvmlError, nvml_sym, nvml_try};
 use nvml_wrapper::{Device, Nvml};
 
+use super::cards::{GpuProcess, MigSlice};
 use super::gpu::Reading;
-use super::mig::MigSlice;
-use super::note::{Note, Notes};
 use super::pci::PciId;
-use super::pcie::PcieLink;
-use super::process::GpuProcess;
+use super::pcie::{PcieLink, PcieRate};
+use super::tree::{Note, Notes};
 
 mod driver;
-mod figures;
 
-pub use driver::{CardProcesses, CardState, Driver};
+pub use driver::{CardProcesses, CardState, Driver, ThrottleReason};
+
+/// `NVML_DEVICE_MIG_ENABLE`.
+const MIG_ENABLED: u32 = 1;
+
+/// The longest name of a program that is asked for; NVML cuts off what is beyond.
+const NAME_LENGTH: usize = 1024;
 
 /// What NVIDIA's driver says about its cards.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -35,18 +42,14 @@ pub use driver::{CardProcesses, CardState, Driver};
 pub struct Nvidia {
     /// The cards that answered, in NVML's order: by PCI address.
     pub gpus: Vec<NvidiaGpu>,
-    /// The driver's version, such as `550.54.14`.
-    pub driver: Option<String>,
     /// Cards that were skipped and figures that are missing.
     pub notes: Vec<Note>,
 }
 
 /// One card as NVIDIA's driver describes it.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct NvidiaGpu {
-    /// Its index in NVML, which is not CUDA's unless `CUDA_DEVICE_ORDER=PCI_BUS_ID`.
-    pub index: u32,
     /// Its full name: `NVIDIA GeForce RTX 4090`.
     pub name: String,
     /// Its identity across machines and reboots: `GPU-8932f937-...`.
@@ -66,157 +69,96 @@ pub struct NvidiaGpu {
     pub mig: Option<Vec<MigSlice>>,
     /// The other programs that have opened it, the largest holder first.
     pub processes: Option<Vec<GpuProcess>>,
-    /// The version of the driver, as in [`Nvidia::driver`].
+    /// The version of the driver, such as `550.54.14`.
     pub driver: Option<String>,
     /// Whether `CUDA_VISIBLE_DEVICES` hides it from CUDA. Set by the [`Detector`](super::Detector); NVML
     /// knows nothing of it.
     pub hidden: bool,
 }
 
-impl NvidiaGpu {
-    /// A card by its index and full name, of which nothing else is known.
-    pub fn new(index: u32, name: impl Into<String>) -> Self {
-        Self {
-            index,
-            name: name.into(),
-            uuid: None,
-            pci_id: None,
-            memory: None,
-            unified: false,
-            bandwidth: None,
-            pcie: None,
-            mig: None,
-            processes: None,
-            driver: None,
-            hidden: false,
-        }
-    }
-}
-
 /// Asks the NVML that the system finds under its usual name (`libnvidia-ml.so.1`, `nvml.dll`).
 #[must_use]
 pub fn detect() -> Nvidia {
-    Library { path: None }.detect()
+    ask(None)
 }
 
 /// Asks the NVML at a path: a driver outside the usual places, or a test's own.
 #[must_use]
 pub fn detect_at(library: &Path) -> Nvidia {
-    Library {
-        path: Some(library.as_os_str()),
-    }
-    .detect()
+    ask(Some(library))
 }
 
-struct Library<'a> {
-    path: Option<&'a OsStr>,
+fn ask(library: Option<&Path>) -> Nvidia {
+    let mut notes = Notes::default();
+    let mut found = Nvidia::default();
+    match open(library) {
+        Ok(nvml) => {
+            let driver = nvml.sys_driver_version().ok();
+            let count = nvml.device_count().unwrap_or_else(|error| {
+                let problem = format!("does not say how many cards there are: {error}");
+                notes.add("NVML", problem);
+                0
+            });
+            let cards = (0..count).filter_map(|index| gpu(&nvml, index, &driver, &mut notes));
+            found.gpus = cards.collect();
+        }
+        Err(Some(problem)) => notes.add("NVML", problem),
+        Err(None) => tracing::debug!("no NVIDIA driver library"),
+    }
+    found.notes = notes.into_vec();
+    found
 }
 
-impl Library<'_> {
-    fn detect(&self) -> Nvidia {
-        let mut notes = Notes::default();
-        let nvml = match self.open() {
-            Ok(nvml) => nvml,
-            Err(NvmlError::LibloadingError(error)) if self.path.is_none() => {
-                tracing::debug!(%error, "no NVIDIA driver library");
-                return Nvidia::default();
-            }
-            Err(error) => {
-                notes.add("NVML", format!("does not start: {error}"));
-                return Nvidia {
-                    notes: notes.into_vec(),
-                    ..Nvidia::default()
-                };
-            }
-        };
-        if nvml.lib().nvmlShutdown.is_err() {
-            // nvml-wrapper ends NVML when it is dropped and panics where it cannot. Better never ended than that.
-            std::mem::forget(nvml);
-            notes.add(
-                "NVML",
-                "is no whole NVIDIA driver library: it has no nvmlShutdown",
-            );
-            return Nvidia {
-                notes: notes.into_vec(),
-                ..Nvidia::default()
-            };
-        }
-        let mut gpus = self.gpus(&nvml, &mut notes);
-        let driver = nvml.sys_driver_version().ok();
-        for gpu in &mut gpus {
-            gpu.driver.clone_from(&driver);
-        }
-        Nvidia {
-            gpus,
-            driver,
-            notes: notes.into_vec(),
-        }
+/// Opens the library at this path or the usual one; fails with the reason, or with none where there is no usual one.
+fn open(library: Option<&Path>) -> Result<Nvml, Option<String>> {
+    let mut builder = Nvml::builder();
+    if let Some(path) = library {
+        builder.lib_path(path.as_os_str());
     }
-
-    fn open(&self) -> Result<Nvml, NvmlError> {
-        let mut builder = Nvml::builder();
-        if let Some(path) = self.path {
-            builder.lib_path(path);
-        }
-        builder.init()
+    let nvml = builder.init().map_err(|error| match error {
+        NvmlError::LibloadingError(_) if library.is_none() => None,
+        error => Some(format!("does not start: {error}")),
+    })?;
+    if nvml.lib().nvmlShutdown.is_err() {
+        // nvml-wrapper ends NVML when it is dropped and panics where it cannot. Better never ended than that.
+        std::mem::forget(nvml);
+        let problem = "is no whole NVIDIA driver library: it has no nvmlShutdown";
+        return Err(Some(problem.to_owned()));
     }
-
-    fn gpus(&self, nvml: &Nvml, notes: &mut Notes) -> Vec<NvidiaGpu> {
-        let count = match nvml.device_count() {
-            Ok(count) => count,
-            Err(error) => {
-                notes.add(
-                    "NVML",
-                    format!("does not say how many cards there are: {error}"),
-                );
-                return Vec::new();
-            }
-        };
-        (0..count)
-            .filter_map(|index| gpu(nvml, index, notes))
-            .collect()
-    }
+    Ok(nvml)
 }
 
 /// One card, or nothing and a note where it does not even give itself out.
-fn gpu(nvml: &Nvml, index: u32, notes: &mut Notes) -> Option<NvidiaGpu> {
+fn gpu(nvml: &Nvml, index: u32, driver: &Option<String>, notes: &mut Notes) -> Option<NvidiaGpu> {
     let about = format!("NVIDIA GPU {index}");
-    let device = match nvml.device_by_index(index) {
-        Ok(device) => device,
-        Err(error) => {
-            notes.add(about, format!("is skipped: {error}"));
-            return None;
-        }
-    };
     let mut told =
         |what: &str, error: &dyn Display| notes.add(about.clone(), format!("{what}: {error}"));
+    let device = nvml
+        .device_by_index(index)
+        .map_err(|error| told("is skipped", &error))
+        .ok()?;
     let name = device
         .name()
-        .map_err(|error| told("does not tell its name", &error))
-        .unwrap_or_else(|()| about.clone());
-    let pci_id = device
+        .map_err(|error| told("does not tell its name", &error));
+    let pci = device
         .pci_info()
-        .map_err(|error| told("does not tell its PCI address", &error))
-        .ok()
-        .and_then(|pci| {
-            pci.bus_id
-                .parse()
-                .map_err(|error| told("has an odd PCI address", &error))
-                .ok()
-        });
+        .map_err(|error| told("does not tell its PCI address", &error));
+    let pci_id = pci.ok().and_then(|pci| {
+        let id = pci.bus_id.parse();
+        id.map_err(|error| told("has an odd PCI address", &error))
+            .ok()
+    });
     let mut unified = false;
     let memory = match second_query(&device) {
         Ok(reading) => Some(reading),
         Err(NvmlError::GpuLost) => {
-            notes.add(about, "is skipped: it fell off the bus");
+            told("is skipped", &"it fell off the bus");
             return None;
         }
         Err(second) => match first_query(nvml, &device) {
             Ok(reading) => {
-                told(
-                    "answers only NVML's first memory query, the second says",
-                    &second,
-                );
+                let what = "answers only NVML's first memory query, the second says";
+                told(what, &second);
                 Some(reading)
             }
             Err(first) => {
@@ -227,15 +169,17 @@ fn gpu(nvml: &Nvml, index: u32, notes: &mut Notes) -> Option<NvidiaGpu> {
         },
     };
     Some(NvidiaGpu {
+        name: name.unwrap_or_else(|()| about.clone()),
         uuid: device.uuid().ok(),
         pci_id,
         memory,
         unified,
-        bandwidth: figures::bandwidth(&device),
-        pcie: figures::pcie(&device),
-        mig: figures::slices(&device),
-        processes: figures::processes(nvml, &device),
-        ..NvidiaGpu::new(index, name)
+        bandwidth: bandwidth(&device),
+        pcie: pcie(&device),
+        mig: slices(&device),
+        processes: others_and_us(nvml, &device).map(|(others, _)| others),
+        driver: driver.clone(),
+        hidden: false,
     })
 }
 
@@ -259,4 +203,129 @@ fn first_query(nvml: &Nvml, device: &Device<'_>) -> Result<Reading, NvmlError> {
     // SAFETY: three integers, of which zeros are valid ones.
     let memory = unsafe { memory.assume_init() };
     Ok(Reading::new(memory.total, memory.free))
+}
+
+/// The peak at which the card's memory is read, in bytes per second.
+fn bandwidth(device: &Device<'_>) -> Option<u64> {
+    let clock = answer("memory clock", device.max_clock_info(Clock::Memory))?;
+    let width = answer("memory bus width", device.memory_bus_width())?;
+    peak(clock, width)
+}
+
+/// The peak of a memory in bytes per second, from NVML's memory clock in MHz and its bus width in bits.
+///
+/// All kinds of memory count as moving data twice per clock: NVML's clock is half of the rate per pin, whatever
+/// the memory does within. That gives the data sheet's number for GDDR5, 5X, 6, 6X and 7 and for HBM2, 2e, 3 and
+/// 3e; see the test.
+fn peak(clock: u32, width: u32) -> Option<u64> {
+    let bits = (u64::from(clock) * u64::from(width)).checked_mul(2_000_000)?;
+    Some(bits / 8).filter(|&bytes| bytes > 0)
+}
+
+/// The card's PCIe link. Its maximum is "possible with this device and system" (nvml.h,
+/// `nvmlDeviceGetMaxPcieLinkGeneration`).
+fn pcie(device: &Device<'_>) -> Option<PcieLink> {
+    let rate = |generation: Result<u32, NvmlError>, lanes: Result<u32, NvmlError>| {
+        let generation = answer("PCIe generation", generation)?;
+        let lanes = answer("PCIe lanes", lanes)?;
+        PcieRate::new(u8::try_from(generation).ok()?, u8::try_from(lanes).ok()?)
+    };
+    let max = rate(device.max_pcie_link_gen(), device.max_pcie_link_width())?;
+    let (generation, lanes) = (
+        device.current_pcie_link_gen(),
+        device.current_pcie_link_width(),
+    );
+    let current = rate(generation, lanes);
+    Some(PcieLink { max, current })
+}
+
+/// The card's MIG slices; `None` where it is not in MIG mode.
+fn slices(device: &Device<'_>) -> Option<Vec<MigSlice>> {
+    let mode = answer("MIG mode", device.mig_mode())?;
+    if mode.current != MIG_ENABLED {
+        return None;
+    }
+    // So many it may have; the places between those that it has are empty.
+    let places = answer("MIG slices", device.mig_device_count()).unwrap_or(0);
+    let slices = (0..places).filter_map(|place| {
+        let slice = answer("MIG slice", device.mig_device_by_index(place))?;
+        let mut described = MigSlice::new(&answer("MIG slice's name", slice.name())?);
+        described.uuid = answer("MIG slice's UUID", slice.uuid());
+        described.memory = answer("MIG slice's memory", second_query(&slice));
+        Some(described)
+    });
+    Some(slices.collect())
+}
+
+/// The other programs on the card, those with a compute and those with a graphics context, the largest holder first, and
+/// whether this one is there too. `None` where neither list is to be had.
+fn others_and_us(nvml: &Nvml, device: &Device<'_>) -> Option<(Vec<GpuProcess>, bool)> {
+    let compute = answer("compute processes", device.running_compute_processes());
+    let graphics = answer("graphics processes", device.running_graphics_processes());
+    if compute.is_none() && graphics.is_none() {
+        return None;
+    }
+    // One that computes and draws is in both lists, with the same bytes.
+    let mut held: BTreeMap<u32, Option<u64>> = BTreeMap::new();
+    for process in compute.into_iter().chain(graphics).flatten() {
+        let bytes = held.entry(process.pid).or_default();
+        if let UsedGpuMemory::Used(used) = process.used_gpu_memory {
+            *bytes = (*bytes).max(Some(used));
+        }
+    }
+    let knows_us = held.remove(&std::process::id()).is_some();
+    let named = held.into_iter().map(|(pid, bytes)| {
+        let name = answer("a process's name", nvml.sys_process_name(pid, NAME_LENGTH));
+        let process = GpuProcess::new(pid).name(&name.unwrap_or_default());
+        GpuProcess { bytes, ..process }
+    });
+    let mut others: Vec<GpuProcess> = named.collect();
+    others.sort_by_key(|process| Reverse(process.bytes));
+    Some((others, knows_us))
+}
+
+fn answer<T>(what: &str, result: Result<T, NvmlError>) -> Option<T> {
+    result
+        .inspect_err(|error| tracing::debug!(%error, "NVML does not tell: {what}"))
+        .ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::peak;
+
+    /// The clock that `nvidia-smi -q` shows as the memory's maximum, the bus width in bits, and NVIDIA's
+    /// data sheet in GB/s.
+    const CARDS: [(&str, u32, u32, u64); 13] = [
+        ("GTX 1070, GDDR5", 4_004, 256, 256),
+        ("GTX 1080 Ti, GDDR5X", 5_505, 352, 484),
+        ("Tesla T4, GDDR6", 5_001, 256, 320),
+        ("RTX 3060, GDDR6", 7_501, 192, 360),
+        ("RTX 3090, GDDR6X", 9_751, 384, 936),
+        ("RTX 4090, GDDR6X", 10_501, 384, 1_008),
+        ("RTX 5090, GDDR7", 14_001, 512, 1_792),
+        ("Tesla V100, HBM2", 877, 4_096, 900),
+        ("A100 40GB, HBM2", 1_215, 5_120, 1_555),
+        ("A100 80GB SXM, HBM2e", 1_593, 5_120, 2_039),
+        ("H100 SXM, HBM3", 2_619, 5_120, 3_350),
+        ("H200, HBM3e", 3_201, 6_144, 4_800),
+        ("L40S, GDDR6", 9_001, 384, 864),
+    ];
+
+    #[test]
+    fn clock_and_width_make_the_data_sheets_number_for_every_kind_of_memory() {
+        for (card, clock, width, gigabytes) in CARDS {
+            let found = peak(clock, width).unwrap();
+            let expected = gigabytes * 1_000_000_000;
+            // NVIDIA rounds the H200's 4.9 TB/s down to 4.8.
+            assert!(found.abs_diff(expected) <= expected / 40, "{card}: {found}");
+        }
+    }
+
+    #[test]
+    fn a_clock_or_width_of_nothing_is_no_figure_and_none_overflows() {
+        assert_eq!(peak(0, 384), None);
+        assert_eq!(peak(10_501, 0), None);
+        assert_eq!(peak(u32::MAX, u32::MAX), None);
+    }
 }

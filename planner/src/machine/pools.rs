@@ -12,9 +12,8 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::note::Notes;
 use super::pci::PciId;
-use super::tree::Tree;
+use super::tree::{Notes, Tree};
 
 /// Where the bytes of an integrated GPU lie, as far as its backend takes from there. Sizes in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]

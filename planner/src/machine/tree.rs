@@ -1,10 +1,12 @@
-//! The files that Linux describes itself in, under a root that a test can move.
+//! The files that Linux describes itself in, under a root that a test can move; and what detection could not see, said
+//! aloud.
 
+use std::fmt;
 use std::fs;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
-use crate::machine::note::Notes;
+use serde::{Deserialize, Serialize};
 
 /// A file tree with `proc` and `sys` in it: `/`, or a folder that stands for it.
 #[derive(Debug, Clone, Copy)]
@@ -27,13 +29,10 @@ impl<'a> Tree<'a> {
         match fs::read(self.locate(absolute)) {
             // Cgroup and mount paths are bytes; one odd name must not hide the rest of the file.
             Ok(bytes) => Some(String::from_utf8_lossy(&bytes).into_owned()),
-            Err(error)
-                if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) =>
-            {
-                None
-            }
             Err(error) => {
-                notes.add(absolute, format!("cannot be read: {error}"));
+                if !matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) {
+                    notes.add(absolute, format!("cannot be read: {error}"));
+                }
                 None
             }
         }
@@ -48,14 +47,57 @@ pub(in crate::machine) fn field(text: &str, key: &str) -> Option<u64> {
         if !rest.starts_with([' ', '\t']) {
             return None;
         }
-        let mut words = rest.split_whitespace();
-        let value: u64 = words.next()?.parse().ok()?;
-        match words.next() {
-            Some("kB") => Some(value.saturating_mul(1024)),
-            None => Some(value),
-            Some(_) => None,
-        }
+        let (value, unit) = match rest.trim().strip_suffix("kB") {
+            Some(value) => (value, 1024),
+            None => (rest, 1),
+        };
+        Some(value.trim().parse::<u64>().ok()?.saturating_mul(unit))
     })
+}
+
+/// One thing that detection skipped or took from a second-best source, and why.
+///
+/// Detection never fails as a whole; where one source is missing or answers nonsense, the [`Machine`](super::Machine)
+/// says so here, and the same line goes to `tracing` at debug level.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct Note {
+    /// What the note is about: a source or a device, such as `NVML`, `CUDA0` or `/proc/meminfo`.
+    pub about: String,
+    /// What was seen there and what was done instead.
+    pub text: String,
+}
+
+impl Note {
+    /// A note about a source or a device.
+    pub fn new(about: impl Into<String>, text: impl Into<String>) -> Self {
+        Self {
+            about: about.into(),
+            text: text.into(),
+        }
+    }
+}
+
+impl fmt::Display for Note {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.about, self.text)
+    }
+}
+
+/// Collects notes on the way, each told to `tracing` once.
+#[derive(Debug, Default)]
+pub(super) struct Notes(Vec<Note>);
+
+impl Notes {
+    pub(super) fn add(&mut self, about: impl Into<String>, text: impl Into<String>) {
+        let note = Note::new(about, text);
+        tracing::debug!(about = %note.about, "{}", note.text);
+        self.0.push(note);
+    }
+
+    pub(super) fn into_vec(self) -> Vec<Note> {
+        self.0
+    }
 }
 
 #[cfg(test)]
@@ -64,21 +106,18 @@ mod tests {
 
     #[test]
     fn a_field_is_found_by_its_whole_name_and_scaled_by_its_unit() {
-        let text =
-            "MemTotal:       16 kB\nactive_file_extra 9\nactive_file 7\nOdd: 3 MB\nBad: x kB\n";
-        assert_eq!(field(text, "MemTotal"), Some(16 * 1024));
-        assert_eq!(field(text, "active_file"), Some(7));
-        assert_eq!(field(text, "Odd"), None);
-        assert_eq!(field(text, "Bad"), None);
-        assert_eq!(field(text, "Mem"), None);
-    }
-
-    #[test]
-    fn a_value_too_large_to_scale_saturates() {
-        assert_eq!(
-            field("MemTotal: 18446744073709551615 kB", "MemTotal"),
-            Some(u64::MAX)
-        );
-        assert_eq!(field("MemTotal: 18446744073709551616 kB", "MemTotal"), None);
+        let text = "MemTotal:       16 kB\nactive_file_extra 9\nactive_file 7\nOdd: 3 MB\nBad: x kB\n\
+                    Most: 18446744073709551615 kB\nMore: 18446744073709551616 kB\n";
+        for (key, value) in [
+            ("MemTotal", Some(16 * 1024)),
+            ("active_file", Some(7)),
+            ("Odd", None),
+            ("Bad", None),
+            ("Mem", None),
+            ("Most", Some(u64::MAX)),
+            ("More", None),
+        ] {
+            assert_eq!(field(text, key), value, "{key}");
+        }
     }
 }

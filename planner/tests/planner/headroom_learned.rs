@@ -1,8 +1,7 @@
 //! What was learned of a GPU's driver: kept per device, driver, backend and build, and found again by them alone.
 
-#[cfg(target_os = "linux")]
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use autoplace_planner::machine::{
     Date, Detector, GgmlDevice, GgmlKind, Gpu, GpuKind, HeadroomCache, LearnedHeadroom, MigSlice,
@@ -25,8 +24,12 @@ fn card() -> Gpu {
     gpu
 }
 
-fn cache_text(folder: &Path) -> String {
-    fs::read_to_string(folder.join("headroom")).unwrap()
+/// The only file in a folder.
+fn only(folder: &Path) -> PathBuf {
+    let mut files = fs::read_dir(folder).unwrap();
+    let file = files.next().unwrap().unwrap().path();
+    assert!(files.next().is_none());
+    file
 }
 
 #[test]
@@ -64,16 +67,16 @@ fn it_is_found_by_the_same_device_driver_backend_and_build_alone() {
 #[test]
 fn the_file_has_its_version_the_day_and_who_it_is_of() {
     let folder = tempfile::tempdir().unwrap();
-    let cache = HeadroomCache::at(folder.path());
-    cache.put(&card(), BUILD, learned(20, 30));
-    let (activations, matrix) = (mib(28), mib(112));
+    HeadroomCache::at(folder.path()).put(&card(), BUILD, learned(20, 30));
+    let text = fs::read_to_string(only(folder.path())).unwrap();
+    let file: serde_json::Value = serde_json::from_str(&text).unwrap();
     assert_eq!(
-        cache_text(folder.path()),
-        format!(
-            "autoplace headroom 1\n2026-11-21 20 30 {activations} {matrix} NVIDIA GeForce RTX 4090 at 0000:01:00.0, \
-             driver 550.54.14, CUDA, {BUILD}\n"
-        )
+        (&file["version"], &file["value"]["driver"]),
+        (&2.into(), &20.into())
     );
+    assert_eq!(file["value"]["date"], "2026-11-21");
+    let of = "NVIDIA GeForce RTX 4090 at 0000:01:00.0, driver 550.54.14, CUDA";
+    assert_eq!(file["key"], format!("{of}, {BUILD}"));
 }
 
 #[test]
@@ -83,7 +86,7 @@ fn the_most_that_was_seen_stays() {
     cache.put(&card(), BUILD, learned(20, 50));
     cache.put(&card(), BUILD, learned(40, 30));
     assert_eq!(cache.get(&card(), BUILD), Some(learned(40, 50)));
-    assert_eq!(cache_text(folder.path()).lines().count(), 2);
+    only(folder.path());
 }
 
 #[test]
@@ -93,7 +96,7 @@ fn of_another_machines_gpu_nothing_is_kept() {
     let remote = card().kind(GpuKind::Remote);
     cache.put(&remote, BUILD, learned(20, 30));
     assert_eq!(cache.get(&remote, BUILD), None);
-    assert!(!folder.path().join("headroom").exists());
+    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
 }
 
 #[test]
@@ -101,24 +104,25 @@ fn a_file_that_is_no_cache_is_ignored_and_replaced() {
     let folder = tempfile::tempdir().unwrap();
     let cache = HeadroomCache::at(folder.path());
     cache.put(&card(), BUILD, learned(20, 30));
-    let good = cache_text(folder.path());
+    let file = only(folder.path());
+    let good = fs::read_to_string(&file).unwrap();
     for text in [
         String::new(),
-        good.replace("headroom 1", "headroom 2"),
+        good.replace("version\": 2", "version\": 3"),
         good.lines().skip(1).collect(),
-        good.replace(" 20 ", " -20 "),
-        good.replace(" 20 ", " "),
+        good.replace(" 20,", " -20,"),
+        good.replace("\"driver\": 20,", ""),
         good.replace("11-21", "13-21"),
         // More than the card has.
-        good.replace(" 20 ", &format!(" {} ", gib(25))),
-        good.replace(" 20 ", &format!(" {} ", u64::MAX)),
+        good.replace(" 20,", &format!(" {},", gib(25))),
+        good.replace(" 20,", &format!(" {},", u64::MAX)),
     ] {
-        fs::write(folder.path().join("headroom"), &text).unwrap();
+        fs::write(&file, &text).unwrap();
         assert_eq!(cache.get(&card(), BUILD), None, "{text}");
         cache.put(&card(), BUILD, learned(1, 2));
         assert_eq!(cache.get(&card(), BUILD), Some(learned(1, 2)), "{text}");
     }
-    fs::write(folder.path().join("headroom"), [0xff, 0xfe, 0]).unwrap();
+    fs::write(&file, [0xff, 0xfe, 0]).unwrap();
     assert_eq!(cache.get(&card(), BUILD), None);
 }
 
@@ -156,7 +160,7 @@ fn nothing_stays_beside_the_file() {
     for round in 0..3 {
         cache.put(&card(), BUILD, learned(round, round));
     }
-    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
+    only(folder.path());
 }
 
 /// A machine of one card, as ggml describes it.
@@ -187,7 +191,7 @@ fn detection_finds_it_for_the_build_that_will_use_the_gpu() {
     );
     assert_eq!(found(detector.clone().for_build("another")), None);
     assert_eq!(found(detector.clone()), None);
-    assert_eq!(found(detector.for_build(BUILD).without_cache()), None);
+    assert_eq!(found(Detector::new().for_build(BUILD)), None);
 }
 
 /// Two drivers on one card, as NVIDIA's own library tells of them.
@@ -223,10 +227,12 @@ proptest! {
     fn no_file_makes_it_panic_or_say_more_than_the_card_has(text in any::<Vec<u8>>(), tail in "[0-9 \n-]{0,60}") {
         let folder = tempfile::tempdir().unwrap();
         let cache = HeadroomCache::at(folder.path());
-        let mut file = b"autoplace headroom 1\n".to_vec();
-        file.extend(text);
-        file.extend(tail.bytes());
-        fs::write(folder.path().join("headroom"), file).unwrap();
+        cache.put(&card(), BUILD, learned(20, 30));
+        let file = only(folder.path());
+        let mut content = b"{\"version\": 2, \"key\": ".to_vec();
+        content.extend(text);
+        content.extend(tail.bytes());
+        fs::write(file, content).unwrap();
         let found = cache.get(&card(), BUILD);
         prop_assert!(found.is_none_or(|learned| learned.total() <= card().total));
     }

@@ -1,7 +1,7 @@
 //! How fast the host's memory is read: measured when asked, once, and kept per machine.
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use crate::folder::Fake;
 use autoplace_planner::gguf::TensorType;
@@ -9,14 +9,18 @@ use autoplace_planner::machine::{
     Bandwidth, BandwidthCache, Date, Gpu, GpuKind, Host, Machine, MeasuredRates, RatesCache,
     WeightRate, gib,
 };
-use proptest::prelude::{ProptestConfig, any, prop, prop_assert, prop_assert_eq, proptest};
+use proptest::prelude::{ProptestConfig, any, prop, prop_assert_eq, proptest};
 
 fn measured(bytes_per_second: u64) -> Bandwidth {
     Bandwidth::measured(bytes_per_second, Date::new(2026, 11, 21).unwrap())
 }
 
-fn cache_text(folder: &Path) -> String {
-    fs::read_to_string(folder.join("host-bandwidth")).unwrap()
+/// The only file in a folder.
+fn only(folder: &Path) -> PathBuf {
+    let mut files = fs::read_dir(folder).unwrap();
+    let file = files.next().unwrap().unwrap().path();
+    assert!(files.next().is_none());
+    file
 }
 
 #[test]
@@ -38,40 +42,45 @@ fn a_measurement_is_found_again_by_the_machine_it_was_made_on_alone() {
     assert_eq!(cache.get(&booted), Some(measured(60_000_000_000)));
     cache.put(&booted, measured(61_000_000_000));
     assert_eq!(cache.get(&one), Some(measured(61_000_000_000)));
-    assert_eq!(cache_text(&folder.path().join("new")).lines().count(), 3);
+    assert_eq!(fs::read_dir(folder.path().join("new")).unwrap().count(), 2);
 }
 
 #[test]
-fn the_file_has_its_version_and_the_day() {
+fn the_file_has_its_version_the_machine_and_the_day() {
     let folder = tempfile::tempdir().unwrap();
     let host = Host::new(gib(64)).physical_cores(8);
     BandwidthCache::at(folder.path()).put(&host, measured(60_000_000_000));
+    let text = fs::read_to_string(only(folder.path())).unwrap();
+    let file: serde_json::Value = serde_json::from_str(&text).unwrap();
+    let bandwidth = serde_json::json!({
+        "bytes_per_second": 60_000_000_000_u64, "source": "measured", "date": "2026-11-21"
+    });
+    let key = "unknown processor, ? of 8 cores, 64 GiB";
     assert_eq!(
-        cache_text(folder.path()),
-        "autoplace host bandwidth 1\n\
-         2026-11-21 60000000000 unknown processor, ? of 8 cores, 64 GiB\n"
+        file,
+        serde_json::json!({"version": 2, "key": key, "value": bandwidth})
     );
 }
 
 #[test]
 fn a_file_that_is_no_cache_is_ignored_and_replaced() {
     let host = Host::new(gib(64));
-    let line = "2026-11-21 60000000000 unknown processor, ? of ? cores, 64 GiB";
+    let folder = tempfile::tempdir().unwrap();
+    let cache = BandwidthCache::at(folder.path());
+    cache.put(&host, measured(60_000_000_000));
+    let file = only(folder.path());
+    let good = fs::read_to_string(&file).unwrap();
     for text in [
         String::new(),
-        format!("autoplace host bandwidth 2\n{line}\n"),
-        format!("{line}\n"),
-        "autoplace host bandwidth 1\n2026-11-21 -5 unknown processor, ? of ? cores, 64 GiB\n"
-            .to_owned(),
-        format!("autoplace host bandwidth 1\n{}", line.replace("6000", "0 ")),
-        format!(
-            "autoplace host bandwidth 1\n{}",
-            line.replace("11-21", "13-21")
-        ),
+        good.replace("version\": 2", "version\": 3"),
+        good.replace("64 GiB", "65 GiB"),
+        good.replace("60000000000", "-5"),
+        good.replace("60000000000", "0"),
+        good.replace("11-21", "13-21"),
+        good.replace("measured", "stated"),
+        good[..good.len() / 2].to_owned(),
     ] {
-        let folder = tempfile::tempdir().unwrap();
-        fs::write(folder.path().join("host-bandwidth"), &text).unwrap();
-        let cache = BandwidthCache::at(folder.path());
+        fs::write(&file, &text).unwrap();
         assert_eq!(cache.get(&host), None, "{text}");
         cache.put(&host, measured(7));
         assert_eq!(cache.get(&host), Some(measured(7)), "{text}");
@@ -98,19 +107,18 @@ fn what_was_not_measured_is_not_kept() {
 }
 
 #[test]
-fn detection_measures_when_asked_and_only_once() {
+fn detection_finds_what_was_measured_here() {
     let folder = tempfile::tempdir().unwrap();
     let fake = Fake::new().processors(&[(0, 0, 0)]);
     let detector = fake.detector().cache_folder(folder.path());
-    assert_eq!(detector.detect().host.bandwidth, None);
-    let asked = detector.clone().measure_host(true);
-    let first = asked.detect().host.bandwidth.unwrap();
-    assert!(first.is_measured() && first.bytes_per_second > 0);
-    assert_eq!(first.date, Some(Date::today()));
-    // A second measurement would hardly be the same to the byte.
-    assert_eq!(asked.detect().host.bandwidth, Some(first));
-    assert_eq!(detector.detect().host.bandwidth, Some(first));
-    assert_eq!(detector.without_cache().detect().host.bandwidth, None);
+    let host = detector.detect().host;
+    assert_eq!(host.bandwidth, None);
+    let found = host.measure_bandwidth().unwrap();
+    assert!(found.is_measured() && found.bytes_per_second > 0);
+    assert_eq!(found.date, Some(Date::today()));
+    BandwidthCache::at(folder.path()).put(&host, found);
+    assert_eq!(detector.detect().host.bandwidth, Some(found));
+    assert_eq!(fake.detector().detect().host.bandwidth, None);
 }
 
 #[test]
@@ -127,10 +135,13 @@ proptest! {
     fn no_text_in_the_cache_makes_reading_it_panic(text in "[0-9a-z \n-]{0,80}", bytes in prop::collection::vec(any::<u8>(), 0..80)) {
         let folder = tempfile::tempdir().unwrap();
         let host = Host::new(gib(64));
-        let with_header = [b"autoplace host bandwidth 1\n", text.as_bytes(), &bytes].concat();
-        for content in [with_header.as_slice(), &bytes] {
-            fs::write(folder.path().join("host-bandwidth"), content).unwrap();
-            prop_assert_eq!(BandwidthCache::at(folder.path()).get(&host), None);
+        let cache = BandwidthCache::at(folder.path());
+        cache.put(&host, measured(7));
+        let file = only(folder.path());
+        let begun = [b"{\"version\": 2, \"key\": ", text.as_bytes(), &bytes].concat();
+        for content in [begun.as_slice(), &bytes] {
+            fs::write(&file, content).unwrap();
+            prop_assert_eq!(cache.get(&host), None);
         }
     }
 
@@ -143,8 +154,6 @@ proptest! {
             cache.put(&host, measured(*rate));
             prop_assert_eq!(cache.get(&host), Some(measured(*rate)));
         }
-        // The oldest are forgotten.
-        prop_assert!(cache_text(folder.path()).lines().count() <= 65);
     }
 }
 
@@ -231,14 +240,8 @@ fn a_file_of_rates_that_is_none_is_ignored_and_replaced() {
     let host = Host::new(gib(64));
     let q4 = rates(Some(8), &[(TensorType::Q4_K, 10)]);
     cache.put_host(&host, "build", q4.clone());
-    let file = fs::read_dir(folder.path()).unwrap().next().unwrap();
-    let file = file.unwrap().path();
-    for text in [
-        "",
-        "{}",
-        "[1",
-        "{\"version\":2,\"device\":\"x\",\"rates\":[]}",
-    ] {
+    let file = only(folder.path());
+    for text in ["", "{}", "[1", "{\"version\":2,\"key\":\"x\",\"value\":[]}"] {
         fs::write(&file, text).unwrap();
         assert_eq!(cache.host(&host, "build", |_| true), None, "{text}");
         cache.put_host(&host, "build", q4.clone());

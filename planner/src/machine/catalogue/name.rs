@@ -1,22 +1,8 @@
 //! Names of GPUs, whoever writes them: `NVIDIA GeForce RTX 4090`, `rtx4090`, `Intel(R) Arc(tm) A770 Graphics (DG2)`.
 
 /// Words that tell no card from another. `Laptop`, `Ti`, `SUPER`, `Max-Q`, `Quadro` and `Ada` do, and stay.
-const NOISE: [&str; 14] = [
-    "nvidia",
-    "geforce",
-    "tesla",
-    "amd",
-    "ati",
-    "radeon",
-    "instinct",
-    "intel",
-    "arc",
-    "apple",
-    "graphics",
-    "gpu",
-    "generation",
-    "edition",
-];
+const NOISE: &str =
+    "nvidia geforce tesla amd ati radeon instinct intel arc apple graphics gpu generation edition";
 
 /// A name in a form that two writers agree on.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -30,76 +16,83 @@ pub(super) struct Name {
 impl Name {
     pub(super) fn parse(text: &str) -> Self {
         let text = without_brackets(&text.to_lowercase());
-        let words: Vec<&str> = text
-            .split(|c: char| !c.is_alphanumeric())
-            .filter(|word| !word.is_empty() && !NOISE.contains(word))
-            .collect();
-        let mut name = Self {
-            key: String::new(),
-            gib: None,
-        };
-        let mut words = words.into_iter().peekable();
+        let words = text.split(|c: char| !c.is_alphanumeric());
+        let mut words = words.filter(|word| !word.is_empty() && !is_in(NOISE, word));
+        let (mut key, mut gib) = (String::new(), None);
         while let Some(word) = words.next() {
-            let next = words.peek().copied();
-            if let Some(size) = unit_of(word).and_then(|number| number.parse().ok()) {
-                name.gib = Some(size);
+            let size = word.strip_suffix("gib").or_else(|| word.strip_suffix("gb"));
+            let next = words.clone().next();
+            if let Some(size) = size.and_then(|number| number.parse().ok()) {
+                gib = Some(size);
             } else if let (Ok(size), Some("gb" | "gib")) = (word.parse(), next) {
-                name.gib = Some(size);
+                gib = Some(size);
                 words.next();
             } else {
-                name.key.push_str(word);
+                key.push_str(word);
             }
         }
-        name
-    }
-
-    /// How alike two names are, of 100: by the letters that one would have to change, and more where one is a
-    /// part of the other.
-    pub(super) fn likeness(&self, other: &Self) -> u8 {
-        if self.key.is_empty() || other.key.is_empty() {
-            return 0;
-        }
-        let likeness = strsim::normalized_damerau_levenshtein(&self.key, &other.key);
-        #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)] // 0 to 100
-        let percent = (likeness * 100.0) as u8;
-        let is_part = self.key.contains(&other.key) || other.key.contains(&self.key);
-        let long_enough = self.key.len().min(other.key.len()) >= 3;
-        if is_part && long_enough {
-            percent / 2 + 50
-        } else {
-            percent
-        }
+        Self { key, gib }
     }
 }
 
-/// The number before `gb` or `gib`.
-fn unit_of(word: &str) -> Option<&str> {
-    word.strip_suffix("gib").or_else(|| word.strip_suffix("gb"))
+/// Whether a list of words has this one.
+pub(super) fn is_in(list: &str, word: &str) -> bool {
+    list.split(' ').any(|one| one == word)
+}
+
+/// The names whose keys are like what was asked for: at most five, the nearest first, each once.
+pub(super) fn near<'a>(
+    asked: &str,
+    names: impl Iterator<Item = (&'a str, &'a str)>,
+) -> Vec<String> {
+    let likely = names.map(|(key, name)| (likeness(key, asked), name));
+    let mut likely: Vec<(u8, &str)> = likely.filter(|(likeness, _)| *likeness >= 60).collect();
+    likely.sort_by_key(|(likeness, _)| std::cmp::Reverse(*likeness));
+    let mut names: Vec<String> = Vec::new();
+    for (_, name) in likely {
+        if names.len() < 5 && !names.iter().any(|known| known == name) {
+            names.push(name.to_owned());
+        }
+    }
+    names
+}
+
+/// How alike two keys are, of 100: by the letters that one would have to change, and more where one is a part of the
+/// other.
+fn likeness(one: &str, other: &str) -> u8 {
+    if one.is_empty() || other.is_empty() {
+        return 0;
+    }
+    let likeness = strsim::normalized_damerau_levenshtein(one, other);
+    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)] // 0 to 100
+    let percent = (likeness * 100.0) as u8;
+    let is_part = one.contains(other) || other.contains(one);
+    if is_part && one.len().min(other.len()) >= 3 {
+        percent / 2 + 50
+    } else {
+        percent
+    }
 }
 
 /// Without what stands in brackets: `(R)`, `(tm)`, and the chip or driver that Mesa adds.
 fn without_brackets(text: &str) -> String {
     let mut depth = 0_u32;
-    text.chars()
-        .filter(|c| match c {
-            '(' => {
-                depth = depth.saturating_add(1);
-                false
-            }
-            ')' => {
-                depth = depth.saturating_sub(1);
-                false
-            }
-            _ => depth == 0,
-        })
-        .collect()
+    let outside = text.chars().filter(|c| {
+        match c {
+            '(' => depth = depth.saturating_add(1),
+            ')' => depth = depth.saturating_sub(1),
+            _ => return depth == 0,
+        }
+        false
+    });
+    outside.collect()
 }
 
 #[cfg(test)]
 mod tests {
     use proptest::prelude::{any, prop_assert, proptest};
 
-    use super::Name;
+    use super::{Name, likeness};
 
     #[test]
     fn makers_and_brackets_are_left_out_and_a_size_is_set_apart() {
@@ -125,9 +118,9 @@ mod tests {
     proptest! {
         #[test]
         fn no_text_makes_parsing_panic_and_every_name_is_like_itself(text in any::<String>(), other in any::<String>()) {
-            let (name, other) = (Name::parse(&text), Name::parse(&other));
-            prop_assert!(name.key.is_empty() || name.likeness(&name) == 100);
-            prop_assert!(name.likeness(&other) <= 100);
+            let (name, other) = (Name::parse(&text).key, Name::parse(&other).key);
+            prop_assert!(name.is_empty() || likeness(&name, &name) == 100);
+            prop_assert!(likeness(&name, &other) <= 100);
         }
     }
 }

@@ -15,8 +15,7 @@ use std::path::{Component, Path};
 
 use super::HostLimit;
 use super::linux::Bound;
-use crate::machine::note::Notes;
-use crate::machine::tree::{Tree, field};
+use crate::machine::tree::{Notes, Tree, field};
 
 /// Version 1 writes "no limit" as the largest count of pages: 0x7ffffffffffff000 with pages of 4 KiB, less
 /// with larger ones.
@@ -43,16 +42,16 @@ pub(super) fn bounds(tree: Tree<'_>, notes: &mut Notes) -> Vec<Bound> {
     let Some(memberships) = tree.read("/proc/self/cgroup", notes) else {
         return Vec::new();
     };
-    let mounts = match tree.read("/proc/self/mountinfo", notes) {
-        Some(text) => parse_mounts(&text),
-        None => {
-            notes.add(
-                "/proc/self/mountinfo",
-                "is missing: control groups are looked for in their usual places",
-            );
-            usual_mounts()
-        }
-    };
+    let mounts = tree.read("/proc/self/mountinfo", notes);
+    let mounts: Vec<Mount> = mounts.map_or_else(
+        || {
+            let text = "is missing: control groups are looked for in their usual places";
+            notes.add("/proc/self/mountinfo", text);
+            let v1 = Mount::new(Version::V1, "/", "/sys/fs/cgroup/memory");
+            vec![Mount::new(Version::V2, "/", "/sys/fs/cgroup"), v1]
+        },
+        |text| text.lines().filter_map(Mount::parse).collect(),
+    );
     let mut bounds = Vec::new();
     // On a hybrid system both are there, and the memory controller is in one of them: the other has no such files.
     for version in [Version::V2, Version::V1] {
@@ -60,15 +59,16 @@ pub(super) fn bounds(tree: Tree<'_>, notes: &mut Notes) -> Vec<Bound> {
             continue;
         };
         for folder in folders(version, &group, &mounts, notes) {
-            match version {
-                Version::V2 => bounds.extend(v2_bound(tree, &folder, notes)),
-                Version::V1 => {
-                    bounds.extend(v1_bound(tree, &folder, notes));
-                    let parent = folder.rsplit_once('/').map_or("", |(parent, _)| parent);
-                    if !v1_hierarchical(tree, parent, notes) {
-                        break;
-                    }
-                }
+            if version == Version::V2 {
+                bounds.extend(v2_bound(tree, &folder, notes));
+                continue;
+            }
+            bounds.extend(v1_bound(tree, &folder, notes));
+            // A group passes its limit on to the groups below it unless it says 0. Always so since Linux 5.11.
+            let parent = folder.rsplit_once('/').map_or("", |(parent, _)| parent);
+            let passes_on = tree.read(&format!("{parent}/memory.use_hierarchy"), notes);
+            if passes_on.is_some_and(|text| text.trim() == "0") {
+                break;
             }
         }
     }
@@ -88,68 +88,43 @@ fn membership(text: &str, version: Version) -> Option<String> {
     })
 }
 
-/// The memory hierarchies in `/proc/self/mountinfo` (proc_pid_mountinfo(5)).
-fn parse_mounts(text: &str) -> Vec<Mount> {
-    text.lines()
-        .filter_map(|line| {
-            let (before, after) = line.split_once(" - ")?;
-            let mut before = before.split(' ').skip(3);
-            let (root, point) = (unescape(before.next()?), unescape(before.next()?));
-            let mut after = after.split(' ');
-            let version = match after.next()? {
-                "cgroup2" => Version::V2,
-                "cgroup" if after.nth(1)?.split(',').any(|option| option == "memory") => {
-                    Version::V1
-                }
-                _ => return None,
-            };
-            Some(Mount {
-                version,
-                root,
-                point,
-            })
-        })
-        .collect()
+impl Mount {
+    fn new(version: Version, root: &str, point: &str) -> Self {
+        let (root, point) = (unescape(root), unescape(point));
+        Self {
+            version,
+            root,
+            point,
+        }
+    }
+
+    /// A line of `/proc/self/mountinfo` (proc_pid_mountinfo(5)), where it is a hierarchy of memory.
+    fn parse(line: &str) -> Option<Self> {
+        let (before, after) = line.split_once(" - ")?;
+        let mut before = before.split(' ').skip(3);
+        let mut after = after.split(' ');
+        let version = match after.next()? {
+            "cgroup2" => Version::V2,
+            "cgroup" if after.nth(1)?.split(',').any(|option| option == "memory") => Version::V1,
+            _ => return None,
+        };
+        Some(Self::new(version, before.next()?, before.next()?))
+    }
 }
 
 /// Turns the kernel's octal escapes of space, tab, newline and backslash (`\040`) back.
 fn unescape(text: &str) -> String {
-    let mut out = text.to_owned();
-    for (escape, character) in [
-        ("\\040", " "),
-        ("\\011", "\t"),
-        ("\\012", "\n"),
-        ("\\134", "\\"),
-    ] {
-        out = out.replace(escape, character);
-    }
-    out
-}
-
-fn usual_mounts() -> Vec<Mount> {
-    let mount = |version, point: &str| Mount {
-        version,
-        root: "/".to_owned(),
-        point: point.to_owned(),
-    };
-    vec![
-        mount(Version::V2, "/sys/fs/cgroup"),
-        mount(Version::V1, "/sys/fs/cgroup/memory"),
-    ]
+    let text = text.replace("\\040", " ").replace("\\011", "\t");
+    text.replace("\\012", "\n").replace("\\134", "\\")
 }
 
 /// The folders of the process's group and of all groups above it that are visible, innermost first.
 fn folders(version: Version, group: &str, mounts: &[Mount], notes: &mut Notes) -> Vec<String> {
-    let candidates: Vec<&Mount> = mounts
-        .iter()
-        .filter(|mount| mount.version == version)
-        .collect();
-    let Some(first) = candidates.first() else {
+    let candidates = mounts.iter().filter(|mount| mount.version == version);
+    let Some(first) = candidates.clone().next() else {
         if group != "/" {
-            notes.add(
-                "control groups",
-                format!("the process is in {group}, but its limits are not visible here"),
-            );
+            let text = format!("the process is in {group}, but its limits are not visible here");
+            notes.add("control groups", text);
         }
         return Vec::new();
     };
@@ -162,46 +137,34 @@ fn folders(version: Version, group: &str, mounts: &[Mount], notes: &mut Notes) -
     };
     // Of several mounts of one hierarchy, the one that shows least above the group is the container's own.
     let best = candidates
-        .iter()
-        .filter_map(|mount| Some((*mount, inside(mount)?)))
+        .filter_map(|mount| Some((mount, inside(mount)?)))
         .min_by_key(|(mount, _)| Reverse(mount.root.len()));
     let Some((mount, below)) = best else {
         // Seen from another namespace: the group is not below any mount. What is mounted is the best guess.
-        notes.add(
-            "control groups",
-            format!(
-                "{group} is not below what is mounted at {}: its limits are read there",
-                first.point
-            ),
-        );
-        return vec![first.point.clone()];
+        let point = &first.point;
+        let text =
+            format!("{group} is not below what is mounted at {point}: its limits are read there");
+        notes.add("control groups", text);
+        return vec![point.clone()];
     };
-    let top = mount.point.trim_end_matches('/');
-    let mut folders = vec![top.to_owned()];
-    let mut folder = top.to_owned();
+    let mut folders = vec![mount.point.trim_end_matches('/').to_owned()];
     for part in below.split('/').filter(|part| !part.is_empty()) {
-        folder = format!("{folder}/{part}");
-        folders.push(folder.clone());
+        folders.insert(0, format!("{}/{part}", folders[0]));
     }
-    folders.reverse();
     folders
 }
 
 /// A version 2 group: `memory.max`, above which the kernel kills, or `memory.high`, above which it slows the group down
 /// by reclaiming without end. Both end the promise, so the lower of the two is the limit.
 fn v2_bound(tree: Tree<'_>, folder: &str, notes: &mut Notes) -> Option<Bound> {
-    let mut limit = |name: &str| {
-        let file = format!("{folder}/{name}");
-        limit_in(tree, file, notes)
-    };
-    let (bytes, file) = limit("memory.max")
+    let mut limit = |name| limit_in(tree, format!("{folder}/{name}"), notes);
+    let limits = [limit("memory.max"), limit("memory.high")];
+    let (bytes, file) = limits
         .into_iter()
-        .chain(limit("memory.high"))
+        .flatten()
         .min_by_key(|(bytes, _)| *bytes)?;
-    let stat = tree
-        .read(&format!("{folder}/memory.stat"), notes)
-        .unwrap_or_default();
-    let cache = stat_sum(&stat, ["inactive_file", "active_file"]);
+    let stat = tree.read(&format!("{folder}/memory.stat"), notes);
+    let cache = stat_sum(&stat.unwrap_or_default(), ["inactive_file", "active_file"]);
     let used = usage_in(tree, &format!("{folder}/memory.current"), notes);
     Some(bound(bytes, used, cache, file))
 }
@@ -212,11 +175,8 @@ fn v1_bound(tree: Tree<'_>, folder: &str, notes: &mut Notes) -> Vec<Bound> {
     let stat_file = format!("{folder}/memory.stat");
     let stat = tree.read(&stat_file, notes).unwrap_or_default();
     let above = field(&stat, "hierarchical_memory_limit").map(|bytes| (bytes, stat_file));
-    let limits: Vec<_> = own
-        .into_iter()
-        .chain(above)
-        .filter(|(bytes, _)| *bytes < V1_NO_LIMIT)
-        .collect();
+    let limits = own.into_iter().chain(above);
+    let limits: Vec<_> = limits.filter(|(bytes, _)| *bytes < V1_NO_LIMIT).collect();
     if limits.is_empty() {
         return Vec::new();
     }
@@ -226,16 +186,8 @@ fn v1_bound(tree: Tree<'_>, folder: &str, notes: &mut Notes) -> Vec<Bound> {
         cache => cache,
     };
     let used = usage_in(tree, &format!("{folder}/memory.usage_in_bytes"), notes);
-    limits
-        .into_iter()
-        .map(|(bytes, file)| bound(bytes, used, cache, file))
-        .collect()
-}
-
-/// Whether a version 1 group passes its limit on to the groups below it. Always so since Linux 5.11.
-fn v1_hierarchical(tree: Tree<'_>, folder: &str, notes: &mut Notes) -> bool {
-    tree.read(&format!("{folder}/memory.use_hierarchy"), notes)
-        .is_none_or(|text| text.trim() != "0")
+    let bound = |(bytes, file)| bound(bytes, used, cache, file);
+    limits.into_iter().map(bound).collect()
 }
 
 fn bound(bytes: u64, used: u64, cache: u64, file: String) -> Bound {
@@ -255,34 +207,25 @@ fn stat_sum(stat: &str, keys: [&str; 2]) -> u64 {
 /// The limit that a file holds, in bytes, with the file's name; `None` for no file and for no limit.
 fn limit_in(tree: Tree<'_>, file: String, notes: &mut Notes) -> Option<(u64, String)> {
     let text = tree.read(&file, notes)?;
-    match text.trim() {
-        "max" | "-1" => None,
-        number => match number.parse() {
-            Ok(bytes) => Some((bytes, file)),
-            Err(_) => {
-                notes.add(
-                    file,
-                    format!("holds {number:?}, which is no limit that is known: not counted"),
-                );
-                None
-            }
-        },
+    let number = text.trim();
+    if matches!(number, "max" | "-1") {
+        return None;
     }
+    let Ok(bytes) = number.parse() else {
+        let text = format!("holds {number:?}, which is no limit that is known: not counted");
+        notes.add(file, text);
+        return None;
+    };
+    Some((bytes, file))
 }
 
 /// The bytes that a group uses. Unreadable counts as nothing used, and is said.
 fn usage_in(tree: Tree<'_>, file: &str, notes: &mut Notes) -> u64 {
-    match tree
-        .read(file, notes)
-        .and_then(|text| text.trim().parse().ok())
-    {
-        Some(bytes) => bytes,
-        None => {
-            notes.add(
-                file,
-                "does not say how much the group uses: its limit is taken whole",
-            );
-            0
-        }
-    }
+    let used = tree.read(file, notes);
+    let used = used.and_then(|text| text.trim().parse().ok());
+    used.unwrap_or_else(|| {
+        let text = "does not say how much the group uses: its limit is taken whole";
+        notes.add(file, text);
+        0
+    })
 }

@@ -1,10 +1,13 @@
-//! Linux: what the system has available, bounded by every limit on this process.
+//! Linux: what the system has available, bounded by every limit on this process; and its cores and caches: how many
+//! threads can read at once, and what is too large to stay in a cache.
 
-use std::path::Path;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::ops::RangeInclusive;
+use std::path::{Path, PathBuf};
 
-use super::{Host, HostLimit, cgroup, cores};
-use crate::machine::note::Notes;
-use crate::machine::tree::{Tree, field};
+use super::{Host, HostLimit, cgroup};
+use crate::machine::tree::{Notes, Tree, field};
 
 /// One limit on this process, and the bytes that it still leaves.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -15,40 +18,25 @@ pub(super) struct Bound {
 
 pub(super) fn detect_under(root: &Path, notes: &mut Notes) -> Host {
     let tree = Tree::new(root);
-    let memory = memory_under(root, notes);
-    let cores = cores::cores(tree, notes);
-    Host {
-        cpu: cores::cpu(tree, notes),
-        physical_cores: cores.physical,
-        usable_cores: cores.usable,
-        ..memory
-    }
+    let mut host = memory_under(root, notes);
+    (host.physical_cores, host.usable_cores) = cores(tree, notes);
+    host.cpu = cpu(tree, notes);
+    host
 }
 
 /// Its memory alone: a few small files.
 pub(super) fn memory_under(root: &Path, notes: &mut Notes) -> Host {
     let tree = Tree::new(root);
     let (total, system_available) = system_memory(tree, notes);
-    let mut host = Host {
-        total,
-        available: system_available,
-        system_available,
-        limit: if total == 0 {
-            HostLimit::Unknown
-        } else {
-            HostLimit::System
-        },
-        cpu: None,
-        physical_cores: None,
-        usable_cores: None,
-        bandwidth: None,
-        disk: None,
-        rates: None,
+    let mut host = Host::new(total).available(system_available);
+    host.limit = if total == 0 {
+        HostLimit::Unknown
+    } else {
+        HostLimit::System
     };
-    for bound in cgroup::bounds(tree, notes)
-        .into_iter()
-        .chain(process_limits(tree, notes))
-    {
+    let mut bounds = cgroup::bounds(tree, notes);
+    bounds.extend(process_limits(tree, notes));
+    for bound in bounds {
         if bound.available < host.available {
             host.available = bound.available;
             host.limit = bound.limit;
@@ -60,27 +48,25 @@ pub(super) fn memory_under(root: &Path, notes: &mut Notes) -> Host {
 /// Total and available bytes of the whole system, from `/proc/meminfo`.
 fn system_memory(tree: Tree<'_>, notes: &mut Notes) -> (u64, u64) {
     const MEMINFO: &str = "/proc/meminfo";
-    let Some(text) = tree.read(MEMINFO, notes) else {
-        notes.add(
-            MEMINFO,
-            "is missing: how much memory the host has is unknown, none is counted on",
-        );
+    let text = tree.read(MEMINFO, notes);
+    let total = text.as_ref().map(|text| field(text, "MemTotal"));
+    let (Some(text), Some(Some(total))) = (&text, total) else {
+        let what = if text.is_none() {
+            "is missing"
+        } else {
+            "has no MemTotal"
+        };
+        let then = "how much memory the host has is unknown, none is counted on";
+        notes.add(MEMINFO, format!("{what}: {then}"));
         return (0, 0);
     };
-    let Some(total) = field(&text, "MemTotal") else {
-        notes.add(
-            MEMINFO,
-            "has no MemTotal: how much memory the host has is unknown, none is counted on",
-        );
-        return (0, 0);
-    };
-    let available = field(&text, "MemAvailable").unwrap_or_else(|| {
+    let available = field(text, "MemAvailable").unwrap_or_else(|| {
         // Linux before 3.14. Cached includes tmpfs and shared memory, which cannot be dropped.
         notes.add(
             MEMINFO,
             "has no MemAvailable: taken as MemFree + Cached - Shmem",
         );
-        let part = |key| field(&text, key).unwrap_or(0);
+        let part = |key| field(text, key).unwrap_or(0);
         part("MemFree").saturating_add(part("Cached").saturating_sub(part("Shmem")))
     });
     (total, available.min(total))
@@ -95,19 +81,106 @@ fn process_limits(tree: Tree<'_>, notes: &mut Notes) -> Vec<Bound> {
         return Vec::new();
     };
     let status = tree.read("/proc/self/status", notes).unwrap_or_default();
-    let address_space = soft_limit(&limits, "Max address space").map(|bytes| Bound {
-        available: bytes.saturating_sub(field(&status, "VmSize").unwrap_or(0)),
-        limit: HostLimit::AddressSpace { bytes },
-    });
-    let data_segment = soft_limit(&limits, "Max data size").map(|bytes| Bound {
-        available: bytes.saturating_sub(field(&status, "VmData").unwrap_or(0)),
-        limit: HostLimit::DataSegment { bytes },
-    });
-    address_space.into_iter().chain(data_segment).collect()
+    let bound = |row, used, limit: fn(u64) -> HostLimit| {
+        let bytes = soft_limit(&limits, row)?;
+        let available = bytes.saturating_sub(field(&status, used).unwrap_or(0));
+        let limit = limit(bytes);
+        Some(Bound { available, limit })
+    };
+    let of_addresses = |bytes| HostLimit::AddressSpace { bytes };
+    let of_data = |bytes| HostLimit::DataSegment { bytes };
+    let bounds = [
+        bound("Max address space", "VmSize", of_addresses),
+        bound("Max data size", "VmData", of_data),
+    ];
+    bounds.into_iter().flatten().collect()
 }
 
 /// The soft limit of one row of `/proc/self/limits`, in its unit; `None` when unlimited.
 fn soft_limit(limits: &str, row: &str) -> Option<u64> {
     let rest = limits.lines().find_map(|line| line.strip_prefix(row))?;
     rest.split_whitespace().next()?.parse().ok()
+}
+
+/// The physical cores of the processors that are online, and those of them that this process may run on.
+///
+/// Distinct (package, core) pairs of the processors that are online: hyper-threads of one core count once. Usable are
+/// those with a processor that is in the process's affinity, which control groups (cpuset) narrow too.
+fn cores(tree: Tree<'_>, notes: &mut Notes) -> (Option<u32>, Option<u32>) {
+    let status = tree.read("/proc/self/status", notes).unwrap_or_default();
+    let mut lines = status.lines();
+    let list = lines.find_map(|line| line.strip_prefix("Cpus_allowed_list:"));
+    let allowed: Option<Vec<_>> =
+        list.map(|list| list.trim().split(',').filter_map(range).collect());
+    let mut physical = BTreeSet::new();
+    let mut usable = BTreeSet::new();
+    for (number, folder) in processors(tree) {
+        let read = |name: &str| number_in(&folder.join("topology").join(name));
+        let (Some(package), Some(core)) = (read("physical_package_id"), read("core_id")) else {
+            continue;
+        };
+        physical.insert((package, core));
+        let is_allowed =
+            |ranges: &Vec<RangeInclusive<u32>>| ranges.iter().any(|range| range.contains(&number));
+        if allowed.as_ref().is_none_or(is_allowed) {
+            usable.insert((package, core));
+        }
+    }
+    let count = |cores: &BTreeSet<_>| u32::try_from(cores.len()).ok().filter(|&count| count > 0);
+    (count(&physical), count(&usable))
+}
+
+/// Bytes of all last-level caches together: a package may have several.
+pub(super) fn last_level_caches(tree: Tree<'_>) -> Option<u64> {
+    // By the processors that share it, each cache once.
+    let mut caches: BTreeMap<(i64, String), u64> = BTreeMap::new();
+    for (_, folder) in processors(tree) {
+        for index in fs::read_dir(folder.join("cache")).ok()?.flatten() {
+            let read = |name: &str| fs::read_to_string(index.path().join(name)).ok();
+            let cache = || {
+                let level = number_in(&index.path().join("level"))?;
+                let kib: u64 = read("size")?.trim().strip_suffix('K')?.parse().ok()?;
+                let sharers = read("shared_cpu_list")?.trim().to_owned();
+                Some(((level, sharers), kib.saturating_mul(1024)))
+            };
+            caches.extend(cache());
+        }
+    }
+    let last = caches.keys().map(|(level, _)| *level).max()?;
+    let sizes = caches.iter().filter(|((level, _), _)| *level == last);
+    Some(sizes.fold(0, |sum, (_, &bytes)| sum.saturating_add(bytes)))
+}
+
+/// The processor's name: `AMD Ryzen 9 7950X 16-Core Processor`. ARM's do not tell.
+fn cpu(tree: Tree<'_>, notes: &mut Notes) -> Option<String> {
+    let text = tree.read("/proc/cpuinfo", notes)?;
+    let line = text.lines().find(|line| line.starts_with("model name"))?;
+    let name = line.split_once(':')?.1.replace(char::is_control, " ");
+    let name = name.split_whitespace().collect::<Vec<_>>().join(" ");
+    (!name.is_empty()).then_some(name)
+}
+
+/// The numbers and folders of the processors.
+fn processors(tree: Tree<'_>) -> Vec<(u32, PathBuf)> {
+    let Ok(entries) = fs::read_dir(tree.locate("/sys/devices/system/cpu")) else {
+        return Vec::new();
+    };
+    let number = |entry: &fs::DirEntry| {
+        let name = entry.file_name();
+        name.to_str()?.strip_prefix("cpu")?.parse().ok()
+    };
+    entries
+        .flatten()
+        .filter_map(|entry| Some((number(&entry)?, entry.path())))
+        .collect()
+}
+
+fn number_in(path: &Path) -> Option<i64> {
+    fs::read_to_string(path).ok()?.trim().parse().ok()
+}
+
+/// `3` or `0-7`.
+fn range(text: &str) -> Option<RangeInclusive<u32>> {
+    let (first, last) = text.split_once('-').unwrap_or((text, text));
+    Some(first.trim().parse().ok()?..=last.trim().parse().ok()?)
 }

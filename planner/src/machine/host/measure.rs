@@ -62,15 +62,11 @@ pub(super) fn read_rate(threads: usize, bytes: u64) -> Option<u64> {
         begin.get_or_init(Instant::now);
         let complete = readers.len() == threads;
         let all = readers.into_iter().map(|reader| reader.join().ok()?);
-        let all: Option<Vec<_>> = all.collect();
-        all.filter(|_| complete)
+        all.collect::<Option<_>>().filter(|_| complete)
     });
     let all = all?;
-    let together = |window: usize| {
-        all.iter()
-            .fold(0, |sum: u64, one| sum.saturating_add(one[window]))
-    };
-    let best = (0..WINDOWS).map(together).max()?;
+    let sum = |window: usize| all.iter().map(|bytes| bytes[window]).sum::<u64>();
+    let best = (0..WINDOWS).map(sum).max()?;
     let rate = u128::from(best) * 1_000_000_000 / WINDOW.as_nanos();
     u64::try_from(rate).ok().filter(|&rate| rate > 0)
 }
@@ -89,13 +85,11 @@ fn bytes_by_window(buffer: &[u8], begin: Instant) -> [u64; WINDOWS] {
     for stride in buffer.chunks_exact(STRIDE).cycle() {
         black_box(std::str::from_utf8(black_box(stride)).is_ok());
         let window = begin.elapsed().as_nanos() / WINDOW.as_nanos();
-        match usize::try_from(window)
-            .ok()
-            .and_then(|window| bytes.get_mut(window))
-        {
-            Some(bytes) => *bytes += STRIDE as u64,
-            None => break,
-        }
+        let window = usize::try_from(window).unwrap_or(WINDOWS);
+        let Some(bytes) = bytes.get_mut(window) else {
+            break;
+        };
+        *bytes += STRIDE as u64;
     }
     bytes
 }

@@ -3,7 +3,7 @@
 use sysinfo::{CpuRefreshKind, MemoryRefreshKind, System};
 
 use super::{Host, HostLimit};
-use crate::machine::note::{Note, Notes};
+use crate::machine::tree::{Note, Notes};
 
 pub(super) fn detect() -> (Host, Vec<Note>) {
     let mut notes = Notes::default();
@@ -19,22 +19,14 @@ pub(super) fn detect() -> (Host, Vec<Note>) {
     system.refresh_cpu_list(CpuRefreshKind::nothing());
     let cpu = system.cpus().first().map(|cpu| cpu.brand().trim());
     let cpu = cpu.filter(|name| !name.is_empty()).map(str::to_owned);
-    let available = system.available_memory().min(total);
-    let host = Host {
-        total,
-        available,
-        system_available: available,
-        limit: if total == 0 {
-            HostLimit::Unknown
-        } else {
-            HostLimit::System
-        },
-        cpu,
-        physical_cores: System::physical_core_count().and_then(|cores| u32::try_from(cores).ok()),
-        usable_cores: None,
-        bandwidth: None,
-        disk: None,
-        rates: None,
+    let cores = System::physical_core_count();
+    let mut host = Host::new(total).available(system.available_memory());
+    host.limit = if total == 0 {
+        HostLimit::Unknown
+    } else {
+        HostLimit::System
     };
+    host.cpu = cpu;
+    host.physical_cores = cores.and_then(|cores| u32::try_from(cores).ok());
     (host, notes.into_vec())
 }

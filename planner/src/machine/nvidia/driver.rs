@@ -4,17 +4,18 @@
 //! CUDA context or waits for what the card computes.
 
 use std::collections::HashMap;
+use std::fmt;
 use std::path::Path;
 
 use nvml_wrapper::bitmasks::device::ThrottleReasons;
 use nvml_wrapper::enum_wrappers::device::TemperatureSensor;
 use nvml_wrapper::{Device, Nvml};
+use serde::{Deserialize, Serialize};
 
-use super::{Library, figures, first_query, second_query};
+use super::{answer, first_query, open, others_and_us, second_query, slices};
+use crate::machine::cards::GpuProcess;
 use crate::machine::gpu::Reading;
 use crate::machine::pci::PciId;
-use crate::machine::process::GpuProcess;
-use crate::machine::throttle::ThrottleReason;
 
 /// An open driver library.
 #[derive(Debug)]
@@ -36,6 +37,44 @@ pub struct CardState {
     pub throttle: Option<Vec<ThrottleReason>>,
 }
 
+/// What holds a GPU's clocks down.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum ThrottleReason {
+    /// It draws as much power as it may. Many cards do whenever they are busy: by itself it is no fault.
+    PowerLimit,
+    /// GPU or memory are warmer than they should run (NVML: software thermal slowdown).
+    Heat,
+    /// It is too hot, and its clocks are halved or less (NVML: hardware thermal slowdown).
+    Overheating,
+    /// The computer's power supply asked it to slow down (NVML: hardware power brake).
+    PowerBrake,
+    /// Its clocks are halved or less, for heat or power, and the driver does not tell which (NVML: hardware slowdown).
+    Hardware,
+}
+
+impl ThrottleReason {
+    /// Whether it is worth a word by itself. [`PowerLimit`](Self::PowerLimit) is not: it is how busy cards
+    /// find their clocks.
+    #[must_use]
+    pub const fn is_fault(self) -> bool {
+        !matches!(self, Self::PowerLimit)
+    }
+}
+
+impl fmt::Display for ThrottleReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::PowerLimit => "power limit",
+            Self::Heat => "heat",
+            Self::Overheating => "overheating",
+            Self::PowerBrake => "power brake",
+            Self::Hardware => "hardware slowdown",
+        })
+    }
+}
+
 /// Who has opened a card.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]
@@ -52,25 +91,20 @@ impl Driver {
     /// works, and no card.
     #[must_use]
     pub fn open() -> Option<Self> {
-        Self::of(&Library { path: None })
+        Self::of(None)
     }
 
     /// Opens the library at a path.
     #[must_use]
     pub fn open_at(library: &Path) -> Option<Self> {
-        Self::of(&Library {
-            path: Some(library.as_os_str()),
-        })
+        Self::of(Some(library))
     }
 
-    fn of(library: &Library<'_>) -> Option<Self> {
-        let told = |error: &dyn std::fmt::Display| tracing::debug!(%error, "NVML is not watched");
-        let nvml = library.open().inspect_err(|error| told(error)).ok()?;
-        if nvml.lib().nvmlShutdown.is_err() {
-            // As in `Library::detect`.
-            std::mem::forget(nvml);
-            return None;
-        }
+    fn of(library: Option<&Path>) -> Option<Self> {
+        let told = |error: &dyn fmt::Display| tracing::debug!(%error, "NVML is not watched");
+        let nvml = open(library)
+            .inspect_err(|error| told(&error.as_deref().unwrap_or("no NVIDIA driver library")))
+            .ok()?;
         let count = nvml.device_count().inspect_err(|error| told(error)).ok()?;
         let address = |index| {
             let pci = nvml.device_by_index(index).ok()?.pci_info().ok()?;
@@ -83,10 +117,7 @@ impl Driver {
     /// How the card at this address is; all `None` where there is no such card.
     #[must_use]
     pub fn state(&self, card: PciId) -> CardState {
-        let Some(&index) = self.cards.get(&card) else {
-            return CardState::default();
-        };
-        let Ok(device) = self.nvml.device_by_index(index) else {
+        let Some(device) = self.device(card) else {
             return CardState::default();
         };
         let temperature = device.temperature(TemperatureSensor::Gpu);
@@ -94,7 +125,7 @@ impl Driver {
             memory: second_query(&device)
                 .or_else(|_| first_query(&self.nvml, &device))
                 .ok(),
-            temperature: figures::answer("temperature", temperature),
+            temperature: answer("temperature", temperature),
             throttle: throttle(&device),
         }
     }
@@ -105,39 +136,34 @@ impl Driver {
     /// Takes longer than the other questions: each process is asked for its name.
     #[must_use]
     pub fn processes(&self, card: PciId) -> Option<CardProcesses> {
-        let device = self.nvml.device_by_index(*self.cards.get(&card)?).ok()?;
-        if figures::slices(&device).is_some() {
+        let device = self.device(card)?;
+        if slices(&device).is_some() {
             return None;
         }
-        let (others, knows_us) = figures::others_and_us(&self.nvml, &device)?;
+        let (others, knows_us) = others_and_us(&self.nvml, &device)?;
         Some(CardProcesses { knows_us, others })
+    }
+
+    fn device(&self, card: PciId) -> Option<Device<'_>> {
+        self.nvml.device_by_index(*self.cards.get(&card)?).ok()
     }
 }
 
 fn throttle(device: &Device<'_>) -> Option<Vec<ThrottleReason>> {
-    let bits = figures::answer("throttle reasons", device.current_throttle_reasons())?;
+    use ThrottleReason::{Hardware, Heat, Overheating, PowerBrake, PowerLimit};
+    let bits = answer("throttle reasons", device.current_throttle_reasons())?;
     let reasons = [
-        (ThrottleReasons::SW_POWER_CAP, ThrottleReason::PowerLimit),
-        (ThrottleReasons::SW_THERMAL_SLOWDOWN, ThrottleReason::Heat),
-        (
-            ThrottleReasons::HW_THERMAL_SLOWDOWN,
-            ThrottleReason::Overheating,
-        ),
-        (
-            ThrottleReasons::HW_POWER_BRAKE_SLOWDOWN,
-            ThrottleReason::PowerBrake,
-        ),
-        (ThrottleReasons::HW_SLOWDOWN, ThrottleReason::Hardware),
+        (ThrottleReasons::SW_POWER_CAP, PowerLimit),
+        (ThrottleReasons::SW_THERMAL_SLOWDOWN, Heat),
+        (ThrottleReasons::HW_THERMAL_SLOWDOWN, Overheating),
+        (ThrottleReasons::HW_POWER_BRAKE_SLOWDOWN, PowerBrake),
+        (ThrottleReasons::HW_SLOWDOWN, Hardware),
     ];
-    let held = reasons
-        .into_iter()
-        .filter(|(bit, _)| bits.contains(*bit))
-        .map(|(_, reason)| reason);
-    let mut held: Vec<ThrottleReason> = held.collect();
+    let held = reasons.into_iter().filter(|(bit, _)| bits.contains(*bit));
+    let mut held: Vec<ThrottleReason> = held.map(|(_, reason)| reason).collect();
     // The hardware's slowdown is told beside the reason for it.
-    let explained = [ThrottleReason::Overheating, ThrottleReason::PowerBrake];
-    if explained.iter().any(|reason| held.contains(reason)) {
-        held.retain(|reason| *reason != ThrottleReason::Hardware);
+    if held.contains(&Overheating) || held.contains(&PowerBrake) {
+        held.retain(|reason| *reason != Hardware);
     }
     Some(held)
 }

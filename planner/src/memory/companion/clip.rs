@@ -1,38 +1,25 @@
 //! An mmproj: encoders of images and sound, and the projectors behind them, as llama.cpp loads them
 //! (tools/mtmd/clip.cpp).
 
-use crate::gguf::{Header, Tensor, TensorType};
+use crate::gguf::Header;
 use crate::machine::Gpu;
 use crate::memory::backend::{BackendRules, Family};
 use crate::memory::{FlashAttention, Footprint, Workload};
 use crate::profile::ModelProfile;
 
-use super::buffers::Backend;
 use super::encoder::Encoder;
+use super::error::{missing, unread};
 use super::{CompanionBytes, Error, file};
 
 /// What an encoder of unchecked shape may take beyond its bound, at least.
 const UNCHECKED: u64 = 64 << 20;
 
-/// A tensor, as far as its bytes go.
-#[derive(Debug, Clone, Copy)]
-struct Stored {
-    ty: TensorType,
-    ne0: u64,
-    bytes: u64,
-}
-
 /// A file of encoders.
 #[derive(Debug, Clone)]
 pub(super) struct Mmproj {
+    header: Header,
     pub(super) name: String,
-    file: String,
     pub(super) encoders: Vec<Encoder>,
-    /// Width of what it gives, where we know which tensor says it.
-    width: Option<u64>,
-    tensors: Vec<Stored>,
-    /// Elements of the largest matrix.
-    largest_matrix: u64,
     pub(super) max_image_tokens: Option<u32>,
 }
 
@@ -59,47 +46,29 @@ impl Mmproj {
             encoders.push(Encoder::of_sound(header)?);
         }
         if has("gen_audio")? {
-            return Err(Error::UnreadProjector {
-                file: file(header),
-                kind: "a speech",
-                projector: text(header, "clip.gen.audio.projector_type")?,
-            });
+            let projector = text(header, "clip.gen.audio.projector_type")?;
+            return Err(unread(header, "a speech", projector));
         }
         if encoders.is_empty() {
-            return Err(Error::Missing {
-                file: file(header),
-                key: "clip.has_vision_encoder".to_owned(),
-            });
+            return Err(missing(header, "clip.has_vision_encoder"));
         }
-        let tensors = header.tensors().map(|tensor| Stored {
-            ty: tensor.ty(),
-            ne0: tensor.shape()[0],
-            bytes: tensor.bytes(),
-        });
-        let matrices = header.tensors().filter(|tensor| tensor.n_dims() == 2);
-        let matrices = matrices.map(Tensor::elements);
         let stem = || Some(header.path().file_stem()?.to_string_lossy().into_owned());
+        let name = header.name().map(str::to_owned).or_else(stem);
         Ok(Self {
-            name: header
-                .name()
-                .map(str::to_owned)
-                .or_else(stem)
-                .unwrap_or_default(),
-            file: file(header),
-            width: encoders.first().and_then(|e| e.width_in(header)),
-            tensors: tensors.collect(),
-            largest_matrix: matrices.max().unwrap_or(0),
-            max_image_tokens: None,
+            header: header.clone(),
+            name: name.unwrap_or_default(),
             encoders,
+            max_image_tokens: None,
         })
     }
 
     /// Whether what it gives is as wide as the main model's embeddings (mtmd.cpp, `mtmd_context::mtmd_context`).
     pub(super) fn compatible_with(&self, main: &Header) -> Result<(), Error> {
         let of_main = u64::from(ModelProfile::from_header(main)?.hparams.n_embd);
-        match self.width {
+        let encoder = self.encoders.first();
+        match encoder.and_then(|encoder| encoder.width_in(&self.header)) {
             Some(of_mmproj) if of_mmproj != of_main => Err(Error::Width {
-                file: self.file.clone(),
+                file: file(&self.header),
                 main: file(main),
                 of_mmproj,
                 of_main,
@@ -111,32 +80,26 @@ impl Mmproj {
     /// What it makes a driver and its pools do.
     pub(super) fn workload(&self) -> Workload {
         let activations = |encoder: &Encoder| encoder.activations(self.max_image_tokens);
+        let matrices = (self.header.tensors()).filter(|tensor| tensor.n_dims() == 2);
+        let largest = matrices.map(|tensor| tensor.elements()).max();
         Workload {
             activations: self.encoders.iter().map(activations).max().unwrap_or(0),
-            decoded_matrix: self.largest_matrix.saturating_mul(2),
+            decoded_matrix: largest.unwrap_or(0).saturating_mul(2),
             vocabulary: 0,
         }
     }
 
     pub(super) fn bytes(&self, gpu: Option<&Gpu>, flash: FlashAttention) -> CompanionBytes {
-        let rules = gpu.map_or(BackendRules::HOST, BackendRules::of_gpu);
-        let weights = |tensor: &Stored| rules.alloc(tensor.ty, tensor.ne0, tensor.bytes);
         // Everything goes to one buffer type, which is never one that rearranges (clip.cpp, `load_tensors`).
-        let weights = self
-            .tensors
-            .iter()
-            .map(weights)
+        let rules = gpu.map_or(BackendRules::HOST, BackendRules::of_gpu);
+        let weights = (self.header.tensors())
+            .map(|tensor| rules.alloc(tensor.ty(), tensor.shape()[0], tensor.bytes()))
             .fold(0, u64::saturating_add);
         let (mut compute, mut inputs) = (0u64, 0u64);
         for encoder in &self.encoders {
             let family = gpu.map(|gpu| Family::of(&gpu.backend));
-            let fuses = fuses(family, flash, encoder.head());
-            let backend = Backend {
-                fuses,
-                has_scratch: matches!(family, Some(Family::Metal | Family::Other)),
-                cuts: matches!(family, Some(Family::Vulkan | Family::Other)),
-            };
-            let buffers = encoder.buffers(self.max_image_tokens, backend);
+            let fuses = fuses(family, flash, encoder.head);
+            let buffers = encoder.buffers(self.max_image_tokens, family, fuses);
             compute = compute.saturating_add(buffers.compute);
             inputs = inputs.saturating_add(buffers.inputs);
             if gpu.is_some() && flash == FlashAttention::On && !fuses {
@@ -145,28 +108,25 @@ impl Mmproj {
             }
         }
         let is_checked = self.encoders.iter().all(Encoder::is_checked);
-        let uncertainty = |compute: u64| {
-            if is_checked {
-                compute / 8
-            } else {
-                compute.max(UNCHECKED)
-            }
+        let uncertainty = match is_checked {
+            true => compute / 8,
+            false => compute.max(UNCHECKED),
         };
         if gpu.is_none() {
             return CompanionBytes {
                 host: Footprint::new(weights, 0, compute),
-                host_uncertainty: uncertainty(compute),
+                host_uncertainty: uncertainty,
                 ..CompanionBytes::default()
             };
         }
         // Each tensor is read into memory of the host on its way (clip.cpp, `load_tensors`), before the
         // first image comes.
-        let largest = self.tensors.iter().map(|tensor| tensor.bytes).max();
+        let largest = self.header.tensors().map(|tensor| tensor.bytes()).max();
         let inputs = inputs.max(largest.unwrap_or(0));
         CompanionBytes {
             gpu: Footprint::new(weights, 0, compute),
             host: Footprint::new(0, 0, inputs),
-            gpu_uncertainty: uncertainty(compute),
+            gpu_uncertainty: uncertainty,
             host_uncertainty: inputs / 8,
         }
     }
@@ -180,18 +140,14 @@ fn fuses(family: Option<Family>, flash: FlashAttention, head: u64) -> bool {
     if flash == FlashAttention::Off {
         return false;
     }
-    match family {
-        None => true,
-        Some(Family::Cuda) => matches!(head, 40 | 64 | 72 | 80 | 96 | 112 | 128 | 256),
-        Some(Family::Vulkan) => head.is_multiple_of(8),
-        Some(Family::Metal) => {
-            matches!(
-                head,
-                32 | 40 | 48 | 64 | 72 | 80 | 96 | 112 | 128 | 192 | 256
-            )
-        }
-        Some(Family::Other) => false,
-    }
+    let listed: &[u64] = match family {
+        None => return true,
+        Some(Family::Vulkan) => return head.is_multiple_of(8),
+        Some(Family::Cuda) => &[40, 64, 72, 80, 96, 112, 128, 256],
+        Some(Family::Metal) => &[32, 40, 48, 64, 72, 80, 96, 112, 128, 192, 256],
+        Some(Family::Other) => &[],
+    };
+    listed.contains(&head)
 }
 
 /// The text of a key, which may be left out.

@@ -77,29 +77,22 @@ impl Draft {
             ..gpu
         });
         let gpus: Vec<&Gpu> = gpu.iter().collect();
-        let layers = match gpus.len() {
-            0 => 0,
-            _ => self.profile.full_offload(),
-        };
+        let offload = self.profile.full_offload();
+        let layers = if gpus.is_empty() { 0 } else { offload };
         let estimate = Estimate::new(&self.profile, &gpus, &context)?;
         let (footprints, unsure) = estimate.with_uncertainty(&estimate.assignment(layers));
-        let sampled = self.sampled(&context);
+        // A backend that samples the draft's tokens itself, llama.cpp's default (common/common.h, `backend_sampling`),
+        // takes on top their indices, and beside the logits that are returned probabilities, tokens and candidates
+        // (llama-context.cpp, `output_reserve`).
+        let n_vocab = u64::from(self.profile.hparams.n_vocab);
+        let sampled = product(&[16, n_vocab, u64::from(context.n_seq_max)]);
         let uncertain = |of_graph: u64| of_graph.saturating_add(sampled);
-        let gpu = footprints.gpus.first().copied();
         Ok(CompanionBytes {
-            gpu: gpu.unwrap_or_default(),
+            gpu: footprints.gpus.first().copied().unwrap_or_default(),
             host: footprints.host,
             gpu_uncertainty: unsure.gpus.first().copied().map_or(0, uncertain),
             host_uncertainty: uncertain(unsure.host),
         })
-    }
-
-    /// What a backend that samples the draft's tokens itself, llama.cpp's default (common/common.h,
-    /// `backend_sampling`), takes on top: their indices, and beside the logits that are returned probabilities, tokens
-    /// and candidates (llama-context.cpp, `output_reserve`).
-    fn sampled(&self, context: &ContextParams) -> u64 {
-        let n_vocab = u64::from(self.profile.hparams.n_vocab);
-        product(&[16, n_vocab, u64::from(context.n_seq_max)])
     }
 }
 

@@ -1,9 +1,13 @@
 //! What an encoder of images or sound computes with.
 
+use std::num::Saturating;
+
 use crate::gguf::Header;
+use crate::memory::backend::Family;
 
 use super::clip::text;
-use super::projector::{self, Images, Projector};
+use super::error::{missing, unread};
+use super::projector::{self, Images};
 use super::{Error, file, product};
 
 /// Frames of Whisper's spectrogram: 30 seconds (clip-model.h, `warmup_audio_size`; mtmd-audio.cpp).
@@ -12,22 +16,29 @@ const FRAMES: u64 = 3000;
 /// Tokens of the images that are computed at once (mtmd.cpp, `mtmd_context_params_default`, `batch_max_tokens`).
 const BATCH_TOKENS: u64 = 1024;
 
+/// The blocks that Vulkan cuts its buffers into (ggml-vulkan.cpp, `ggml_vk_get_device`).
+const BLOCK: u64 = 1 << 30;
+
+/// What the alignment of some hundred tensors may add.
+const ALIGNMENT: u64 = 64 << 10;
+
 /// An encoder and its projector: the sizes that decide its compute buffer.
 ///
 /// # The bound
 ///
 /// With `P` positions of the largest input (patches, and the class token), `E` = 4 · width · `P` and `F` = 4 · `n_ff` ·
-/// `P` bytes of 32-bit floats; a mask is 4 · `P`² bytes where some blocks attend to windows, and else nothing:
+/// `P` bytes of 32-bit floats, the largest of these steps:
 ///
-/// | step | with fused attention | without |
-/// |---|---|---|
-/// | patches | 5 `E` + 2 inputs + mask | the same |
-/// | attention | 7½ `E` + 1½ masks; on Metal its scratch | 7½ `E` + 4 · heads · `P`² + mask; the scores twice where buffers are cut (Vulkan) |
-/// | feed-forward | 3 `E` + `F`, gated 5 `E` + 3 `F`; 1½ masks, less what of the `F` fits the first | the same; a mask |
-/// | projector | 2 `E` + 2 or 3½ of its widest step + mask | the same |
+/// | step | bytes |
+/// |---|---|
+/// | patches | 5 `E` + 2 inputs |
+/// | fused attention | 7½ `E`; on Metal `E` and its scratch more |
+/// | attention | 7½ `E` + 4 · heads · `P`²; twice the latter where buffers are cut (Vulkan) |
+/// | feed-forward | 3 `E` + `F`, gated 5 `E` + 3 `F` |
+/// | projector | 2 `E` + 2 or 3½ of its widest step |
 ///
-/// Beside the largest of these lie the inputs (the image as 32-bit floats), features that are kept for the end, and
-/// twice the matrix that Gemma 3 turns around.
+/// Beside it lie the inputs (the image as 32-bit floats), features that are kept for the end, one and a half
+/// masks of 4 · `P`² bytes where some blocks attend to windows, and twice the matrix that Gemma 3 turns around.
 ///
 /// The table was held against what clip.cpp reserves where [`is_checked`](Self::is_checked) says so: CUDA's, Vulkan's,
 /// Metal's and the CPU's rules, images from 4 tokens to the largest, with fused attention and without
@@ -39,58 +50,73 @@ pub struct Encoder {
     name: String,
     source: Source,
     is_checked: bool,
-    pub(super) width: u64,
-    pub(super) n_ff: u64,
-    pub(super) n_head: u64,
+    width: u64,
+    n_ff: u64,
+    n_head: u64,
     pub(super) head: u64,
-    pub(super) is_gated: bool,
+    is_gated: bool,
     /// Whether some blocks attend to windows, by a mask.
-    pub(super) is_masked: bool,
+    is_masked: bool,
     /// Rows or columns of the widest matrix of the projector.
-    pub(super) widest: u64,
+    widest: u64,
     /// Whether rows are added to what the projector gives.
-    pub(super) is_framed: bool,
+    is_framed: bool,
     /// Width of all features that are kept beside the last block's.
-    pub(super) kept: u64,
+    kept: u64,
     /// Bytes of the matrix that is turned around on every run (models/siglip.cpp, `clip_graph_siglip::build`).
-    pub(super) turned: u64,
+    turned: u64,
 }
 
-/// What is put in.
+/// What is put in: images of some size, or sound of one length, whose patches are columns of its spectrogram.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Source {
-    Images {
-        projector: Projector,
-        /// Elements of a patch: three colours.
-        patch: u64,
-        merge: u64,
-        /// Patches of the largest image, where nobody limits its tokens.
-        patches: u64,
-        /// Patches that an image has whatever its tokens are limited to.
-        least: u64,
-        /// Whether a limit of tokens is the only one.
-        follows: bool,
-        /// Positions that are no patches.
-        extra: u64,
-    },
-    Sound {
-        bins: u64,
-        /// Positions that become one token.
-        stack: u64,
-    },
+struct Source {
+    /// Bytes of a patch as 32-bit floats: three colours, of all frames.
+    patch: u64,
+    /// Patches that become one token.
+    merged: u64,
+    /// Patches of the largest image, where nobody limits its tokens.
+    patches: u64,
+    /// Patches that an image has whatever its tokens are limited to.
+    least: u64,
+    limit: Limit,
+    /// Positions that are no patches.
+    extra: u64,
+    /// Whether several images are computed at once.
+    batches: bool,
+}
+
+/// What a limit of the tokens of an image does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Limit {
+    Nothing,
+    /// It is the only limit.
+    Alone,
+    /// It is one of two, and may be the larger one.
+    Beside,
 }
 
 /// Numbers of the largest input.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Input {
+struct Input {
     /// Positions of one image.
-    pub(super) positions: u64,
+    positions: u64,
     /// Images that are computed at once.
-    pub(super) batch: u64,
+    batch: u64,
     /// Tokens that one image becomes.
-    pub(super) tokens: u64,
+    tokens: u64,
     /// Bytes of one image as 32-bit floats.
-    pub(super) bytes: u64,
+    bytes: u64,
+}
+
+/// Bytes of an encoder's buffers.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Buffers {
+    /// Where it computes, inputs included.
+    pub(super) compute: u64,
+    /// On the host: what it is given, before it is copied, and what it returns.
+    pub(super) inputs: u64,
+    /// Queries, keys, values and the result of one attention.
+    pub(super) attention: u64,
 }
 
 /// The required and optional keys of one encoder.
@@ -108,20 +134,19 @@ impl Keys<'_> {
     /// A number above 0 (clip.cpp, `load_hparams`).
     fn size(&self, name: &str, most: u64) -> Result<u64, Error> {
         let key = format!("clip.{}.{name}", self.kind);
-        let error = |value| Error::Value {
-            file: file(self.header),
-            key: key.clone(),
-            value,
-            limit: "llama.cpp takes sizes above 0, image_size up to 8192 and patch_size below 65536 (clip.cpp:2041)",
+        let Some(value) = self.header.u32(&key)?.map(u64::from) else {
+            return Err(missing(self.header, &key));
         };
-        match self.header.u32(&key)?.map(u64::from) {
-            None => Err(Error::Missing {
+        if value == 0 || value > most {
+            let limit = "llama.cpp takes sizes above 0, image_size up to 8192 and patch_size below 65536 (clip.cpp, `load_hparams`)";
+            return Err(Error::Value {
                 file: file(self.header),
                 key,
-            }),
-            Some(value) if value == 0 || value > most => Err(error(value)),
-            Some(value) => Ok(value),
+                value,
+                limit,
+            });
         }
+        Ok(value)
     }
 
     /// `clip.projector_type`, or where the file has several encoders this one's (clip.cpp, `load_hparams`).
@@ -143,53 +168,42 @@ impl Encoder {
         };
         let name = keys.projector()?;
         let Some(projector) = projector::of_images(&name) else {
-            return Err(Error::UnreadProjector {
-                file: file(header),
-                kind: "an image",
-                projector: name,
-            });
+            return Err(unread(header, "an image", name));
         };
         let side = keys.size("patch_size", 65_535)?;
         let image = keys.size("image_size", 8192)?;
         let area = product(&[side, side]);
         let merge = projector.merge(header)?;
         let squares = |length: u64| product(&[length / side, length / side]);
-        let pixels = || Ok::<_, Error>(keys.optional("image_max_pixels")?.map(|all| all / area));
         let of_tokens = |tokens: u32| product(&[u64::from(tokens), merge, merge]);
         // Its tiles are squares of 512 pixels (mtmd-image.h, `mtmd_image_preprocessor_lfm2`).
         let least = if name == "lfm2" { squares(512) } else { 0 };
-        let stated = pixels()?;
-        let patches = match (projector.images, stated) {
-            (Images::Square, _) => squares(image),
-            (Images::Tokens(tokens), _) | (Images::PixelsOr(tokens), None) => of_tokens(tokens),
-            (Images::Pixels | Images::PixelsOr(_), Some(patches)) => patches,
+        let stated = keys.optional("image_max_pixels")?.map(|all| all / area);
+        let (patches, limit) = match (projector.images, stated) {
+            (Images::Square, _) => (squares(image), Limit::Nothing),
+            (Images::Tokens(tokens), _) | (Images::PixelsOr(tokens), None) => {
+                (of_tokens(tokens), Limit::Alone)
+            }
+            // The header's limit is heard last (clip.cpp, `load_hparams`).
+            (Images::Pixels | Images::PixelsOr(_), Some(patches)) => (patches, Limit::Beside),
             (Images::Pixels, None) => {
-                return Err(Error::Missing {
-                    file: file(header),
-                    key: "clip.vision.image_max_pixels".to_owned(),
-                });
+                return Err(missing(header, "clip.vision.image_max_pixels"));
             }
             (Images::LongestEdge, _) => {
                 let longest = keys.optional("preproc_image_size")?.unwrap_or(image);
                 // Sides are rounded up to whole tokens (mtmd-image.cpp, `calc_size_preserved_ratio`).
                 let per_side = longest.div_ceil(side).next_multiple_of(merge);
-                product(&[per_side, per_side])
+                (product(&[per_side, per_side]), Limit::Beside)
             }
         };
-        let follows = match projector.images {
-            Images::Tokens(_) => true,
-            // The header's limit is heard last (clip.cpp, `load_hparams`).
-            Images::PixelsOr(_) => stated.is_none(),
-            _ => false,
-        };
-        let source = Source::Images {
-            projector,
-            patch: product(&[area, 3]),
-            merge,
+        let source = Source {
+            patch: product(&[4, area, 3, u64::from(projector.frames)]),
+            merged: product(&[merge, merge]),
             patches: patches.max(least),
             least,
-            follows,
+            limit,
             extra: u64::from(header.tensor("v.class_embd").is_some()),
+            batches: projector.batches,
         };
         Self::read(&keys, name, source, projector.is_checked)
     }
@@ -202,15 +216,18 @@ impl Encoder {
         };
         let name = keys.projector()?;
         if !projector::is_whisper(&name) {
-            return Err(Error::UnreadProjector {
-                file: file(header),
-                kind: "an audio",
-                projector: name,
-            });
+            return Err(unread(header, "an audio", name));
         }
-        let source = Source::Sound {
-            bins: keys.size("num_mel_bins", 256)?,
-            stack: keys.optional("projector.stack_factor")?.unwrap_or(1).max(1),
+        let bins = keys.size("num_mel_bins", 256)?;
+        let stack = keys.optional("projector.stack_factor")?.unwrap_or(1).max(1);
+        let source = Source {
+            patch: product(&[8, bins]),
+            merged: stack,
+            patches: FRAMES / 2,
+            least: 0,
+            limit: Limit::Nothing,
+            extra: 0,
+            batches: false,
         };
         let is_checked = name == "ultravox";
         Self::read(&keys, name, source, is_checked)
@@ -227,10 +244,16 @@ impl Encoder {
         let head = keys.optional("attention.head_dim")?.unwrap_or(0);
         let head = if head > 0 { head } else { n_embd / n_head };
         let stated = keys.optional("feed_forward_length")?.unwrap_or(0);
-        let prefix = match source {
-            Source::Images { .. } => "v.",
-            Source::Sound { .. } => "a.",
+        let block = if keys.kind == "vision" {
+            "v.blk."
+        } else {
+            "a.blk."
         };
+        let states = |name: &&str| {
+            let key = format!("clip.{}.{name}", keys.kind);
+            keys.header.get(&key).is_some()
+        };
+        let windows = ["window_size", "wa_pattern_mode", "wa_layer_indexes"];
         let mut encoder = Self {
             name,
             source,
@@ -240,7 +263,8 @@ impl Encoder {
             n_head,
             head,
             is_gated: false,
-            is_masked: is_masked(keys)?,
+            is_masked: keys.optional("n_wa_pattern")?.unwrap_or(0) > 0
+                || windows.iter().any(states),
             widest: n_embd,
             is_framed: false,
             kept: 0,
@@ -250,8 +274,7 @@ impl Encoder {
             let [ne0, ne1, ..] = tensor.shape();
             let name = tensor.name();
             let is_matrix = tensor.n_dims() == 2 && name.ends_with(".weight");
-            let of_block = name.strip_prefix(prefix);
-            if let Some(name) = of_block.filter(|name| name.starts_with("blk.")) {
+            if name.starts_with(block) {
                 if is_matrix && name.contains(".ffn_") {
                     // Old files state no width, and some name the two matrices the wrong way round (clip.cpp,
                     // `load_tensors`).
@@ -294,11 +317,6 @@ impl Encoder {
         self.input(max_image_tokens).tokens
     }
 
-    /// Elements of a head.
-    pub(super) const fn head(&self) -> u64 {
-        self.head
-    }
-
     /// The width of what the projector gives, where we know which tensor says that (clip.cpp, `clip_n_mmproj_embd`).
     pub(super) fn width_in(&self, header: &Header) -> Option<u64> {
         let (name, dim) = match self.name.as_str() {
@@ -312,56 +330,89 @@ impl Encoder {
     }
 
     /// The largest input, where images have at most so many tokens.
-    pub(super) fn input(&self, max_image_tokens: Option<u32>) -> Input {
-        match self.source {
-            Source::Images {
-                projector,
-                patch,
-                merge,
-                patches,
-                least,
-                follows,
-                extra,
-            } => {
-                let merged = product(&[merge, merge]);
-                let limit = max_image_tokens.map(|tokens| product(&[u64::from(tokens), merged]));
-                let patches = match limit {
-                    Some(limit) if follows => limit.max(least),
-                    // Where it is not heard, or beside another: it may be the larger one.
-                    Some(limit) if projector.images != Images::Square => limit.max(patches),
-                    _ => patches,
-                };
-                let tokens = patches.div_ceil(merged).max(1);
-                Input {
-                    positions: patches.saturating_add(extra),
-                    batch: if projector.batches {
-                        (BATCH_TOKENS / tokens).max(1)
-                    } else {
-                        1
-                    },
-                    tokens,
-                    bytes: product(&[4, patch, patches, u64::from(projector.frames)]),
-                }
-            }
-            Source::Sound { bins, stack } => Input {
-                positions: FRAMES / 2,
-                batch: 1,
-                tokens: (FRAMES / 2).div_ceil(stack),
-                bytes: product(&[4, bins, FRAMES]),
-            },
+    fn input(&self, max_image_tokens: Option<u32>) -> Input {
+        let source = &self.source;
+        let most = max_image_tokens.map(|tokens| product(&[u64::from(tokens), source.merged]));
+        let patches = match (source.limit, most) {
+            (Limit::Alone, Some(most)) => most.max(source.least),
+            (Limit::Beside, Some(most)) => most.max(source.patches),
+            _ => source.patches,
+        };
+        let tokens = patches.div_ceil(source.merged).max(1);
+        let at_once = (BATCH_TOKENS / tokens).max(1);
+        Input {
+            positions: patches.saturating_add(source.extra),
+            batch: if source.batches { at_once } else { 1 },
+            tokens,
+            bytes: product(&[source.patch, patches]),
         }
     }
-}
 
-/// Whether some blocks attend to windows, by a mask over all positions.
-fn is_masked(keys: &Keys<'_>) -> Result<bool, Error> {
-    let states = |name: &str| {
-        keys.header
-            .get(&format!("clip.{}.{name}", keys.kind))
-            .is_some()
-    };
-    Ok(keys.optional("n_wa_pattern")?.unwrap_or(0) > 0
-        || states("window_size")
-        || states("wa_pattern_mode")
-        || states("wa_layer_indexes"))
+    /// The bound of the encoder's buffers for its largest input on a device of this family, or on the host; `fuses`:
+    /// attention is one fused step there.
+    pub(super) fn buffers(
+        &self,
+        max_image_tokens: Option<u32>,
+        family: Option<Family>,
+        fuses: bool,
+    ) -> Buffers {
+        let n = Saturating::<u64>;
+        let input = self.input(max_image_tokens);
+        let (batch, tokens) = (n(input.batch), n(input.tokens) * n(input.batch));
+        let (heads, head) = (n(self.n_head) * batch, n(self.head));
+        let positions = n(input.positions);
+        let floats = n(4) * positions * batch;
+        let (stream, wide) = (floats * n(self.width), floats * n(self.n_ff));
+        let bytes = n(input.bytes) * batch;
+        // Four positions per patch at most, and the order of windows (models/qwen2vl.cpp, `clip_graph_qwen2vl::build`).
+        let inputs = bytes + n(20) * positions * batch;
+        let kept = n(4) * n(self.kept) * tokens;
+        let mask = n(if self.is_masked { 4 } else { 0 }) * positions * positions;
+        let step = n(4) * n(self.widest) * tokens;
+
+        let attention = stream * n(15) / n(2);
+        let may_be =
+            |known: Family| matches!(family, Some(it) if it == known || it == Family::Other);
+        let scores = heads * n(4) * positions * positions;
+        let scratch = match fuses {
+            // Rows of results, padding, and keys and values in 16 bits (ggml-metal-ops.cpp,
+            // `ggml_metal_op_flash_attn_ext_extra_*`).
+            true if may_be(Family::Metal) => heads * (head + n(2)) * n(4352) + stream,
+            true => n(0),
+            // What is cut into blocks leaves gaps that the next scores do not fit.
+            false if may_be(Family::Vulkan) && scores > n(BLOCK / 2) => scores * n(2),
+            false => scores,
+        };
+        let forward = if self.is_gated {
+            stream * n(5) + wide * n(3)
+        } else {
+            stream * n(3) + wide
+        };
+        // With a row of its own after each row of tokens, of which an image has an eighth as many at most, from 8 x 8 on.
+        let rows = if self.is_framed {
+            step * n(3) / n(2)
+        } else {
+            n(0)
+        };
+        let most = (stream * n(5) + bytes * n(2))
+            .max(attention + scratch)
+            .max(forward)
+            .max(stream * n(2) + step * n(2) + rows);
+        // A matrix that is turned lies where it leaves a gap of its own size.
+        let beside = inputs + kept + mask * n(3) / n(2) + n(self.turned) * n(2) + n(ALIGNMENT);
+        Buffers {
+            compute: (beside + most).0,
+            // The picture as numbers, the same in the buffer from which it is copied, and the embeddings.
+            inputs: (inputs + bytes + mask + step + kept).0,
+            attention: attention.0,
+        }
+    }
+
+    /// Bytes of the widest activations of the largest input, in 32-bit floats.
+    pub(super) fn activations(&self, max_image_tokens: Option<u32>) -> u64 {
+        let input = self.input(max_image_tokens);
+        // Queries, keys and values may be one matrix.
+        let widest = self.n_ff.max(product(&[3, self.width]));
+        product(&[4, widest, input.positions, input.batch])
+    }
 }

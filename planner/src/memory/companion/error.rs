@@ -1,6 +1,9 @@
 //! Why a companion has no cost.
 
+use crate::gguf::Header;
 use crate::{gguf, memory, profile};
+
+use super::file;
 
 /// A file cannot be loaded beside the main model, or what it takes is not known.
 #[derive(Debug, thiserror::Error)]
@@ -93,4 +96,21 @@ pub enum Error {
         /// Width of the main model's embeddings.
         of_main: u64,
     },
+}
+
+/// A file that does not have this key.
+pub(super) fn missing(header: &Header, key: &str) -> Error {
+    Error::Missing {
+        file: file(header),
+        key: key.to_owned(),
+    }
+}
+
+/// A file with a projector of this kind that we have not read.
+pub(super) fn unread(header: &Header, kind: &'static str, projector: String) -> Error {
+    Error::UnreadProjector {
+        file: file(header),
+        kind,
+        projector,
+    }
 }

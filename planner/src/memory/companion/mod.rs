@@ -11,7 +11,6 @@
 //!   [`Encoder`], for the largest image that llama.cpp would hand it, not for the smaller one that it warms up with. It
 //!   cannot be probed: the code that loads it (`libmtmd`) is no part of our build.
 
-mod buffers;
 mod clip;
 mod draft;
 mod encoder;
@@ -229,9 +228,4 @@ fn file(header: &Header) -> String {
 /// The product of sizes; saturates.
 fn product(factors: &[u64]) -> u64 {
     factors.iter().fold(1, |a, &b| a.saturating_mul(b))
-}
-
-/// The sum of sizes; saturates.
-fn sum(terms: &[u64]) -> u64 {
-    terms.iter().fold(0, |a, &b| a.saturating_add(b))
 }

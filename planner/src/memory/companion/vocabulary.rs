@@ -10,6 +10,10 @@ const MOST_DIFFERENCE: u64 = 128;
 /// `SPEC_VOCAB_CHECK_START_TOKEN_ID` (common/speculative.cpp): tokens before it may differ.
 const FIRST_COMPARED: u64 = 5;
 
+/// Ways to split text into words, by `tokenizer.ggml.pre`, of which the first token is added by default (llama-vocab.cpp,
+/// `llama_vocab::impl::load`).
+const ADD_BOS: &str = "llama3 llama-v3 llama-bpe falcon3 falcon-h1 pixtral midm-2.0 lfm2 jina-v5-nano tekken chameleon";
+
 /// What llama.cpp makes of a tokenizer's keys, as far as drafting is concerned (llama-vocab.cpp,
 /// `llama_vocab::impl::load`).
 #[derive(Debug, PartialEq, Eq)]
@@ -50,20 +54,7 @@ fn defaults(model: &str, pre: &str) -> (String, Added, Added) {
         "llama" => ("spm", added(true, Some(1)), added(false, Some(2))),
         "bert" => ("wpm", added(true, Some(101)), added(false, None)),
         "gpt2" | "hybriddna" | "whitespace" => {
-            let is_added = matches!(
-                pre,
-                "llama3"
-                    | "llama-v3"
-                    | "llama-bpe"
-                    | "falcon3"
-                    | "falcon-h1"
-                    | "pixtral"
-                    | "midm-2.0"
-                    | "lfm2"
-                    | "jina-v5-nano"
-                    | "tekken"
-                    | "chameleon"
-            );
+            let is_added = ADD_BOS.split(' ').any(|name| name == pre);
             let id = (!matches!(pre, "chatglm-bpe" | "glm4" | "glm5")).then_some(11);
             ("bpe", added(is_added, id), added(false, Some(11)))
         }
@@ -207,72 +198,55 @@ mod tests {
         vocabulary("gpt2", "qwen2", &tokens(n))
     }
 
-    #[test]
-    fn a_vocabulary_goes_with_itself_and_with_one_up_to_128_tokens_longer() {
-        assert_eq!(difference(&bpe(1000), &bpe(1000)), None);
-        assert_eq!(difference(&bpe(1000), &bpe(1128)), None);
-        assert_eq!(difference(&bpe(1128), &bpe(1000)), None);
-        let size = Some("the size of the vocabulary".to_owned());
-        assert_eq!(difference(&bpe(1000), &bpe(1129)), size);
-        assert_eq!(difference(&bpe(1129), &bpe(1000)), size);
+    fn spm() -> Builder {
+        vocabulary("llama", "default", &tokens(1000))
+    }
+
+    /// A first token that is stated, and whether it is added.
+    fn first(builder: Builder, id: u32, is_added: bool) -> Builder {
+        let builder = builder.u32("tokenizer.ggml.bos_token_id", id);
+        builder.bool("tokenizer.ggml.add_bos_token", is_added)
     }
 
     #[test]
-    fn another_type_of_vocabulary_does_not_go() {
-        let spm = vocabulary("llama", "default", &tokens(1000));
-        let kind = Some("the type of the vocabulary".to_owned());
-        assert_eq!(difference(&spm, &bpe(1000)), kind);
-    }
-
-    #[test]
-    fn texts_may_differ_in_the_first_five_tokens_only() {
+    fn vocabularies_go_together_by_llama_cpps_rules() {
+        let (size, before) = ("the size of the vocabulary", "the token before a text");
         let changed = |id: usize| {
             let mut tokens = tokens(1000);
             "other".clone_into(&mut tokens[id]);
-            difference(&vocabulary("gpt2", "qwen2", &tokens), &bpe(1000))
+            vocabulary("gpt2", "qwen2", &tokens)
         };
-        assert_eq!(changed(4), None);
-        assert_eq!(changed(5).as_deref(), Some("token 5"));
-        assert_eq!(changed(999).as_deref(), Some("token 999"));
-    }
-
-    #[test]
-    fn which_first_token_it_is_matters_only_where_one_is_added() {
-        let stated = |id, is_added| {
-            bpe(1000)
-                .u32("tokenizer.ggml.bos_token_id", id)
-                .bool("tokenizer.ggml.add_bos_token", is_added)
-        };
-        assert_eq!(difference(&stated(7, false), &stated(8, false)), None);
-        assert_eq!(difference(&stated(7, true), &stated(7, true)), None);
-        let first = Some("the token before a text".to_owned());
-        assert_eq!(difference(&stated(7, true), &stated(8, true)), first);
-        assert_eq!(difference(&stated(7, true), &stated(7, false)), first);
-        // Not added is what a header means that does not say, with this way of splitting words.
-        assert_eq!(difference(&stated(7, false), &bpe(1000)), None);
-    }
-
-    #[test]
-    fn what_a_header_does_not_say_is_llama_cpps_default() {
-        let llama3 = |pre| vocabulary("gpt2", pre, &tokens(1000));
-        let stated = |builder: Builder, id| {
-            builder
-                .u32("tokenizer.ggml.bos_token_id", id)
-                .bool("tokenizer.ggml.add_bos_token", true)
-        };
-        // Token 11 is added before texts for Llama 3.
-        assert_eq!(
-            difference(&llama3("llama-bpe"), &stated(bpe(1000), 11)),
-            None
-        );
-        let spm = || vocabulary("llama", "default", &tokens(1000));
-        assert_eq!(difference(&spm(), &stated(spm(), 1)), None);
-        // A token outside of the vocabulary is not heard.
-        assert_eq!(difference(&spm(), &stated(spm(), 5000)), None);
-        assert!(difference(&spm(), &stated(spm(), 2)).is_some());
+        let llama3 = vocabulary("gpt2", "llama-bpe", &tokens(1000));
         let after = spm().bool("tokenizer.ggml.add_eos_token", true);
-        let what = difference(&after, &spm());
-        assert_eq!(what.as_deref(), Some("the token after a text"));
+        let bpe_first = |id, is_added| first(bpe(1000), id, is_added);
+        for (draft, main, what) in [
+            // One may be up to 128 tokens longer.
+            (bpe(1000), bpe(1000), None),
+            (bpe(1000), bpe(1128), None),
+            (bpe(1128), bpe(1000), None),
+            (bpe(1000), bpe(1129), Some(size)),
+            (bpe(1129), bpe(1000), Some(size)),
+            (spm(), bpe(1000), Some("the type of the vocabulary")),
+            // Texts may differ in the first five tokens only.
+            (changed(4), bpe(1000), None),
+            (changed(5), bpe(1000), Some("token 5")),
+            (changed(999), bpe(1000), Some("token 999")),
+            // Which first token it is matters only where one is added.
+            (bpe_first(7, false), bpe_first(8, false), None),
+            (bpe_first(7, true), bpe_first(7, true), None),
+            (bpe_first(7, true), bpe_first(8, true), Some(before)),
+            (bpe_first(7, true), bpe_first(7, false), Some(before)),
+            // What a header does not say is llama.cpp's default: not added, or for Llama 3 token 11.
+            (bpe_first(7, false), bpe(1000), None),
+            (llama3, bpe_first(11, true), None),
+            (spm(), first(spm(), 1, true), None),
+            // A token outside of the vocabulary is not heard.
+            (spm(), first(spm(), 5000, true), None),
+            (spm(), first(spm(), 2, true), Some(before)),
+            (after, spm(), Some("the token after a text")),
+        ] {
+            assert_eq!(difference(&draft, &main).as_deref(), what);
+        }
     }
 
     #[test]

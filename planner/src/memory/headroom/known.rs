@@ -2,7 +2,7 @@
 //! it was measured.
 
 use super::Workload;
-use crate::machine::{Gpu, mib};
+use crate::machine::{Gpu, LearnedHeadroom, mib};
 use crate::memory::backend::Family;
 
 /// A CUDA context on a card of which nothing is known but its size. Published are 107 MiB (RTX 4060 Ti) to 555 MiB (RTX
@@ -26,16 +26,17 @@ const VULKAN_DEVICE: u64 = mib(128);
 
 /// What the driver will still take for itself, in bytes.
 pub(super) fn driver(gpu: &Gpu) -> u64 {
-    let table = driver_by_table(gpu);
+    let is_open = gpu.free_is_after_opening();
+    let table = match Family::of(&gpu.backend) {
+        Family::Cuda if is_open => cuda_context(gpu) / 2,
+        Family::Cuda | Family::Other => cuda_context(gpu),
+        Family::Vulkan => VULKAN_DEVICE,
+        Family::Metal => 0,
+    };
     match gpu.learned {
         // What opening the device costs is not in what was measured on an open one.
-        Some(learned) if gpu.free_is_after_opening() => {
-            if is_same_driver(gpu) {
-                learned.driver
-            } else {
-                learned.driver.max(table)
-            }
-        }
+        Some(learned) if is_open && is_same_driver(gpu) => learned.driver,
+        Some(learned) if is_open => learned.driver.max(table),
         _ => table,
     }
 }
@@ -43,9 +44,19 @@ pub(super) fn driver(gpu: &Gpu) -> u64 {
 /// What will grow after the load, in bytes. A measurement with less work than this load's can only raise
 /// the table's number.
 pub(super) fn growth(gpu: &Gpu, workload: &Workload) -> u64 {
-    let table = growth_by_table(gpu, workload);
+    let pools = workload.activations.saturating_mul(2);
+    let table = match Family::of(&gpu.backend) {
+        Family::Cuda => CUBLAS_WORKSPACE.saturating_add(pools),
+        Family::Vulkan => workload.decoded_matrix.saturating_add(pools),
+        Family::Metal => workload.activations,
+        Family::Other => CUBLAS_WORKSPACE
+            .saturating_add(workload.decoded_matrix)
+            .saturating_add(pools),
+    };
+    let covers =
+        |learned: LearnedHeadroom| learned.covers(workload.activations, workload.decoded_matrix);
     match gpu.learned {
-        Some(learned) if is_same_driver(gpu) && workload.is_covered_by(&learned) => learned.growth,
+        Some(learned) if is_same_driver(gpu) && covers(learned) => learned.growth,
         Some(learned) => learned.growth.max(table),
         None => table,
     }
@@ -54,16 +65,6 @@ pub(super) fn growth(gpu: &Gpu, workload: &Workload) -> u64 {
 /// Whether the driver is surely the one that was measured: what does not tell its version may have changed since.
 const fn is_same_driver(gpu: &Gpu) -> bool {
     gpu.driver.is_some()
-}
-
-fn driver_by_table(gpu: &Gpu) -> u64 {
-    let family = Family::of(&gpu.backend);
-    match family {
-        Family::Cuda if gpu.free_is_after_opening() => cuda_context(gpu) / 2,
-        Family::Cuda | Family::Other => cuda_context(gpu),
-        Family::Vulkan => VULKAN_DEVICE,
-        Family::Metal => 0,
-    }
 }
 
 /// What a CUDA context takes. Of ROCm and MUSA no number is published; they get the largest.
@@ -77,33 +78,19 @@ fn cuda_context(gpu: &Gpu) -> u64 {
     }
 }
 
-fn growth_by_table(gpu: &Gpu, workload: &Workload) -> u64 {
-    let pools = workload.activations.saturating_mul(2);
-    match Family::of(&gpu.backend) {
-        Family::Cuda => CUBLAS_WORKSPACE.saturating_add(pools),
-        Family::Vulkan => workload.decoded_matrix.saturating_add(pools),
-        Family::Metal => workload.activations,
-        Family::Other => CUBLAS_WORKSPACE
-            .saturating_add(workload.decoded_matrix)
-            .saturating_add(pools),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::{driver, growth};
     use crate::machine::{Date, Gpu, LearnedHeadroom, Reading, gib, mib};
     use crate::memory::Workload;
 
-    fn workload() -> Workload {
-        Workload {
-            activations: mib(28),
-            decoded_matrix: mib(112),
-            vocabulary: mib(32),
-        }
-    }
+    const WORKLOAD: Workload = Workload {
+        activations: mib(28),
+        decoded_matrix: mib(112),
+        vocabulary: mib(32),
+    };
 
-    /// An open card that has been measured with [`workload`]: 20 MiB at the load, 30 after it.
+    /// An open card that has been measured with [`WORKLOAD`]: 20 MiB at the load, 30 after it.
     fn measured() -> Gpu {
         let date = Date::new(2026, 11, 21).unwrap();
         let learned = LearnedHeadroom::new(mib(20), mib(30), date).work(mib(28), mib(112));
@@ -113,44 +100,40 @@ mod tests {
         gpu
     }
 
+    /// Driver and growth of the measured card after a change.
+    fn parts(change: impl FnOnce(&mut Gpu)) -> (u64, u64) {
+        let mut gpu = measured();
+        change(&mut gpu);
+        (driver(&gpu), growth(&gpu, &WORKLOAD))
+    }
+
     #[test]
     fn a_context_is_a_little_more_than_was_measured_on_each_card() {
         let context = |name| driver(&Gpu::named(name).unwrap()) >> 20;
         assert_eq!(context("RTX 4060 Ti 8GB"), 118); // 107 measured
         assert_eq!(context("RTX PRO 6000 Blackwell Workstation Edition"), 580); // 555 measured
         assert_eq!(context("RTX 4090"), 400);
-        assert_eq!(
-            driver(&Gpu::new("A card of another name").total(gib(8))),
-            mib(560)
-        );
+        let unknown = Gpu::new("A card of another name").total(gib(8));
+        assert_eq!(driver(&unknown), mib(560));
         let rocm = Gpu::named("RTX 4090").unwrap().backend("ROCm");
         assert_eq!(driver(&rocm), mib(560));
     }
 
     #[test]
     fn half_of_a_context_is_still_to_come_on_a_device_that_is_open() {
-        let mut gpu = measured();
-        gpu.learned = None;
-        assert_eq!(driver(&gpu), mib(200));
+        assert_eq!(parts(|gpu| gpu.learned = None).0, mib(200));
     }
 
     #[test]
     fn what_was_measured_counts_instead_of_the_table() {
-        assert_eq!(driver(&measured()), mib(20));
-        assert_eq!(growth(&measured(), &workload()), mib(30));
-    }
-
-    #[test]
-    fn a_context_still_to_be_opened_was_not_measured() {
-        let mut gpu = measured();
-        gpu.ggml = None;
-        assert_eq!(driver(&gpu), mib(400));
-        assert_eq!(growth(&gpu, &workload()), mib(30));
+        assert_eq!(parts(|_| ()), (mib(20), mib(30)));
+        // A context still to be opened was not measured.
+        assert_eq!(parts(|gpu| gpu.ggml = None), (mib(400), mib(30)));
     }
 
     #[test]
     fn for_more_work_than_was_measured_the_larger_number_counts() {
-        let mut more = workload();
+        let mut more = WORKLOAD;
         more.activations += 1;
         assert_eq!(growth(&measured(), &more), mib(32 + 2 * 28) + 2);
         let mut gpu = measured();
@@ -160,13 +143,11 @@ mod tests {
 
     #[test]
     fn of_a_driver_without_a_version_a_measurement_only_raises_the_table() {
-        let mut gpu = measured();
-        gpu.driver = None;
-        assert_eq!(
-            (driver(&gpu), growth(&gpu, &workload())),
-            (mib(200), mib(88))
-        );
-        gpu.learned.as_mut().unwrap().driver = mib(300);
-        assert_eq!(driver(&gpu), mib(300));
+        assert_eq!(parts(|gpu| gpu.driver = None), (mib(200), mib(88)));
+        let raised = parts(|gpu| {
+            gpu.driver = None;
+            gpu.learned.as_mut().unwrap().driver = mib(300);
+        });
+        assert_eq!(raised.0, mib(300));
     }
 }

@@ -5,13 +5,45 @@
 //! measurements, per device, driver, backend and build, it comes from a table that rather leaves too much.
 
 mod known;
-mod workload;
 
 use serde::{Deserialize, Serialize};
 
+use super::ContextSizes;
 use crate::machine::{Gpu, Host, mib};
+use crate::profile::{ModelProfile, Weight};
 
-pub use workload::Workload;
+/// What a load makes a driver and its pools do, beside the buffers that are counted.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Workload {
+    /// Bytes of the widest activations of the largest batch, in 32-bit floats.
+    pub activations: u64,
+    /// Bytes of the largest matrix of a block, decoded to 16-bit floats.
+    pub decoded_matrix: u64,
+    /// Bytes of the vocabulary on the host, about.
+    pub vocabulary: u64,
+}
+
+impl Workload {
+    /// What this model does at these sizes.
+    #[must_use]
+    pub fn of(profile: &ModelProfile, sizes: &ContextSizes) -> Self {
+        let hparams = &profile.hparams;
+        let widest = hparams.widest_ff().max(hparams.widest_stream());
+        let per_token = widest.saturating_mul(sizes.n_tokens);
+        let logits = u64::from(hparams.n_vocab).saturating_mul(sizes.n_outputs);
+        let blocks = profile.weights.blocks.iter();
+        let weights = blocks.flat_map(|block| &block.weights);
+        let elements = |weight: &Weight| weight.shape[0].saturating_mul(weight.shape[1]);
+        let largest = weights.map(elements).max().unwrap_or(0);
+        Self {
+            activations: per_token.max(logits).saturating_mul(4),
+            decoded_matrix: largest.saturating_mul(2),
+            // A token's text, its score and type, two hash-map entries: measured at 100 to 200 bytes (llama-vocab.cpp).
+            vocabulary: u64::from(hparams.n_vocab).saturating_mul(256),
+        }
+    }
+}
 
 /// Bytes left free on a device, by reason.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -178,18 +210,23 @@ mod tests {
     use super::{Headroom, HeadroomParts, Workload};
     use crate::machine::{Gpu, Host, gib, mib};
 
-    fn workload() -> Workload {
-        Workload {
-            activations: mib(28),
-            decoded_matrix: mib(112),
-            vocabulary: mib(32),
-        }
+    const WORKLOAD: Workload = Workload {
+        activations: mib(28),
+        decoded_matrix: mib(112),
+        vocabulary: mib(32),
+    };
+
+    fn card(total: u64) -> Gpu {
+        Gpu::new("card").total(total)
+    }
+
+    fn of(headroom: Headroom, gpu: &Gpu, uncertainty: u64) -> HeadroomParts {
+        headroom.of_gpu(gpu, &WORKLOAD, uncertainty, false)
     }
 
     #[test]
     fn cuda_leaves_its_context_cublas_pools_and_one_percent_of_what_is_free() {
-        let gpu = Gpu::new("RTX 4060").total(gib(12)).free(gib(8));
-        let parts = Headroom::Default.of_gpu(&gpu, &workload(), 0, false);
+        let parts = of(Headroom::Default, &card(gib(12)).free(gib(8)), 0);
         let expected = HeadroomParts {
             driver: mib(560),
             growth: mib(32 + 2 * 28),
@@ -201,12 +238,7 @@ mod tests {
 
     #[test]
     fn the_margin_has_a_floor_and_a_ceiling_and_grows_with_the_uncertainty() {
-        let margin = |free, uncertainty| {
-            let gpu = Gpu::new("card").total(gib(96)).free(free);
-            Headroom::Default
-                .of_gpu(&gpu, &workload(), uncertainty, false)
-                .margin
-        };
+        let margin = |free, unsure| of(Headroom::Default, &card(gib(96)).free(free), unsure).margin;
         assert_eq!(margin(gib(2), 0), mib(64));
         assert_eq!(margin(gib(80), 0), mib(256));
         assert_eq!(margin(gib(80), mib(10)), mib(266));
@@ -214,75 +246,60 @@ mod tests {
 
     #[test]
     fn tight_leaves_the_uncertainty_and_what_rounding_takes() {
-        let gpu = Gpu::new("card").total(gib(24));
-        let parts = Headroom::Tight.of_gpu(&gpu, &workload(), mib(7), false);
-        assert_eq!(parts.margin, mib(16 + 7));
-        assert_eq!(parts.driver, mib(560));
+        let parts = of(Headroom::Tight, &card(gib(24)), mib(7));
+        assert_eq!((parts.driver, parts.margin), (mib(560), mib(16 + 7)));
     }
 
     #[test]
     fn cautious_has_at_most_85_percent_of_the_total_in_use() {
-        let gpu = Gpu::new("card").total(gib(20)).free(gib(19));
-        let parts = Headroom::Cautious.of_gpu(&gpu, &workload(), 0, false);
-        assert_eq!(parts.total(), gib(3));
-        let unsure = Headroom::Cautious.of_gpu(&gpu, &workload(), mib(5), false);
-        assert_eq!(unsure.total(), gib(3) + mib(5));
+        let gpu = card(gib(20)).free(gib(19));
+        assert_eq!(of(Headroom::Cautious, &gpu, 0).total(), gib(3));
+        assert_eq!(
+            of(Headroom::Cautious, &gpu, mib(5)).total(),
+            gib(3) + mib(5)
+        );
         // Of a small card driver, growth and the usual margin are more than 15 %.
-        let small = Gpu::new("card").total(gib(2));
-        let cautious = Headroom::Cautious.of_gpu(&small, &workload(), 0, false);
-        let default = Headroom::Default.of_gpu(&small, &workload(), 0, false);
-        assert_eq!(cautious, default);
+        let small = card(gib(2));
+        assert_eq!(
+            of(Headroom::Cautious, &small, 0),
+            of(Headroom::Default, &small, 0)
+        );
     }
 
     #[test]
     fn inside_of_windows_every_preset_leaves_what_spills_in_silence() {
-        let gpu = Gpu::new("card").total(gib(24));
-        let margin = |headroom: Headroom, wsl| headroom.of_gpu(&gpu, &workload(), 0, wsl).margin;
-        for preset in [Headroom::Tight, Headroom::Default] {
-            assert_eq!(margin(preset, true), margin(preset, false) + mib(512));
+        let gpu = card(gib(24));
+        for (headroom, more) in [
+            (Headroom::Tight, mib(512)),
+            (Headroom::Default, mib(512)),
+            (Headroom::Cautious, 0),
+            (Headroom::Bytes(mib(9)), 0),
+        ] {
+            let inside = headroom.of_gpu(&gpu, &WORKLOAD, 0, true);
+            assert_eq!(inside.total(), of(headroom, &gpu, 0).total() + more);
         }
-        assert_eq!(
-            margin(Headroom::Cautious, true),
-            margin(Headroom::Cautious, false)
-        );
-        assert_eq!(
-            Headroom::Bytes(mib(9))
-                .of_gpu(&gpu, &workload(), 0, true)
-                .total(),
-            mib(9)
-        );
     }
 
     #[test]
     fn bytes_and_percent_are_what_was_asked_for() {
-        let gpu = Gpu::new("card").total(gib(10));
-        let bytes = Headroom::Bytes(mib(600)).of_gpu(&gpu, &workload(), mib(99), false);
+        let gpu = card(gib(10));
+        let bytes = of(Headroom::Bytes(mib(600)), &gpu, mib(99));
         assert_eq!(bytes.total(), mib(600));
         assert_eq!((bytes.driver, bytes.growth), (mib(560), mib(40)));
-        let none = Headroom::Bytes(0).of_gpu(&gpu, &workload(), 0, false);
-        assert_eq!(none.total(), 0);
-        let share = Headroom::Percent(12.5).of_gpu(&gpu, &workload(), 0, false);
-        assert_eq!(share.total(), gib(10) / 8);
-    }
-
-    #[test]
-    fn a_percentage_out_of_range_is_clamped() {
-        let gpu = Gpu::new("card").total(gib(10));
-        let total = |percent| {
-            Headroom::Percent(percent)
-                .of_gpu(&gpu, &workload(), 0, false)
-                .total()
-        };
-        assert_eq!(total(-5.0), 0);
-        assert_eq!(total(250.0), gib(10));
-        assert_eq!(total(f32::NAN), gib(10));
+        assert_eq!(of(Headroom::Bytes(0), &gpu, 0).total(), 0);
+        for (percent, total) in [
+            (12.5, gib(10) / 8),
+            (-5.0, 0),
+            (250.0, gib(10)),
+            (f32::NAN, gib(10)),
+        ] {
+            assert_eq!(of(Headroom::Percent(percent), &gpu, 0).total(), total);
+        }
     }
 
     #[test]
     fn the_host_leaves_room_for_a_driver_only_with_a_gpu() {
-        let host = Host::new(gib(16));
-        let alone = Headroom::of_host(&host, &workload(), false, 0);
-        let with = Headroom::of_host(&host, &workload(), true, 0);
-        assert_eq!(alone.total() + mib(256), with.total());
+        let total = |gpu| Headroom::of_host(&Host::new(gib(16)), &WORKLOAD, gpu, 0).total();
+        assert_eq!(total(false) + mib(256), total(true));
     }
 }
