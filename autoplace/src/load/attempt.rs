@@ -57,7 +57,8 @@ pub struct AttemptedGpu {
 }
 
 /// Why an attempt failed.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
+#[error("{stage}, {message}")]
 #[non_exhaustive]
 pub struct AttemptFailure {
     /// How far it came.
@@ -91,7 +92,7 @@ impl Attempt {
     }
 
     /// One for which no plan was found.
-    pub(super) fn unplanned(error: &super::Error) -> Self {
+    pub(super) fn unplanned(message: String) -> Self {
         Self {
             n_gpu_layers: 0,
             layers: 0,
@@ -101,7 +102,7 @@ impl Attempt {
                 device: None,
                 needed: None,
                 free: None,
-                message: error.to_string(),
+                message,
             }),
         }
     }
@@ -138,12 +139,6 @@ impl fmt::Display for Attempt {
             Some(failure) if self.layers > 0 => write!(f, ": {failure}"),
             Some(failure) => write!(f, "{failure}"),
         }
-    }
-}
-
-impl fmt::Display for AttemptFailure {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}, {}", self.stage, self.message)
     }
 }
 

@@ -6,8 +6,8 @@ use std::sync::{Mutex, PoisonError};
 
 use llama_sys::Device;
 
-use super::Doubt;
-use crate::load::devices::is_simulated;
+use crate::load::devices::{free, is_simulated};
+use crate::load::report::Doubt;
 use crate::machine::{Date, Gpu, GpuKind, GpuProcess, LearnedHeadroom, mib};
 use crate::memory::{ContextSizes, Workload};
 use crate::profile::ModelProfile;
@@ -89,18 +89,6 @@ fn is_first(device: &Device) -> bool {
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
             .insert(name)
-}
-
-/// Free bytes of each device, where it tells. A total of 0 is how ggml says "unknown".
-pub(in crate::load) fn free(devices: &[Device]) -> Vec<Option<u64>> {
-    let memory = devices.iter().map(|device| device.memory().ok());
-    memory
-        .map(|memory| {
-            memory
-                .filter(|memory| memory.total > 0)
-                .map(|memory| memory.free)
-        })
-        .collect()
 }
 
 /// Why nothing can be learned of this GPU, whatever its readings are. `programs` are those on it now.

@@ -8,25 +8,25 @@ const TOLERANCE: f64 = 1.1;
 
 /// The seconds per token that were seen with a number of threads.
 #[derive(Debug, Clone)]
-pub(super) struct Runs {
-    pub(super) threads: u32,
-    pub(super) seconds: Vec<f64>,
+pub(in crate::load) struct Runs {
+    pub(in crate::load) threads: u32,
+    pub(in crate::load) seconds: Vec<f64>,
 }
 
 impl Runs {
     /// The median; `None` before the first run.
-    pub(super) fn median(&self) -> Option<f64> {
+    pub(in crate::load) fn median(&self) -> Option<f64> {
         let mut seconds = self.seconds.clone();
         seconds.sort_by(f64::total_cmp);
         seconds.get(seconds.len() / 2).copied()
     }
 
     /// The least; without end before the first run.
-    pub(super) fn fastest(&self) -> f64 {
+    pub(in crate::load) fn fastest(&self) -> f64 {
         self.seconds.iter().copied().fold(f64::INFINITY, f64::min)
     }
 
-    pub(super) fn tried(&self) -> Option<TriedThreads> {
+    pub(in crate::load) fn tried(&self) -> Option<TriedThreads> {
         let seconds = self.median()?;
         Some(TriedThreads {
             threads: self.threads,
@@ -36,7 +36,7 @@ impl Runs {
 }
 
 /// The most threads that take at most a tenth longer than the fastest number; `None` where nothing was measured.
-pub(super) fn choose(tried: &[TriedThreads]) -> Option<u32> {
+pub(in crate::load) fn choose(tried: &[TriedThreads]) -> Option<u32> {
     let speeds = || tried.iter().map(|it| it.tokens_per_second);
     let fastest = speeds().fold(0.0, f64::max);
     let good = tried

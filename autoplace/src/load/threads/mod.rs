@@ -1,6 +1,6 @@
 //! Threads for what the CPU computes: how many generate, how many compute prompts, and why.
 //!
-//! In: the cores of the machine, the plan, and what a few tokens take with each number ([`trial`]). Out: [`Threads`],
+//! In: the cores of the machine, the plan, and what a few tokens take with each number ([`trial`](super::trial)). Out: [`Threads`],
 //! for the report; and while the model generates, from the times of its steps, the threads of the next one ([`pacer`]).
 //!
 //! ggml's threads wait for each other after every operation. One that has to share its core with another program holds
@@ -10,15 +10,14 @@
 mod choose;
 mod pace;
 mod pacer;
-mod trial;
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
+pub(super) use self::choose::{Runs, choose};
 pub(crate) use self::pacer::Pacer;
-pub(super) use self::trial::try_out;
-use super::Verify;
+use super::terms::Verify;
 use crate::machine::{Host, mib};
 use crate::plan::Plan;
 
@@ -110,7 +109,7 @@ fn weights_on_host(plan: &Plan) -> u64 {
 
 /// Numbers of threads that are worth a try, the most first: all, all but one where another program wants a
 /// core, and halves.
-fn ladder(most: u32) -> Vec<u32> {
+pub(super) fn ladder(most: u32) -> Vec<u32> {
     let mut rungs = vec![most];
     rungs.extend((most >= 4).then_some(most - 1));
     let halves = std::iter::successors(Some(most / 2), |threads| Some(threads / 2));

@@ -6,9 +6,8 @@ use std::time::{Duration, Instant};
 
 use llama_sys::{Batch, Context, Error};
 
-use super::choose::{Runs, choose};
-use super::{ThreadBasis, Threads, ladder};
-use crate::load::warm_up::is_generative;
+use super::threads::{Runs, ThreadBasis, Threads, TriedThreads, choose, ladder};
+use super::warm_up::is_generative;
 
 /// When no further run begins, nor a further token of one but its first.
 const LONGEST: Duration = Duration::from_millis(100);
@@ -26,10 +25,7 @@ const HOPELESS: f64 = 2.0;
 /// # Errors
 ///
 /// When llama.cpp fails to compute.
-pub(in crate::load) fn try_out(
-    context: &mut Context,
-    mut threads: Threads,
-) -> Result<Threads, Error> {
+pub(super) fn try_out(context: &mut Context, mut threads: Threads) -> Result<Threads, Error> {
     if threads.basis == ThreadBasis::Measured {
         if generates(context) {
             threads.tried = Trial::new(context).run(threads.generation)?;
@@ -61,7 +57,7 @@ impl<'a> Trial<'a> {
     }
 
     /// What each number up to `most` was measured at, the most first.
-    fn run(mut self, most: u32) -> Result<Vec<super::TriedThreads>, Error> {
+    fn run(mut self, most: u32) -> Result<Vec<TriedThreads>, Error> {
         // Pages of a mapped file that were not read yet, and threads that were not started yet, say nothing
         // of later tokens.
         self.tokens(1, 1)?;
