@@ -16,6 +16,7 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 pub(super) use self::choose::{Runs, choose};
+pub use self::pacer::GeneratingThreads;
 pub(crate) use self::pacer::Pacer;
 use super::terms::Verify;
 use crate::machine::{Host, mib};
