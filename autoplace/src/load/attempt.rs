@@ -8,21 +8,27 @@ use crate::machine::Bytes;
 use crate::plan::Plan;
 
 /// How far a load came.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, thiserror::Error)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Stage {
     /// Planning with what was free, and with what earlier attempts taught.
+    #[error("while planning")]
     Plan,
     /// Looking whether the plan still fits, right before the load.
+    #[error("before the load")]
     Check,
     /// Reading the weights.
+    #[error("while loading")]
     Weights,
     /// Making the context: its cache and its compute buffers.
+    #[error("while making the context")]
     Context,
     /// Reserving the rest, and computing for the first time.
+    #[error("while warming up")]
     WarmUp,
     /// Holding what was taken against the plan.
+    #[error("while verifying")]
     Verify,
 }
 
@@ -105,19 +111,6 @@ impl Attempt {
                 message,
             }),
         }
-    }
-}
-
-impl fmt::Display for Stage {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Plan => "while planning",
-            Self::Check => "before the load",
-            Self::Weights => "while loading",
-            Self::Context => "while making the context",
-            Self::WarmUp => "while warming up",
-            Self::Verify => "while verifying",
-        })
     }
 }
 

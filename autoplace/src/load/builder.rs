@@ -69,7 +69,7 @@ impl ModelBuilder {
         self
     }
 
-    /// Embeds texts instead of generating: see [`Request::embeddings`] and [`crate::Model::embedder`].
+    /// Embeds texts instead of generating: see [`Request::embeddings`] and [`Model::embedder`](super::Model::embedder).
     pub fn embeddings(mut self, pooling: Pooling) -> Self {
         self.recipe.request = self.recipe.request.embeddings(pooling);
         self
@@ -277,7 +277,8 @@ impl ModelBuilder {
     /// Where the model runs. Default: in this process.
     ///
     /// In a [worker](Isolation::Process) it generates as it does here, and what ends llama.cpp there is an error here.
-    /// What needs the model underneath ([`crate::Model::native`], [`crate::Model::session`]) is not to be had then.
+    /// What needs the model underneath ([`Model::native`](super::Model::native),
+    /// [`Model::session`](super::Model::session)) is not to be had then.
     pub fn isolation(mut self, isolation: Isolation) -> Self {
         self.isolation = isolation;
         self

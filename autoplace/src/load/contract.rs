@@ -116,11 +116,7 @@ impl<'a> Contract<'a> {
                 let machine = self.recipe.machine.as_ref();
                 let (header, profile) = (&self.header, &self.profile);
                 let probe = self.recipe.adapters.probe(header)?;
-                let model = replay::Known {
-                    header,
-                    profile,
-                    probe: &probe,
-                };
+                let model = (header, profile, &probe);
                 let (plan, machine, lease) =
                     replay::prepare(saved, *replay, model, machine, leases)?;
                 Ok((self.prepared(plan, machine)?, lease))

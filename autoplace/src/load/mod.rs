@@ -52,6 +52,7 @@ pub use lease::Leases;
 pub use model::Model;
 pub(crate) use model::WeakModel;
 pub use probe::{Breakdown, BufferBytes, NativeProbe, PlacedProbe};
+pub use pulse::Generated;
 pub(crate) use pulse::Pulse;
 pub use rates::{RateCase, RatesProgress, RatesRequest, measure_rates};
 pub use replace::BetterPlan;

@@ -1,5 +1,5 @@
-//! A loaded model that is placed anew: by a plan, by a better one, at once or when whoever generates comes to it; and the
-//! worker that it is in, where that is another process.
+//! A loaded model that is placed anew: by a plan, by a better one, at once or when whoever generates comes to it; and
+//! the worker that it is in, where that is another process.
 
 use std::task::Waker;
 
@@ -125,8 +125,8 @@ impl Model {
     /// # Errors
     ///
     /// [`Error::Busy`] while a stream of this model lives, and [`Error::NativeHeld`] while somebody holds the model
-    /// underneath; otherwise as [`ModelBuilder::load`], and nothing is loaded then: streams are refused with
-    /// [`Error::NotLoaded`] until it is placed anew.
+    /// underneath; otherwise as [`ModelBuilder::load`](super::ModelBuilder::load), and nothing is loaded then: streams
+    /// are refused with [`Error::NotLoaded`] until it is placed anew.
     pub fn replace(&self, plan: Option<Plan>) -> Result<(), Error> {
         if let Some(remote) = self.remote() {
             return self.replace_in_worker(remote, plan);

@@ -7,7 +7,7 @@ use std::task::Waker;
 
 use crate::plan::Plan;
 
-/// How a model is to be placed anew ([`Model::request_replace`]).
+/// How a model is to be placed anew ([`Model::request_replace`](super::Model::request_replace)).
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub enum Replacement {
@@ -15,7 +15,8 @@ pub enum Replacement {
     Anew,
     /// By this plan.
     By(Box<Plan>),
-    /// By the plan of [`Model::better_plan`], where that is better by this [gain](super::BetterPlan::gain) at least.
+    /// By the plan of [`Model::better_plan`](super::Model::better_plan), where that is better by this
+    /// [gain](super::BetterPlan::gain) at least.
     Better {
         /// 0.25: a quarter more predicted tokens per second.
         min_gain: f64,

@@ -28,7 +28,7 @@ mod settings;
 pub use depth::DepthCost;
 pub use event::{Cause, Event, Replacement};
 pub use model::ModelSource;
-pub use sample::{DeviceSample, Generated, HostSample, Sample, Source, Watched, WatchedDevice};
+pub use sample::{DeviceSample, HostSample, Sample, Source, Watched, WatchedDevice};
 pub use sentinel::{Error, Sentinel, SentinelBuilder};
 
-pub use crate::load::GeneratingThreads;
+pub use crate::load::{Generated, GeneratingThreads};

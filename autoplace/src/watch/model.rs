@@ -8,7 +8,7 @@ use llama_sys::{Backend, Device};
 
 use super::depth::DepthCost;
 use super::host::HostPressure;
-use super::sample::{DeviceSample, Generated, Sample, Source, Watched, WatchedDevice};
+use super::sample::{DeviceSample, Sample, Source, Watched, WatchedDevice};
 use crate::gguf::Header;
 use crate::load::{self, Model, Pacer, Pulse, WeakModel};
 use crate::machine::nvidia::Driver;
@@ -172,11 +172,7 @@ impl Source for ModelSource {
     fn sample(&mut self, processes: bool) -> Option<Sample> {
         // Its streams hold the model: no pulse, no model.
         let pulse = self.pulse.upgrade()?;
-        let generated = Generated {
-            tokens: pulse.tokens(),
-            time: pulse.time(),
-            depths: pulse.depths(),
-        };
+        let generated = pulse.generated();
         let threads = pulse.pacer().as_ref().and_then(Pacer::change);
         let placement = pulse.placements();
         drop(pulse);

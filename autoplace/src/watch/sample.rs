@@ -1,9 +1,7 @@
 //! What is seen of a model's machine at one moment, and what is known of it beforehand.
 
-use std::time::Duration;
-
 use super::depth::DepthCost;
-use crate::load::GeneratingThreads;
+use crate::load::{Generated, GeneratingThreads};
 use crate::machine::{GpuProcess, ThrottleReason};
 
 /// Where samples come from: [`ModelSource`](super::ModelSource) for a loaded model, anything else for tests and for
@@ -108,17 +106,6 @@ impl DeviceSample {
         self.processes = Some(processes.into());
         self
     }
-}
-
-/// Running totals of what was generated one token at a time, prompts not counted.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Generated {
-    /// Tokens.
-    pub tokens: u64,
-    /// The time that they took.
-    pub time: Duration,
-    /// The sum, over these tokens, of the tokens before each.
-    pub depths: u64,
 }
 
 /// The host at one moment. `None`: the system does not tell.

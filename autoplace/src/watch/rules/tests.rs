@@ -5,11 +5,11 @@ mod laws;
 use std::time::Duration;
 
 use super::Rules;
-use crate::load::GeneratingThreads;
+use crate::load::{Generated, GeneratingThreads};
 use crate::machine::{GpuProcess, ThrottleReason, mib};
 use crate::watch::depth::DepthCost;
 use crate::watch::event::{Cause, Event};
-use crate::watch::sample::{DeviceSample, Generated, Sample, Watched, WatchedDevice};
+use crate::watch::sample::{DeviceSample, Sample, Watched, WatchedDevice};
 use crate::watch::settings::Settings;
 
 const NEEDED: u64 = mib(100);
