@@ -48,7 +48,7 @@ pub(super) struct Failure {
 /// An error in the middle of a load. Once its load is freed, it is a [`Failure`].
 pub(super) struct Unmade {
     stage: Stage,
-    error: Error,
+    error: Box<Error>,
     /// Free on each GPU of the plan at that moment.
     free: Vec<Option<u64>>,
 }
@@ -149,14 +149,14 @@ impl Unmade {
     pub(super) fn at<E: Into<Error>>(stage: Stage, devices: &[Device]) -> impl FnOnce(E) -> Self {
         move |error| Self {
             stage,
-            error: error.into(),
+            error: Box::new(error.into()),
             free: free(devices),
         }
     }
 
     /// The failure, once all of the load has been freed.
     pub(super) fn freed(self, plan: &Plan, devices: &[Device]) -> Box<Failure> {
-        match self.error {
+        match *self.error {
             Error::Native(error) => Failure::of(self.stage, error, self.free, plan, devices),
             error => Failure::other(self.stage, error),
         }
