@@ -138,7 +138,6 @@ impl fmt::Display for Added {
 
 fn sha256(path: &Path) -> Result<String, Unreadable> {
     let read = || -> io::Result<String> {
-        use std::fmt::Write;
         let mut file = BufReader::with_capacity(BUFFER, File::open(path)?);
         let mut hash = Sha256::new();
         let mut bytes = vec![0; BUFFER];
@@ -148,12 +147,7 @@ fn sha256(path: &Path) -> Result<String, Unreadable> {
                 n => hash.update(&bytes[..n]),
             }
         }
-        let mut text = String::with_capacity(64);
-        for byte in hash.finalize() {
-            // A string takes all that is written.
-            let _ = write!(text, "{byte:02x}");
-        }
-        Ok(text)
+        Ok(format!("{:x}", hash.finalize()))
     };
     read().map_err(|error| Unreadable::new(path, error))
 }

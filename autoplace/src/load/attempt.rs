@@ -8,21 +8,27 @@ use crate::machine::Bytes;
 use crate::plan::Plan;
 
 /// How far a load came.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, thiserror::Error)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Stage {
     /// Planning with what was free, and with what earlier attempts taught.
+    #[error("while planning")]
     Plan,
     /// Looking whether the plan still fits, right before the load.
+    #[error("before the load")]
     Check,
     /// Reading the weights.
+    #[error("while loading")]
     Weights,
     /// Making the context: its cache and its compute buffers.
+    #[error("while making the context")]
     Context,
     /// Reserving the rest, and computing for the first time.
+    #[error("while warming up")]
     WarmUp,
     /// Holding what was taken against the plan.
+    #[error("while verifying")]
     Verify,
 }
 
@@ -57,7 +63,8 @@ pub struct AttemptedGpu {
 }
 
 /// Why an attempt failed.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
+#[error("{stage}, {message}")]
 #[non_exhaustive]
 pub struct AttemptFailure {
     /// How far it came.
@@ -91,7 +98,7 @@ impl Attempt {
     }
 
     /// One for which no plan was found.
-    pub(super) fn unplanned(error: &super::Error) -> Self {
+    pub(super) fn unplanned(message: String) -> Self {
         Self {
             n_gpu_layers: 0,
             layers: 0,
@@ -101,22 +108,9 @@ impl Attempt {
                 device: None,
                 needed: None,
                 free: None,
-                message: error.to_string(),
+                message,
             }),
         }
-    }
-}
-
-impl fmt::Display for Stage {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Plan => "while planning",
-            Self::Check => "before the load",
-            Self::Weights => "while loading",
-            Self::Context => "while making the context",
-            Self::WarmUp => "while warming up",
-            Self::Verify => "while verifying",
-        })
     }
 }
 
@@ -138,12 +132,6 @@ impl fmt::Display for Attempt {
             Some(failure) if self.layers > 0 => write!(f, ": {failure}"),
             Some(failure) => write!(f, "{failure}"),
         }
-    }
-}
-
-impl fmt::Display for AttemptFailure {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}, {}", self.stage, self.message)
     }
 }
 

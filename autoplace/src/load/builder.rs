@@ -1,33 +1,32 @@
-//! How a model is to be loaded, and the load itself: read, ask, plan, probe, load.
+//! How a model is to be loaded.
 
 use std::fmt;
 use std::num::NonZeroU32;
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 
+use super::Error;
 use super::adapters::AdapterFiles;
 use super::contract::{Contract, First};
 use super::lease::Leases;
 use super::progress::Progress;
 use super::recipe::{CHECKPOINTS, Recipe};
-use super::remote::{Load, Remote};
+use super::remote::Load;
 use super::replay::Source;
-use super::terms::{Learn, Terms};
-use super::{Error, Model, OnDifference, Verify};
-use crate::gguf::Header;
+use super::terms::{Learn, OnDifference, Terms, Verify};
 use crate::machine::Machine;
 use crate::memory::{Headroom, KvType, Pooling};
 use crate::plan::{self, GpuLayers, Plan, Replay, Request, SavedPlan};
-use crate::worker::{Isolation, WorkerProcess};
+use crate::worker::Isolation;
 
 /// A load being described: finish it with [`load`](Self::load), or look first with [`plan`](Self::plan).
 #[must_use = "nothing is loaded until `load` is called"]
 pub struct ModelBuilder {
-    recipe: Recipe,
-    saved: Option<Source>,
-    replay: Replay,
-    progress: Progress,
-    isolation: Isolation,
+    pub(super) recipe: Recipe,
+    pub(super) saved: Option<Source>,
+    pub(super) replay: Replay,
+    pub(super) progress: Progress,
+    pub(super) isolation: Isolation,
 }
 
 impl ModelBuilder {
@@ -70,7 +69,7 @@ impl ModelBuilder {
         self
     }
 
-    /// Embeds texts instead of generating: see [`Request::embeddings`] and [`Model::embedder`].
+    /// Embeds texts instead of generating: see [`Request::embeddings`] and [`Model::embedder`](super::Model::embedder).
     pub fn embeddings(mut self, pooling: Pooling) -> Self {
         self.recipe.request = self.recipe.request.embeddings(pooling);
         self
@@ -278,7 +277,8 @@ impl ModelBuilder {
     /// Where the model runs. Default: in this process.
     ///
     /// In a [worker](Isolation::Process) it generates as it does here, and what ends llama.cpp there is an error here.
-    /// What needs the model underneath ([`Model::native`], [`Model::session`]) is not to be had then.
+    /// What needs the model underneath ([`Model::native`](super::Model::native),
+    /// [`Model::session`](super::Model::session)) is not to be had then.
     pub fn isolation(mut self, isolation: Isolation) -> Self {
         self.isolation = isolation;
         self
@@ -301,7 +301,7 @@ impl ModelBuilder {
     }
 
     /// What the first attempt follows; a saved plan also says what is asked for later.
-    fn first(&self) -> Result<(Recipe, First), Error> {
+    pub(super) fn first(&self) -> Result<(Recipe, First), Error> {
         let mut recipe = self.recipe.clone();
         let Some(saved) = &self.saved else {
             return Ok((recipe, First::Fresh));
@@ -310,47 +310,6 @@ impl ModelBuilder {
         recipe.request = saved.request.clone();
         recipe.mtp = saved.plan.context.mtp;
         Ok((recipe, First::Saved(Box::new(saved), self.replay)))
-    }
-
-    /// Plans, loads, warms up, and holds what was taken against the plan.
-    ///
-    /// Where memory is lacking at any stage, or a GPU has less free than the plan counted on, everything is released
-    /// and the model is planned anew for what is free then, up to [`attempts`](Self::attempts) times; the
-    /// [report](Model::report) lists them all. A device that failed although there was room is given less the next
-    /// time. A saved plan is planned anew only with [`Replay::Replan`], and [`GpuLayers::Exactly`] stays what it is.
-    ///
-    /// # Errors
-    ///
-    /// As [`plan`](Self::plan). Where memory is lacking, [`Error::AllAttempts`] lists what was tried; where nothing
-    /// else may be tried, it is the only attempt's own error: [`Error::OutOfMemory`] when a GPU's memory was taken
-    /// since the plan was made, [`Error::Difference`] when the load took more than its plan left for it.
-    /// [`Error::Native`] when llama.cpp fails all the same: the file's data is damaged, or the progress callback
-    /// cancelled; [`Error::Worker`] when the worker cannot be started, or dies.
-    pub fn load(mut self) -> Result<Model, Error> {
-        if let Isolation::Process(process) = std::mem::take(&mut self.isolation) {
-            return self.load_in_worker(process);
-        }
-        let (recipe, first) = self.first()?;
-        let loaded = Contract::new(&recipe, first, self.progress)?.load()?;
-        Ok(Model::new(recipe, loaded))
-    }
-}
-
-impl ModelBuilder {
-    fn load_in_worker(self, process: WorkerProcess) -> Result<Model, Error> {
-        // What can be refused without a worker is, with its own type.
-        let header = Header::open(&self.recipe.path)?;
-        self.recipe.profile(&header)?;
-        drop(header);
-        let saved = self.saved.as_ref().map(Source::read).transpose()?;
-        let load = Load {
-            recipe: self.recipe.clone(),
-            saved: saved.map(Box::new),
-            replay: self.replay,
-            tell_progress: self.progress.is_some(),
-        };
-        let (remote, placed) = Remote::start(load, process, &self.progress)?;
-        Ok(Model::in_worker(self.recipe, remote, placed))
     }
 
     /// What a worker was asked to load.

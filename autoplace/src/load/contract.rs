@@ -5,11 +5,15 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::attempt::{Attempt, AttemptFailure, Stage};
+use super::carry_out::{Failure, Loaded};
 use super::lease::{Lease, Section};
+use super::placed::Prepared;
 use super::progress::Progress;
-use super::recipe::{Failure, Loaded, Prepared, Recipe};
+use super::recipe::Recipe;
+use super::report::GpuReport;
 use super::taught::{Place, Taught};
-use super::{Error, GpuReport, OnDifference, replay};
+use super::terms::OnDifference;
+use super::{Error, replay};
 use crate::gguf::Header;
 use crate::machine::{Gpu, Host, Machine};
 use crate::memory::{Footprints, Headroom, Pooling};
@@ -112,11 +116,7 @@ impl<'a> Contract<'a> {
                 let machine = self.recipe.machine.as_ref();
                 let (header, profile) = (&self.header, &self.profile);
                 let probe = self.recipe.adapters.probe(header)?;
-                let model = replay::Known {
-                    header,
-                    profile,
-                    probe: &probe,
-                };
+                let model = (header, profile, &probe);
                 let (plan, machine, lease) =
                     replay::prepare(saved, *replay, model, machine, leases)?;
                 Ok((self.prepared(plan, machine)?, lease))
@@ -217,11 +217,7 @@ impl<'a> Contract<'a> {
             report.notes.push(format!("{error}; {why}"));
             return Ok(loaded);
         }
-        let lacks_memory = self.recipe.terms.on_difference == OnDifference::BackOff;
-        drop(loaded);
-        let mut failure = Failure::other(Stage::Verify, error);
-        failure.lacks_memory = lacks_memory;
-        Err(failure)
+        Err(self.recipe.differs(error))
     }
 
     /// Loads what belongs beside the model.
@@ -282,7 +278,7 @@ impl<'a> Contract<'a> {
         if self.tried.is_empty() {
             return error;
         }
-        self.tried.push(Attempt::unplanned(&error));
+        self.tried.push(Attempt::unplanned(error.to_string()));
         self.given_up(error)
     }
 
@@ -383,8 +379,7 @@ fn failed(
 fn free_now(device: &str) -> Option<u64> {
     let devices = llama_sys::Backend::init().ok()?.devices();
     let device = devices.iter().find(|known| known.name() == device)?;
-    let memory = device.memory().ok().filter(|memory| memory.total > 0);
-    memory.map(|memory| memory.free)
+    super::devices::memory(device).map(|memory| memory.free)
 }
 
 /// What driver and pools of a GPU are known to take at the most: what a computation may have lacked.

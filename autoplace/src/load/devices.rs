@@ -1,10 +1,11 @@
 //! ggml's devices as plain data for the machine room, and back by name.
 
 use llama_sys::sim::MAX_CARDS;
-use llama_sys::{Backend, Device, DeviceKind};
+use llama_sys::{Backend, Device, DeviceKind, DeviceMemory};
 
 use super::Error;
 use crate::machine::{Detector, GgmlDevice, GgmlKind, Machine};
+use crate::plan::Plan;
 
 /// This computer, as every compiled-in backend and NVIDIA's driver see it.
 ///
@@ -87,6 +88,37 @@ pub(super) fn by_name<'a>(
                 })
         })
         .collect()
+}
+
+/// The devices of a plan, in its order.
+pub(super) fn of_plan(plan: &Plan) -> Result<Vec<Device>, Error> {
+    by_name(
+        plan.gpus()
+            .map(|gpu| (gpu.device.as_deref(), gpu.name.as_str())),
+    )
+}
+
+/// What a device tells of its memory. A total of 0 is how ggml says "unknown".
+pub(crate) fn memory(device: &Device) -> Option<DeviceMemory> {
+    device.memory().ok().filter(|memory| memory.total > 0)
+}
+
+/// Free bytes of each device, where it tells.
+pub(super) fn free(devices: &[Device]) -> Vec<Option<u64>> {
+    let memory = devices.iter().map(memory);
+    memory.map(|memory| Some(memory?.free)).collect()
+}
+
+/// The same machine, of whose GPUs no more counts as free than is free now, as far as they tell.
+pub(super) fn bounded_by_now(mut machine: Machine) -> Result<Machine, Error> {
+    let devices = Backend::init()?.devices();
+    for gpu in &mut machine.gpus {
+        let device = (devices.iter()).find(|device| gpu.device.as_ref() == Some(&device.name()));
+        if let Some(memory) = device.and_then(memory) {
+            gpu.free = gpu.free.min(memory.free);
+        }
+    }
+    Ok(machine)
 }
 
 #[cfg(test)]

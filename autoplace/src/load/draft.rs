@@ -7,72 +7,25 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use llama_sys::{Context, Device, ModelParams, Token};
+use llama_sys::{Context, Device, ModelParams};
 
 use super::attempt::Stage;
-use super::devices::by_name;
-use super::drafts::renewed;
-use super::headroom::free;
+use super::carry_out::{Failure, Loaded, Unmade};
+use super::devices::{by_name, free, of_plan};
+use super::drafts::Draft;
+use super::placed::Prepared;
 use super::progress::Progress;
-use super::recipe::{Failure, Loaded, Prepared, Recipe};
-use super::terms::OnDifference;
+use super::recipe::Recipe;
+use super::terms::{OnDifference, Verify};
 use super::warm_up::{WarmedUp, warm_up};
-use super::{Error, Verify, native};
+use super::{Error, native};
 use crate::gguf::Header;
 use crate::machine::Bytes;
-use crate::memory::Companion;
 use crate::memory::companion::Role;
+use crate::memory::{Companion, Footprint};
 use crate::plan::{self, Placement, Plan};
 
-/// A draft model with its one context.
-#[derive(Debug)]
-pub(crate) struct Draft {
-    pub(crate) context: Context,
-    /// What the context holds of each sequence.
-    pub(crate) held: Vec<Vec<Token>>,
-    params: llama_sys::ContextParams,
-}
-
-/// Why there is no draft. Nothing of it is allocated any more, but the main model still is.
-enum Unmade {
-    /// llama.cpp failed. Free on each GPU of the plan at that moment.
-    Native(Stage, Box<llama_sys::Error>, Vec<Option<u64>>),
-    Other(Box<Failure>),
-}
-
-impl Draft {
-    /// With a context that works: one that has failed is made anew.
-    pub(super) fn usable(self) -> Result<Self, Error> {
-        if self.context.is_usable() {
-            return Ok(self);
-        }
-        let Self {
-            context, params, ..
-        } = self;
-        Ok(Self::new(renewed(context, &params)?, params))
-    }
-
-    fn new(context: Context, params: llama_sys::ContextParams) -> Self {
-        let sequences = context.n_seq_max() as usize;
-        Self {
-            context,
-            held: vec![Vec::new(); sequences],
-            params,
-        }
-    }
-}
-
 impl Recipe {
-    /// What is to be loaded beside the model, if anything is: checked to have the vocabulary of the main one.
-    pub(super) fn companion(&self, main: &Header) -> Result<Option<Companion>, Error> {
-        let Some(path) = &self.draft else {
-            return Ok(None);
-        };
-        let companion = Companion::draft(&Header::open(path)?).map_err(plan::Error::from)?;
-        companion.compatible_with(main).map_err(plan::Error::from)?;
-        Ok(Some(companion))
-    }
-
     /// Loads the draft, if one was asked for. A plan that knows of none has left no room: then there is none.
     pub(super) fn add_draft(
         &self,
@@ -88,29 +41,27 @@ impl Recipe {
             tracing::warn!("the plan leaves no room for the draft, which is not loaded");
             return Ok(loaded);
         }
-        let gpus = plan.gpus();
-        let gpus = by_name(gpus.map(|gpu| (gpu.device.as_deref(), gpu.name.as_str())))
-            .map_err(|error| Failure::other(Stage::Check, error))?;
+        let gpus = of_plan(plan).map_err(|error| Failure::other(Stage::Check, error))?;
         let threads = self.threads_on(&prepared.machine);
-        match self.make_draft(path, plan, &gpus, threads, progress) {
-            Ok((draft, note)) => {
-                Arc::make_mut(&mut loaded.placed.report).notes.push(note);
-                loaded.drafts.model = Some(draft);
-                Ok(loaded)
+        let judged = match self.make_draft(path, plan, &gpus, threads, progress) {
+            Ok((draft, companion, taken)) => {
+                let gpu = plan.gpus().find(|gpu| gpu.companions > 0);
+                let judged = self.judge_draft(&companion, gpu, taken);
+                judged.map(|note| (draft, note))
             }
             Err(unmade) => {
                 // What is free then is what was free for both.
                 drop(loaded);
-                Err(match unmade {
-                    Unmade::Native(stage, error, free) => {
-                        Failure::of(stage, *error, free, plan, &gpus)
-                    }
-                    Unmade::Other(failure) => failure,
-                })
+                return Err(unmade.freed(plan, &gpus));
             }
-        }
+        };
+        let (draft, note) = judged?;
+        Arc::make_mut(&mut loaded.placed.report).notes.push(note);
+        loaded.drafts.model = Some(draft);
+        Ok(loaded)
     }
 
+    /// The draft, and how many bytes of its GPU it took.
     fn make_draft(
         &self,
         path: &Path,
@@ -118,11 +69,9 @@ impl Recipe {
         gpus: &[Device],
         threads: u32,
         progress: &Progress,
-    ) -> Result<(Draft, String), Unmade> {
-        let refused = |error: Error| Unmade::Other(Failure::other(Stage::Check, error));
-        let failed = |stage| move |error| Unmade::Native(stage, Box::new(error), free(gpus));
-        let header = Header::open(path).map_err(|error| refused(error.into()))?;
-        let of_plan = |error| refused(plan::Error::from(error).into());
+    ) -> Result<(Draft, Companion, u64), Unmade> {
+        let header = Header::open(path).map_err(Unmade::at(Stage::Check, gpus))?;
+        let of_plan = |error| Unmade::at(Stage::Check, gpus)(plan::Error::from(error));
         let companion = Companion::draft(&header).map_err(of_plan)?;
         let context = companion.draft_context(&plan.context).map_err(of_plan)?;
         let context = context.unwrap_or_else(|| plan.context.clone());
@@ -130,7 +79,7 @@ impl Recipe {
         let gpu = plan.gpus().find(|gpu| gpu.companions > 0);
         let names = gpu.iter();
         let names = names.map(|gpu| (gpu.device.as_deref(), gpu.name.as_str()));
-        let devices = by_name(names).map_err(refused)?;
+        let devices = by_name(names).map_err(Unmade::at(Stage::Check, gpus))?;
         let before = free(&devices);
         let native = llama_sys::Model::load(
             path,
@@ -142,13 +91,14 @@ impl Recipe {
                 ..ModelParams::default()
             },
         )
-        .map_err(failed(Stage::Weights))?;
+        .map_err(Unmade::at(Stage::Weights, gpus))?;
         let params = llama_sys::ContextParams {
             n_threads: Some(threads),
             n_threads_batch: Some(threads),
             ..native::context(&context)
         };
-        let mut made = Context::new(&native, params.clone()).map_err(failed(Stage::Context))?;
+        let mut made =
+            Context::new(&native, params.clone()).map_err(Unmade::at(Stage::Context, gpus))?;
         let verify = self.terms.verify;
         let run = warm_up(
             &mut made,
@@ -158,11 +108,9 @@ impl Recipe {
             verify,
             progress,
         )
-        .map_err(failed(Stage::WarmUp))?;
+        .map_err(Unmade::at(Stage::WarmUp, gpus))?;
         let taken = taken(&run, &before, verify);
-        let note = self.judge_draft(&companion, gpu, taken);
-        let note = note.map_err(Unmade::Other)?;
-        Ok((Draft::new(made, params), note))
+        Ok((Draft::new(made, params), companion, taken))
     }
 
     /// Holds what a draft took of its GPU against what the plan left for it. Returns what to say of it.
@@ -183,19 +131,14 @@ impl Recipe {
                 "{companion} is on {name}: it took {taken}, and {left} were left for it"
             ));
         }
-        let mut failure = Failure::other(
-            Stage::Verify,
-            Error::Difference {
-                device: gpu.device.clone().unwrap_or_default(),
-                name: gpu.name.clone(),
-                planned: gpu.companions,
-                headroom,
-                taken,
-                difference,
-            },
-        );
-        failure.lacks_memory = self.terms.on_difference == OnDifference::BackOff;
-        Err(failure)
+        Err(self.differs(Error::Difference {
+            device: gpu.device.clone().unwrap_or_default(),
+            name: gpu.name.clone(),
+            planned: gpu.companions,
+            headroom,
+            taken,
+            difference,
+        }))
     }
 }
 
@@ -203,7 +146,7 @@ impl Recipe {
 /// something was computed.
 fn taken(run: &WarmedUp, before: &[Option<u64>], verify: Verify) -> u64 {
     let told = run.allocated.gpus.first();
-    let told = told.map_or(0, crate::memory::Footprint::total);
+    let told = told.map_or(0, Footprint::total);
     let shrunk = match (before.first(), run.used.first()) {
         (Some(Some(before)), Some(Some(used))) if verify != Verify::Off => {
             before.saturating_sub(*used)

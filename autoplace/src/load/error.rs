@@ -180,7 +180,7 @@ mod tests {
                 difference: 1,
             },
             Error::AllAttempts {
-                attempts: vec![Attempt::unplanned(&Error::Busy)],
+                attempts: vec![Attempt::unplanned(Error::Busy.to_string())],
                 source: Box::new(Error::Busy),
             },
             Error::NativeHeld { holders: 2 },
@@ -245,7 +245,7 @@ mod tests {
     #[test]
     fn attempts_arrive_even_if_the_last_ones_error_cannot() {
         let error = Error::AllAttempts {
-            attempts: vec![Attempt::unplanned(&Error::Busy)],
+            attempts: vec![Attempt::unplanned(Error::Busy.to_string())],
             source: Box::new(Error::from(gguf::Error::NotAFile {
                 path: "model.gguf".into(),
             })),

@@ -1,29 +1,25 @@
-//! A loaded model: the handle that everything else is asked of.
+//! A loaded model: the handle that everything else is asked of; and the load that makes it.
 
 use std::any::Any;
 use std::path::Path;
-use std::sync::{Arc, OnceLock, PoisonError, RwLock, RwLockWriteGuard, Weak};
+use std::sync::{Arc, OnceLock, PoisonError, RwLock, Weak};
 
-use llama_sys::Context;
-
-use super::contract::{Contract, First};
-use super::headroom::LoadReadings;
-use super::progress::Progress;
-use super::recipe::{Loaded, Prepared, Recipe};
-use super::remote::{self, Remote};
+use super::builder::ModelBuilder;
+use super::carry_out::Loaded;
+use super::contract::Contract;
+use super::placed::Placed;
+use super::recipe::Recipe;
+use super::remote::{self, Load, Remote};
+use super::replay::Source;
+use super::report::LoadReport;
 use super::requested::Requested;
-use super::slot::Native;
-use super::terms::Terms;
-use super::threads::Threads;
-use super::warm_up::WarmedUp;
-use super::{
-    Adapter, Added, Contents, ContextSlot, Error, LoadReport, ModelBuilder, Pulse, Scales,
-    Unreadable, measure,
-};
+use super::slot::ContextSlot;
+use super::{Adapter, Added, Error, Pulse, Scales, Unreadable};
 use crate::gguf::{self, Header};
 use crate::machine::Machine;
 use crate::memory::Footprints;
 use crate::plan::{PlacementKind, Plan};
+use crate::worker::{Isolation, WorkerProcess};
 
 /// A loaded model. Cloning is cheap; everything is freed when the last clone and the last stream are dropped.
 #[derive(Debug, Clone)]
@@ -59,44 +55,6 @@ impl WeakModel {
     }
 }
 
-/// Where a model went.
-#[derive(Debug)]
-pub(super) struct Placed {
-    plan: Arc<Plan>,
-    machine: Arc<Machine>,
-    allocated: Footprints,
-    pub(super) report: Arc<LoadReport>,
-}
-
-impl Placed {
-    pub(super) fn new(
-        prepared: &Prepared,
-        readings: &LoadReadings,
-        run: &WarmedUp,
-        threads: Threads,
-        terms: &Terms,
-    ) -> Self {
-        Self {
-            plan: Arc::new(prepared.plan.clone()),
-            machine: Arc::new(prepared.machine.clone()),
-            allocated: run.allocated.clone(),
-            report: Arc::new(measure::report(prepared, readings, run, threads, terms)),
-        }
-    }
-}
-
-impl Placed {
-    /// Of a model in a worker.
-    pub(super) fn told(machine: Machine, allocated: Footprints, report: LoadReport) -> Self {
-        Self {
-            plan: Arc::new(report.plan.clone()),
-            machine: Arc::new(machine),
-            allocated,
-            report: Arc::new(report),
-        }
-    }
-}
-
 impl Model {
     /// Loads a GGUF file (of a split one, the first part) with as many layers on the GPU as are safe: plans, loads,
     /// warms up, and holds what was taken against the plan. See [`ModelBuilder::load`].
@@ -113,43 +71,26 @@ impl Model {
         ModelBuilder::new(path.as_ref())
     }
 
-    pub(super) fn new(recipe: Recipe, loaded: Loaded) -> Self {
+    fn here(recipe: Recipe, loaded: Loaded) -> Self {
         let Loaded {
-            native: model,
+            native,
             context,
             drafts,
-            params,
-            attached,
             placed,
         } = loaded;
-        let native = Native {
-            model,
-            params,
-            attached,
-        };
-        let pulse = Pulse::default();
-        pulse.paced_by(&placed.report.threads);
-        Self {
-            inner: Arc::new(Inner {
-                recipe,
-                slot: ContextSlot::new(native, context, drafts),
-                remote: None,
-                placed: RwLock::new(Arc::new(placed)),
-                requested: Requested::default(),
-                pulse: Arc::new(pulse),
-                header: OnceLock::new(),
-                kept: OnceLock::new(),
-            }),
-        }
+        let slot = ContextSlot::new(native, context, drafts);
+        let threads = placed.report.threads.clone();
+        let model = Self::new(recipe, slot, None, placed);
+        model.pulse().paced_by(&threads);
+        model
     }
 
-    /// The handle of a model in a worker.
-    pub(super) fn in_worker(recipe: Recipe, remote: Remote, placed: Placed) -> Self {
+    fn new(recipe: Recipe, slot: ContextSlot, remote: Option<Remote>, placed: Placed) -> Self {
         Self {
             inner: Arc::new(Inner {
                 recipe,
-                slot: ContextSlot::empty(),
-                remote: Some(remote),
+                slot,
+                remote,
                 placed: RwLock::new(Arc::new(placed)),
                 requested: Requested::default(),
                 pulse: Arc::default(),
@@ -159,8 +100,20 @@ impl Model {
         }
     }
 
+    /// Its worker, where the model is in one.
     pub(super) fn remote(&self) -> Option<&Remote> {
         self.inner.remote.as_ref()
+    }
+
+    /// Whether the model is in a worker.
+    pub(crate) fn is_elsewhere(&self) -> bool {
+        self.remote().is_some()
+    }
+
+    /// The process that the model runs in, where that is a worker.
+    #[must_use]
+    pub fn worker_id(&self) -> Option<u32> {
+        self.remote()?.id()
     }
 
     /// What went where, and why. Its `Display` is a table.
@@ -234,13 +187,8 @@ impl Model {
     }
 
     pub(super) fn placed(&self) -> Arc<Placed> {
-        Arc::clone(
-            &self
-                .inner
-                .placed
-                .read()
-                .unwrap_or_else(PoisonError::into_inner),
-        )
+        let held = self.inner.placed.read();
+        Arc::clone(&held.unwrap_or_else(PoisonError::into_inner))
     }
 
     /// How it was loaded, and is loaded again.
@@ -258,11 +206,9 @@ impl Model {
         Arc::ptr_eq(&self.inner, &other.inner)
     }
 
-    pub(super) fn placed_mut(&self) -> RwLockWriteGuard<'_, Arc<Placed>> {
-        self.inner
-            .placed
-            .write()
-            .unwrap_or_else(PoisonError::into_inner)
+    pub(super) fn set_placed(&self, placed: Placed) {
+        let held = self.inner.placed.write();
+        *held.unwrap_or_else(PoisonError::into_inner) = Arc::new(placed);
     }
 
     /// Bytes of the host that checkpoints may take: as many as were asked for, and no more than the plan has left of
@@ -315,77 +261,50 @@ impl Model {
             inner: Arc::downgrade(&self.inner),
         }
     }
+}
 
-    /// Places the model anew: releases it, and loads it again by this plan or, without one, by a plan for what is free
-    /// then. All clones of it follow. The same contract holds as for the first load: where this plan lacks memory,
-    /// another is made, and the [report](Self::report) says so.
+impl ModelBuilder {
+    /// Plans, loads, warms up, and holds what was taken against the plan.
+    ///
+    /// Where memory is lacking at any stage, or a GPU has less free than the plan counted on, everything is released
+    /// and the model is planned anew for what is free then, up to [`attempts`](Self::attempts) times; the
+    /// [report](Model::report) lists them all. A device that failed although there was room is given less the next
+    /// time. A saved plan is planned anew only with [`Replay::Replan`], and [`GpuLayers::Exactly`] stays what it is.
     ///
     /// # Errors
     ///
-    /// [`Error::Busy`] while a stream of this model lives, and [`Error::NativeHeld`] while somebody holds the model
-    /// underneath; otherwise as [`ModelBuilder::load`], and nothing is loaded then: streams are refused with
-    /// [`Error::NotLoaded`] until it is placed anew.
-    pub fn replace(&self, plan: Option<Plan>) -> Result<(), Error> {
-        if self.is_elsewhere() {
-            return self.replace_in_worker(plan);
+    /// As [`plan`](Self::plan). Where memory is lacking, [`Error::AllAttempts`] lists what was tried; where nothing
+    /// else may be tried, it is the only attempt's own error: [`Error::OutOfMemory`] when a GPU's memory was taken
+    /// since the plan was made, [`Error::Difference`] when the load took more than its plan left for it.
+    /// [`Error::Native`] when llama.cpp fails all the same: the file's data is damaged, or the progress callback
+    /// cancelled; [`Error::Worker`] when the worker cannot be started, or dies.
+    pub fn load(mut self) -> Result<Model, Error> {
+        if let Isolation::Process(process) = std::mem::take(&mut self.isolation) {
+            return self.load_in_worker(process);
         }
-        self.take_to_release()?;
-        let context = self.reload(plan)?;
-        self.slot().give_back(context, Contents::Unknown);
-        Ok(())
+        let (recipe, first) = self.first()?;
+        let loaded = Contract::new(&recipe, first, self.progress)?.load()?;
+        Ok(Model::here(recipe, loaded))
     }
 
-    /// Takes the context, if there is one, and drops it: nobody else holds the model then.
-    pub(crate) fn take_to_release(&self) -> Result<(), Error> {
-        let slot = self.slot();
-        match slot.take_any() {
-            Ok(Some((context, contents))) => {
-                // The slot with its adapters, and the context's vocabulary.
-                let own = slot.holders().saturating_add(1);
-                let holders = context.model().holders().saturating_sub(own);
-                if holders > 0 {
-                    slot.give_back(context, contents);
-                    return Err(Error::NativeHeld { holders });
-                }
-                Ok(())
-            }
-            Ok(None) => Err(Error::Busy),
-            // Nothing to release, or nothing that works.
-            Err(_) => Ok(()),
-        }
-    }
-
-    /// Releases the model, whose context was lent and is dropped, and loads it again: by this plan, or by one for what
-    /// is free then. Its context is lent again. After an error nothing is loaded.
-    pub(crate) fn reload(&self, plan: Option<Plan>) -> Result<Context, Error> {
-        let slot = self.slot();
-        slot.release();
-        let first = match plan {
-            Some(plan) => {
-                let machine = Machine::clone(&self.machine());
-                First::Given(Box::new(plan), Box::new(machine))
-            }
-            None => First::Again,
+    fn load_in_worker(self, process: WorkerProcess) -> Result<Model, Error> {
+        // What can be refused without a worker is, with its own type.
+        let header = Header::open(&self.recipe.path)?;
+        self.recipe.profile(&header)?;
+        drop(header);
+        let saved = self.saved.as_ref().map(Source::read).transpose()?;
+        let load = Load {
+            recipe: self.recipe.clone(),
+            saved: saved.map(Box::new),
+            replay: self.replay,
+            tell_progress: self.progress.is_some(),
         };
-        let contract = Contract::new(&self.inner.recipe, first, Progress::default())?;
-        let loaded = contract.load()?;
-        let Loaded {
-            native: model,
-            context,
-            drafts,
-            params,
-            attached,
+        let (remote, placed) = Remote::start(load, process, &self.progress)?;
+        Ok(Model::new(
+            self.recipe,
+            ContextSlot::empty(),
+            Some(remote),
             placed,
-        } = loaded;
-        let native = Native {
-            model,
-            params,
-            attached,
-        };
-        slot.refill(native, drafts);
-        self.pulse().paced_by(&placed.report.threads);
-        *self.placed_mut() = Arc::new(placed);
-        self.pulse().placed_anew();
-        Ok(context)
+        ))
     }
 }

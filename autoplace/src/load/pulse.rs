@@ -6,6 +6,17 @@ use std::time::Duration;
 
 use super::threads::{Pacer, Threads};
 
+/// Running totals of what was generated one token at a time, prompts not counted.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Generated {
+    /// Tokens.
+    pub tokens: u64,
+    /// The time that they took.
+    pub time: Duration,
+    /// The sum, over these tokens, of the tokens before each.
+    pub depths: u64,
+}
+
 /// Running totals of a model, over all its streams.
 ///
 /// There is one writer at a time, since the context that computes is lent to one; a token costs it three loads and
@@ -46,19 +57,14 @@ impl Pulse {
         self.placements.fetch_add(1, Ordering::Release);
     }
 
-    /// Tokens so far.
-    pub(crate) fn tokens(&self) -> u64 {
-        self.tokens.load(Ordering::Relaxed)
-    }
-
-    /// The time that they took.
-    pub(crate) fn time(&self) -> Duration {
-        Duration::from_nanos(self.nanoseconds.load(Ordering::Relaxed))
-    }
-
-    /// The sum of the tokens before each.
-    pub(crate) fn depths(&self) -> u64 {
-        self.depths.load(Ordering::Relaxed)
+    /// The totals so far.
+    pub(crate) fn generated(&self) -> Generated {
+        let total = |total: &AtomicU64| total.load(Ordering::Relaxed);
+        Generated {
+            tokens: total(&self.tokens),
+            time: Duration::from_nanos(total(&self.nanoseconds)),
+            depths: total(&self.depths),
+        }
     }
 
     /// How often the model was placed anew.

@@ -3,14 +3,16 @@
 //! In: a [`Load`], sent to a worker of the room [`worker`](crate::worker). Out: where the model went ([`Told`]), or why
 //! it did not. The worker's side is in `serve`.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use serde::{Deserialize, Serialize};
 
-use super::model::{Model, Placed};
+use super::Error;
+use super::devices::build_name;
+use super::placed::Placed;
 use super::progress::Progress;
 use super::recipe::Recipe;
-use super::{Error, LoadReport, build_name};
+use super::report::LoadReport;
 use crate::machine::Machine;
 use crate::memory::Footprints;
 use crate::plan::{Plan, Replay, SavedPlan};
@@ -52,23 +54,14 @@ pub(crate) enum Reply {
 /// Where a model went, as its handle tells it.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Told {
-    machine: Machine,
-    allocated: Footprints,
+    pub(crate) machine: Machine,
+    pub(crate) allocated: Footprints,
     /// With the plan that was followed.
-    report: LoadReport,
+    pub(crate) report: LoadReport,
 }
 
 impl Told {
-    /// Of a model of this process.
-    pub(crate) fn of(model: &Model) -> Self {
-        Self {
-            machine: (*model.machine()).clone(),
-            allocated: model.allocated(),
-            report: (*model.report()).clone(),
-        }
-    }
-
-    fn placed(self) -> Placed {
+    pub(super) fn placed(self) -> Placed {
         Placed::told(self.machine, self.allocated, self.report)
     }
 }
@@ -116,8 +109,68 @@ impl Remote {
         Ok((remote, told.placed()))
     }
 
+    /// How often a worker may be started again for one generation.
+    pub(super) fn attempts(&self) -> u32 {
+        self.process.attempts()
+    }
+
+    /// The worker's process.
+    pub(super) fn id(&self) -> Option<u32> {
+        self.state().id()
+    }
+
+    /// Lends the worker.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Busy`] while it is lent already; [`Error::Worker`] with the death that it died. The caller then is the
+    /// one to [start another](Self::restart), or to say that it [stays dead](Self::died).
+    pub(super) fn take(&self) -> Result<Worker, Error> {
+        let mut state = self.state();
+        let id = state.id();
+        match std::mem::replace(&mut *state, State::Lent { id }) {
+            State::Ready(worker) => Ok(worker),
+            State::Lent { .. } => Err(Error::Busy),
+            State::Dead(error) => Err(error.into()),
+        }
+    }
+
+    /// Takes a lent worker back.
+    pub(super) fn give_back(&self, worker: Worker) {
+        *self.state() = State::Ready(worker);
+    }
+
+    /// Notes that the worker is no more.
+    pub(super) fn died(&self, error: worker::Error) {
+        *self.state() = State::Dead(error);
+    }
+
+    /// Starts another worker in place of a dead one and has the model loaded there, by what is free by now. It is lent
+    /// at once. After an error the model stays without.
+    pub(super) fn restart(&self) -> Result<(Worker, Placed), Error> {
+        let started = load_in(&self.process, &self.load, &Progress::default());
+        let (worker, told) = started.inspect_err(|error| {
+            if let Error::Worker(error) = error {
+                self.died(error.clone());
+            }
+        })?;
+        let id = Some(worker.id());
+        *self.state() = State::Lent { id };
+        Ok((worker, told.placed()))
+    }
+
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    fn id(&self) -> Option<u32> {
+        match self {
+            Self::Ready(worker) => Some(worker.id()),
+            Self::Lent { id } => *id,
+            Self::Dead(_) => None,
+        }
     }
 }
 
@@ -150,122 +203,4 @@ fn load_in(
 /// For what a worker has and this process does not.
 pub(super) fn elsewhere(what: &'static str) -> Error {
     worker::Error::Elsewhere { what }.into()
-}
-
-impl Model {
-    /// Whether the model is in a worker.
-    pub(crate) fn is_elsewhere(&self) -> bool {
-        self.remote().is_some()
-    }
-
-    /// The process that the model runs in, where that is a worker.
-    #[must_use]
-    pub fn worker_id(&self) -> Option<u32> {
-        match &*self.remote()?.state() {
-            State::Ready(worker) => Some(worker.id()),
-            State::Lent { id } => *id,
-            State::Dead(_) => None,
-        }
-    }
-
-    /// How often a worker may be started again for one generation.
-    pub(crate) fn worker_attempts(&self) -> u32 {
-        self.remote().map_or(0, |remote| remote.process.attempts())
-    }
-
-    /// Lends the worker.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Busy`] while it is lent already; [`Error::Worker`] with the death that it died. The caller then is the
-    /// one to start another ([`restart_worker`](Self::restart_worker)), or to say that it stays dead
-    /// ([`worker_is_dead`](Self::worker_is_dead)).
-    pub(crate) fn take_worker(&self) -> Result<Worker, Error> {
-        let remote = self.remote().ok_or(Error::NotLoaded)?;
-        let mut state = remote.state();
-        let id = match &*state {
-            State::Ready(worker) => Some(worker.id()),
-            State::Lent { id } => *id,
-            State::Dead(_) => None,
-        };
-        match std::mem::replace(&mut *state, State::Lent { id }) {
-            State::Ready(worker) => Ok(worker),
-            State::Lent { .. } => Err(Error::Busy),
-            State::Dead(error) => Err(error.into()),
-        }
-    }
-
-    /// Takes a lent worker back.
-    pub(crate) fn return_worker(&self, worker: Worker) {
-        if let Some(remote) = self.remote() {
-            *remote.state() = State::Ready(worker);
-        }
-    }
-
-    /// Says that the worker is no more.
-    pub(crate) fn worker_is_dead(&self, error: worker::Error) {
-        if let Some(remote) = self.remote() {
-            *remote.state() = State::Dead(error);
-        }
-    }
-
-    /// Starts another worker in place of a dead one and has the model loaded there, by what is free by now. It is lent
-    /// at once. After an error the model stays without.
-    pub(crate) fn restart_worker(&self) -> Result<Worker, Error> {
-        let remote = self.remote().ok_or(Error::NotLoaded)?;
-        match load_in(&remote.process, &remote.load, &Progress::default()) {
-            Ok((worker, told)) => {
-                *remote.state() = State::Lent {
-                    id: Some(worker.id()),
-                };
-                self.set_placed(told.placed());
-                Ok(worker)
-            }
-            Err(error) => {
-                if let Error::Worker(error) = &error {
-                    *remote.state() = State::Dead(error.clone());
-                }
-                Err(error)
-            }
-        }
-    }
-
-    /// [`Model::replace`] of a model in a worker.
-    pub(super) fn replace_in_worker(&self, plan: Option<Plan>) -> Result<(), Error> {
-        const DOING: &str = "placing the model anew";
-        let mut worker = self.take_worker().inspect_err(|error| {
-            if let Error::Worker(error) = error {
-                self.worker_is_dead(error.clone());
-            }
-        })?;
-        let plan = plan.map(Box::new);
-        let reply = worker
-            .send(&Request::Replace { plan }, DOING)
-            .and_then(|()| worker.receive(DOING));
-        match reply {
-            Ok(reply) => {
-                self.return_worker(worker);
-                match reply {
-                    Reply::Loaded(told) => {
-                        self.set_placed(told.placed());
-                        Ok(())
-                    }
-                    Reply::Failed(error) => Err(error),
-                    Reply::Progress(_) => Err(worker::Error::Protocol {
-                        doing: DOING,
-                        reason: "it told of a progress that nobody asked for".into(),
-                    }
-                    .into()),
-                }
-            }
-            Err(error) => {
-                self.worker_is_dead(error.clone());
-                Err(error.into())
-            }
-        }
-    }
-
-    fn set_placed(&self, placed: Placed) {
-        *self.placed_mut() = Arc::new(placed);
-    }
 }

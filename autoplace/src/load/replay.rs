@@ -31,27 +31,15 @@ impl Source {
     }
 }
 
-/// The model that a plan is held against, with what is added to it.
-pub(super) struct Known<'a> {
-    pub(super) header: &'a Header,
-    pub(super) profile: &'a ModelProfile,
-    pub(super) probe: &'a NativeProbe,
-}
-
 /// The plan to load by, the machine that it is for, and the lease on what it takes there. `machine` is the one to
 /// believe instead of what is detected.
 pub(super) fn prepare(
     saved: &SavedPlan,
     replay: Replay,
-    model: Known<'_>,
+    (header, profile, probe): (&Header, &ModelProfile, &NativeProbe),
     machine: Option<&Machine>,
     leases: &Leases,
 ) -> Result<(Plan, Machine, Lease), Error> {
-    let Known {
-        header,
-        profile,
-        probe,
-    } = model;
     saved.check_model(header)?;
     // The model is the one; its layers then are those of the plan unless somebody has changed them.
     let (blocks, has) = (saved.plan.model.blocks, profile.n_layer());

@@ -7,8 +7,8 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::attempt::Attempt;
+use super::terms::Verify;
 use super::threads::Threads;
-use super::{Doubt, Verify};
 use crate::machine::{Bytes, LearnedHeadroom};
 use crate::memory::{Footprint, HeadroomParts};
 use crate::plan::Plan;
@@ -91,6 +91,43 @@ pub struct WarmUp {
     pub skipped: Option<String>,
     /// How long it took, reserving included.
     pub time: Duration,
+}
+
+/// Why nothing is learned of a GPU.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum Doubt {
+    /// Its backend does not tell its free memory, or llama.cpp not what it has allocated there.
+    #[error("nothing tells how much of it is free, or allocated")]
+    NotTold,
+    /// A model of this process was on it before: what that made the driver load is there already, and would be missing
+    /// from the measurement.
+    #[error("an earlier model of this process has used it")]
+    NotFirst,
+    /// It has one layer, which may be the output layer alone: the work of a whole block was not seen.
+    #[error("it has a single layer, whose work says nothing of others")]
+    OneLayer,
+    /// It uses the host's memory, which everything else on the machine changes too.
+    #[error("its memory is the host's, which others change meanwhile")]
+    SharedMemory,
+    /// It is on another machine, whose driver is not known here.
+    #[error("it is on another machine, whose driver is not known")]
+    Remote,
+    /// NVIDIA's driver lists other programs, or other bytes of theirs, than before the load. In a container the list
+    /// may name this process as another.
+    #[error("other programs took or gave back memory meanwhile")]
+    OtherPrograms,
+    /// Its free memory changed by what this model cannot have done: more became free, or several times as much was
+    /// taken as any driver and pools are known to take. Another program, or another model of this process.
+    #[error("its free memory changed meanwhile by what this model did not do")]
+    Disturbed,
+    /// The model does not generate, and was not loaded to embed: no batch of it was computed.
+    #[error("the model does not generate, and nothing was computed")]
+    NotGenerative,
+    /// Nothing was computed, because nobody wanted that ([`Verify::Off`]).
+    #[error("nothing was computed")]
+    NotComputed,
 }
 
 impl GpuReport {

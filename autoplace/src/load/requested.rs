@@ -5,10 +5,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
 
-use super::{Error, Model};
 use crate::plan::Plan;
 
-/// How a model is to be placed anew ([`Model::request_replace`]).
+/// How a model is to be placed anew ([`Model::request_replace`](super::Model::request_replace)).
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub enum Replacement {
@@ -16,7 +15,8 @@ pub enum Replacement {
     Anew,
     /// By this plan.
     By(Box<Plan>),
-    /// By the plan of [`Model::better_plan`], where that is better by this [gain](super::BetterPlan::gain) at least.
+    /// By the plan of [`Model::better_plan`](super::Model::better_plan), where that is better by this
+    /// [gain](super::BetterPlan::gain) at least.
     Better {
         /// 0.25: a quarter more predicted tokens per second.
         min_gain: f64,
@@ -33,77 +33,34 @@ pub(super) struct Requested {
 }
 
 impl Requested {
-    fn held(&self) -> MutexGuard<'_, Option<Replacement>> {
-        self.replacement
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn listener(&self) -> MutexGuard<'_, Option<Waker>> {
-        self.listener.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl Model {
-    /// Asks whoever generates with this model to place it anew before the next token: the streams and sessions in this
-    /// process look after each; those of a model in a worker, when they begin; an [`Engine`](crate::generate::Engine)
-    /// looks while it has nothing to do as well. A later request takes the place of an earlier one; while nobody
-    /// generates it waits.
-    ///
-    /// Where it is refused, the generation goes on as it was, and
-    /// [`Session::last_replaced`](crate::generate::Session::last_replaced) tells why.
-    pub fn request_replace(&self, replacement: Replacement) {
-        let requested = self.requests();
-        let mut held = requested.held();
+    /// Takes the place of an earlier request.
+    pub(super) fn ask(&self, replacement: Replacement) {
+        let mut held = locked(&self.replacement);
         *held = Some(replacement);
-        requested.waiting.store(true, Ordering::Release);
+        self.waiting.store(true, Ordering::Release);
         drop(held);
-        let listener = requested.listener().clone();
+        let listener = locked(&self.listener).clone();
         if let Some(listener) = listener {
             listener.wake();
         }
     }
 
-    /// Has whoever holds the context be woken when something is asked for.
-    pub(crate) fn listen_to_requests(&self, listener: Option<Waker>) {
-        let mut held = self.requests().listener();
-        let before = std::mem::replace(&mut *held, listener);
-        drop(held);
+    pub(super) fn listen(&self, listener: Option<Waker>) {
+        let before = std::mem::replace(&mut *locked(&self.listener), listener);
         drop(before);
     }
 
-    /// Places the model anew at once if nobody generates, and else asks whoever does to do it before the next token.
-    pub(crate) fn replace_soon(&self, replacement: Replacement) -> Result<(), Error> {
-        match self.carry_out(&replacement) {
-            Err(Error::Busy) => {
-                self.request_replace(replacement);
-                Ok(())
-            }
-            outcome => outcome,
-        }
-    }
-
-    /// Does what was asked for, while nobody generates.
-    pub(crate) fn carry_out(&self, replacement: &Replacement) -> Result<(), Error> {
-        match replacement {
-            Replacement::Anew => self.replace(None),
-            Replacement::By(plan) => self.replace(Some(Plan::clone(plan))),
-            Replacement::Better { min_gain } => match self.better_plan()? {
-                Some(better) if better.gain() >= *min_gain => self.replace(Some(better.plan)),
-                _ => Ok(()),
-            },
-        }
-    }
-
-    /// Takes what was asked for.
     #[inline]
-    pub(crate) fn requested(&self) -> Option<Replacement> {
-        let requested = self.requests();
-        if !requested.waiting.load(Ordering::Relaxed) {
+    pub(super) fn take(&self) -> Option<Replacement> {
+        if !self.waiting.load(Ordering::Relaxed) {
             return None;
         }
-        let mut held = requested.held();
-        requested.waiting.store(false, Ordering::Release);
+        let mut held = locked(&self.replacement);
+        self.waiting.store(false, Ordering::Release);
         held.take()
     }
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -14,11 +14,11 @@ use std::time::Instant;
 
 use llama_sys::{Batch, Context, Device, Error, TensorPlace};
 
-use super::Verify;
-use super::headroom::free;
+use super::devices::free;
 use super::probe::footprints;
 use super::progress::Progress;
 use super::report::WarmUp;
+use super::terms::Verify;
 use crate::memory::Footprints;
 
 /// The most tokens that GPUs leave to the CPU where the weights are the host's (ggml-cuda.cu and others,

@@ -161,6 +161,7 @@ fn load_model(
     let is_gone = Arc::new(AtomicBool::new(false));
     let gone = Arc::clone(&is_gone);
     let mut told = -1.0;
+    *model = None;
     let loaded = ModelBuilder::of(load)
         .progress(move |done| {
             // llama.cpp tells of every tensor; a hundredth is as fine as anybody looks.
@@ -176,28 +177,24 @@ fn load_model(
             !gone.load(Ordering::Relaxed) && watched.may_load()
         })
         .load();
-    let reply = match loaded {
-        Ok(loaded) => {
-            let told = Told::of(&loaded);
-            *model = Some(loaded);
-            load::remote::Reply::Loaded(Box::new(told))
-        }
-        Err(error) => {
-            *model = None;
-            load::remote::Reply::Failed(error)
-        }
-    };
-    sender.send(&reply)
+    sender.send(&placed(loaded.map(|loaded| &*model.insert(loaded))))
 }
 
 fn replace(model: Option<&Model>, plan: Option<Box<Plan>>) -> load::remote::Reply {
-    let placed = model.ok_or(load::Error::NotLoaded).and_then(|model| {
-        model
-            .replace(plan.map(|plan| *plan))
-            .map(|()| Told::of(model))
-    });
-    match placed {
-        Ok(told) => load::remote::Reply::Loaded(Box::new(told)),
+    placed(model.ok_or(load::Error::NotLoaded).and_then(|model| {
+        model.replace(plan.map(|plan| *plan))?;
+        Ok(model)
+    }))
+}
+
+/// Where a model went, or why it did not.
+fn placed(model: Result<&Model, load::Error>) -> load::remote::Reply {
+    match model {
+        Ok(model) => load::remote::Reply::Loaded(Box::new(Told {
+            machine: (*model.machine()).clone(),
+            allocated: model.allocated(),
+            report: (*model.report()).clone(),
+        })),
         Err(error) => load::remote::Reply::Failed(error),
     }
 }

@@ -1,15 +1,14 @@
 //! What is told: conditions that began and conditions that ended.
 
-use std::fmt;
-
 use crate::machine::{Bytes, ThrottleReason};
 
 /// Something that changed for a model since it was loaded. Each condition is told when it begins and when it ends.
 /// Sizes in bytes, speeds in tokens per second.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Event {
     /// A GPU has less free than the model may still need of it.
+    #[error("{device} has {} free, and the model may still need {} of it", Bytes(*.free), Bytes(*.needed))]
     MemoryPressure {
         /// ggml's name of the GPU.
         device: String,
@@ -19,6 +18,7 @@ pub enum Event {
         needed: u64,
     },
     /// The end of [`MemoryPressure`](Self::MemoryPressure).
+    #[error("{device} has {} free, which is enough", Bytes(*.free))]
     MemoryRelieved {
         /// ggml's name of the GPU.
         device: String,
@@ -26,6 +26,7 @@ pub enum Event {
         free: u64,
     },
     /// A GPU has so much more free than at first that a plan of now would put more on it.
+    #[error("{device} has {} free, and had {} at first: more of the model may fit", Bytes(*.free), Bytes(*.before))]
     RoomGained {
         /// ggml's name of the GPU.
         device: String,
@@ -35,6 +36,7 @@ pub enum Event {
         before: u64,
     },
     /// The end of [`RoomGained`](Self::RoomGained).
+    #[error("{device} has {} free, as at first", Bytes(*.free))]
     RoomLost {
         /// ggml's name of the GPU.
         device: String,
@@ -42,6 +44,7 @@ pub enum Event {
         free: u64,
     },
     /// A GPU's clocks are held down by a fault: heat, or the power supply.
+    #[error("{device} runs below its clocks: {}{}", list(.reasons), celsius(*.temperature))]
     Throttled {
         /// ggml's name of the GPU.
         device: String,
@@ -51,6 +54,7 @@ pub enum Event {
         temperature: Option<u32>,
     },
     /// The end of [`Throttled`](Self::Throttled).
+    #[error("{device} runs at its clocks again")]
     Unthrottled {
         /// ggml's name of the GPU.
         device: String,
@@ -58,6 +62,7 @@ pub enum Event {
         temperature: Option<u32>,
     },
     /// Another program came to a GPU, or took more of it.
+    #[error("{} holds {} of {device}", program(.name.as_deref(), *.pid), Bytes(*.bytes))]
     OtherProcess {
         /// The program, where the driver tells.
         name: Option<String>,
@@ -69,6 +74,7 @@ pub enum Event {
         device: String,
     },
     /// The end of [`OtherProcess`](Self::OtherProcess): it went, or gave back what it took.
+    #[error("{} gave {device} back", program(.name.as_deref(), *.pid))]
     OtherProcessGone {
         /// The program, where the driver told.
         name: Option<String>,
@@ -78,6 +84,7 @@ pub enum Event {
         device: String,
     },
     /// The model generates slower than it did.
+    #[error("{observed:.1} tokens per second instead of {expected:.1}: {likely_cause}")]
     Slowdown {
         /// What it did, at the depth of now.
         expected: f64,
@@ -87,6 +94,7 @@ pub enum Event {
         likely_cause: Cause,
     },
     /// The end of [`Slowdown`](Self::Slowdown).
+    #[error("{observed:.1} tokens per second again")]
     SpeedRecovered {
         /// What it did at first, at the depth of now.
         expected: f64,
@@ -94,6 +102,9 @@ pub enum Event {
         observed: f64,
     },
     /// The model generates with fewer threads of the CPU than usual, since other programs hold more of them up.
+    #[error(
+        "{threads} of {usual} threads generate, since others hold them up: {observed:.1} tokens per second instead of {before:.1}"
+    )]
     FewerThreads {
         /// Threads.
         threads: u32,
@@ -105,6 +116,7 @@ pub enum Event {
         observed: f64,
     },
     /// The end of [`FewerThreads`](Self::FewerThreads).
+    #[error("{threads} threads generate, as usual")]
     ThreadsRestored {
         /// Threads.
         threads: u32,
@@ -112,10 +124,11 @@ pub enum Event {
 }
 
 /// Why a model has become slower, as far as can be told.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Cause {
     /// A GPU's clocks are held down.
+    #[error("{device} runs below its clocks: {}", list(.reasons))]
     Throttled {
         /// ggml's name of the GPU.
         device: String,
@@ -123,11 +136,13 @@ pub enum Cause {
         reasons: Vec<ThrottleReason>,
     },
     /// A GPU is full, and its driver moves memory to the host.
+    #[error("{device} is full, and its driver uses the host's memory")]
     Spill {
         /// ggml's name of the GPU.
         device: String,
     },
     /// Another program uses a GPU.
+    #[error("{} uses {device}", program(.name.as_deref(), *.pid))]
     OtherProcess {
         /// The program, where the driver tells.
         name: Option<String>,
@@ -137,16 +152,19 @@ pub enum Cause {
         device: String,
     },
     /// Threads wait for the processor's cores.
+    #[error("the processor is busy, threads wait for it {pressure:.0} % of the time")]
     HostBusy {
         /// The share of the last ten seconds in which one did, in percent.
         pressure: f32,
     },
     /// The host is short of memory: weights that are mapped are read from the disk again.
+    #[error("the host is short of memory, threads wait for it {pressure:.0} % of the time")]
     HostMemory {
         /// The share of the last ten seconds in which a thread waited for memory, in percent.
         pressure: f32,
     },
     /// There are more tokens before each than at first, and nothing says how much longer a token then takes.
+    #[error("{depth} tokens come before each, {before} did at first")]
     DeeperContext {
         /// Tokens before each.
         depth: u64,
@@ -154,6 +172,7 @@ pub enum Cause {
         before: u64,
     },
     /// Nothing that is watched.
+    #[error("nothing that is watched explains it")]
     Unknown,
 }
 
@@ -209,132 +228,17 @@ impl Event {
     }
 }
 
-impl fmt::Display for Event {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::MemoryPressure {
-                device,
-                free,
-                needed,
-            } => write!(
-                f,
-                "{device} has {} free, and the model may still need {} of it",
-                Bytes(*free),
-                Bytes(*needed)
-            ),
-            Self::MemoryRelieved { device, free } => {
-                write!(f, "{device} has {} free, which is enough", Bytes(*free))
-            }
-            Self::RoomGained {
-                device,
-                free,
-                before,
-            } => write!(
-                f,
-                "{device} has {} free, and had {} at first: more of the model may fit",
-                Bytes(*free),
-                Bytes(*before)
-            ),
-            Self::RoomLost { device, free } => {
-                write!(f, "{device} has {} free, as at first", Bytes(*free))
-            }
-            Self::Throttled {
-                device,
-                reasons,
-                temperature,
-            } => {
-                write!(f, "{device} runs below its clocks: {}", Reasons(reasons))?;
-                match temperature {
-                    Some(celsius) => write!(f, " ({celsius} °C)"),
-                    None => Ok(()),
-                }
-            }
-            Self::Unthrottled { device, .. } => write!(f, "{device} runs at its clocks again"),
-            Self::OtherProcess {
-                name,
-                pid,
-                bytes,
-                device,
-            } => write!(
-                f,
-                "{} holds {} of {device}",
-                Program(name.as_deref(), *pid),
-                Bytes(*bytes)
-            ),
-            Self::OtherProcessGone { name, pid, device } => {
-                write!(f, "{} gave {device} back", Program(name.as_deref(), *pid))
-            }
-            Self::Slowdown {
-                expected,
-                observed,
-                likely_cause,
-            } => write!(
-                f,
-                "{observed:.1} tokens per second instead of {expected:.1}: {likely_cause}"
-            ),
-            Self::SpeedRecovered { observed, .. } => {
-                write!(f, "{observed:.1} tokens per second again")
-            }
-            Self::FewerThreads {
-                threads,
-                usual,
-                before,
-                observed,
-            } => write!(
-                f,
-                "{threads} of {usual} threads generate, since others hold them up: {observed:.1} tokens per second instead of {before:.1}"
-            ),
-            Self::ThreadsRestored { threads } => write!(f, "{threads} threads generate, as usual"),
-        }
-    }
+fn program(name: Option<&str>, pid: u32) -> String {
+    format!("{} (process {pid})", name.unwrap_or("a program"))
 }
 
-impl fmt::Display for Cause {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Throttled { device, reasons } => {
-                write!(f, "{device} runs below its clocks: {}", Reasons(reasons))
-            }
-            Self::Spill { device } => {
-                write!(f, "{device} is full, and its driver uses the host's memory")
-            }
-            Self::OtherProcess { name, pid, device } => {
-                write!(f, "{} uses {device}", Program(name.as_deref(), *pid))
-            }
-            Self::HostBusy { pressure } => write!(
-                f,
-                "the processor is busy, threads wait for it {pressure:.0} % of the time"
-            ),
-            Self::HostMemory { pressure } => write!(
-                f,
-                "the host is short of memory, threads wait for it {pressure:.0} % of the time"
-            ),
-            Self::DeeperContext { depth, before } => {
-                write!(f, "{depth} tokens come before each, {before} did at first")
-            }
-            Self::Unknown => f.write_str("nothing that is watched explains it"),
-        }
-    }
+fn list(reasons: &[ThrottleReason]) -> String {
+    let reasons: Vec<String> = reasons.iter().map(ToString::to_string).collect();
+    reasons.join(", ")
 }
 
-struct Program<'a>(Option<&'a str>, u32);
-
-impl fmt::Display for Program<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} (process {})", self.0.unwrap_or("a program"), self.1)
-    }
-}
-
-struct Reasons<'a>(&'a [ThrottleReason]);
-
-impl fmt::Display for Reasons<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (n, reason) in self.0.iter().enumerate() {
-            let comma = if n == 0 { "" } else { ", " };
-            write!(f, "{comma}{reason}")?;
-        }
-        Ok(())
-    }
+fn celsius(temperature: Option<u32>) -> String {
+    temperature.map_or_else(String::new, |celsius| format!(" ({celsius} °C)"))
 }
 
 #[cfg(test)]

@@ -24,7 +24,10 @@ impl HostPressure {
             let text = fs::read_to_string(self.folder.join(file)).ok()?;
             some_avg10(&text)
         };
-        HostSample::new(share("cpu"), share("memory"))
+        HostSample {
+            cpu_pressure: share("cpu"),
+            memory_pressure: share("memory"),
+        }
     }
 }
 

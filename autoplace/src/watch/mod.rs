@@ -15,9 +15,7 @@
 //! | others hold its threads up, and fewer generate | [`Event::FewerThreads`] | [`Event::ThreadsRestored`] |
 //!
 //! Which source tells what on which system, and the thresholds with their reasons, are in `docs/sentinel.md`.
-mod auto_replace;
 mod depth;
-mod error;
 mod event;
 mod host;
 mod latch;
@@ -28,10 +26,9 @@ mod sentinel;
 mod settings;
 
 pub use depth::DepthCost;
-pub use error::Error;
 pub use event::{Cause, Event, Replacement};
 pub use model::ModelSource;
-pub use sample::{
-    DeviceSample, Generated, GeneratingThreads, HostSample, Sample, Source, Watched, WatchedDevice,
-};
-pub use sentinel::{Sentinel, SentinelBuilder};
+pub use sample::{DeviceSample, HostSample, Sample, Source, Watched, WatchedDevice};
+pub use sentinel::{Error, Sentinel, SentinelBuilder};
+
+pub use crate::load::{Generated, GeneratingThreads};

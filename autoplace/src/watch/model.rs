@@ -8,11 +8,9 @@ use llama_sys::{Backend, Device};
 
 use super::depth::DepthCost;
 use super::host::HostPressure;
-use super::sample::{
-    DeviceSample, Generated, GeneratingThreads, Sample, Source, Watched, WatchedDevice,
-};
+use super::sample::{DeviceSample, Sample, Source, Watched, WatchedDevice};
 use crate::gguf::Header;
-use crate::load::{Model, Pacer, Pulse, WeakModel};
+use crate::load::{self, Model, Pacer, Pulse, WeakModel};
 use crate::machine::nvidia::Driver;
 use crate::machine::{Gpu, GpuKind, Machine, PciId, mib};
 use crate::memory::WSL_HEADROOM;
@@ -89,9 +87,7 @@ impl ModelSource {
             }
         }
         if sample.free.is_none() {
-            // A total of 0 is how ggml says "unknown".
-            let memory = source.ggml.as_ref().and_then(|device| device.memory().ok());
-            let memory = memory.filter(|memory| memory.total > 0);
+            let memory = source.ggml.as_ref().and_then(load::memory);
             // Vulkan's may be below 0, in disguise (ggml-vulkan.cpp, `ggml_backend_vk_get_device_memory`).
             sample.free = memory.map(|memory| match i64::try_from(memory.free) {
                 Ok(_) => memory.free.min(memory.total),
@@ -166,18 +162,18 @@ impl Source for ModelSource {
             .gpus()
             .map(|placement| watched(placement, &plan, &machine));
         let devices = used.chain(spare.iter().map(|gpu| watched_for_room(gpu, &plan)));
-        let watched = Watched::new(devices.collect::<Vec<_>>());
-        let watched = watched.placement(placed);
-        Some(watched.depth_cost(depth_cost(&plan, &machine)))
+        Some(Watched {
+            devices: devices.collect(),
+            depth_cost: depth_cost(&plan, &machine),
+            placement: placed,
+        })
     }
 
     fn sample(&mut self, processes: bool) -> Option<Sample> {
         // Its streams hold the model: no pulse, no model.
         let pulse = self.pulse.upgrade()?;
-        let generated = Generated::new(pulse.tokens(), pulse.time(), pulse.depths());
-        let change = pulse.pacer().as_ref().and_then(Pacer::change);
-        let threads =
-            change.map(|it| GeneratingThreads::new(it.threads, it.usual, it.before, it.after));
+        let generated = pulse.generated();
+        let threads = pulse.pacer().as_ref().and_then(Pacer::change);
         let placement = pulse.placements();
         drop(pulse);
         let devices = 0..self.devices.len();
@@ -208,26 +204,28 @@ fn watched(placement: &Placement, plan: &Plan, machine: &Machine) -> WatchedDevi
     } else {
         growth
     };
-    let device = WatchedDevice::new(name, needed)
-        .notable(headroom.margin.max(LEAST_NOTABLE))
-        .spills(cfg!(windows) || machine.wsl || placement.kind == PlacementKind::SharedGpu);
-    if plan.full_offload && plan.overrides.is_empty() {
-        return device;
+    let (footprint, layers) = (placement.footprint.total(), placement.layers.max(1));
+    WatchedDevice {
+        device: name.to_owned(),
+        needed,
+        // Room for a layer more.
+        room: wants_room(plan).then(|| footprint / u64::from(layers)),
+        left: wants_room(plan).then(|| placement.free.saturating_sub(footprint)),
+        notable: headroom.margin.max(LEAST_NOTABLE),
+        spills: cfg!(windows) || machine.wsl || placement.kind == PlacementKind::SharedGpu,
     }
-    // Room for a layer more.
-    let layers = u64::from(placement.layers.max(1));
-    let left = placement.free.saturating_sub(placement.footprint.total());
-    device.room(placement.footprint.total() / layers).left(left)
+}
+
+/// Whether some of the model is on the host that more room would bring to a GPU.
+fn wants_room(plan: &Plan) -> bool {
+    !plan.full_offload || !plan.overrides.is_empty()
 }
 
 /// GPUs of the machine that the model is not on, and could be with more room.
 fn spare<'m>(plan: &Plan, machine: &'m Machine) -> Vec<&'m Gpu> {
-    if plan.full_offload && plan.overrides.is_empty() {
-        return Vec::new();
-    }
     let is_used = |gpu: &Gpu| plan.gpus().any(|placement| placement.device == gpu.device);
     let gpus = machine.gpus.iter();
-    gpus.filter(|gpu| gpu.device.is_some() && !is_used(gpu))
+    gpus.filter(|gpu| wants_room(plan) && gpu.device.is_some() && !is_used(gpu))
         .collect()
 }
 
@@ -237,10 +235,14 @@ fn watched_for_room(gpu: &Gpu, plan: &Plan) -> WatchedDevice {
     let layer = plan.host().map_or(0, |host| {
         host.footprint.total() / u64::from(host.layers.max(1))
     });
-    WatchedDevice::new(name, 0)
-        .room(layer)
-        .left(gpu.free)
-        .notable(u64::MAX)
+    WatchedDevice {
+        device: name.to_owned(),
+        needed: 0,
+        room: Some(layer),
+        left: Some(gpu.free),
+        notable: u64::MAX,
+        spills: false,
+    }
 }
 
 /// Of the model's file, which is looked at again; nothing is known where that fails.

@@ -1,15 +1,15 @@
 //! The thread that watches.
 
-use super::auto_replace::AutoReplace;
-use super::error::Error;
-use super::event::Event;
-use super::rules::Rules;
-use super::sample::Source;
-use super::settings::Settings;
 use std::fmt;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender, SyncSender, TrySendError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
+
+use super::event::{self, Event};
+use super::rules::Rules;
+use super::sample::Source;
+use super::settings::Settings;
+use crate::load::{Model, Replacement, WeakModel};
 
 /// Events that wait for a reader; those that come while so many wait are not kept.
 const WAITING: usize = 256;
@@ -22,6 +22,18 @@ const SHORTEST: Duration = Duration::from_millis(1);
 
 /// What is called with each event, on the sentinel's thread.
 type Callback = Box<dyn FnMut(&Event) + Send>;
+
+/// Why nothing is watched.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The source has nothing to watch: the model is gone.
+    #[error("there is no model to watch")]
+    NothingToWatch,
+    /// The system gave no thread.
+    #[error("the thread that watches cannot be started: {0}")]
+    Thread(#[from] std::io::Error),
+}
 
 /// Watches a model in a thread of its own, until it or the model is dropped.
 ///
@@ -53,7 +65,7 @@ impl Sentinel {
     /// # Errors
     ///
     /// As [`SentinelBuilder::watch_source`].
-    pub fn watch(model: &crate::load::Model) -> Result<Self, Error> {
+    pub fn watch(model: &Model) -> Result<Self, Error> {
         Self::builder().watch(model)
     }
 
@@ -190,15 +202,15 @@ impl SentinelBuilder {
     /// # Errors
     ///
     /// As [`watch_source`](Self::watch_source).
-    pub fn watch(mut self, model: &crate::load::Model) -> Result<Sentinel, Error> {
+    pub fn watch(mut self, model: &Model) -> Result<Sentinel, Error> {
         if let Some(min_gain) = self.min_gain {
-            let auto_replace = AutoReplace::new(model, min_gain);
+            let model = model.downgrade();
             let mut callback = self.callback.take();
             self.callback = Some(Box::new(move |event| {
                 if let Some(callback) = &mut callback {
                     callback(event);
                 }
-                auto_replace.follow(event);
+                follow(event, &model, min_gain);
             }));
         }
         self.watch_source(super::ModelSource::new(model))
@@ -231,6 +243,20 @@ impl SentinelBuilder {
             stop: Some(stop),
             thread: Some(thread),
         })
+    }
+}
+
+/// Places the model anew if the event advises to: at once while nobody generates, before the next token otherwise.
+fn follow(event: &Event, model: &WeakModel, min_gain: f64) {
+    let (Some(advised), Some(model)) = (event.advises(), model.upgrade()) else {
+        return;
+    };
+    let replacement = match advised {
+        event::Replacement::Smaller => Replacement::Anew,
+        event::Replacement::Larger => Replacement::Better { min_gain },
+    };
+    if let Err(error) = model.replace_soon(replacement) {
+        tracing::warn!("the model is not placed anew: {error}");
     }
 }
 

@@ -110,8 +110,10 @@ struct ScriptedSource {
 impl Source for ScriptedSource {
     fn watched(&mut self) -> Option<Watched> {
         // How fast a simulated GPU is nobody knows.
-        let watched = self.model.watched()?;
-        Some(watched.depth_cost(DepthCost::default()))
+        Some(Watched {
+            depth_cost: DepthCost::default(),
+            ..self.model.watched()?
+        })
     }
 
     fn sample(&mut self, processes: bool) -> Option<Sample> {
@@ -123,12 +125,8 @@ impl Source for ScriptedSource {
         }
         let tokens = sample.generated.tokens - self.generated.tokens;
         let took = script.token_time * u32::try_from(tokens).unwrap();
-        self.generated = Generated::new(
-            sample.generated.tokens,
-            self.generated.time + took,
-            sample.generated.depths,
-        );
-        sample.generated = self.generated;
+        sample.generated.time = self.generated.time + took;
+        self.generated = sample.generated;
         Some(sample)
     }
 }
@@ -250,7 +248,11 @@ fn what_a_stream_generates_is_counted_token_by_token() {
     // The first token comes with the prompt, which has another speed.
     let (prompt, tokens) = (statistics.prompt_tokens as u64, 8);
     let depths = (1..=tokens).map(|n| prompt + n).sum();
-    let expected = Generated::new(tokens, statistics.generation_time, depths);
+    let expected = Generated {
+        tokens,
+        time: statistics.generation_time,
+        depths,
+    };
     assert_eq!(source.sample(true).unwrap().generated, expected);
 }
 

@@ -232,13 +232,14 @@ fn a_card_and_the_host_are_measured_case_by_case_and_what_is_known_is_left_out()
     (machine.gpus).retain(|gpu| gpu.device.as_ref() == Some(&name));
     let (tensor_type, kv_type) = (TensorType::Q4_K, TensorType::F16);
     let (head_size, n_gqa, n_tokens) = (64, 4, 32);
-    let cases = [false, true].map(|experts| RateCase::Weights {
+    let cases = [false, true].map(|experts| RateCase::Matrix {
         tensor_type,
         experts,
+        n_tokens: 1,
     });
     let mut cases = cases.to_vec();
     cases.extend([
-        RateCase::Prompt {
+        RateCase::Matrix {
             tensor_type,
             experts: false,
             n_tokens,
@@ -247,8 +248,9 @@ fn a_card_and_the_host_are_measured_case_by_case_and_what_is_known_is_left_out()
             kv_type,
             head_size,
             n_gqa,
+            n_tokens: 1,
         },
-        RateCase::PromptAttention {
+        RateCase::Attention {
             kv_type,
             head_size,
             n_gqa,
@@ -258,9 +260,8 @@ fn a_card_and_the_host_are_measured_case_by_case_and_what_is_known_is_left_out()
         RateCase::Routing,
         RateCase::Link,
     ]);
-    let request = RatesRequest::new(cases.clone())
-        .each(Duration::ZERO)
-        .working_set(1 << 20);
+    let mut request = RatesRequest::new(cases.clone());
+    (request.each, request.working_set) = (Duration::ZERO, Some(1 << 20));
     let mut told = Vec::new();
     measure_rates(&mut machine, &request, Some(1), |progress| {
         assert!(!progress.device.is_empty());
@@ -279,7 +280,8 @@ fn a_card_and_the_host_are_measured_case_by_case_and_what_is_known_is_left_out()
     assert_eq!((card.used(), card.buffers()), (0, 0));
 
     let mut told = 0;
-    measure_rates(&mut machine, &request.missing(), Some(1), |_| told += 1).unwrap();
+    request.missing = true;
+    measure_rates(&mut machine, &request, Some(1), |_| told += 1).unwrap();
     assert_eq!(told, 0);
     // A load on simulated cards measures nothing of its own accord.
     drop(builder(mib(1)).load().unwrap());

@@ -6,8 +6,8 @@ use std::sync::{Mutex, PoisonError};
 
 use llama_sys::Device;
 
-use super::Doubt;
-use crate::load::devices::is_simulated;
+use crate::load::devices::{free, is_simulated};
+use crate::load::report::Doubt;
 use crate::machine::{Date, Gpu, GpuKind, GpuProcess, LearnedHeadroom, mib};
 use crate::memory::{ContextSizes, Workload};
 use crate::profile::ModelProfile;
@@ -91,18 +91,6 @@ fn is_first(device: &Device) -> bool {
             .insert(name)
 }
 
-/// Free bytes of each device, where it tells. A total of 0 is how ggml says "unknown".
-pub(in crate::load) fn free(devices: &[Device]) -> Vec<Option<u64>> {
-    let memory = devices.iter().map(|device| device.memory().ok());
-    memory
-        .map(|memory| {
-            memory
-                .filter(|memory| memory.total > 0)
-                .map(|memory| memory.free)
-        })
-        .collect()
-}
-
 /// Why nothing can be learned of this GPU, whatever its readings are. `programs` are those on it now.
 pub(super) fn doubt(gpu: &Gpu, programs: Option<&[GpuProcess]>) -> Option<Doubt> {
     match gpu.kind {
@@ -160,82 +148,45 @@ mod tests {
     /// What drivers and pools are known to take.
     const TABLE: u64 = mib(100);
 
-    /// 1000 MiB free, a model of 600: 20 for the driver, 30 for the pools.
-    fn seen() -> Seen {
-        Seen {
-            before: Some(mib(1000)),
-            loaded: Some(mib(380)),
-            used: Some(mib(350)),
-            allocated: Some(mib(600)),
-            grown: 0,
-        }
-    }
-
-    fn parts(seen: Seen) -> Result<(u64, u64), Doubt> {
-        let learned = seen.learned(&Workload::default(), TABLE)?;
-        Ok((learned.driver, learned.growth))
-    }
+    const UNTOLD: u64 = u64::MAX;
 
     #[test]
     fn the_driver_is_what_the_load_took_beside_its_buffers_and_growth_what_came_after() {
-        assert_eq!(parts(seen()), Ok((mib(20), mib(30))));
-        // Of which some was a buffer that llama.cpp counts.
-        let grown = mib(5);
-        assert_eq!(parts(Seen { grown, ..seen() }), Ok((mib(20), mib(25))));
-    }
-
-    #[test]
-    fn a_little_less_than_nothing_is_nothing() {
-        let odd = Seen {
-            loaded: Some(mib(410)),
-            used: Some(mib(420)),
-            ..seen()
-        };
-        assert_eq!(parts(odd), Ok((0, 0)));
-    }
-
-    #[test]
-    fn what_the_model_cannot_have_done_is_not_learned_from() {
         let disturbed = Err(Doubt::Disturbed);
-        // Another program gave memory back during the load or the warm-up, or took some.
-        let gave = Seen {
-            before: Some(mib(900)),
-            ..seen()
-        };
-        assert_eq!(parts(gave), disturbed);
-        let used = Some(mib(500));
-        assert_eq!(parts(Seen { used, ..seen() }), disturbed);
-        let large = Seen {
-            before: Some(mib(4000)),
-            loaded: Some(mib(3380)),
-            ..seen()
-        };
-        let took = |bytes| Seen {
-            used: Some(mib(3380) - bytes),
-            ..large
-        };
-        assert!(parts(took(4 * TABLE)).is_ok());
-        assert_eq!(parts(took(4 * TABLE + mib(65))), disturbed);
-        let during = Seen {
-            loaded: Some(mib(2000)),
-            used: Some(mib(2000)),
-            ..large
-        };
-        assert_eq!(parts(during), disturbed);
-    }
-
-    #[test]
-    fn what_is_not_told_is_not_learned_from() {
-        let untold = Seen {
-            before: None,
-            ..seen()
-        };
-        assert_eq!(parts(untold), Err(Doubt::NotTold));
-        let untold = Seen {
-            allocated: None,
-            ..seen()
-        };
-        assert_eq!(parts(untold), Err(Doubt::NotTold));
+        let untold = Err(Doubt::NotTold);
+        let most = 4 * 100 + 64;
+        // MiB before, loaded, used, allocated, grown: driver and growth.
+        let cases = [
+            ([1000, 380, 350, 600, 0], Ok((20, 30))),
+            // Of what came after the load some was a buffer that llama.cpp counts.
+            ([1000, 380, 350, 600, 5], Ok((20, 25))),
+            // A little less than nothing is nothing.
+            ([1000, 410, 420, 600, 0], Ok((0, 0))),
+            // Another program gave memory back during the load or the warm-up, or took some.
+            ([900, 380, 350, 600, 0], disturbed),
+            ([1000, 380, 500, 600, 0], disturbed),
+            ([4000, 3380, 3380 - most, 600, 0], Ok((20, most))),
+            ([4000, 3380, 3379 - most, 600, 0], disturbed),
+            ([4000, 2000, 2000, 600, 0], disturbed),
+            // What is not told is not learned from.
+            ([UNTOLD, 380, 350, 600, 0], untold),
+            ([1000, 380, 350, UNTOLD, 0], untold),
+        ];
+        for (readings, expected) in cases {
+            let [before, loaded, used, allocated, grown] = readings;
+            let told = |reading| (reading != UNTOLD).then(|| mib(reading));
+            let seen = Seen {
+                before: told(before),
+                loaded: told(loaded),
+                used: told(used),
+                allocated: told(allocated),
+                grown: mib(grown),
+            };
+            let learned = seen.learned(&Workload::default(), TABLE);
+            let parts = learned.map(|learned| (learned.driver, learned.growth));
+            let expected = expected.map(|(driver, growth)| (mib(driver), mib(growth)));
+            assert_eq!(parts, expected, "{readings:?}");
+        }
     }
 
     #[test]

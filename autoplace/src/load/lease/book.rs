@@ -37,12 +37,6 @@ pub(super) struct Book {
 #[derive(Debug)]
 pub(super) struct Gate(File);
 
-/// A lease on one device: its file is locked, and is deleted when this is dropped.
-#[derive(Debug)]
-pub(super) struct Entry {
-    _file: NamedTempFile,
-}
-
 /// What a lease's file says. All but the bytes is for people.
 #[derive(Debug, Serialize, Deserialize)]
 struct Record {
@@ -111,8 +105,8 @@ impl Book {
         Ok(others)
     }
 
-    /// Writes a lease. Behind the device's gate.
-    pub(super) fn write(&self, device: &DeviceKey, bytes: u64) -> io::Result<Entry> {
+    /// Writes a lease: its file is locked, and is deleted when this is dropped. Behind the device's gate.
+    pub(super) fn write(&self, device: &DeviceKey, bytes: u64) -> io::Result<NamedTempFile> {
         let pid = std::process::id();
         let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
         let record = Record {
@@ -129,7 +123,7 @@ impl Book {
         text.push('\n');
         file.write_all(text.as_bytes())?;
         file.as_file().try_lock_shared()?;
-        Ok(Entry { _file: file })
+        Ok(file)
     }
 }
 

@@ -23,9 +23,10 @@ use std::io;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use book::{Book, Entry, Gate};
+use book::{Book, Gate};
 use device::DeviceKey;
 use serde::{Deserialize, Serialize};
+use tempfile::NamedTempFile;
 
 use crate::machine::{Bytes, Gpu, Machine, Note};
 use crate::plan::Plan;
@@ -246,7 +247,7 @@ impl Section {
 #[derive(Debug, Default)]
 #[must_use = "others count its bytes as free once it is dropped"]
 pub(super) struct Lease {
-    _entries: Vec<Entry>,
+    _entries: Vec<NamedTempFile>,
 }
 
 fn names(devices: &BTreeMap<DeviceKey, u64>) -> String {

@@ -1,20 +1,71 @@
-//! llama.cpp as the planner's witness: a header flows in, what llama.cpp would allocate flows out.
+//! The probe: llama.cpp's own answer to "how many bytes", from a load that allocates nothing (`no_alloc`).
+//!
+//! In: a header, the devices, the parameters of the load. Out: a [`Breakdown`] as a real load would have it. Exact for
+//! every architecture of llama.cpp. What is loaded is the model's [skeleton](crate::gguf::Header::skeleton), which
+//! costs milliseconds where the model itself would cost the reading of its vocabulary.
+//!
+//! # Where a load without data differs from a real one
+//!
+//! Corrected, and held against real loads on simulated GPUs (`tests/load/real_loads.rs`):
+//!
+//! - **A mapped file.** Without data none can be mapped (`load_tensors` in llama-model.cpp asserts it), and the host's
+//!   weights are put into the first GPU's pinned memory where it has some. A real load maps one span per file instead
+//!   and pins none. The span is computed from where each tensor was put (`mapped.rs`). A weight with two uses (tied
+//!   embeddings), pinned for one and not for the other, is mapped once. Where a GPU shares its memory with the host,
+//!   llama.cpp maps nothing and nothing is changed.
+//! - **Assigned nodes.** Building a graph assigns some nodes to a backend: the norm and the end of each layer to the
+//!   layer's GPU, and the attention in steps to the CPU without `offload_kqv`. A reservation for sizes forgets that
+//!   before it begins (ggml-backend.cpp, `ggml_backend_sched_reserve_size`), and may come out too large or far too
+//!   small. Here the nodes are assigned again (llama-sys, `native/no_alloc.cpp`).
+//! - **Later reservations.** Only the first prompt's is recorded; a real context keeps the largest of a prompt's, a
+//!   token's and for some architectures a prompt's of one sequence.
+//! - **Two backends of one buffer type** are counted for each, though they share a buffer.
+//! - **Pinned memory of Vulkan** is 32 bytes larger than was asked for, buffer by buffer.
+//! - **The buffer of logits** is in no account of llama.cpp's, and grows from `n_seq_max` to `n_outputs_max` rows. It
+//!   is added at its largest ([`BufferBytes::output`]).
+//! - **Hidden states**, which blocks that predict further tokens go on from, change the graphs, and llama.cpp does not
+//!   reserve them anew (llama-context.cpp, `set_embeddings_nextn`). Here that is done, for a real context as well. The
+//!   second context is made after the first is freed, and added.
+//! - **A GPU whose only blocks keep nothing** (blocks without attention) fails a real load, since its cache would be a
+//!   buffer of no bytes. It fails the probe too.
+//!
+//! Not corrected:
+//!
+//! - **Four graphs in flight** (pipeline parallelism over several GPUs) are assumed to fit. A real load whose GPUs
+//!   refuse them falls back to one. [`Breakdown::copies`] says which was counted; a split with an override, even of
+//!   nothing, has one from the start.
+//! - **Recurrent and DeepSeek V4 state and the buffer of logits are really allocated** while the question is answered
+//!   (llama-memory-recurrent.cpp, the constructor). A GPU without room for the state is an error with
+//!   [`out_of_memory`](llama_sys::Error::out_of_memory).
+//! - **Embeddings of more than 4 GiB per layer** (gemma 4) are mapped even where `mmap` is off (llama-model-loader.cpp,
+//!   `lazy_read::add`). They are counted as host weights all the same.
+//!
+//! Backends are really started: what a driver takes for itself, no breakdown says (see
+//! [`headroom`](crate::memory::headroom)).
+//!
+//! A probe logs nothing, changes nothing that outlives it, and may be called from any thread; calls
+//! wait for each other.
 
 mod breakdown;
 mod file;
 mod mapped;
-mod skeleton;
 
-use super::Error;
+use std::path::PathBuf;
+use std::sync::{Mutex, PoisonError};
+
+use llama_sys::{Context, Device, LoadMode, LoraAdapter, MemoryBreakdown, Model, ModelParams};
+
+use self::breakdown::MAPPED;
+use self::file::SkeletonFile;
+use self::mapped::Mapped;
 use super::devices::by_name;
+use super::{Error, native};
 use crate::gguf::Header;
 use crate::machine::{Gpu, Host, mib};
-use crate::memory::{ContextParams, Footprints, Split};
+use crate::memory::{ContextParams, Footprint, Footprints, Place, Split};
 use crate::plan::{NoRoom, Probe};
-use skeleton::{Placed, ProbeError, Skeleton};
 
-pub use breakdown::{Breakdown, BufferBytes};
-pub(super) use skeleton::footprints;
+pub use self::breakdown::{Breakdown, BufferBytes};
 
 /// llama.cpp's own arithmetic, for [`Planner::plan_probed`](crate::plan::Planner::plan_probed): its `no_alloc` load of
 /// the model's skeleton. The GPUs of the machine must be devices of this process.
@@ -27,15 +78,29 @@ pub(super) use skeleton::footprints;
 /// [`ModelBuilder`](super::ModelBuilder) makes one by itself. This is for those who plan in steps.
 #[derive(Debug)]
 pub struct NativeProbe {
-    skeleton: Skeleton,
+    file: SkeletonFile,
+    /// The model's own header: where its tensors lie in its files.
+    header: Header,
+    /// LoRA adapters beside the model, any or none of which may be computed with.
+    lora: Vec<PathBuf>,
+    /// Whether its contexts have a control vector.
+    control_vector: bool,
 }
 
 /// A model's skeleton on its GPUs: most of a probe is done, and contexts of any parameters can be asked about
 /// at half the price.
 #[derive(Debug)]
 pub struct PlacedProbe {
-    placed: Placed,
+    model: Model,
+    devices: Vec<Device>,
+    mapped: Option<Mapped>,
+    lora: Vec<LoraAdapter>,
+    control_vector: bool,
+    mtp: bool,
 }
+
+/// Recurrent state and the buffer of logits are really allocated while a probe lives: never several times at once.
+static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
 impl NativeProbe {
     /// A probe of the model of this header, whose skeleton it writes into memory (without it, into a temporary file).
@@ -45,15 +110,18 @@ impl NativeProbe {
     /// [`Error::Gguf`] when the skeleton cannot be made or written.
     pub fn new(header: &Header) -> Result<Self, Error> {
         Ok(Self {
-            skeleton: Skeleton::of(header)?,
+            file: SkeletonFile::write(&header.skeleton()?, header.path())?,
+            header: header.clone(),
+            lora: Vec::new(),
+            control_vector: false,
         })
     }
 
     /// The same with a LoRA adapter beside the model: its bytes count with the weights, and the buffers are as large as
     /// with any or none of the adapters. The file is read when the skeleton is placed.
     #[must_use]
-    pub fn lora(mut self, path: impl Into<std::path::PathBuf>) -> Self {
-        self.skeleton = self.skeleton.lora(path.into());
+    pub fn lora(mut self, path: impl Into<PathBuf>) -> Self {
+        self.lora.push(path.into());
         self
     }
 
@@ -61,7 +129,7 @@ impl NativeProbe {
     /// floats per layer.
     #[must_use]
     pub fn control_vector(mut self) -> Self {
-        self.skeleton = self.skeleton.control_vector();
+        self.control_vector = true;
         self
     }
 
@@ -93,12 +161,39 @@ impl NativeProbe {
         params: &ContextParams,
         split: &Split,
     ) -> Result<PlacedProbe, Error> {
-        let devices = by_name(
-            gpus.iter()
-                .map(|gpu| (gpu.device.as_deref(), gpu.name.as_str())),
-        )?;
+        let gpus = gpus.iter();
+        let devices = by_name(gpus.map(|gpu| (gpu.device.as_deref(), gpu.name.as_str())))?;
+        let _one = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
+        let model = llama_sys::quietly(|| {
+            Model::load(
+                self.file.path(),
+                ModelParams {
+                    n_gpu_layers: split.n_gpu_layers.try_into().unwrap_or(i32::MAX),
+                    devices: Some(devices.clone()),
+                    tensor_split: shares(&devices, split),
+                    overrides: native::overrides(split, &devices)?,
+                    load_mode: LoadMode::None,
+                    no_alloc: true,
+                    load_mtp: params.mtp,
+                    use_extra_bufts: params.repack,
+                    ..ModelParams::default()
+                },
+            )
+        })?;
+        let mapped =
+            maps(params, &devices).then(|| Mapped::of(&self.header, &model.tensor_places()));
+        let lora = self.lora.iter();
+        let lora = llama_sys::quietly(|| {
+            let loaded = lora.map(|path| LoraAdapter::load(&model, path));
+            loaded.collect::<Result<_, _>>()
+        })?;
         Ok(PlacedProbe {
-            placed: self.skeleton.place(&devices, params, split)?,
+            lora,
+            control_vector: self.control_vector,
+            mtp: params.mtp,
+            model,
+            devices,
+            mapped,
         })
     }
 }
@@ -112,7 +207,69 @@ impl PlacedProbe {
     /// [`Error::Native`] when llama.cpp refuses the parameters, or a GPU has no room for the state of a
     /// recurrent model.
     pub fn breakdown(&self, params: &ContextParams) -> Result<Breakdown, Error> {
-        Ok(self.placed.breakdown(params)?)
+        let _one = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut params = params.clone();
+        params.mtp = self.mtp;
+        let (breakdown, copies) = llama_sys::quietly(|| {
+            let mut context = Context::new(&self.model, native::context(&params))?;
+            let mut breakdown = self.most(&mut context)?;
+            let copies = context.copies();
+            // What it really allocates need not be there twice.
+            drop(context);
+            if self.mtp {
+                let heads = Context::new(&self.model, native::heads(&params))?;
+                breakdown.add_context(&heads.memory_breakdown()?);
+            }
+            Ok::<_, llama_sys::Error>((breakdown, copies))
+        })?;
+        let mut rows = rows(&breakdown, &self.devices);
+        if let Some(mapped) = self.mapped {
+            for (row, native) in rows.iter_mut().zip(&breakdown.rows) {
+                // Plain and pinned memory, but not the CPU's own arrangement, which stays beside the
+                // file, as adapters do.
+                if native.is_host_buffer {
+                    row.model = native.adapters;
+                }
+            }
+            rows.push(BufferBytes {
+                buffer_type: MAPPED.to_owned(),
+                place: Place::Host,
+                model: mapped.span,
+                context: 0,
+                compute: 0,
+                output: 0,
+            });
+        }
+        Ok(Breakdown::new(
+            rows,
+            copies,
+            self.devices.len(),
+            self.mapped.map(|mapped| mapped.resident),
+        ))
+    }
+
+    /// What a context holds whichever adapters it computes with: none, each alone, all.
+    fn most(&self, context: &mut Context) -> Result<MemoryBreakdown, llama_sys::Error> {
+        if self.control_vector {
+            let layers = self.model.n_layer().saturating_sub(1);
+            let numbers = u64::from(layers).saturating_mul(self.model.n_embd().into());
+            let numbers = usize::try_from(numbers).unwrap_or(usize::MAX);
+            context.set_control_vector(&vec![0.0; numbers], 1..=layers.max(1))?;
+        }
+        let mut most = context.memory_breakdown()?;
+        let all: Vec<(LoraAdapter, f32)> = self.lora.iter().map(|one| (one.clone(), 1.0)).collect();
+        let alone = all.chunks(1).filter(|_| all.len() > 1);
+        for set in alone.chain((!all.is_empty()).then_some(&all[..])) {
+            context.set_lora(set)?;
+            for row in context.memory_breakdown()?.rows {
+                let same = |known: &&mut llama_sys::BufferUse| known.buffer_type == row.buffer_type;
+                match most.rows.iter_mut().find(same) {
+                    Some(known) => known.compute = known.compute.max(row.compute),
+                    None => most.rows.push(row),
+                }
+            }
+        }
+        Ok(most)
     }
 }
 
@@ -154,11 +311,52 @@ fn room_for_cells(params: &ContextParams) -> Result<(), NoRoom> {
     Ok(())
 }
 
-impl From<ProbeError> for Error {
-    fn from(error: ProbeError) -> Self {
-        match error {
-            ProbeError::Skeleton(error) => Self::Gguf(error),
-            ProbeError::Native(error) => Self::Native(error),
+/// Whether a load on these devices maps its file.
+fn maps(params: &ContextParams, devices: &[Device]) -> bool {
+    let backends: Vec<String> = devices.iter().map(Device::backend).collect();
+    let mode = native::load_mode(params, backends.iter().map(String::as_str));
+    mode == LoadMode::Auto && devices.iter().all(Device::lets_files_be_mapped)
+}
+
+/// A breakdown of llama.cpp's, row by row. What lies in no listed device's own memory lies on the host.
+fn rows(breakdown: &MemoryBreakdown, devices: &[Device]) -> Vec<BufferBytes> {
+    let row = |native: &llama_sys::BufferUse| {
+        let device = native.device.as_ref().filter(|_| !native.on_host);
+        let gpu = device.and_then(|device| devices.iter().position(|known| known == device));
+        BufferBytes {
+            buffer_type: native.buffer_type.clone(),
+            place: gpu.map_or(Place::Host, Place::Gpu),
+            model: native.model.saturating_add(native.adapters),
+            context: native.context,
+            compute: native.compute,
+            output: native.output,
         }
+    };
+    breakdown.rows.iter().map(row).collect()
+}
+
+/// Sums the breakdown of a real load by device, with that of the context that predicts further tokens where there is
+/// one. The buffer of logits is not in it, and a mapped file counts with its span.
+pub(super) fn footprints(breakdown: &MemoryBreakdown, devices: &[Device]) -> Footprints {
+    let mut sums = Footprints::new(
+        vec![Footprint::default(); devices.len()],
+        Footprint::default(),
+    );
+    for row in rows(breakdown, devices) {
+        let sum = match row.place {
+            Place::Gpu(gpu) => &mut sums.gpus[gpu],
+            Place::Host => &mut sums.host,
+        };
+        *sum += Footprint::new(row.model, row.context, row.compute);
+    }
+    sums
+}
+
+/// Without shares llama.cpp divides by what is free, and a lone device on which nothing is, gets a share that is no
+/// number (llama-model.cpp, `load_tensors`): the load fails, though it allocates nothing.
+fn shares(devices: &[Device], split: &Split) -> Vec<f32> {
+    match devices {
+        [_] if split.tensor_split.is_empty() => vec![1.0],
+        _ => split.tensor_split.clone(),
     }
 }

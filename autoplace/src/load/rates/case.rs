@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use llama_sys::{Bench, Operation, Timing};
+use llama_sys::{Bench, Operation};
 
 use crate::gguf::TensorType;
 use crate::load::Error;
@@ -15,25 +15,14 @@ use crate::machine::{
 #[allow(missing_docs, reason = "the fields are those of the figures")]
 #[non_exhaustive]
 pub enum RateCase {
-    /// A [`WeightRate`].
-    Weights {
-        tensor_type: TensorType,
-        experts: bool,
-    },
-    /// An [`AttentionRate`].
-    Attention {
-        kv_type: TensorType,
-        head_size: u32,
-        n_gqa: u32,
-    },
-    /// A [`PromptRate`].
-    Prompt {
+    /// A [`WeightRate`] of one token, a [`PromptRate`] of more.
+    Matrix {
         tensor_type: TensorType,
         experts: bool,
         n_tokens: u32,
     },
-    /// A [`PromptAttentionRate`].
-    PromptAttention {
+    /// An [`AttentionRate`] of one token, a [`PromptAttentionRate`] of more.
+    Attention {
         kv_type: TensorType,
         head_size: u32,
         n_gqa: u32,
@@ -101,39 +90,42 @@ impl Scale {
     }
 }
 
+/// An operation, how often a graph has it, and the floating-point operations of one.
+struct Work(Operation, u32, u64);
+
 impl RateCase {
     /// Whether it was measured.
     #[must_use]
     pub fn is_in(&self, rates: &MeasuredRates) -> bool {
         match *self {
-            Self::Weights {
+            Self::Matrix {
                 tensor_type,
                 experts,
-            } => (rates.weights.iter())
-                .any(|rate| (rate.tensor_type, rate.experts) == (tensor_type, experts)),
+                n_tokens,
+            } => {
+                let key = (tensor_type, experts, n_tokens);
+                let weights = rates.weights.iter();
+                let prompts = rates.prompts.iter();
+                weights
+                    .map(|rate| (rate.tensor_type, rate.experts, 1))
+                    .chain(prompts.map(|rate| (rate.tensor_type, rate.experts, rate.n_tokens)))
+                    .any(|known| known == key)
+            }
             Self::Attention {
                 kv_type,
                 head_size,
                 n_gqa,
-            } => (rates.attention.iter()).any(|rate| {
-                (rate.kv_type, rate.head_size, rate.n_gqa) == (kv_type, head_size, n_gqa)
-            }),
-            Self::Prompt {
-                tensor_type,
-                experts,
                 n_tokens,
-            } => (rates.prompts.iter()).any(|rate| {
-                (rate.tensor_type, rate.experts, rate.n_tokens) == (tensor_type, experts, n_tokens)
-            }),
-            Self::PromptAttention {
-                kv_type,
-                head_size,
-                n_gqa,
-                n_tokens,
-            } => (rates.prompt_attention.iter()).any(|rate| {
-                (rate.kv_type, rate.head_size, rate.n_gqa, rate.n_tokens)
-                    == (kv_type, head_size, n_gqa, n_tokens)
-            }),
+            } => {
+                let key = (kv_type, head_size, n_gqa, n_tokens);
+                let one = rates.attention.iter();
+                let many = rates.prompt_attention.iter();
+                one.map(|rate| (rate.kv_type, rate.head_size, rate.n_gqa, 1))
+                    .chain(
+                        many.map(|rate| (rate.kv_type, rate.head_size, rate.n_gqa, rate.n_tokens)),
+                    )
+                    .any(|known| known == key)
+            }
             Self::Layer => rates.layer_ns > 0,
             Self::Routing => rates.routing_ns > 0,
             Self::Link => rates.link.is_some(),
@@ -148,24 +140,32 @@ impl RateCase {
         each: Duration,
         rates: &mut MeasuredRates,
     ) -> Result<(), Error> {
-        if *self == Self::Link {
+        let Some(Work(operation, n_repeat, flops)) = self.work(scale) else {
             rates.link = link(bench, scale, each)?;
             return Ok(());
-        }
-        let (operation, n_repeat) = self.operation(scale);
+        };
         let Some(timing) = bench.time(&operation, n_repeat, each)? else {
             tracing::debug!(?operation, "the device has no such operation, or no room");
             return Ok(());
         };
         let bytes_per_second = per_second(timing.bytes, timing.graph);
-        let flops = per_second(
-            flops(&operation).saturating_mul(n_repeat.into()),
-            timing.graph,
-        );
+        let flops = per_second(flops.saturating_mul(n_repeat.into()), timing.graph);
+        let each = (nanoseconds(timing.graph) / u64::from(n_repeat.max(1))).max(1);
         match *self {
-            Self::Weights {
+            Self::Matrix {
                 tensor_type,
                 experts,
+                n_tokens,
+            } if n_tokens > 1 => rates.prompts.push(PromptRate {
+                tensor_type,
+                experts,
+                n_tokens,
+                flops,
+            }),
+            Self::Matrix {
+                tensor_type,
+                experts,
+                ..
             } => rates.weights.push(WeightRate {
                 tensor_type,
                 experts,
@@ -175,75 +175,53 @@ impl RateCase {
                 kv_type,
                 head_size,
                 n_gqa,
+                n_tokens,
+            } if n_tokens > 1 => rates.prompt_attention.push(PromptAttentionRate {
+                kv_type,
+                head_size,
+                n_gqa,
+                n_tokens,
+                flops,
+            }),
+            Self::Attention {
+                kv_type,
+                head_size,
+                n_gqa,
+                ..
             } => rates.attention.push(AttentionRate {
                 kv_type,
                 head_size,
                 n_gqa,
                 bytes_per_second,
             }),
-            Self::Prompt {
-                tensor_type,
-                experts,
-                n_tokens,
-            } => rates.prompts.push(PromptRate {
-                tensor_type,
-                experts,
-                n_tokens,
-                flops,
-            }),
-            Self::PromptAttention {
-                kv_type,
-                head_size,
-                n_gqa,
-                n_tokens,
-            } => rates.prompt_attention.push(PromptAttentionRate {
-                kv_type,
-                head_size,
-                n_gqa,
-                n_tokens,
-                flops,
-            }),
-            Self::Layer => rates.layer_ns = each_of(&timing, n_repeat),
-            Self::Routing => rates.routing_ns = each_of(&timing, n_repeat),
+            Self::Layer => rates.layer_ns = each,
+            Self::Routing => rates.routing_ns = each,
             Self::Link => {}
         }
         Ok(())
     }
 
-    /// The operation, and how often a graph has it.
-    fn operation(&self, scale: &Scale) -> (Operation, u32) {
-        match *self {
-            Self::Weights {
-                tensor_type,
-                experts: false,
-            } => matrix(tensor_type, 1, scale),
-            Self::Prompt {
+    /// What a graph computes for it; `None` for the link.
+    fn work(&self, scale: &Scale) -> Option<Work> {
+        let work = match *self {
+            Self::Matrix {
                 tensor_type,
                 experts: false,
                 n_tokens,
             } => matrix(tensor_type, n_tokens, scale),
-            Self::Weights {
+            Self::Matrix {
                 tensor_type,
-                experts: true,
-            } => experts(tensor_type, 1, scale),
-            Self::Prompt {
-                tensor_type,
-                experts: true,
                 n_tokens,
+                ..
             } => experts(tensor_type, n_tokens, scale),
             Self::Attention {
                 kv_type,
                 head_size,
                 n_gqa,
-            } => attention(kv_type, head_size, n_gqa, 1, scale),
-            Self::PromptAttention {
-                kv_type,
-                head_size,
-                n_gqa,
                 n_tokens,
             } => attention(kv_type, head_size, n_gqa, n_tokens, scale),
-            Self::Layer | Self::Link => (
-                Operation::Block {
+            Self::Layer => {
+                let block = Operation::Block {
                     type_id: TensorType::F16.id(),
                     n_embd: N_EMBD,
                     n_ff: N_FF,
@@ -251,25 +229,28 @@ impl RateCase {
                     n_head: N_EMBD / 128,
                     n_head_kv: N_EMBD / 128 / 4,
                     n_tokens: 1,
-                },
-                N_BLOCKS,
-            ),
-            Self::Routing => (
-                Operation::Routing {
+                };
+                Work(block, N_BLOCKS, 0)
+            }
+            Self::Routing => {
+                let routing = Operation::Routing {
                     n_embd: EXPERT_EMBD,
                     n_expert: N_EXPERT,
                     n_used: N_USED,
                     n_tokens: 1,
-                },
-                N_BLOCKS,
-            ),
-        }
+                };
+                Work(routing, N_BLOCKS, 0)
+            }
+            Self::Link => return None,
+        };
+        Some(work)
     }
 }
 
-fn matrix(tensor_type: TensorType, n_tokens: u32, scale: &Scale) -> (Operation, u32) {
+fn matrix(tensor_type: TensorType, n_tokens: u32, scale: &Scale) -> Work {
     let row_bytes = tensor_type.row_bytes(N_EMBD.into());
-    let n_out = scale.rows(N_FF, row_bytes, 2 * u64::from(N_EMBD) * u64::from(n_tokens));
+    let flops = 2 * u64::from(N_EMBD) * u64::from(n_tokens);
+    let n_out = scale.rows(N_FF, row_bytes, flops);
     let bytes = row_bytes * u64::from(n_out);
     let operation = Operation::Matrix {
         type_id: tensor_type.id(),
@@ -280,10 +261,14 @@ fn matrix(tensor_type: TensorType, n_tokens: u32, scale: &Scale) -> (Operation, 
     // Weights are read once for all tokens: of many they are no matter.
     let most = if n_tokens == 1 { 16 } else { 4 };
     let most = if n_tokens > 32 { 1 } else { most };
-    (operation, scale.repeats(bytes, most))
+    Work(
+        operation,
+        scale.repeats(bytes, most),
+        flops * u64::from(n_out),
+    )
 }
 
-fn experts(tensor_type: TensorType, n_tokens: u32, scale: &Scale) -> (Operation, u32) {
+fn experts(tensor_type: TensorType, n_tokens: u32, scale: &Scale) -> Work {
     let row_bytes = tensor_type.row_bytes(EXPERT_EMBD.into());
     let flops = 2 * u64::from(EXPERT_EMBD) * u64::from(N_USED) * u64::from(n_tokens);
     let n_out = scale.rows(EXPERT_FF, row_bytes * u64::from(N_EXPERT) / 2, flops);
@@ -301,7 +286,7 @@ fn experts(tensor_type: TensorType, n_tokens: u32, scale: &Scale) -> (Operation,
     } else {
         1
     };
-    (operation, n_repeat)
+    Work(operation, n_repeat, flops * u64::from(n_out))
 }
 
 fn attention(
@@ -310,7 +295,7 @@ fn attention(
     n_gqa: u32,
     n_tokens: u32,
     scale: &Scale,
-) -> (Operation, u32) {
+) -> Work {
     let many = n_tokens > 1;
     // As wide as the block; for many tokens on a host some of its heads are work enough.
     let flops = 4 * u64::from(n_tokens) * u64::from(N_EMBD);
@@ -325,20 +310,23 @@ fn attention(
     };
     // llama.cpp pads what attention sees (llama-kv-cache.cpp, get_n_kv).
     let n_kv = (cells / 256 * 256).clamp(256, N_KV.into());
+    let n_kv = u32::try_from(n_kv).unwrap_or(N_KV);
     let operation = Operation::Attention {
         type_id: kv_type.id(),
         head_size,
         n_head,
         n_head_kv: n_head / n_gqa,
-        n_kv: u32::try_from(n_kv).unwrap_or(N_KV),
+        n_kv,
         n_tokens,
     };
     let n_repeat = if many {
         1
     } else {
-        scale.repeats(n_kv * cell_bytes, 16)
+        scale.repeats(u64::from(n_kv) * cell_bytes, 16)
     };
-    (operation, n_repeat)
+    let factors = [4, head_size, n_head, n_kv, n_tokens].map(u64::from);
+    let flops = factors.into_iter().fold(1, u64::saturating_mul);
+    Work(operation, n_repeat, flops)
 }
 
 fn link(bench: &mut Bench, scale: &Scale, each: Duration) -> Result<Option<LinkRate>, Error> {
@@ -351,40 +339,6 @@ fn link(bench: &mut Bench, scale: &Scale, each: Duration) -> Result<Option<LinkR
         download: per_second(bytes, timing.download),
         crossing_ns: nanoseconds(timing.crossing),
     }))
-}
-
-fn flops(operation: &Operation) -> u64 {
-    let product = |factors: &[u32]| {
-        let factors = factors.iter().map(|&factor| u64::from(factor));
-        factors.fold(1, u64::saturating_mul)
-    };
-    match *operation {
-        Operation::Matrix {
-            n_in,
-            n_out,
-            n_tokens,
-            ..
-        } => product(&[2, n_in, n_out, n_tokens]),
-        Operation::Experts {
-            n_in,
-            n_out,
-            n_used,
-            n_tokens,
-            ..
-        } => product(&[2, n_in, n_out, n_used, n_tokens]),
-        Operation::Attention {
-            head_size,
-            n_head,
-            n_kv,
-            n_tokens,
-            ..
-        } => product(&[4, head_size, n_head, n_kv, n_tokens]),
-        Operation::Block { .. } | Operation::Routing { .. } => 0,
-    }
-}
-
-fn each_of(timing: &Timing, n: u32) -> u64 {
-    (nanoseconds(timing.graph) / u64::from(n.max(1))).max(1)
 }
 
 /// At least one: a figure of 0 is none.

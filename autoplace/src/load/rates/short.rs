@@ -7,8 +7,8 @@ use llama_sys::Backend;
 
 use super::{RatesRequest, measure_rates, repacks};
 use crate::gguf::Header;
-use crate::load::devices::{build_name, is_simulated};
-use crate::load::recipe::{Recipe, bounded_by_now};
+use crate::load::devices::{bounded_by_now, build_name, is_simulated};
+use crate::load::recipe::Recipe;
 use crate::machine::Machine;
 use crate::memory::KvType;
 use crate::plan::KvCache;
@@ -61,11 +61,13 @@ impl Recipe {
             KvCache::Given => [params.type_k, params.type_v],
             KvCache::Auto | KvCache::DownTo(_) => [KvType::F16, KvType::Q8_0],
         };
-        let request = RatesRequest::of_model(header, profile, &kv)
-            .each(EACH)
-            .within(WITHIN)
-            .working_set(WORKING_SET)
-            .missing();
+        let request = RatesRequest {
+            each: EACH,
+            within: Some(WITHIN),
+            working_set: Some(WORKING_SET),
+            missing: true,
+            ..RatesRequest::of_model(header, profile, &kv)
+        };
         let before = machine.clone();
         if let Err(error) = measure_rates(&mut machine, &request, Some(threads), |_| ()) {
             tracing::warn!(%error, "the devices could not be measured: their speed is taken from elsewhere");

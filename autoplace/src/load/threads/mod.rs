@@ -1,24 +1,23 @@
 //! Threads for what the CPU computes: how many generate, how many compute prompts, and why.
 //!
-//! In: the cores of the machine, the plan, and what a few tokens take with each number ([`trial`]). Out: [`Threads`],
-//! for the report; and while the model generates, from the times of its steps, the threads of the next one ([`pacer`]).
+//! In: the cores of the machine, the plan, and what a few tokens take with each number ([`trial`](super::trial)). Out:
+//! [`Threads`], for the report; and while the model generates, from the times of its steps, the threads of the next one
+//! ([`pacer`]).
 //!
 //! ggml's threads wait for each other after every operation. One that has to share its core with another program holds
 //! up all the others, and of a small model hundreds of times per token: two threads on two cores that two other
 //! programs use are then slower than one.
 
-mod choose;
 mod pace;
 mod pacer;
-mod trial;
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
+pub use self::pacer::GeneratingThreads;
 pub(crate) use self::pacer::Pacer;
-pub(super) use self::trial::try_out;
-use super::Verify;
+use super::terms::Verify;
 use crate::machine::{Host, mib};
 use crate::plan::Plan;
 
@@ -44,26 +43,33 @@ pub struct Threads {
 }
 
 /// Why so many threads generate.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, thiserror::Error)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum ThreadBasis {
     /// It was [asked for](super::ModelBuilder::threads).
+    #[error("as was asked")]
     Asked,
     /// Of what was measured, the most threads within 10 % of the fastest.
+    #[error("measured")]
     Measured,
     /// All layers are on GPUs: a few threads do what is left.
+    #[error("since all layers are on GPUs")]
     FullOffload,
     /// One per physical core: a token takes too long for others to be tried.
+    #[error("one per core, since a token takes too long to try others")]
     LargeModel,
     /// One per physical core: the model does not generate.
+    #[error("one per core, since the model does not generate")]
     NotGenerative,
     /// One per physical core: nothing is computed to verify the load.
+    #[error("one per core, since nothing is computed to verify the load")]
     NotVerified,
 }
 
 /// What a number of threads was measured at.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, thiserror::Error)]
+#[error("{tokens_per_second:.1} tok/s with {threads}")]
 #[non_exhaustive]
 pub struct TriedThreads {
     /// Threads.
@@ -110,7 +116,7 @@ fn weights_on_host(plan: &Plan) -> u64 {
 
 /// Numbers of threads that are worth a try, the most first: all, all but one where another program wants a
 /// core, and halves.
-fn ladder(most: u32) -> Vec<u32> {
+pub(super) fn ladder(most: u32) -> Vec<u32> {
     let mut rungs = vec![most];
     rungs.extend((most >= 4).then_some(most - 1));
     let halves = std::iter::successors(Some(most / 2), |threads| Some(threads / 2));
@@ -129,29 +135,6 @@ impl fmt::Display for Threads {
             write!(f, "{before}{tried}")?;
         }
         write!(f, "; {prompt} for prompts")
-    }
-}
-
-impl fmt::Display for ThreadBasis {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Asked => "as was asked",
-            Self::Measured => "measured",
-            Self::FullOffload => "since all layers are on GPUs",
-            Self::LargeModel => "one per core, since a token takes too long to try others",
-            Self::NotGenerative => "one per core, since the model does not generate",
-            Self::NotVerified => "one per core, since nothing is computed to verify the load",
-        })
-    }
-}
-
-impl fmt::Display for TriedThreads {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "{:.1} tok/s with {}",
-            self.tokens_per_second, self.threads
-        )
     }
 }
 

@@ -3,7 +3,6 @@
 //! A step of eight texts takes longer than one of a single text, and one with draft tokens longer than one without.
 //! Sizes within a factor of two share a [`Pace`].
 
-use std::fmt;
 use std::time::Duration;
 
 use super::pace::{Change, Pace};
@@ -18,20 +17,23 @@ pub(crate) struct Pacer {
     chosen: Threads,
     /// None where the number was asked for, or there is no choice.
     paces: Option<[Option<Pace>; SIZES]>,
-    change: Option<Told>,
+    change: Option<GeneratingThreads>,
 }
 
-/// The last change, for who watches: speeds in tokens per second.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub(crate) struct Told {
-    /// Threads that generate now.
-    pub(crate) threads: u32,
-    /// Threads that generate usually.
-    pub(crate) usual: u32,
-    /// With as many as generated before.
-    pub(crate) before: f64,
-    /// With as many as generate now.
-    pub(crate) after: f64,
+/// The threads of the CPU that generate, as they were changed last. Speeds in tokens per second.
+#[derive(Debug, Clone, Copy, PartialEq, thiserror::Error)]
+#[error(
+    "{threads} of {usual} threads generate: {after:.1} tokens per second instead of {before:.1}"
+)]
+pub struct GeneratingThreads {
+    /// Threads.
+    pub threads: u32,
+    /// Threads that the load has chosen.
+    pub usual: u32,
+    /// The speed before the change.
+    pub before: f64,
+    /// The speed after it.
+    pub after: f64,
 }
 
 impl Pacer {
@@ -71,7 +73,7 @@ impl Pacer {
     }
 
     /// Takes note of a step that generated so many tokens, none of them a draft token.
-    pub(crate) fn step(&mut self, tokens: usize, took: Duration) -> Option<Told> {
+    pub(crate) fn step(&mut self, tokens: usize, took: Duration) -> Option<GeneratingThreads> {
         let pace = self.pace(tokens)?;
         let usual = pace.usual();
         let Change {
@@ -80,7 +82,7 @@ impl Pacer {
             before,
             after,
         } = pace.step(took)?;
-        let told = Told {
+        let told = GeneratingThreads {
             threads,
             usual,
             before: tokens as f64 / before,
@@ -91,7 +93,7 @@ impl Pacer {
     }
 
     /// The last change, while it stands.
-    pub(crate) fn change(&self) -> Option<Told> {
+    pub(crate) fn change(&self) -> Option<GeneratingThreads> {
         self.change
     }
 
@@ -102,21 +104,6 @@ impl Pacer {
             0 => Some(first),
             n => Some(others[n - 1].get_or_insert_with(|| first.of_another_size())),
         }
-    }
-}
-
-impl fmt::Display for Told {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self {
-            threads,
-            usual,
-            before,
-            after,
-        } = self;
-        write!(
-            f,
-            "{threads} of {usual} threads generate: {after:.1} tokens per second instead of {before:.1}"
-        )
     }
 }
 
@@ -146,7 +133,7 @@ mod tests {
     }
 
     /// Steps of so many tokens that take long with two threads, until something changes.
-    fn until_change(pacer: &mut Pacer, tokens: usize) -> Option<Told> {
+    fn until_change(pacer: &mut Pacer, tokens: usize) -> Option<GeneratingThreads> {
         (0..1000).find_map(|_| {
             let threads = pacer.threads(tokens);
             pacer.step(tokens, if threads == 1 { STEP } else { 30 * STEP })

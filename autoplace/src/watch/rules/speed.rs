@@ -5,10 +5,10 @@
 
 use std::collections::VecDeque;
 
+use crate::load::Generated;
 use crate::watch::depth::DepthCost;
 use crate::watch::event::{Cause, Event};
 use crate::watch::latch::{Edge, Latch};
-use crate::watch::sample::Generated;
 use crate::watch::settings::Settings;
 
 /// The part of a faster window that is believed.

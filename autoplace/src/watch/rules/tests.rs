@@ -5,12 +5,11 @@ mod laws;
 use std::time::Duration;
 
 use super::Rules;
+use crate::load::{Generated, GeneratingThreads};
 use crate::machine::{GpuProcess, ThrottleReason, mib};
 use crate::watch::depth::DepthCost;
 use crate::watch::event::{Cause, Event};
-use crate::watch::sample::{
-    DeviceSample, Generated, GeneratingThreads, HostSample, Sample, Watched, WatchedDevice,
-};
+use crate::watch::sample::{DeviceSample, Sample, Watched, WatchedDevice};
 use crate::watch::settings::Settings;
 
 const NEEDED: u64 = mib(100);
@@ -29,12 +28,24 @@ impl Rig {
     }
 
     fn with_cost(cost: DepthCost) -> Self {
-        let devices = [
-            WatchedDevice::new("SIM0", NEEDED).room(mib(500)),
-            WatchedDevice::new("SIM1", NEEDED).spills(true),
-        ];
+        let device = |name: &str, room, spills| WatchedDevice {
+            device: name.to_owned(),
+            needed: NEEDED,
+            room,
+            left: None,
+            notable: mib(256),
+            spills,
+        };
+        let watched = Watched {
+            devices: vec![
+                device("SIM0", Some(mib(500)), false),
+                device("SIM1", None, true),
+            ],
+            depth_cost: cost,
+            placement: 0,
+        };
         Self {
-            rules: Rules::new(Settings::default(), Watched::new(devices).depth_cost(cost)),
+            rules: Rules::new(Settings::default(), watched),
             second: 0,
             generated: Generated::default(),
         }
@@ -49,11 +60,12 @@ impl Rig {
     }
 
     /// A second in which the model generates at this speed, each token with so many before it.
-    fn generate(&mut self, tokens: u64, depth: u64, sample: Sample) -> Vec<Event> {
+    fn generate(&mut self, tokens: u64, depth: u64, mut sample: Sample) -> Vec<Event> {
         self.generated.tokens += tokens;
         self.generated.time += Duration::from_secs(1);
         self.generated.depths += tokens * depth;
-        self.step(&sample.generated(self.generated))
+        sample.generated = self.generated;
+        self.step(&sample)
     }
 
     fn generate_for(&mut self, seconds: u64, tokens: u64, depth: u64) -> Vec<Event> {
@@ -62,12 +74,19 @@ impl Rig {
     }
 }
 
-fn roomy() -> Sample {
-    Sample::new([DeviceSample::new(mib(900)), DeviceSample::new(mib(900))])
+fn of(devices: [DeviceSample; 2]) -> Sample {
+    Sample {
+        devices: devices.to_vec(),
+        ..Sample::default()
+    }
 }
 
 fn on_first(device: DeviceSample) -> Sample {
-    Sample::new([device, DeviceSample::new(mib(900))])
+    of([device, DeviceSample::new(mib(900))])
+}
+
+fn roomy() -> Sample {
+    on_first(DeviceSample::new(mib(900)))
 }
 
 fn slowdown(events: &[Event]) -> (f64, f64, Cause) {
@@ -114,7 +133,7 @@ fn memory_pressure_is_told_at_once_and_its_end_after_calm() {
 fn more_room_than_at_first_is_told_where_more_of_the_model_could_use_it() {
     let mut rig = Rig::new();
     rig.step(&roomy());
-    let room = Sample::new([DeviceSample::new(mib(1400)), DeviceSample::new(mib(1400))]);
+    let room = of([DeviceSample::new(mib(1400)), DeviceSample::new(mib(1400))]);
     let events: Vec<Event> = (0..9).flat_map(|_| rig.step(&room)).collect();
     let expected = Event::RoomGained {
         device: "SIM0".to_owned(),
@@ -213,7 +232,8 @@ fn a_hiccup_and_a_rest_are_no_slowdown() {
     for _ in 0..5 {
         assert_eq!(rig.generate_for(1, 10, 0), []);
         assert_eq!(rig.generate_for(4, 50, 0), []);
-        let rest = roomy().generated(rig.generated);
+        let mut rest = roomy();
+        rest.generated = rig.generated;
         for _ in 0..20 {
             assert_eq!(rig.step(&rest), []);
         }
@@ -265,28 +285,35 @@ fn the_surest_cause_is_told() {
     let device = |free| DeviceSample::new(mib(free));
     let other = GpuProcess::new(7).name("game").bytes(mib(3000));
     let game = device(900).processes([other]);
-    let busy = HostSample::new(Some(60.0), None);
+    let on_host = |bytes| DeviceSample {
+        on_host: Some(mib(bytes)),
+        ..device(900)
+    };
+    let busy = |mut sample: Sample| {
+        sample.host.cpu_pressure = Some(60.0);
+        sample
+    };
     let causes: [(Sample, IsExpected); 7] = [
         (
             on_first(game.clone().throttle(HOT, Some(90))),
             |cause| matches!(cause, Cause::Throttled { device, .. } if device == "SIM0"),
         ),
         (
-            Sample::new([game.clone(), device(1)]),
+            of([game.clone(), device(1)]),
             |cause| matches!(cause, Cause::Spill { device } if device == "SIM1"),
         ),
         (
-            Sample::new([device(900), device(900).on_host(mib(1256))]),
+            of([device(900), on_host(1256)]),
             |cause| matches!(cause, Cause::Spill { device } if device == "SIM1"),
         ),
         // The first one's driver fails an allocation rather than to move anything.
-        (Sample::new([device(1), device(900)]), |cause| {
+        (of([device(1), device(900)]), |cause| {
             *cause == Cause::Unknown
         }),
-        (on_first(game).host(busy), |cause| {
+        (busy(on_first(game)), |cause| {
             matches!(cause, Cause::OtherProcess { pid: 7, .. })
         }),
-        (roomy().host(busy), |cause| {
+        (busy(roomy()), |cause| {
             matches!(cause, Cause::HostBusy { .. })
         }),
         (
@@ -296,7 +323,7 @@ fn the_surest_cause_is_told() {
     ];
     for (when, is_expected) in causes {
         let mut rig = Rig::new();
-        let first = Sample::new([device(900).processes([]), device(900).on_host(mib(1000))]);
+        let first = of([device(900).processes([]), on_host(1000)]);
         rig.step(&first);
         rig.generate_for(10, 50, 0);
         let events: Vec<Event> = (0..10)
@@ -326,10 +353,22 @@ fn what_has_begun_is_ended_with_the_watching() {
     assert_eq!(events, []);
 }
 
+fn with_threads(threads: u32, usual: u32, before: f64, after: f64) -> Sample {
+    Sample {
+        threads: Some(GeneratingThreads {
+            threads,
+            usual,
+            before,
+            after,
+        }),
+        ..roomy()
+    }
+}
+
 #[test]
 fn fewer_threads_are_told_at_once_and_their_end_when_it_has_lasted() {
     let mut rig = Rig::new();
-    let with = |threads| roomy().threads(GeneratingThreads::new(threads, 2, 33.0, 1065.0));
+    let with = |threads| with_threads(threads, 2, 33.0, 1065.0);
     assert_eq!(rig.step(&roomy()), []);
     let fewer = Event::FewerThreads {
         threads: 1,
@@ -351,6 +390,5 @@ fn fewer_threads_are_told_at_once_and_their_end_when_it_has_lasted() {
 #[test]
 fn more_threads_than_a_busy_load_has_chosen_are_no_event() {
     let mut rig = Rig::new();
-    let sample = roomy().threads(GeneratingThreads::new(2, 1, 900.0, 2500.0));
-    assert_eq!(rig.step(&sample), []);
+    assert_eq!(rig.step(&with_threads(2, 1, 900.0, 2500.0)), []);
 }

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
+use crate::load::GeneratingThreads;
 use crate::watch::event::Event;
 use crate::watch::latch::{Edge, Latch};
-use crate::watch::sample::GeneratingThreads;
 use crate::watch::settings::Settings;
 
 /// What is remembered of a model's threads.

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use proptest::prelude::*;
 
-use super::{NEEDED, Rig, on_first};
+use super::{NEEDED, Rig, of, on_first};
 use crate::machine::{GpuProcess, ThrottleReason, mib};
 use crate::watch::event::Event;
 use crate::watch::sample::{DeviceSample, Sample};
@@ -107,11 +107,11 @@ fn any_reason() -> impl Strategy<Value = ThrottleReason> {
 /// Samples with the tokens generated in each second. What a sample shows lasts for some of them, as it does
 /// on real machines.
 fn any_samples() -> impl Strategy<Value = Vec<(Sample, u64)>> {
-    let devices = prop::collection::vec(any_device(), 2);
+    let devices = [any_device(), any_device()];
     let second = (devices, 0u64..80, 1usize..10);
     prop::collection::vec(second, 0..40).prop_map(|samples| {
         let lasting = samples.into_iter().flat_map(|(devices, tokens, seconds)| {
-            std::iter::repeat_n((Sample::new(devices), tokens), seconds)
+            std::iter::repeat_n((of(devices), tokens), seconds)
         });
         lasting.collect()
     })
@@ -150,7 +150,7 @@ proptest! {
         let mut open = 0i32;
         let well = || {
             let device = DeviceSample::new(mib(900)).throttle([], None).processes([]);
-            (Sample::new([device.clone(), device]), 80)
+            (of([device.clone(), device]), 80)
         };
         for (sample, tokens) in samples.into_iter().chain((0..20).map(|_| well())) {
             for event in rig.generate(tokens, 0, sample) {

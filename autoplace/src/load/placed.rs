@@ -1,18 +1,89 @@
-//! A load's report, put together: the plan, what llama.cpp said before and says now, and what the devices told,
-//! stand side by side.
+//! What is known before a load, and where its model went: the plan, what llama.cpp said before and says now, and what
+//! the devices told, side by side.
 
-use super::Doubt;
-use super::headroom::{Judged, LoadReadings, judge};
-use super::recipe::Prepared;
-use super::report::{GpuReport, HostReport, LoadReport};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use super::headroom::{Judged, LoadReadings, Work, judge};
+use super::report::{Doubt, GpuReport, HostReport, LoadReport};
 use super::terms::Terms;
 use super::threads::Threads;
 use super::warm_up::WarmedUp;
-use crate::machine::Bytes;
-use crate::memory::Footprint;
+use crate::machine::{Bytes, Machine};
+use crate::memory::{Footprint, Footprints};
+use crate::plan::Plan;
+use crate::profile::ModelProfile;
+
+/// All that is known before the load.
+#[derive(Debug, Clone)]
+pub(super) struct Prepared {
+    pub(super) plan: Plan,
+    pub(super) machine: Machine,
+    /// What llama.cpp says that the plan takes.
+    pub(super) probed: Footprints,
+    /// Bytes that are free and did not count as such, because earlier attempts taught so; by ggml's name of the device.
+    pub(super) withheld: BTreeMap<String, u64>,
+    pub(super) work: Work,
+}
+
+impl Prepared {
+    pub(super) fn new(
+        plan: Plan,
+        machine: Machine,
+        probed: Footprints,
+        profile: &ModelProfile,
+    ) -> Self {
+        // A plan has sizes that llama.cpp takes.
+        let sizes = plan.context.sizes().ok();
+        let work = sizes.map(|sizes| Work::of(profile, &sizes));
+        Self {
+            plan,
+            machine,
+            probed,
+            withheld: BTreeMap::new(),
+            work: work.unwrap_or_default(),
+        }
+    }
+}
+
+/// Where a model went.
+#[derive(Debug)]
+pub(super) struct Placed {
+    pub(super) plan: Arc<Plan>,
+    pub(super) machine: Arc<Machine>,
+    pub(super) allocated: Footprints,
+    pub(super) report: Arc<LoadReport>,
+}
+
+impl Placed {
+    pub(super) fn new(
+        prepared: &Prepared,
+        readings: &LoadReadings,
+        run: &WarmedUp,
+        threads: Threads,
+        terms: &Terms,
+    ) -> Self {
+        Self {
+            plan: Arc::new(prepared.plan.clone()),
+            machine: Arc::new(prepared.machine.clone()),
+            allocated: run.allocated.clone(),
+            report: Arc::new(report(prepared, readings, run, threads, terms)),
+        }
+    }
+
+    /// Of a model in a worker.
+    pub(super) fn told(machine: Machine, allocated: Footprints, report: LoadReport) -> Self {
+        Self {
+            plan: Arc::new(report.plan.clone()),
+            machine: Arc::new(machine),
+            allocated,
+            report: Arc::new(report),
+        }
+    }
+}
 
 /// The report of a load that was carried out; its attempts are not in it yet. What is learned of the GPUs is kept.
-pub(super) fn report(
+fn report(
     prepared: &Prepared,
     readings: &LoadReadings,
     run: &WarmedUp,

@@ -1,0 +1,333 @@
+//! A loaded model that is placed anew: by a plan, by a better one, at once or when whoever generates comes to it; and
+//! the worker that it is in, where that is another process.
+
+use std::task::Waker;
+
+use llama_sys::Context;
+
+use super::Error;
+use super::carry_out::Loaded;
+use super::contract::{Contract, First};
+use super::model::Model;
+use super::progress::Progress;
+use super::remote::{Remote, Reply, Request};
+use super::requested::Replacement;
+use super::slot::Contents;
+use crate::gguf::Header;
+use crate::machine::Machine;
+use crate::memory::companion::Role;
+use crate::memory::{CompanionBytes, Footprint};
+use crate::plan::Plan;
+use crate::worker::{self, Worker};
+
+/// A plan that is better than the one that a model is loaded by, and by how much.
+#[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
+pub struct BetterPlan {
+    /// The plan.
+    pub plan: Plan,
+    /// See [`gain`](Self::gain).
+    gain: f64,
+}
+
+impl BetterPlan {
+    /// By how much it is better than what is loaded: 0.25 is a quarter more predicted tokens per second. Where nothing
+    /// predicts those, layers more on GPUs, as a share of the model's layers.
+    pub const fn gain(&self) -> f64 {
+        self.gain
+    }
+}
+
+impl Model {
+    /// The plan that the model would be loaded by if it were released now, from the request that it was loaded with:
+    /// for what is free, and what it holds itself. Of a machine that was handed to the builder, no GPU counts with more
+    /// free bytes than were stated.
+    ///
+    /// # Errors
+    ///
+    /// As [`ModelBuilder::plan`](super::ModelBuilder::plan).
+    pub fn plan_anew(&self) -> Result<Plan, Error> {
+        let recipe = self.recipe();
+        let header = Header::open(&recipe.path)?;
+        let profile = recipe.profile(&header)?;
+        let mut machine = self.once_released(recipe.machine(true)?);
+        if let Some(stated) = &recipe.machine {
+            machine.host.available = stated.host.available;
+            for (gpu, stated) in machine.gpus.iter_mut().zip(&stated.gpus) {
+                gpu.free = gpu.free.min(stated.free);
+            }
+        }
+        recipe.plan(&header, &profile, &machine)
+    }
+
+    /// The plan that the model would be loaded by now, if that is better than the one that it is loaded by.
+    ///
+    /// # Errors
+    ///
+    /// As [`plan_anew`](Self::plan_anew).
+    pub fn better_plan(&self) -> Result<Option<BetterPlan>, Error> {
+        let plan = self.plan_anew()?;
+        let gain = gain(&self.placement(), &plan);
+        Ok((gain > 0.0).then_some(BetterPlan { plan, gain }))
+    }
+
+    /// The machine with what this model holds of it counted as free.
+    fn once_released(&self, mut machine: Machine) -> Machine {
+        if !self.is_elsewhere() && self.native().is_err() {
+            return machine;
+        }
+        let (plan, allocated) = (self.placement(), self.allocated());
+        let draft = self.draft_bytes(&plan);
+        for (placement, held) in plan.gpus().zip(&allocated.gpus) {
+            let beside = if placement.companions > 0 {
+                draft.gpu.total()
+            } else {
+                0
+            };
+            let gpu = machine
+                .gpus
+                .iter_mut()
+                .find(|gpu| gpu.device == placement.device);
+            if let Some(gpu) = gpu {
+                let held = held.total().saturating_add(beside);
+                gpu.free = with(gpu.free, held, gpu.total);
+                if let Some(pools) = &mut gpu.pools {
+                    pools.own.free = pools.own.total.min(pools.own.free.saturating_add(held));
+                }
+            }
+        }
+        // A mapped file is in the page cache, which counts as available already.
+        let mapped = plan.context.mmap;
+        let unmapped = |held: Footprint| {
+            Footprint::new(if mapped { 0 } else { held.weights }, held.kv, held.compute)
+        };
+        let held = unmapped(allocated.host);
+        let host = &mut machine.host;
+        let held = held.total().saturating_add(unmapped(draft.host).total());
+        host.available = with(host.available, held, host.total);
+        machine
+    }
+
+    /// What the draft takes that is loaded beside this model, by its plan.
+    fn draft_bytes(&self, plan: &Plan) -> CompanionBytes {
+        let is_loaded = self.recipe().draft.is_some();
+        let drafts = plan
+            .companions
+            .iter()
+            .filter(|one| is_loaded && one.role == Role::Draft);
+        drafts.map(|draft| draft.bytes).next().unwrap_or_default()
+    }
+
+    /// Places the model anew: releases it, and loads it again by this plan or, without one, by a plan for what is free
+    /// then. All clones of it follow. The same contract holds as for the first load: where this plan lacks memory,
+    /// another is made, and the [report](Self::report) says so.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Busy`] while a stream of this model lives, and [`Error::NativeHeld`] while somebody holds the model
+    /// underneath; otherwise as [`ModelBuilder::load`](super::ModelBuilder::load), and nothing is loaded then: streams
+    /// are refused with [`Error::NotLoaded`] until it is placed anew.
+    pub fn replace(&self, plan: Option<Plan>) -> Result<(), Error> {
+        if let Some(remote) = self.remote() {
+            return self.replace_in_worker(remote, plan);
+        }
+        self.take_to_release()?;
+        let context = self.reload(plan)?;
+        self.slot().give_back(context, Contents::Unknown);
+        Ok(())
+    }
+
+    /// Takes the context, if there is one, and drops it: nobody else holds the model then.
+    pub(crate) fn take_to_release(&self) -> Result<(), Error> {
+        let slot = self.slot();
+        match slot.take_any() {
+            Ok(Some((context, contents))) => {
+                // The slot with its adapters, and the context's vocabulary.
+                let own = slot.holders().saturating_add(1);
+                let holders = context.model().holders().saturating_sub(own);
+                if holders > 0 {
+                    slot.give_back(context, contents);
+                    return Err(Error::NativeHeld { holders });
+                }
+                Ok(())
+            }
+            Ok(None) => Err(Error::Busy),
+            // Nothing to release, or nothing that works.
+            Err(_) => Ok(()),
+        }
+    }
+
+    /// Releases the model, whose context was lent and is dropped, and loads it again: by this plan, or by one for what
+    /// is free then. Its context is lent again. After an error nothing is loaded.
+    pub(crate) fn reload(&self, plan: Option<Plan>) -> Result<Context, Error> {
+        let slot = self.slot();
+        slot.release();
+        let first = match plan {
+            Some(plan) => {
+                let machine = Machine::clone(&self.machine());
+                First::Given(Box::new(plan), Box::new(machine))
+            }
+            None => First::Again,
+        };
+        let contract = Contract::new(self.recipe(), first, Progress::default())?;
+        let Loaded {
+            native,
+            context,
+            drafts,
+            placed,
+        } = contract.load()?;
+        slot.refill(native, drafts);
+        self.pulse().paced_by(&placed.report.threads);
+        self.set_placed(placed);
+        self.pulse().placed_anew();
+        Ok(context)
+    }
+
+    /// Asks whoever generates with this model to place it anew before the next token: the streams and sessions in this
+    /// process look after each; those of a model in a worker, when they begin; an [`Engine`](crate::generate::Engine)
+    /// looks while it has nothing to do as well. A later request takes the place of an earlier one; while nobody
+    /// generates it waits.
+    ///
+    /// Where it is refused, the generation goes on as it was, and
+    /// [`Session::last_replaced`](crate::generate::Session::last_replaced) tells why.
+    pub fn request_replace(&self, replacement: Replacement) {
+        self.requests().ask(replacement);
+    }
+
+    /// Has whoever holds the context be woken when something is asked for.
+    pub(crate) fn listen_to_requests(&self, listener: Option<Waker>) {
+        self.requests().listen(listener);
+    }
+
+    /// Places the model anew at once if nobody generates, and else asks whoever does to do it before the next token.
+    pub(crate) fn replace_soon(&self, replacement: Replacement) -> Result<(), Error> {
+        match self.carry_out(&replacement) {
+            Err(Error::Busy) => {
+                self.request_replace(replacement);
+                Ok(())
+            }
+            outcome => outcome,
+        }
+    }
+
+    /// Does what was asked for, while nobody generates.
+    pub(crate) fn carry_out(&self, replacement: &Replacement) -> Result<(), Error> {
+        match replacement {
+            Replacement::Anew => self.replace(None),
+            Replacement::By(plan) => self.replace(Some(Plan::clone(plan))),
+            Replacement::Better { min_gain } => match self.better_plan()? {
+                Some(better) if better.gain() >= *min_gain => self.replace(Some(better.plan)),
+                _ => Ok(()),
+            },
+        }
+    }
+
+    /// Takes what was asked for.
+    #[inline]
+    pub(crate) fn requested(&self) -> Option<Replacement> {
+        self.requests().take()
+    }
+
+    /// How often a worker may be started again for one generation.
+    pub(crate) fn worker_attempts(&self) -> u32 {
+        self.remote().map_or(0, Remote::attempts)
+    }
+
+    /// Lends the worker, as [`Remote::take`].
+    pub(crate) fn take_worker(&self) -> Result<Worker, Error> {
+        self.remote().ok_or(Error::NotLoaded)?.take()
+    }
+
+    /// Takes a lent worker back.
+    pub(crate) fn return_worker(&self, worker: Worker) {
+        if let Some(remote) = self.remote() {
+            remote.give_back(worker);
+        }
+    }
+
+    /// Notes that the worker is no more.
+    pub(crate) fn worker_is_dead(&self, error: worker::Error) {
+        if let Some(remote) = self.remote() {
+            remote.died(error);
+        }
+    }
+
+    /// Starts another worker and has the model loaded there, as [`Remote::restart`].
+    pub(crate) fn restart_worker(&self) -> Result<Worker, Error> {
+        let (worker, placed) = self.remote().ok_or(Error::NotLoaded)?.restart()?;
+        self.set_placed(placed);
+        Ok(worker)
+    }
+
+    /// [`Model::replace`] of a model in a worker.
+    fn replace_in_worker(&self, remote: &Remote, plan: Option<Plan>) -> Result<(), Error> {
+        const DOING: &str = "placing the model anew";
+        let mut worker = remote.take().inspect_err(|error| {
+            if let Error::Worker(error) = error {
+                remote.died(error.clone());
+            }
+        })?;
+        let plan = plan.map(Box::new);
+        let reply = worker
+            .send(&Request::Replace { plan }, DOING)
+            .and_then(|()| worker.receive(DOING))
+            .inspect_err(|error| remote.died(error.clone()))?;
+        remote.give_back(worker);
+        match reply {
+            Reply::Loaded(told) => {
+                self.set_placed(told.placed());
+                Ok(())
+            }
+            Reply::Failed(error) => Err(error),
+            Reply::Progress(_) => Err(worker::Error::Protocol {
+                doing: DOING,
+                reason: "it told of a progress that nobody asked for".into(),
+            }
+            .into()),
+        }
+    }
+}
+
+/// Free bytes with those that are held; a total of 0 is unknown.
+const fn with(free: u64, held: u64, total: u64) -> u64 {
+    let sum = free.saturating_add(held);
+    if total > 0 && sum > total { total } else { sum }
+}
+
+fn gain(loaded: &Plan, other: &Plan) -> f64 {
+    match (&loaded.speed, &other.speed) {
+        (Some(now), Some(then)) if then.seconds() > 0.0 => now.seconds() / then.seconds() - 1.0,
+        _ => {
+            let more = f64::from(other.n_gpu_layers) - f64::from(loaded.n_gpu_layers);
+            more / f64::from(loaded.layers())
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{gain, with};
+    use crate::load::test_plan::plan;
+
+    #[test]
+    fn a_plan_is_as_much_better_as_it_is_predicted_to_be_faster() {
+        let (loaded, mut other) = (plan(), plan());
+        let faster = 1.25 * loaded.speed.as_ref().unwrap().tokens_per_second;
+        other.speed.as_mut().unwrap().tokens_per_second = faster;
+        assert!((gain(&loaded, &other) - 0.25).abs() < 1e-9);
+        assert!(gain(&other, &loaded) < 0.0);
+        assert!(gain(&loaded, &loaded) <= 0.0);
+    }
+
+    #[test]
+    fn where_no_speed_is_predicted_layers_count() {
+        let (loaded, mut other) = (plan(), plan());
+        (other.speed, other.n_gpu_layers) = (None, loaded.n_gpu_layers + 11);
+        assert!((gain(&loaded, &other) - 11.0 / 33.0).abs() < 1e-9);
+    }
+
+    #[test]
+    fn nothing_has_more_free_than_it_has() {
+        assert_eq!((with(3, 4, 10), with(8, 4, 10), with(8, 4, 0)), (7, 10, 12));
+    }
+}
