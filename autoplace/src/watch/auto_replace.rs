@@ -1,6 +1,6 @@
 //! A model that is placed anew by itself: smaller under pressure, larger where room is gained.
 
-use super::event::{self, Event};
+use super::event::{Event, Resize};
 use crate::load::{Model, Replacement, WeakModel};
 
 /// Does what events advise.
@@ -24,8 +24,8 @@ impl AutoReplace {
             return;
         };
         let replacement = match advised {
-            event::Replacement::Smaller => Replacement::Anew,
-            event::Replacement::Larger => Replacement::Better {
+            Resize::Smaller => Replacement::Anew,
+            Resize::Larger => Replacement::Better {
                 min_gain: self.min_gain,
             },
         };

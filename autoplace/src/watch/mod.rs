@@ -29,7 +29,7 @@ mod settings;
 
 pub use depth::DepthCost;
 pub use error::Error;
-pub use event::{Cause, Event, Replacement};
+pub use event::{Cause, Event, Resize};
 pub use model::ModelSource;
 pub use sample::{
     DeviceSample, Generated, GeneratingThreads, HostSample, Sample, Source, Watched, WatchedDevice,
