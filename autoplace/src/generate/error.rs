@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use super::saved::SavedCacheError;
-use super::session::FinishReason;
+use super::piece::FinishReason;
+use super::saved_error::SavedCacheError;
 use super::stats::Statistics;
 use crate::worker::{self, Word};
 use crate::{chat, load};

@@ -1,15 +1,16 @@
-//! The guesses of one step, over all texts: how many tokens of them there is room for.
+//! The drafts of one step, over all texts: how many tokens of them there is room for.
 
 use llama_sys::{Batch, Context};
 
-use super::{Drafters, DraftsOff};
+use crate::generate::context::Lent;
 use crate::generate::error::Error;
 use crate::generate::sequence::Sequence;
-use crate::generate::session::Lent;
+use crate::generate::speculative::Drafters;
+use crate::generate::stats::DraftsOff;
 
 /// Adds guesses to a batch that holds the next tokens of every text. Returns whether it is a step to learn from: one
 /// that computes no prompt, beside which a guess would say little of what guesses take. Others have no guesses.
-pub(in crate::generate) fn draft(
+pub(super) fn draft(
     lent: &Lent,
     drafters: &mut Drafters,
     sequences: &mut [Sequence],
@@ -21,7 +22,10 @@ pub(in crate::generate) fn draft(
         room,
         ..
     } = lent;
-    if sequences.iter().all(|sequence| !sequence.speculates()) {
+    if sequences
+        .iter()
+        .all(|sequence| sequence.speculator.is_none())
+    {
         return Ok(false);
     }
     let is_steady = sequences.iter().all(Sequence::is_steady);
@@ -39,8 +43,11 @@ pub(in crate::generate) fn draft(
         .saturating_sub(batch.len())
         .min(outputs)
         .min(room.all.saturating_sub(used));
-    let mut sharing = sequences.iter().filter(|it| it.speculates()).count();
-    for sequence in sequences.iter_mut().filter(|it| it.speculates()) {
+    let mut sharing = sequences
+        .iter()
+        .filter(|it| it.speculator.is_some())
+        .count();
+    for sequence in sequences.iter_mut().filter(|it| it.speculator.is_some()) {
         let share = if is_steady { left / sharing } else { 0 };
         sharing -= 1;
         let most = share
