@@ -9,7 +9,7 @@ use super::sequence::Sequence;
 use super::session::Session;
 use super::sharing::part_after;
 use super::text::{Released, TextAssembler};
-use llama_sys::{Token, Vocab};
+use llama_sys::Vocab;
 
 /// What a text has lost by being [rolled back](Session::roll_back).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -79,17 +79,10 @@ impl Session {
     /// [`Error::Load`] after a re-placement that failed; [`Error::Native`].
     pub fn can_roll_back(&self, sequence: SequenceId) -> Result<usize, Error> {
         let lent = self.lent.as_ref().ok_or_else(Error::not_loaded)?;
-        match self.sequences.iter().find(|it| it.id == sequence) {
+        match self.running(sequence) {
             Some(sequence) => sequence.can_roll_back(lent, &self.cache),
             None => Ok(0),
         }
-    }
-
-    /// The tokens of a running text, prompt and all, without what was forgotten by a shift; `None` if it has ended.
-    pub fn tokens(&self, sequence: SequenceId) -> Option<&[Token]> {
-        let mut sequences = self.sequences.iter();
-        let sequence = sequences.find(|it| it.id == sequence)?;
-        Some(&sequence.tokens)
     }
 }
 

@@ -231,33 +231,22 @@ impl Session {
         Ok(self.work.pieces.drain(..))
     }
 
-    /// The same, with what the texts took so far.
-    pub(super) fn step_with_statistics(
-        &mut self,
-    ) -> Result<impl Iterator<Item = (Piece, Statistics)>, Error> {
-        self.advance()?;
-        Ok(self.drain())
-    }
-
-    /// The same, with the model where it is.
-    pub(super) fn step_here(&mut self) -> Result<impl Iterator<Item = (Piece, Statistics)>, Error> {
-        self.advance_here()?;
-        Ok(self.drain())
-    }
-
-    fn drain(&mut self) -> impl Iterator<Item = (Piece, Statistics)> {
+    /// What the step gave, with what the texts had taken then.
+    pub(super) fn drain(&mut self) -> impl Iterator<Item = (Piece, Statistics)> {
         self.work.pieces.drain(..).zip(self.work.taken.drain(..))
     }
 
-    fn advance(&mut self) -> Result<(), Error> {
+    /// Takes a step, after a re-placement that somebody asked for.
+    pub(super) fn advance(&mut self) -> Result<(), Error> {
         if let Some(replacement) = self.model.requested() {
             self.last_failed = None;
             self.carry_out(replacement)?;
         }
-        self.advance_here()
+        self.advance_in_place()
     }
 
-    fn advance_here(&mut self) -> Result<(), Error> {
+    /// Takes a step with the model where it is.
+    pub(super) fn advance_in_place(&mut self) -> Result<(), Error> {
         self.last_failed = None;
         if !std::mem::take(&mut self.is_owed) {
             self.compute()?;
@@ -334,11 +323,19 @@ impl Session {
         id
     }
 
+    /// A text that runs.
+    pub(super) fn running(&self, sequence: SequenceId) -> Option<&Sequence> {
+        self.sequences.iter().find(|it| it.id == sequence)
+    }
+
     /// Counts and times of a text so far; `None` if it has ended.
     pub fn statistics(&self, sequence: SequenceId) -> Option<Statistics> {
-        let mut sequences = self.sequences.iter();
-        let sequence = sequences.find(|it| it.id == sequence)?;
-        Some(sequence.statistics)
+        self.running(sequence).map(|it| it.statistics)
+    }
+
+    /// The tokens of a running text, prompt and all, without what was forgotten by a shift; `None` if it has ended.
+    pub fn tokens(&self, sequence: SequenceId) -> Option<&[Token]> {
+        self.running(sequence).map(|it| &*it.tokens)
     }
 
     /// What checkpoints take, which [`ModelBuilder::checkpoints`](crate::ModelBuilder::checkpoints) limits.

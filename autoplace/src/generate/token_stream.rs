@@ -54,7 +54,8 @@ impl LocalText {
                 return Ok(next);
             }
             // None for a part of the prompt.
-            self.pending.extend(self.session.step_with_statistics()?);
+            self.session.advance()?;
+            self.pending.extend(self.session.drain());
         }
     }
 }

@@ -305,8 +305,9 @@ impl Driver {
 
     /// Computes the next tokens of all, or says why it could not.
     fn compute(&mut self) -> Option<Error> {
-        let step = self.session.as_mut()?.step_here();
-        step.map(|pieces| self.pieces.extend(pieces)).err()
+        let session = self.session.as_mut()?;
+        let step = session.advance_in_place();
+        step.map(|()| self.pieces.extend(session.drain())).err()
     }
 
     /// Ends a text, which is no longer in the session, with an error.
