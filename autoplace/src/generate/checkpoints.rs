@@ -58,7 +58,7 @@ impl Checkpoints {
         self.kept.clear();
     }
 
-    /// Says that the model was placed anew.
+    /// Says that the model was re-placed.
     pub(super) fn set_limit(&mut self, limit: u64) {
         self.limit = limit;
         self.evict_to(limit);

@@ -1,7 +1,7 @@
 //! The choice of the next token: the sampler chain, what the application puts in its place, and how likely it was.
 //!
 //! In: an output of the context, and which tokens are allowed there. Out: a token that the chain was told of. Nothing
-//! of it is tied to the loaded model: it goes on after the model was placed anew.
+//! of it is tied to the loaded model: it goes on after the model was re-placed.
 
 use llama_sys::{Candidates, Context, Model, Sampler, Token};
 

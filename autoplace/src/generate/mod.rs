@@ -1,8 +1,8 @@
 //! Using a loaded model: prompts in, text out.
 //!
-//! In: a [`Model`](crate::Model) and a prompt. Out: a [`TokenStream`], an iterator of text that cancels when dropped; or
-//! a [`Session`] with several texts at once. The loop adds nothing to llama.cpp's own: one decode, one sample, one piece
-//! per token. Between two tokens the model can be re-placed.
+//! In: a [`Model`](crate::Model) and a prompt. Out: a [`TokenStream`], an iterator of text that cancels when dropped;
+//! or a [`Session`] with several texts at once. The loop adds nothing to llama.cpp's own: one decode, one sample, one
+//! piece per token. Between two tokens the model can be re-placed.
 
 mod answer;
 #[cfg(feature = "async")]

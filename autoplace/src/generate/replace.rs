@@ -1,4 +1,4 @@
-//! Placing the model anew in mid-sentence: what the texts are is kept, the model is released, loaded elsewhere, and
+//! Re-placing the model in mid-sentence: what the texts are is kept, the model is released, loaded elsewhere, and
 //! given back what it was at.
 //!
 //! What is kept: each sequence's tokens, its KV cache or recurrent state as llama.cpp writes it, its sampler
@@ -19,7 +19,7 @@ use crate::load::{Contents, Replacement};
 use crate::plan::Plan;
 
 impl Session {
-    /// Places the model anew between two tokens: by this plan or, without one, by a plan for what is free once the
+    /// Re-places the model between two tokens: by this plan or, without one, by a plan for what is free once the
     /// model is released. The texts go on with the same tokens as if nothing had happened, and all clones of the
     /// [`Model`](crate::Model) follow.
     ///
@@ -37,7 +37,7 @@ impl Session {
         outcome
     }
 
-    /// Places the model anew if that makes it better by this [gain](crate::load::BetterPlan::gain) at least; `None` if
+    /// Re-places the model if that makes it better by this [gain](crate::load::BetterPlan::gain) at least; `None` if
     /// it would not. To be called when memory has become free.
     ///
     /// # Errors

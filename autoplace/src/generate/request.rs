@@ -175,9 +175,9 @@ impl Generate {
         self
     }
 
-    /// Guesses the next tokens, so that several are computed at once. The text is the one that it would be without, but
-    /// for rounding; how often the guesses came true is in the [`Statistics`](super::Statistics). Where guessing takes
-    /// longer than it saves, it pauses by itself.
+    /// Drafts the next tokens, so that several are computed at once. The text is the one that it would be without, but
+    /// for rounding; how many of the draft tokens were chosen is in the [`Statistics`](super::Statistics). Where
+    /// drafting takes longer than it saves, it pauses by itself.
     ///
     /// The model has to be loaded with room for it: [`Request::draft_max`](crate::plan::Request::draft_max). Where it
     /// is not, or cannot go back in its memory, the text is generated without, and
@@ -187,11 +187,11 @@ impl Generate {
         self
     }
 
-    /// Guesses the next tokens by a closure: it is given the prompt and the answer so far, and pushes the tokens that
+    /// Drafts the next tokens by a closure: it is given the prompt and the answer so far, and pushes the tokens that
     /// it expects, as many as it likes. For those who know more of the answer than the text says: the file that is
     /// edited, the form that is filled in. Each text has a copy of the closure.
     ///
-    /// Whatever it guesses, the text is the same: see [`speculate`](Self::speculate). A model in a worker
+    /// Whatever it drafts, the text is the same: see [`speculate`](Self::speculate). A model in a worker
     /// process refuses it.
     pub fn draft_with(
         mut self,

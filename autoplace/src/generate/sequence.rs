@@ -19,7 +19,7 @@ use crate::load::{self, Scales};
 use batch::InBatch;
 pub(super) use held::Held;
 
-/// A text of a session. What of it is tied to the loaded model can be let go of, and made anew.
+/// A text of a session. What of it is tied to the loaded model can be let go of, and made again.
 #[derive(Debug)]
 pub(super) struct Sequence {
     pub(super) id: SequenceId,

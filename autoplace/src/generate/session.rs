@@ -212,8 +212,8 @@ impl Session {
     }
 
     /// Computes one batch and returns what it adds to the texts: a piece for each that runs, but for those whose prompt
-    /// is not done, and one more for each [guess](Generate::speculate) that came true. Of long prompts, a batch holds
-    /// as many tokens as the other texts leave of `n_batch`, shared out evenly.
+    /// is not done, and one more for each [draft token](Generate::speculate) that was chosen. Of long prompts, a batch
+    /// holds as many tokens as the other texts leave of `n_batch`, shared out evenly.
     ///
     /// Texts end by themselves: the last piece says so, and the text is no longer in the session.
     ///
@@ -359,7 +359,7 @@ impl Session {
     }
 
     /// Stops a step that another thread is waiting for, which then returns an error. It stays good when the model is
-    /// placed anew, and stops nothing any more when the session has ended.
+    /// re-placed, and stops nothing any more when the session has ended.
     pub fn abort_handle(&self) -> AbortHandle {
         self.abort.clone()
     }

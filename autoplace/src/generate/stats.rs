@@ -1,4 +1,4 @@
-//! What a generation took, and what placing its model anew did.
+//! What a generation took, and what re-placing its model did.
 
 use std::fmt;
 use std::sync::Arc;
@@ -41,7 +41,7 @@ pub struct Statistics {
     pub queue_time: Duration,
     /// The seed in use; `None` when nothing is left to chance.
     pub seed: Option<u32>,
-    /// Tokens that were [guessed](super::Generate::speculate), and computed with those that were known.
+    /// Tokens that were [drafted](super::Generate::speculate), and computed with those that were known.
     #[serde(default)]
     pub drafted_tokens: usize,
     /// How many of them were then chosen.
@@ -50,7 +50,7 @@ pub struct Statistics {
     /// Threads of the CPU that the last step was computed with; 0 before the first.
     #[serde(default)]
     pub threads: u32,
-    /// Why none are guessed at the moment, though that was asked for.
+    /// Why none are drafted at the moment, though that was asked for.
     #[serde(default)]
     pub drafts_off: Option<DraftsOff>,
 }
@@ -64,7 +64,7 @@ impl Statistics {
         )
     }
 
-    /// The share of the guessed tokens that were chosen; 0.0 before the first guess.
+    /// The share of the draft tokens that were chosen; 0.0 before the first draft.
     pub fn acceptance_rate(&self) -> f64 {
         match self.drafted_tokens {
             0 => 0.0,
@@ -122,7 +122,7 @@ fn per_second(tokens: usize, time: Duration) -> f64 {
     }
 }
 
-/// Why no tokens are guessed though that was asked for.
+/// Why no tokens are drafted though that was asked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
@@ -130,7 +130,7 @@ pub enum DraftsOff {
     /// The context was planned for one token of each text at a time: see
     /// [`Request::draft_max`](crate::plan::Request::draft_max).
     NoRoom,
-    /// The model's memory cannot go back by single tokens, so that a wrong guess could not be forgotten: it is
+    /// The model's memory cannot go back by single tokens, so that a wrong draft could not be forgotten: it is
     /// recurrent, at least in part, and no earlier states are kept, as they are with
     /// [`ModelBuilder::mtp`](crate::ModelBuilder::mtp).
     Memory,
@@ -138,11 +138,11 @@ pub enum DraftsOff {
     NoModel,
     /// No block that predicts further tokens is loaded: see [`ModelBuilder::mtp`](crate::ModelBuilder::mtp).
     NoHeads,
-    /// For now: with guesses, tokens took longer than without. They are tried again from time to time.
+    /// For now: with drafts, tokens took longer than without. They are tried again from time to time.
     Losing,
 }
 
-/// What placing a model anew in the middle of its texts took.
+/// What re-placing a model in the middle of its texts took.
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub struct Replaced {
@@ -162,7 +162,7 @@ pub struct Replaced {
     pub restore_time: Duration,
 }
 
-/// How texts go on after the model was placed anew.
+/// How texts go on after the model was re-placed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Resumed {

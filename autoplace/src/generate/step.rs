@@ -71,9 +71,9 @@ pub(super) struct Step<'a> {
 /// What a step has computed.
 #[derive(Debug, Default)]
 struct Computed {
-    /// Guesses are to be judged by the time that it takes.
+    /// Drafts are to be judged by the time that it takes.
     is_steady: bool,
-    /// How many tokens, where none of them is a prompt's or a guess.
+    /// How many tokens, where none of them is a prompt's or a draft's.
     generated: Option<usize>,
 }
 
@@ -239,7 +239,7 @@ impl Step<'_> {
         }
     }
 
-    /// Chooses the next token of every text of which all is computed, and those after it as long as they were guessed.
+    /// Chooses the next token of every text of which all is computed, and those after it as long as they were drafted.
     /// `computed`: how long that took from `begun` on.
     fn choose(&mut self, begun: Instant, computed: Duration) -> Result<(), Error> {
         let room = self.lent.room;
@@ -302,7 +302,7 @@ impl Step<'_> {
             let shifts = sequence.shifting.is_some();
             let mut piece = sequence.take(choice, took, &self.lent.vocab, full && !shifts)?;
             if full && piece.end.is_none() {
-                // What was guessed lies behind what is moved. There is room for no guess after this token.
+                // The draft lies behind what is moved. There is room for none after this token.
                 sequence.forget_draft(&mut self.lent.context)?;
                 let before = self.cells();
                 self.shift(at)?;
@@ -329,10 +329,10 @@ impl Step<'_> {
             let of_it = |piece: &&Piece| piece.sequence == sequence.id;
             let tokens = self.work.pieces.iter().filter(of_it).count();
             // None where it was not its turn.
-            if tokens > 0 {
-                if let Some(speculator) = &mut sequence.speculator {
-                    speculator.took(took, tokens);
-                }
+            if tokens > 0
+                && let Some(speculator) = &mut sequence.speculator
+            {
+                speculator.took(took, tokens);
             }
         }
     }

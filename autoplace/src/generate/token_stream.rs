@@ -158,7 +158,7 @@ impl TokenStream {
     }
 
     /// Stops a prompt or token that another thread is waiting for; the iterator then returns an error. It stays good
-    /// when the model is placed anew.
+    /// when the model is re-placed.
     pub fn abort_handle(&self) -> AbortHandle {
         match &self.source {
             Source::Local(text) => {
@@ -172,17 +172,17 @@ impl TokenStream {
         }
     }
 
-    /// Places the model anew between two pieces: see [`Session::replace`].
+    /// Re-places the model between two pieces: see [`Session::replace`].
     ///
     /// # Errors
     ///
-    /// As [`Session::replace`]; [`Error::Worker`] for a model in a worker, which is placed anew while nothing is
+    /// As [`Session::replace`]; [`Error::Worker`] for a model in a worker, which is re-placed while nothing is
     /// generated ([`Model::replace`](crate::Model::replace)).
     pub fn replace(&mut self, plan: Option<Plan>) -> Result<Replaced, Error> {
         self.session()?.replace(plan)
     }
 
-    /// Places the model anew if that makes it better by this [gain](crate::load::BetterPlan::gain) at least: see
+    /// Re-places the model if that makes it better by this [gain](crate::load::BetterPlan::gain) at least: see
     /// [`Session::improve`].
     ///
     /// # Errors

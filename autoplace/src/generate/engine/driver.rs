@@ -58,7 +58,7 @@ impl Driver {
             return false;
         }
         if let Some(replacement) = self.model.requested() {
-            self.place_anew(replacement);
+            self.replace(replacement);
         }
         self.let_abandoned_go();
         self.pause_and_go_on();
@@ -75,13 +75,13 @@ impl Driver {
         true
     }
 
-    /// Places the model anew. Where that fails there is nothing to compute with until somebody else loads it.
-    fn place_anew(&mut self, replacement: Replacement) {
+    /// Re-places the model. Where that fails there is nothing to compute with until somebody else loads it.
+    fn replace(&mut self, replacement: Replacement) {
         let shared = Arc::clone(&self.shared);
         // Nobody else holds it meanwhile.
         let _held = shared.held.write().unwrap_or_else(PoisonError::into_inner);
         let Some(session) = &mut self.session else {
-            shared.replaced(None, self.place_anew_alone(&replacement));
+            shared.replaced(None, self.replace_without_session(&replacement));
             return;
         };
         let outcome = session.carry_out(replacement);
@@ -97,10 +97,13 @@ impl Driver {
     }
 
     /// The same while there is no session. `None` where nothing was done.
-    fn place_anew_alone(&self, replacement: &Replacement) -> Option<Result<Replaced, Error>> {
+    fn replace_without_session(
+        &self,
+        replacement: &Replacement,
+    ) -> Option<Result<Replaced, Error>> {
         let (before, begun) = (self.model.placement(), Instant::now());
         if let Err(error) = self.model.carry_out(replacement) {
-            tracing::warn!("the model is not placed anew: {error}");
+            tracing::warn!("the model is not re-placed: {error}");
             return Some(Err(error.into()));
         }
         let after = self.model.placement();
@@ -196,7 +199,7 @@ impl Driver {
         let prompt = sequence.len();
         let (needs, each) = (sequence.needs(), session.room().each);
         let joined = if has_begun && needs > each {
-            // The model was placed anew while it waited.
+            // The model was re-placed while it waited.
             Err(Error::ContextTooSmall {
                 tokens: needs,
                 context: each,
@@ -204,7 +207,7 @@ impl Driver {
         } else if has_begun {
             session.rejoin(sequence)
         } else if prompt >= each {
-            // The model was placed anew since it was checked.
+            // The model was re-placed since it was checked.
             Err(Error::PromptTooLong {
                 tokens: prompt,
                 context: each,

@@ -118,7 +118,7 @@ impl Engine {
 
     /// Queues a request: a future that waits while the queue is full, in any runtime. Those who wait are served in
     /// their order. The prompt is made tokens of before this returns, and a constraint is compiled; while the model is
-    /// placed anew, this waits for that.
+    /// re-placed, this waits for that.
     ///
     /// # Errors
     ///
@@ -144,7 +144,7 @@ impl Engine {
         self.inner.shared.capacity()
     }
 
-    /// Reads the vocabulary, which is not taken away meanwhile: while it is read, the model is not placed anew.
+    /// Reads the vocabulary, which is not taken away meanwhile: while it is read, the model is not re-placed.
     ///
     /// # Errors
     ///

@@ -29,7 +29,7 @@ pub(super) struct Shared {
     pub(super) model: Model,
     /// Rings when there is something to do for the engine's thread.
     pub(super) bell: Arc<Bell>,
-    /// Read while somebody holds the model underneath to check a request, written while the model is placed anew, which
+    /// Read while somebody holds the model underneath to check a request, written while the model is re-placed, which
     /// it could not be meanwhile.
     pub(super) held: RwLock<()>,
     queue: usize,
@@ -186,7 +186,7 @@ impl Shared {
         self.state().last_replaced.clone()
     }
 
-    /// What the context has room for, after the model was placed anew or the context taken again; and what became of a
+    /// What the context has room for, after the model was re-placed or the context taken again; and what became of a
     /// re-placement, if there was one.
     pub(super) fn replaced(&self, room: Option<Room>, outcome: Option<Result<Replaced, Error>>) {
         let mut state = self.state();

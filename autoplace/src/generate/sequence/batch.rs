@@ -69,7 +69,7 @@ impl Sequence {
         self.batch.queued <= 1 && !self.ends_prompt()
     }
 
-    /// Adds a guess of the tokens after its last one to the batch, of `most` tokens at most. `off`: why
+    /// Adds a draft of the tokens after its last one to the batch, of `most` tokens at most. `off`: why
     /// there can be none.
     pub(in crate::generate) fn queue_draft(
         &mut self,
@@ -83,11 +83,11 @@ impl Sequence {
             return Ok(0);
         };
         self.statistics.drafts_off = off.or(speculator.off(drafters));
-        // The last token of an answer is not computed, and each guess is followed by a token that is no guess.
+        // The last token of an answer is not computed, and each draft is followed by a token that is chosen.
         let generated = self.statistics.generated_tokens;
         let left = self.limits.max_tokens.saturating_sub(generated);
         let most = most.min(left.saturating_sub(1));
-        // Those that an earlier process has chosen are no guesses.
+        // Those that an earlier process has chosen are no drafts.
         let is_ahead = self.choices.known == self.tokens.len();
         if off.is_some() || self.batch.output.is_none() || !is_ahead {
             speculator.forget();
@@ -121,7 +121,7 @@ impl Sequence {
         }
     }
 
-    /// Whether the token that was chosen is the one that was guessed: then the next one can be chosen from what the
+    /// Whether the token that was chosen is the one that was drafted: then the next one can be chosen from what the
     /// batch has computed.
     pub(in crate::generate) fn accepts(&mut self, token: Token) -> bool {
         let Some(speculator) = &mut self.speculator else {
@@ -130,7 +130,7 @@ impl Sequence {
         let is_guessed = speculator.accepts(token);
         if is_guessed {
             self.held.computed += 1;
-            // What the guessed token gives.
+            // What the draft token gives.
             self.batch.output = Some(self.batch.draft_at + speculator.accepted() as i32 - 1);
             self.statistics.accepted_tokens += 1;
         }
@@ -138,7 +138,7 @@ impl Sequence {
     }
 
     /// Has what drafts for it follow the tokens `from` on, which the batch has computed: those of the text, and those
-    /// of the guess that came true.
+    /// of the draft that were chosen.
     pub(in crate::generate) fn followed(
         &self,
         drafters: &mut Drafters,
@@ -157,7 +157,7 @@ impl Sequence {
         drafters.follow(context, self.held.seq, &self.tokens, from, rows)
     }
 
-    /// Has the context forget what was guessed wrongly. Doing it again, as after a shift before which it was done,
+    /// Has the context forget what was drafted wrongly. Doing it again, as after a shift before which it was done,
     /// changes nothing: the memory ends where the text is computed to.
     pub(in crate::generate) fn forget_draft(&mut self, context: &mut Context) -> Result<(), Error> {
         let Some(speculator) = &self.speculator else {

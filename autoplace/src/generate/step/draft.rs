@@ -8,8 +8,8 @@ use crate::generate::sequence::Sequence;
 use crate::generate::speculative::Drafters;
 use crate::generate::stats::DraftsOff;
 
-/// Adds guesses to a batch that holds the next tokens of every text. Returns whether it is a step to learn from: one
-/// that computes no prompt, beside which a guess would say little of what guesses take. Others have no guesses.
+/// Adds drafts to a batch that holds the next tokens of every text. Returns whether it is a step to learn from: one
+/// that computes no prompt, beside which a draft would say little of what drafts take. Others have no drafts.
 pub(super) fn draft(
     lent: &Lent,
     drafters: &mut Drafters,
@@ -31,7 +31,7 @@ pub(super) fn draft(
     let is_steady = sequences.iter().all(Sequence::is_steady);
     let off = off(context);
     let used: usize = sequences.iter().map(Sequence::len).sum();
-    // Within one graph, so that a sliding window loses nothing that is needed after a wrong guess.
+    // Within one graph, so that a sliding window loses nothing that is needed after a wrong draft.
     let of_graph = context.n_ubatch().min(context.n_batch()) as usize;
     let outputs = (context.n_outputs_max() as usize).saturating_sub(sequences.len());
     // Further than that, a recurrent state does not go back.
@@ -58,7 +58,7 @@ pub(super) fn draft(
     Ok(is_steady)
 }
 
-/// Why nothing can be guessed with this context, if nothing can.
+/// Why nothing can be drafted with this context, if nothing can.
 fn off(context: &Context) -> Option<DraftsOff> {
     let model = context.model();
     if (model.is_recurrent() || model.is_hybrid()) && context.n_rs_seq() == 0 {
