@@ -115,8 +115,8 @@ impl Generate {
     }
 
     /// Computes only what of the prompt the context does not hold from earlier texts, which may have another rounding:
-    /// then the same seed can give another text. [`Statistics::cached_tokens`] says how much was there. Default: off,
-    /// and on in an [`Engine`].
+    /// then the same seed can give another text. [`cached_tokens`](super::Statistics::cached_tokens) says how much was
+    /// there. Default: off, and on in an [`Engine`](super::Engine).
     ///
     /// What a text leaves in the context is kept until another needs the place. Recurrent models go on where a text
     /// ended, models with sliding windows also where the window is still held, and both from a
@@ -136,7 +136,7 @@ impl Generate {
     /// where the list is empty. Default: all of them, as they were [loaded](crate::ModelBuilder::lora).
     ///
     /// Nothing is loaded for it, but the compute buffers are reserved anew where the adapters are others than those of
-    /// the text before. In a [`Session`], texts with other adapters take turns.
+    /// the text before. In a [`Session`](super::Session), texts with other adapters take turns.
     pub fn lora<N: Into<String>>(mut self, adapters: impl IntoIterator<Item = (N, f32)>) -> Self {
         let adapters = adapters.into_iter();
         let named = adapters.map(|(name, scale)| (name.into(), scale));

@@ -22,7 +22,7 @@ pub(super) use speculator::Speculator;
 
 use serde::{Deserialize, Serialize};
 
-/// Where guesses of the next tokens come from: see [`Generate::speculate`].
+/// Where guesses of the next tokens come from: see [`Generate::speculate`](super::Generate::speculate).
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
