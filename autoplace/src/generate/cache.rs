@@ -3,8 +3,8 @@
 use llama_sys::{Context, Position, SeqId, Token};
 
 use super::checkpoints::{Checkpoints, Stops};
+use super::context::Room;
 use super::error::Error;
-use super::session::Room;
 use crate::load::{Contents, Remembered, Scales};
 
 /// Tokens from which on a prefix is worth a copy: where sequences have caches of their own, llama.cpp

@@ -15,7 +15,7 @@ pub(super) fn channel<T>(ahead: usize, writer: Waker) -> (Sender<T>, Receiver<T>
             reader: None,
             is_written: true,
         }),
-        is_read: AtomicBool::new(true),
+        is_wanted: AtomicBool::new(true),
         ahead: ahead.max(1),
         writer,
     });
@@ -25,8 +25,8 @@ pub(super) fn channel<T>(ahead: usize, writer: Waker) -> (Sender<T>, Receiver<T>
 #[derive(Debug)]
 struct Shared<T> {
     queue: Mutex<Queue<T>>,
-    /// Whether there is somebody to read.
-    is_read: AtomicBool,
+    /// Whether the reader wants more.
+    is_wanted: AtomicBool,
     ahead: usize,
     writer: Waker,
 }
@@ -57,9 +57,6 @@ pub(super) struct Sender<T>(Arc<Shared<T>>);
 impl<T> Sender<T> {
     /// Writes an item. Where nobody reads it is lost.
     pub(super) fn send(&self, item: T) {
-        if self.is_abandoned() {
-            return;
-        }
         let mut queue = self.0.queue();
         queue.items.push_back(item);
         let reader = queue.reader.take();
@@ -69,9 +66,9 @@ impl<T> Sender<T> {
         }
     }
 
-    /// Whether nobody reads any more.
+    /// Whether nobody wants more.
     pub(super) fn is_abandoned(&self) -> bool {
-        !self.0.is_read.load(Ordering::Acquire)
+        !self.0.is_wanted.load(Ordering::Acquire)
     }
 
     /// Whether the reader has enough to read.
@@ -124,21 +121,21 @@ impl<T> Receiver<T> {
         Poll::Pending
     }
 
-    /// Reads no more.
-    pub(super) fn close(&mut self) {
-        self.0.is_read.store(false, Ordering::Release);
-        let mut queue = self.0.queue();
-        let unread = std::mem::take(&mut queue.items);
-        let reader = queue.reader.take();
-        drop(queue);
-        drop((unread, reader));
+    /// Wants no more. What is there can still be read.
+    pub(super) fn cancel(&mut self) {
+        self.0.is_wanted.store(false, Ordering::Release);
         self.0.writer.wake_by_ref();
     }
 }
 
 impl<T> Drop for Receiver<T> {
     fn drop(&mut self) {
-        self.close();
+        self.cancel();
+        let mut queue = self.0.queue();
+        let unread = std::mem::take(&mut queue.items);
+        let reader = queue.reader.take();
+        drop(queue);
+        drop((unread, reader));
     }
 }
 

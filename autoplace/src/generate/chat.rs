@@ -7,15 +7,16 @@ use llama_sys::Token;
 use serde_json::{Map, Value};
 
 use super::error::Error;
-use super::session::FinishReason;
+use super::piece::FinishReason;
+use super::prompt::Prompt;
+use super::request::Generate;
 use super::stats::Statistics;
 use super::token_stream::{AbortHandle, TokenStream};
-use super::{Generate, Prompt};
 use crate::chat::{
     ChatTemplate, Conversation, Message, Part, Rendered, Reply, ReplyFormat, ReplyParser,
     ReplyPart, Tool, ToolCall,
 };
-use crate::load::{self, Model};
+use crate::load::Model;
 
 /// A conversation: what was said so far, and how the model is asked for more.
 ///
@@ -57,24 +58,13 @@ struct Known {
     tokens: Vec<Token>,
 }
 
-impl Model {
-    /// Begins a conversation by the chat template that the model ships.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Template`] for a model that ships none ([`chat_with`](Self::chat_with) takes another), or one that is
-    /// no template; [`Error::Load`] where the file cannot be read.
-    pub fn chat(&self) -> Result<Chat, Error> {
-        let template = ChatTemplate::from_header(self.header().map_err(load::Error::from)?)?;
-        Ok(self.chat_with(template))
-    }
-
-    /// Begins a conversation by another template than the model's own.
-    pub fn chat_with(&self, template: ChatTemplate) -> Chat {
-        Chat {
+impl Chat {
+    /// A conversation that has not begun.
+    pub(super) fn new(model: Model, generate: Generate, template: ChatTemplate) -> Self {
+        Self {
             // The marks of reasoning and of calls are control tokens in many vocabularies.
-            generate: self.generate("").special(true).cache_prompt(true),
-            model: self.clone(),
+            generate: generate.special(true).cache_prompt(true),
+            model,
             template,
             format: None,
             messages: Vec::new(),
@@ -84,9 +74,7 @@ impl Model {
             known: None,
         }
     }
-}
 
-impl Chat {
     /// Puts a system message at the beginning, in place of one that is there.
     #[must_use]
     pub fn system(mut self, content: impl Into<String>) -> Self {

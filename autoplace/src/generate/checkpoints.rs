@@ -7,7 +7,6 @@
 
 use llama_sys::{Context, PartialState, SeqId, Token};
 
-use super::sequence::Sequence;
 use crate::load::{Checkpoint, Scales};
 use crate::machine::Host;
 use crate::memory::{Headroom, Workload};
@@ -59,7 +58,7 @@ impl Checkpoints {
         self.kept.clear();
     }
 
-    /// Says that the model was placed anew.
+    /// Says that the model was re-placed.
     pub(super) fn set_limit(&mut self, limit: u64) {
         self.limit = limit;
         self.evict_to(limit);
@@ -227,7 +226,7 @@ impl Stops {
     }
 
     /// Whether one is due after so many tokens of a prompt.
-    fn is_due(&mut self, computed: usize) -> bool {
+    pub(super) fn is_due(&mut self, computed: usize) -> bool {
         if !self.are_on {
             return false;
         }
@@ -239,14 +238,6 @@ impl Stops {
             self.last = computed;
         }
         is_due
-    }
-}
-
-impl Sequence {
-    /// Whether a checkpoint is due where it is computed to.
-    pub(super) fn checkpoint_is_due(&mut self) -> bool {
-        let computed = self.computed;
-        self.stops.is_due(computed) && computed <= self.genuine
     }
 }
 

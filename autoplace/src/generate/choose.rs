@@ -1,21 +1,23 @@
 //! The choice of the next token: the sampler chain, what the application puts in its place, and how likely it was.
 //!
 //! In: an output of the context, and which tokens are allowed there. Out: a token that the chain was told of. Nothing
-//! of it is tied to the loaded model: it goes on after the model was placed anew.
+//! of it is tied to the loaded model: it goes on after the model was re-placed.
 
 use llama_sys::{Candidates, Context, Model, Sampler, Token};
 
-use super::custom::Custom;
+use super::custom::CustomSampler;
 use super::error::Error;
-use super::logprobs::{Logprobs, TokenLogprobs};
+use super::logprobs;
+use super::piece::TokenLogprobs;
 use super::sampling::Sampling;
 
 /// Chooses the tokens of one text.
 #[derive(Debug)]
 pub(super) struct Chooser {
     sampler: Sampler,
-    custom: Option<Custom>,
-    logprobs: Option<Logprobs>,
+    custom: Option<CustomSampler>,
+    /// How many of the likeliest tokens are told beside the chosen one.
+    logprobs: Option<usize>,
     /// Room for what the application's own sampler sees.
     candidates: Candidates,
 }
@@ -27,7 +29,7 @@ pub(super) struct Choosing {
     pub(super) sampling: Sampling,
     pub(super) logprobs: Option<usize>,
     /// As it was before the first choice.
-    pub(super) custom: Option<Custom>,
+    pub(super) custom: Option<CustomSampler>,
 }
 
 impl Choosing {
@@ -55,11 +57,12 @@ impl Chooser {
     pub(super) fn new(
         sampling: &Sampling,
         logprobs: Option<usize>,
-        custom: Option<Custom>,
+        custom: Option<CustomSampler>,
         model: &Model,
     ) -> Result<Self, Error> {
+        logprobs.map_or(Ok(()), logprobs::check)?;
         Ok(Self {
-            logprobs: logprobs.map(Logprobs::new).transpose()?,
+            logprobs,
             sampler: sampling.sampler(model)?,
             custom,
             candidates: Candidates::default(),
@@ -86,26 +89,13 @@ impl Chooser {
         self.custom.clone_from(&of.custom);
     }
 
-    /// Draws the numbers that so many choices draw, of tokens that it was told of. `false`, and nothing is done, where
-    /// their logits would be needed for that.
+    /// Draws the numbers that so many choices draw, of tokens that it is [told of](Self::accept). `false`, and nothing
+    /// is done, where their logits would be needed for that: then they are to be [chosen again](Self::choose_again).
     pub(super) fn skip(&mut self, choices: usize) -> Result<bool, Error> {
         if choices > 0 && self.depends_on_logits() {
             return Ok(false);
         }
         self.sampler.skip(choices)?;
-        Ok(true)
-    }
-
-    /// Brings it to where it would be had it chosen these tokens after the prompt, if that can be known without their
-    /// logits: else they are to be [chosen again](Self::choose_again), and nothing is done.
-    pub(super) fn has_chosen(&mut self, tokens: &[Token]) -> Result<bool, Error> {
-        if self.depends_on_logits() {
-            return Ok(false);
-        }
-        for &token in tokens {
-            self.sampler.accept(token)?;
-        }
-        self.sampler.skip(tokens.len())?;
         Ok(true)
     }
 
@@ -124,7 +114,7 @@ impl Chooser {
             (Some(custom), mask) => {
                 fill(&mut self.candidates, context, output, mask)?;
                 self.sampler.apply(&mut self.candidates)?;
-                let token = custom.choose(&mut self.candidates, so_far);
+                let token = custom.closure()(&mut self.candidates, so_far);
                 if mask.is_some_and(|mask| !allows(mask, token)) {
                     return Err(Error::NotAllowed { token });
                 }
@@ -132,8 +122,8 @@ impl Chooser {
                 token
             }
         };
-        let logprobs = match &self.logprobs {
-            Some(logprobs) => Some(logprobs.of(context.logits(output)?, token)),
+        let logprobs = match self.logprobs {
+            Some(n) => Some(logprobs::logprobs_of(context.logits(output)?, token, n)),
             None => None,
         };
         Ok(Choice { token, logprobs })
@@ -219,7 +209,7 @@ mod tests {
             let last = candidates.iter().map(Candidate::token).max();
             last.unwrap() + so_far.len() as Token
         };
-        let custom = Custom::new(last);
+        let custom = CustomSampler::new(Box::new(last));
         let sampling = Sampling::default();
         let model = context.model().clone();
         let mut chooser = Chooser::new(&sampling, Some(1), Some(custom), &model).unwrap();
@@ -258,13 +248,13 @@ mod tests {
             };
             let all: Vec<Token> = (0..24).map(|at| choose(&mut first, at)).collect();
             let mut second = chooser();
-            assert_eq!(second.has_chosen(&all[..12]).unwrap(), is_known);
-            if !is_known {
-                for (at, &token) in all[..12].iter().enumerate() {
-                    second
-                        .choose_again(&mut context, -1, mask(at), token)
-                        .unwrap();
-                }
+            assert_eq!(second.skip(12).unwrap(), is_known);
+            for (at, &token) in all[..12].iter().enumerate() {
+                let again = match is_known {
+                    true => second.accept(token),
+                    false => second.choose_again(&mut context, -1, mask(at), token),
+                };
+                again.unwrap();
             }
             let mut choose = |at: usize| {
                 let choice = second.choose_masked(&mut context, -1, &[], mask(at));

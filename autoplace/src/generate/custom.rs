@@ -1,55 +1,80 @@
-//! A sampler of the application's own: a closure.
+//! Closures of the application's own, which choose or draft tokens.
 
 use std::fmt;
 use std::sync::{Mutex, PoisonError};
 
 use llama_sys::{Candidates, Token};
 
-/// What an application chooses a token with. Each text has a copy of its own, so that what one remembers is
-/// not the other's.
-pub(super) trait Choose: Send {
-    fn choose(&mut self, candidates: &mut Candidates, so_far: &[Token]) -> Token;
+/// A closure of which each text has a copy, so that what one remembers is not the other's. Locked only to be copied: so
+/// that a description of a generation can be shared.
+pub(super) struct Custom<F: ?Sized>(Mutex<Box<F>>);
 
+/// Chooses a token of these candidates, after the tokens so far.
+pub(super) type CustomSampler = Custom<dyn Choose>;
+
+/// Pushes the tokens that it expects after those so far.
+pub(super) type CustomDrafter = Custom<dyn Draft>;
+
+impl<F: ?Sized> Custom<F> {
+    pub(super) fn new(closure: Box<F>) -> Self {
+        Self(Mutex::new(closure))
+    }
+
+    pub(super) fn closure(&mut self) -> &mut F {
+        self.0.get_mut().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl<F: Copied + ?Sized> Clone for Custom<F> {
+    fn clone(&self) -> Self {
+        Self::new(
+            self.0
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .copied(),
+        )
+    }
+}
+
+impl<F: ?Sized> fmt::Debug for Custom<F> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Custom")
+    }
+}
+
+/// A closure behind a pointer that can be cloned.
+pub(super) trait Copied {
+    fn copied(&self) -> Box<Self>;
+}
+
+pub(super) trait Choose: FnMut(&mut Candidates, &[Token]) -> Token + Send {
     fn boxed(&self) -> Box<dyn Choose>;
 }
 
-impl<F> Choose for F
-where
-    F: FnMut(&mut Candidates, &[Token]) -> Token + Clone + Send + 'static,
-{
-    fn choose(&mut self, candidates: &mut Candidates, so_far: &[Token]) -> Token {
-        self(candidates, so_far)
-    }
-
+impl<F: FnMut(&mut Candidates, &[Token]) -> Token + Clone + Send + 'static> Choose for F {
     fn boxed(&self) -> Box<dyn Choose> {
         Box::new(self.clone())
     }
 }
 
-/// Locked only to be copied: so that a description of a generation can be shared.
-pub(super) struct Custom(Mutex<Box<dyn Choose>>);
-
-impl Custom {
-    pub(super) fn new(choose: impl Choose + 'static) -> Self {
-        Self(Mutex::new(Box::new(choose)))
-    }
-
-    pub(super) fn choose(&mut self, candidates: &mut Candidates, so_far: &[Token]) -> Token {
-        let choose = self.0.get_mut().unwrap_or_else(PoisonError::into_inner);
-        choose.choose(candidates, so_far)
+impl Copied for dyn Choose {
+    fn copied(&self) -> Box<Self> {
+        self.boxed()
     }
 }
 
-impl Clone for Custom {
-    fn clone(&self) -> Self {
-        let choose = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        // Of what is in the box, not of the box.
-        Self(Mutex::new((**choose).boxed()))
+pub(super) trait Draft: FnMut(&[Token], &mut Vec<Token>) + Send {
+    fn boxed(&self) -> Box<dyn Draft>;
+}
+
+impl<F: FnMut(&[Token], &mut Vec<Token>) + Clone + Send + 'static> Draft for F {
+    fn boxed(&self) -> Box<dyn Draft> {
+        Box::new(self.clone())
     }
 }
 
-impl fmt::Debug for Custom {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Custom")
+impl Copied for dyn Draft {
+    fn copied(&self) -> Box<Self> {
+        self.boxed()
     }
 }

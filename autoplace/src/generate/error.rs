@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use super::saved::SavedCacheError;
-use super::session::FinishReason;
+use super::piece::FinishReason;
+use super::saved_error::SavedCacheError;
 use super::stats::Statistics;
 use crate::worker::{self, Word};
 use crate::{chat, load};
@@ -42,7 +42,7 @@ pub enum Error {
         /// Sequences of the new context.
         n_seq_max: usize,
     },
-    /// The memory of the model would not become free, so it cannot be placed anew.
+    /// The memory of the model would not become free, so it cannot be re-placed.
     #[error(
         "the model underneath is held {holders} times elsewhere: drop what `Model::native` gave, and what was made of it, first"
     )]
@@ -203,7 +203,7 @@ pub enum Error {
     /// The worker process that the model runs in died, or has what was asked for.
     #[error(transparent)]
     Worker(#[from] worker::Error),
-    /// The model is not loaded, or cannot be loaded anew.
+    /// The model is not loaded, or cannot be loaded again.
     #[error(transparent)]
     Load(#[serde(with = "worker::crossing::held")] Arc<load::Error>),
 }

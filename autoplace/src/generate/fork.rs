@@ -2,11 +2,12 @@
 
 use llama_sys::Model;
 
+use super::context::Room;
 use super::error::Error;
-use super::join::held;
+use super::piece::SequenceId;
 use super::sampling::Sampling;
-use super::sequence::Sequence;
-use super::session::{Room, SequenceId, Session};
+use super::sequence::{Sequence, held};
+use super::session::Session;
 use super::stats::Statistics;
 
 /// How a [fork](Session::fork) differs from the text that it is made of. As it is, it does not: the same tokens are
@@ -98,8 +99,8 @@ impl Session {
         let source = &self.sequences[at];
         let mut forked = source.forked(id, fork, lent.context.model())?;
         // Cells of its own are those that are not computed yet, and all of them where they would be computed again.
-        let seq = source.seq;
-        let known = &forked.tokens[..forked.computed];
+        let seq = source.held.seq;
+        let known = &forked.tokens[..forked.held.computed];
         let known = (known, &source.scales);
         let kept = self.cache.reach(&lent.context, seq, known.0, known.1)?;
         let own = forked.needs() - kept;
@@ -115,11 +116,11 @@ impl Session {
         let place = place.ok_or(Error::SequencesBusy {
             n_seq_max: sequences,
         })?;
-        forked.seq = place.seq;
-        if place.cached < forked.computed {
+        forked.held.seq = place.seq;
+        if place.cached < forked.held.computed {
             forked.computed_to(place.cached);
         }
-        forked.shares = place.shares.map(|_| (sequence, place.cached));
+        forked.held.shares = place.shares.map(|_| (sequence, place.cached));
         if forked.statistics.first_token_latency.is_none() {
             forked.statistics.cached_tokens = place.cached;
         }
@@ -139,7 +140,7 @@ impl Sequence {
                 reason: "a part of the prompt was forgotten when the context was full",
             });
         }
-        let mut choosing = self.choosing.clone();
+        let mut choosing = self.choices.choosing.clone();
         choosing.sampling = fork.sampling.unwrap_or(choosing.sampling);
         choosing.sampling.seed = fork.seed.or(choosing.sampling.seed);
         let (tokens, choices) = if fork.from_prompt {
@@ -149,79 +150,21 @@ impl Sequence {
         };
         let mut chooser = self.chooser_after(&mut choosing, tokens, choices, model)?;
         if !fork.from_prompt {
-            chooser.take_custom(&self.chooser);
+            chooser.take_custom(&self.choices.chooser);
         }
-        let mut forked = self.twin(choosing, chooser);
-        forked.id = id;
-        forked.pause(false);
+        let mut forked = self.twin(id, choosing, chooser);
         forked.limits.max_tokens = fork.max_tokens.unwrap_or(self.limits.max_tokens);
         if fork.from_prompt {
             forked.tokens.truncate(forked.prompt);
-            forked.in_batches = forked.prompt;
+            forked.held.in_batches = forked.prompt;
             // The last token of the prompt is computed again, for what comes after it.
-            forked.computed = forked.computed.min(forked.prompt - 1);
-            forked.chosen = forked.prompt;
-            forked.text = forked.told.clone();
-            forked.matcher = forked.matcher_before.clone();
+            forked.held.computed = forked.held.computed.min(forked.prompt - 1);
+            forked.choices.known = forked.prompt;
+            forked.text = forked.before.text.clone();
+            forked.matcher = forked.before.matcher.clone();
             forked.statistics = Statistics::default();
         }
-        forked.statistics.seed = forked.chooser.seed();
+        forked.statistics.seed = forked.choices.chooser.seed();
         Ok(forked)
-    }
-
-    /// Tokens at the beginning that it shares with the text `id`.
-    fn shared_with(&self, id: SequenceId) -> Option<usize> {
-        let (of, tokens) = self.shares?;
-        (of == id).then_some(tokens)
-    }
-
-    /// Cells of the context that it needs and no other text that it shares cells with has been counted for.
-    pub(super) fn cells(&self) -> usize {
-        self.len() - self.shares.map_or(0, |(_, tokens)| tokens)
-    }
-}
-
-/// Tokens at the beginning of a text that lie in cells which other running texts hold too.
-pub(super) fn shared(sequences: &[Sequence], at: usize) -> usize {
-    let this = &sequences[at];
-    let by_it = this.shares.map(|(_, tokens)| tokens);
-    let with_it = sequences.iter().filter_map(|it| it.shared_with(this.id));
-    with_it.chain(by_it).max().unwrap_or(0)
-}
-
-/// Takes note that a text holds its first `keep` tokens only: what others have shared with it beyond, they share
-/// with one of them.
-pub(super) fn part_after(sequences: &mut [Sequence], at: usize, keep: usize) {
-    let id = sequences[at].id;
-    sequences[at].shares = sequences[at].shares.map(|(of, n)| (of, n.min(keep)));
-    part(sequences, id, keep, Some((id, keep)));
-}
-
-/// Takes a text out of those that run: what others have shared with it, they share with one of them.
-pub(super) fn take_out(sequences: &mut Vec<Sequence>, at: usize) -> Sequence {
-    let gone = sequences.remove(at);
-    part(sequences, gone.id, 0, gone.shares);
-    gone
-}
-
-/// Of the texts that share more than `keep` tokens with the text `id`, the one that shares the most has all that the
-/// others have: they share with that one now, and it has as much of `left` as it had of them.
-fn part(
-    sequences: &mut [Sequence],
-    id: SequenceId,
-    keep: usize,
-    left: Option<(SequenceId, usize)>,
-) {
-    let more = |it: &Sequence| it.shared_with(id).filter(|tokens| *tokens > keep);
-    let heirs = sequences.iter().filter_map(|it| Some((more(it)?, it.id)));
-    let Some((most, heir)) = heirs.max() else {
-        return;
-    };
-    for it in sequences {
-        if it.id == heir {
-            it.shares = left.map(|(of, tokens)| (of, tokens.min(most)));
-        } else if let Some(tokens) = more(it) {
-            it.shares = Some((heir, tokens));
-        }
     }
 }

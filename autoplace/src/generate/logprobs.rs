@@ -1,77 +1,57 @@
 //! How likely a token was, and which others were.
 
 use llama_sys::Token;
-use serde::{Deserialize, Serialize};
 
 use super::error::Error;
+use super::piece::TokenLogprobs;
 
 /// Tokens that may be asked for beside the chosen one: each is looked for in all logits.
 pub(super) const MOST: usize = 128;
 
-/// Log-probabilities of one step: of the model's own distribution over all tokens, before any sampler,
-/// bias or constraint.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[non_exhaustive]
-pub struct TokenLogprobs {
-    /// The token that was chosen.
-    pub token: Token,
-    /// Natural logarithm of its probability. What a model gives no chance at all has [`f32::MIN`].
-    pub logprob: f32,
-    /// The likeliest tokens with their log-probabilities, the likeliest first; as many as were asked for.
-    pub top: Vec<(Token, f32)>,
+/// Refuses more of them than are looked for.
+pub(super) fn check(n: usize) -> Result<(), Error> {
+    if n > MOST {
+        return Err(Error::TooManyLogprobs {
+            asked: n,
+            most: MOST,
+        });
+    }
+    Ok(())
 }
 
-/// Makes log-probabilities of logits.
-#[derive(Debug)]
-pub(super) struct Logprobs {
-    n: usize,
+/// Log-probabilities of a token of these logits, and of the `n` likeliest.
+pub(super) fn logprobs_of(logits: &[f32], token: Token, n: usize) -> TokenLogprobs {
+    let log_sum = log_sum(logits);
+    // What is infinite, JSON has no word for.
+    let logprob = |logit: f32| ((f64::from(logit) - log_sum) as f32).max(f32::MIN);
+    let chosen = usize::try_from(token).ok().and_then(|it| logits.get(it));
+    let mut top = highest(logits, n);
+    for (_, logit) in &mut top {
+        *logit = logprob(*logit);
+    }
+    TokenLogprobs {
+        token,
+        logprob: chosen.map_or(f32::MIN, |logit| logprob(*logit)),
+        top,
+    }
 }
 
-impl Logprobs {
-    pub(super) fn new(n: usize) -> Result<Self, Error> {
-        if n > MOST {
-            return Err(Error::TooManyLogprobs {
-                asked: n,
-                most: MOST,
-            });
-        }
-        Ok(Self { n })
-    }
-
-    /// Of a token of these logits.
-    pub(super) fn of(&self, logits: &[f32], token: Token) -> TokenLogprobs {
-        let log_sum = log_sum(logits);
-        // What is infinite, JSON has no word for.
-        let logprob = |logit: f32| ((f64::from(logit) - log_sum) as f32).max(f32::MIN);
-        let chosen = usize::try_from(token).ok().and_then(|it| logits.get(it));
-        let mut top = self.top(logits);
-        for (_, logit) in &mut top {
-            *logit = logprob(*logit);
-        }
-        TokenLogprobs {
-            token,
-            logprob: chosen.map_or(f32::MIN, |logit| logprob(*logit)),
-            top,
+/// The highest logits and their tokens, the highest first; of equal ones the lower token.
+fn highest(logits: &[f32], n: usize) -> Vec<(Token, f32)> {
+    // One more, for a moment.
+    let mut top: Vec<(Token, f32)> = Vec::with_capacity(n.min(logits.len()) + 1);
+    for (token, &logit) in logits.iter().enumerate() {
+        let is_among = match top.last() {
+            Some((_, lowest)) if top.len() == n => logit > *lowest,
+            _ => n > 0,
+        };
+        if is_among {
+            let at = top.partition_point(|(_, higher)| *higher >= logit);
+            top.insert(at, (token as Token, logit));
+            top.truncate(n);
         }
     }
-
-    /// The highest logits and their tokens, the highest first; of equal ones the lower token.
-    fn top(&self, logits: &[f32]) -> Vec<(Token, f32)> {
-        // One more, for a moment.
-        let mut top: Vec<(Token, f32)> = Vec::with_capacity(self.n.min(logits.len()) + 1);
-        for (token, &logit) in logits.iter().enumerate() {
-            let is_among = match top.last() {
-                Some((_, lowest)) if top.len() == self.n => logit > *lowest,
-                _ => self.n > 0,
-            };
-            if is_among {
-                let at = top.partition_point(|(_, higher)| *higher >= logit);
-                top.insert(at, (token as Token, logit));
-                top.truncate(self.n);
-            }
-        }
-        top
-    }
+    top
 }
 
 /// Natural logarithm of the sum over all tokens of e to the power of their logit.
@@ -97,7 +77,7 @@ mod tests {
     #[test]
     fn the_likeliest_come_first_and_equals_by_their_number() {
         let logits = [1.0, 3.0, f32::NEG_INFINITY, 3.0, 2.0];
-        let top = |n| Logprobs::new(n).unwrap().of(&logits, 2);
+        let top = |n| logprobs_of(&logits, 2, n);
         let tokens = |n| top(n).top.iter().map(|it| it.0).collect::<Vec<_>>();
         assert_eq!(tokens(0), [0; 0]);
         assert_eq!(tokens(3), [1, 3, 4]);
@@ -106,7 +86,7 @@ mod tests {
         assert_eq!(top(9).logprob, f32::MIN);
         assert_eq!(top(9).top[4], (2, f32::MIN));
         assert!(matches!(
-            Logprobs::new(MOST + 1),
+            check(MOST + 1),
             Err(Error::TooManyLogprobs { most: MOST, .. })
         ));
     }
@@ -114,8 +94,7 @@ mod tests {
     proptest! {
         #[test]
         fn they_are_a_distribution(logits in prop::collection::vec(-80.0f32..80.0, 1..100), shift in -1e3f32..1e3) {
-            let all = Logprobs::new(MOST).unwrap();
-            let told = all.of(&logits, 0);
+            let told = logprobs_of(&logits, 0, MOST);
             prop_assert_eq!(told.top.len(), logits.len());
             let sum: f64 = told.top.iter().map(|it| f64::from(it.1).exp()).sum();
             prop_assert!((sum - 1.0).abs() < 1e-5, "{}", sum);
@@ -123,7 +102,7 @@ mod tests {
             prop_assert!(told.top.contains(&(0, told.logprob)));
             // Only differences count.
             let shifted: Vec<f32> = logits.iter().map(|it| it + shift).collect();
-            prop_assert!((all.of(&shifted, 0).logprob - told.logprob).abs() < 1e-3);
+            prop_assert!((logprobs_of(&shifted, 0, MOST).logprob - told.logprob).abs() < 1e-3);
         }
     }
 }

@@ -1,26 +1,22 @@
-//! A generation in a worker process: what is said of it, and the stream on this side.
+//! A generation in a worker process: what is said of it, and the text on this side.
 //!
-//! The worker makes text of tokens, finds the stop strings and counts, as it would in this process. With each piece of
-//! text come the tokens that were generated up to it. When the worker dies, another one is told those tokens: it brings
-//! cache, sampler and text to where they were after the last of them, and goes on. A token whose text had not arrived
-//! is chosen again by the same numbers, and so is the same.
+//! The worker makes text of tokens, finds the stop strings and counts, as it would in this process, and sends each
+//! piece with what the text took so far. When it dies, another one is told the tokens that have arrived: it brings
+//! cache, sampler and text to where they were after the last of them, and goes on. A token that had not arrived is
+//! chosen again by the same numbers, and so is the same.
 
-mod message;
-
-use std::collections::VecDeque;
 use std::fmt;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use llama_sys::Token;
-
-pub(crate) use message::{Generation, Piece, Reply, Request};
+use serde::{Deserialize, Serialize};
 
 use super::error::Error;
-use super::last_word::LastWord;
-use super::session::{self, End, FinishReason, SequenceId};
+use super::piece::Piece;
+use super::progress::Message;
+use super::request::Spec;
 use super::stats::Statistics;
-use super::{Sampling, Spec, WhenFull};
 use crate::load::{self, Model};
 use crate::worker::{self, Sender, Worker};
 
@@ -30,8 +26,37 @@ const AHEAD: usize = 64;
 
 const DOING: &str = "generating";
 
+/// What a worker is asked for, of a generation.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Request {
+    /// Check everything, and wait for tokens to be allowed.
+    Generate(Box<Generation>),
+    /// So many more tokens may be generated.
+    Allow { id: u64, tokens: usize },
+    /// Stop with an error.
+    Abort { id: u64 },
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Generation {
+    pub(crate) id: u64,
+    pub(crate) spec: Spec,
+    /// What an earlier worker has generated.
+    pub(crate) so_far: Vec<Token>,
+}
+
+/// What a worker answers.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Reply {
+    Accepted { seed: Option<u32> },
+    Piece(Box<(Piece, Statistics)>),
+    Failed(#[serde(with = "worker::crossing")] Error),
+}
+
 /// Stops a generation in whichever worker it is.
-pub(crate) struct Abort {
+pub(super) struct Abort {
     requested: AtomicBool,
     /// Where the generation is, and what it is called there; `None` between two workers.
     target: Mutex<Option<(Sender, u64)>>,
@@ -62,9 +87,9 @@ impl fmt::Debug for Abort {
     }
 }
 
-/// The stream of a model in a worker.
+/// The text of a model in a worker.
 #[derive(Debug)]
-pub(crate) struct RemoteStream {
+pub(super) struct RemoteText {
     model: Model,
     /// `None` once it died for good.
     worker: Option<Worker>,
@@ -73,26 +98,19 @@ pub(crate) struct RemoteStream {
     abort: Arc<Abort>,
     /// How many more workers may be started.
     attempts: u32,
-    /// All that have arrived.
-    tokens: Vec<Token>,
     /// Tokens that may be generated, of all.
     allowed: usize,
+    /// So far, over all workers.
     statistics: Statistics,
-    /// What has arrived and was not asked for yet.
-    pending: VecDeque<session::Piece>,
-    /// What earlier workers took to generate.
-    earlier: u64,
-    finished: Option<FinishReason>,
-    /// The whole text, where it is held to a constraint.
-    text: Option<String>,
+    /// When the last worker died, if the prompt was computed then.
+    earlier: Option<Statistics>,
     /// Whether the worker has said its last of this generation.
     is_over: bool,
-    last_word: LastWord,
 }
 
-impl RemoteStream {
-    pub(super) fn new(model: Model, mut spec: Spec) -> Result<Self, Error> {
-        Sampling::check_numbers(&spec.sampling)?;
+impl RemoteText {
+    pub(super) fn new(model: Model, mut spec: Spec) -> Result<(Self, Statistics), Error> {
+        spec.sampling.check_numbers()?;
         if let Some(replacement) = model.requested() {
             model.carry_out(&replacement)?;
         }
@@ -118,85 +136,91 @@ impl RemoteStream {
         };
         // Another worker has to draw the same numbers.
         spec.sampling.seed = seed.or(spec.sampling.seed);
-        let is_over = spec.limits.max_tokens == 0 && spec.constraint.is_none();
         let abort = Arc::new(Abort {
             requested: AtomicBool::new(false),
             target: Mutex::new(Some((worker.sender(), id))),
         });
-        // What a worker ends before its constraint is met, it says itself.
-        let last_word = LastWord::new(spec.when_full == WhenFull::Error, false);
-        Ok(Self {
-            finished: is_over.then_some(FinishReason::MaxTokens),
+        let statistics = Statistics {
+            seed,
+            ..Statistics::default()
+        };
+        let text = Self {
             model,
             worker: Some(worker),
-            text: spec.constraint.is_some().then(String::new),
             spec,
             id,
             abort,
             attempts,
-            tokens: Vec::new(),
             allowed: 0,
-            statistics: Statistics {
-                seed,
-                ..Statistics::default()
-            },
-            pending: VecDeque::new(),
-            earlier: 0,
+            statistics,
+            earlier: None,
             is_over: false,
-            last_word,
-        })
-    }
-
-    pub(super) fn statistics(&self) -> Statistics {
-        self.statistics
-    }
-
-    pub(super) fn tokens(&self) -> &[Token] {
-        &self.tokens
-    }
-
-    pub(super) fn finish_reason(&self) -> Option<FinishReason> {
-        self.finished
-    }
-
-    /// What is told after the pieces that are still to come.
-    #[cfg(feature = "async")]
-    pub(super) fn last_word(&self) -> &LastWord {
-        &self.last_word
+        };
+        Ok((text, statistics))
     }
 
     pub(super) fn abort_handle(&self) -> Arc<Abort> {
         Arc::clone(&self.abort)
     }
 
-    /// The next reply, from this worker or from others in its place.
-    fn reply(&mut self) -> Result<Reply, Error> {
+    /// The next piece after these tokens, from this worker or from others in its place.
+    pub(super) fn next(&mut self, tokens: &[Token]) -> Message {
         loop {
             let worker = self.worker.as_mut().ok_or(load::Error::NotLoaded)?;
-            let error = match talk(worker, self.id, self.tokens.len(), &mut self.allowed) {
-                Ok(reply) => return Ok(reply),
-                Err(error) => error,
-            };
-            self.resume(error)?;
+            match talk(worker, self.id, tokens.len(), &mut self.allowed) {
+                Ok(Reply::Piece(told)) => {
+                    let (piece, statistics) = *told;
+                    self.is_over = piece.end.is_some();
+                    return Ok(self.over_all_workers(piece, statistics));
+                }
+                Ok(Reply::Failed(error)) => {
+                    self.is_over = true;
+                    return Err(error);
+                }
+                Ok(Reply::Accepted { .. }) => {}
+                Err(error) => self.resume(error, tokens)?,
+            }
         }
     }
 
-    /// Has another worker go on where this one died.
-    fn resume(&mut self, mut error: worker::Error) -> Result<(), Error> {
+    /// A piece with what all workers took. Another one computes the prompt again, and what drafts and shifts came to is
+    /// that of the last.
+    fn over_all_workers(
+        &mut self,
+        mut piece: Piece,
+        mut statistics: Statistics,
+    ) -> (Piece, Statistics) {
+        if let Some(earlier) = &self.earlier {
+            statistics.prompt_tokens = earlier.prompt_tokens;
+            statistics.cached_tokens = earlier.cached_tokens;
+            statistics.prompt_time = earlier.prompt_time;
+            statistics.first_token_latency = earlier.first_token_latency;
+            statistics.generation_time += earlier.generation_time;
+        }
+        self.statistics = statistics;
+        if let Some(end) = &mut piece.end {
+            end.statistics = statistics;
+        }
+        (piece, statistics)
+    }
+
+    /// Has another worker go on after these tokens, where this one died.
+    fn resume(&mut self, mut error: worker::Error, tokens: &[Token]) -> Result<(), Error> {
         self.abort.aim(None);
         // What it held is free before another asks.
         self.worker = None;
-        self.earlier = nanoseconds(&self.statistics);
+        let has_begun = self.statistics.first_token_latency.is_some();
+        self.earlier = has_begun.then_some(self.statistics);
         loop {
             let mut worker = restart(&self.model, &mut self.attempts, error)?;
-            match begin(&mut worker, self.id, &self.spec, &self.tokens) {
+            match begin(&mut worker, self.id, &self.spec, tokens) {
                 Ok(Ok(_)) => {
                     self.abort.aim(Some((worker.sender(), self.id)));
                     if self.abort.is_requested() {
                         self.abort.abort();
                     }
                     self.worker = Some(worker);
-                    self.allowed = self.tokens.len();
+                    self.allowed = tokens.len();
                     return Ok(());
                 }
                 Ok(Err(refused)) => {
@@ -208,108 +232,9 @@ impl RemoteStream {
             }
         }
     }
-
-    /// Takes note of what arrived: a piece for each token, the last with the text, since a worker tells of
-    /// text that is whole.
-    fn take(&mut self, piece: Piece, end: Option<FinishReason>) {
-        self.tokens.extend(&piece.tokens);
-        let statistics = &mut self.statistics;
-        if let Some(told) = piece.statistics {
-            let before = std::mem::replace(statistics, *told);
-            statistics.seed = before.seed;
-            if before.first_token_latency.is_some() {
-                // Another worker computes the prompt again. What guesses and shifts came to is that of the last one.
-                statistics.prompt_tokens = before.prompt_tokens;
-                statistics.cached_tokens = before.cached_tokens;
-                statistics.prompt_time = before.prompt_time;
-                statistics.first_token_latency = before.first_token_latency;
-            }
-        }
-        statistics.generated_tokens = self.tokens.len();
-        let taken = self.earlier.saturating_add(piece.nanoseconds);
-        statistics.generation_time = std::time::Duration::from_nanos(taken);
-        if let Some(text) = &mut self.text {
-            text.push_str(&piece.text);
-        }
-        let statistics = *statistics;
-        let mut logprobs = piece.logprobs.into_iter();
-        let mut of = |token: Option<Token>, text| session::Piece {
-            sequence: SequenceId(0),
-            token,
-            text,
-            logprobs: token.and_then(|_| logprobs.next()),
-            end: None,
-        };
-        let (last, others) = match piece.tokens.split_last() {
-            Some((last, others)) => (Some(*last), others),
-            None => (None, [].as_slice()),
-        };
-        for token in others {
-            self.pending.push_back(of(Some(*token), String::new()));
-        }
-        let end = end.map(|reason| End {
-            reason,
-            statistics,
-            meets_constraint: true,
-        });
-        let last = session::Piece {
-            end,
-            ..of(last, piece.text)
-        };
-        self.pending.push_back(last);
-    }
-
-    /// The next piece, which may be without text; `None` after the end.
-    pub(super) fn next_piece(&mut self) -> Option<Result<session::Piece, Error>> {
-        loop {
-            if let Some(piece) = self.pending.pop_front() {
-                self.finished = piece.end.map(|end| end.reason);
-                self.last_word.hear(&piece);
-                return Some(Ok(piece));
-            }
-            if self.finished.is_some() {
-                return None;
-            }
-            match self.reply() {
-                Ok(Reply::Piece(piece)) => self.take(piece, None),
-                Ok(Reply::Done { last, reason }) => {
-                    self.is_over = true;
-                    self.take(last, Some(reason));
-                }
-                Ok(Reply::Failed(mut error)) => {
-                    self.is_over = true;
-                    self.finished = Some(match &mut error {
-                        Error::Incomplete { limit, text } => {
-                            // The worker may have come late, and knows the last of it only.
-                            *text = self.text.take().unwrap_or_default();
-                            *limit
-                        }
-                        _ => FinishReason::Error,
-                    });
-                    return Some(Err(error));
-                }
-                Ok(Reply::Accepted { .. }) => {}
-                Err(error) => {
-                    self.finished = Some(FinishReason::Error);
-                    return Some(Err(error));
-                }
-            }
-        }
-    }
-
-    /// The next piece with text; `None` after the end.
-    pub(super) fn next(&mut self) -> Option<Result<String, Error>> {
-        while let Some(piece) = self.next_piece() {
-            match piece {
-                Ok(piece) if piece.text.is_empty() => {}
-                piece => return Some(piece.map(|piece| piece.text)),
-            }
-        }
-        self.last_word.take().map(Err)
-    }
 }
 
-impl Drop for RemoteStream {
+impl Drop for RemoteText {
     fn drop(&mut self) {
         self.abort.aim(None);
         let Some(mut worker) = self.worker.take() else {
@@ -388,18 +313,16 @@ fn talk(
 fn finish(worker: &mut Worker, id: u64) -> Result<(), worker::Error> {
     worker.tell(&Request::Abort { id })?;
     loop {
-        if let Reply::Done { .. } | Reply::Failed(_) = worker.receive(DOING)? {
-            return Ok(());
+        match worker.receive(DOING)? {
+            Reply::Piece(told) if told.0.end.is_some() => return Ok(()),
+            Reply::Failed(_) => return Ok(()),
+            _ => {}
         }
     }
 }
 
-pub(crate) fn nanoseconds(statistics: &Statistics) -> u64 {
-    u64::try_from(statistics.generation_time.as_nanos()).unwrap_or(u64::MAX)
-}
-
 /// Another for each generation of this process: what comes late for one is nothing to the next.
 fn next_id() -> u64 {
-    static NEXT: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(1);
+    static NEXT: AtomicU64 = AtomicU64::new(1);
     NEXT.fetch_add(1, Ordering::Relaxed)
 }

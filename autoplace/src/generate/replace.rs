@@ -1,56 +1,25 @@
-//! Placing the model anew in mid-sentence: what the texts are is kept, the model is released, loaded elsewhere, and
+//! Re-placing the model in mid-sentence: what the texts are is kept, the model is released, loaded elsewhere, and
 //! given back what it was at.
 //!
 //! What is kept: each sequence's tokens, its KV cache or recurrent state as llama.cpp writes it, its sampler
 //! with all that it remembers and the text that is not certain yet. What is made anew: context and vocabulary,
 //! which hold the model.
 
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use llama_sys::Context;
 
+use super::context::{Lent, Room};
 use super::error::Error;
 use super::sequence::Sequence;
-use super::session::{Lent, Room, Session};
+use super::session::Session;
 use super::speculative::Drafters;
+use super::stats::{Replaced, Resumed};
 use crate::load::{Contents, Replacement};
 use crate::plan::Plan;
 
-/// What placing a model anew in the middle of its texts took.
-#[derive(Debug, Clone, PartialEq)]
-#[non_exhaustive]
-pub struct Replaced {
-    /// Where the model was.
-    pub before: Arc<Plan>,
-    /// Where it is.
-    pub after: Arc<Plan>,
-    /// Bytes of state that were kept in host memory meanwhile, over all texts.
-    pub saved: u64,
-    /// How the texts go on.
-    pub resumed: Resumed,
-    /// Time to save the states; zero where an earlier attempt had saved them.
-    pub save_time: Duration,
-    /// Time to release the model and to load it again.
-    pub load_time: Duration,
-    /// Time to restore the states. What has to be computed again is computed by the steps that follow.
-    pub restore_time: Duration,
-}
-
-/// How texts go on after the model was placed anew.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Resumed {
-    /// Their states were restored: as if nothing had happened. Only where several texts share one cache (`kv_unified`)
-    /// do they lie in it otherwise than before, and what follows may differ in rounding.
-    Restored,
-    /// The new cache has other types or another layout (flash attention, sequences), so their tokens so far are
-    /// computed again. What follows may differ in rounding.
-    Recomputed,
-}
-
 impl Session {
-    /// Places the model anew between two tokens: by this plan or, without one, by a plan for what is free once the
+    /// Re-places the model between two tokens: by this plan or, without one, by a plan for what is free once the
     /// model is released. The texts go on with the same tokens as if nothing had happened, and all clones of the
     /// [`Model`](crate::Model) follow.
     ///
@@ -68,7 +37,7 @@ impl Session {
         outcome
     }
 
-    /// Places the model anew if that makes it better by this [gain](crate::load::BetterPlan::gain) at least; `None` if
+    /// Re-places the model if that makes it better by this [gain](crate::load::BetterPlan::gain) at least; `None` if
     /// it would not. To be called when memory has become free.
     ///
     /// # Errors
@@ -229,20 +198,20 @@ impl Session {
         for sequence in &mut self.sequences {
             sequence.take_up(&vocab);
             // Each comes back into cells of its own.
-            sequence.shares = None;
+            sequence.held.shares = None;
         }
         drop(vocab);
         let numbered = |seq: i32| usize::try_from(seq).is_ok_and(|seq| seq < room.sequences);
-        if !self.sequences.iter().all(|it| numbered(it.seq)) {
+        if !self.sequences.iter().all(|it| numbered(it.held.seq)) {
             for (seq, sequence) in (0..).zip(&mut self.sequences) {
-                sequence.seq = seq;
+                sequence.held.seq = seq;
             }
         }
         let restored = self.sequences.iter().all(|it| it.restore(context));
         let mut again = false;
         if !restored {
             context.kv_clear()?;
-            again = self.sequences.iter().any(|it| it.computed > 0);
+            again = self.sequences.iter().any(|it| it.held.computed > 0);
             for sequence in &mut self.sequences {
                 sequence.compute_again();
             }

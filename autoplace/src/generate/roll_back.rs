@@ -2,12 +2,14 @@
 
 use super::cache::{Cache, can_go_back};
 use super::constraint::Matcher;
+use super::context::Lent;
 use super::error::Error;
-use super::fork::part_after;
+use super::piece::SequenceId;
 use super::sequence::Sequence;
-use super::session::{Lent, SequenceId, Session};
+use super::session::Session;
+use super::sharing::part_after;
 use super::text::{Released, TextAssembler};
-use llama_sys::{Token, Vocab};
+use llama_sys::Vocab;
 
 /// What a text has lost by being [rolled back](Session::roll_back).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -60,7 +62,7 @@ impl Session {
             });
         }
         let rolled_back = sequence.roll_back(lent, &mut self.cache, tokens)?;
-        let left = sequence.computed;
+        let left = sequence.held.computed;
         part_after(&mut self.sequences, at, left);
         Ok(rolled_back)
     }
@@ -77,17 +79,10 @@ impl Session {
     /// [`Error::Load`] after a re-placement that failed; [`Error::Native`].
     pub fn can_roll_back(&self, sequence: SequenceId) -> Result<usize, Error> {
         let lent = self.lent.as_ref().ok_or_else(Error::not_loaded)?;
-        match self.sequences.iter().find(|it| it.id == sequence) {
+        match self.running(sequence) {
             Some(sequence) => sequence.can_roll_back(lent, &self.cache),
             None => Ok(0),
         }
-    }
-
-    /// The tokens of a running text, prompt and all, without what was forgotten by a shift; `None` if it has ended.
-    pub fn tokens(&self, sequence: SequenceId) -> Option<&[Token]> {
-        let mut sequences = self.sequences.iter();
-        let sequence = sequences.find(|it| it.id == sequence)?;
-        Some(sequence.tokens())
     }
 }
 
@@ -108,7 +103,7 @@ impl Sequence {
 
     /// Whether what its sampler went by before the last tokens is not known.
     fn choices_lost(&self, tokens: usize) -> bool {
-        tokens > 0 && self.chooser.depends_on_logits() && self.choices_before(tokens) > 0
+        tokens > 0 && self.choices.chooser.depends_on_logits() && self.choices_before(tokens) > 0
     }
 
     fn can_roll_back(&self, lent: &Lent, cache: &Cache) -> Result<usize, Error> {
@@ -123,15 +118,15 @@ impl Sequence {
     /// As far as the memory goes.
     fn can_go_back(&self, lent: &Lent, cache: &Cache) -> Result<usize, Error> {
         let len = self.len();
-        let genuine = &self.tokens[..self.computed.min(self.genuine)];
+        let genuine = &self.tokens[..self.held.computed.min(self.held.unshifted)];
         let checkpoint = cache.checkpoints.first_among(genuine, &self.scales);
         let most = len.saturating_sub(self.stays());
         // The last token that stays is computed again, for what comes after it.
         let goes = |tokens: usize| {
             let keep = len - tokens - 1;
             let is_after = |first: usize| keep >= first;
-            let goes_back = keep >= self.computed || checkpoint.is_some_and(is_after);
-            Ok::<_, Error>(goes_back || can_go_back(&lent.context, self.seq, keep)?)
+            let goes_back = keep >= self.held.computed || checkpoint.is_some_and(is_after);
+            Ok::<_, Error>(goes_back || can_go_back(&lent.context, self.held.seq, keep)?)
         };
         if goes(most)? {
             return Ok(most);
@@ -157,7 +152,7 @@ impl Sequence {
             "what was before them was forgotten when the context was full"
         } else if model.n_swa() > 0 {
             "the sliding window has passed on"
-        } else if self.chooser.depends_on_logits() && self.choices_before(self.len()) > 0 {
+        } else if self.choices.chooser.depends_on_logits() && self.choices_before(self.len()) > 0 {
             SAMPLER
         } else {
             "one token stays"
@@ -178,30 +173,30 @@ impl Sequence {
         let (before, _) = self.told_after(&lent.vocab, self.len())?;
         let (after, text) = self.told_after(&lent.vocab, left)?;
         let choices = self.choices_before(tokens);
-        let mut choosing = self.choosing.clone();
+        let mut choosing = self.choices.choosing.clone();
         let model = lent.context.model();
         let mut chooser = self.chooser_after(&mut choosing, left, choices, model)?;
-        chooser.take_custom(&self.chooser);
+        chooser.take_custom(&self.choices.chooser);
         let matcher = self.matcher_after(left)?;
         let keep = left - 1;
-        if self.computed > keep {
+        if self.held.computed > keep {
             let context = &mut lent.context;
-            let by_itself = can_go_back(context, self.seq, keep)?;
+            let by_itself = can_go_back(context, self.held.seq, keep)?;
             let known = if by_itself {
                 keep
             } else {
-                keep.min(self.genuine)
+                keep.min(self.held.unshifted)
             };
             let known = &self.tokens[..known];
-            let held = cache.go_back(context, self.seq, known, &self.scales)?;
+            let held = cache.go_back(context, self.held.seq, known, &self.scales)?;
             if by_itself {
-                self.computed = held;
+                self.held.computed = held;
             } else {
                 self.computed_to(held);
             }
         }
-        (self.choosing, self.chooser, self.matcher) = (choosing, chooser, matcher);
-        self.chosen = self.chosen.min(left);
+        (self.choices.choosing, self.choices.chooser, self.matcher) = (choosing, chooser, matcher);
+        self.choices.known = self.choices.known.min(left);
         self.tokens.truncate(left);
         self.text = text;
         let statistics = &mut self.statistics;
@@ -211,10 +206,13 @@ impl Sequence {
             statistics.prompt_tokens = statistics.prompt_tokens.saturating_sub(of_prompt);
             self.prompt = left;
         }
-        statistics.cached_tokens = statistics.cached_tokens.min(self.computed);
+        statistics.cached_tokens = statistics.cached_tokens.min(self.held.computed);
         // The last one is computed alone, as it was.
-        let again = left - self.computed;
-        self.in_batches = self.in_batches.min(if again > 1 { left } else { left - 1 });
+        let again = left - self.held.computed;
+        self.held.in_batches = self
+            .held
+            .in_batches
+            .min(if again > 1 { left } else { left - 1 });
         Ok(RolledBack {
             tokens,
             text: before - after,
@@ -223,7 +221,7 @@ impl Sequence {
 
     /// What the text is held to after its first `tokens`.
     fn matcher_after(&self, tokens: usize) -> Result<Option<Matcher>, Error> {
-        let mut matcher = self.matcher_before.clone();
+        let mut matcher = self.before.matcher.clone();
         if let Some(matcher) = &mut matcher {
             let generated = self.tokens.get(self.prompt..tokens).unwrap_or_default();
             generated.iter().try_for_each(|it| matcher.accept(*it))?;
@@ -234,7 +232,7 @@ impl Sequence {
     /// The bytes of text that were handed out by the tokens after the prompt, up to this one, and what
     /// is held back then.
     fn told_after(&self, vocab: &Vocab, tokens: usize) -> Result<(usize, TextAssembler), Error> {
-        let mut text = self.told.clone();
+        let mut text = self.before.text.clone();
         let mut bytes = 0;
         for &token in self.tokens.get(self.prompt..tokens).unwrap_or_default() {
             vocab.append_piece(token, self.limits.special, text.buffer())?;

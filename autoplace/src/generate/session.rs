@@ -1,73 +1,21 @@
 //! The generation loop: several texts at once on the model's one context.
 
-use llama_sys::{AbortHandle, Batch, Context, Token, Vocab};
-use serde::{Deserialize, Serialize};
+use std::vec::Drain;
 
-use super::Generate;
-use super::cache::Cache;
+use llama_sys::{AbortHandle, Token};
+
+use super::cache::{Cache, Place};
 use super::checkpoints::CheckpointUse;
+use super::context::{Lent, Room};
 use super::error::Error;
-use super::fork::take_out;
-use super::logprobs::TokenLogprobs;
-use super::replace::Replaced;
+use super::piece::{Piece, SequenceId};
+use super::request::Generate;
 use super::sequence::Sequence;
-use super::share::Asking;
+use super::sharing::take_out;
 use super::speculative::Drafters;
-use super::stats::Statistics;
-use super::turn::{PromptChunk, Turn};
-use super::turns::Turns;
+use super::stats::{Replaced, Statistics};
+use super::step::{Step, Work};
 use crate::load::Model;
-use crate::memory::{ContextParams, KvType};
-
-/// Why a text ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-#[non_exhaustive]
-pub enum FinishReason {
-    /// The model chose a token that ends the text or turn.
-    EndOfGeneration,
-    /// A stop string came.
-    StopString,
-    /// `max_tokens` were generated.
-    MaxTokens,
-    /// The context is full.
-    ContextFull,
-    /// An error, which the iterator returned.
-    Error,
-}
-
-/// One of the texts of a [`Session`]. No two of a session are the same.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct SequenceId(pub(super) u64);
-
-/// What a [step](Session::step) adds to one text.
-#[derive(Debug, Clone, PartialEq)]
-#[non_exhaustive]
-pub struct Piece {
-    /// The text that it belongs to.
-    pub sequence: SequenceId,
-    /// The token that was chosen; `None` where a text ends without one.
-    pub token: Option<Token>,
-    /// How likely the token was, and which others were, if that was [asked for](Generate::logprobs).
-    pub logprobs: Option<TokenLogprobs>,
-    /// Whole characters; empty while a character or a stop string is incomplete.
-    pub text: String,
-    /// Set in the last piece of its text.
-    pub end: Option<End>,
-}
-
-/// How a text ended.
-#[derive(Debug, Clone, Copy, PartialEq)]
-#[non_exhaustive]
-pub struct End {
-    /// Why.
-    pub reason: FinishReason,
-    /// Whether the text is what its constraint has it be; true without one. Where it is false, the reason is the limit
-    /// that has cut it short.
-    pub meets_constraint: bool,
-    /// What it took.
-    pub statistics: Statistics,
-}
 
 /// The model's one context, on which as many texts are generated at once as the plan has sequences
 /// ([`Request::n_seq_max`](crate::plan::Request::n_seq_max)). Dropping it gives the context back.
@@ -102,96 +50,28 @@ pub struct Session {
     pub(super) drafters: Drafters,
     pub(super) abort: AbortHandle,
     pub(super) last_replaced: Option<Result<Replaced, Error>>,
-    /// How much of prompts a step computes.
-    pub(super) prompt_chunk: PromptChunk,
-    batch: Batch,
-    asking: Vec<Asking>,
-    pieces: Vec<Piece>,
-    /// Texts that a step has ended with an error, which is not told yet.
-    failed: Vec<(SequenceId, Error)>,
+    pub(super) work: Work,
     /// The one whose error was told last.
     last_failed: Option<SequenceId>,
     /// The pieces are those of a step that told of an error first.
     is_owed: bool,
-    turns: Turns,
     begun: u64,
-    pub(super) steps: u64,
 }
 
-/// The context while the session has it.
-#[derive(Debug)]
-pub(super) struct Lent {
-    pub(super) context: Context,
-    pub(super) vocab: Vocab,
-    pub(super) room: Room,
-    /// The type of the keys.
-    pub(super) type_k: KvType,
-    /// The type of the values.
-    pub(super) type_v: KvType,
-}
-
-/// Tokens that a context has places for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Room {
-    /// For each sequence.
-    pub(super) each: usize,
-    /// For all together.
-    pub(super) all: usize,
-    /// Sequences.
-    pub(super) sequences: usize,
-}
-
-impl Room {
-    /// llama.cpp rounds a context up to a multiple of 256 per sequence; what was asked for, and planned, is what holds.
-    pub(super) fn of(params: &ContextParams) -> Self {
-        let (all, sequences) = (params.n_ctx as usize, params.n_seq_max.max(1) as usize);
-        let each = if params.kv_unified {
-            all
-        } else {
-            all / sequences
-        };
-        Self {
-            each,
-            all,
-            sequences,
-        }
-    }
-}
-
-impl Lent {
-    pub(super) fn new(context: Context, params: &ContextParams) -> Self {
-        let mut room = Room::of(params);
-        room.each = room.each.min(context.n_ctx_seq() as usize);
-        Self {
-            vocab: context.model().vocab(),
-            context,
-            room,
-            type_k: params.type_k,
-            type_v: params.type_v,
-        }
-    }
-}
-
-impl Model {
-    /// Takes the model's one context, to generate several texts at once. For a single text,
-    /// [`generate`](Self::generate) does it.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::NotGenerative`]; [`Error::Busy`] while a stream or another session of this model lives; [`Error::Load`]
-    /// for a model that is not loaded.
-    pub fn session(&self) -> Result<Session, Error> {
+impl Session {
+    /// Takes the context of a model: see [`Model::session`].
+    pub(super) fn open(model: &Model) -> Result<Self, Error> {
         let not_generative = || Error::NotGenerative {
-            architecture: self.placement().model.architecture.clone(),
+            architecture: model.placement().model.architecture.clone(),
         };
-        let native = self.native()?;
+        let native = model.native()?;
         // Encoders (BERT), encoder-decoders (T5) and diffusion models (LLaDA) have no next token.
         let causal = native.has_decoder() && !native.has_encoder() && native.shape().causal;
         if !causal || native.is_diffusion() {
             return Err(not_generative());
         }
         drop(native);
-        let slot = self.slot();
+        let slot = model.slot();
         let (mut context, contents) = slot.take()?.ok_or(Error::Busy)?;
         if !context.has_memory() {
             slot.give_back(context, contents);
@@ -207,29 +87,21 @@ impl Model {
         // A session's own: who still holds one of an earlier session stops nothing of this one.
         let abort = AbortHandle::default();
         context.follow_abort_handle(abort.clone());
-        Ok(Session {
-            model: self.clone(),
+        Ok(Self {
+            model: model.clone(),
             drafters: Drafters::new(drafts, abort.clone()),
             abort,
-            lent: Some(Lent::new(context, &self.placement().context)),
+            lent: Some(Lent::new(context, &model.placement().context)),
             sequences: Vec::new(),
-            cache: Cache::of(contents, self.checkpoints()),
+            cache: Cache::of(contents, model.checkpoints()),
             last_replaced: None,
-            prompt_chunk: PromptChunk::Batch,
-            batch: Batch::default(),
-            asking: Vec::new(),
-            pieces: Vec::new(),
-            failed: Vec::new(),
+            work: Work::default(),
             last_failed: None,
             is_owed: false,
-            turns: Turns::default(),
             begun: 0,
-            steps: 0,
         })
     }
-}
 
-impl Session {
     /// Begins a text beside those that run. Nothing is computed before the next [`step`](Self::step).
     ///
     /// # Errors
@@ -263,18 +135,85 @@ impl Session {
         }
         let capacity = room.each.min(room.all.saturating_sub(used));
         let id = SequenceId(self.begun);
-        let scales = self.model.scales(spec.lora.as_deref())?;
         let reuse = spec.cache_prompt.unwrap_or(false) && so_far.is_empty();
-        let matcher = spec.matcher(&self.model, &lent.vocab)?;
-        let sequence = Sequence::checked(id, spec, so_far, scales, matcher, &lent.vocab, capacity)?;
+        let vocab = &lent.vocab;
+        let sequence = Sequence::new(id, spec, &so_far, &self.model, vocab, capacity)?;
         self.join(sequence, reuse)?;
         self.begun += 1;
         Ok(id)
     }
 
+    /// Runs a text beside the others. `reuse`: what the context holds of its beginning is not computed again.
+    pub(super) fn join(&mut self, mut sequence: Sequence, reuse: bool) -> Result<(), Error> {
+        let place = self.place(&mut sequence, reuse)?;
+        sequence.put(place);
+        self.insert(sequence);
+        Ok(())
+    }
+
+    /// Takes a text out of the context. What the context holds of it stays as long as nobody needs the place.
+    pub(super) fn suspend(&mut self, sequence: SequenceId) -> Option<Sequence> {
+        let at = self.sequences.iter().position(|it| it.id == sequence)?;
+        let lent = self.lent.as_mut()?;
+        let mut suspended = take_out(&mut self.sequences, at);
+        let left = suspended.suspend(&mut self.cache, &mut lent.context);
+        if left.is_err() && self.sequences.is_empty() {
+            self.cache.spoil();
+        }
+        Some(suspended)
+    }
+
+    /// Goes on with a text that was suspended. What the context does not hold of it any more is computed again.
+    pub(super) fn rejoin(&mut self, mut sequence: Sequence) -> Result<(), Error> {
+        let place = self.place(&mut sequence, true)?;
+        sequence.put_again(place);
+        self.insert(sequence);
+        Ok(())
+    }
+
+    /// Where every sequence has a cache of its own, llama.cpp computes those together whose numbers follow each other
+    /// in the batch, and the others in graphs of their own (llama-batch.cpp, split_equal).
+    pub(super) fn insert(&mut self, sequence: Sequence) {
+        let at = self
+            .sequences
+            .partition_point(|it| it.held.seq < sequence.held.seq);
+        self.sequences.insert(at, sequence);
+    }
+
+    /// Computes nothing of a text for a while, or goes on with it. It keeps its place.
+    pub(super) fn pause(&mut self, sequence: SequenceId, pause: bool) {
+        let mut sequences = self.sequences.iter_mut();
+        if let Some(sequence) = sequences.find(|it| it.id == sequence) {
+            sequence.turn.is_paused = pause;
+        }
+    }
+
+    fn place(&mut self, sequence: &mut Sequence, reuse: bool) -> Result<Place, Error> {
+        let lent = self.lent.as_mut().ok_or_else(Error::not_loaded)?;
+        sequence.take_up(&lent.vocab);
+        // Behind those that wait for a token already.
+        sequence.turn.favoured = self.work.number;
+        let running: Vec<_> = self
+            .sequences
+            .iter()
+            .map(|it| it.held(&sequence.scales))
+            .collect();
+        let wanted = (&*sequence.tokens, &sequence.scales);
+        let place = self
+            .cache
+            .place(&mut lent.context, lent.room, &running, wanted, reuse)?;
+        let place = place.ok_or(Error::SequencesBusy {
+            n_seq_max: lent.room.sequences,
+        })?;
+        let mut sequences = self.sequences.iter();
+        let of = sequences.find(|it| Some(it.held.seq) == place.shares);
+        sequence.held.shares = of.map(|of| (of.id, place.cached));
+        Ok(place)
+    }
+
     /// Computes one batch and returns what it adds to the texts: a piece for each that runs, but for those whose prompt
-    /// is not done, and one more for each [guess](Generate::speculate) that came true. Of long prompts, a batch holds
-    /// as many tokens as the other texts leave of `n_batch`, shared out evenly.
+    /// is not done, and one more for each [draft token](Generate::speculate) that was chosen. Of long prompts, a batch
+    /// holds as many tokens as the other texts leave of `n_batch`, shared out evenly.
     ///
     /// Texts end by themselves: the last piece says so, and the text is no longer in the session.
     ///
@@ -287,49 +226,54 @@ impl Session {
     /// Where the next token of one text cannot be chosen ([`Error::NoTokenAllowed`], [`Error::NotAllowed`], a token of
     /// an [own sampler](Generate::sampler) that is none), that text has ended and no other: [`failed`](Self::failed)
     /// says which. What the step gives to the others comes with the next one.
-    pub fn step(&mut self) -> Result<std::vec::Drain<'_, Piece>, Error> {
-        self.last_failed = None;
-        if let Some(replacement) = self.model.requested() {
-            self.carry_out(replacement)?;
-        }
-        self.step_here()
+    pub fn step(&mut self) -> Result<Drain<'_, Piece>, Error> {
+        self.advance()?;
+        Ok(self.work.pieces.drain(..))
     }
 
-    /// The same, with the model where it is.
-    pub(super) fn step_here(&mut self) -> Result<std::vec::Drain<'_, Piece>, Error> {
+    /// What the step gave, with what the texts had taken then.
+    pub(super) fn drain(&mut self) -> impl Iterator<Item = (Piece, Statistics)> {
+        self.work.pieces.drain(..).zip(self.work.taken.drain(..))
+    }
+
+    /// Takes a step, after a re-placement that somebody asked for.
+    pub(super) fn advance(&mut self) -> Result<(), Error> {
+        if let Some(replacement) = self.model.requested() {
+            self.last_failed = None;
+            self.carry_out(replacement)?;
+        }
+        self.advance_in_place()
+    }
+
+    /// Takes a step with the model where it is.
+    pub(super) fn advance_in_place(&mut self) -> Result<(), Error> {
         self.last_failed = None;
         if !std::mem::take(&mut self.is_owed) {
             self.compute()?;
         }
-        if let Some((sequence, error)) = self.failed.pop() {
+        if let Some((sequence, error)) = self.work.failed.pop() {
             self.last_failed = Some(sequence);
             self.is_owed = true;
             return Err(error);
         }
-        Ok(self.pieces.drain(..))
+        Ok(())
     }
 
     fn compute(&mut self) -> Result<(), Error> {
-        self.pieces.clear();
-        self.steps = self.steps.wrapping_add(1);
+        self.work.pieces.clear();
+        self.work.taken.clear();
+        self.work.number = self.work.number.wrapping_add(1);
         if !self.sequences.is_empty() {
             let lent = self.lent.as_mut().ok_or_else(Error::not_loaded)?;
-            let turn = Turn {
+            let step = Step {
                 lent,
                 sequences: &mut self.sequences,
                 cache: &mut self.cache,
                 drafters: &mut self.drafters,
-                prompt_chunk: self.prompt_chunk,
-                batch: &mut self.batch,
-                asking: &mut self.asking,
-                pieces: &mut self.pieces,
-                failed: &mut self.failed,
-                turns: &mut self.turns,
-                slot: self.model.slot(),
-                pulse: self.model.pulse(),
-                step: self.steps,
+                work: &mut self.work,
+                model: &self.model,
             };
-            if let Err(error) = turn.run() {
+            if let Err(error) = step.run() {
                 self.spoil();
                 return Err(error);
             }
@@ -337,11 +281,13 @@ impl Session {
         Ok(())
     }
 
-    /// Says nothing more of single texts: all have ended.
-    pub(super) fn forget_failures(&mut self) {
-        self.pieces.clear();
-        self.failed.clear();
+    /// Ends all texts, and keeps nothing of them: nobody knows what the context holds.
+    pub(super) fn spoil(&mut self) {
+        self.sequences.clear();
+        self.work.pieces.clear();
+        self.work.failed.clear();
         self.is_owed = false;
+        self.cache.spoil();
     }
 
     /// The text that the last error of [`step`](Self::step) has ended, where it has ended one and no other.
@@ -353,7 +299,7 @@ impl Session {
     pub fn end(&mut self, sequence: SequenceId) -> Option<Statistics> {
         let at = self.sequences.iter().position(|it| it.id == sequence)?;
         let ended = take_out(&mut self.sequences, at);
-        let statistics = ended.statistics();
+        let statistics = ended.statistics;
         if let Some(lent) = &mut self.lent
             && ended.leave(&mut self.cache, &mut lent.context).is_err()
             && self.sequences.is_empty()
@@ -377,11 +323,19 @@ impl Session {
         id
     }
 
+    /// A text that runs.
+    pub(super) fn running(&self, sequence: SequenceId) -> Option<&Sequence> {
+        self.sequences.iter().find(|it| it.id == sequence)
+    }
+
     /// Counts and times of a text so far; `None` if it has ended.
     pub fn statistics(&self, sequence: SequenceId) -> Option<Statistics> {
-        let mut sequences = self.sequences.iter();
-        let sequence = sequences.find(|it| it.id == sequence)?;
-        Some(sequence.statistics())
+        self.running(sequence).map(|it| it.statistics)
+    }
+
+    /// The tokens of a running text, prompt and all, without what was forgotten by a shift; `None` if it has ended.
+    pub fn tokens(&self, sequence: SequenceId) -> Option<&[Token]> {
+        self.running(sequence).map(|it| &*it.tokens)
     }
 
     /// What checkpoints take, which [`ModelBuilder::checkpoints`](crate::ModelBuilder::checkpoints) limits.
@@ -396,7 +350,7 @@ impl Session {
 
     /// Whether no text runs, and all that the last step gave was told.
     pub fn is_empty(&self) -> bool {
-        self.sequences.is_empty() && (self.pieces.is_empty() || !self.is_owed)
+        self.sequences.is_empty() && (self.work.pieces.is_empty() || !self.is_owed)
     }
 
     /// Texts that can run at once.
@@ -405,9 +359,23 @@ impl Session {
     }
 
     /// Stops a step that another thread is waiting for, which then returns an error. It stays good when the model is
-    /// placed anew, and stops nothing any more when the session has ended.
+    /// re-placed, and stops nothing any more when the session has ended.
     pub fn abort_handle(&self) -> AbortHandle {
         self.abort.clone()
+    }
+
+    /// Tokens that the context has places for.
+    pub(super) fn room(&self) -> Room {
+        match &self.lent {
+            Some(lent) => lent.room,
+            None => Room::of(&self.model.placement().context),
+        }
+    }
+
+    /// False when only another context can compute.
+    pub(super) fn is_usable(&self) -> bool {
+        let lent = self.lent.as_ref();
+        lent.is_some_and(|lent| lent.context.is_usable())
     }
 
     /// Tokens that the running texts have places for.
@@ -432,25 +400,5 @@ impl Drop for Session {
         let drafters = std::mem::take(&mut self.drafters);
         slot.give_back_drafts(drafters.into_inner());
         slot.give_back(lent.context, cache.into_contents());
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::Room;
-    use crate::memory::ContextParams;
-
-    #[test]
-    fn sequences_share_the_context_out_unless_it_is_unified() {
-        let mut params = ContextParams::default();
-        (params.n_ctx, params.n_seq_max) = (1000, 3);
-        let room = |each| Room {
-            each,
-            all: 1000,
-            sequences: 3,
-        };
-        assert_eq!(Room::of(&params), room(333));
-        params.kv_unified = true;
-        assert_eq!(Room::of(&params), room(1000));
     }
 }

@@ -1,11 +1,12 @@
-//! What a generation took.
+//! What a generation took, and what re-placing its model did.
 
 use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::DraftsOff;
+use crate::plan::Plan;
 
 /// Times and counts of one generation, in llama-bench's terms: pp is prompt processing, tg text generation.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
@@ -40,7 +41,7 @@ pub struct Statistics {
     pub queue_time: Duration,
     /// The seed in use; `None` when nothing is left to chance.
     pub seed: Option<u32>,
-    /// Tokens that were [guessed](super::Generate::speculate), and computed with those that were known.
+    /// Tokens that were [drafted](super::Generate::speculate), and computed with those that were known.
     #[serde(default)]
     pub drafted_tokens: usize,
     /// How many of them were then chosen.
@@ -49,7 +50,7 @@ pub struct Statistics {
     /// Threads of the CPU that the last step was computed with; 0 before the first.
     #[serde(default)]
     pub threads: u32,
-    /// Why none are guessed at the moment, though that was asked for.
+    /// Why none are drafted at the moment, though that was asked for.
     #[serde(default)]
     pub drafts_off: Option<DraftsOff>,
 }
@@ -63,7 +64,7 @@ impl Statistics {
         )
     }
 
-    /// The share of the guessed tokens that were chosen; 0.0 before the first guess.
+    /// The share of the draft tokens that were chosen; 0.0 before the first draft.
     pub fn acceptance_rate(&self) -> f64 {
         match self.drafted_tokens {
             0 => 0.0,
@@ -119,6 +120,58 @@ fn per_second(tokens: usize, time: Duration) -> f64 {
     } else {
         tokens as f64 / time.as_secs_f64()
     }
+}
+
+/// Why no tokens are drafted though that was asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum DraftsOff {
+    /// The context was planned for one token of each text at a time: see
+    /// [`Request::draft_max`](crate::plan::Request::draft_max).
+    NoRoom,
+    /// The model's memory cannot go back by single tokens, so that a wrong draft could not be forgotten: it is
+    /// recurrent, at least in part, and no earlier states are kept, as they are with
+    /// [`ModelBuilder::mtp`](crate::ModelBuilder::mtp).
+    Memory,
+    /// No draft model is loaded: see [`ModelBuilder::draft`](crate::ModelBuilder::draft).
+    NoModel,
+    /// No block that predicts further tokens is loaded: see [`ModelBuilder::mtp`](crate::ModelBuilder::mtp).
+    NoHeads,
+    /// For now: with drafts, tokens took longer than without. They are tried again from time to time.
+    Losing,
+}
+
+/// What re-placing a model in the middle of its texts took.
+#[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
+pub struct Replaced {
+    /// Where the model was.
+    pub before: Arc<Plan>,
+    /// Where it is.
+    pub after: Arc<Plan>,
+    /// Bytes of state that were kept in host memory meanwhile, over all texts.
+    pub saved: u64,
+    /// How the texts go on.
+    pub resumed: Resumed,
+    /// Time to save the states; zero where an earlier attempt had saved them.
+    pub save_time: Duration,
+    /// Time to release the model and to load it again.
+    pub load_time: Duration,
+    /// Time to restore the states. What has to be computed again is computed by the steps that follow.
+    pub restore_time: Duration,
+}
+
+/// How texts go on after the model was re-placed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Resumed {
+    /// Their states were restored: as if nothing had happened. Only where several texts share one cache (`kv_unified`)
+    /// do they lie in it otherwise than before, and what follows may differ in rounding.
+    Restored,
+    /// The new cache has other types or another layout (flash attention, sequences), so their tokens so far are
+    /// computed again. What follows may differ in rounding.
+    Recomputed,
 }
 
 #[cfg(test)]

@@ -1,23 +1,24 @@
 //! A generation as the application sees it, wherever it runs.
 
+use std::collections::VecDeque;
 use std::fmt;
+use std::iter;
 use std::sync::Arc;
 
 use llama_sys::Token;
 
 use super::error::Error;
-#[cfg(feature = "async")]
-use super::last_word::LastWord;
-use super::pieces::Pieces;
-use super::remote::{self, RemoteStream};
-use super::replace::Replaced;
-use super::session::{FinishReason, Piece};
-use super::stats::Statistics;
-use super::stream::LocalStream;
+use super::piece::{FinishReason, Piece};
+use super::progress::{Message, Progress};
+use super::remote::RemoteText;
+use super::request::Generate;
+use super::session::Session;
+use super::stats::{Replaced, Statistics};
 use crate::plan::Plan;
 use crate::worker;
 
-/// Text as it is generated: an iterator of pieces that are always whole characters. Dropping it cancels the generation.
+/// Text as it is generated: an iterator of pieces that are always whole characters. Dropping it cancels the generation
+/// and gives the context back.
 ///
 /// The first `next` computes the prompt. After the end or an error the iterator stays at `None`;
 /// [`finish_reason`](Self::finish_reason) tells which end it was. Only after a [re-placement](Self::replace) that
@@ -25,32 +26,49 @@ use crate::worker;
 ///
 /// A [worker](crate::Isolation::Process) computes ahead of its reader, by 64 tokens at most.
 #[derive(Debug)]
-pub struct TokenStream(Inner);
+pub struct TokenStream {
+    source: Source,
+    /// Generated so far, those of an earlier process first. Text of the last ones may still be held back.
+    tokens: Vec<Token>,
+    progress: Progress,
+}
 
 #[derive(Debug)]
-enum Inner {
-    Local(Box<LocalStream>),
-    Remote(Box<RemoteStream>),
+enum Source {
+    Local(Box<LocalText>),
+    Remote(Box<RemoteText>),
+}
+
+/// The one text of a session.
+#[derive(Debug)]
+struct LocalText {
+    session: Session,
+    /// What a step gave that was not asked for yet.
+    pending: VecDeque<(Piece, Statistics)>,
+}
+
+impl LocalText {
+    fn next(&mut self) -> Message {
+        loop {
+            if let Some(next) = self.pending.pop_front() {
+                return Ok(next);
+            }
+            // None for a part of the prompt.
+            self.session.advance()?;
+            self.pending.extend(self.session.drain());
+        }
+    }
 }
 
 /// Stops a generation from another thread; made by [`TokenStream::abort_handle`].
 #[derive(Clone)]
-pub struct AbortHandle(Aborting);
-
-#[derive(Clone)]
-enum Aborting {
-    Local(llama_sys::AbortHandle),
-    Remote(Arc<remote::Abort>),
-}
+pub struct AbortHandle(Arc<dyn Fn() + Send + Sync>);
 
 impl AbortHandle {
     /// Makes the current computation of the generation, or its next one, return [`llama_sys::Error::Aborted`]; nothing
     /// once it has ended. Works while the CPU computes; a GPU finishes its part of the graph first.
     pub fn abort(&self) {
-        match &self.0 {
-            Aborting::Local(handle) => handle.abort(),
-            Aborting::Remote(abort) => abort.abort(),
-        }
+        (self.0)();
     }
 }
 
@@ -60,103 +78,142 @@ impl fmt::Debug for AbortHandle {
     }
 }
 
-impl From<LocalStream> for TokenStream {
-    fn from(stream: LocalStream) -> Self {
-        Self(Inner::Local(Box::new(stream)))
+impl Generate {
+    /// Checks everything and returns the stream; nothing is computed before its first `next`.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::PromptTooLong`], [`Error::EmptyPrompt`], [`Error::EmptyStop`], [`Error::NothingToShift`],
+    /// [`Error::NotGenerative`]; [`Error::Constraint`] and [`Error::NoTokenAllowed`]; [`Error::Busy`] while another
+    /// stream or session of this model lives; [`Error::Native`] for a sampling parameter out of range,
+    /// [`Error::NotOneToken`] and [`Error::TooManyLogprobs`]; [`Error::Worker`] when the model's worker process has
+    /// died or cannot be started again.
+    pub fn stream(self) -> Result<TokenStream, Error> {
+        if !self.model.is_elsewhere() {
+            return self.stream_here(Vec::new());
+        }
+        if let Some(what) = self.spec.only_here() {
+            return Err(worker::Error::Elsewhere { what }.into());
+        }
+        let (full_is_error, is_constrained) = self.spec.ends();
+        let (remote, statistics) = RemoteText::new(self.model, self.spec)?;
+        Ok(TokenStream {
+            source: Source::Remote(Box::new(remote)),
+            tokens: Vec::new(),
+            progress: Progress::new(full_is_error, is_constrained, statistics),
+        })
     }
-}
 
-impl From<RemoteStream> for TokenStream {
-    fn from(stream: RemoteStream) -> Self {
-        Self(Inner::Remote(Box::new(stream)))
+    /// The stream of a model in this process, which goes on after the tokens that an earlier process has generated.
+    pub(crate) fn stream_here(self, so_far: Vec<Token>) -> Result<TokenStream, Error> {
+        let mut session = self.model.session()?;
+        let (full_is_error, is_constrained) = self.spec.ends();
+        let mut tokens = so_far.clone();
+        // So that no token costs an allocation.
+        let room = self.model.placement().context.n_ctx as usize;
+        let most = self.spec.limits.max_tokens.min(room);
+        tokens.reserve(most.saturating_sub(tokens.len()));
+        let sequence = session.begin_after(self, so_far)?;
+        let statistics = session.statistics(sequence).unwrap_or_default();
+        Ok(TokenStream {
+            source: Source::Local(Box::new(LocalText {
+                session,
+                pending: VecDeque::new(),
+            })),
+            tokens,
+            progress: Progress::new(full_is_error, is_constrained, statistics),
+        })
+    }
+
+    /// Generates everything and returns the text.
+    ///
+    /// # Errors
+    ///
+    /// As [`stream`](Self::stream), [`Error::Incomplete`], [`Error::ContextFull`], and whatever llama.cpp
+    /// fails on meanwhile.
+    pub fn text(self) -> Result<String, Error> {
+        self.stream()?.into_text().map(|(text, _)| text)
     }
 }
 
 impl TokenStream {
     /// Counts and times so far.
     pub fn statistics(&self) -> Statistics {
-        match &self.0 {
-            Inner::Local(stream) => stream.statistics(),
-            Inner::Remote(stream) => stream.statistics(),
-        }
+        self.progress.statistics
     }
 
     /// The tokens of the text so far. Text of the last ones may still be held back.
     pub(super) fn tokens(&self) -> &[Token] {
-        match &self.0 {
-            Inner::Local(stream) => stream.tokens(),
-            Inner::Remote(stream) => stream.tokens(),
-        }
+        &self.tokens
+    }
+
+    #[cfg(feature = "async")]
+    pub(super) fn progress(&self) -> &Progress {
+        &self.progress
     }
 
     /// Why the stream ended; `None` while it runs.
     pub fn finish_reason(&self) -> Option<FinishReason> {
-        match &self.0 {
-            Inner::Local(stream) => stream.finish_reason(),
-            Inner::Remote(stream) => stream.finish_reason(),
-        }
+        self.progress.finished
     }
 
     /// Stops a prompt or token that another thread is waiting for; the iterator then returns an error. It stays good
-    /// when the model is placed anew.
+    /// when the model is re-placed.
     pub fn abort_handle(&self) -> AbortHandle {
-        AbortHandle(match &self.0 {
-            Inner::Local(stream) => Aborting::Local(stream.abort_handle()),
-            Inner::Remote(stream) => Aborting::Remote(stream.abort_handle()),
-        })
+        match &self.source {
+            Source::Local(text) => {
+                let handle = text.session.abort_handle();
+                AbortHandle(Arc::new(move || handle.abort()))
+            }
+            Source::Remote(text) => {
+                let abort = text.abort_handle();
+                AbortHandle(Arc::new(move || abort.abort()))
+            }
+        }
     }
 
-    /// Places the model anew between two pieces: see [`Session::replace`](super::Session::replace).
+    /// Re-places the model between two pieces: see [`Session::replace`].
     ///
     /// # Errors
     ///
-    /// As [`Session::replace`](super::Session::replace); [`Error::Worker`] for a model in a worker, which is placed
-    /// anew while nothing is generated ([`Model::replace`](crate::Model::replace)).
+    /// As [`Session::replace`]; [`Error::Worker`] for a model in a worker, which is re-placed while nothing is
+    /// generated ([`Model::replace`](crate::Model::replace)).
     pub fn replace(&mut self, plan: Option<Plan>) -> Result<Replaced, Error> {
-        self.local()?.replace(plan)
+        self.session()?.replace(plan)
     }
 
-    /// Places the model anew if that makes it better by this [gain](crate::load::BetterPlan::gain) at least: see
-    /// [`Session::improve`](super::Session::improve).
+    /// Re-places the model if that makes it better by this [gain](crate::load::BetterPlan::gain) at least: see
+    /// [`Session::improve`].
     ///
     /// # Errors
     ///
-    /// As [`Session::improve`](super::Session::improve); [`Error::Worker`] for a model in a worker.
+    /// As [`Session::improve`]; [`Error::Worker`] for a model in a worker.
     pub fn improve(&mut self, min_gain: f64) -> Result<Option<Replaced>, Error> {
-        self.local()?.improve(min_gain)
+        self.session()?.improve(min_gain)
     }
 
     /// The outcome of the last re-placement, of those too that others asked for
     /// ([`Model::request_replace`](crate::Model::request_replace)).
     pub fn last_replaced(&self) -> Option<&Result<Replaced, Error>> {
-        match &self.0 {
-            Inner::Local(stream) => stream.last_replaced(),
-            Inner::Remote(_) => None,
+        match &self.source {
+            Source::Local(text) => text.session.last_replaced(),
+            Source::Remote(_) => None,
         }
     }
 
-    /// What is told after the pieces that are still to come.
-    #[cfg(feature = "async")]
-    pub(super) fn last_word(&self) -> &LastWord {
-        match &self.0 {
-            Inner::Local(stream) => stream.last_word(),
-            Inner::Remote(stream) => stream.last_word(),
-        }
-    }
-
-    fn local(&mut self) -> Result<&mut LocalStream, Error> {
-        match &mut self.0 {
-            Inner::Local(stream) => Ok(stream),
-            Inner::Remote(_) => Err(Error::Worker(worker::Error::Elsewhere {
+    fn session(&mut self) -> Result<&mut Session, Error> {
+        match &mut self.source {
+            Source::Local(text) => Ok(&mut text.session),
+            Source::Remote(_) => Err(Error::Worker(worker::Error::Elsewhere {
                 what: "the generation that is under way",
             })),
         }
     }
 
-    /// The text token by token, instead of as text alone. Of a model in a worker, the token that ends a
-    /// generation is not told.
-    pub fn pieces(&mut self) -> Pieces<'_, Self> {
-        Pieces(self)
+    /// The text token by token, instead of as text alone. The last piece has its [`end`](Piece::end), unless the text
+    /// ends with an error.
+    pub fn pieces(&mut self) -> impl Iterator<Item = Result<Piece, Error>> {
+        iter::from_fn(|| self.next_piece())
     }
 
     /// Runs to the end and returns the whole text.
@@ -168,28 +225,45 @@ impl TokenStream {
         let text = self.by_ref().collect::<Result<String, Error>>()?;
         Ok((text, self.statistics()))
     }
+
+    /// The next piece, which may be without text; `None` after the end.
+    pub(crate) fn next_piece(&mut self) -> Option<Result<Piece, Error>> {
+        if self.progress.finished.is_some() {
+            return None;
+        }
+        let message = match &mut self.source {
+            Source::Local(text) => text.next(),
+            Source::Remote(text) => text.next(&self.tokens),
+        };
+        let piece = self.progress.read(message);
+        match (&piece, &self.source) {
+            // A token that ends the generation is not one of the text; one that makes it what its constraint has it be
+            // is.
+            (Ok(piece), _) if self.progress.statistics.generated_tokens > self.tokens.len() => {
+                self.tokens.extend(piece.token);
+            }
+            // It goes on after a re-placement that succeeds.
+            (Err(_), Source::Local(text)) if !text.session.is_loaded() => {
+                self.progress.finished = None;
+            }
+            _ => {}
+        }
+        Some(piece)
+    }
 }
 
 impl Iterator for TokenStream {
     type Item = Result<String, Error>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        match &mut self.0 {
-            Inner::Local(stream) => stream.next(),
-            Inner::Remote(stream) => stream.next(),
+        while let Some(piece) = self.next_piece() {
+            match piece {
+                Ok(piece) if piece.text.is_empty() => {}
+                piece => return Some(piece.map(|piece| piece.text)),
+            }
         }
+        self.progress.take_error().map(Err)
     }
 }
 
-impl std::iter::FusedIterator for TokenStream {}
-
-impl Iterator for Pieces<'_, TokenStream> {
-    type Item = Result<Piece, Error>;
-
-    fn next(&mut self) -> Option<Self::Item> {
-        match &mut self.0.0 {
-            Inner::Local(stream) => stream.next_piece(),
-            Inner::Remote(stream) => stream.next_piece(),
-        }
-    }
-}
+impl iter::FusedIterator for TokenStream {}

@@ -58,7 +58,7 @@ pub use rates::{RateCase, RatesProgress, RatesRequest, measure_rates};
 pub use replace::BetterPlan;
 pub use report::{Doubt, GpuReport, HostReport, LoadReport, WarmUp};
 pub use requested::Replacement;
-pub(crate) use slot::{Checkpoint, Contents, ContextSlot, Purpose, Remembered};
+pub(crate) use slot::{Checkpoint, Contents, Purpose, Remembered};
 pub use terms::{OnDifference, Verify};
 pub(crate) use threads::Pacer;
 pub use threads::{GeneratingThreads, ThreadBasis, Threads, TriedThreads};

@@ -5,7 +5,7 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 
-use llama_sys::AbortHandle;
+use crate::generate::AbortHandle;
 
 /// How long a computation may go on without a connection. A GPU finishes its part of a graph before it
 /// hears of an abort.

@@ -17,9 +17,9 @@ use serde::Deserialize;
 
 use control::Control;
 
-use crate::generate::remote::{Generation, Piece, Reply};
+use crate::generate::remote::{Generation, Reply, Request as Generating};
 use crate::generate::{self, Generate};
-use crate::load::remote::{Load, Told};
+use crate::load::remote::{Load, Request as Loading, Told};
 use crate::load::{self, Model, ModelBuilder, build_name};
 use crate::plan::Plan;
 use crate::worker::{self, Hello, LogLines, Receiver, Sender};
@@ -70,15 +70,8 @@ pub fn worker_main() {
 #[derive(Debug, Deserialize)]
 #[serde(untagged)]
 enum Request {
-    Load(load::remote::Request),
-    Generate(generate::remote::Request),
-}
-
-/// A request that is carried out on the main thread, one after the other.
-enum Task {
-    Load(Box<Load>),
-    Replace(Option<Box<Plan>>),
-    Generate(Box<Generation>),
+    Load(Loading),
+    Generate(Generating),
 }
 
 fn serve(receiver: Receiver, sender: &Sender) -> Result<(), worker::Error> {
@@ -109,9 +102,15 @@ fn serve(receiver: Receiver, sender: &Sender) -> Result<(), worker::Error> {
     // Ends with the connection, whose end drops the other end of the queue.
     for task in queue {
         let is_heard = match task {
-            Task::Load(load) => load_model(*load, &control, sender, &mut model)?,
-            Task::Replace(plan) => sender.send(&replace(model.as_ref(), plan))?,
-            Task::Generate(generation) => generate(model.as_ref(), *generation, &control, sender)?,
+            Request::Load(Loading::Load(load)) => load_model(*load, &control, sender, &mut model)?,
+            Request::Load(Loading::Replace { plan }) => {
+                sender.send(&replace(model.as_ref(), plan))?
+            }
+            Request::Generate(Generating::Generate(generation)) => {
+                generate(model.as_ref(), *generation, &control, sender)?
+            }
+            // The thread that listens has heard it.
+            _ => true,
         };
         if !is_heard {
             break;
@@ -120,31 +119,19 @@ fn serve(receiver: Receiver, sender: &Sender) -> Result<(), worker::Error> {
     Ok(())
 }
 
-/// Reads requests until the connection ends.
-fn listen(mut receiver: Receiver, control: &Control, tasks: &mpsc::Sender<Task>) {
-    use generate::remote::Request as Generating;
-    use load::remote::Request as Loading;
-
+/// Reads requests until the connection ends. Those that take their time are carried out on the main thread, one after
+/// the other.
+fn listen(mut receiver: Receiver, control: &Control, tasks: &mpsc::Sender<Request>) {
     while let Ok(request) = receiver.receive() {
-        let task = match request {
-            Request::Load(Loading::Load(load)) => Task::Load(load),
-            Request::Load(Loading::Replace { plan }) => Task::Replace(plan),
-            Request::Generate(Generating::Generate(generation)) => Task::Generate(generation),
-            Request::Load(Loading::CancelLoad) => {
-                control.cancel_load();
-                continue;
+        match request {
+            Request::Load(Loading::CancelLoad) => control.cancel_load(),
+            Request::Generate(Generating::Allow { id, tokens }) => control.allow(id, tokens),
+            Request::Generate(Generating::Abort { id }) => control.abort(id),
+            task => {
+                if tasks.send(task).is_err() {
+                    return;
+                }
             }
-            Request::Generate(Generating::Allow { id, tokens }) => {
-                control.allow(id, tokens);
-                continue;
-            }
-            Request::Generate(Generating::Abort { id }) => {
-                control.abort(id);
-                continue;
-            }
-        };
-        if tasks.send(task).is_err() {
-            return;
         }
     }
 }
@@ -199,7 +186,7 @@ fn placed(model: Result<&Model, load::Error>) -> load::remote::Reply {
     }
 }
 
-/// Generates, a reply for every piece of text. `false`: nobody is there any more.
+/// Generates, a reply for every piece. `false`: nobody is there any more.
 fn generate(
     model: Option<&Model>,
     generation: Generation,
@@ -207,7 +194,6 @@ fn generate(
     sender: &Sender,
 ) -> Result<bool, worker::Error> {
     let Generation { id, spec, so_far } = generation;
-    let earlier = so_far.len();
     let stream = model
         .ok_or_else(|| generate::Error::from(load::Error::NotLoaded))
         .and_then(|model| Generate::of(model.clone(), spec).stream_here(so_far));
@@ -215,53 +201,31 @@ fn generate(
         Ok(stream) => stream,
         Err(error) => return sender.send(&Reply::Failed(error)),
     };
-    stream.keep_quiet_of_full();
     control.begin(id, stream.abort_handle());
     let _over = Over(control);
     let seed = stream.statistics().seed;
     if !sender.send(&Reply::Accepted { seed })? {
         return Ok(false);
     }
-    let mut told = earlier;
     let mut sent = Instant::now();
+    let mut told = 0;
     loop {
-        if !control.is_allowed(told - earlier) && !sender.flush() {
+        if !control.is_allowed(told) && !sender.flush() {
             return Ok(false);
         }
-        if !control.wait_until_allowed(told - earlier) {
+        if !control.wait_until_allowed(told) {
             let aborted = generate::Error::from(llama_sys::Error::Aborted);
             return sender.send(&Reply::Failed(aborted));
         }
-        let mut logprobs = Vec::new();
-        let text = match stream.next_with(|it| logprobs.push(it)) {
-            Some(Ok(text)) => text,
+        let piece = match stream.next_piece() {
+            Some(Ok(piece)) => piece,
             Some(Err(error)) => return sender.send(&Reply::Failed(error)),
-            None => String::new(),
+            // Its last piece was sent.
+            None => return Ok(sender.flush()),
         };
-        let statistics = stream.statistics();
-        let tokens = stream.tokens();
-        let is_first = told == earlier;
-        let end = stream.finish_reason();
-        let end = end.filter(|_| !stream.is_incomplete());
-        let tokens_of_it = tokens.get(told..).unwrap_or_default().to_owned();
-        // Of a token that ends the generation nothing is told.
-        logprobs.truncate(tokens_of_it.len());
-        let piece = Piece {
-            text,
-            tokens: tokens_of_it,
-            logprobs,
-            nanoseconds: generate::remote::nanoseconds(&statistics),
-            statistics: (is_first || end.is_some()).then(|| Box::new(statistics)),
-        };
-        told = tokens.len();
-        if let Some(reason) = end {
-            return sender.send(&Reply::Done {
-                last: piece,
-                reason,
-            });
-        }
-        sender.put(&Reply::Piece(piece))?;
-        if sent.elapsed() >= OFTEN {
+        told += 1;
+        sender.put(&Reply::Piece(Box::new((piece, stream.statistics()))))?;
+        if sent.elapsed() >= OFTEN || stream.finish_reason().is_some() {
             if !sender.flush() {
                 return Ok(false);
             }

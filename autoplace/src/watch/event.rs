@@ -179,7 +179,7 @@ pub enum Cause {
 /// Which way a model could be placed anew.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
-pub enum Replacement {
+pub enum Resize {
     /// With less on the GPU, which has become too full.
     Smaller,
     /// With more on the GPU, which has become emptier.
@@ -203,14 +203,14 @@ impl Event {
 
     /// Which way it would be worth to place the model anew; `None` where that would not help.
     #[must_use]
-    pub const fn advises(&self) -> Option<Replacement> {
+    pub const fn advises(&self) -> Option<Resize> {
         match self {
             Self::MemoryPressure { .. }
             | Self::Slowdown {
                 likely_cause: Cause::Spill { .. },
                 ..
-            } => Some(Replacement::Smaller),
-            Self::RoomGained { .. } => Some(Replacement::Larger),
+            } => Some(Resize::Smaller),
+            Self::RoomGained { .. } => Some(Resize::Larger),
             _ => None,
         }
     }
@@ -243,7 +243,7 @@ fn celsius(temperature: Option<u32>) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{Cause, Event, Replacement};
+    use super::{Cause, Event, Resize};
     use crate::machine::{ThrottleReason, gib, mib};
 
     #[test]
@@ -289,13 +289,13 @@ mod tests {
             free: 0,
             needed: 1,
         };
-        assert_eq!(pressure.advises(), Some(Replacement::Smaller));
+        assert_eq!(pressure.advises(), Some(Resize::Smaller));
         let room = Event::RoomGained {
             device: device.clone(),
             free: 2,
             before: 1,
         };
-        assert_eq!(room.advises(), Some(Replacement::Larger));
+        assert_eq!(room.advises(), Some(Resize::Larger));
         let relieved = Event::MemoryRelieved { device, free: 2 };
         assert_eq!((relieved.advises(), relieved.is_end()), (None, true));
     }

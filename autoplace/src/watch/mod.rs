@@ -26,7 +26,7 @@ mod sentinel;
 mod settings;
 
 pub use depth::DepthCost;
-pub use event::{Cause, Event, Replacement};
+pub use event::{Cause, Event, Resize};
 pub use model::ModelSource;
 pub use sample::{DeviceSample, HostSample, Sample, Source, Watched, WatchedDevice};
 pub use sentinel::{Error, Sentinel, SentinelBuilder};

@@ -5,7 +5,7 @@ use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender, SyncSender, TryS
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use super::event::{self, Event};
+use super::event::{Event, Resize};
 use super::rules::Rules;
 use super::sample::Source;
 use super::settings::Settings;
@@ -252,8 +252,8 @@ fn follow(event: &Event, model: &WeakModel, min_gain: f64) {
         return;
     };
     let replacement = match advised {
-        event::Replacement::Smaller => Replacement::Anew,
-        event::Replacement::Larger => Replacement::Better { min_gain },
+        Resize::Smaller => Replacement::Anew,
+        Resize::Larger => Replacement::Better { min_gain },
     };
     if let Err(error) = model.replace_soon(replacement) {
         tracing::warn!("the model is not placed anew: {error}");

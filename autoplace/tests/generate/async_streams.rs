@@ -7,9 +7,7 @@ use std::thread::{self, Thread};
 
 use crate::engine_support::{PROMPTS, greedy, load, request};
 use crate::native_support::demo_path;
-use autoplace::generate::{
-    Answer, AsyncAnswer, AsyncTokenStream, Engine, Error, FinishReason, Submission, WhenFull,
-};
+use autoplace::generate::{Answer, AsyncAnswer, Engine, Error, FinishReason, Submission, WhenFull};
 use autoplace::{Isolation, Model, WorkerProcess, llama_sys};
 use futures::stream::{self, StreamExt, TryStreamExt};
 
@@ -35,7 +33,7 @@ fn block_on<F: Future>(future: F) -> (F::Output, usize) {
     unreachable!("it polls until there is an answer")
 }
 
-async fn text(stream: &mut AsyncTokenStream) -> Result<String, Error> {
+async fn text(stream: &mut AsyncAnswer) -> Result<String, Error> {
     stream.try_collect().await
 }
 
@@ -173,7 +171,6 @@ fn answers_of_an_engine_are_read_by_tasks_of_tokio() {
 fn an_async_stream_and_an_answer_move_between_threads() {
     fn is_sent<T: Send + Unpin + 'static>() {}
     fn is_shared<T: Sync>() {}
-    is_sent::<AsyncTokenStream>();
     is_sent::<Answer>();
     is_sent::<AsyncAnswer>();
     is_sent::<Pin<Box<Submission>>>();

@@ -13,8 +13,8 @@ use autoplace::machine::{GpuProcess, ThrottleReason, mib};
 use autoplace::memory::Headroom;
 use autoplace::plan::GpuLayers;
 use autoplace::watch::{
-    Cause, DepthCost, DeviceSample, Error, Event, Generated, ModelSource, Replacement, Sample,
-    Sentinel, SentinelBuilder, Source, Watched,
+    Cause, DepthCost, DeviceSample, Error, Event, Generated, ModelSource, Resize, Sample, Sentinel,
+    SentinelBuilder, Source, Watched,
 };
 use autoplace::{Model, ModelBuilder, load};
 
@@ -145,7 +145,7 @@ fn ballast_raised_while_a_stream_runs_is_memory_pressure_and_lowered_again_is_re
     let device = gpu.device().name();
     gpu.set_taken(gpu.free() - mib(7));
     let event = generate_until_event(&model, &sentinel);
-    assert_eq!(event.advises(), Some(Replacement::Smaller));
+    assert_eq!(event.advises(), Some(Resize::Smaller));
     let pressure = Event::MemoryPressure {
         device: device.clone(),
         free: mib(7),
@@ -215,7 +215,7 @@ fn room_for_a_layer_more_is_told() {
     scripted.wait_until_seen();
     gpu.set_taken(0);
     let event = next(&sentinel);
-    assert_eq!(event.advises(), Some(Replacement::Larger), "{event}");
+    assert_eq!(event.advises(), Some(Resize::Larger), "{event}");
     gpu.set_taken(mib(64));
     let lost = next(&sentinel);
     assert!(matches!(lost, Event::RoomLost { .. }), "{lost}");

@@ -8,7 +8,7 @@ use crate::replace_support::{PROMPT, builder, generations, request};
 use crate::sim_support::card;
 use autoplace::Model;
 use autoplace::machine::mib;
-use autoplace::watch::{Replacement, Sentinel};
+use autoplace::watch::{Resize, Sentinel};
 
 /// Long enough for the busiest machine.
 const LONG: Duration = Duration::from_secs(60);
@@ -55,7 +55,7 @@ fn under_pressure_a_text_goes_on_elsewhere_and_back_when_there_is_room() {
     let mut stream = generate.stream().unwrap();
     let mut text = stream.next().unwrap().unwrap();
     let layers = || model.placement().n_gpu_layers;
-    let mut go_on_until = |what: &str, advised: Replacement, holds: &dyn Fn() -> bool| {
+    let mut go_on_until = |what: &str, advised: Resize, holds: &dyn Fn() -> bool| {
         // The next token is computed when the model has been told to be placed anew: however late that is, the
         // text has not ended.
         while sentinel.events().recv_timeout(LONG).expect(what).advises() != Some(advised) {}
@@ -64,11 +64,9 @@ fn under_pressure_a_text_goes_on_elsewhere_and_back_when_there_is_room() {
     };
     // Another program takes all that is free, and a part of what the model would need again.
     gpu.set_taken(mib(61));
-    go_on_until("placed on less", Replacement::Smaller, &|| layers() < 7);
+    go_on_until("placed on less", Resize::Smaller, &|| layers() < 7);
     gpu.set_taken(0);
-    go_on_until("placed on all again", Replacement::Larger, &|| {
-        layers() == 7
-    });
+    go_on_until("placed on all again", Resize::Larger, &|| layers() == 7);
     text.extend(stream.map(Result::unwrap));
     assert_eq!(text, expected);
 }

@@ -21,7 +21,7 @@ use serde_json::Value;
 pub(super) use matcher::Matcher;
 use vocabulary::Vocabulary;
 
-use super::{Error, Generate};
+use super::error::Error;
 use crate::load::Model;
 
 /// What a text must be: given to [`Generate::constraint`](super::Generate::constraint).
@@ -119,26 +119,6 @@ impl Constraint {
             Kind::Lark(_) => "Lark grammar",
             Kind::Gbnf(_) => "GBNF grammar",
         }
-    }
-}
-
-impl Generate {
-    /// Holds the text to a JSON schema, a regular expression, a grammar or a list of choices: it ends by itself when it
-    /// is that, and not before. Where a limit ends it earlier ([`max_tokens`](Self::max_tokens), [`stop`](Self::stop),
-    /// the end of the context), the last that comes is [`Error::Incomplete`].
-    ///
-    /// ```no_run
-    /// use autoplace::generate::Constraint;
-    /// # let model = autoplace::Model::load("model.gguf")?;
-    /// let sentiment = model
-    ///     .generate("Is \"What a day!\" positive? ")
-    ///     .constraint(Constraint::choices(["yes", "no"]))
-    ///     .text()?;
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    pub fn constraint(mut self, constraint: Constraint) -> Self {
-        self.spec.constraint = Some(constraint);
-        self
     }
 }
 

@@ -1,60 +1,11 @@
-//! Answers as values of a type.
+//! The schema of a type.
 
 use schemars::generate::SchemaSettings;
 use schemars::transform::{RecursiveTransform, Transform};
 use schemars::{JsonSchema, Schema};
-use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use super::Constraint;
-use crate::generate::{Error, Generate, Prompt};
-use crate::load::Model;
-
-impl Model {
-    /// Generates a value of a type: [`Generate::parse`] with all else left as it is by default.
-    ///
-    /// ```no_run
-    /// #[derive(serde::Deserialize, schemars::JsonSchema)]
-    /// struct City {
-    ///     name: String,
-    ///     inhabitants: u32,
-    /// }
-    /// # let model = autoplace::Model::load("model.gguf")?;
-    /// let city: City = model.generate_as("The largest city of France, as JSON: ")?;
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    ///
-    /// # Errors
-    ///
-    /// As [`Generate::parse`].
-    pub fn generate_as<T>(&self, prompt: impl Into<Prompt>) -> Result<T, Error>
-    where
-        T: DeserializeOwned + JsonSchema,
-    {
-        self.generate(prompt).parse()
-    }
-}
-
-impl Generate {
-    /// Generates a value of a type, held to the type's own JSON schema. The prompt has to say what is wanted: the
-    /// schema is not shown to the model.
-    ///
-    /// # Errors
-    ///
-    /// As [`text`](Self::text): [`Error::Constraint`], before anything is generated, for a type whose schema has a
-    /// keyword that cannot be enforced (a `HashSet`: `uniqueItems`), and [`Error::Incomplete`] where a limit cuts the
-    /// text short. [`Error::NotOfType`] for what the schema of the type allows and its `Deserialize` does not.
-    pub fn parse<T>(self) -> Result<T, Error>
-    where
-        T: DeserializeOwned + JsonSchema,
-    {
-        let text = self.constraint(Constraint::of_type::<T>()).text()?;
-        serde_json::from_str(&text).map_err(|error| Error::NotOfType {
-            reason: error.to_string(),
-            text,
-        })
-    }
-}
 
 impl Constraint {
     /// A JSON value that is one of `T`, by the schema that schemars derives: with no properties but the type's, and

@@ -7,13 +7,13 @@ use std::time::{Duration, Instant};
 use llama_sys::Token;
 
 use super::Shutdown;
-use super::metrics::add;
 use super::order::{Admission, Stand, admit, too_many};
 use super::queue::{Shared, Text, Waiting};
 use crate::generate::error::Error;
-use crate::generate::replace::{Replaced, Resumed};
-use crate::generate::session::{Piece, SequenceId, Session};
-use crate::generate::turn::PromptChunk;
+use crate::generate::piece::{Piece, SequenceId};
+use crate::generate::session::Session;
+use crate::generate::stats::{Replaced, Resumed, Statistics};
+use crate::generate::step::PromptChunk;
 use crate::load::{Model, Replacement};
 
 /// The engine's thread, with the session that it alone uses.
@@ -28,7 +28,7 @@ pub(super) struct Driver {
     running: Vec<Text>,
     /// Used in each turn, and kept so that it costs no allocation.
     stands: Vec<Stand>,
-    pieces: Vec<Piece>,
+    pieces: Vec<(Piece, Statistics)>,
 }
 
 impl Driver {
@@ -58,7 +58,7 @@ impl Driver {
             return false;
         }
         if let Some(replacement) = self.model.requested() {
-            self.place_anew(replacement);
+            self.replace(replacement);
         }
         self.let_abandoned_go();
         self.pause_and_go_on();
@@ -75,13 +75,13 @@ impl Driver {
         true
     }
 
-    /// Places the model anew. Where that fails there is nothing to compute with until somebody else loads it.
-    fn place_anew(&mut self, replacement: Replacement) {
+    /// Re-places the model. Where that fails there is nothing to compute with until somebody else loads it.
+    fn replace(&mut self, replacement: Replacement) {
         let shared = Arc::clone(&self.shared);
         // Nobody else holds it meanwhile.
         let _held = shared.held.write().unwrap_or_else(PoisonError::into_inner);
         let Some(session) = &mut self.session else {
-            shared.replaced(None, self.place_anew_alone(&replacement));
+            shared.replaced(None, self.replace_without_session(&replacement));
             return;
         };
         let outcome = session.carry_out(replacement);
@@ -97,10 +97,13 @@ impl Driver {
     }
 
     /// The same while there is no session. `None` where nothing was done.
-    fn place_anew_alone(&self, replacement: &Replacement) -> Option<Result<Replaced, Error>> {
+    fn replace_without_session(
+        &self,
+        replacement: &Replacement,
+    ) -> Option<Result<Replaced, Error>> {
         let (before, begun) = (self.model.placement(), Instant::now());
         if let Err(error) = self.model.carry_out(replacement) {
-            tracing::warn!("the model is not placed anew: {error}");
+            tracing::warn!("the model is not re-placed: {error}");
             return Some(Err(error.into()));
         }
         let after = self.model.placement();
@@ -171,7 +174,7 @@ impl Driver {
     fn open_for(&mut self, next: Waiting) {
         match self.model.session() {
             Ok(mut session) => {
-                session.prompt_chunk = self.prompt_chunk;
+                session.work.prompt_chunk = self.prompt_chunk;
                 self.shared.replaced(Some(session.room()), None);
                 self.session = Some(session);
                 self.begin(next);
@@ -191,12 +194,12 @@ impl Driver {
             has_begun,
         } = waiting;
         text.is_paused = false;
-        sequence.waited(since.elapsed());
-        sequence.pause(false);
+        sequence.statistics.queue_time += since.elapsed();
+        sequence.turn.is_paused = false;
         let prompt = sequence.len();
         let (needs, each) = (sequence.needs(), session.room().each);
         let joined = if has_begun && needs > each {
-            // The model was placed anew while it waited.
+            // The model was re-placed while it waited.
             Err(Error::ContextTooSmall {
                 tokens: needs,
                 context: each,
@@ -204,7 +207,7 @@ impl Driver {
         } else if has_begun {
             session.rejoin(sequence)
         } else if prompt >= each {
-            // The model was placed anew since it was checked.
+            // The model was re-placed since it was checked.
             Err(Error::PromptTooLong {
                 tokens: prompt,
                 context: each,
@@ -219,8 +222,10 @@ impl Driver {
         }
         if !has_begun {
             let statistics = session.statistics(text.id()).unwrap_or_default();
-            add(&self.shared.totals.prompt_tokens, prompt);
-            add(&self.shared.totals.cached_tokens, statistics.cached_tokens);
+            self.shared.count(|totals| {
+                totals.prompt_tokens += prompt as u64;
+                totals.cached_tokens += statistics.cached_tokens as u64;
+            });
         }
         self.running.push(text);
     }
@@ -234,7 +239,7 @@ impl Driver {
         let Some(sequence) = session.suspend(text.id()) else {
             return;
         };
-        add(&self.shared.totals.suspended, 1);
+        self.shared.count(|totals| totals.suspended += 1);
         self.shared.put_back(Waiting {
             text,
             sequence,
@@ -281,26 +286,19 @@ impl Driver {
                 }
             }
         }
-        let Some(session) = &self.session else {
-            return;
-        };
-        for piece in self.pieces.drain(..) {
+        for (piece, statistics) in self.pieces.drain(..) {
             let mut running = self.running.iter();
             let Some(at) = running.position(|text| text.id() == piece.sequence) else {
                 continue;
             };
-            let end = piece.end.map(|end| end.statistics);
-            let statistics = end.or_else(|| session.statistics(piece.sequence));
-            let statistics = statistics.unwrap_or_default();
             let text = &mut self.running[at];
-            let generated = statistics.generated_tokens;
-            add(
-                &self.shared.totals.generated_tokens,
-                generated.saturating_sub(text.generated),
-            );
-            text.generated = generated;
+            let generated = statistics.generated_tokens - text.generated;
+            text.generated += generated;
+            self.shared
+                .count(|totals| totals.generated_tokens += generated as u64);
+            let is_last = piece.end.is_some();
             let message = Ok((piece, statistics));
-            if end.is_some() {
+            if is_last {
                 self.running.remove(at).end(message);
             } else {
                 text.answer.send(message);
@@ -310,8 +308,9 @@ impl Driver {
 
     /// Computes the next tokens of all, or says why it could not.
     fn compute(&mut self) -> Option<Error> {
-        let step = self.session.as_mut()?.step_here();
-        step.map(|pieces| self.pieces.extend(pieces)).err()
+        let session = self.session.as_mut()?;
+        let step = session.advance_in_place();
+        step.map(|()| self.pieces.extend(session.drain())).err()
     }
 
     /// Ends a text, which is no longer in the session, with an error.

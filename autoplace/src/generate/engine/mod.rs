@@ -4,10 +4,6 @@
 //! In: [`Generate`]s, of any thread or task. Out: an [`Answer`] for each. Requests wait in a bounded queue (`queue`),
 //! come and go between two tokens (`driver`), and are admitted in the order in which they came (`order`).
 
-mod answer;
-#[cfg(feature = "async")]
-mod answer_async;
-mod builder;
 mod driver;
 mod metrics;
 mod order;
@@ -16,17 +12,19 @@ mod queue;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 
-pub use answer::Answer;
-#[cfg(feature = "async")]
-pub use answer_async::AsyncAnswer;
-pub use builder::EngineBuilder;
 pub use metrics::Metrics;
 pub use queue::Submission;
 
+use super::answer::Answer;
 use super::error::Error;
-use super::{Generate, Replaced};
+use super::request::Generate;
+use super::stats::Replaced;
+use super::step::PromptChunk;
 use crate::load::Model;
+use driver::Driver;
 use queue::Shared;
+
+const THREAD: &str = "autoplace-engine";
 
 /// A loaded model that generates for many at once (continuous batching). Clones are handles of the same engine.
 ///
@@ -120,7 +118,7 @@ impl Engine {
 
     /// Queues a request: a future that waits while the queue is full, in any runtime. Those who wait are served in
     /// their order. The prompt is made tokens of before this returns, and a constraint is compiled; while the model is
-    /// placed anew, this waits for that.
+    /// re-placed, this waits for that.
     ///
     /// # Errors
     ///
@@ -146,7 +144,7 @@ impl Engine {
         self.inner.shared.capacity()
     }
 
-    /// Reads the vocabulary, which is not taken away meanwhile: while it is read, the model is not placed anew.
+    /// Reads the vocabulary, which is not taken away meanwhile: while it is read, the model is not re-placed.
     ///
     /// # Errors
     ///
@@ -185,5 +183,74 @@ impl Drop for Inner {
     fn drop(&mut self) {
         self.shared.close(Shutdown::Cancel);
         self.join();
+    }
+}
+
+/// An [`Engine`] being described.
+#[derive(Debug, Clone)]
+#[must_use = "nothing runs until `start` is called"]
+pub struct EngineBuilder {
+    model: Model,
+    queue: usize,
+    ahead: usize,
+    prompt_chunk: PromptChunk,
+}
+
+impl EngineBuilder {
+    fn new(model: &Model) -> Self {
+        Self {
+            model: model.clone(),
+            queue: 64,
+            ahead: 1024,
+            prompt_chunk: PromptChunk::Graph,
+        }
+    }
+
+    /// Requests that wait at most, beside as many as the context has sequences. Default 64.
+    pub fn queue(mut self, requests: usize) -> Self {
+        self.queue = requests;
+        self
+    }
+
+    /// Pieces that a text runs ahead of its reader before it pauses; it goes on when half of them are read. Default
+    /// 1024: long enough for most answers to be read one after the other.
+    ///
+    /// While others wait, a text that pauses gives its place up, and is computed again as far as the context does not
+    /// hold it any more.
+    pub fn ahead(mut self, pieces: usize) -> Self {
+        self.ahead = pieces;
+        self
+    }
+
+    /// Tokens of prompts that a step computes at most, over all texts, beside one token of each text that is being
+    /// generated: fewer make long prompts stall others less, and take longer. Default: what those leave of `n_ubatch`.
+    pub fn prompt_chunk(mut self, tokens: usize) -> Self {
+        self.prompt_chunk = PromptChunk::Tokens(tokens.max(1));
+        self
+    }
+
+    /// Takes the model's context and starts the thread.
+    ///
+    /// # Errors
+    ///
+    /// As [`Model::session`]; [`Error::Worker`] for a model in a worker process; [`Error::Thread`].
+    pub fn start(self) -> Result<Engine, Error> {
+        let mut session = self.model.session()?;
+        session.work.prompt_chunk = self.prompt_chunk;
+        let shared = Arc::new(Shared::new(&session, self.queue, self.ahead));
+        let driver = Driver::new(Arc::clone(&shared), session, self.prompt_chunk);
+        let thread = thread::Builder::new()
+            .name(THREAD.into())
+            .spawn(move || driver.run())
+            .map_err(|error| Error::Thread {
+                name: THREAD,
+                reason: error.to_string(),
+            })?;
+        Ok(Engine {
+            inner: Arc::new(Inner {
+                shared,
+                thread: Mutex::new(Some(thread)),
+            }),
+        })
     }
 }

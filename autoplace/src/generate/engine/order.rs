@@ -3,7 +3,7 @@
 //! In: the texts that run and the first that waits, as numbers. Out: what to do about them. A text is never ended for
 //! lack of room: one that pauses for its reader, or the one that came last, gives its place up and waits again.
 
-use crate::generate::session::Room;
+use crate::generate::context::Room;
 
 /// A text as far as the order goes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

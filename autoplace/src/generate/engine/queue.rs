@@ -8,16 +8,19 @@ use std::task::{Context, Poll, Waker};
 use std::time::Instant;
 
 use super::Shutdown;
-use super::answer::{Answer, Message};
-use super::metrics::{Metrics, Totals};
+use super::metrics::Metrics;
 use super::order::Stand;
+use crate::generate::answer::{Answer, Writer};
 use crate::generate::channel::{Sender, channel};
+use crate::generate::context::Room;
 use crate::generate::error::Error;
-use crate::generate::last_word::LastWord;
+use crate::generate::piece::SequenceId;
+use crate::generate::progress::{Message, Progress};
+use crate::generate::request::Generate;
 use crate::generate::sequence::Sequence;
-use crate::generate::session::{Room, SequenceId, Session};
+use crate::generate::session::Session;
+use crate::generate::stats::Replaced;
 use crate::generate::wait::{Bell, block_on};
-use crate::generate::{Generate, Replaced};
 use crate::load::Model;
 
 /// What the engine's thread and everybody else share.
@@ -26,8 +29,7 @@ pub(super) struct Shared {
     pub(super) model: Model,
     /// Rings when there is something to do for the engine's thread.
     pub(super) bell: Arc<Bell>,
-    pub(super) totals: Totals,
-    /// Read while somebody holds the model underneath to check a request, written while the model is placed anew, which
+    /// Read while somebody holds the model underneath to check a request, written while the model is re-placed, which
     /// it could not be meanwhile.
     pub(super) held: RwLock<()>,
     queue: usize,
@@ -46,6 +48,8 @@ struct State {
     submitters: VecDeque<(u64, Waker)>,
     submissions: u64,
     room: Room,
+    /// Since the start.
+    totals: Metrics,
     closing: Option<Shutdown>,
     last_replaced: Option<Result<Replaced, Error>>,
 }
@@ -142,7 +146,6 @@ impl Shared {
         Self {
             model: session.model.clone(),
             bell: Arc::default(),
-            totals: Totals::default(),
             held: RwLock::default(),
             queue,
             ahead,
@@ -153,6 +156,7 @@ impl Shared {
                 submitters: VecDeque::new(),
                 submissions: 0,
                 room: session.room(),
+                totals: Metrics::default(),
                 closing: None,
                 last_replaced: None,
             }),
@@ -166,16 +170,23 @@ impl Shared {
     pub(super) fn metrics(&self) -> Metrics {
         let state = self.state();
         let queued = state.waiting.len();
-        let running = state.accepted.saturating_sub(queued);
-        drop(state);
-        self.totals.metrics(queued, running)
+        Metrics {
+            queued,
+            running: state.accepted.saturating_sub(queued),
+            ..state.totals
+        }
+    }
+
+    /// Adds to what was done since the start.
+    pub(super) fn count(&self, add: impl FnOnce(&mut Metrics)) {
+        add(&mut self.state().totals);
     }
 
     pub(super) fn last_replaced(&self) -> Option<Result<Replaced, Error>> {
         self.state().last_replaced.clone()
     }
 
-    /// What the context has room for, after the model was placed anew or the context taken again; and what became of a
+    /// What the context has room for, after the model was re-placed or the context taken again; and what became of a
     /// re-placement, if there was one.
     pub(super) fn replaced(&self, room: Option<Room>, outcome: Option<Result<Replaced, Error>>) {
         let mut state = self.state();
@@ -261,14 +272,13 @@ impl Shared {
             mut sequence,
             limit,
             reuse,
-            last_word,
+            progress,
         } = checked;
         let arrival = state.arrivals;
         state.arrivals += 1;
         state.accepted += 1;
         // As `Text::id`.
         sequence.id = SequenceId(arrival);
-        let statistics = sequence.statistics();
         let writer = Waker::from(Arc::clone(&self.bell));
         let (answer, receiver) = channel(self.ahead, writer);
         state.waiting.push_back(Waiting {
@@ -288,7 +298,8 @@ impl Shared {
         // There may be more than one place.
         call(state);
         self.bell.ring();
-        Answer::new(receiver, Arc::clone(self), arrival, last_word, statistics)
+        let shared = Arc::clone(self);
+        Answer::new(receiver, progress, TextOf { shared, arrival })
     }
 
     /// Texts that it takes at once.
@@ -317,17 +328,32 @@ impl Shared {
         let reuse = spec.cache_prompt.unwrap_or(true);
         let max_tokens = spec.limits.max_tokens;
         let id = SequenceId(0);
-        let last_word = spec.last_word();
-        let scales = model.scales(spec.lora.as_deref())?;
-        let matcher = spec.matcher(&model, &vocab)?;
-        let none = Vec::new();
-        let sequence = Sequence::checked(id, spec, none, scales, matcher, &vocab, capacity)?;
+        let (full_is_error, is_constrained) = spec.ends();
+        let sequence = Sequence::new(id, spec, &[], &model, &vocab, capacity)?;
+        let progress = Progress::new(full_is_error, is_constrained, sequence.statistics);
         Ok(Checked {
             limit: sequence.len().saturating_add(max_tokens),
             sequence,
             reuse,
-            last_word,
+            progress,
         })
+    }
+}
+
+/// A text as its reader knows it.
+#[derive(Debug)]
+struct TextOf {
+    shared: Arc<Shared>,
+    arrival: u64,
+}
+
+impl Writer for TextOf {
+    fn cancel(&self, _has_begun: bool) {
+        self.shared.forget(self.arrival);
+    }
+
+    fn lost(&self) -> Error {
+        Error::EngineEnded
     }
 }
 
@@ -337,7 +363,7 @@ struct Checked {
     sequence: Sequence,
     limit: usize,
     reuse: bool,
-    last_word: LastWord,
+    progress: Progress,
 }
 
 /// A request on its way into the queue of an [`Engine`](super::Engine): a future of its [`Answer`], for any runtime.

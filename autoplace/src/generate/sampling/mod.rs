@@ -1,7 +1,6 @@
 //! How the next token is chosen: the parameters, what the model's makers want them to be, and the chain that they make.
 
 mod build;
-mod describe;
 mod kind;
 mod shipped;
 

@@ -2,21 +2,6 @@
 
 use super::{Mirostat, SamplerKind, Sampling};
 use crate::gguf::{Header, Value};
-use crate::load::Model;
-
-impl Model {
-    /// The sampling parameters that the model's makers put into the file, those of llama.cpp where there are none: what
-    /// a generation starts with.
-    pub fn sampling(&self) -> Sampling {
-        match self.header() {
-            Ok(header) => Sampling::shipped_with(header),
-            Err(error) => {
-                tracing::warn!("sampling as llama.cpp does by default: {error}");
-                Sampling::default()
-            }
-        }
-    }
-}
 
 impl Sampling {
     /// The sampling parameters of a file, `general.sampling.temp` and so on, and llama.cpp's own where it has none

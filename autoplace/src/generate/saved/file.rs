@@ -23,7 +23,7 @@ use llama_sys::Token;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
-use super::error::SavedCacheError;
+use crate::generate::saved_error::SavedCacheError;
 use crate::load::Added;
 use crate::memory::KvType;
 use crate::plan::ModelIdentity;
@@ -79,6 +79,20 @@ impl Opened {
     }
 }
 
+/// What is the matter where this cannot be done with a file.
+pub(super) fn cannot(
+    doing: &'static str,
+    path: &Path,
+) -> impl Fn(io::Error) -> Box<SavedCacheError> + Copy {
+    move |error| {
+        Box::new(SavedCacheError::Io {
+            path: path.to_owned(),
+            doing,
+            error: Arc::new(error),
+        })
+    }
+}
+
 /// Writes a file beside its place, and puts it there when it is whole. `state` writes as many bytes as the
 /// description says.
 pub(super) fn write<E: From<Box<SavedCacheError>>>(
@@ -87,13 +101,7 @@ pub(super) fn write<E: From<Box<SavedCacheError>>>(
     tokens: &[Token],
     state: impl FnOnce(&mut dyn Write) -> Result<u64, E>,
 ) -> Result<u64, E> {
-    let failed = |error: io::Error| {
-        Box::new(SavedCacheError::Io {
-            path: path.to_owned(),
-            doing: "write",
-            error: Arc::new(error),
-        })
-    };
+    let failed = cannot("write", path);
     let folder = path
         .parent()
         .filter(|folder| !folder.as_os_str().is_empty());
@@ -199,14 +207,8 @@ impl<W: Write> Write for Checked<W> {
 
 /// Opens a file, and checks everything that can be checked without a model.
 pub(super) fn open(path: &Path) -> Result<Opened, Box<SavedCacheError>> {
+    let failed = cannot("read", path);
     let path = || path.to_owned();
-    let failed = |error: io::Error| {
-        Box::new(SavedCacheError::Io {
-            path: path(),
-            doing: "read",
-            error: Arc::new(error),
-        })
-    };
     let file = File::open(path()).map_err(failed)?;
     let metadata = file.metadata().map_err(failed)?;
     if !metadata.is_file() {
@@ -273,13 +275,7 @@ struct Body {
 impl Body {
     fn read(self, mut file: File) -> Result<Opened, Box<SavedCacheError>> {
         let path = || self.path.clone();
-        let failed = |error: io::Error| {
-            Box::new(SavedCacheError::Io {
-                path: path(),
-                doing: "read",
-                error: Arc::new(error),
-            })
-        };
+        let failed = cannot("read", &self.path);
         let malformed = |field, offset, reason| {
             Box::new(SavedCacheError::Malformed {
                 path: path(),

@@ -5,23 +5,22 @@
 //! becomes what a text that has ended has left, and a prompt that [begins with it](super::Generate::cache_prompt) pays
 //! only for the rest.
 
-mod error;
 mod file;
 mod weights;
 
 use std::path::Path;
-use std::sync::Arc;
 
 use llama_sys::{Context, SeqId, Token};
 
+use super::context::Lent;
 use super::error::Error;
-use super::join::held;
-use super::sequence::Sequence;
-use super::session::{Lent, SequenceId, Session};
+use super::piece::SequenceId;
+use super::saved_error::SavedCacheError;
+use super::sequence::{Sequence, held};
+use super::session::Session;
 use crate::gguf::Header;
 use crate::load::{self, Added, Model, Scales, Unreadable};
 use crate::plan::ModelIdentity;
-pub use error::SavedCacheError;
 use file::{Description, Layout, Opened};
 
 /// What was saved or restored.
@@ -32,39 +31,6 @@ pub struct SavedCache {
     pub tokens: usize,
     /// Bytes of the file.
     pub bytes: u64,
-}
-
-impl Model {
-    /// Saves what the text that ended last has left in the context: see [`Session::save_last`].
-    ///
-    /// # Errors
-    ///
-    /// As [`session`](Self::session) and [`Session::save_last`].
-    pub fn save_cache(&self, path: impl AsRef<Path>) -> Result<SavedCache, Error> {
-        self.session()?.save_last(path)
-    }
-
-    /// Restores a saved text: the next prompt that begins with its tokens and is asked to
-    /// ([`cache_prompt`](super::Generate::cache_prompt)) computes only the rest. See [`Session::restore`].
-    ///
-    /// ```no_run
-    /// # let model = autoplace::Model::load("model.gguf")?;
-    /// let history = std::fs::read_to_string("history.txt")?;
-    /// // Without a file the prompt is computed: slower, and the same.
-    /// if let Err(error) = model.restore_cache("history.kv") {
-    ///     eprintln!("{error}");
-    /// }
-    /// let answer = model.generate(&history).cache_prompt(true).text()?;
-    /// model.save_cache("history.kv")?;
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    ///
-    /// # Errors
-    ///
-    /// As [`session`](Self::session) and [`Session::restore`].
-    pub fn restore_cache(&self, path: impl AsRef<Path>) -> Result<SavedCache, Error> {
-        self.session()?.restore(path)
-    }
 }
 
 impl Session {
@@ -83,7 +49,7 @@ impl Session {
         path: impl AsRef<Path>,
     ) -> Result<SavedCache, Error> {
         let at = self.position(sequence)?;
-        let scales = self.sequences[at].scales();
+        let scales = &self.sequences[at].scales;
         let held = self.sequences[at].held(scales);
         let lent = self.lent.as_mut().ok_or_else(Error::not_loaded)?;
         save(&self.model, lent, held, scales, path.as_ref())
@@ -173,7 +139,7 @@ impl Session {
             self.cache.emptied();
             for sequence in &mut self.sequences {
                 sequence.compute_again();
-                sequence.shares = None;
+                sequence.held.shares = None;
             }
             return Err(refused(reason));
         }
@@ -267,12 +233,7 @@ fn scales(model: &Model, then: &Added, path: &Path) -> Result<Scales, Error> {
 }
 
 fn unreadable(file: Unreadable) -> Error {
-    Box::new(SavedCacheError::Io {
-        path: file.path,
-        doing: "read",
-        error: Arc::new(file.error),
-    })
-    .into()
+    file::cannot("read", &file.path)(file.error).into()
 }
 
 /// Refuses what is of another model, or of another kind of cache.

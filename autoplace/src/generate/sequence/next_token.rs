@@ -8,11 +8,11 @@ use super::Sequence;
 use crate::generate::choose::Choice;
 use crate::generate::constraint::Matcher;
 use crate::generate::error::Error;
-use crate::generate::session::{End, FinishReason, Piece};
+use crate::generate::piece::{End, FinishReason, Piece};
 use crate::generate::text::Released;
 
 impl Sequence {
-    /// Whether it ends before anything is computed.
+    /// Its last piece, where no token of it is wanted.
     pub(in crate::generate) fn end_at_once(&mut self) -> Option<Piece> {
         (self.limits.max_tokens == 0).then(|| Piece {
             sequence: self.id,
@@ -29,14 +29,16 @@ impl Sequence {
         &mut self,
         context: &mut Context,
     ) -> Result<Option<Choice>, Error> {
-        let Some(output) = self.output else {
+        let Some(output) = self.batch.output else {
             return Ok(None);
         };
-        let again = self.tokens.get(self.chosen).copied();
-        self.chosen += 1;
+        let again = self.tokens.get(self.choices.known).copied();
+        self.choices.known += 1;
         if let Some(token) = again {
             let mask = mask_of(&mut self.matcher)?;
-            self.chooser.choose_again(context, output, mask, token)?;
+            self.choices
+                .chooser
+                .choose_again(context, output, mask, token)?;
             if let Some(matcher) = &mut self.matcher {
                 matcher.accept(token)?;
             }
@@ -45,6 +47,7 @@ impl Sequence {
         // Computed while the device still computes the logits.
         let mask = mask_of(&mut self.matcher)?;
         let choice = self
+            .choices
             .chooser
             .choose_masked(context, output, &self.tokens, mask)?;
         Ok(Some(choice))

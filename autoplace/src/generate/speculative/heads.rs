@@ -68,7 +68,7 @@ impl PredictionHeads {
             known.tokens.extend(tokens.get(from));
         }
         if !held || known.end() != from + 1 {
-            self.forget(seq)?;
+            forget(&mut self.heads, seq)?;
             if let Some(known) = self.known(seq) {
                 known.first = from + 1;
             }
@@ -173,14 +173,9 @@ impl PredictionHeads {
         }
         let end = place(tokens.len());
         if !self.heads.context.kv_seq_remove(seq, end..Position::MAX)? {
-            self.forget(seq)?;
+            forget(&mut self.heads, seq)?;
         }
         Ok(())
-    }
-
-    /// Forgets all of a sequence.
-    pub(in crate::generate) fn forget(&mut self, seq: SeqId) -> Result<(), Error> {
-        forget(&mut self.heads, seq)
     }
 
     fn known(&mut self, seq: SeqId) -> Option<&mut Followed> {
@@ -282,6 +277,7 @@ fn computed(heads: &mut Heads, seq: SeqId, batch: &Batch, hidden: &[f32]) -> Res
     }
 }
 
+/// Forgets all of a sequence.
 fn forget(heads: &mut Heads, seq: SeqId) -> Result<(), Error> {
     let index = usize::try_from(seq).unwrap_or(usize::MAX);
     if let Some(known) = heads.followed.get_mut(index) {

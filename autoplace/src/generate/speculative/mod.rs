@@ -10,26 +10,19 @@
 //! as without a guess, whatever was guessed. Only rounding may differ, where a backend computes several tokens
 //! otherwise than one.
 
-mod custom;
 mod drafters;
 mod gate;
 mod heads;
 mod lookup;
 mod model;
 mod speculator;
-mod step;
 
-pub(super) use custom::CustomDrafter;
 pub(super) use drafters::Drafters;
 pub(super) use speculator::Speculator;
-pub(super) use step::draft;
 
-use llama_sys::Token;
 use serde::{Deserialize, Serialize};
 
-use super::Generate;
-
-/// Where guesses of the next tokens come from: see [`Generate::speculate`].
+/// Where guesses of the next tokens come from: see [`Generate::speculate`](super::Generate::speculate).
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
@@ -98,59 +91,11 @@ impl Speculation {
     }
 
     /// The same with every number within its range.
-    fn in_range(mut self) -> Self {
+    pub(super) fn in_range(mut self) -> Self {
         if let Self::DraftModel { p_min, .. } | Self::Mtp { p_min, .. } = &mut self {
             // What is no number is no bound.
             *p_min = if *p_min > 0.0 { p_min.min(1.0) } else { 0.0 };
         }
-        self
-    }
-}
-
-/// Why no tokens are guessed though that was asked for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-#[non_exhaustive]
-pub enum DraftsOff {
-    /// The context was planned for one token of each text at a time: see
-    /// [`Request::draft_max`](crate::plan::Request::draft_max).
-    NoRoom,
-    /// The model's memory cannot go back by single tokens, so that a wrong guess could not be forgotten: it is
-    /// recurrent, at least in part, and no earlier states are kept, as they are with
-    /// [`ModelBuilder::mtp`](crate::ModelBuilder::mtp).
-    Memory,
-    /// No draft model is loaded: see [`ModelBuilder::draft`](crate::ModelBuilder::draft).
-    NoModel,
-    /// No block that predicts further tokens is loaded: see [`ModelBuilder::mtp`](crate::ModelBuilder::mtp).
-    NoHeads,
-    /// For now: with guesses, tokens took longer than without. They are tried again from time to time.
-    Losing,
-}
-
-impl Generate {
-    /// Guesses the next tokens, so that several are computed at once. The text is the one that it would be without, but
-    /// for rounding; how often the guesses came true is in the [`Statistics`](super::Statistics). Where guessing takes
-    /// longer than it saves, it pauses by itself.
-    ///
-    /// The model has to be loaded with room for it: [`Request::draft_max`](crate::plan::Request::draft_max). Where it
-    /// is not, or cannot go back in its memory, the text is generated without, and
-    /// [`Statistics::drafts_off`](super::Statistics::drafts_off) says why. Default: [`Speculation::Off`].
-    pub fn speculate(mut self, speculation: Speculation) -> Self {
-        self.spec.speculation = speculation.in_range();
-        self
-    }
-
-    /// Guesses the next tokens by a closure: it is given the prompt and the answer so far, and pushes the tokens that
-    /// it expects, as many as it likes. For those who know more of the answer than the text says: the file that is
-    /// edited, the form that is filled in. Each text has a copy of the closure.
-    ///
-    /// Whatever it guesses, the text is the same: see [`speculate`](Self::speculate). A model in a worker
-    /// process refuses it.
-    pub fn draft_with(
-        mut self,
-        draft: impl FnMut(&[Token], &mut Vec<Token>) + Clone + Send + 'static,
-    ) -> Self {
-        self.spec.drafter = Some(CustomDrafter::new(draft));
         self
     }
 }

@@ -7,8 +7,10 @@ use llama_sys::{SeqId, Token};
 
 use super::gate::Gate;
 use super::lookup::Lookup;
-use super::{CustomDrafter, Drafters, DraftsOff, Speculation};
+use super::{Drafters, Speculation};
+use crate::generate::custom::CustomDrafter;
 use crate::generate::error::Error;
+use crate::generate::stats::DraftsOff;
 
 /// The guesses of one text.
 #[derive(Debug, Clone)]
@@ -84,7 +86,7 @@ impl Speculator {
         if most > 0 && self.gate.is_open() {
             match &mut self.drafter {
                 Drafter::Lookup(lookup) => lookup.draft(tokens, most, &mut self.draft),
-                Drafter::Custom(custom) => custom.draft(tokens, &mut self.draft),
+                Drafter::Custom(custom) => custom.closure()(tokens, &mut self.draft),
                 Drafter::Model { p_min } => {
                     if let Some(model) = &mut drafters.model {
                         model.draft(seq, tokens, most, *p_min, &mut self.draft)?;

@@ -1,7 +1,7 @@
 //! An mmproj: encoders of images and sound, and the projectors behind them, as llama.cpp loads them
 //! (tools/mtmd/clip.cpp).
 
-use crate::gguf::Header;
+use crate::gguf::{Header, Tensor};
 use crate::machine::Gpu;
 use crate::memory::backend::{BackendRules, Family};
 use crate::memory::{FlashAttention, Footprint, Workload};
@@ -81,7 +81,7 @@ impl Mmproj {
     pub(super) fn workload(&self) -> Workload {
         let activations = |encoder: &Encoder| encoder.activations(self.max_image_tokens);
         let matrices = (self.header.tensors()).filter(|tensor| tensor.n_dims() == 2);
-        let largest = matrices.map(|tensor| tensor.elements()).max();
+        let largest = matrices.map(Tensor::elements).max();
         Workload {
             activations: self.encoders.iter().map(activations).max().unwrap_or(0),
             decoded_matrix: largest.unwrap_or(0).saturating_mul(2),
@@ -121,7 +121,7 @@ impl Mmproj {
         }
         // Each tensor is read into memory of the host on its way (clip.cpp, `load_tensors`), before the
         // first image comes.
-        let largest = self.header.tensors().map(|tensor| tensor.bytes()).max();
+        let largest = self.header.tensors().map(Tensor::bytes).max();
         let inputs = inputs.max(largest.unwrap_or(0));
         CompanionBytes {
             gpu: Footprint::new(weights, 0, compute),

@@ -1,25 +1,27 @@
 //! One step of a session: a batch of the next tokens of its texts, and what is chosen after them.
 
+mod draft;
+
 use std::time::{Duration, Instant};
 
 use llama_sys::{Batch, Context};
 
 use super::cache::Cache;
+use super::context::{Lent, Room};
 use super::error::Error;
-use super::fork::{part_after, shared, take_out};
-use super::join::held;
-use super::sequence::Sequence;
-use super::session::{FinishReason, Lent, Piece, Room, SequenceId};
-use super::share::{Asking, share};
-use super::speculative::{self, Drafters};
+use super::piece::{FinishReason, Piece, SequenceId};
+use super::schedule::{AdapterTurns, Asking, share};
+use super::sequence::{Sequence, held};
+use super::sharing::{part_after, shared, take_out};
+use super::speculative::Drafters;
 use super::stats::Statistics;
-use super::turns::Turns;
-use crate::load::{ContextSlot, Pulse};
+use crate::load::Model;
 
 /// Tokens of prompts that a step computes at most, over all texts.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) enum PromptChunk {
     /// What the other texts leave of a batch.
+    #[default]
     Batch,
     /// What the other texts leave of a graph.
     Graph,
@@ -40,38 +42,50 @@ impl PromptChunk {
     }
 }
 
+/// What a step works with and what it gives, kept so that the next one allocates nothing.
+#[derive(Debug, Default)]
+pub(super) struct Work {
+    pub(super) prompt_chunk: PromptChunk,
+    /// Which step of the session it is.
+    pub(super) number: u64,
+    pub(super) pieces: Vec<Piece>,
+    /// What the text of each piece had taken so far.
+    pub(super) taken: Vec<Statistics>,
+    /// Texts for which no token could be chosen, and why.
+    pub(super) failed: Vec<(SequenceId, Error)>,
+    batch: Batch,
+    asking: Vec<Asking>,
+    turns: AdapterTurns,
+}
+
 /// One step, with what it works on.
-pub(super) struct Turn<'a> {
+pub(super) struct Step<'a> {
     pub(super) lent: &'a mut Lent,
     pub(super) sequences: &'a mut Vec<Sequence>,
     pub(super) cache: &'a mut Cache,
     pub(super) drafters: &'a mut Drafters,
-    pub(super) prompt_chunk: PromptChunk,
-    pub(super) batch: &'a mut Batch,
-    pub(super) asking: &'a mut Vec<Asking>,
-    pub(super) pieces: &'a mut Vec<Piece>,
-    /// Texts for which no token could be chosen.
-    pub(super) failed: &'a mut Vec<(SequenceId, Error)>,
-    pub(super) turns: &'a mut Turns,
-    pub(super) slot: &'a ContextSlot,
-    pub(super) pulse: &'a Pulse,
-    pub(super) step: u64,
+    pub(super) work: &'a mut Work,
+    pub(super) model: &'a Model,
 }
 
 /// What a step has computed.
 #[derive(Debug, Default)]
 struct Computed {
-    /// Guesses are to be judged by the time that it takes.
+    /// Drafts are to be judged by the time that it takes.
     is_steady: bool,
-    /// How many tokens, where none of them is a prompt's or a guess.
+    /// How many tokens, where none of them is a prompt's or a draft's.
     generated: Option<usize>,
 }
 
-impl Turn<'_> {
+impl Step<'_> {
     pub(super) fn run(mut self) -> Result<(), Error> {
         // Texts of which no token was wanted.
-        let at_once = self.sequences.iter_mut().filter_map(Sequence::end_at_once);
-        self.pieces.extend(at_once);
+        for sequence in self.sequences.iter_mut() {
+            if let Some(piece) = sequence.end_at_once() {
+                self.work.pieces.push(piece);
+                self.work.taken.push(sequence.statistics);
+            }
+        }
         self.let_ended_go()?;
         if self.sequences.is_empty() {
             return Ok(());
@@ -92,8 +106,8 @@ impl Turn<'_> {
             self.pace(tokens, took);
         }
         if let (Some((depth, before)), [only]) = (alone, &**self.sequences) {
-            let took = only.statistics().generation_time.saturating_sub(before);
-            self.pulse.token(took, depth);
+            let took = only.statistics.generation_time.saturating_sub(before);
+            self.model.pulse().token(took, depth);
         }
         self.let_ended_go()
     }
@@ -102,12 +116,12 @@ impl Turn<'_> {
     /// of its prompt, since others have another speed.
     fn alone(&self) -> Option<(usize, Duration)> {
         match &**self.sequences {
-            [only] if self.batch.len() == 1 => {
+            [only] if self.work.batch.len() == 1 => {
                 let Statistics {
                     first_token_latency,
                     generation_time,
                     ..
-                } = only.statistics();
+                } = only.statistics;
                 first_token_latency.map(|_| (only.len(), generation_time))
             }
             _ => None,
@@ -117,11 +131,19 @@ impl Turn<'_> {
     /// Puts the next tokens of every text whose adapters' turn it is into the batch: one of each that is being
     /// generated, and what there is room for of prompts.
     fn fill(&mut self) -> Result<(), Error> {
-        let scales = self.turns.next(self.sequences);
-        self.slot.adapt(&mut self.lent.context, scales)?;
-        self.batch.clear();
-        self.asking.clear();
-        let wanted = |sequence: &Sequence| match sequence.scales() == scales {
+        let Work {
+            batch,
+            asking,
+            turns,
+            prompt_chunk,
+            number,
+            ..
+        } = &mut *self.work;
+        let scales = turns.next(self.sequences);
+        self.model.slot().adapt(&mut self.lent.context, scales)?;
+        batch.clear();
+        asking.clear();
+        let wanted = |sequence: &Sequence| match sequence.scales == *scales {
             true => sequence.wanted(),
             false => 0,
         };
@@ -129,24 +151,23 @@ impl Turn<'_> {
         for sequence in self.sequences.iter() {
             match wanted(sequence) {
                 wanted @ 0..=1 => others += wanted,
-                wanted => self.asking.push(Asking::new(wanted, sequence.favoured)),
+                wanted => asking.push(Asking::new(wanted, sequence.turn.favoured)),
             }
         }
         let context = &self.lent.context;
-        let tokens = self.prompt_chunk.tokens(context, others);
-        share(self.asking, tokens, self.step);
-        let mut shares = self.asking.iter();
+        share(asking, prompt_chunk.tokens(context, others), *number);
+        let mut shares = asking.iter();
         let mut free = context.n_batch() as usize;
         for sequence in self.sequences.iter_mut() {
             let tokens = match wanted(sequence) {
                 wanted @ 0..=1 => wanted.min(free),
                 _ => shares.next().map_or(0, |share| {
-                    sequence.favoured = share.favoured;
+                    sequence.turn.favoured = share.favoured;
                     share.given
                 }),
             };
             free = free.saturating_sub(tokens);
-            sequence.queue(self.batch, tokens);
+            sequence.queue(batch, tokens);
         }
         Ok(())
     }
@@ -154,28 +175,33 @@ impl Turn<'_> {
     /// Computes the next tokens of every text whose turn it is.
     fn compute(&mut self) -> Result<Computed, Error> {
         self.fill()?;
-        if self.batch.is_empty() {
+        if self.work.batch.is_empty() {
             return Ok(Computed::default());
         }
-        let queued = self.batch.len();
-        let is_steady = speculative::draft(self.lent, self.drafters, self.sequences, self.batch)?;
+        let queued = self.work.batch.len();
+        let is_steady = draft::draft(
+            self.lent,
+            self.drafters,
+            self.sequences,
+            &mut self.work.batch,
+        )?;
         let generates = self.sequences.iter().all(Sequence::is_steady);
         self.set_threads(generates)?;
         let context = &mut self.lent.context;
         if context.kv_unified() {
             // What idle texts have left lies in the same cells.
-            let drafted = self.batch.len() - queued;
+            let drafted = self.work.batch.len() - queued;
             let wanted: usize = self.sequences.iter().map(Sequence::cells).sum::<usize>() + drafted;
             let all = self.lent.room.all;
             self.cache.make_room(context, all.saturating_sub(wanted))?;
         }
-        match context.decode(self.batch) {
+        match context.decode(&self.work.batch) {
             Err(llama_sys::Error::NoKvSlot { .. }) => {
                 self.cache.make_room(context, 0)?;
                 for sequence in self.sequences.iter() {
-                    context.kv_leave_window(sequence.seq)?;
+                    context.kv_leave_window(sequence.held.seq)?;
                 }
-                context.decode(self.batch)?;
+                context.decode(&self.work.batch)?;
             }
             decoded => decoded?,
         }
@@ -185,16 +211,16 @@ impl Turn<'_> {
         }
         Ok(Computed {
             is_steady,
-            generated: (generates && self.batch.len() == queued).then_some(queued),
+            generated: (generates && self.work.batch.len() == queued).then_some(queued),
         })
     }
 
     /// Sets the threads of the batch, which holds tokens of prompts unless it `generates`.
     fn set_threads(&mut self, generates: bool) -> Result<(), Error> {
-        let Some(pacer) = &mut *self.pulse.pacer() else {
+        let Some(pacer) = &mut *self.model.pulse().pacer() else {
             return Ok(());
         };
-        let one = pacer.threads(if generates { self.batch.len() } else { 1 });
+        let one = pacer.threads(if generates { self.work.batch.len() } else { 1 });
         let several = if generates { one } else { pacer.prompt() };
         self.lent.context.set_threads(one, several)?;
         for sequence in self.sequences.iter_mut() {
@@ -205,7 +231,7 @@ impl Turn<'_> {
 
     /// Takes note of the time of a step that generated so many tokens: the threads of the next ones follow from it.
     fn pace(&self, tokens: usize, took: Duration) {
-        let mut pacer = self.pulse.pacer();
+        let mut pacer = self.model.pulse().pacer();
         let change = pacer.as_mut().and_then(|pacer| pacer.step(tokens, took));
         drop(pacer);
         if let Some(change) = change {
@@ -213,7 +239,7 @@ impl Turn<'_> {
         }
     }
 
-    /// Chooses the next token of every text of which all is computed, and those after it as long as they were guessed.
+    /// Chooses the next token of every text of which all is computed, and those after it as long as they were drafted.
     /// `computed`: how long that took from `begun` on.
     fn choose(&mut self, begun: Instant, computed: Duration) -> Result<(), Error> {
         let room = self.lent.room;
@@ -223,14 +249,14 @@ impl Turn<'_> {
             if !sequence.is_queued() {
                 continue;
             }
-            let (from, shifted) = (sequence.computed, sequence.statistics.discarded_tokens);
+            let (from, shifted) = (sequence.held.computed, sequence.statistics.discarded_tokens);
             sequence.computed(computed);
             if sequence.checkpoint_is_due() {
                 self.checkpoint(at);
             }
             match self.choose_of(at, room, &mut used, begun, computed) {
                 Err(error) if error.is_of_one_text() => {
-                    self.failed.push((self.sequences[at].id, error));
+                    self.work.failed.push((self.sequences[at].id, error));
                 }
                 chosen => chosen?,
             }
@@ -249,10 +275,11 @@ impl Turn<'_> {
     fn checkpoint(&mut self, at: usize) {
         let running = held(self.sequences);
         let sequence = &self.sequences[at];
-        let tokens = &sequence.tokens()[..sequence.computed];
-        let of = (tokens, sequence.scales());
+        let tokens = &sequence.tokens[..sequence.held.computed];
+        let of = (tokens, &sequence.scales);
         let context = &mut self.lent.context;
-        self.cache.checkpoint(context, sequence.seq, of, &running);
+        self.cache
+            .checkpoint(context, sequence.held.seq, of, &running);
     }
 
     /// Chooses the next tokens of one text.
@@ -275,7 +302,7 @@ impl Turn<'_> {
             let shifts = sequence.shifting.is_some();
             let mut piece = sequence.take(choice, took, &self.lent.vocab, full && !shifts)?;
             if full && piece.end.is_none() {
-                // What was guessed lies behind what is moved. There is room for no guess after this token.
+                // The draft lies behind what is moved. There is room for none after this token.
                 sequence.forget_draft(&mut self.lent.context)?;
                 let before = self.cells();
                 self.shift(at)?;
@@ -287,7 +314,8 @@ impl Turn<'_> {
             }
             let goes_on = piece.end.is_none();
             *used += usize::from(goes_on);
-            self.pieces.push(piece);
+            self.work.pieces.push(piece);
+            self.work.taken.push(self.sequences[at].statistics);
             if !goes_on || full || !self.sequences[at].accepts(token) {
                 break;
             }
@@ -299,10 +327,12 @@ impl Turn<'_> {
     fn learn(&mut self, took: Duration) {
         for sequence in self.sequences.iter_mut() {
             let of_it = |piece: &&Piece| piece.sequence == sequence.id;
-            let tokens = self.pieces.iter().filter(of_it).count();
+            let tokens = self.work.pieces.iter().filter(of_it).count();
             // None where it was not its turn.
-            if tokens > 0 {
-                sequence.step_took(took, tokens);
+            if tokens > 0
+                && let Some(speculator) = &mut sequence.speculator
+            {
+                speculator.took(took, tokens);
             }
         }
     }
@@ -318,7 +348,7 @@ impl Turn<'_> {
         if self.lent.context.kv_unified()
             && let Some(end) = self.sequences[at].shift_end(shared)
         {
-            let tokens = self.sequences[at].tokens();
+            let tokens = &self.sequences[at].tokens;
             self.cache.part_from(&mut self.lent.context, tokens, end)?;
         }
         let sequence = &mut self.sequences[at];
@@ -331,9 +361,9 @@ impl Turn<'_> {
 
     /// Takes the texts that have ended out of the session. What the context holds of them stays.
     fn let_ended_go(&mut self) -> Result<(), Error> {
-        let ended = self.pieces.iter().filter(|piece| piece.end.is_some());
+        let ended = self.work.pieces.iter().filter(|piece| piece.end.is_some());
         let ended = ended.map(|piece| piece.sequence);
-        let ended = ended.chain(self.failed.iter().map(|failed| failed.0));
+        let ended = ended.chain(self.work.failed.iter().map(|failed| failed.0));
         if ended.clone().next().is_none() {
             return Ok(());
         }

@@ -2,9 +2,9 @@
 
 use llama_sys::{Candidates, Token};
 
-use super::{Mirostat, SamplerKind, Sampling};
-use crate::generate::Generate;
-use crate::generate::custom::Custom;
+use super::Generate;
+use crate::generate::custom::CustomSampler;
+use crate::generate::sampling::{Mirostat, SamplerKind, Sampling};
 
 impl Generate {
     /// All sampling parameters at once. Default: the model's own ([`Model::sampling`](crate::Model::sampling)).
@@ -111,14 +111,6 @@ impl Generate {
         self
     }
 
-    /// Tells with each piece how likely its token was, and which `n` tokens were the likeliest, at most 128
-    /// ([`Piece::logprobs`](crate::generate::Piece::logprobs)): by the model's own distribution, before any sampler.
-    /// Default: nothing.
-    pub fn logprobs(mut self, n: usize) -> Self {
-        self.spec.logprobs = Some(n);
-        self
-    }
-
     /// Chooses each token by a closure, of the candidates that the other samplers leave and the tokens so far, the
     /// prompt's first. [`Candidates::selected`] is what would be chosen without it; where [`samplers`](Self::samplers)
     /// are none, all tokens are there. [`Candidates::softmax`] computes their probabilities.
@@ -141,7 +133,7 @@ impl Generate {
     where
         F: FnMut(&mut Candidates, &[Token]) -> Token + Clone + Send + 'static,
     {
-        self.spec.custom = Some(Custom::new(choose));
+        self.spec.custom = Some(CustomSampler::new(Box::new(choose)));
         self
     }
 

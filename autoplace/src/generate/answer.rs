@@ -1,0 +1,128 @@
+//! One text that another thread computes, as its reader sees it.
+
+use std::fmt;
+use std::iter;
+use std::task::{Context, Poll, ready};
+
+use super::channel::Receiver;
+use super::error::Error;
+use super::piece::{FinishReason, Piece};
+use super::progress::{Message, Progress};
+use super::stats::Statistics;
+use super::wait::block_on;
+
+/// What computes a text.
+pub(super) trait Writer: fmt::Debug + Send + Sync {
+    /// The text is not wanted any more; `has_begun`: a piece of it has been read.
+    fn cancel(&self, has_begun: bool);
+
+    /// Why the text has no end.
+    fn lost(&self) -> Error;
+}
+
+/// A text of an [`Engine`](super::Engine): an iterator of whole characters, and with the feature `async` a `Stream`.
+/// Dropping it cancels the text within one token, or takes it out of the queue.
+///
+/// After the end or an error it stays at `None`; [`finish_reason`](Self::finish_reason) tells which end it was.
+#[derive(Debug)]
+pub struct Answer {
+    receiver: Receiver<Message>,
+    progress: Progress,
+    writer: Box<dyn Writer>,
+    is_cancelled: bool,
+}
+
+impl Answer {
+    pub(super) fn new(
+        receiver: Receiver<Message>,
+        progress: Progress,
+        writer: impl Writer + 'static,
+    ) -> Self {
+        Self {
+            receiver,
+            progress,
+            writer: Box::new(writer),
+            is_cancelled: false,
+        }
+    }
+
+    /// Counts and times so far, as of the last piece that was read.
+    pub fn statistics(&self) -> Statistics {
+        self.progress.statistics
+    }
+
+    /// Why the text ended; `None` while it is not read to its end, and when it was cancelled.
+    pub fn finish_reason(&self) -> Option<FinishReason> {
+        self.progress.finished
+    }
+
+    /// The text token by token, instead of as text alone. The last piece has its [`end`](Piece::end), unless the text
+    /// ends with an error.
+    pub fn pieces(&mut self) -> impl Iterator<Item = Result<Piece, Error>> {
+        iter::from_fn(|| block_on(|context| self.poll_piece(context)))
+    }
+
+    /// Reads to the end and returns the whole text.
+    ///
+    /// # Errors
+    ///
+    /// The first error of the iterator.
+    pub fn into_text(mut self) -> Result<(String, Statistics), Error> {
+        let text = self.by_ref().collect::<Result<String, Error>>()?;
+        Ok((text, self.statistics()))
+    }
+
+    /// Ends the text after the token that is being computed, or takes it out of the queue. The pieces that there are
+    /// can still be read.
+    pub fn cancel(&mut self) {
+        self.is_cancelled = true;
+        self.receiver.cancel();
+        if self.progress.finished.is_none() {
+            let has_begun = self.progress.statistics.first_token_latency.is_some();
+            self.writer.cancel(has_begun);
+        }
+    }
+
+    /// The next piece, which may be without text; `None` after the end. What [`pieces`](Self::pieces) asks for, for
+    /// tasks without the feature `async`: the task is woken when there is more.
+    pub fn poll_piece(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<Piece, Error>>> {
+        let message = match ready!(self.receiver.poll_next(context)) {
+            Some(message) => message,
+            None if self.is_cancelled || self.progress.finished.is_some() => {
+                return Poll::Ready(None);
+            }
+            None => Err(self.writer.lost()),
+        };
+        Poll::Ready(Some(self.progress.read(message)))
+    }
+
+    /// The next piece with text; `None` after the end.
+    pub(super) fn poll_text(
+        &mut self,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<String, Error>>> {
+        loop {
+            match ready!(self.poll_piece(context)) {
+                Some(Ok(piece)) if piece.text.is_empty() => {}
+                None => return Poll::Ready(self.progress.take_error().map(Err)),
+                piece => return Poll::Ready(piece.map(|piece| piece.map(|piece| piece.text))),
+            }
+        }
+    }
+}
+
+impl Iterator for Answer {
+    type Item = Result<String, Error>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        block_on(|context| self.poll_text(context))
+    }
+}
+
+impl iter::FusedIterator for Answer {}
+
+impl Drop for Answer {
+    fn drop(&mut self) {
+        self.cancel();
+    }
+}

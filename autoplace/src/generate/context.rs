@@ -1,0 +1,78 @@
+//! The model's one context while a session has it, and the tokens that it has places for.
+
+use llama_sys::{Context, Vocab};
+
+use crate::memory::{ContextParams, KvType};
+
+/// The context while the session has it.
+#[derive(Debug)]
+pub(super) struct Lent {
+    pub(super) context: Context,
+    pub(super) vocab: Vocab,
+    pub(super) room: Room,
+    /// The type of the keys.
+    pub(super) type_k: KvType,
+    /// The type of the values.
+    pub(super) type_v: KvType,
+}
+
+/// Tokens that a context has places for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Room {
+    /// For each sequence.
+    pub(super) each: usize,
+    /// For all together.
+    pub(super) all: usize,
+    /// Sequences.
+    pub(super) sequences: usize,
+}
+
+impl Room {
+    /// llama.cpp rounds a context up to a multiple of 256 per sequence; what was asked for, and planned, is what holds.
+    pub(super) fn of(params: &ContextParams) -> Self {
+        let (all, sequences) = (params.n_ctx as usize, params.n_seq_max.max(1) as usize);
+        let each = if params.kv_unified {
+            all
+        } else {
+            all / sequences
+        };
+        Self {
+            each,
+            all,
+            sequences,
+        }
+    }
+}
+
+impl Lent {
+    pub(super) fn new(context: Context, params: &ContextParams) -> Self {
+        let mut room = Room::of(params);
+        room.each = room.each.min(context.n_ctx_seq() as usize);
+        Self {
+            vocab: context.model().vocab(),
+            context,
+            room,
+            type_k: params.type_k,
+            type_v: params.type_v,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sequences_share_the_context_out_unless_it_is_unified() {
+        let mut params = ContextParams::default();
+        (params.n_ctx, params.n_seq_max) = (1000, 3);
+        let room = |each| Room {
+            each,
+            all: 1000,
+            sequences: 3,
+        };
+        assert_eq!(Room::of(&params), room(333));
+        params.kv_unified = true;
+        assert_eq!(Room::of(&params), room(1000));
+    }
+}

@@ -1,0 +1,225 @@
+//! A generation being described: what is to be generated, and how.
+
+mod sampling;
+
+use llama_sys::{Token, Vocab};
+use serde::{Deserialize, Serialize};
+
+use super::constraint::{Constraint, Matcher};
+use super::custom::{CustomDrafter, CustomSampler};
+use super::error::Error;
+use super::prompt::Prompt;
+use super::sampling::Sampling;
+use super::speculative::Speculation;
+use super::when_full::WhenFull;
+use crate::load::Model;
+
+/// A generation being described: finish it with [`stream`](Self::stream) or [`text`](Self::text).
+#[derive(Debug, Clone)]
+#[must_use = "nothing is generated until `stream` or `text` is called"]
+pub struct Generate {
+    pub(super) model: Model,
+    pub(super) spec: Spec,
+}
+
+/// What is to be generated.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct Spec {
+    pub(super) prompt: Prompt,
+    /// What of the prompt the context holds already is not computed again. `None`: as whoever generates does it.
+    pub(super) cache_prompt: Option<bool>,
+    pub(super) sampling: Sampling,
+    /// Adapters with their scales, instead of all as they were loaded.
+    pub(super) lora: Option<Vec<(String, f32)>>,
+    /// How many of the likeliest tokens are told beside the chosen one.
+    #[serde(default)]
+    pub(super) logprobs: Option<usize>,
+    /// Not for a worker.
+    #[serde(skip)]
+    pub(super) custom: Option<CustomSampler>,
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub(super) constraint: Option<Constraint>,
+    pub(super) stops: Vec<String>,
+    pub(super) limits: Limits,
+    #[serde(default)]
+    pub(super) speculation: Speculation,
+    /// Not for a worker.
+    #[serde(skip)]
+    pub(super) drafter: Option<CustomDrafter>,
+    #[serde(default)]
+    pub(super) when_full: WhenFull,
+}
+
+/// How far a text goes, and what of it is shown.
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+pub(super) struct Limits {
+    pub(super) max_tokens: usize,
+    /// Control tokens are written out.
+    pub(super) special: bool,
+}
+
+impl Spec {
+    pub(super) fn new(prompt: Prompt, sampling: Sampling) -> Self {
+        Self {
+            prompt,
+            cache_prompt: None,
+            sampling,
+            lora: None,
+            logprobs: None,
+            custom: None,
+            constraint: None,
+            stops: Vec::new(),
+            limits: Limits {
+                max_tokens: usize::MAX,
+                special: false,
+            },
+            speculation: Speculation::Off,
+            drafter: None,
+            when_full: WhenFull::Stop,
+        }
+    }
+
+    /// Whether a full context is an error, and whether the text is held to a constraint.
+    pub(super) fn ends(&self) -> (bool, bool) {
+        let full_is_error = self.when_full == WhenFull::Error;
+        (full_is_error, self.constraint.is_some())
+    }
+
+    /// What a worker cannot be told.
+    pub(super) fn only_here(&self) -> Option<&'static str> {
+        match (&self.custom, &self.drafter) {
+            (Some(_), _) => Some("the choice of its tokens"),
+            (None, Some(_)) => Some("the guessing of its tokens"),
+            (None, None) => None,
+        }
+    }
+
+    /// What the text is held to, from its beginning.
+    pub(super) fn matcher(&self, model: &Model, vocab: &Vocab) -> Result<Option<Matcher>, Error> {
+        let constraint = self.constraint.as_ref();
+        constraint.map(|it| it.begin(model, vocab)).transpose()
+    }
+}
+
+impl Generate {
+    /// Another prompt.
+    pub fn prompt(mut self, prompt: impl Into<Prompt>) -> Self {
+        self.spec.prompt = prompt.into();
+        self
+    }
+
+    /// Ends after `n` tokens. Default: at the end of the text or of the context.
+    pub fn max_tokens(mut self, n: usize) -> Self {
+        self.spec.limits.max_tokens = n;
+        self
+    }
+
+    /// Computes only what of the prompt the context does not hold from earlier texts, which may have another rounding:
+    /// then the same seed can give another text. [`cached_tokens`](super::Statistics::cached_tokens) says how much was
+    /// there. Default: off, and on in an [`Engine`](super::Engine).
+    ///
+    /// What a text leaves in the context is kept until another needs the place. Recurrent models go on where a text
+    /// ended, models with sliding windows also where the window is still held, and both from a
+    /// [checkpoint](crate::ModelBuilder::checkpoints) before.
+    pub fn cache_prompt(mut self, cache: bool) -> Self {
+        self.spec.cache_prompt = Some(cache);
+        self
+    }
+
+    /// What happens when the context has no place for the next token. Default: the text ends.
+    pub fn when_full(mut self, when_full: WhenFull) -> Self {
+        self.spec.when_full = when_full;
+        self
+    }
+
+    /// Computes with these of the model's [adapters](Model::adapters), at these scales, and with no others; none at all
+    /// where the list is empty. Default: all of them, as they were [loaded](crate::ModelBuilder::lora).
+    ///
+    /// Nothing is loaded for it, but the compute buffers are reserved anew where the adapters are others than those of
+    /// the text before. In a [`Session`](super::Session), texts with other adapters take turns.
+    pub fn lora<N: Into<String>>(mut self, adapters: impl IntoIterator<Item = (N, f32)>) -> Self {
+        let adapters = adapters.into_iter();
+        let named = adapters.map(|(name, scale)| (name.into(), scale));
+        self.spec.lora = Some(named.collect());
+        self
+    }
+
+    /// Ends before `text` would appear; can be called several times.
+    pub fn stop(mut self, text: impl Into<String>) -> Self {
+        self.spec.stops.push(text.into());
+        self
+    }
+
+    /// Writes control tokens out as text instead of leaving them out.
+    pub fn special(mut self, show: bool) -> Self {
+        self.spec.limits.special = show;
+        self
+    }
+
+    /// Holds the text to a JSON schema, a regular expression, a grammar or a list of choices: it ends by itself when it
+    /// is that, and not before. Where a limit ends it earlier ([`max_tokens`](Self::max_tokens), [`stop`](Self::stop),
+    /// the end of the context), the last that comes is [`Error::Incomplete`].
+    ///
+    /// ```no_run
+    /// use autoplace::generate::Constraint;
+    /// # let model = autoplace::Model::load("model.gguf")?;
+    /// let sentiment = model
+    ///     .generate("Is \"What a day!\" positive? ")
+    ///     .constraint(Constraint::choices(["yes", "no"]))
+    ///     .text()?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[cfg(feature = "constraints")]
+    pub fn constraint(mut self, constraint: Constraint) -> Self {
+        self.spec.constraint = Some(constraint);
+        self
+    }
+
+    /// Drafts the next tokens, so that several are computed at once. The text is the one that it would be without, but
+    /// for rounding; how many of the draft tokens were chosen is in the [`Statistics`](super::Statistics). Where
+    /// drafting takes longer than it saves, it pauses by itself.
+    ///
+    /// The model has to be loaded with room for it: [`Request::draft_max`](crate::plan::Request::draft_max). Where it
+    /// is not, or cannot go back in its memory, the text is generated without, and
+    /// [`Statistics::drafts_off`](super::Statistics::drafts_off) says why. Default: [`Speculation::Off`].
+    pub fn speculate(mut self, speculation: Speculation) -> Self {
+        self.spec.speculation = speculation.in_range();
+        self
+    }
+
+    /// Drafts the next tokens by a closure: it is given the prompt and the answer so far, and pushes the tokens that
+    /// it expects, as many as it likes. For those who know more of the answer than the text says: the file that is
+    /// edited, the form that is filled in. Each text has a copy of the closure.
+    ///
+    /// Whatever it drafts, the text is the same: see [`speculate`](Self::speculate). A model in a worker
+    /// process refuses it.
+    pub fn draft_with(
+        mut self,
+        draft: impl FnMut(&[Token], &mut Vec<Token>) + Clone + Send + 'static,
+    ) -> Self {
+        self.spec.drafter = Some(CustomDrafter::new(Box::new(draft)));
+        self
+    }
+
+    /// Tells with each piece how likely its token was, and which `n` tokens were the likeliest, at most 128
+    /// ([`Piece::logprobs`](super::Piece::logprobs)): by the model's own distribution, before any sampler. Default:
+    /// nothing.
+    pub fn logprobs(mut self, n: usize) -> Self {
+        self.spec.logprobs = Some(n);
+        self
+    }
+
+    /// What a worker was asked to generate.
+    pub(crate) fn of(model: Model, spec: Spec) -> Self {
+        Self { model, spec }
+    }
+
+    /// Whether [`logprobs`](Self::logprobs) were asked for.
+    pub fn tells_logprobs(&self) -> bool {
+        self.spec.logprobs.is_some()
+    }
+
+    pub(super) fn into_parts(self) -> (Model, Spec) {
+        (self.model, self.spec)
+    }
+}

@@ -1,0 +1,181 @@
+//! What a batch computes of a text: its next tokens, and drafts of those after them.
+
+use std::time::Duration;
+
+use llama_sys::{Batch, Context, Token};
+
+use super::Sequence;
+use crate::generate::cache::can_go_back;
+use crate::generate::error::Error;
+use crate::generate::speculative::{Drafters, Speculator};
+use crate::generate::stats::DraftsOff;
+
+/// Where a batch has the tokens of a text.
+#[derive(Debug, Default)]
+pub(super) struct InBatch {
+    /// Where they begin.
+    at: i32,
+    /// How many there are.
+    tokens: usize,
+    /// Those that are not computed yet.
+    pub(super) queued: usize,
+    /// The token that the next one is chosen after.
+    pub(super) output: Option<i32>,
+    /// Where its draft begins.
+    draft_at: i32,
+}
+
+impl Sequence {
+    /// Tokens that can be computed together next: what is left of a prompt, or the one that was chosen. None
+    /// while it is paused.
+    pub(in crate::generate) fn wanted(&self) -> usize {
+        if self.turn.is_paused {
+            return 0;
+        }
+        let end = self
+            .held
+            .stops
+            .next(self.held.computed)
+            .unwrap_or(usize::MAX);
+        let end = end.min(self.held.in_batches);
+        end.saturating_sub(self.held.computed).max(1)
+    }
+
+    /// Adds its next tokens to a batch, as many as [wanted](Self::wanted) at most.
+    pub(in crate::generate) fn queue(&mut self, batch: &mut Batch, tokens: usize) {
+        self.batch = InBatch {
+            at: batch.len() as i32,
+            tokens,
+            queued: tokens,
+            ..InBatch::default()
+        };
+        let from = self.held.computed;
+        for position in from..from + tokens {
+            let last = position + 1 == self.choices.known;
+            if last {
+                self.batch.output = Some(batch.len() as i32);
+            }
+            batch.add(self.tokens[position], position as i32, self.held.seq, last);
+        }
+    }
+
+    /// Whether a part of the batch is its own.
+    pub(in crate::generate) fn is_queued(&self) -> bool {
+        self.batch.queued > 0
+    }
+
+    /// Whether the batch computes no more of it than the last token of an answer.
+    pub(in crate::generate) fn is_steady(&self) -> bool {
+        self.batch.queued <= 1 && !self.ends_prompt()
+    }
+
+    /// Adds a draft of the tokens after its last one to the batch, of `most` tokens at most. `off`: why
+    /// there can be none.
+    pub(in crate::generate) fn queue_draft(
+        &mut self,
+        batch: &mut Batch,
+        most: usize,
+        off: Option<DraftsOff>,
+        n_vocab: u32,
+        drafters: &mut Drafters,
+    ) -> Result<usize, Error> {
+        let Some(speculator) = &mut self.speculator else {
+            return Ok(0);
+        };
+        self.statistics.drafts_off = off.or(speculator.off(drafters));
+        // The last token of an answer is not computed, and each draft is followed by a token that is chosen.
+        let generated = self.statistics.generated_tokens;
+        let left = self.limits.max_tokens.saturating_sub(generated);
+        let most = most.min(left.saturating_sub(1));
+        // Those that an earlier process has chosen are no drafts.
+        let is_ahead = self.choices.known == self.tokens.len();
+        if off.is_some() || self.batch.output.is_none() || !is_ahead {
+            speculator.forget();
+            return Ok(0);
+        }
+        let draft = speculator.guess(self.held.seq, &self.tokens, most, n_vocab, drafters)?;
+        self.batch.draft_at = batch.len() as i32;
+        self.statistics.drafted_tokens += draft.len();
+        for (position, &token) in (self.tokens.len()..).zip(draft) {
+            batch.add(token, position as i32, self.held.seq, true);
+        }
+        Ok(draft.len())
+    }
+
+    /// Whether the batch computes the last token of the prompt.
+    pub(in crate::generate) fn ends_prompt(&self) -> bool {
+        self.batch.output.is_some() && self.statistics.first_token_latency.is_none()
+    }
+
+    /// Says that its tokens in the batch are computed, and how long that took.
+    pub(in crate::generate) fn computed(&mut self, took: Duration) {
+        if self.turn.is_paused {
+            return;
+        }
+        self.held.computed += self.batch.queued;
+        self.batch.queued = 0;
+        if self.statistics.first_token_latency.is_none() {
+            self.statistics.prompt_time += took;
+        } else {
+            self.statistics.generation_time += took;
+        }
+    }
+
+    /// Whether the token that was chosen is the one that was drafted: then the next one can be chosen from what the
+    /// batch has computed.
+    pub(in crate::generate) fn accepts(&mut self, token: Token) -> bool {
+        let Some(speculator) = &mut self.speculator else {
+            return false;
+        };
+        let is_guessed = speculator.accepts(token);
+        if is_guessed {
+            self.held.computed += 1;
+            // What the draft token gives.
+            self.batch.output = Some(self.batch.draft_at + speculator.accepted() as i32 - 1);
+            self.statistics.accepted_tokens += 1;
+        }
+        is_guessed
+    }
+
+    /// Has what drafts for it follow the tokens `from` on, which the batch has computed: those of the text, and those
+    /// of the draft that were chosen.
+    pub(in crate::generate) fn followed(
+        &self,
+        drafters: &mut Drafters,
+        context: &mut Context,
+        from: usize,
+    ) -> Result<(), Error> {
+        let is_followed = |speculator: &Speculator| speculator.is_followed();
+        if self.held.computed <= from || !self.speculator.as_ref().is_some_and(is_followed) {
+            return Ok(());
+        }
+        let row = |index: usize| match index.checked_sub(self.batch.tokens) {
+            None => self.batch.at + index as i32,
+            Some(guessed) => self.batch.draft_at + guessed as i32,
+        };
+        let rows = (0..self.held.computed - from).map(row);
+        drafters.follow(context, self.held.seq, &self.tokens, from, rows)
+    }
+
+    /// Has the context forget what was drafted wrongly. Doing it again, as after a shift before which it was done,
+    /// changes nothing: the memory ends where the text is computed to.
+    pub(in crate::generate) fn forget_draft(&mut self, context: &mut Context) -> Result<(), Error> {
+        let Some(speculator) = &self.speculator else {
+            return Ok(());
+        };
+        let (drafted, accepted) = (speculator.drafted(), speculator.accepted());
+        if drafted == accepted {
+            return Ok(());
+        }
+        let keep = self.held.computed as i32;
+        // A recurrent state goes back within the tokens of the last batch, as far as the context was planned for that.
+        let by_states = drafted - accepted <= context.n_rs_seq() as usize;
+        let goes_back = by_states || can_go_back(context, self.held.seq, self.held.computed)?;
+        let went_back = goes_back && context.kv_seq_remove(self.held.seq, keep..i32::MAX)?;
+        if !went_back {
+            context.kv_seq_remove(self.held.seq, 0..i32::MAX)?;
+            self.compute_again();
+        }
+        Ok(())
+    }
+}

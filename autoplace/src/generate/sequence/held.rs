@@ -1,0 +1,175 @@
+//! What the context holds of a text: where that is, and what is kept of it when the text leaves the context or the
+//! model is released.
+
+use llama_sys::{Context, SeqId, State, Token, Vocab};
+
+use super::Sequence;
+use crate::generate::cache::{Cache, Place};
+use crate::generate::checkpoints::Stops;
+use crate::generate::error::Error;
+use crate::generate::piece::SequenceId;
+use crate::load::Scales;
+
+/// What the context holds of a text.
+#[derive(Debug)]
+pub(in crate::generate) struct Held {
+    /// Its number in the context.
+    pub(in crate::generate) seq: SeqId,
+    /// Tokens at the beginning that the KV cache holds.
+    pub(in crate::generate) computed: usize,
+    /// Tokens at the beginning that are computed as many at a time as a batch takes; the others one by
+    /// one, as they came.
+    pub(in crate::generate) in_batches: usize,
+    /// Tokens at the beginning that no shift in place has moved. Those that it moved have seen the forgotten ones too:
+    /// no other text goes on from them.
+    pub(in crate::generate) unshifted: usize,
+    /// Where the prompt is interrupted for checkpoints.
+    pub(in crate::generate) stops: Stops,
+    /// The running text whose cells hold the beginning of this one, and how many of its tokens.
+    pub(in crate::generate) shares: Option<(SequenceId, usize)>,
+    /// The KV cache of the tokens that are computed, while the model is not loaded.
+    pub(in crate::generate) saved: Option<State>,
+}
+
+impl Held {
+    /// Nothing yet of a prompt of so many tokens.
+    pub(super) fn nothing_of(prompt: usize) -> Self {
+        Self {
+            seq: 0,
+            computed: 0,
+            in_batches: prompt,
+            unshifted: usize::MAX,
+            stops: Stops::default(),
+            shares: None,
+            saved: None,
+        }
+    }
+}
+
+impl Sequence {
+    /// Runs it where the context holds this much of its beginning.
+    pub(in crate::generate) fn put(&mut self, place: Place) {
+        self.held.seq = place.seq;
+        self.held.computed = place.cached;
+        self.statistics.cached_tokens = place.cached;
+        self.held.stops = place.stops;
+    }
+
+    /// Its number in the context, and what the context holds of it that others with these adapters can go on from.
+    pub(in crate::generate) fn held(&self, scales: &Scales) -> (SeqId, &[Token]) {
+        let shared = if self.scales == *scales {
+            self.held.computed.min(self.held.unshifted)
+        } else {
+            0
+        };
+        (self.held.seq, &self.tokens[..shared])
+    }
+
+    /// Runs it again, where the context holds this much of its beginning.
+    pub(in crate::generate) fn put_again(&mut self, place: Place) {
+        self.held.seq = place.seq;
+        self.computed_to(place.cached);
+        self.held.stops = place.stops;
+    }
+
+    /// Takes it out of the context, which keeps what it holds of it as long as nobody needs the place. It is
+    /// [put](Self::put_again) somewhere again.
+    pub(in crate::generate) fn suspend(
+        &mut self,
+        cache: &mut Cache,
+        context: &mut Context,
+    ) -> Result<(), Error> {
+        let held = self.keep_unshifted(cache, context);
+        self.held.computed = 0;
+        self.held.shares = None;
+        cache.remember(
+            self.held.seq,
+            self.scales.clone(),
+            self.tokens.clone(),
+            held?,
+        );
+        Ok(())
+    }
+
+    /// Ends it, and leaves in the cache what the context holds of it and others can go on from.
+    pub(in crate::generate) fn leave(
+        self,
+        cache: &mut Cache,
+        context: &mut Context,
+    ) -> Result<(), Error> {
+        let held = self.keep_unshifted(cache, context)?;
+        cache.remember(self.held.seq, self.scales, self.tokens, held);
+        Ok(())
+    }
+
+    /// Has the context hold no more of it than others can go on from. Returns how many tokens that are.
+    fn keep_unshifted(&self, cache: &mut Cache, context: &mut Context) -> Result<usize, Error> {
+        if self.held.unshifted < self.held.computed {
+            let known = &self.tokens[..self.held.unshifted];
+            return cache.go_back(context, self.held.seq, known, &self.scales);
+        }
+        Ok(self.held.computed)
+    }
+
+    /// Keeps what the context holds of it. Returns the bytes.
+    pub(in crate::generate) fn save(&mut self, context: &mut Context) -> Result<u64, Error> {
+        self.held.saved = match self.held.computed {
+            0 => None,
+            _ => Some(context.save_state(Some(self.held.seq))?),
+        };
+        Ok(self.saved_bytes())
+    }
+
+    /// Bytes that are kept of it.
+    pub(in crate::generate) fn saved_bytes(&self) -> u64 {
+        self.held
+            .saved
+            .as_ref()
+            .map_or(0, |state| state.len() as u64)
+    }
+
+    /// Gives a context what was kept. Returns whether it took it.
+    pub(in crate::generate) fn restore(&self, context: &mut Context) -> bool {
+        match &self.held.saved {
+            Some(state) => context.restore_state(state, Some(self.held.seq)).is_ok(),
+            None => true,
+        }
+    }
+
+    /// Forgets what was kept, which the context holds now.
+    pub(in crate::generate) fn drop_saved(&mut self) {
+        self.held.saved = None;
+    }
+
+    /// Has its tokens computed again: the context has none of them.
+    pub(in crate::generate) fn compute_again(&mut self) {
+        if self.held.computed > 0 {
+            self.computed_to(0);
+        }
+    }
+
+    /// Has its tokens computed again after the first `tokens`: the context has no more of them.
+    pub(in crate::generate) fn computed_to(&mut self, tokens: usize) {
+        self.held.computed = tokens;
+        self.held.in_batches = self.tokens.len();
+        self.held.unshifted = usize::MAX;
+    }
+
+    /// Whether tokens are still to be computed that had been computed before.
+    pub(in crate::generate) fn is_computed_again(&self) -> bool {
+        self.held.in_batches > self.prompt && self.held.computed < self.held.in_batches
+    }
+
+    /// Whether a checkpoint is due where it is computed to.
+    pub(in crate::generate) fn checkpoint_is_due(&mut self) -> bool {
+        let held = &mut self.held;
+        held.stops.is_due(held.computed) && held.computed <= held.unshifted
+    }
+
+    /// Goes on with the vocabulary of the model as it is loaded now.
+    pub(in crate::generate) fn take_up(&mut self, vocab: &Vocab) {
+        if let Some(matcher) = &mut self.matcher {
+            matcher.take_up(vocab);
+        }
+    }
+}
