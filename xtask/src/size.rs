@@ -11,9 +11,9 @@ use crate::workspace::Workspace;
 /// Folders, the lines that they should have, and the lines beyond which this fails: a tenth more, or while there are
 /// more than that, what there are now.
 const BUDGETS: [(&str, &[&str], usize, usize); 7] = [
-    ("planner", &["planner/src"], 17_000, 29_700),
-    ("autoplace", &["autoplace/src"], 20_000, 28_800),
-    ("chat", &["chat/src"], 4_500, 6_400),
+    ("planner", &["planner/src"], 17_000, 26_200),
+    ("autoplace", &["autoplace/src"], 20_000, 27_700),
+    ("chat", &["chat/src"], 4_500, 5_200),
     ("openai", &["openai/src"], 3_500, 3_850),
     ("cli", &["cli/src"], 4_500, 4_950),
     ("llama-sys", &["llama-sys/src"], 12_000, 13_200),

@@ -2,8 +2,8 @@
 //! what a driver does not tell.
 //!
 //! In flows a name as a person or a driver writes it; out flows a hypothetical [`Gpu`] or [`Host`](super::Host), or the
-//! bandwidth of a card that was found. A name must be the card's whole name: `RTX 4090 Laptop GPU` is no `RTX 4090`, and
-//! of two sizes one must be said.
+//! bandwidth of a card that was found. A name must be the card's whole name: `RTX 4090 Laptop GPU` is no `RTX 4090`,
+//! and of two sizes one must be said.
 
 mod cpus;
 mod name;

@@ -1,5 +1,5 @@
-//! What was measured of a device: what ggml's own operations do on it, the figures by which placements are compared; and
-//! what a GPU took beside the buffers that llama.cpp counts.
+//! What was measured of a device: what ggml's own operations do on it, the figures by which placements are compared;
+//! and what a GPU took beside the buffers that llama.cpp counts.
 //!
 //! Integers throughout, so that a machine file reads back as it was written. A figure that could not be
 //! measured is absent.

@@ -257,8 +257,8 @@ fn slices(device: &Device<'_>) -> Option<Vec<MigSlice>> {
     Some(slices.collect())
 }
 
-/// The other programs on the card, those with a compute and those with a graphics context, the largest holder first, and
-/// whether this one is there too. `None` where neither list is to be had.
+/// The other programs on the card, those with a compute and those with a graphics context, the largest holder first,
+/// and whether this one is there too. `None` where neither list is to be had.
 fn others_and_us(nvml: &Nvml, device: &Device<'_>) -> Option<(Vec<GpuProcess>, bool)> {
     let compute = answer("compute processes", device.running_compute_processes());
     let graphics = answer("graphics processes", device.running_graphics_processes());

@@ -20,13 +20,19 @@ struct Scaled<'a> {
     asked: RefCell<Vec<u32>>,
 }
 
+type Answer = Result<Footprints, Box<dyn std::error::Error + Send + Sync>>;
+
+const fn scaled(profile: &ModelProfile, percent: u64) -> Scaled<'_> {
+    let asked = RefCell::new(Vec::new());
+    Scaled {
+        profile,
+        percent,
+        asked,
+    }
+}
+
 impl Probe for Scaled<'_> {
-    fn footprints(
-        &self,
-        gpus: &[&Gpu],
-        params: &ContextParams,
-        split: &Split,
-    ) -> Result<Footprints, Box<dyn std::error::Error + Send + Sync>> {
+    fn footprints(&self, gpus: &[&Gpu], params: &ContextParams, split: &Split) -> Answer {
         self.asked.borrow_mut().push(split.n_gpu_layers);
         let mut footprints =
             Estimate::new(self.profile, gpus, params)?.footprints(split.n_gpu_layers);
@@ -50,7 +56,7 @@ proptest! {
     ) {
         let profile = shape.profile();
         let machine = Machine::new(Host::new(gib(16))).with_gpu(gpu.clone());
-        let probe = Scaled { profile: &profile, percent, asked: RefCell::default() };
+        let probe = scaled(&profile, percent);
         let found = Planner::new(&profile, &machine).request(request.clone()).plan_probed(&probe);
         let asked = probe.asked.take();
         if let Err(Error::DoesNotFit { devices, .. }) = &found {
@@ -72,11 +78,7 @@ fn a_probed_plan_of_a_70b_model_asks_a_handful_of_times_and_agrees_with_all_of_t
         let profile = LLAMA_70B.profile();
         let card = Gpu::new("RTX 4090").total(gib(24)).free(gib(22));
         let machine = Machine::new(Host::new(gib(64))).with_gpu(card);
-        let probe = Scaled {
-            profile: &profile,
-            percent,
-            asked: RefCell::default(),
-        };
+        let probe = scaled(&profile, percent);
         let request = Request::new().host_parts(HostParts::None);
         let planner = Planner::new(&profile, &machine).request(request);
         let plan = planner.plan_probed(&probe).unwrap();
@@ -100,11 +102,7 @@ fn a_named_number_of_layers_is_probed_once() {
     let profile = LLAMA_8B.profile();
     let machine = Machine::new(Host::new(gib(32))).with_gpu(Gpu::new("card").total(gib(24)));
     for (n, gpus) in [(0, 0), (7, 1), (33, 1)] {
-        let probe = Scaled {
-            profile: &profile,
-            percent: 100,
-            asked: RefCell::default(),
-        };
+        let probe = scaled(&profile, 100);
         let request = Request::new().gpu_layers(GpuLayers::Exactly(n));
         let planner = Planner::new(&profile, &machine).request(request);
         let plan = planner.plan_probed(&probe).unwrap();
@@ -118,11 +116,7 @@ fn a_probe_that_finds_no_room_says_what_it_found_missing() {
     let profile = LLAMA_8B.profile();
     // The estimate would place it, the probe says three times as much.
     let machine = Machine::new(Host::new(gib(8))).with_gpu(Gpu::new("card").total(gib(8)));
-    let probe = Scaled {
-        profile: &profile,
-        percent: 300,
-        asked: RefCell::default(),
-    };
+    let probe = scaled(&profile, 300);
     let planner = Planner::new(&profile, &machine);
     assert!(planner.plan().is_ok());
     match planner.plan_probed(&probe) {
@@ -141,11 +135,7 @@ fn the_error_of_a_probed_plan_is_about_the_split_that_lacks_the_least() {
     let profile = LLAMA_70B.profile();
     let card = Gpu::new("RTX 4090").total(gib(24));
     let machine = Machine::new(Host::new(gib(16))).with_gpu(card);
-    let probe = Scaled {
-        profile: &profile,
-        percent: 100,
-        asked: RefCell::default(),
-    };
+    let probe = scaled(&profile, 100);
     let planner = Planner::new(&profile, &machine);
     let lacking = |error| match error {
         Error::DoesNotFit {
@@ -191,11 +181,7 @@ fn planned_by_a_probe_only(profile: &ModelProfile) {
     let machine = Machine::new(Host::new(gib(32))).with_gpu(Gpu::new("card").total(gib(8)));
     let error = Planner::new(profile, &machine).plan().unwrap_err();
     assert!(matches!(error, Error::Unknown { .. }), "{error}");
-    let probe = Scaled {
-        profile,
-        percent: 100,
-        asked: RefCell::default(),
-    };
+    let probe = scaled(profile, 100);
     let plan = Planner::new(profile, &machine).plan_probed(&probe).unwrap();
     assert_eq!(plan.confidence, Confidence::Probed);
     assert!(plan.full_offload);
@@ -205,12 +191,7 @@ fn planned_by_a_probe_only(profile: &ModelProfile) {
 fn a_probe_that_fails_is_an_error_that_says_where() {
     struct Broken;
     impl Probe for Broken {
-        fn footprints(
-            &self,
-            _: &[&Gpu],
-            _: &ContextParams,
-            _: &Split,
-        ) -> Result<Footprints, Box<dyn std::error::Error + Send + Sync>> {
+        fn footprints(&self, _: &[&Gpu], _: &ContextParams, _: &Split) -> Answer {
             Err("no native code".into())
         }
     }
@@ -234,23 +215,14 @@ struct Twisted<'a> {
 }
 
 impl Probe for Twisted<'_> {
-    fn footprints(
-        &self,
-        gpus: &[&Gpu],
-        params: &ContextParams,
-        split: &Split,
-    ) -> Result<Footprints, Box<dyn std::error::Error + Send + Sync>> {
+    fn footprints(&self, gpus: &[&Gpu], params: &ContextParams, split: &Split) -> Answer {
         let is_first = gpus.iter().any(|gpu| gpu.name == "first");
         let percent = match (is_first, self.first) {
             (true, None) => return Err("no context on this one".into()),
             (true, Some(percent)) => percent,
             (false, _) => 100,
         };
-        let scaled = Scaled {
-            profile: self.profile,
-            percent,
-            asked: RefCell::default(),
-        };
+        let scaled = scaled(self.profile, percent);
         scaled.footprints(gpus, params, split)
     }
 }
@@ -305,12 +277,7 @@ struct Choosy<'a> {
 }
 
 impl Probe for Choosy<'_> {
-    fn footprints(
-        &self,
-        gpus: &[&Gpu],
-        params: &ContextParams,
-        split: &Split,
-    ) -> Result<Footprints, Box<dyn std::error::Error + Send + Sync>> {
+    fn footprints(&self, gpus: &[&Gpu], params: &ContextParams, split: &Split) -> Answer {
         if self.refused.contains(&split.n_gpu_layers) {
             return Err("no cache for these".into());
         }
@@ -324,11 +291,7 @@ fn a_number_of_layers_that_llama_cpp_refuses_is_passed_over_and_the_plan_says_so
     let machine =
         Machine::new(Host::new(gib(32))).with_gpu(Gpu::new("card").total(gib(8)).free(gib(4)));
     let planned = |refused: &[u32]| {
-        let scaled = Scaled {
-            profile: &profile,
-            percent: 100,
-            asked: RefCell::default(),
-        };
+        let scaled = scaled(&profile, 100);
         Planner::new(&profile, &machine)
             .request(Request::new().policy(Policy::MostLayers))
             .plan_probed(&Choosy { scaled, refused })

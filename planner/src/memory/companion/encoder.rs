@@ -388,7 +388,8 @@ impl Encoder {
         } else {
             stream * n(3) + wide
         };
-        // With a row of its own after each row of tokens, of which an image has an eighth as many at most, from 8 x 8 on.
+        // With a row of its own after each row of tokens, of which an image has at most an eighth as many, from 8 x 8
+        // on.
         let rows = if self.is_framed {
             step * n(3) / n(2)
         } else {

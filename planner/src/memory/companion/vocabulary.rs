@@ -10,8 +10,8 @@ const MOST_DIFFERENCE: u64 = 128;
 /// `SPEC_VOCAB_CHECK_START_TOKEN_ID` (common/speculative.cpp): tokens before it may differ.
 const FIRST_COMPARED: u64 = 5;
 
-/// Ways to split text into words, by `tokenizer.ggml.pre`, of which the first token is added by default (llama-vocab.cpp,
-/// `llama_vocab::impl::load`).
+/// Ways to split text into words, by `tokenizer.ggml.pre`, of which the first token is added by default
+/// (llama-vocab.cpp, `llama_vocab::impl::load`).
 const ADD_BOS: &str = "llama3 llama-v3 llama-bpe falcon3 falcon-h1 pixtral midm-2.0 lfm2 jina-v5-nano tekken chameleon";
 
 /// What llama.cpp makes of a tokenizer's keys, as far as drafting is concerned (llama-vocab.cpp,

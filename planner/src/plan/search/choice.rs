@@ -13,7 +13,8 @@ impl<'a> Placements<'a> {
     ///
     /// # Errors
     ///
-    /// [`Error::DoesNotFit`], by the most layers with the devices that lack something; what keeps llama.cpp from taking the parameters at all.
+    /// [`Error::DoesNotFit`], by the most layers with the devices that lack something; what keeps llama.cpp from
+    /// taking the parameters at all.
     pub(in crate::plan) fn choose(&self) -> Result<Chosen<'a>, Error> {
         let given = Given::new(true);
         let Some(found) = self.search(&given)? else {

@@ -4,8 +4,8 @@
 //! A placement is a [`Setting`] (types and place of the cache, tokens computed at once), an [`Order`] of GPUs, a run of
 //! layers on each of them, and the [`Parts`] of blocks that stay on the host. It costs the seconds of the workload by
 //! [`speed`](super::speed) ([`Policy::Fastest`]), or one for each layer on the host ([`Policy::MostLayers`]). A
-//! thousandth of the least cost for each of these decides between equals: a GPU, up to twice if it is full; a single copy of
-//! the graph, by half; a step away from the wanted setting.
+//! thousandth of the least cost for each of these decides between equals: a GPU, up to twice if it is full; a single
+//! copy of the graph, by half; a step away from the wanted setting.
 //!
 //! Ways are looked at in the order of their cost ([`path`]) until one fits by the estimate: no cheaper one does.
 
