@@ -66,7 +66,7 @@ pub(super) struct Placements<'a> {
     machine: &'a Machine,
     request: &'a Request,
     policy: Policy,
-    /// The GPUs that have something free, of which the fastest plan leaves out those that are slower than the host.
+    /// The GPUs with free memory; for the fastest plan without those that are slower than the host.
     gpus: Vec<&'a Gpu>,
     /// Those that are slower.
     slow: Vec<&'a Gpu>,
@@ -82,7 +82,8 @@ pub(super) struct Placements<'a> {
     seen_on_host: RefCell<BTreeMap<HostLikeness, LeastOnHost>>,
 }
 
-/// What probes have shown beyond the estimate: bytes more (or fewer) per GPU, as in [`Placements::gpus`], and on the host.
+/// What probes have shown beyond the estimate: bytes more (or fewer) per GPU, as in [`Placements::gpus`], and on the
+/// host.
 #[derive(Debug, Clone, Default)]
 struct Corrections {
     gpus: BTreeMap<usize, i64>,
