@@ -269,7 +269,8 @@ impl ModelBuilder {
     /// Where memory is lacking at any stage, or a GPU has less free than the plan counted on, everything is released
     /// and the model is planned anew for what is free then, up to [`attempts`](Self::attempts) times; the
     /// [report](Model::report) lists them all. A device that failed although there was room is given less the next
-    /// time. A saved plan is planned anew only with [`Replay::Replan`], and [`GpuLayers::Exactly`] stays what it is.
+    /// time. A saved plan is planned anew only with [`Replay::Replan`](crate::plan::Replay::Replan), and
+    /// [`GpuLayers::Exactly`](crate::plan::GpuLayers::Exactly) stays what it is.
     ///
     /// # Errors
     ///
