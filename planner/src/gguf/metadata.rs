@@ -233,10 +233,13 @@ fn read_array(cursor: &mut Cursor<'_>, key: &str) -> Result<ArrayPlace, Error> {
     let all = format_args!("the array '{key}' of {count} {ty} elements");
     cursor.require(least, all)?;
     if ty == ValueType::Str {
-        for index in 0..count {
+        let mut index = 0;
+        while index < count {
             let what = format_args!("string {index} of the array '{key}'");
             let length = cursor.string_len(what)?;
             cursor.skip(length, what)?;
+            // A vocabulary is most of a header: all strings of a window at once take a quarter of the time.
+            index += 1 + cursor.skip_strings(count - index - 1);
         }
     } else {
         cursor.skip(least, all)?;

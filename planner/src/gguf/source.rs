@@ -304,6 +304,23 @@ impl<'s> Cursor<'s> {
         Ok(())
     }
 
+    /// Passes over at most `most` strings, those that are whole in the window, and says how many these were.
+    pub(super) fn skip_strings(&mut self, most: u64) -> u64 {
+        let window = self.reader.buffer();
+        let (mut passed, mut rest) = (0, window);
+        while passed < most
+            && let Some((length, after)) = rest.split_first_chunk()
+            && let Ok(length) = usize::try_from(u64::from_le_bytes(*length))
+            && let Some(behind) = after.get(length..)
+        {
+            rest = behind;
+            passed += 1;
+        }
+        let bytes = window.len() - rest.len();
+        self.reader.consume(bytes);
+        passed
+    }
+
     /// The length of a string, checked against what is left. The string itself comes next.
     #[inline]
     pub(super) fn string_len(&mut self, what: impl Display + Copy) -> Result<u64, Error> {
