@@ -52,7 +52,7 @@ pub enum SavedCacheError {
         found: u64,
     },
     /// Something in the file is not as it was written.
-    #[error("{} was altered: the SHA-256 of bytes 0 to {end} is not the one behind them", .path.display())]
+    #[error("{} was altered: the checksum of bytes 0 to {end} is not the one behind them", .path.display())]
     Altered {
         /// The file.
         path: PathBuf,

@@ -7,7 +7,7 @@ use std::io::{self, BufReader, Read};
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
-use sha2::{Digest, Sha256};
+use xxhash_rust::xxh3::Xxh3;
 
 use super::adapters::{AdapterFiles, Scales};
 
@@ -32,7 +32,7 @@ struct AddedFile {
     /// What it is multiplied by.
     scale: f32,
     /// Of the whole file, in hexadecimal: two trainings have the same header.
-    sha256: String,
+    hash: String,
 }
 
 /// A file that cannot be read.
@@ -79,12 +79,12 @@ impl Added {
             let present: Vec<String> = files
                 .lora
                 .iter()
-                .map(|one| sha256(&one.path))
+                .map(|one| hash(&one.path))
                 .collect::<Result<_, _>>()?;
             for one in &self.lora {
                 let mut places = present.iter().zip(&mut scales);
                 // The same file may be there by two names.
-                let place = places.find(|(sha256, scale)| **sha256 == one.sha256 && **scale == 0.0);
+                let place = places.find(|(hash, scale)| **hash == one.hash && **scale == 0.0);
                 let Some((_, scale)) = place else {
                     return Ok(None);
                 };
@@ -93,7 +93,7 @@ impl Added {
         }
         // Those that are added to every text.
         let always = Self::of(files, &Scales::from(vec![0.0; files.lora.len()]))?;
-        let same = |(a, b): (&AddedFile, &AddedFile)| a.sha256 == b.sha256 && a.scale == b.scale;
+        let same = |(a, b): (&AddedFile, &AddedFile)| a.hash == b.hash && a.scale == b.scale;
         let is_same = always.control_layers == self.control_layers
             && always.control_vectors.len() == self.control_vectors.len()
             && always
@@ -110,7 +110,7 @@ impl AddedFile {
         Ok(Self {
             name,
             scale,
-            sha256: sha256(path)?,
+            hash: hash(path)?,
         })
     }
 }
@@ -136,10 +136,10 @@ impl fmt::Display for Added {
     }
 }
 
-fn sha256(path: &Path) -> Result<String, Unreadable> {
+fn hash(path: &Path) -> Result<String, Unreadable> {
     let read = || -> io::Result<String> {
         let mut file = BufReader::with_capacity(BUFFER, File::open(path)?);
-        let mut hash = Sha256::new();
+        let mut hash = Xxh3::new();
         let mut bytes = vec![0; BUFFER];
         loop {
             match file.read(&mut bytes)? {
@@ -147,7 +147,7 @@ fn sha256(path: &Path) -> Result<String, Unreadable> {
                 n => hash.update(&bytes[..n]),
             }
         }
-        Ok(format!("{:x}", hash.finalize()))
+        Ok(format!("{:032x}", hash.digest128()))
     };
     read().map_err(|error| Unreadable::new(path, error))
 }

@@ -12,7 +12,7 @@ use std::sync::{Mutex, PoisonError};
 use etcetera::BaseStrategy;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
-use sha2::{Digest, Sha256};
+use xxhash_rust::xxh3::xxh3_64;
 
 use super::Machine;
 use super::bandwidth::Bandwidth;
@@ -231,9 +231,7 @@ impl Store {
 
     /// A key may hold anything, and be long.
     fn name(&self, key: &str) -> String {
-        let hash = Sha256::digest(key.as_bytes());
-        let hash: String = hash[..8].iter().map(|byte| format!("{byte:02x}")).collect();
-        format!("{}-{hash}.json", self.kind)
+        format!("{}-{:016x}.json", self.kind, xxh3_64(key.as_bytes()))
     }
 }
 

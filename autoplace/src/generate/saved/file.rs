@@ -9,7 +9,7 @@
 //! | | the description, in JSON |
 //! | 4 each | the tokens |
 //! | | the state, as llama.cpp writes it |
-//! | 32 | SHA-256 of everything before |
+//! | 16 | XXH3 (128 bits) of everything before |
 //!
 //! Numbers are little-endian. Nothing is read before the checksum is right, and no length is believed that
 //! the file has not.
@@ -21,7 +21,7 @@ use std::sync::Arc;
 
 use llama_sys::Token;
 use serde::{Deserialize, Serialize};
-use sha2::{Digest, Sha256};
+use xxhash_rust::xxh3::Xxh3;
 
 use crate::generate::saved_error::SavedCacheError;
 use crate::load::Added;
@@ -29,10 +29,10 @@ use crate::memory::KvType;
 use crate::plan::ModelIdentity;
 
 const MAGIC: &[u8; 8] = b"autoplKV";
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 /// Magic, version, and the two lengths.
 const HEAD: u64 = 8 + 4 + 4 + 8;
-const CHECKSUM: u64 = 32;
+const CHECKSUM: u64 = 16;
 /// What is read or written at once.
 const BUFFER: usize = 1 << 20;
 
@@ -132,7 +132,7 @@ pub(super) fn write<E: From<Box<SavedCacheError>>>(
         );
         return Err(failed(io::Error::other(reason)).into());
     }
-    let checksum = to.hash.finalize();
+    let checksum = to.hash.digest128().to_le_bytes();
     let mut file = to.of;
     let ended = file.write_all(&checksum).and_then(|()| file.flush());
     ended.map_err(failed)?;
@@ -165,7 +165,7 @@ fn head(json: &[u8], tokens: &[Token], state: u64) -> Head {
 /// Writes on, and takes the checksum of what it has written.
 struct Checked<W> {
     of: W,
-    hash: Sha256,
+    hash: Xxh3,
     /// What became of it where that was not well: who writes may say it in other words.
     failed: Option<io::Error>,
 }
@@ -174,7 +174,7 @@ impl<W> Checked<W> {
     fn new(of: W) -> Self {
         Self {
             of,
-            hash: Sha256::new(),
+            hash: Xxh3::new(),
             failed: None,
         }
     }
@@ -253,7 +253,7 @@ pub(super) fn open(path: &Path) -> Result<Opened, Box<SavedCacheError>> {
     let hashed = io::copy(&mut file.by_ref().take(end - HEAD), &mut checked).map_err(failed)?;
     let mut checksum = [0; CHECKSUM as usize];
     file.read_exact(&mut checksum).map_err(failed)?;
-    if hashed != end - HEAD || checked.hash.finalize()[..] != checksum {
+    if hashed != end - HEAD || checked.hash.digest128().to_le_bytes() != checksum {
         return Err(Box::new(SavedCacheError::Altered { path: path(), end }));
     }
     Body {
@@ -410,7 +410,7 @@ mod tests {
         let good = std::fs::read(&path).unwrap();
         let sealed = |mut bytes: Vec<u8>| {
             let end = bytes.len() - CHECKSUM as usize;
-            let checksum = Sha256::digest(&bytes[..end]);
+            let checksum = xxhash_rust::xxh3::xxh3_128(&bytes[..end]).to_le_bytes();
             bytes[end..].copy_from_slice(&checksum);
             std::fs::write(&path, bytes).unwrap();
             open(&path).map(drop).unwrap_err().to_string()

@@ -25,8 +25,8 @@ impl SavedPlan {
     /// [`SavedPlanError::Invalid`] names the first field that cannot be, or that contradicts another.
     pub fn check(&self) -> Result<(), SavedPlanError> {
         let hash = &self.model.header;
-        if hash.len() != 64 || !hash.bytes().all(|byte| byte.is_ascii_hexdigit()) {
-            return Err(invalid("model.header is no SHA-256 in hexadecimal"));
+        if hash.len() != 32 || !hash.bytes().all(|byte| byte.is_ascii_hexdigit()) {
+            return Err(invalid("model.header is not 32 hexadecimal digits"));
         }
         if self.model.file_bytes.is_empty() {
             return Err(invalid("model.file_bytes is empty: a model has a file"));

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
-use sha2::{Digest, Sha256};
+use xxhash_rust::xxh3::Xxh3;
 
 use crate::gguf::{self, Header, Value};
 use crate::machine::Bytes;
@@ -16,7 +16,7 @@ pub struct ModelIdentity {
     pub name: String,
     /// The lengths of its files in bytes, in order.
     pub file_bytes: Vec<u64>,
-    /// SHA-256 over all keys and values of its metadata, and the names, types, shapes and offsets of its
+    /// XXH3 (128 bits) over all keys and values of its metadata, and the names, types, shapes and offsets of its
     /// tensors, in hexadecimal.
     pub header: String,
 }
@@ -68,9 +68,9 @@ impl fmt::Display for ModelIdentity {
 
 /// Everything of variable length goes in with its length, so that no two headers are one text.
 fn hash(header: &Header) -> Result<String, gguf::Error> {
-    let mut hash = Sha256::new();
+    let mut hash = Xxh3::new();
     let mut put = |bytes: &[u8]| {
-        hash.update((bytes.len() as u64).to_le_bytes());
+        hash.update(&(bytes.len() as u64).to_le_bytes());
         hash.update(bytes);
     };
     for (key, value) in header.metadata() {
@@ -106,13 +106,7 @@ fn hash(header: &Header) -> Result<String, gguf::Error> {
         put(&tensor.offset().to_le_bytes());
         put(&(tensor.shard() as u64).to_le_bytes());
     }
-    use std::fmt::Write;
-    let mut text = String::with_capacity(64);
-    for byte in hash.finalize() {
-        // A string takes all that is written.
-        let _ = write!(text, "{byte:02x}");
-    }
-    Ok(text)
+    Ok(format!("{:032x}", hash.digest128()))
 }
 
 #[cfg(test)]

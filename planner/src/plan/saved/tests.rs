@@ -251,7 +251,11 @@ fn a_field_that_cannot_be_is_named() {
             json!(-1.0),
             "plan.speed has tokens per second",
         ),
-        ("/model/header", json!("xyz"), "model.header is no SHA-256"),
+        (
+            "/model/header",
+            json!("xyz"),
+            "model.header is not 32 hexadecimal digits",
+        ),
         ("/model/file_bytes", json!([]), "model.file_bytes is empty"),
         (
             "/machine/gpus/0/total",

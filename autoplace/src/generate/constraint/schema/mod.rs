@@ -5,6 +5,7 @@
 //! as far as a grammar can say it.
 
 mod numbers;
+mod references;
 mod size;
 
 use serde_json::{Map, Value, json};
@@ -89,18 +90,20 @@ pub(super) fn prepared(schema: &Value) -> Result<Value, String> {
         // llguidance's own options: those of the application hold, not those of whoever wrote the schema.
         root.remove("x-guidance");
     }
+    references::plain(&mut schema)?;
     let free = !mixes(&schema, true);
     tighten(&mut schema, free)?;
     if let (true, Some(root)) = (free, schema.as_object_mut()) {
-        let definitions = root.entry("$defs").or_insert_with(|| json!({}));
-        let definitions = definitions
-            .as_object_mut()
-            .ok_or("`$defs` is not an object")?;
-        for depth in 0..=FREE_DEPTH {
-            definitions.insert(free_name(depth), free_value(depth));
-        }
+        let values = (0..=FREE_DEPTH).map(|depth| (free_name(depth), free_value(depth)));
+        definitions(root)?.extend(values);
     }
     Ok(schema)
+}
+
+fn definitions(root: &mut Map<String, Value>) -> Result<&mut Map<String, Value>, String> {
+    let definitions = root.entry("$defs").or_insert_with(|| json!({}));
+    let not_one = || "`$defs` is not an object".to_owned();
+    definitions.as_object_mut().ok_or_else(not_one)
 }
 
 /// Whether schemas are laid over one another, so that one that says nothing is best left as it is.
@@ -246,7 +249,7 @@ fn free_name(depth: usize) -> String {
 }
 
 fn free_reference(depth: usize) -> Value {
-    json!({"$ref": format!("#/$defs/{}", free_name(depth).replace(' ', "%20"))})
+    json!({"$ref": format!("#/$defs/{}", free_name(depth))})
 }
 
 /// A value of which the schema says nothing.

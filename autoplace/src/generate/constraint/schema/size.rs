@@ -7,7 +7,7 @@ use serde_json::Value;
 use super::super::weight;
 
 /// Bytes of a schema, written without spaces.
-const MAX_BYTES: usize = 1 << 20;
+pub(super) const MAX_BYTES: usize = 1 << 20;
 /// Values in values: as deep as serde_json reads.
 const MAX_DEPTH: usize = 100;
 /// Patterns of one object, each of which is held against each other.
