@@ -68,6 +68,15 @@ pub enum Error {
         /// Line of the source, from 1; 0 where it is about the whole.
         line: u32,
     },
+    /// There are tools, and the template shows the model none: it could not know of them.
+    #[error(
+        "the chat template shows no tools, so the model would not know of the {tools} given: leave them out, describe them in a message, \
+         or use a model whose template has them"
+    )]
+    ToolsNotShown {
+        /// How many were given.
+        tools: usize,
+    },
     /// The last message is to be continued, and the template does not show it as it is.
     #[error("the last message cannot be continued: {reason}")]
     Continue {

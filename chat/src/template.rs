@@ -1,7 +1,7 @@
 //! A model's own template.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use serde_json::{Map, Value, json};
 
@@ -53,6 +53,8 @@ struct Variant {
     template: Template,
     /// Whether it shows a content that is a list of parts, but none that is a text.
     wants_parts: bool,
+    /// Whether it shows tools, once that was asked.
+    shows_tools: OnceLock<bool>,
 }
 
 const DEFAULT: &str = "default";
@@ -128,6 +130,7 @@ impl ChatTemplate {
                 source,
                 template,
                 wants_parts,
+                shows_tools: OnceLock::new(),
             };
             variants.insert(name, variant);
         }
@@ -198,6 +201,17 @@ impl ChatTemplate {
         self.variants.get(name).ok_or_else(|| self.no_variant(name))
     }
 
+    /// Whether the model is shown the tools that it may call. None of the [`FAMILIES`](super::FAMILIES) shows any.
+    pub fn supports_tools(&self) -> bool {
+        self.pick(true)
+            .is_ok_and(|variant| self.shows_tools(variant))
+    }
+
+    fn shows_tools(&self, variant: &Variant) -> bool {
+        let look = || shows_tools(variant, &self.special, self.limits);
+        *variant.shows_tools.get_or_init(look)
+    }
+
     /// Renders a conversation.
     ///
     /// What users wrote that looks like control tokens is hidden from the template (which then cannot take it for one
@@ -206,12 +220,17 @@ impl ChatTemplate {
     ///
     /// # Errors
     ///
+    /// [`Error::ToolsNotShown`] if there are tools and the template [shows none](Self::supports_tools),
     /// [`Error::Refused`] if the template says that it cannot render this (a role that it does not know, say),
     /// [`Error::Failed`] if it goes wrong, [`Error::Limit`] if it takes too much, [`Error::Continue`], and
     /// [`Error::NoVariant`] of a model that ships other variants only.
     #[doc(alias = "apply_chat_template")]
     pub fn render(&self, conversation: &Conversation) -> Result<Rendered, Error> {
         let variant = self.pick(conversation.tools.is_some())?;
+        let tools = conversation.tools.as_ref().map_or(0, Vec::len);
+        if tools > 0 && !self.shows_tools(variant) {
+            return Err(Error::ToolsNotShown { tools });
+        }
         let in_parts = (conversation.typed && variant.wants_parts).then(|| conversation.in_parts());
         let conversation = in_parts.as_ref().unwrap_or(conversation);
         if conversation.continue_final_message && !variant.source.contains("content") {
@@ -306,18 +325,55 @@ fn alias_reasoning(message: &mut Value) {
 /// over parts. transformers then prints what comes of walking over a text, and its users give parts; llama.cpp finds
 /// out as this does.
 fn wants_parts(template: &Template, special: &SpecialTokens, limits: Limits) -> bool {
-    const NEEDLE: &str = "Ahoy-7151";
+    let shows = |content: Value| {
+        let message = json!({"role": "user", "content": content});
+        let conversation = Conversation::from_json(vec![message]).add_generation_prompt(false);
+        shows_needle(template, &conversation, special, limits) == Some(true)
+    };
+    !shows(NEEDLE.into()) && shows(json!([{"type": "text", "text": NEEDLE}]))
+}
+
+/// Whether a tool's name is in what the template makes of a short conversation. One that refuses all of them is
+/// believed if it speaks of tools.
+fn shows_tools(variant: &Variant, special: &SpecialTokens, limits: Limits) -> bool {
+    let message = |role: &str| {
+        let content = match variant.wants_parts {
+            true => json!([{"type": "text", "text": "Hello!"}]),
+            false => json!("Hello!"),
+        };
+        json!({"role": role, "content": content})
+    };
+    let parameters =
+        json!({"type": "object", "properties": {"x": {"type": "string", "description": "x"}}});
+    let function = json!({"name": NEEDLE, "description": "x", "parameters": parameters});
+    let tools = vec![json!({"type": "function", "function": function})];
+    let shown = [
+        vec![message("user")],
+        vec![message("system"), message("user")],
+    ]
+    .map(|messages| {
+        let conversation = Conversation::from_json(messages).tools_json(tools.clone());
+        shows_needle(&variant.template, &conversation, special, limits)
+    });
+    shown.contains(&Some(true)) || (shown == [None; 2] && variant.source.contains("tools"))
+}
+
+/// What nobody writes, to be looked for in a prompt.
+const NEEDLE: &str = "Ahoy_7151";
+
+/// Whether the needle is in what becomes of a conversation; `None` where nothing does.
+fn shows_needle(
+    template: &Template,
+    conversation: &Conversation,
+    special: &SpecialTokens,
+    limits: Limits,
+) -> Option<bool> {
     // Enough steps for any template that means to show one message.
     let limits = Limits {
         steps: limits.steps.min(100_000),
         ..limits
     };
-    let shows = |content: Value| {
-        let message = json!({"role": "user", "content": content});
-        let conversation = Conversation::from_json(vec![message]).add_generation_prompt(false);
-        let text = variables(special, &conversation)
-            .and_then(|variables| run(template, &variables, None, limits));
-        text.is_ok_and(|text| text.contains(NEEDLE))
-    };
-    !shows(NEEDLE.into()) && shows(json!([{"type": "text", "text": NEEDLE}]))
+    let variables = variables(special, conversation).ok()?;
+    let text = run(template, &variables, None, limits).ok()?;
+    Some(text.contains(NEEDLE))
 }

@@ -102,6 +102,7 @@ impl ApiError {
             chat::Error::Syntax { .. } | chat::Error::Header(_) => {
                 Self::new(500, error.to_string())
             }
+            chat::Error::ToolsNotShown { .. } => Self::invalid("tools", error.to_string()),
             error => Self::invalid(prompt, error.to_string()),
         }
     }

@@ -63,7 +63,7 @@ fn a_model_without_a_template_is_an_error_that_says_what_to_do() {
 fn the_variant_for_tools_is_taken_by_itself_and_others_by_name() {
     let header = header()
         .str("tokenizer.chat_template", "plain")
-        .str("tokenizer.chat_template.tool_use", "with tools")
+        .str("tokenizer.chat_template.tool_use", "with {{ tools }}")
         .str("tokenizer.chat_template.rag", "with documents")
         .array_str("tokenizer.chat_templates", ["tool_use", "rag"])
         .header()
@@ -77,11 +77,42 @@ fn the_variant_for_tools_is_taken_by_itself_and_others_by_name() {
         json!({"type": "object", "properties": {}}),
     );
     assert_eq!(prompt(&template, &user("x")), "plain");
-    assert_eq!(prompt(&template, &user("x").tools(&[tool])), "with tools");
+    assert!(prompt(&template, &user("x").tools(&[tool])).starts_with("with [{"));
     let rag = template.clone().variant("rag").unwrap();
     assert_eq!(prompt(&rag, &user("x")), "with documents");
     let error = template.variant("none").unwrap_err();
     assert!(matches!(error, Error::NoVariant { .. }), "{error}");
+}
+
+#[test]
+fn tools_that_a_template_does_not_show_are_an_error() {
+    let names = "{% for tool in tools %}{{ tool.function.name }}{% endfor %}";
+    let after_system = format!("{{% if messages[0].role == 'system' %}}{names}{{% endif %}}");
+    let refuses = "{{ raise_exception('no') }}";
+    for (source, expected) in [
+        ("{{ tools }}", true),
+        (names, true),
+        (&after_system, true),
+        ("{{ messages }}", false),
+        ("{% if tools %}You have tools.{% endif %}", false),
+        // It refuses all that it is tried with: its own words are believed.
+        (&format!("{refuses}{{{{ tools }}}}"), true),
+        (refuses, false),
+    ] {
+        assert_eq!(template(source).supports_tools(), expected, "{source}");
+    }
+    let tool = Tool::new("now", "The time.", json!({}));
+    for family in FAMILIES {
+        let template = ChatTemplate::family(family).unwrap();
+        let error = template
+            .render(&user("x").tools(&[tool.clone()]))
+            .unwrap_err();
+        assert!(
+            matches!(error, Error::ToolsNotShown { tools: 1 }),
+            "{error}"
+        );
+        assert!(template.render(&user("x").tools(&[])).is_ok(), "{family}");
+    }
 }
 
 #[test]

@@ -4,7 +4,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use autoplace_chat::{ChatTemplate, Conversation, LocalTime};
+use autoplace_chat::{ChatTemplate, Conversation, Error, LocalTime};
 use serde_json::{Map, Value};
 
 fn root() -> PathBuf {
@@ -66,7 +66,13 @@ fn compare(set: &str) {
             .with_control_tokens(Vec::<String>::new());
         for history in histories.as_array().unwrap() {
             let what = history["name"].as_str().unwrap();
-            let rendered = template.render(&conversation(history, &tools));
+            let mut rendered = template.render(&conversation(history, &tools));
+            if let Err(Error::ToolsNotShown { .. }) = rendered {
+                // transformers leaves them out, and says nothing.
+                let mut without = history.clone();
+                without["tools"] = Value::Null;
+                rendered = template.render(&conversation(&without, &tools));
+            }
             match by_history[what]["text"].as_str() {
                 Some(text) => assert_eq!(rendered.unwrap().as_str(), text, "{name}: {what}"),
                 None => assert!(rendered.is_err(), "{name}: {what}: transformers refuses"),
