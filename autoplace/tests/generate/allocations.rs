@@ -1,32 +1,158 @@
-//! The generation loop allocates nothing per token beyond the piece of text that it returns.
+//! A token costs the piece of text that is returned, and no other allocation: in a stream, with guesses by prompt lookup,
+//! in a session, in an engine; choosing one costs none.
 
-use crate::native_support::load_demo;
+use std::thread;
 
-#[test]
-fn a_token_costs_one_allocation_at_most() {
-    own_process!();
-    let model = load_demo();
-    let mut stream = model
-        .generate("And it came to pass")
-        .seed(1)
-        .stream()
-        .unwrap();
-    // The first tokens may still grow buffers.
-    for _ in 0..8 {
+use crate::counting::allocations;
+use crate::native_support::{demo_path, load_demo};
+use crate::text_support::{PROMPTS, REPEATED, SYSTEM, demo};
+use autoplace::Model;
+use autoplace::generate::{Engine, Generate, Session, Speculation};
+use autoplace::llama_sys::{Batch, Candidates, Context, ContextParams, Sampler};
+
+/// Allocations for so many pieces of a text, after those that may still grow a buffer.
+fn of_stream(generate: Generate, first: usize, pieces: usize) {
+    let mut stream = generate.stream().unwrap();
+    for _ in 0..first {
         stream.next().unwrap().unwrap();
     }
-    let tokens_before = stream.statistics().generated_tokens;
-    let allocations_before = crate::counting::allocations();
-    let mut pieces = 0;
-    for piece in stream.by_ref().take(64) {
-        drop(piece.unwrap());
-        pieces += 1;
-    }
-    let allocations = crate::counting::allocations() - allocations_before;
-    let tokens = stream.statistics().generated_tokens - tokens_before;
-    assert!(pieces >= 16, "the demo model ended after {pieces} pieces");
+    let before = allocations();
+    let read = stream
+        .by_ref()
+        .take(pieces)
+        .map(|it| drop(it.unwrap()))
+        .count();
+    let allocations = allocations() - before;
+    assert!(read >= 16, "the demo model ended after {read} pieces");
     assert!(
-        allocations <= pieces,
-        "{allocations} allocations for {pieces} pieces of {tokens} tokens"
+        allocations <= read,
+        "{allocations} for {read} pieces: {stream:?}"
+    );
+}
+
+#[test]
+fn a_piece_of_a_stream_costs_one_allocation_at_most() {
+    own_process!();
+    of_stream(load_demo().generate("And it came to pass").seed(1), 8, 64);
+}
+
+#[test]
+fn a_guessed_token_costs_one_allocation_at_most() {
+    own_process!();
+    let builder = Model::builder(demo_path()).draft_max(8).threads(1);
+    let model = builder.without_learning().load().unwrap();
+    let lookup = Speculation::prompt_lookup();
+    let generate = model.generate(REPEATED).temperature(0.0).speculate(lookup);
+    let generate = generate.max_tokens(200);
+    of_stream(generate.clone(), 60, 80);
+    let (_, statistics) = crate::text_support::text_and_statistics(generate);
+    assert!(statistics.drafted_tokens > 0);
+}
+
+/// Pieces of a session's steps, and the allocations for them.
+fn steps(session: &mut Session, first: usize, pieces: usize) -> (usize, usize) {
+    for _ in 0..first {
+        session.step().unwrap();
+    }
+    let before = allocations();
+    let mut read = 0;
+    while read < pieces && !session.is_empty() {
+        read += session.step().unwrap().count();
+    }
+    (read, allocations() - before)
+}
+
+#[test]
+fn a_token_costs_one_allocation_at_most_beside_others_too() {
+    own_process!();
+    const PIECES: usize = 256;
+    let model = demo(3 * 1024, 3, false);
+    let endless = |prompt: &str, n| model.generate(prompt).temperature(0.0).max_tokens(n);
+    {
+        let mut session = model.session().unwrap();
+        for prompt in &PROMPTS[..3] {
+            session.begin(endless(prompt, 1000)).unwrap();
+        }
+        let (pieces, allocations) = steps(&mut session, 16, PIECES);
+        assert!(pieces >= PIECES, "they ended after {pieces} pieces");
+        assert!(allocations <= pieces, "{allocations} for {pieces} pieces");
+    }
+    let engine = Engine::new(&model).unwrap();
+    let submit = |prompt: &&str| engine.submit(endless(prompt, 700)).unwrap();
+    let mut answers: Vec<_> = PROMPTS[..3].iter().map(submit).collect();
+    let generated = || engine.metrics().generated_tokens;
+    // What is computed and what was allocated, after so many tokens.
+    let reach = |tokens: u64| {
+        while generated() < tokens {
+            thread::yield_now();
+        }
+        (generated(), allocations())
+    };
+    // The queues of three readers grow, each by doubling; and a step of three may be under way.
+    let most = |tokens: u64| tokens + 3 + 6;
+    let (from, before) = reach(1100);
+    let (to, after) = reach(1100 + PIECES as u64);
+    let allocated = (after - before) as u64;
+    assert!(
+        allocated <= most(to - from),
+        "{allocated} for {} tokens",
+        to - from
+    );
+    // Reading costs nothing.
+    let before = allocations();
+    for answer in &mut answers {
+        for _ in 0..100 {
+            answer.pieces().next().unwrap().unwrap();
+        }
+    }
+    let (now, after) = (generated(), allocations());
+    let allocated = (after - before) as u64;
+    assert!(
+        allocated <= most(now - to),
+        "{allocated} while 300 pieces were read"
+    );
+}
+
+#[test]
+fn masks_candidates_and_log_probabilities_are_made_in_place() {
+    own_process!();
+    const TOKENS: usize = 64;
+    let model = load_demo();
+    let native = model.native().unwrap();
+    let mut context = Context::new(&native, ContextParams::default()).unwrap();
+    let mut batch = Batch::default();
+    batch.add(9, 0, 0, true);
+    context.decode(&batch).unwrap();
+    let chain = Sampler::chain(&native).unwrap().top_p(0.9).unwrap();
+    let mut sampler = chain.xtc(0.5, 0.1, 4).unwrap().dist(4).unwrap();
+    let mut candidates = Candidates::default();
+    // The first allows few, so that room for all is not made only when they come.
+    let words = native.vocab().n_tokens().div_ceil(32) as usize;
+    let masks = [vec![0b110; words], vec![u32::MAX; words]];
+    let mut choose = |mask: &[u32]| {
+        sampler.sample_masked(&mut context, -1, mask).unwrap();
+        candidates.fill(&mut context, -1).unwrap();
+        candidates.retain(|candidate| candidate.token() % 3 == 0);
+        candidates.softmax();
+        let token = sampler.apply(&mut candidates).unwrap();
+        sampler.accept(token).unwrap();
+    };
+    choose(&masks[0]);
+    let before = allocations();
+    masks
+        .iter()
+        .cycle()
+        .take(TOKENS)
+        .for_each(|mask| choose(mask));
+    assert_eq!(allocations() - before, 0);
+
+    let mut session = model.session().unwrap();
+    let generate = model.generate(SYSTEM).seed(1);
+    session.begin(generate.logprobs(5)).unwrap();
+    let (pieces, allocations) = steps(&mut session, 8, TOKENS);
+    // The text, and the likeliest tokens.
+    assert!(
+        pieces >= 16 && allocations <= 2 * pieces,
+        "{allocations} for {pieces}"
     );
 }

@@ -2,7 +2,7 @@
 //! and the next text is a raw llama.cpp loop's. On the demo model.
 
 use crate::native_support::demo_path;
-use crate::session_support::{Raw, SYSTEM, Texts, greedy, request, tokens_of};
+use crate::text_support::{Raw, SYSTEM, Texts, greedy, request, to_the_end, tokens_of, told};
 use autoplace::Model;
 use autoplace::chat::ChatTemplate;
 use autoplace::generate::{Error, FinishReason};
@@ -13,7 +13,7 @@ const BATCH: u32 = 16;
 
 fn load(sequences: u32) -> Model {
     let request = request(1024 * sequences, sequences, false);
-    crate::session_support::load(&demo_path(), request.n_batch(BATCH).n_ubatch(BATCH))
+    crate::text_support::load(&demo_path(), request.n_batch(BATCH).n_ubatch(BATCH))
 }
 
 /// Of many batches.
@@ -25,8 +25,7 @@ fn prompt(model: &Model) -> Vec<Token> {
 
 #[track_caller]
 fn aborted<T: std::fmt::Debug>(outcome: &Result<T, Error>) {
-    let is = matches!(outcome, Err(Error::Native(llama_sys::Error::Aborted)));
-    assert!(is, "{outcome:?}");
+    assert_is!(outcome, Err(Error::Native(llama_sys::Error::Aborted)));
 }
 
 #[test]
@@ -41,16 +40,10 @@ fn a_session_is_dropped_in_the_middle_of_a_prompt_and_the_next_goes_on_from_ther
             assert_eq!(session.step().unwrap().count(), 0, "the prompt is long");
         }
         drop(session);
-        let mut session = model.session().unwrap();
-        let again = greedy(&model, &prompt[..]).cache_prompt(true);
-        let sequence = session.begin(again).unwrap();
-        let mut texts = Texts::default();
-        texts.run(&mut session);
-        let told = texts.of(sequence);
+        let told = told(greedy(&model, &prompt[..]).cache_prompt(true), &model);
         assert_eq!(told.tokens, raw, "after {steps} steps");
-        let cached = told.end.unwrap().statistics.cached_tokens;
+        let cached = told.statistics().cached_tokens;
         assert_eq!(cached, steps * BATCH as usize);
-        drop(session);
         // So that the next one begins anew.
         greedy(&model, "And").max_tokens(1).text().unwrap();
     }
@@ -78,7 +71,7 @@ fn a_text_is_ended_in_the_middle_of_its_prompt_beside_another_that_goes_on() {
     assert_eq!(texts.of(beside).tokens, Raw::text(&model, &other, 24));
     let told = texts.of(again);
     assert_eq!(told.tokens, Raw::text(&model, &prompt, 24));
-    assert!(told.end.unwrap().statistics.cached_tokens > 2 * BATCH as usize);
+    assert!(told.statistics().cached_tokens > 2 * BATCH as usize);
 }
 
 #[test]
@@ -97,10 +90,9 @@ fn an_abort_in_the_middle_of_a_prompt_ends_it_and_leaves_nothing_half_done() {
         aborted(&session.step().map(Iterator::count));
         assert!(session.is_empty());
         let again = greedy(&model, &prompt[..]).cache_prompt(true);
-        let sequence = session.begin(again).unwrap();
-        let mut texts = Texts::default();
-        texts.run(&mut session);
-        assert_eq!(texts.of(sequence).tokens, raw, "after {steps} steps");
+        session.begin(again).unwrap();
+        let told = to_the_end(&mut session).remove(0);
+        assert_eq!(told.tokens, raw, "after {steps} steps");
     }
 }
 
@@ -117,11 +109,8 @@ fn a_stream_is_aborted_before_its_first_token_by_another_thread() {
     assert_eq!(stream.finish_reason(), Some(FinishReason::Error));
     assert_eq!(stream.statistics().generated_tokens, 0);
     drop(stream);
-    let mut session = model.session().unwrap();
-    let sequence = session.begin(greedy(&model, &prompt[..])).unwrap();
-    let mut texts = Texts::default();
-    texts.run(&mut session);
-    assert_eq!(texts.of(sequence).tokens, Raw::text(&model, &prompt, 24));
+    let told = told(greedy(&model, &prompt[..]), &model);
+    assert_eq!(told.tokens, Raw::text(&model, &prompt, 24));
 }
 
 #[test]

@@ -2,19 +2,13 @@
 //! in the middle, and answers in every format of tool calls. On the demo model.
 
 use crate::chat_reply_support::tools;
-use crate::native_support::demo_path;
+use crate::text_support::demo;
 use autoplace::Model;
 use autoplace::chat::{self, ChatTemplate, Message, ReplyFormat, ReplyParser, ReplyPart, Role};
 use autoplace::generate::{Chat, Error, Generate};
-use autoplace::memory::FlashAttention;
-use autoplace::plan::{Context, Request};
 
 fn load() -> Model {
-    let mut request = Request::new().context(Context::Tokens(2048));
-    // The CPU's fused attention has another rounding for 64 tokens and more than for fewer.
-    request.params.flash_attn = FlashAttention::Off;
-    let builder = Model::builder(demo_path()).request(request).threads(1);
-    builder.load().unwrap()
+    demo(2048, 1, false)
 }
 
 fn short(generate: Generate) -> Generate {
@@ -90,13 +84,9 @@ fn a_role_that_a_template_does_not_know_is_written_or_is_its_own_refusal() {
     let mut chat = model.chat_with(strict).with(short);
     chat.push(stranger());
     let refused = chat.say("Go on.").map(drop).unwrap_err();
-    assert!(matches!(refused, Error::Template(_)), "{refused}");
-    assert!(
-        refused
-            .to_string()
-            .contains("only user and assistant are known"),
-        "{refused}"
-    );
+    assert_is!(refused, Error::Template(_));
+    let said = refused.to_string();
+    assert!(said.contains("only user and assistant are known"), "{said}");
     // Once it is taken back, there is an answer.
     chat.messages_mut().remove(0);
     chat.answer().unwrap().finish().unwrap();
@@ -119,6 +109,8 @@ fn ask(chat: &mut Chat, questions: &[&str]) -> Vec<String> {
 #[test]
 fn what_is_before_a_change_is_not_computed_again_and_what_is_after_it_is() {
     let model = load();
+    let vocab = model.native().unwrap().vocab();
+    let tokens = |text: &str| vocab.tokenize(text, false, true).unwrap().len();
     let expected = ask(&mut chat(&load(), "chatml").system(SYSTEM), &QUESTIONS);
     let mut chat = chat(&model, "chatml").system(SYSTEM);
     assert_eq!(ask(&mut chat, &QUESTIONS[..3]), expected[..3]);
@@ -127,12 +119,7 @@ fn what_is_before_a_change_is_not_computed_again_and_what_is_after_it_is() {
     let kept = {
         let mut before = chat.clone();
         before.truncate(2);
-        let rendered = before.rendered().unwrap();
-        let vocab = model.native().unwrap().vocab();
-        vocab
-            .tokenize(rendered.as_str(), false, true)
-            .unwrap()
-            .len()
+        tokens(before.rendered().unwrap().as_str())
     };
     let mut edited = chat.clone();
     edited.messages_mut()[3] = Message::user("What seest thou from there?");
@@ -149,20 +136,19 @@ fn what_is_before_a_change_is_not_computed_again_and_what_is_after_it_is() {
     let mut other = chat.clone().system("Once upon a time:");
     other.truncate(1);
     let (reply, statistics) = other.say("Who art thou?").unwrap().finish().unwrap();
-    let before = "<|im_start|>system\n";
-    let vocab = model.native().unwrap().vocab();
-    let before = vocab.tokenize(before, false, true).unwrap().len();
+    let before = tokens("<|im_start|>system\n");
     assert!(statistics.cached_tokens <= before + 2, "{statistics}");
     assert_eq!(reply.raw, fresh("chatml", &other.messages()[..2]));
 }
 
 #[cfg(feature = "constraints")]
 #[test]
-fn answers_in_every_format_arrive_in_their_parts_and_as_they_were_written() {
+fn answers_in_many_formats_arrive_in_their_parts_and_as_they_were_written() {
     use autoplace::generate::Constraint;
 
     let model = load();
-    for sample in crate::chat_reply_support::SAMPLES {
+    // Every format by itself is in the crate `chat`'s own tests.
+    for sample in crate::chat_reply_support::SAMPLES.iter().step_by(4) {
         let format = ReplyFormat::of_template(sample.template);
         // A template whose prompts end as those of the format.
         let source = "{{ messages[-1].content }}{{ ending }}";
@@ -174,10 +160,7 @@ fn answers_in_every_format_arrive_in_their_parts_and_as_they_were_written() {
             .reply_format(format.clone())
             .with(|generate| generate.constraint(Constraint::choices([sample.text])));
         let mut stream = chat.say("What will the weather be?").unwrap();
-        let mut parts = Vec::new();
-        for part in &mut stream {
-            parts.push(part.unwrap());
-        }
+        let parts: Vec<_> = stream.by_ref().map(Result::unwrap).collect();
         let reply = stream.reply().unwrap().clone();
         drop(stream);
         // What the whole text means, read at once.
@@ -189,23 +172,16 @@ fn answers_in_every_format_arrive_in_their_parts_and_as_they_were_written() {
         assert_eq!(reply, expected, "{name}");
         assert_eq!(reply.raw, sample.text, "{name}");
         assert_eq!(reply.tool_calls.len(), 2, "{name}");
-        let of = |take: fn(&ReplyPart) -> Option<&str>| -> String {
-            parts.iter().filter_map(take).collect()
-        };
-        let reasoning = of(|part| match part {
-            ReplyPart::Reasoning(text) => Some(text),
-            _ => None,
-        });
+        let (mut reasoning, mut content, mut calls) = (String::new(), String::new(), 0);
+        for part in parts {
+            match part {
+                ReplyPart::Reasoning(text) => reasoning.push_str(&text),
+                ReplyPart::Content(text) => content.push_str(&text),
+                ReplyPart::ToolCall(_) => calls += 1,
+            }
+        }
         assert_eq!(reasoning, sample.reasoning.unwrap_or_default(), "{name}");
-        let content = of(|part| match part {
-            ReplyPart::Content(text) => Some(text),
-            _ => None,
-        });
-        assert_eq!(content, reply.content, "{name}");
-        let calls = parts
-            .iter()
-            .filter(|part| matches!(part, ReplyPart::ToolCall(_)));
-        assert_eq!(calls.count(), 2, "{name}");
+        assert_eq!((content, calls), (reply.content, 2), "{name}");
         let message = chat.messages().last().unwrap();
         assert_eq!(message.tool_calls, reply.tool_calls, "{name}");
         assert_eq!(message.reasoning_content, reply.reasoning, "{name}");

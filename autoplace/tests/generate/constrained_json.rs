@@ -2,6 +2,7 @@
 //! would rather write.
 
 use crate::native_support::load_demo;
+use crate::text_support::PROMPT;
 use autoplace::Model;
 use autoplace::generate::{Constraint, Error, FinishReason};
 use proptest::collection::{btree_map, vec};
@@ -9,15 +10,14 @@ use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 use serde_json::{Map, Value, json};
 
-const PROMPT: &str = "And the king said unto his servants,";
-const SEEDS: u32 = 6;
+const SEEDS: u32 = 3;
 
 fn generate(model: &Model, constraint: Constraint, seed: u32) -> Result<String, Error> {
     model
         .generate(PROMPT)
         .constraint(constraint)
         .seed(seed)
-        .max_tokens(1500)
+        .max_tokens(400)
         .text()
 }
 

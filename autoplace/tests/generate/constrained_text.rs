@@ -1,11 +1,10 @@
 //! A text that is held to a regular expression, a list of choices or a grammar is what that allows.
 
 use crate::native_support::load_demo;
+use crate::text_support::{PROMPT, Raw, tokens_of, told};
 use autoplace::Model;
-use autoplace::generate::{Constraint, Error, FinishReason};
-use autoplace::llama_sys::{Batch, Context, ContextParams, Sampler};
-
-const PROMPT: &str = "And the king said unto his servants,";
+use autoplace::generate::{Constraint, Error};
+use autoplace::llama_sys::{ContextParams, Sampler, Token};
 
 fn generate(model: &Model, constraint: &Constraint, seed: u32) -> Result<String, Error> {
     model
@@ -86,39 +85,22 @@ fn a_lark_grammar_is_followed() {
     }
 }
 
-/// The text of a plain llama.cpp loop whose sampler chain begins with the grammar, and whether it ended by itself.
-fn by_llama_cpp(model: &Model, grammar: &str, most: usize) -> (String, bool) {
+/// The tokens of a plain llama.cpp loop whose sampler chain begins with the grammar.
+fn by_llama_cpp(model: &Model, grammar: &str, most: usize) -> Vec<Token> {
     let native = &model.native().unwrap();
+    let chain = Sampler::chain(native).unwrap().grammar(grammar, "root");
     let params = ContextParams {
         n_threads: Some(1),
         ..ContextParams::default()
     };
-    let mut context = Context::new(native, params).unwrap();
-    let chain = Sampler::chain(native).unwrap();
-    let mut sampler = chain.grammar(grammar, "root").unwrap().greedy().unwrap();
-    let vocab = native.vocab();
-    let mut batch = Batch::default();
-    let prompt = vocab.tokenize(PROMPT, true, false).unwrap();
-    for (position, &token) in prompt.iter().enumerate() {
-        batch.add(token, position as i32, 0, position + 1 == prompt.len());
-    }
-    let mut bytes = Vec::new();
-    for position in (prompt.len() as i32..).take(most) {
-        context.decode(&batch).unwrap();
-        let token = sampler.sample(&mut context, -1).unwrap();
-        if vocab.is_eog(token) {
-            return (String::from_utf8(bytes).unwrap(), true);
-        }
-        vocab.append_piece(token, false, &mut bytes).unwrap();
-        batch.clear();
-        batch.add(token, position, 0, true);
-    }
-    (String::from_utf8(bytes).unwrap(), false)
+    let raw = Raw::with(native, params).by(chain.unwrap().greedy().unwrap(), &[]);
+    raw.go_on(&tokens_of(model, PROMPT), most)
 }
 
 #[test]
 fn a_gbnf_grammar_gives_the_text_that_llama_cpp_gives() {
     let model = load_demo();
+    let vocab = model.native().unwrap().vocab();
     for grammar in [
         JSON_GBNF,
         "root ::= [a-c]{3,9} \"b\" \"c\"",
@@ -130,13 +112,14 @@ fn a_gbnf_grammar_gives_the_text_that_llama_cpp_gives() {
         "root ::= \" \"? (\"the \" [a-z]+ \" of the \" [a-z]+ (\" and \" | \", \"))+ \"end\"",
     ] {
         let held = model.generate(PROMPT).temperature(0.0).max_tokens(60);
-        let held = held.constraint(Constraint::gbnf(grammar)).text();
-        let ours = match held {
-            Ok(text) => (text, true),
-            Err(Error::Incomplete { text, .. }) => (text, false),
-            Err(error) => panic!("{grammar}: {error}"),
-        };
-        assert_eq!(ours, by_llama_cpp(&model, grammar, 60), "{grammar}");
+        let told = told(held.constraint(Constraint::gbnf(grammar)), &model);
+        // Where nothing may follow, llama.cpp chooses the end, and we need no token for it.
+        let mut theirs = by_llama_cpp(&model, grammar, 60);
+        let is_end = |token: &Token| vocab.is_eog(*token);
+        theirs.truncate(theirs.iter().position(is_end).unwrap_or(60));
+        let mut ours = told.tokens;
+        ours.truncate(ours.iter().position(is_end).unwrap_or(60));
+        assert_eq!(ours, theirs, "{grammar}");
     }
 }
 
@@ -190,16 +173,15 @@ fn no_token_of_a_held_text_is_a_control_token() {
         Constraint::gbnf("root ::= [^\\x00]{40}"),
     ] {
         for seed in 0..4 {
-            let mut session = model.session().unwrap();
             let held = model.generate(PROMPT).special(true).seed(seed);
             let held = held.constraint(constraint.clone()).temperature(3.0);
-            session.begin(held.max_tokens(100)).unwrap();
-            while !session.is_empty() {
-                for piece in session.step().unwrap() {
-                    let ends = piece.end.is_some();
-                    let token = piece.token.unwrap();
-                    assert!(ends || !control.contains(&token), "{constraint:?}");
-                }
+            let mut stream = held.max_tokens(100).stream().unwrap();
+            for piece in stream.pieces().map(Result::unwrap) {
+                let token = piece.token.unwrap();
+                assert!(
+                    piece.end.is_some() || !control.contains(&token),
+                    "{constraint:?}"
+                );
             }
         }
     }
@@ -209,29 +191,13 @@ fn no_token_of_a_held_text_is_a_control_token() {
 }
 
 #[test]
-fn a_text_ends_by_itself_when_nothing_may_follow() {
-    let model = load_demo();
-    let held = model
-        .generate(PROMPT)
-        .constraint(Constraint::regex("[ab]{9}c"));
-    let mut stream = held.stream().unwrap();
-    let text: String = stream.by_ref().map(Result::unwrap).collect();
-    assert_eq!(text.len(), 10);
-    assert_eq!(stream.finish_reason(), Some(FinishReason::EndOfGeneration));
-}
-
-#[test]
 fn the_token_that_completes_a_text_is_one_of_it() {
     let model = load_demo();
-    let held = model
-        .generate(PROMPT)
-        .constraint(Constraint::regex("[ab]{9}c"));
-    let mut stream = held.stream().unwrap();
+    let held = Constraint::regex("[ab]{9}c");
+    let mut stream = model.generate(PROMPT).constraint(held).stream().unwrap();
     let pieces: Vec<_> = stream.pieces().map(Result::unwrap).collect();
     let last = pieces.last().unwrap();
     assert!(last.text.ends_with('c') && last.token.is_some(), "{last:?}");
     let told = pieces.iter().filter(|piece| piece.token.is_some()).count();
-    assert_eq!(stream.statistics().generated_tokens, told);
-    let end = last.end.unwrap();
-    assert_eq!(end.statistics.generated_tokens, told);
+    assert_eq!(last.end.unwrap().statistics.generated_tokens, told);
 }

@@ -3,13 +3,12 @@
 use std::collections::{BTreeMap, HashSet};
 
 use crate::native_support::load_demo;
+use crate::text_support::PROMPT;
 use autoplace::Model;
 use autoplace::generate::{Constraint, Error, FinishReason};
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
-
-const PROMPT: &str = "And the king said unto his servants,";
 
 #[derive(Debug, Deserialize, JsonSchema)]
 #[expect(dead_code, reason = "only read by serde")]
@@ -67,11 +66,11 @@ enum Either {
 
 fn all_parse<T: DeserializeOwned + JsonSchema>(model: &Model) {
     let mut parsed = 0;
-    for seed in 0..8 {
+    for seed in 0..4 {
         match model
             .generate(PROMPT)
             .seed(seed)
-            .max_tokens(1500)
+            .max_tokens(600)
             .parse::<T>()
         {
             Ok(_) => parsed += 1,

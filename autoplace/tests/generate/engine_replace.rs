@@ -1,19 +1,14 @@
 //! An engine whose model is placed anew, or whose card fails, while texts run: on simulated cards.
 
-use std::thread;
-use std::time::{Duration, Instant};
-
 use crate::native_support::demo_path;
 use crate::replace_support::{PROMPT, generations, load, plan, request};
 use crate::sim_support::card;
+use crate::text_support::wait;
 use autoplace::generate::{Answer, Engine, Error, Generate, Resumed};
 use autoplace::load::Replacement;
 use autoplace::machine::mib;
 use autoplace::plan::{Context, Request};
 use autoplace::{Model, llama_sys};
-
-/// Long enough for the busiest machine.
-const LONG: Duration = Duration::from_secs(60);
 
 fn shared() -> Request {
     request().n_seq_max(3).context(Context::Tokens(1536))
@@ -23,15 +18,6 @@ fn all(model: &Model) -> Vec<Generate> {
     let prompts = [PROMPT, "In the beginning", "And it came to pass"];
     let of = |(index, prompt): (usize, &&str)| generations(model, prompt, 120)[index % 2].clone();
     prompts.iter().enumerate().map(of).collect()
-}
-
-#[track_caller]
-fn until(what: &str, mut holds: impl FnMut() -> bool) {
-    let begun = Instant::now();
-    while !holds() {
-        assert!(begun.elapsed() < LONG, "never {what}");
-        thread::yield_now();
-    }
 }
 
 #[test]
@@ -57,7 +43,7 @@ fn texts_go_on_where_the_model_is_placed_anew() {
             text.extend(answer.next().map(Result::unwrap));
         }
         model.request_replace(Replacement::By(Box::new(plan)));
-        until("placed anew", || {
+        wait("is placed anew", || {
             let last = engine.last_replaced();
             last.is_some_and(|last| last.unwrap().after.n_gpu_layers == layers)
         });
@@ -71,7 +57,7 @@ fn texts_go_on_where_the_model_is_placed_anew() {
     // It is as well while nobody generates.
     let host = plan(&path, &shared(), 0);
     model.request_replace(Replacement::By(Box::new(host)));
-    until("placed on the host", || model.placement().n_gpu_layers == 0);
+    wait("is on the host", || model.placement().n_gpu_layers == 0);
     let again = engine.submit(all(&model).remove(0)).unwrap();
     assert_eq!(again.into_text().unwrap().0, expected[0]);
 }
@@ -87,12 +73,9 @@ fn a_re_placement_that_is_refused_harms_nobody() {
     let mut text = answer.next().unwrap().unwrap();
     let held = model.native().unwrap();
     model.request_replace(Replacement::Anew);
-    until("refused", || engine.last_replaced().is_some());
+    wait("is refused", || engine.last_replaced().is_some());
     let refused = engine.last_replaced().unwrap();
-    assert!(
-        matches!(refused, Err(Error::NativeHeld { .. })),
-        "{refused:?}"
-    );
+    assert_is!(refused, Err(Error::NativeHeld { .. }));
     drop(held);
     text.push_str(&answer.into_text().unwrap().0);
     assert_eq!(text, expected);
@@ -117,13 +100,12 @@ fn a_computation_that_fails_ends_the_texts_that_run_and_no_others() {
     card.fail_graph(1);
     for answer in running {
         let failed = answer.into_text().map(drop);
-        let is_native = matches!(
+        assert_is!(
             failed,
             Err(Error::Native(
                 llama_sys::Error::Decode { .. } | llama_sys::Error::Call { .. }
             ))
         );
-        assert!(is_native, "{failed:?}");
     }
     assert_eq!(waiting.into_text().unwrap().0, expected);
 }
@@ -145,7 +127,7 @@ fn without_room_for_the_model_texts_end_and_requests_are_refused_until_it_is_loa
     let failed = running.into_text().map(drop);
     assert!(failed.is_err(), "{failed:?}");
     let refused = engine.submit(all(&model).remove(0)).map(drop);
-    assert!(matches!(refused, Err(Error::Load(_))), "{refused:?}");
+    assert_is!(refused, Err(Error::Load(_)));
     card.set_taken(0);
     model.replace(None).unwrap();
     let answer = engine.submit(all(&model).remove(0)).unwrap();
@@ -165,11 +147,11 @@ fn what_is_asked_for_while_nothing_is_loaded_is_told_as_well() {
     let engine = Engine::new(&model).unwrap();
     card.set_taken(mib(64));
     model.request_replace(Replacement::By(Box::new(onto_card)));
-    until("failed", || {
+    wait("fails", || {
         engine.last_replaced().is_some_and(|it| it.is_err())
     });
     model.request_replace(Replacement::By(Box::new(onto_host)));
-    until("placed", || {
+    wait("is placed", || {
         engine.last_replaced().is_some_and(|it| it.is_ok())
     });
     let answer = engine.submit(all(&model).remove(0).max_tokens(4)).unwrap();
@@ -190,11 +172,10 @@ fn a_text_that_waits_and_has_no_place_in_the_new_context_ends_and_no_other() {
     let quick = engine.submit(all(&model).remove(0).max_tokens(8)).unwrap();
     quick.into_text().unwrap();
     model.request_replace(Replacement::By(Box::new(small)));
-    until("placed anew", || engine.last_replaced().is_some());
+    wait("is placed anew", || engine.last_replaced().is_some());
     engine.last_replaced().unwrap().unwrap();
     let failed = waiting.into_text().map(drop);
-    let is_too_long = matches!(failed, Err(Error::ContextTooSmall { context: 128, .. }));
-    assert!(is_too_long, "{failed:?}");
+    assert_is!(failed, Err(Error::ContextTooSmall { context: 128, .. }));
     let after = engine.submit(all(&model).remove(0).max_tokens(8)).unwrap();
     assert_eq!(after.into_text().unwrap().1.generated_tokens, 8);
 }

@@ -6,37 +6,29 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread;
 
-use crate::engine_support::{PROMPTS, greedy, load, request};
-use crate::native_support::demo_path;
-use autoplace::generate::{Answer, Engine, Error, FinishReason, Shutdown};
-use autoplace::{Isolation, Model, WorkerProcess, llama_sys};
+use crate::text_support::{PROMPTS, demo, text, until};
+use autoplace::Model;
+use autoplace::generate::{Answer, Engine, Error, FinishReason, Generate, Shutdown};
 
 /// A text that is not over before anybody reads.
 const LONG: usize = 2000;
 
+fn greedy(model: &Model, prompt: &str, tokens: usize) -> Generate {
+    model.generate(prompt).temperature(0.0).max_tokens(tokens)
+}
+
 fn alone(model: &Model, prompt: &str, tokens: usize) -> String {
-    greedy(model, prompt, tokens).text().unwrap()
+    text(greedy(model, prompt, tokens))
 }
 
 #[track_caller]
 fn has_ended<T>(outcome: Result<T, Error>) {
-    let outcome = outcome.map(drop);
-    assert!(matches!(outcome, Err(Error::EngineEnded)), "{outcome:?}");
-}
-
-/// Waits until the engine's thread has seen it.
-#[track_caller]
-fn until(engine: &Engine, holds: impl Fn(autoplace::generate::Metrics) -> bool) {
-    let begun = std::time::Instant::now();
-    while !holds(engine.metrics()) {
-        assert!(begun.elapsed().as_secs() < 60, "{:?}", engine.metrics());
-        thread::yield_now();
-    }
+    assert_is!(outcome.map(drop), Err(Error::EngineEnded));
 }
 
 #[test]
 fn fifty_threads_share_four_sequences() {
-    let model = load(request(1024, 4));
+    let model = demo(1024, 4, false);
     let expected: Vec<String> = PROMPTS.iter().map(|it| alone(&model, it, 12)).collect();
     let engine = Engine::builder(&model).queue(3).start().unwrap();
     thread::scope(|scope| {
@@ -55,17 +47,14 @@ fn fifty_threads_share_four_sequences() {
 
 #[test]
 fn a_full_queue_refuses_and_a_text_that_leaves_it_makes_room() {
-    let model = load(request(2048, 1));
+    let model = demo(2048, 1, false);
     let engine = Engine::builder(&model).queue(2).ahead(4).start().unwrap();
     let submit = |prompt| engine.try_submit(greedy(&model, prompt, LONG));
     let first = submit(PROMPTS[0]).unwrap();
     let second = submit(PROMPTS[1]).unwrap();
     let third = submit(PROMPTS[2]).unwrap();
     let refused = submit(PROMPTS[3]).map(drop);
-    assert!(
-        matches!(refused, Err(Error::QueueFull { queue: 2 })),
-        "{refused:?}"
-    );
+    assert_is!(refused, Err(Error::QueueFull { queue: 2 }));
     drop(third);
     let fourth = submit(PROMPTS[3]).unwrap();
     until(&engine, |it| it.queued == 2 && it.running == 1);
@@ -80,7 +69,7 @@ fn poll<T>(future: &mut (impl Future<Output = T> + Unpin)) -> Poll<T> {
 
 #[test]
 fn those_who_wait_for_a_place_get_it_in_their_order() {
-    let model = load(request(2048, 1));
+    let model = demo(2048, 1, false);
     let engine = Engine::builder(&model).queue(0).ahead(4).start().unwrap();
     let running = engine.submit(greedy(&model, PROMPTS[0], LONG)).unwrap();
     let mut waiting: Vec<_> = (0..3)
@@ -92,10 +81,7 @@ fn those_who_wait_for_a_place_get_it_in_their_order() {
     // The place is the first one's, and nobody may take it who has come since.
     assert!(poll(&mut waiting[1]).is_pending());
     let late = engine.try_submit(greedy(&model, PROMPTS[1], 4)).map(drop);
-    assert!(
-        matches!(late, Err(Error::QueueFull { queue: 0 })),
-        "{late:?}"
-    );
+    assert_is!(late, Err(Error::QueueFull { queue: 0 }));
     // One that gives up hands it on.
     drop(waiting.remove(0));
     let Poll::Ready(answer) = poll(&mut waiting[0]) else {
@@ -108,45 +94,8 @@ fn those_who_wait_for_a_place_get_it_in_their_order() {
 }
 
 #[test]
-fn a_thread_that_waits_for_a_place_gets_it_when_a_text_has_ended() {
-    let model = load(request(2048, 1));
-    let engine = Engine::builder(&model).queue(0).ahead(4).start().unwrap();
-    let running = engine.submit(greedy(&model, PROMPTS[0], LONG)).unwrap();
-    thread::scope(|scope| {
-        let waits = scope.spawn(|| engine.submit(greedy(&model, PROMPTS[1], 8))?.into_text());
-        drop(running);
-        assert_eq!(waits.join().unwrap().unwrap().1.generated_tokens, 8);
-    });
-}
-
-#[test]
-fn what_cannot_be_is_refused_before_it_is_queued() {
-    let model = load(request(256, 1));
-    let engine = Engine::new(&model).unwrap();
-    let submit = |generate| engine.try_submit(generate).map(drop);
-    let long = submit(model.generate(PROMPTS[0].repeat(100)));
-    assert!(
-        matches!(long, Err(Error::PromptTooLong { context: 256, .. })),
-        "{long:?}"
-    );
-    let stop = submit(model.generate("And").stop(""));
-    assert!(matches!(stop, Err(Error::EmptyStop)), "{stop:?}");
-    let range = submit(model.generate("And").top_p(7.0));
-    let is_range = matches!(
-        range,
-        Err(Error::Native(llama_sys::Error::InvalidParameter { .. }))
-    );
-    assert!(is_range, "{range:?}");
-    assert_eq!(engine.metrics(), Default::default());
-    let busy = model.session().map(drop);
-    assert!(matches!(busy, Err(Error::Busy)), "{busy:?}");
-    let nothing = engine.submit(greedy(&model, "And", 0)).unwrap();
-    assert_eq!(nothing.into_text().unwrap().0, "");
-}
-
-#[test]
 fn a_text_that_is_dropped_ends_and_leaves_what_was_computed() {
-    let model = load(request(4096, 1));
+    let model = demo(4096, 1, false);
     let prompt = PROMPTS.concat().repeat(6);
     let engine = Engine::builder(&model).prompt_chunk(1).start().unwrap();
     // In the middle of its prompt.
@@ -177,9 +126,7 @@ fn a_text_that_is_dropped_ends_and_leaves_what_was_computed() {
 #[test]
 fn a_reader_that_does_not_read_stalls_nobody() {
     for (sequences, unified) in [(1, false), (2, false), (2, true)] {
-        let mut request = request(512 * sequences, sequences);
-        request.params.kv_unified = unified;
-        let model = load(request);
+        let model = demo(512 * sequences, sequences, unified);
         let engine = Engine::builder(&model).ahead(4).start().unwrap();
         let slow: Vec<_> = (0..3)
             .map(|index| engine.submit(greedy(&model, PROMPTS[index], 100)).unwrap())
@@ -209,7 +156,7 @@ fn a_reader_that_does_not_read_stalls_nobody() {
 
 #[test]
 fn an_engine_that_is_shut_down_finishes_what_it_is_told_to() {
-    let model = load(request(4096, 1));
+    let model = demo(4096, 1, false);
     let start = || Engine::builder(&model).ahead(LONG).start().unwrap();
     let begin = |engine: &Engine, tokens| {
         let mut first = engine.submit(greedy(&model, PROMPTS[0], tokens)).unwrap();
@@ -247,7 +194,7 @@ fn an_engine_that_is_shut_down_finishes_what_it_is_told_to() {
 
 #[test]
 fn dropping_the_last_handle_ends_everything() {
-    let model = load(request(4096, 1));
+    let model = demo(4096, 1, false);
     let engine = Engine::builder(&model).queue(0).start().unwrap();
     let other = engine.clone();
     let running = engine.submit(greedy(&model, PROMPTS[0], LONG)).unwrap();
@@ -274,7 +221,7 @@ impl Wake for Panics {
 
 #[test]
 fn a_panic_on_the_engines_thread_is_an_error_for_everyone() {
-    let model = load(request(4096, 2));
+    let model = demo(4096, 2, false);
     let expected = alone(&model, PROMPTS[3], 20);
     let engine = Engine::new(&model).unwrap();
     let others: Vec<_> = (0..4)
@@ -300,26 +247,4 @@ fn a_panic_on_the_engines_thread_is_an_error_for_everyone() {
     has_ended(engine.submit(greedy(&model, PROMPTS[0], 1)));
     drop(engine);
     assert_eq!(alone(&model, PROMPTS[3], 20), expected);
-}
-
-#[test]
-fn a_model_in_a_worker_has_no_engine_here() {
-    let worker = WorkerProcess::program(env!("CARGO_BIN_EXE_autoplace-worker"));
-    let model = Model::builder(demo_path())
-        .threads(1)
-        .isolation(Isolation::Process(worker))
-        .load()
-        .unwrap();
-    let refused = Engine::new(&model).map(drop);
-    assert!(matches!(refused, Err(Error::Worker(_))), "{refused:?}");
-    // Its streams have pieces as any other's.
-    let mut stream = greedy(&model, PROMPTS[0], 9).stream().unwrap();
-    let pieces: Vec<_> = stream.pieces().map(Result::unwrap).collect();
-    assert_eq!(pieces.iter().filter(|it| it.token.is_some()).count(), 9);
-    let end = pieces.last().unwrap().end.unwrap();
-    assert_eq!(end.reason, FinishReason::MaxTokens);
-    assert_eq!(end.statistics, stream.statistics());
-    let text: String = pieces.into_iter().map(|it| it.text).collect();
-    drop(stream);
-    assert_eq!(text, alone(&model, PROMPTS[0], 9));
 }

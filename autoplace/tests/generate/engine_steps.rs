@@ -2,13 +2,11 @@
 //! are chosen one by one, when a test gives leave.
 
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
-use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use crate::engine_support::{PROMPTS, greedy, load, request};
+use crate::text_support::{PROMPTS, demo, greedy, likeliest, tokens_of, until};
 use autoplace::Model;
-use autoplace::generate::{Engine, Generate, Metrics};
-use autoplace::llama_sys::{Candidate, Token};
+use autoplace::generate::{Engine, Generate};
 
 /// Longer than anything here takes, and shorter than a test may hang.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -34,10 +32,8 @@ impl Gate {
     #[track_caller]
     fn wait(&self, until: impl Fn(&Passing) -> bool) {
         let passing = self.0.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let waited = self
-            .0
-            .1
-            .wait_timeout_while(passing, PATIENCE, |it| !until(it));
+        let (_, changed) = &*self.0;
+        let waited = changed.wait_timeout_while(passing, PATIENCE, |it| !until(it));
         let (passing, timeout) = waited.unwrap_or_else(PoisonError::into_inner);
         assert!(!timeout.timed_out(), "asked for {} tokens", passing.asked);
     }
@@ -71,28 +67,16 @@ impl Gate {
     fn generate(&self, model: &Model, prompt: &str) -> Generate {
         let gate = self.clone();
         let generate = model.generate(prompt).samplers([]).seed(1);
-        generate.sampler(move |candidates, _: &[Token]| {
+        generate.sampler(move |candidates, so_far| {
             gate.pass();
-            let likeliest = candidates
-                .iter()
-                .max_by(|a, b| a.logit().total_cmp(&b.logit()));
-            likeliest.map_or(-1, Candidate::token)
+            likeliest(candidates, so_far)
         })
-    }
-}
-
-#[track_caller]
-fn until(engine: &Engine, holds: impl Fn(Metrics) -> bool) {
-    let begun = Instant::now();
-    while !holds(engine.metrics()) {
-        assert!(begun.elapsed() < PATIENCE, "{:?}", engine.metrics());
-        thread::yield_now();
     }
 }
 
 #[test]
 fn a_text_whose_reader_goes_ends_with_the_token_that_is_chosen_just_then() {
-    let model = load(request(1024, 2));
+    let model = demo(1024, 2, false);
     let engine = Engine::new(&model).unwrap();
     let gate = Gate::default();
     let mut answer = engine.submit(gate.generate(&model, PROMPTS[0])).unwrap();
@@ -110,13 +94,15 @@ fn a_text_whose_reader_goes_ends_with_the_token_that_is_chosen_just_then() {
 
 #[test]
 fn a_request_joins_at_the_next_token() {
-    let model = load(request(1024, 2));
+    let model = demo(1024, 2, false);
     let engine = Engine::new(&model).unwrap();
     let gate = Gate::default();
     let long = engine.submit(gate.generate(&model, PROMPTS[0])).unwrap();
     gate.leave(3);
     gate.stands_before(4);
-    let quick = engine.submit(greedy(&model, PROMPTS[1], 1)).unwrap();
+    let quick = engine
+        .submit(greedy(&model, PROMPTS[1]).max_tokens(1))
+        .unwrap();
     // The token that is chosen just then, and the one beside which the prompt is computed.
     gate.leave(2);
     until(&engine, |it| it.running == 1 && it.queued == 0);
@@ -128,17 +114,16 @@ fn a_request_joins_at_the_next_token() {
 
 #[test]
 fn a_text_gets_a_token_with_every_chunk_of_anothers_prompt() {
-    let model = load(request(1024, 2));
-    let vocab = model.native().unwrap().vocab();
+    let model = demo(1024, 2, false);
     let long = PROMPTS.concat();
-    let tokens = vocab.tokenize(&long, true, false).unwrap().len();
+    let tokens = tokens_of(&model, &long).len();
     for chunk in [3, 8, 20] {
         let engine = Engine::builder(&model).prompt_chunk(chunk).start().unwrap();
         let gate = Gate::default();
         let other = engine.submit(gate.generate(&model, PROMPTS[0])).unwrap();
         gate.leave(1);
         gate.stands_before(2);
-        let prompt = greedy(&model, &long, 1).cache_prompt(false);
+        let prompt = greedy(&model, &long).max_tokens(1).cache_prompt(false);
         let answer = engine.submit(prompt).unwrap();
         // One is chosen just then; and one beside each chunk.
         let steps = tokens.div_ceil(chunk);
@@ -156,7 +141,7 @@ fn a_text_gets_a_token_with_every_chunk_of_anothers_prompt() {
 
 #[test]
 fn requests_begin_in_the_order_in_which_they_came() {
-    let model = load(request(1024, 1));
+    let model = demo(1024, 1, false);
     let engine = Engine::new(&model).unwrap();
     let gates: Vec<Gate> = (0..5).map(|_| Gate::default()).collect();
     let submit = |(at, gate): (usize, &Gate)| {

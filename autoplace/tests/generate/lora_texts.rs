@@ -1,25 +1,26 @@
 //! Texts with LoRA adapters and control vectors: what is added is computed as if it were in the weights, text by text,
-//! and nothing of one set gets into another's.
+//! and nothing of one set gets into another's: each text is that of a raw llama.cpp loop with the same set.
 
 use std::io::{Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
 use crate::lora_support::Adapter;
 use crate::native_support::demo_path;
-use crate::session_support::to_the_end;
 use crate::sim_support::card;
 use crate::synthetic::block::Block;
 use crate::synthetic::{Dims, Sketch};
-use autoplace::generate::{Error, Generate};
+use crate::text_support::{
+    PROMPT, Raw, SEED, all_differ, answered, request, sampled, text, text_and_statistics,
+    to_the_end, tokens_of, told,
+};
+use autoplace::generate::{Engine, Error, Generate};
 use autoplace::gguf::{Builder, Header, TensorType};
-use autoplace::llama_sys::{self, Batch, Context, ContextParams, LoraAdapter, ModelParams};
+use autoplace::llama_sys::{self, Batch, Context, ContextParams, LoraAdapter, ModelParams, Token};
 use autoplace::machine::mib;
 use autoplace::memory::Headroom;
 use autoplace::plan::{self, GpuLayers, Request, SavedPlan, SavedPlanError};
 use autoplace::profile::AdapterError;
 use autoplace::{Model, ModelBuilder, load};
-
-const PROMPT: &str = "And the king said unto his servants,";
 
 /// Adapters of the demo model, each of other weights, and large enough to be seen.
 struct Files {
@@ -32,12 +33,11 @@ impl Files {
             folder: tempfile::tempdir().unwrap(),
         };
         let header = Header::open(demo_path()).unwrap();
-        for (seed, name, part, most) in [(1, "one", "attn_q", 0.2), (2, "two", "attn_v", 0.3)] {
-            let adapter = Adapter::of("llama").alpha(8.0);
+        for (seed, name, part, most) in [(1, "one", "attn_q", 0.8), (2, "two", "attn_v", 1.2)] {
             let takes = |weight: &str| weight.contains(part);
-            adapter
-                .of_weights(&header, 8, TensorType::F32, takes)
-                .write_random(files.folder.path(), name, seed, most);
+            let adapter = Adapter::of("llama").alpha(8.0);
+            let adapter = adapter.of_weights(&header, 8, TensorType::F32, takes);
+            adapter.write_random(files.folder.path(), name, seed, most);
         }
         files
     }
@@ -75,13 +75,26 @@ fn greedy(model: &Model) -> Generate {
     model.generate(PROMPT).temperature(0.0).max_tokens(20)
 }
 
-fn text(generate: Generate) -> String {
-    generate.text().unwrap()
+/// The names and scales of what is added.
+type Set = &'static [(&'static str, f32)];
+
+impl Files {
+    /// The text of a loop over llama.cpp's own calls with a set.
+    fn raw(&self, model: &Model, set: Set) -> Vec<Token> {
+        let native = model.native().unwrap();
+        let load = |name: &str| LoraAdapter::load(&native, self.path(name)).unwrap();
+        let adapters: Vec<_> = set
+            .iter()
+            .map(|(name, scale)| (load(name), *scale))
+            .collect();
+        let mut raw = Raw::new(&native, 512, false);
+        raw.context().set_lora(&adapters).unwrap();
+        raw.go_on(&tokens_of(model, PROMPT), 20)
+    }
 }
 
 #[test]
 fn an_adapter_changes_the_text_by_its_scale_and_at_zero_not_at_all() {
-    own_process!();
     let files = Files::new();
     let plain = text(greedy(&demo().load().unwrap()));
     let model = demo().lora(files.path("one"), 1.0).load().unwrap();
@@ -105,7 +118,6 @@ fn an_adapter_changes_the_text_by_its_scale_and_at_zero_not_at_all() {
 
 #[test]
 fn an_adapter_that_is_not_there_or_is_there_twice_is_refused_by_name() {
-    own_process!();
     let files = Files::new();
     let model = demo().lora(files.path("one"), 1.0).load().unwrap();
     let error = greedy(&model).lora([("three", 1.0)]).text().unwrap_err();
@@ -114,10 +126,10 @@ fn an_adapter_that_is_not_there_or_is_there_twice_is_refused_by_name() {
         "the model was loaded without an adapter called three: it has one"
     );
     let error = greedy(&model).lora([("one", f32::NAN)]).text();
-    assert!(matches!(error, Err(Error::Load(_))), "{error:?}");
+    assert_is!(error, Err(Error::Load(_)));
     let twice = demo().lora(files.path("one"), 1.0);
     let twice = twice.lora(files.path("one"), 0.5).load();
-    assert!(matches!(refused(twice), AdapterError::Twice { .. }));
+    assert_is!(refused(twice), AdapterError::Twice { .. });
     let named = demo().lora(files.path("one"), 1.0);
     let named = named
         .lora_named("again", files.path("one"), 0.5)
@@ -125,43 +137,80 @@ fn an_adapter_that_is_not_there_or_is_there_twice_is_refused_by_name() {
         .unwrap();
     assert_eq!(named.adapters()[1].name, "again");
     let scaled = demo().lora(files.path("one"), f32::INFINITY).load();
-    assert!(matches!(refused(scaled), AdapterError::Scale { .. }));
+    assert_is!(refused(scaled), AdapterError::Scale { .. });
 }
 
 #[test]
-fn texts_with_other_adapters_side_by_side_are_what_they_are_alone() {
-    own_process!();
+fn each_text_is_that_of_its_own_adapters_and_scales() {
     let files = Files::new();
-    let model = demo()
-        .request(Request::new().n_seq_max(4))
-        .lora(files.path("one"), 1.0)
-        .lora(files.path("two"), 0.0)
-        .load()
-        .unwrap();
-    let sets: [&[(&str, f32)]; 4] = [
+    let sets: [Set; 5] = [
         &[("one", 1.0)],
         &[],
-        &[("one", 0.5), ("two", 1.0)],
+        &[("one", 0.8), ("two", 1.0)],
         &[("two", 1.0)],
+        &[("two", -0.5)],
     ];
-    let generate = |set: &[(&str, f32)]| greedy(&model).lora(set.iter().copied());
-    let alone: Vec<String> = sets.iter().map(|set| text(generate(set))).collect();
-    let mut session = model.session().unwrap();
-    for set in sets {
-        session.begin(generate(set)).unwrap();
+    for sequences in [1, 5] {
+        let model = demo()
+            .request(request(512 * sequences, sequences, false))
+            .lora(files.path("one"), 1.0)
+            .lora(files.path("two"), 0.0)
+            .load()
+            .unwrap();
+        let expected = sets.map(|set| files.raw(&model, set));
+        all_differ(&expected);
+        let generate = |set: Set| greedy(&model).lora(set.iter().copied());
+        // One after the other, and side by side as far as there are sequences.
+        for sets in sets.chunks(sequences as usize).cycle().take(2 * sets.len()) {
+            let mut session = model.session().unwrap();
+            for set in sets {
+                session.begin(generate(set)).unwrap();
+            }
+            for (told, set) in to_the_end(&mut session).iter().zip(sets) {
+                assert_eq!(told.tokens, files.raw(&model, set), "{set:?}, {sequences}");
+            }
+        }
+        // All at once, and again with what the first left behind.
+        let engine = Engine::new(&model).unwrap();
+        for round in 0..2 {
+            let answers = sets.map(|set| engine.submit(generate(set)).unwrap());
+            for ((answer, set), expected) in answers.into_iter().zip(sets).zip(&expected) {
+                let tokens = answered(answer).tokens;
+                assert_eq!(tokens, *expected, "{set:?}, {sequences}, {round}");
+            }
+        }
     }
-    let together = to_the_end(&mut session);
-    let together: Vec<String> = together.into_iter().map(|(text, _)| text).collect();
-    assert_eq!(together, alone);
-    let mut distinct = alone;
-    distinct.sort();
-    distinct.dedup();
-    assert_eq!(distinct.len(), 4, "{distinct:?}");
+}
+
+#[test]
+fn a_control_vector_is_added_as_llama_cpp_adds_it() {
+    let files = Files::new();
+    let path = files.control_vector("control", 0.5);
+    let of = |layer| crate::lora_support::values(&path, &format!("direction.{layer}"));
+    let numbers: Vec<f32> = (1..6).flat_map(of).collect();
+    let mut all = Vec::new();
+    for (scale, layers) in [(0.7, None), (-0.4, None), (0.7, Some(2..=3))] {
+        let builder = demo().request(request(512, 1, false));
+        let builder = builder.control_vector(&path, scale);
+        let model = match layers.clone() {
+            Some(layers) => builder.control_vector_layers(layers).load().unwrap(),
+            None => builder.load().unwrap(),
+        };
+        let scaled: Vec<f32> = numbers.iter().map(|number| number * scale).collect();
+        let mut raw = Raw::new(&model.native().unwrap(), 512, false).by_chance(SEED, 0);
+        let layers = layers.unwrap_or(1..=5);
+        raw.context().set_control_vector(&scaled, layers).unwrap();
+        let expected = raw.go_on(&tokens_of(&model, PROMPT), 24);
+        // By chance, so that it tells of every number.
+        let generate = sampled(&model, PROMPT, SEED).max_tokens(24);
+        assert_eq!(told(generate, &model).tokens, expected, "{scale}");
+        all.push(expected);
+    }
+    all_differ(&all);
 }
 
 #[test]
 fn no_text_waits_longer_than_the_others_turns() {
-    own_process!();
     let files = Files::new();
     let model = demo().request(Request::new().n_seq_max(2));
     let model = model.lora(files.path("one"), 1.0).load().unwrap();
@@ -185,19 +234,13 @@ fn no_text_waits_longer_than_the_others_turns() {
 
 #[test]
 fn what_was_computed_with_other_adapters_is_not_reused() {
-    own_process!();
     let files = Files::new();
     let model = demo().request(Request::new().n_seq_max(3));
     let model = model.lora(files.path("one"), 1.0).load().unwrap();
     // Short, so that the prompt is most of what is left behind.
     let told = |generate: Generate| {
-        let generate = generate.max_tokens(6);
-        let (text, statistics) = generate
-            .cache_prompt(true)
-            .stream()
-            .unwrap()
-            .into_text()
-            .unwrap();
+        let generate = generate.max_tokens(6).cache_prompt(true);
+        let (text, statistics) = text_and_statistics(generate);
         (text, statistics.cached_tokens)
     };
     let without = || greedy(&model).lora::<&str>([]);
@@ -222,12 +265,9 @@ fn what_was_computed_with_other_adapters_is_not_reused() {
 
 #[test]
 fn a_control_vector_of_zeros_changes_nothing_and_another_one_does() {
-    own_process!();
     let files = Files::new();
-    let (zeros, vector) = (
-        files.control_vector("zeros", 0.0),
-        files.control_vector("v", 0.5),
-    );
+    let zeros = files.control_vector("zeros", 0.0);
+    let vector = files.control_vector("v", 0.5);
     let plain = text(greedy(&demo().load().unwrap()));
     let with = |builder: ModelBuilder| text(greedy(&builder.load().unwrap()));
     assert_eq!(with(demo().control_vector(&zeros, 1.0)), plain);
@@ -245,9 +285,9 @@ fn a_control_vector_of_zeros_changes_nothing_and_another_one_does() {
         .control_vector(&vector, 1.0)
         .control_vector_layers(0..=3);
     let none = refused(none.load());
-    assert!(matches!(none, AdapterError::Layers { first: 0, last: 3 }));
+    assert_is!(none, AdapterError::Layers { first: 0, last: 3 });
     let wrong = demo().control_vector(files.path("one"), 1.0).load();
-    assert!(matches!(refused(wrong), AdapterError::Tensor { .. }));
+    assert_is!(refused(wrong), AdapterError::Tensor { .. });
 }
 
 #[test]
@@ -265,14 +305,8 @@ fn adapters_stay_when_the_model_is_placed_anew_and_its_memory_is_given_back() {
         .unwrap();
     let placed = model.placement();
     assert_eq!(placed.n_gpu_layers, 7);
-    assert!(
-        placed
-            .notes
-            .iter()
-            .any(|note| note.starts_with("with one, two, a control vector")),
-        "{:?}",
-        placed.notes
-    );
+    let is_said = |note: &String| note.starts_with("with one, two, a control vector");
+    assert!(placed.notes.iter().any(is_said), "{:?}", placed.notes);
     // Weights with adapters, as planned, on the card and on the host.
     let weights = placed.gpus().next().unwrap().footprint.weights;
     assert_eq!(model.allocated().gpus[0].weights, weights);
@@ -286,17 +320,13 @@ fn adapters_stay_when_the_model_is_placed_anew_and_its_memory_is_given_back() {
     assert_ne!(first, other);
     let planned = placed.gpus().next().unwrap().footprint.total();
     assert!(gpu.peak() <= planned, "{} of {planned}", gpu.peak());
-    let mut stream = greedy(&model).lora([("two", 1.0)]).stream().unwrap();
-    let mut begun = String::new();
-    for piece in stream.by_ref().take(5) {
-        begun.push_str(&piece.unwrap());
-    }
-    stream.replace(None).unwrap();
-    for piece in stream.by_ref() {
-        begun.push_str(&piece.unwrap());
-    }
-    drop(stream);
-    assert_eq!(begun, other);
+    let moved = greedy(&model).lora([("two", 1.0)]);
+    let moved = crate::replace_support::text_of(moved, |stream, index| {
+        if index == 5 {
+            stream.replace(None).unwrap();
+        }
+    });
+    assert_eq!(moved, other);
     model.replace(None).unwrap();
     assert_eq!(text(greedy(&model)), first);
     drop(model);
@@ -313,8 +343,8 @@ fn whatever_is_free_a_model_with_adapters_fits_and_one_layer_more_would_not() {
         builder.lora(files.path("two"), 1.0)
     };
     let mut seen = Vec::new();
-    for half_mib in 0..34 {
-        let total = half_mib * mib(1) / 2;
+    for step in 0..26 {
+        let total = step * mib(2) / 3;
         let gpu = card(total);
         let model = builder().load().unwrap();
         let n = model.placement().n_gpu_layers;
@@ -329,10 +359,10 @@ fn whatever_is_free_a_model_with_adapters_fits_and_one_layer_more_would_not() {
         drop(model);
         if total > 0 && n < 7 {
             let more = builder().gpu_layers(GpuLayers::Exactly(n + 1)).plan();
-            assert!(
-                matches!(more, Err(load::Error::Plan(plan::Error::DoesNotFit { .. }))),
-                "{} layers fit {total} too: {more:?}",
-                n + 1
+            assert_is!(
+                more,
+                Err(load::Error::Plan(plan::Error::DoesNotFit { .. })),
+                "{n} + 1 layers fit {total} too"
             );
         }
         seen.push(n);
@@ -388,12 +418,9 @@ fn a_saved_plan_is_followed_with_the_adapters_that_it_was_made_with() {
     let needed = plan.plan.gpus().next().unwrap().footprint.total();
     gpu.set_taken(mib(64) - needed);
     let refused = with().follow(plan).load();
-    assert!(
-        matches!(
-            &refused,
-            Err(load::Error::SavedPlan(SavedPlanError::Changed { .. }))
-        ),
-        "{refused:?}"
+    assert_is!(
+        refused,
+        Err(load::Error::SavedPlan(SavedPlanError::Changed { .. }))
     );
 }
 
@@ -471,7 +498,6 @@ fn logits(model: &Path, adapter: Option<(&Path, f32)>) -> Vec<f32> {
 
 #[test]
 fn an_adapter_computes_what_the_model_with_its_product_in_the_weights_does() {
-    own_process!();
     let folder = tempfile::tempdir().unwrap();
     let model = floats(folder.path());
     let header = Header::open(&model).unwrap();
@@ -502,13 +528,11 @@ fn an_adapter_computes_what_the_model_with_its_product_in_the_weights_does() {
 
 #[test]
 fn a_saved_text_goes_on_with_the_adapters_that_it_was_computed_with_and_no_others() {
-    own_process!();
     let files = Files::new();
     let saved = files.folder.path().join("saved.kv");
     let with = |names: &[&str]| {
-        let builder = names
-            .iter()
-            .fold(demo(), |it, name| it.lora(files.path(name), 1.0));
+        let names = names.iter();
+        let builder = names.fold(demo(), |it, name| it.lora(files.path(name), 1.0));
         builder.load().unwrap()
     };
     let tokens = {
@@ -544,20 +568,14 @@ fn a_saved_text_goes_on_with_the_adapters_that_it_was_computed_with_and_no_other
     drop(model);
     let model = with(&["two"]);
     let refused = model.restore_cache(&saved).map(drop).unwrap_err();
-    assert!(
-        refused
-            .to_string()
-            .contains("adapters one × 0.5, and this one has two × 1"),
-        "{refused}"
-    );
+    let said = "adapters one × 0.5, and this one has two × 1";
+    assert!(refused.to_string().contains(said), "{refused}");
     let control = files.control_vector("control", 0.3);
     let model = demo()
         .lora(files.path("one"), 1.0)
         .control_vector(control, 1.0);
     let refused = model.load().unwrap().restore_cache(&saved);
     let refused = refused.map(drop).unwrap_err();
-    assert!(
-        refused.to_string().contains("control vector control × 1"),
-        "{refused}"
-    );
+    let said = "control vector control × 1";
+    assert!(refused.to_string().contains(said), "{refused}");
 }

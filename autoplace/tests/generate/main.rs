@@ -1,6 +1,9 @@
 //! Generations: texts, sessions, engines, samplers, constraints, adapters, drafts, embeddings.
 
 #[macro_use]
+#[path = "../support/text_support/mod.rs"]
+mod text_support;
+#[macro_use]
 #[path = "../../../planner/tests/support/own_process/mod.rs"]
 mod own_process;
 #[path = "../../../chat/tests/support/chat_reply_support/mod.rs"]
@@ -9,8 +12,6 @@ mod chat_reply_support;
 mod counting;
 #[path = "../support/embedding_models/mod.rs"]
 mod embedding_models;
-#[path = "../support/engine_support/mod.rs"]
-mod engine_support;
 #[path = "../../../planner/tests/support/lora_support/mod.rs"]
 mod lora_support;
 #[path = "../support/native_support/mod.rs"]
@@ -19,8 +20,6 @@ mod native_support;
 mod random_weights;
 #[path = "../support/replace_support/mod.rs"]
 mod replace_support;
-#[path = "../support/session_support/mod.rs"]
-mod session_support;
 #[path = "../support/sim_support/mod.rs"]
 mod sim_support;
 #[path = "../support/soak_support/mod.rs"]
@@ -46,39 +45,29 @@ mod constrained_text;
 mod constrained_types;
 mod embed_rerank;
 mod embed_vectors;
-mod engine_allocations;
-#[cfg(feature = "constraints")]
-mod engine_constraint;
-mod engine_ends;
-mod engine_leaves_nothing;
 mod engine_memories;
 mod engine_replace;
 mod engine_requests;
 mod engine_steps;
 mod engine_texts;
+mod front_ends;
 mod generate;
+mod leaves_nothing;
 mod long_prompts;
-mod lora_identity;
 mod lora_texts;
 mod prefix_reuse;
-mod sampling_allocations;
 mod sampling_chain;
 mod sampling_custom;
 mod sampling_masks;
 mod sampling_raw;
-mod session;
-mod session_fork;
+mod session_edits;
 mod session_memories;
 mod session_random;
-mod session_roll_back;
 mod session_saved;
 mod session_shift;
-mod sessions_opened_and_dropped;
 #[cfg(target_os = "linux")]
 mod soak;
-mod speculative_allocations;
-mod speculative_draft;
-mod speculative_mtp;
+mod speculative;
 mod speculative_text;
 mod text_bytes;
 mod text_identity;

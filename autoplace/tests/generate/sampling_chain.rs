@@ -1,11 +1,12 @@
 //! Sampling parameters do to a text what they say: through the public API, on the demo model.
 
 use crate::native_support::{load_demo, tiny_llama};
+use crate::text_support::{PROMPT, text, text_and_statistics, told};
 use autoplace::Model;
-use autoplace::generate::{Error, Generate, Mirostat, SamplerKind, Sampling};
-use autoplace::llama_sys::{self, Token};
-
-const PROMPT: &str = "And the king said unto his servants,";
+#[cfg(feature = "constraints")]
+use autoplace::generate::Constraint;
+use autoplace::generate::{Error, Generate, Mirostat, Sampling};
+use autoplace::llama_sys;
 
 /// Every way of choosing by chance.
 fn chances(model: &Model) -> Vec<Generate> {
@@ -35,53 +36,48 @@ fn chances(model: &Model) -> Vec<Generate> {
 fn the_same_seed_gives_the_same_text_whatever_the_sampler() {
     let model = load_demo();
     for generate in chances(&model) {
-        let (text, statistics) = generate.clone().stream().unwrap().into_text().unwrap();
+        let (first, statistics) = text_and_statistics(generate.clone());
         assert_eq!(statistics.seed, Some(7));
-        assert_eq!(generate.clone().text().unwrap(), text);
-        let others: Vec<String> = (8..11)
-            .map(|seed| generate.clone().seed(seed).text().unwrap())
-            .collect();
-        assert!(others.iter().any(|other| *other != text), "{text:?}");
+        assert_eq!(text(generate.clone()), first);
+        let mut others = (8..11).map(|seed| text(generate.clone().seed(seed)));
+        assert!(others.any(|other| other != first), "{first:?}");
     }
 }
 
 #[test]
-fn a_sampler_keeps_its_state_when_the_model_is_placed_anew() {
+fn samplers_and_constraints_keep_their_state_when_the_model_is_placed_anew() {
     let model = load_demo();
-    for generate in chances(&model) {
-        let undisturbed = generate.clone().text().unwrap();
-        let mut stream = generate.stream().unwrap();
-        let mut text = String::new();
-        let mut pieces = 0;
-        while let Some(piece) = stream.next() {
-            text.push_str(&piece.unwrap());
-            pieces += 1;
-            if pieces % 5 == 0 {
+    let mut all = chances(&model);
+    #[cfg(feature = "constraints")]
+    all.extend(
+        [
+            Constraint::gbnf("root ::= [a-z]{4} \" \" [A-Z]{30} \" \" [0-9]{4}"),
+            Constraint::json_schema(serde_json::json!({
+                "type": "object",
+                "properties": {"name": {"type": "string", "maxLength": 12}, "age": {"type": "integer", "maximum": 150}},
+                "required": ["name", "age"],
+                "additionalProperties": false,
+            })),
+        ]
+        .map(|it| model.generate(PROMPT).seed(11).constraint(it)),
+    );
+    all.extend([model.generate(PROMPT).temperature(0.0).max_tokens(20)]);
+    for generate in all {
+        let undisturbed = text(generate.clone());
+        let anew = crate::replace_support::text_of(generate, |stream, index| {
+            if index % 5 == 3 {
                 stream.replace(None).unwrap();
             }
-        }
-        assert_eq!(text, undisturbed);
+        });
+        assert_eq!(anew, undisturbed);
     }
-}
-
-#[test]
-fn samplers_apply_in_the_order_that_was_asked_for() {
-    let model = load_demo();
-    let text = |samplers: [SamplerKind; 2]| {
-        let text = model.generate(PROMPT).seed(5).samplers(samplers);
-        let text = text.temperature(3.0).top_p(0.5).max_tokens(40);
-        text.text().unwrap()
-    };
-    let (top_p, temperature) = (SamplerKind::TopP, SamplerKind::Temperature);
-    // Half of a distribution that a high temperature has made flat is more.
-    assert_ne!(text([top_p, temperature]), text([temperature, top_p]));
 }
 
 #[test]
 fn without_a_temperature_the_likeliest_is_taken_of_what_is_left() {
     let model = load_demo();
     let greedy = model.generate(PROMPT).temperature(0.0).max_tokens(24);
-    let text = greedy.clone().text().unwrap();
+    let expected = text(greedy.clone());
     for same in [
         greedy.clone().sampling(Sampling::greedy()),
         greedy.clone().top_k(3).min_p(0.5),
@@ -89,14 +85,12 @@ fn without_a_temperature_the_likeliest_is_taken_of_what_is_left() {
         greedy.clone().adaptive_p(0.1),
         greedy.clone().seed(3),
     ] {
-        let (found, statistics) = same.stream().unwrap().into_text().unwrap();
-        assert_eq!(found, text);
-        assert_eq!(statistics.seed, None);
+        let (found, statistics) = text_and_statistics(same);
+        assert_eq!((found, statistics.seed), (expected.clone(), None));
     }
     // XTC drops the likeliest, and so leaves something to chance.
-    let without = greedy.xtc(1.0, 0.05).stream().unwrap();
-    let (found, statistics) = without.into_text().unwrap();
-    assert_ne!(found, text);
+    let (found, statistics) = text_and_statistics(greedy.xtc(1.0, 0.05));
+    assert_ne!(found, expected);
     assert!(statistics.seed.is_some());
 }
 
@@ -104,17 +98,7 @@ fn without_a_temperature_the_likeliest_is_taken_of_what_is_left() {
 fn a_bias_forbids_or_forces_a_token() {
     let model = load_demo();
     let vocab = model.native().unwrap().vocab();
-    let tokens = |generate: Generate| -> Vec<Token> {
-        let mut session = model.session().unwrap();
-        session
-            .begin(generate.temperature(0.0).max_tokens(20))
-            .unwrap();
-        let mut tokens = Vec::new();
-        while !session.is_empty() {
-            tokens.extend(session.step().unwrap().filter_map(|piece| piece.token));
-        }
-        tokens
-    };
+    let tokens = |generate: Generate| told(generate.temperature(0.0).max_tokens(20), &model).tokens;
     let plain = tokens(model.generate(PROMPT));
     let first = plain[0];
     let without = tokens(model.generate(PROMPT).logit_bias(first, -1000.0));
@@ -124,21 +108,21 @@ fn a_bias_forbids_or_forces_a_token() {
     // By its text: control tokens can be named.
     let eos = vocab.eos().unwrap();
     let name = String::from_utf8(vocab.piece(eos, true).unwrap()).unwrap();
-    assert_eq!(
-        tokens(model.generate(PROMPT).logit_bias_text(name, 1000.0)),
-        [eos]
-    );
+    let named = model.generate(PROMPT).logit_bias_text(name, 1000.0);
+    assert_eq!(tokens(named), [eos]);
     let several = model.generate(PROMPT).logit_bias_text(PROMPT, 1.0).stream();
-    assert!(matches!(
-        several,
-        Err(Error::NotOneToken { tokens: 2.., .. })
-    ));
+    assert_is!(several, Err(Error::NotOneToken { tokens: 2.., .. }));
 }
 
 #[test]
 fn parameters_out_of_range_are_refused_even_where_they_have_no_effect() {
     let model = load_demo();
-    let changes: [fn(&mut Sampling); 12] = [
+    let changes: [fn(&mut Sampling); 17] = [
+        |it| it.temperature = f32::NAN,
+        |it| it.temperature = -0.5,
+        |it| it.top_p = 1.5,
+        |it| it.min_p = -0.1,
+        |it| it.repeat_penalty = 0.0,
         |it| it.typical_p = 1.5,
         |it| it.top_n_sigma = f32::NAN,
         |it| it.dynatemp_range = -1.0,
@@ -156,11 +140,9 @@ fn parameters_out_of_range_are_refused_even_where_they_have_no_effect() {
         let mut sampling = Sampling::default();
         change(&mut sampling);
         let refused = model.generate(PROMPT).sampling(sampling.clone()).stream();
-        assert!(
-            matches!(
-                refused,
-                Err(Error::Native(llama_sys::Error::InvalidParameter { .. }))
-            ),
+        assert_is!(
+            refused,
+            Err(Error::Native(llama_sys::Error::InvalidParameter { .. })),
             "{sampling:?}"
         );
     }

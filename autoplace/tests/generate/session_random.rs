@@ -4,8 +4,7 @@
 use std::cell::RefCell;
 use std::collections::HashMap;
 
-use crate::native_support::demo_path;
-use crate::session_support::{Raw, greedy, request, tokens_of};
+use crate::text_support::{Raw, demo, greedy, tokens_of};
 use autoplace::Model;
 use autoplace::generate::{Error, Fork, SequenceId, Session};
 use autoplace::llama_sys::Token;
@@ -177,7 +176,7 @@ proptest! {
         let model = MODELS.with_borrow_mut(|models| {
             let load = || {
                 let n_ctx = if unified { 320 } else { 256 * sequences };
-                crate::session_support::load(&demo_path(), request(n_ctx, sequences, unified))
+                demo(n_ctx, sequences, unified)
             };
             models.entry((sequences, unified)).or_insert_with(load).clone()
         });

@@ -4,18 +4,17 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use crate::native_support::demo_path;
-use crate::session_support::{Raw, SYSTEM, Texts, greedy, request, tokens_of, told};
 use crate::sim_support::card;
+use crate::text_support::{Raw, SYSTEM, Texts, demo, greedy, load, request, tokens_of, told};
 use autoplace::Model;
-use autoplace::generate::{Error, SavedCacheError};
-use autoplace::load;
+use autoplace::generate::{Error, Fork, SavedCacheError};
 use autoplace::machine::mib;
 use autoplace::memory::{FlashAttention, Headroom, KvType};
-use autoplace::plan::GpuLayers;
+use autoplace::plan::{GpuLayers, Request};
 use proptest::prelude::*;
 
 fn load_demo() -> Model {
-    crate::session_support::load(&demo_path(), request(512, 1, false))
+    demo(512, 1, false)
 }
 
 /// A saved turn of a conversation, and the prompt of the next.
@@ -62,26 +61,18 @@ fn refused(model: &Model, path: &Path) -> SavedCacheError {
 
 #[test]
 fn a_conversation_goes_on_after_a_restart_at_no_prompt_cost() {
-    own_process!();
     let saved = Saved::new();
     let model = load_demo();
     let raw = Raw::text(&model, &tokens_of(&model, &saved.prompt), 24);
     let restored = model.restore_cache(&saved.path).unwrap();
-    let told = told(
-        greedy(&model, saved.prompt.as_str()).cache_prompt(true),
-        &model,
-    );
+    let told = told(greedy(&model, &*saved.prompt).cache_prompt(true), &model);
     assert_eq!(told.tokens, raw);
-    let statistics = told.end.unwrap().statistics;
-    assert!(
-        statistics.cached_tokens >= restored.tokens - 1,
-        "{restored:?} {statistics:?}"
-    );
+    let cached = told.statistics().cached_tokens;
+    assert!(cached >= restored.tokens - 1, "{restored:?} {cached}");
 }
 
 #[test]
 fn a_running_text_is_saved_and_goes_on_there_and_here() {
-    own_process!();
     let model = load_demo();
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("running.kv");
@@ -91,10 +82,7 @@ fn a_running_text_is_saved_and_goes_on_there_and_here() {
     let mut texts = Texts::default();
     let sequence = session.begin(greedy(&model, SYSTEM)).unwrap();
     let nothing = session.save(sequence, &path).unwrap_err();
-    assert!(
-        matches!(&nothing, Error::Saved(error) if matches!(**error, SavedCacheError::Nothing { .. })),
-        "{nothing:?}"
-    );
+    assert_is!(&nothing, Error::Saved(error) if matches!(**error, SavedCacheError::Nothing { .. }));
     texts.steps(&mut session, 10);
     session.save(sequence, &path).unwrap();
     texts.run(&mut session);
@@ -104,20 +92,14 @@ fn a_running_text_is_saved_and_goes_on_there_and_here() {
     other.restore_cache(&path).unwrap();
     let mut so_far = prompt;
     so_far.extend(&raw[..10]);
-    let rest = told(
-        greedy(&other, so_far.as_slice())
-            .max_tokens(14)
-            .cache_prompt(true),
-        &other,
-    );
+    let rest = greedy(&other, &*so_far).max_tokens(14).cache_prompt(true);
+    let rest = told(rest, &other);
     assert_eq!(rest.tokens, raw[10..]);
-    let statistics = rest.end.unwrap().statistics;
-    assert_eq!(statistics.cached_tokens, statistics.prompt_tokens - 1);
+    assert_eq!(rest.statistics().cached_tokens, so_far.len() - 1);
 }
 
 #[test]
 fn texts_of_several_sequences_come_back_side_by_side() {
-    own_process!();
     let folder = tempfile::tempdir().unwrap();
     let prompts = [
         "The first song of David, when he",
@@ -125,8 +107,7 @@ fn texts_of_several_sequences_come_back_side_by_side() {
     ];
     let paths = [0, 1].map(|number| folder.path().join(format!("{number}.kv")));
     for unified in [false, true] {
-        let load = || crate::session_support::load(&demo_path(), request(512, 3, unified));
-        let model = load();
+        let model = demo(512, 3, unified);
         let alone = prompts.map(|prompt| {
             let prompt = tokens_of(&model, prompt);
             Raw::text(&model, &prompt, 24)
@@ -137,14 +118,12 @@ fn texts_of_several_sequences_come_back_side_by_side() {
                 let sequence = session.begin(greedy(&model, *prompt)).unwrap();
                 // A copy that no step has carried out yet is saved too.
                 session.step().unwrap();
-                let fork = session
-                    .fork(sequence, autoplace::generate::Fork::new())
-                    .unwrap();
+                let fork = session.fork(sequence, Fork::new()).unwrap();
                 session.save(fork, path).unwrap();
                 session.end(fork);
             }
         }
-        let other = load();
+        let other = demo(512, 3, unified);
         let mut session = other.session().unwrap();
         let mut texts = Texts::default();
         let running = session.begin(greedy(&other, SYSTEM)).unwrap();
@@ -161,7 +140,7 @@ fn texts_of_several_sequences_come_back_side_by_side() {
         for (sequence, alone) in begun.into_iter().zip(&alone) {
             let told = texts.of(sequence);
             assert_eq!(told.tokens, *alone, "unified: {unified}");
-            let statistics = told.end.unwrap().statistics;
+            let statistics = told.statistics();
             assert_eq!(statistics.cached_tokens, statistics.prompt_tokens - 1);
         }
         let prompt = tokens_of(&other, SYSTEM);
@@ -176,11 +155,11 @@ fn it_is_restored_on_another_placement() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("turn.kv");
     let on = |layers| {
-        Model::builder(demo_path())
-            .request(request(512, 1, false).headroom(Headroom::Bytes(0)))
-            .gpu_layers(GpuLayers::Exactly(layers))
-            .machine(load::detect().unwrap())
-            .threads(1)
+        let request = request(512, 1, false).headroom(Headroom::Bytes(0));
+        let builder = Model::builder(demo_path()).request(request).threads(1);
+        let builder = builder.gpu_layers(GpuLayers::Exactly(layers));
+        builder
+            .machine(autoplace::load::detect().unwrap())
             .load()
             .unwrap()
     };
@@ -196,13 +175,12 @@ fn it_is_restored_on_another_placement() {
         model.restore_cache(&path).unwrap();
         let told = told(greedy(&model, SYSTEM).cache_prompt(true), &model);
         assert_eq!(told.tokens, raw, "{layers}");
-        assert!(told.end.unwrap().statistics.cached_tokens > 0);
+        assert!(told.statistics().cached_tokens > 0);
     }
 }
 
 #[test]
-fn another_model_another_quantisation_and_another_cache_are_foreign() {
-    own_process!();
+fn another_model_other_weights_and_another_cache_are_foreign() {
     let saved = Saved::new();
     let folder = tempfile::tempdir().unwrap();
     let tiny = folder.path().join("tiny.gguf");
@@ -211,46 +189,46 @@ fn another_model_another_quantisation_and_another_cache_are_foreign() {
         crate::native_support::tiny_llama().to_bytes().unwrap(),
     )
     .unwrap();
-    let tiny = crate::session_support::load(&tiny, request(512, 1, false));
-    let error = refused(&tiny, &saved.path);
-    assert!(
-        matches!(error, SavedCacheError::OtherModel { .. }),
-        "{error}"
+    let tiny = load(&tiny, request(512, 1, false));
+    assert_is!(
+        refused(&tiny, &saved.path),
+        SavedCacheError::OtherModel { .. }
     );
-
-    let fields = [
-        ("type_k", KvType::F32, KvType::F16, FlashAttention::Off, 1),
-        ("type_v", KvType::F16, KvType::F32, FlashAttention::Off, 1),
-        (
-            "flash_attn",
-            KvType::F16,
-            KvType::F16,
-            FlashAttention::On,
-            1,
-        ),
-        ("streams", KvType::F16, KvType::F16, FlashAttention::Off, 2),
+    type Change = fn(&mut Request);
+    let fields: [(&str, Change); 4] = [
+        ("type_k", |it| it.params.type_k = KvType::F32),
+        ("type_v", |it| it.params.type_v = KvType::F32),
+        ("flash_attn", |it| it.params.flash_attn = FlashAttention::On),
+        ("streams", |it| *it = request(1024, 2, false)),
     ];
-    for (name, type_k, type_v, flash_attn, sequences) in fields {
-        let mut request = request(1024, sequences, false);
-        request.params.type_k = type_k;
-        request.params.type_v = type_v;
-        request.params.flash_attn = flash_attn;
-        let model = crate::session_support::load(&demo_path(), request);
-        let error = refused(&model, &saved.path);
-        assert!(
-            matches!(error, SavedCacheError::OtherCache { field, .. } if field == name),
-            "{name}: {error}"
-        );
+    for (name, change) in fields {
+        let mut request = request(1024, 1, false);
+        change(&mut request);
+        let error = refused(&load(&demo_path(), request), &saved.path);
+        assert_is!(error, SavedCacheError::OtherCache { field, .. } if field == name, "{name}");
     }
-    let short = crate::session_support::load(&demo_path(), request(32, 1, false));
-    let error = refused(&short, &saved.path);
-    let too_long = matches!(error, SavedCacheError::TooLong { context: 32, .. });
-    assert!(too_long, "{error}");
+    let short = refused(&demo(32, 1, false), &saved.path);
+    assert_is!(short, SavedCacheError::TooLong { context: 32, .. });
+    // The same header with another byte of weights, and the same weights elsewhere.
+    let tuned = folder.path().join("tuned.gguf");
+    let mut bytes = fs::read(demo_path()).unwrap();
+    let header = autoplace::gguf::Header::open(demo_path()).unwrap();
+    let tensor = header.tensor("blk.1.ffn_up.weight").unwrap();
+    fs::write(&tuned, &bytes).unwrap();
+    let model = load(&tuned, request(512, 1, false));
+    model.restore_cache(&saved.path).unwrap();
+    drop(model);
+    bytes[(tensor.offset() + tensor.bytes() / 2) as usize] ^= 1;
+    fs::write(&tuned, &bytes).unwrap();
+    let model = load(&tuned, request(512, 1, false));
+    assert_is!(
+        refused(&model, &saved.path),
+        SavedCacheError::OtherWeights { .. }
+    );
 }
 
 #[test]
 fn every_altered_byte_and_every_missing_one_is_noticed() {
-    own_process!();
     let saved = Saved::new();
     let model = load_demo();
     let length = fs::metadata(&saved.path).unwrap().len() as usize;
@@ -281,14 +259,13 @@ fn every_altered_byte_and_every_missing_one_is_noticed() {
     }
     let path = saved.changed(|bytes| bytes.push(0));
     let error = refused(&model, &path);
-    assert!(matches!(error, SavedCacheError::Length { .. }), "{error}");
+    assert_is!(error, SavedCacheError::Length { .. });
     // The model is as good as before.
     model.restore_cache(&saved.path).unwrap();
 }
 
 #[test]
 fn a_file_that_cannot_be_written_or_read_is_named_and_the_old_one_stays() {
-    own_process!();
     let saved = Saved::new();
     let before = fs::read(&saved.path).unwrap();
     let model = load_demo();
@@ -302,11 +279,10 @@ fn a_file_that_cannot_be_written_or_read_is_named_and_the_old_one_stays() {
     let error = model.restore_cache(&nowhere).unwrap_err();
     assert!(error.to_string().contains("cannot read"), "{error}");
     let error = refused(&model, saved.path.parent().unwrap());
-    let is_no_file = matches!(
+    assert_is!(
         error,
         SavedCacheError::NotSaved { .. } | SavedCacheError::Io { .. }
     );
-    assert!(is_no_file, "{error}");
 }
 
 /// The file with the checksum that its bytes have now.
@@ -318,7 +294,6 @@ fn sealed(bytes: &mut [u8]) {
 
 #[test]
 fn forged_files_are_refused_or_harmless() {
-    own_process!();
     let saved = Saved::new();
     let model = load_demo();
     let bytes = fs::read(&saved.path).unwrap();
@@ -369,28 +344,4 @@ proptest! {
             Ok(())
         })?;
     }
-}
-
-#[test]
-fn a_cache_of_other_weights_in_the_same_header_is_refused() {
-    own_process!();
-    let saved = Saved::new();
-    let folder = tempfile::tempdir().unwrap();
-    let tuned = folder.path().join("tuned.gguf");
-    let mut bytes = fs::read(demo_path()).unwrap();
-    let header = autoplace::gguf::Header::open(demo_path()).unwrap();
-    let tensor = header.tensor("blk.1.ffn_up.weight").unwrap();
-    bytes[(tensor.offset() + tensor.bytes() / 2) as usize] ^= 1;
-    fs::write(&tuned, &bytes).unwrap();
-    let model = crate::session_support::load(&tuned, request(512, 1, false));
-    let refused = model.restore_cache(&saved.path).map(drop).unwrap_err();
-    assert!(
-        matches!(&refused, Error::Saved(error) if matches!(**error, SavedCacheError::OtherWeights { .. })),
-        "{refused:?}"
-    );
-    // The same weights elsewhere are the same model.
-    fs::copy(demo_path(), folder.path().join("copied.gguf")).unwrap();
-    let copied = folder.path().join("copied.gguf");
-    let model = crate::session_support::load(&copied, request(512, 1, false));
-    model.restore_cache(&saved.path).unwrap();
 }

@@ -4,11 +4,12 @@
 use std::fs;
 
 use crate::native_support::tiny_llama;
+use crate::text_support::{self, in_worker};
+use autoplace::Model;
 use autoplace::chat::ChatTemplate;
 use autoplace::generate::{Engine, Error, FinishReason, Generate, Piece};
 use autoplace::llama_sys::Token;
 use autoplace::plan::{Context, Request};
-use autoplace::{Isolation, Model, WorkerProcess};
 use proptest::prelude::*;
 
 /// The end of a text, in the vocabulary.
@@ -33,13 +34,13 @@ fn load(n_ctx: u32, worker: bool) -> Tiny {
     let path = folder.path().join("tiny.gguf");
     fs::write(&path, tiny_llama().to_bytes().unwrap()).unwrap();
     let request = Request::new().context(Context::Tokens(n_ctx));
-    let mut builder = Model::builder(&path).request(request).threads(1);
-    if worker {
-        let program = WorkerProcess::program(env!("CARGO_BIN_EXE_autoplace-worker"));
-        builder = builder.isolation(Isolation::Process(program));
-    }
+    let load = if worker {
+        in_worker
+    } else {
+        text_support::load
+    };
     Tiny {
-        model: builder.load().unwrap(),
+        model: load(&path, request),
         _folder: folder,
     }
 }

@@ -6,10 +6,10 @@
 
 use crate::native_support::demo_path;
 use crate::speculative_support::{alone, builder, load, oracle, request, tokens};
+use crate::text_support::{Raw, answered, told};
 use autoplace::Model;
-use autoplace::generate::{Answer, Engine, Generate, Speculation, Statistics};
-use autoplace::llama_sys::{Batch, Context, ContextParams, FlashAttention, KvType, Sampler, Token};
-use autoplace::plan::Request;
+use autoplace::generate::{Engine, Generate, Speculation};
+use autoplace::llama_sys::{KvType, Token};
 
 /// Of three lengths, the longest of them longer than any part that it is cut into.
 const PROMPTS: [&str; 3] = [
@@ -24,42 +24,17 @@ const PROMPTS: [&str; 3] = [
 
 const TOKENS: usize = 32;
 
-/// llama.cpp's own loop: the prompt in one batch, then token after token, the likeliest each time.
-fn raw(model: &Model, prompt: &[Token], most: usize) -> Vec<Token> {
-    let native = &model.native().unwrap();
-    let params = ContextParams {
-        n_ctx: 1024,
-        n_batch: 1024,
-        n_threads: Some(1),
-        n_threads_batch: Some(1),
-        flash_attention: FlashAttention::Disabled,
-        type_k: KvType::F32,
-        type_v: KvType::F32,
-        ..ContextParams::default()
-    };
-    let mut context = Context::new(native, params).unwrap();
-    let mut sampler = Sampler::chain(native).unwrap().greedy().unwrap();
-    let mut batch = Batch::default();
-    for (position, &token) in (0..).zip(prompt) {
-        batch.add(token, position, 0, position as usize + 1 == prompt.len());
-    }
-    let mut answer = Vec::new();
-    for position in (prompt.len() as i32..).take(most) {
-        context.decode(&batch).unwrap();
-        let token = sampler.sample(&mut context, -1).unwrap();
-        answer.push(token);
-        if native.vocab().is_eog(token) {
-            break;
-        }
-        batch.clear();
-        batch.add(token, position, 0, true);
-    }
-    answer
-}
+/// Of a batch or a chunk, in tokens: small ones, and those around what graphs and kernels are made for.
+const SIZES: [u32; 18] = [
+    1, 2, 3, 4, 5, 6, 7, 8, 9, 13, 16, 17, 31, 32, 33, 48, 63, 64,
+];
 
 /// What llama.cpp makes of all prompts.
 fn expected(model: &Model) -> Vec<Vec<Token>> {
-    let raw = |prompt: &&str| raw(model, &tokens(model, prompt), TOKENS);
+    let raw = |prompt: &&str| {
+        let raw = Raw::of(&model.native().unwrap(), 1024, false, KvType::F32);
+        raw.go_on(&tokens(model, prompt), TOKENS)
+    };
     PROMPTS.iter().map(raw).collect()
 }
 
@@ -67,78 +42,39 @@ fn greedy(model: &Model, prompt: &str) -> Generate {
     model.generate(prompt).temperature(0.0).max_tokens(TOKENS)
 }
 
-/// The tokens of a stream of its own.
-fn streamed(generate: Generate) -> (Vec<Token>, Statistics) {
-    let mut stream = generate.stream().unwrap();
-    let pieces: Vec<_> = stream.pieces().map(Result::unwrap).collect();
-    let tokens = pieces.iter().filter_map(|piece| piece.token).collect();
-    (tokens, stream.statistics())
-}
-
-fn answered(mut answer: Answer) -> (Vec<Token>, Statistics) {
-    let pieces: Vec<_> = answer.pieces().map(Result::unwrap).collect();
-    let tokens = pieces.iter().filter_map(|piece| piece.token).collect();
-    (tokens, answer.statistics())
-}
-
 #[test]
-fn a_prompt_whose_beginning_the_context_holds() {
-    let model = load(&demo_path(), request(1024, 1, 0));
-    let whole = tokens(&model, PROMPTS[1]);
-    let again = |prompt: &[Token]| {
-        let generate = model.generate(prompt).temperature(0.0).max_tokens(TOKENS);
-        streamed(generate.cache_prompt(true))
-    };
-    // A beginning of it; more of it; all of it, twice; less again; and another text that parts from it in the middle.
-    let mut parted = whole[..whole.len() / 2].to_vec();
-    parted.extend(tokens(&model, PROMPTS[0]));
-    let third = &whole[..whole.len() / 3];
-    for (prompt, held) in [
-        (third, 0),
-        (&whole[..], third.len()),
-        (&whole[..], whole.len() - 1),
-        (third, third.len() - 1),
-        (&whole[..], third.len()),
-        (&parted[..], whole.len() / 2),
-    ] {
-        let (told, statistics) = again(prompt);
-        assert_eq!(told, raw(&model, prompt, TOKENS), "{held} held");
-        assert!(
-            statistics.cached_tokens >= held && statistics.cached_tokens < prompt.len(),
-            "{statistics:?}, of which {held} were held"
-        );
-    }
-}
-
-#[test]
-fn prompts_in_batches_of_every_size_from_1_to_64() {
+fn prompts_in_batches_of_sizes_from_1_to_64() {
     let model = load(&demo_path(), request(1024, 1, 0));
     let expected = expected(&model);
     assert!(tokens(&model, PROMPTS[1]).len() > 2 * 64);
     drop(model);
-    for size in 1..=64 {
-        let request: Request = request(1024, 1, 0).n_batch(size).n_ubatch(size);
-        let model = load(&demo_path(), request);
+    for size in SIZES {
+        // Each in one graph, or in two.
+        let request = request(1024, 1, 0).n_batch(size);
+        let model = load(&demo_path(), request.n_ubatch(size.div_ceil(1 + size % 2)));
         for (prompt, expected) in PROMPTS.iter().zip(&expected) {
-            let (told, _) = streamed(greedy(&model, prompt));
-            assert_eq!(told, *expected, "batches of {size}");
+            let told = told(greedy(&model, prompt), &model);
+            assert_eq!(told.tokens, *expected, "batches of {size}");
         }
     }
 }
 
 #[test]
-fn prompts_in_chunks_of_every_size_from_1_to_64_side_by_side() {
+fn prompts_in_chunks_of_sizes_from_1_to_64_side_by_side() {
     let model = load(&demo_path(), request(3 * 512, 3, 0));
     let expected = expected(&model);
-    for chunk in 1..=64 {
-        let engine = Engine::builder(&model).prompt_chunk(chunk).start().unwrap();
+    for chunk in SIZES {
+        let engine = Engine::builder(&model)
+            .prompt_chunk(chunk as usize)
+            .start()
+            .unwrap();
         let submit = |prompt: &&str| {
-            let generate = greedy(&model, prompt).cache_prompt(false);
+            let generate = greedy(&model, prompt).cache_prompt(chunk % 4 == 0);
             engine.submit(generate).unwrap()
         };
         let answers: Vec<_> = PROMPTS.iter().map(submit).collect();
         for (answer, expected) in answers.into_iter().zip(&expected) {
-            assert_eq!(answered(answer).0, *expected, "chunks of {chunk}");
+            assert_eq!(answered(answer).tokens, *expected, "chunks of {chunk}");
         }
     }
 }
@@ -197,9 +133,9 @@ fn tokens_that_are_guessed_in_an_engine() {
             };
             let answers: Vec<_> = PROMPTS.iter().zip(&expected).map(submit).collect();
             for ((method, answer), expected) in answers.into_iter().zip(&expected) {
-                let (told, statistics) = answered(answer);
-                assert_eq!(told, *expected, "{method}, {sequences} sequences");
-                *accepted += statistics.accepted_tokens;
+                let told = answered(answer);
+                assert_eq!(told.tokens, *expected, "{method}, {sequences} sequences");
+                *accepted += told.statistics().accepted_tokens;
             }
         }
         assert!(

@@ -29,25 +29,6 @@ pub(crate) struct Tally {
     pub(crate) loaded: u64,
 }
 
-impl fmt::Display for Tally {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self {
-            tokens,
-            opened,
-            dropped,
-            aborted,
-            replaced,
-            failed,
-            loaded,
-        } = self;
-        write!(
-            f,
-            "{tokens} tokens of {opened} streams and sessions; {dropped} dropped in the middle, {aborted} aborted; placed anew \
-             {replaced} times, {failed} times in vain; loaded {loaded} times"
-        )
-    }
-}
-
 /// What the process holds while no model is loaded.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Row {
@@ -86,17 +67,17 @@ impl Row {
 
 impl fmt::Display for Row {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Tally {
-            tokens,
-            opened,
-            replaced,
-            ..
-        } = self.tally;
-        write!(
-            f,
-            "| {tokens} | {opened} | {replaced} | {} | {} | {} | {} | {} |",
-            self.resident, self.data, self.files, self.threads, self.card
-        )
+        let it = &self.tally;
+        write!(f, "| {} | {} | {} ", it.tokens, it.opened, it.replaced)?;
+        let held = [
+            self.resident,
+            self.data,
+            self.files,
+            self.threads,
+            self.card,
+        ];
+        held.iter().try_for_each(|it| write!(f, "| {it} "))?;
+        write!(f, "|")
     }
 }
 

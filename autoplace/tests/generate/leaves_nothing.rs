@@ -1,0 +1,119 @@
+//! A thousand sessions, and a thousand answers of an engine, that nobody finishes leave nothing behind. In processes of
+//! their own, since they count their threads and files.
+
+use std::thread;
+
+use crate::text_support::{PROMPTS, Raw, SYSTEM, demo, greedy, text, to_the_end, tokens_of, wait};
+use autoplace::Model;
+use autoplace::generate::{Engine, Error, Fork, Session, Shutdown};
+
+const THREADS: usize = 8;
+const EACH: usize = 125;
+
+/// Open files and threads of this process, where the system tells.
+fn held() -> Option<[usize; 2]> {
+    let count = |folder| Some(std::fs::read_dir(folder).ok()?.count());
+    Some([count("/proc/self/fd")?, count("/proc/self/task")?])
+}
+
+/// Does the same in eight threads, each with its number and that of the time.
+fn in_threads(work: impl Fn(usize, usize) + Sync) {
+    thread::scope(|scope| {
+        for number in 0..THREADS {
+            let work = &work;
+            scope.spawn(move || (0..EACH).for_each(|index| work(number, index)));
+        }
+    });
+}
+
+/// A session, when it is this thread's turn.
+fn session(model: &Model) -> Session {
+    loop {
+        match model.session() {
+            Ok(session) => return session,
+            Err(Error::Busy) => thread::yield_now(),
+            Err(error) => panic!("{error}"),
+        }
+    }
+}
+
+#[test]
+fn a_thousand_sessions_opened_and_dropped_from_eight_threads() {
+    own_process!();
+    let model = demo(1024, 3, false);
+    let raw = Raw::text(&model, &tokens_of(&model, SYSTEM), 24);
+    let is_as_ever = || {
+        let mut session = session(&model);
+        session.begin(greedy(&model, SYSTEM)).unwrap();
+        assert_eq!(to_the_end(&mut session)[0].tokens, raw);
+    };
+    is_as_ever();
+    let before = held();
+    in_threads(|number, index| {
+        let mut session = session(&model);
+        let generate = greedy(&model, SYSTEM).cache_prompt(index % 2 == 0);
+        let first = session.begin(generate).unwrap();
+        for _ in 0..(index + number) % 4 {
+            session.step().unwrap();
+        }
+        match index % 5 {
+            0 => drop(session.fork(first, Fork::new()).unwrap()),
+            1 => session.abort_handle().abort(),
+            2 => drop(session.end(first).unwrap()),
+            3 => drop(session.begin(greedy(&model, "In the beginning")).unwrap()),
+            _ => {}
+        }
+    });
+    // A thread whose work is done is there for a moment still.
+    wait("holds what it held", || held() == before);
+    is_as_ever();
+    // Nobody holds the context, or the model underneath, any more.
+    let native = model.native().unwrap();
+    let holders = native.holders();
+    drop(model.session().unwrap());
+    assert_eq!(native.holders(), holders);
+}
+
+/// Threads of engines in this process, where the system tells.
+fn engines() -> usize {
+    let Ok(threads) = std::fs::read_dir("/proc/self/task") else {
+        return 0;
+    };
+    let name = |thread: std::io::Result<std::fs::DirEntry>| {
+        std::fs::read_to_string(thread.ok()?.path().join("comm")).ok()
+    };
+    let names = threads.filter_map(name);
+    // The kernel keeps 15 characters of a name.
+    names
+        .filter(|name| name.starts_with("autoplace-engin"))
+        .count()
+}
+
+#[test]
+fn a_thousand_answers_opened_and_dropped_leave_sequences_threads_and_texts_as_they_were() {
+    own_process!();
+    let model = demo(1024, 4, false);
+    let expected = text(greedy(&model, PROMPTS[0]));
+    let engine = Engine::builder(&model).queue(6).start().unwrap();
+    let is_as_ever = || {
+        let answer = engine.submit(greedy(&model, PROMPTS[0])).unwrap();
+        assert_eq!(answer.into_text().unwrap().0, expected);
+    };
+    is_as_ever();
+    assert_eq!(engines(), usize::from(cfg!(target_os = "linux")));
+    in_threads(|number, index| {
+        let prompt = PROMPTS[(index + number) % PROMPTS.len()];
+        let mut answer = engine
+            .submit(greedy(&model, prompt).max_tokens(60))
+            .unwrap();
+        for _ in 0..index % 3 {
+            answer.next().unwrap().unwrap();
+        }
+    });
+    is_as_ever();
+    engine.shutdown(Shutdown::Finish);
+    let metrics = engine.metrics();
+    assert_eq!((metrics.queued, metrics.running), (0, 0));
+    assert_eq!(engines(), 0);
+    assert_eq!(text(greedy(&model, PROMPTS[0])), expected);
+}

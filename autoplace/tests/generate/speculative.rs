@@ -1,0 +1,465 @@
+//! What is drafted by a model or by blocks of its own changes no text and follows it wherever it goes: on small models with
+//! weights that are random, or made so that every draft comes true.
+
+use std::path::{Path, PathBuf};
+
+use crate::sim_support::card;
+use crate::speculative_support::{
+    PROMPT, alone, builder, exact, heads, load as load_alone, oracle, request, run,
+    run_placed_anew, tokens, told,
+};
+use autoplace::generate::{
+    DraftsOff, Engine, Generate, Keep, Prompt, Speculation, Statistics, WhenFull,
+};
+use autoplace::llama_sys::Token;
+use autoplace::load::Error;
+use autoplace::machine::mib;
+use autoplace::memory::Headroom;
+use autoplace::memory::companion::{self, Role};
+use autoplace::plan::{self, GpuLayers, Plan, Request};
+use autoplace::profile::MtpError;
+use autoplace::{Isolation, Model, WorkerProcess};
+
+fn greedy(model: &Model) -> Generate {
+    model.generate(PROMPT).temperature(0.0).max_tokens(60)
+}
+
+/// By chance, with all that a sampler remembers.
+fn seeded(model: &Model, seed: u32) -> Generate {
+    let seeded = model.generate(PROMPT).seed(seed).temperature(0.7);
+    seeded.repeat_penalty(1.1).max_tokens(60)
+}
+
+/// However sure.
+fn mtp(draft_max: u32) -> Speculation {
+    Speculation::Mtp {
+        draft_max,
+        p_min: 0.0,
+    }
+}
+
+/// Sure of nothing, since a random model never is.
+fn draft() -> Speculation {
+    Speculation::DraftModel {
+        draft_max: 5,
+        p_min: 0.0,
+    }
+}
+
+/// A model with blocks that predict.
+fn load(path: &Path, request: Request) -> Model {
+    builder(path, request).mtp(true).load().unwrap()
+}
+
+/// A model, and what it drafts with.
+struct Way {
+    name: &'static str,
+    path: PathBuf,
+    /// Whether it drafts with itself as a whole: else with its own blocks.
+    by_itself: bool,
+    /// Whether all of it comes true; else some does not.
+    comes_true: bool,
+    /// Of several sequences llama.cpp takes states back only while all are computed together.
+    sequences: u32,
+}
+
+impl Way {
+    fn all(folder: &Path) -> [Self; 5] {
+        let of = |name, write: fn(&Path) -> PathBuf, by_itself, comes_true, sequences| Self {
+            name,
+            path: write(folder),
+            by_itself,
+            comes_true,
+            sequences,
+        };
+        [
+            of("itself", exact::llama, true, true, 3),
+            of("steps", heads::steps, false, true, 3),
+            of("random", heads::random, false, false, 3),
+            of(
+                "steps, with states",
+                heads::steps_with_states,
+                false,
+                true,
+                1,
+            ),
+            of("random, with states", heads::random_states, false, false, 1),
+        ]
+    }
+
+    fn load(&self, request: Request) -> Model {
+        match self.by_itself {
+            true => builder(&self.path, request)
+                .draft(&self.path)
+                .load()
+                .unwrap(),
+            false => load(&self.path, request),
+        }
+    }
+
+    fn drafting(&self, draft_max: u32, p_min: f32) -> Speculation {
+        match self.by_itself {
+            true => Speculation::DraftModel { draft_max, p_min },
+            false => Speculation::Mtp { draft_max, p_min },
+        }
+    }
+
+    #[track_caller]
+    fn check(&self, statistics: &Statistics) {
+        let (drafted, accepted) = (statistics.drafted_tokens, statistics.accepted_tokens);
+        assert!(drafted > 10, "{}: {statistics:?}", self.name);
+        // Quite all, where both compute the same from the same.
+        let all = accepted == drafted || (self.by_itself && statistics.acceptance_rate() > 0.9);
+        assert_eq!(all, self.comes_true, "{}: {statistics:?}", self.name);
+    }
+}
+
+/// All that was guessed came true, and that was something.
+#[track_caller]
+fn all_came_true(statistics: &Statistics) {
+    assert!(statistics.drafted_tokens > 10, "{statistics:?}");
+    assert_eq!(
+        statistics.accepted_tokens, statistics.drafted_tokens,
+        "{statistics:?}"
+    );
+}
+
+#[test]
+fn drafts_change_no_text_and_come_true_where_they_are_right() {
+    let folder = tempfile::tempdir().unwrap();
+    for way in Way::all(folder.path()) {
+        for draft_max in [1, 3, 6] {
+            let model = way.load(request(512, 1, draft_max));
+            let (plain, _) = alone(&model, greedy(&model));
+            assert_eq!(plain.tokens.len(), 60);
+            // The second time all of the prompt may be there.
+            for _ in 0..2 {
+                let generate = greedy(&model).cache_prompt(true);
+                let drafting = generate.speculate(way.drafting(draft_max, 0.0));
+                let (drafted, statistics) = alone(&model, drafting);
+                assert_eq!(drafted, plain, "{}, {draft_max}", way.name);
+                way.check(&statistics);
+            }
+            for seed in (1..6).filter(|_| draft_max == 3) {
+                let (plain, _) = told(seeded(&model, seed));
+                let drafting = seeded(&model, seed).speculate(way.drafting(draft_max, 0.0));
+                assert_eq!(told(drafting).0, plain, "{}, {seed}", way.name);
+            }
+            // Random weights are less sure of anything than that.
+            if way.by_itself || !way.comes_true {
+                let sure = greedy(&model).speculate(way.drafting(draft_max, 0.99));
+                let (drafted, statistics) = alone(&model, sure);
+                assert_eq!(
+                    (drafted, statistics.drafted_tokens),
+                    (plain, 0),
+                    "{}",
+                    way.name
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn each_text_of_a_session_is_followed_by_itself() {
+    let folder = tempfile::tempdir().unwrap();
+    for way in Way::all(folder.path()) {
+        for unified in [false, true] {
+            if way.sequences == 1 || (way.by_itself && unified) {
+                continue;
+            }
+            let mut request = request(1024, way.sequences, 5);
+            request.params.kv_unified = unified;
+            let model = way.load(request);
+            let texts = |model: &Model| [greedy(model), seeded(model, 3), seeded(model, 4)];
+            let expected = texts(&model).map(|generate| alone(&model, generate).0);
+            for _ in 0..2 {
+                let mut session = model.session().unwrap();
+                for generate in texts(&model) {
+                    session
+                        .begin(generate.speculate(way.drafting(3, 0.0)))
+                        .unwrap();
+                }
+                let told = run(&mut session);
+                for ((drafted, statistics), expected) in told.iter().zip(&expected) {
+                    assert_eq!(drafted, expected, "{}, unified: {unified}", way.name);
+                    if way.comes_true && !way.by_itself {
+                        all_came_true(statistics);
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn a_draft_goes_no_further_than_the_context_and_on_where_that_shifts() {
+    let folder = tempfile::tempdir().unwrap();
+    for way in Way::all(folder.path()) {
+        for n_ctx in [24, 27, 96] {
+            let model = way.load(request(n_ctx, 1, 5));
+            let full = seeded(&model, 2).max_tokens(usize::MAX);
+            let shifted = seeded(&model, 3).max_tokens(2 * n_ctx as usize);
+            let shifted = shifted.when_full(WhenFull::shift(Keep::Tokens(4)));
+            for generate in [full, shifted] {
+                let (plain, _) = alone(&model, generate.clone());
+                let (drafted, _) = alone(&model, generate.speculate(way.drafting(5, 0.0)));
+                assert_eq!(drafted, plain, "{}, {n_ctx}", way.name);
+            }
+        }
+    }
+    let model = load(&heads::steps(folder.path()), request(64, 1, 3));
+    let shifted = greedy(&model).max_tokens(150);
+    let shifted = shifted.when_full(WhenFull::shift(Keep::Tokens(4)));
+    let (plain, _) = alone(&model, shifted.clone());
+    let (drafted, statistics) = alone(&model, shifted.speculate(mtp(3)));
+    assert_eq!(drafted, plain);
+    assert!(statistics.discarded_tokens > 0, "{statistics:?}");
+    all_came_true(&statistics);
+}
+
+#[test]
+fn without_what_it_drafts_with_nothing_is_drafted_and_that_is_said() {
+    let folder = tempfile::tempdir().unwrap();
+    let (plain, steps) = (exact::llama(folder.path()), heads::steps(folder.path()));
+    let lookup = Speculation::prompt_lookup;
+    for (path, room, drafting, off) in [
+        (&plain, 5, draft(), DraftsOff::NoModel),
+        // The file has a block, and nobody asked for it.
+        (&steps, 3, mtp(3), DraftsOff::NoHeads),
+        (&plain, 0, lookup(), DraftsOff::NoRoom),
+    ] {
+        let model = load_alone(path, request(512, 1, room));
+        let (plain, statistics) = alone(&model, greedy(&model));
+        assert_eq!(statistics.drafts_off, None);
+        let (drafted, statistics) = alone(&model, greedy(&model).speculate(drafting));
+        assert_eq!(drafted, plain);
+        assert_eq!(
+            (statistics.drafts_off, statistics.drafted_tokens),
+            (Some(off), 0)
+        );
+    }
+    // The file has none, or several sequences.
+    let none = builder(&plain, request(512, 1, 3)).mtp(true).load();
+    assert_is!(none, Err(Error::Mtp(MtpError::NoHeads { .. })));
+    let states = heads::steps_with_states(folder.path());
+    let two = builder(&states, request(512, 2, 3)).mtp(true).load();
+    assert_is!(
+        two,
+        Err(Error::Plan(plan::Error::Mtp(MtpError::Sequences {
+            n_seq_max: 2,
+            ..
+        })))
+    );
+}
+
+#[test]
+fn a_draft_of_another_vocabulary_is_refused_by_what_differs() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = exact::llama(folder.path());
+    let other = tempfile::tempdir().unwrap();
+    let mut sketch = crate::random_weights::all().remove(1);
+    sketch.dims.n_vocab = 1024;
+    sketch.vocabulary();
+    let other = sketch.write(other.path());
+    let error = builder(&path, request(512, 1, 5)).draft(&other).load();
+    match error.unwrap_err() {
+        Error::Plan(plan::Error::Companion(companion::Error::Vocabulary { what, .. })) => {
+            assert_eq!(what, "the size of the vocabulary");
+        }
+        error => panic!("{error:?}"),
+    }
+}
+
+#[test]
+fn beside_a_draft_no_card_runs_over_and_what_moves_takes_it_along() {
+    own_process!();
+    let folder = tempfile::tempdir().unwrap();
+    let path = exact::llama(folder.path());
+    let mut request = request(512, 1, 5).headroom(Headroom::Bytes(256 << 10));
+    request.params.repack = false;
+    let with_draft = |request: Request| builder(&path, request).draft(&path);
+    let mut on_card = 0;
+    for size in [2, 3, 4, 6, 64] {
+        let card = card(mib(size));
+        let model = with_draft(request.clone()).load().unwrap();
+        let plan = model.placement();
+        let planned = plan.companions.iter().find(|one| one.role == Role::Draft);
+        on_card += usize::from(planned.unwrap().gpu.is_some());
+        let notes = &model.report().notes;
+        assert!(notes.iter().any(|note| note.contains("draft")), "{notes:?}");
+        // To the end of the context, both of them.
+        let endless = || seeded(&model, 2).max_tokens(usize::MAX);
+        let (plain, _) = alone(&model, endless());
+        let (drafted, _) = alone(&model, endless().speculate(draft()));
+        assert_eq!(drafted, plain, "{size} MiB");
+        assert!(card.peak() <= card.total(), "{plan}");
+    }
+    assert!(on_card > 0, "some card has room for a draft");
+
+    let _card = card(mib(64));
+    let on = |layers| -> Plan {
+        let exactly = request.clone().gpu_layers(GpuLayers::Exactly(layers));
+        with_draft(exactly).plan().unwrap()
+    };
+    let plans = [3, 0, 1].map(on);
+    let model = with_draft(request.clone()).load().unwrap();
+    let (plain, _) = alone(&model, greedy(&model));
+    let mut session = model.session().unwrap();
+    session.begin(greedy(&model).speculate(draft())).unwrap();
+    let (told, statistics) = run_placed_anew(&mut session, &plans);
+    assert_eq!(told, plain.tokens);
+    assert!(statistics.accepted_tokens > 0);
+}
+
+#[test]
+fn a_prompt_in_pieces_of_any_size_is_followed() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = heads::steps(folder.path());
+    let prompt: Vec<Token> = (0..300).map(|n| 259 + n * 7 % 250).collect();
+    for (n_batch, n_ubatch) in [(2048, 512), (64, 64), (100, 16), (7, 7)] {
+        let request = request(768, 1, 3).n_batch(n_batch).n_ubatch(n_ubatch);
+        let model = load(&path, request);
+        let generate = || {
+            let generate = model.generate(Prompt::tokens(prompt.clone()));
+            generate.temperature(0.0).max_tokens(40)
+        };
+        let (plain, _) = alone(&model, generate());
+        let (drafted, statistics) = alone(&model, generate().speculate(mtp(3)));
+        assert_eq!(drafted, plain, "{n_batch}, {n_ubatch}");
+        all_came_true(&statistics);
+    }
+}
+
+#[test]
+fn an_engine_has_guesses_for_all_its_texts() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = heads::steps(folder.path());
+    let model = load(&path, request(1024, 4, 3));
+    let (plain, _) = told(greedy(&model));
+    let engine = Engine::new(&model).unwrap();
+    let answers: Vec<_> = (0..6)
+        .map(|_| engine.submit(greedy(&model).speculate(mtp(3))).unwrap())
+        .collect();
+    for answer in answers {
+        let (text, statistics) = answer.into_text().unwrap();
+        assert_eq!(text, plain.text);
+        assert_eq!(statistics.accepted_tokens, statistics.drafted_tokens);
+        assert!(statistics.drafted_tokens > 0, "{statistics:?}");
+    }
+}
+
+#[test]
+fn what_goes_back_or_begins_like_another_text_is_followed_on() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = heads::steps(folder.path());
+    let model = load(&path, request(1024, 1, 3));
+    let generate = || greedy(&model).cache_prompt(true).speculate(mtp(3));
+    let (plain, _) = alone(&model, greedy(&model));
+
+    // A prompt that is in the cache, with another end.
+    let mut session = model.session().unwrap();
+    session.begin(generate()).unwrap();
+    all_came_true(&run(&mut session)[0].1);
+    let longer = model.generate(format!("{PROMPT} and then")).max_tokens(60);
+    let longer = longer.temperature(0.0).cache_prompt(true);
+    session.begin(longer.speculate(mtp(3))).unwrap();
+    let (_, statistics) = run(&mut session).remove(0);
+    assert!(statistics.cached_tokens > 0, "{statistics:?}");
+    all_came_true(&statistics);
+
+    // A text that goes back, and goes on as before.
+    let text = session.begin(generate()).unwrap();
+    let mut tokens: Vec<Token> = Vec::new();
+    while tokens.len() < 30 {
+        let pieces = session.step().unwrap();
+        tokens.extend(pieces.filter_map(|piece| piece.token));
+    }
+    let rolled_back = session.roll_back(text, 9).unwrap();
+    tokens.truncate(tokens.len() - rolled_back.tokens);
+    let (told, statistics) = run(&mut session).remove(0);
+    assert_eq!([tokens, told.tokens].concat(), plain.tokens);
+    assert_eq!(statistics.accepted_tokens, statistics.drafted_tokens);
+}
+
+#[test]
+fn a_model_in_a_worker_predicts_there() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = heads::steps(folder.path());
+    let here = load(&path, request(512, 1, 3));
+    let program = WorkerProcess::program(env!("CARGO_BIN_EXE_autoplace-worker"));
+    let there = builder(&path, request(512, 1, 3)).mtp(true);
+    let there = there.isolation(Isolation::Process(program)).load().unwrap();
+    let (text, _) = told(greedy(&here));
+    let (drafted, statistics) = told(greedy(&there).speculate(mtp(3)));
+    assert_eq!(drafted, text);
+    all_came_true(&statistics);
+    // What cannot be is refused before there is a worker, with its own type.
+    let program = WorkerProcess::program("/nonexistent/worker");
+    let none = builder(&exact::llama(folder.path()), request(512, 1, 3)).mtp(true);
+    let none = none.isolation(Isolation::Process(program)).load();
+    assert_is!(none, Err(Error::Mtp(MtpError::NoHeads { .. })));
+}
+
+#[test]
+fn sequences_that_share_their_cells_are_followed_from_where_there_is_room() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = heads::steps(folder.path());
+    // What ended texts have left fills the cells of all.
+    let mut request = request(256, 2, 3);
+    request.params.kv_unified = true;
+    let model = load(&path, request);
+    let generate = |length: i32| {
+        let prompt: Vec<Token> = (0..length).map(|n| 259 + n * 7 % 250).collect();
+        let generate = model.generate(Prompt::tokens(prompt)).cache_prompt(true);
+        generate.temperature(0.0).max_tokens(30)
+    };
+    for length in [100, 120, 90, 140, 30] {
+        let (plain, _) = alone(&model, generate(length));
+        let mut session = model.session().unwrap();
+        session.begin(generate(length).speculate(mtp(3))).unwrap();
+        session.begin(generate(50).speculate(mtp(3))).unwrap();
+        let texts = run(&mut session);
+        assert_eq!(texts[0].0, plain, "{length}");
+        for (_, statistics) in &texts {
+            assert_eq!(statistics.accepted_tokens, statistics.drafted_tokens);
+        }
+    }
+}
+
+#[test]
+fn a_recurrent_state_goes_back_to_before_a_wrong_guess() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = heads::random_states(folder.path());
+    for draft_max in [1, 4] {
+        let model = load(&path, request(512, 1, draft_max));
+        let mut wrong = 0;
+        for seed in 1..6 {
+            let (plain, _) = alone(&model, seeded(&model, seed));
+            // Some of it right, and some of it wrong: by any other guess than its own blocks'.
+            let prompt = tokens(&model, PROMPT);
+            let oracle = oracle(&prompt, &plain.tokens, seed);
+            let (drafted, statistics) = alone(&model, seeded(&model, seed).draft_with(oracle));
+            assert_eq!(drafted, plain, "{seed}");
+            assert_ne!(statistics.drafts_off, Some(DraftsOff::Memory));
+            assert!(statistics.accepted_tokens > 4, "{statistics:?}");
+            wrong += statistics.drafted_tokens - statistics.accepted_tokens;
+        }
+        assert!(wrong > 0, "{draft_max}");
+    }
+}
+
+#[test]
+fn what_other_texts_guess_by_is_beside_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = heads::steps(folder.path());
+    let model = load(&path, request(1024, 2, 4));
+    let (plain, _) = alone(&model, greedy(&model));
+    let mut session = model.session().unwrap();
+    let lookup = Speculation::prompt_lookup();
+    session.begin(greedy(&model).speculate(lookup)).unwrap();
+    session.begin(greedy(&model).speculate(mtp(4))).unwrap();
+    let texts = run(&mut session);
+    assert!(texts.iter().all(|(told, _)| *told == plain));
+    all_came_true(&texts[1].1);
+}

@@ -1,0 +1,383 @@
+//! Models, texts by their tokens, and the same by llama.cpp alone: what the tests of generations share.
+
+#![allow(dead_code, reason = "features use their parts")]
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use autoplace::generate::{
+    Answer, End, Engine, Generate, Metrics, Piece, Prompt, SequenceId, Session, Statistics,
+};
+use autoplace::llama_sys::{
+    self, Batch, Candidate, Candidates, Context, ContextParams, FlashAttention, Position, Sampler,
+    Token,
+};
+use autoplace::plan::{self, Request};
+use autoplace::{Isolation, Model, WorkerProcess, memory};
+
+use crate::native_support::demo_path;
+
+/// Fails unless a value is of a pattern, and says what it is instead.
+macro_rules! assert_is {
+    ($value:expr, $pattern:pat $(if $guard:expr)? $(, $($case:tt)+)?) => {
+        match $value {
+            $pattern $(if $guard)? => {}
+            ref other => {
+                let case = String::new() $(+ &format!($($case)+))?;
+                panic!("{case}: {other:?} is not {}", stringify!($pattern))
+            }
+        }
+    };
+}
+
+pub(crate) const PROMPT: &str = "And the king said unto his servants,";
+
+pub(crate) const SYSTEM: &str =
+    "And the king said unto his servants, Go ye now unto the house of my father, and bring ";
+
+pub(crate) const REPEATED: &str =
+    "And he said, Go, and they went; and he said, Come, and they came; and he said,";
+
+pub(crate) const PROMPTS: [&str; 8] = [
+    PROMPT,
+    "In the beginning God created",
+    "And it came to pass in those days that",
+    "The first song of David, when he",
+    "Blessed is the man that",
+    "And Moses went up from the plains of Moab unto the mountain of",
+    "Now these are the names of the children of",
+    "Praise ye the LORD.",
+];
+
+/// A request for a context whose texts have the same rounding in batches of any shape: the CPU's fused attention has
+/// another for 64 tokens and more than for fewer, the plain one has not.
+pub(crate) fn request(n_ctx: u32, n_seq_max: u32, kv_unified: bool) -> Request {
+    let context = plan::Context::Tokens(n_ctx);
+    let mut request = Request::new().n_seq_max(n_seq_max).context(context);
+    request.params.kv_unified = kv_unified;
+    request.params.flash_attn = memory::FlashAttention::Off;
+    request
+}
+
+pub(crate) fn load(path: &Path, request: Request) -> Model {
+    let builder = Model::builder(path).request(request).threads(1);
+    builder.load().unwrap()
+}
+
+/// The demo model in a context of [`request`].
+pub(crate) fn demo(n_ctx: u32, n_seq_max: u32, kv_unified: bool) -> Model {
+    load(&demo_path(), request(n_ctx, n_seq_max, kv_unified))
+}
+
+/// A model in a process of its own.
+pub(crate) fn in_worker(path: &Path, request: Request) -> Model {
+    let worker = WorkerProcess::program(env!("CARGO_BIN_EXE_autoplace-worker"));
+    let builder = Model::builder(path).request(request).threads(1);
+    let builder = builder.isolation(Isolation::Process(worker));
+    builder.load().unwrap()
+}
+
+pub(crate) fn greedy(model: &Model, prompt: impl Into<Prompt>) -> Generate {
+    model.generate(prompt).temperature(0.0).max_tokens(24)
+}
+
+/// Evens out the tokens that come into question: which of them comes depends on the order and the nearness of all.
+const HOT: f32 = 12.0;
+
+/// By chance, so that a text tells of every token before it, of models with random weights too.
+pub(crate) fn sampled(model: &Model, prompt: impl Into<Prompt>, seed: u32) -> Generate {
+    let generate = model.generate(prompt).temperature(HOT).seed(seed);
+    generate.top_k(40).top_p(1.0).min_p(0.0)
+}
+
+/// A sampler of an application's own.
+pub(crate) fn likeliest(candidates: &mut Candidates, _: &[Token]) -> Token {
+    let all = candidates.iter();
+    let likeliest = all.max_by(|a, b| a.logit().total_cmp(&b.logit()));
+    likeliest.map_or(-1, Candidate::token)
+}
+
+/// What became of a text.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(crate) struct Told {
+    pub(crate) tokens: Vec<Token>,
+    pub(crate) text: String,
+    pub(crate) end: Option<End>,
+}
+
+impl Told {
+    pub(crate) fn of(pieces: impl IntoIterator<Item = Piece>) -> Self {
+        let mut told = Self::default();
+        pieces.into_iter().for_each(|it| told.push(&it));
+        told
+    }
+
+    fn push(&mut self, piece: &Piece) {
+        assert!(self.end.is_none(), "nothing comes after the end: {piece:?}");
+        self.tokens.extend(piece.token);
+        self.text.push_str(&piece.text);
+        self.end = piece.end;
+    }
+
+    pub(crate) fn statistics(&self) -> Statistics {
+        self.end.expect("it has ended").statistics
+    }
+}
+
+/// What the steps of a session add to its texts.
+#[derive(Debug, Default)]
+pub(crate) struct Texts(BTreeMap<SequenceId, Told>);
+
+impl Texts {
+    pub(crate) fn step(&mut self, session: &mut Session) {
+        for piece in session.step().unwrap() {
+            self.0.entry(piece.sequence).or_default().push(&piece);
+        }
+    }
+
+    pub(crate) fn steps(&mut self, session: &mut Session, n: usize) {
+        (0..n).for_each(|_| self.step(session));
+    }
+
+    /// Steps until so many tokens are generated.
+    pub(crate) fn generate_to(&mut self, session: &mut Session, sequence: SequenceId, n: usize) {
+        while session.statistics(sequence).unwrap().generated_tokens < n {
+            self.step(session);
+        }
+    }
+
+    pub(crate) fn run(&mut self, session: &mut Session) {
+        while !session.is_empty() {
+            self.step(session);
+        }
+    }
+
+    pub(crate) fn of(&mut self, sequence: SequenceId) -> &mut Told {
+        self.0.entry(sequence).or_default()
+    }
+}
+
+/// Runs a session to its end: its texts in the order of their beginnings.
+pub(crate) fn to_the_end(session: &mut Session) -> Vec<Told> {
+    let mut texts = Texts::default();
+    texts.run(session);
+    texts.0.into_values().collect()
+}
+
+/// All of one text, in a session of its own.
+pub(crate) fn told(generate: Generate, model: &Model) -> Told {
+    let mut session = model.session().unwrap();
+    session.begin(generate).unwrap();
+    to_the_end(&mut session).remove(0)
+}
+
+/// All of an answer of an engine.
+pub(crate) fn answered(mut answer: Answer) -> Told {
+    Told::of(answer.pieces().map(Result::unwrap))
+}
+
+pub(crate) fn text(generate: Generate) -> String {
+    generate.text().unwrap()
+}
+
+pub(crate) fn text_and_statistics(generate: Generate) -> (String, Statistics) {
+    generate.stream().unwrap().into_text().unwrap()
+}
+
+/// Waits until the engine's thread has seen it.
+#[track_caller]
+pub(crate) fn until(engine: &Engine, holds: impl Fn(Metrics) -> bool) {
+    wait("comes", || holds(engine.metrics()));
+}
+
+#[track_caller]
+pub(crate) fn wait(what: &str, mut holds: impl FnMut() -> bool) {
+    let begun = std::time::Instant::now();
+    while !holds() {
+        assert!(begun.elapsed().as_secs() < 60, "it never {what}");
+        std::thread::yield_now();
+    }
+}
+
+/// Fails where two of them are the same.
+#[track_caller]
+pub(crate) fn all_differ<T: Ord + std::fmt::Debug + Clone>(all: &[T]) {
+    let mut distinct = all.to_vec();
+    distinct.sort();
+    distinct.dedup();
+    assert_eq!(distinct.len(), all.len(), "{all:?}");
+}
+
+pub(crate) fn tokens_of(model: &Model, text: &str) -> Vec<Token> {
+    let vocab = model.native().unwrap().vocab();
+    vocab.tokenize(text, true, false).unwrap()
+}
+
+/// Tokens that are words of every small model, by chance.
+pub(crate) fn words(seed: u32, n: usize) -> Vec<Token> {
+    let mut state = seed;
+    let next = |_| {
+        state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        259 + (state >> 16) as Token % 200
+    };
+    (0..n).map(next).collect()
+}
+
+/// The first model with random weights of an architecture, in 32 bits as [`small`]'s cache: quantised numbers round so
+/// coarsely that another shape of batch may give another text.
+pub(crate) fn random(arch: &str, window: Option<u64>, folder: &Path) -> PathBuf {
+    let mut sketches = crate::random_weights::all().into_iter();
+    let mut sketch = sketches.find(|it| it.arch == arch).unwrap();
+    if let Some(window) = window {
+        sketch.u32("attention.sliding_window", window);
+    }
+    let mut sketch = sketch.in_floats();
+    sketch.vocabulary();
+    crate::random_weights::write(&sketch, folder)
+}
+
+/// A context of 32 bits and of batches so small that a window's cache holds 256 tokens (llama-kv-cache-iswa.cpp), with so
+/// many bytes of checkpoints.
+pub(crate) fn small(path: &Path, request: Request, checkpoints: u64) -> Model {
+    let mut request = request.n_batch(64).n_ubatch(32);
+    request.params.swa_full = false;
+    request.params.type_k = memory::KvType::F32;
+    request.params.type_v = memory::KvType::F32;
+    let builder = Model::builder(path).request(request).threads(1);
+    builder.checkpoints(checkpoints).load().unwrap()
+}
+
+/// The seed of texts on models with random weights.
+pub(crate) const SEED: u32 = 4;
+
+/// llama.cpp's own text after these tokens on such a model, by the same chance. Random weights tend to one likeliest
+/// token for ever, which would tell nothing of the tokens before.
+pub(crate) fn raw_by_chance(model: &Model, prompt: &[Token], n: usize) -> Vec<Token> {
+    let native = &model.native().unwrap();
+    let raw = Raw::of(
+        native,
+        (prompt.len() + n + 8) as u32,
+        false,
+        llama_sys::KvType::F32,
+    );
+    let raw = raw.by_chance(SEED, 0).go_on(prompt, n);
+    let different: std::collections::BTreeSet<_> = raw.iter().collect();
+    assert!(raw.len() < n || different.len() > n / 4, "{raw:?}");
+    raw
+}
+
+/// llama.cpp's own loop, which takes the likeliest token.
+pub(crate) struct Raw {
+    context: Context,
+    sampler: Sampler,
+    batch: Batch,
+    /// Where the next token comes.
+    pub(crate) position: Position,
+}
+
+impl Raw {
+    pub(crate) fn new(model: &llama_sys::Model, n_ctx: u32, swa_full: bool) -> Self {
+        Self::of(model, n_ctx, swa_full, llama_sys::KvType::F16)
+    }
+
+    /// With keys and values of this type.
+    pub(crate) fn of(
+        model: &llama_sys::Model,
+        n_ctx: u32,
+        swa_full: bool,
+        kv: llama_sys::KvType,
+    ) -> Self {
+        let params = ContextParams {
+            n_ctx,
+            n_threads: Some(1),
+            n_threads_batch: Some(1),
+            flash_attention: FlashAttention::Disabled,
+            type_k: kv,
+            type_v: kv,
+            swa_full,
+            ..ContextParams::default()
+        };
+        Self::with(model, params)
+    }
+
+    pub(crate) fn with(model: &llama_sys::Model, params: ContextParams) -> Self {
+        Self {
+            context: Context::new(model, params).unwrap(),
+            sampler: Sampler::chain(model).unwrap().greedy().unwrap(),
+            batch: Batch::default(),
+            position: 0,
+        }
+    }
+
+    /// The same, which chooses by chance as [`sampled`] does, after so many choices.
+    pub(crate) fn by_chance(mut self, seed: u32, after: usize) -> Self {
+        let chain = Sampler::chain(self.context.model()).unwrap();
+        let chain = chain.top_k(40).unwrap().temperature(HOT).unwrap();
+        self.sampler = chain.dist(seed).unwrap();
+        self.sampler.skip(after).unwrap();
+        self
+    }
+
+    /// The same, which chooses by a sampler of its own, after it was shown these tokens.
+    pub(crate) fn by(mut self, mut sampler: Sampler, shown: &[Token]) -> Self {
+        for &token in shown {
+            sampler.accept(token).unwrap();
+        }
+        self.sampler = sampler;
+        self
+    }
+
+    /// The context, to be told what to add to the weights, or asked for its logits.
+    pub(crate) fn context(&mut self) -> &mut Context {
+        &mut self.context
+    }
+
+    /// Computes tokens.
+    pub(crate) fn compute(&mut self, tokens: &[Token]) {
+        self.batch.clear();
+        for (number, &token) in (1..).zip(tokens) {
+            let last = number == tokens.len();
+            self.batch.add(token, self.position, 0, last);
+            self.position += 1;
+        }
+        self.context.decode(&self.batch).unwrap();
+    }
+
+    /// The token after those.
+    pub(crate) fn choose(&mut self) -> Token {
+        self.sampler.sample(&mut self.context, -1).unwrap()
+    }
+
+    /// llama.cpp's context shift: takes `discard` positions after the first `keep` out.
+    pub(crate) fn shift(&mut self, keep: Position, discard: Position) {
+        let end = keep + discard;
+        assert!(self.context.kv_seq_remove(0, keep..end).unwrap());
+        self.context
+            .kv_seq_shift(0, end..Position::MAX, -discard)
+            .unwrap();
+        self.position -= discard;
+    }
+
+    /// The text of so many tokens after a prompt, or to its end.
+    pub(crate) fn text(model: &Model, prompt: &[Token], n: usize) -> Vec<Token> {
+        let native = &model.native().unwrap();
+        let swa_full = model.placement().context.swa_full;
+        Self::new(native, (prompt.len() + n + 8) as u32, swa_full).go_on(prompt, n)
+    }
+
+    /// So many tokens after these, or to the end.
+    pub(crate) fn go_on(mut self, prompt: &[Token], n: usize) -> Vec<Token> {
+        let vocab = self.context.model().vocab();
+        self.compute(prompt);
+        let mut tokens = Vec::new();
+        while tokens.len() < n {
+            let token = self.choose();
+            tokens.push(token);
+            if vocab.is_eog(token) {
+                break;
+            }
+            self.compute(&[token]);
+        }
+        tokens
+    }
+}
