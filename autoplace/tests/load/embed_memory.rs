@@ -1,7 +1,8 @@
 //! What a context for embeddings takes: the probe against real loads, to the byte, and the load contract.
 
 use crate::embedding_models::{LONGEST, encoders, llama_embed, reranker, t5_encoder, text};
-use crate::real_loads_support::{Placement, compare, none_failed};
+use crate::real_loads_support::{Placement, compare};
+use crate::rig::none_failed;
 use crate::sim_support::card;
 use crate::synthetic::Sketch;
 use autoplace::gguf::{Header, TensorType};
@@ -253,7 +254,7 @@ fn without_llama_cpp_nobody_knows_what_embeddings_take() {
     planner.clone().plan().unwrap();
     let embedding = planner.request(Request::new().embeddings(Pooling::Model));
     let refused = embedding.plan();
-    assert!(matches!(refused, Err(Error::Unknown { .. })), "{refused:?}");
+    assert_matches!(refused, Err(Error::Unknown { .. }));
 }
 
 #[test]

@@ -73,10 +73,7 @@ fn a_context_of_no_tokens_is_refused() {
         .context(Context::Tokens(0))
         .load()
         .unwrap_err();
-    assert!(
-        matches!(error, load::Error::Plan(plan::Error::Memory(_))),
-        "{error:?}"
-    );
+    assert_matches!(error, load::Error::Plan(plan::Error::Memory(_)));
     assert!(error.to_string().contains("n_ctx"), "{error}");
 }
 
@@ -106,12 +103,9 @@ fn layers_for_a_gpu_that_is_not_there() {
         .gpu_layers(GpuLayers::Exactly(3))
         .load()
         .unwrap_err();
-    assert!(
-        matches!(
-            error,
-            load::Error::Plan(plan::Error::NoGpu { n_gpu_layers: 3 })
-        ),
-        "{error:?}"
+    assert_matches!(
+        error,
+        load::Error::Plan(plan::Error::NoGpu { n_gpu_layers: 3 })
     );
 }
 
@@ -162,12 +156,9 @@ fn a_cancelled_load_says_so() {
         .progress(|_| false)
         .load()
         .unwrap_err();
-    assert!(
-        matches!(
-            error,
-            load::Error::Native(llama_sys::Error::LoadCancelled { .. })
-        ),
-        "{error:?}"
+    assert_matches!(
+        error,
+        load::Error::Native(llama_sys::Error::LoadCancelled { .. })
     );
 }
 
@@ -201,7 +192,7 @@ fn what_is_no_gguf_is_refused_with_the_file_and_the_reason() {
             std::fs::write(path, &whole[..bytes]).unwrap();
         }
         let error = Model::load(path).unwrap_err();
-        assert!(matches!(error, load::Error::Gguf(_)), "{error:?}");
+        assert_matches!(error, load::Error::Gguf(_));
         assert!(
             error
                 .to_string()
@@ -209,10 +200,10 @@ fn what_is_no_gguf_is_refused_with_the_file_and_the_reason() {
             "{error}"
         );
     }
-    assert!(matches!(
+    assert_matches!(
         Model::load("/nonexistent/model.gguf"),
         Err(load::Error::Gguf(_))
-    ));
+    );
 }
 
 #[test]
@@ -225,7 +216,7 @@ fn a_model_is_placed_anew_while_nothing_is_generated() {
     let before = text(&model);
     let stream = model.generate("Once").stream().unwrap();
     let busy = model.replace(None);
-    assert!(matches!(busy, Err(load::Error::Busy)), "{busy:?}");
+    assert_matches!(busy, Err(load::Error::Busy));
     drop(stream);
 
     let clone = model.clone();
@@ -241,10 +232,7 @@ fn a_model_is_placed_anew_while_nothing_is_generated() {
     card.kind = PlacementKind::Gpu;
     gone.placements.insert(0, card);
     let refused = model.replace(Some(gone));
-    assert!(
-        matches!(refused, Err(load::Error::DeviceGone { .. })),
-        "{refused:?}"
-    );
+    assert_matches!(refused, Err(load::Error::DeviceGone { .. }));
     let nothing = model.generate("Once").stream();
     assert!(nothing.is_err());
     model.replace(None).unwrap();
@@ -274,7 +262,7 @@ fn a_model_larger_than_memory_is_loaded_where_paging_is_allowed() {
     let host = plan.host().unwrap();
     let little = host.footprint.total() + host.headroom.total() - host.footprint.weights / 2;
     drop(whole);
-    assert!(matches!(load(little, false), Err(load::Error::Plan(_))));
+    assert_matches!(load(little, false), Err(load::Error::Plan(_)));
     let paged = load(little, true).unwrap();
     let paging = paged.placement().paging.expect("a part of the weights");
     assert!(paging.bytes > 0 && paging.bytes < host.footprint.weights);

@@ -3,7 +3,8 @@
 
 use std::path::Path;
 
-use crate::real_loads_support::{Card, Placement, compare, settings};
+use crate::real_loads_support::{Placement, compare, settings};
+use crate::rig::{Card, none_failed};
 use crate::sim_support::card;
 use crate::speculative_support::{PROMPT, builder, heads, request};
 use autoplace::generate::{Generate, Resumed, Speculation};
@@ -33,7 +34,7 @@ const PREDICTS: &[&str] = &[
 fn a_probe_is_the_real_load_of_both_contexts_to_the_byte() {
     own_process!();
     let folder = tempfile::tempdir().unwrap();
-    let mut failures = Vec::new();
+    let (mut failures, mut cases) = (Vec::new(), 0);
     for (path, layers, n_rs_seq) in [
         (heads::random(folder.path()), 4, 0),
         (heads::random_states(folder.path()), 6, 3),
@@ -50,20 +51,21 @@ fn a_probe_is_the_real_load_of_both_contexts_to_the_byte() {
                 if params.n_outputs_max > 0 {
                     params.n_outputs_max = 4 * params.n_seq_max;
                 }
+                cases += 1;
                 if let Err(fault) = compare(&path, &probe, placement, &params) {
                     failures.push(format!("{placement:?}, {params:?}\n    {fault}"));
                 }
             }
         }
     }
-    assert!(failures.is_empty(), "{}", failures.join("\n"));
+    none_failed(&failures, cases);
 }
 
 #[test]
 fn each_architecture_is_probed_with_its_weights_or_refused_by_its_name() {
     own_process!();
     let folder = tempfile::tempdir().unwrap();
-    let card = Card::new(&(Rules::Cuda, false));
+    let card = Card::new((Rules::Cuda, false));
     let mut used = Vec::new();
     for arch in llama_sys::architectures() {
         for blueprint in crate::blueprints::all(&arch) {
@@ -262,7 +264,7 @@ fn only_a_probe_plans_it_and_it_embeds_nothing() {
     let without = Planner::new(&profile, &machine).plan().unwrap();
     let profile = profile.with_mtp().unwrap();
     let planner = Planner::new(&profile, &machine);
-    assert!(matches!(planner.plan(), Err(plan::Error::Unknown { .. })));
+    assert_matches!(planner.plan(), Err(plan::Error::Unknown { .. }));
     let probe = NativeProbe::new(&header).unwrap();
     let plan = planner.plan_probed(&probe).unwrap();
     assert!(plan.context.mtp && !without.context.mtp);
@@ -278,11 +280,8 @@ fn only_a_probe_plans_it_and_it_embeds_nothing() {
         .mtp(true)
         .embeddings(Default::default());
     let error = embeds.load().unwrap_err();
-    assert!(
-        matches!(
-            error,
-            load::Error::Plan(plan::Error::Mtp(MtpError::Embeds { .. }))
-        ),
-        "{error}"
+    assert_matches!(
+        error,
+        load::Error::Plan(plan::Error::Mtp(MtpError::Embeds { .. }))
     );
 }

@@ -81,10 +81,7 @@ fn memory_that_was_taken_since_is_said_and_planned_around_if_asked() {
     assert!(saved.plan.full_offload);
     gpu.set_taken(mib(56));
     let found = changes(builder().follow(saved.clone()).plan());
-    assert!(
-        matches!(found[..], [MachineChange::LessFree { .. }]),
-        "{found:?}"
-    );
+    assert_matches!(found[..], [MachineChange::LessFree { .. }]);
     let model = builder()
         .follow(saved)
         .replay(Replay::Replan)
@@ -107,10 +104,7 @@ fn a_card_that_is_gone_is_named() {
     let saved = saved();
     drop(gpu);
     let found = changes(builder().follow(saved.clone()).plan());
-    assert!(
-        matches!(found[..], [MachineChange::GpuGone { .. }]),
-        "{found:?}"
-    );
+    assert_matches!(found[..], [MachineChange::GpuGone { .. }]);
     let plan = builder().follow(saved).replay(Replay::Replan).plan();
     assert_eq!(plan.unwrap().n_gpu_layers, 0);
 }
@@ -152,18 +146,12 @@ fn room_for_companions_is_asked_for_too_and_never_given_away() {
     // As much as the model needs by itself.
     gpu.set_taken(gpu.total() - model_alone);
     let found = changes(builder().follow(saved.clone()).plan());
-    assert!(
-        matches!(found[..], [MachineChange::LessFree { .. }]),
-        "{found:?}"
-    );
+    assert_matches!(found[..], [MachineChange::LessFree { .. }]);
     let anew = builder().follow(saved).replay(Replay::Replan).plan();
     let error = anew.unwrap_err();
-    assert!(
-        matches!(
-            error,
-            load::Error::SavedPlan(SavedPlanError::Companions { .. })
-        ),
-        "{error}"
+    assert_matches!(
+        error,
+        load::Error::SavedPlan(SavedPlanError::Companions { .. })
     );
     assert!(error.to_string().contains("make it anew"), "{error}");
 }
@@ -179,10 +167,7 @@ fn bytes_that_were_written_into_the_file_by_hand_are_not_believed() {
     }
     assert_eq!(saved.changes(&load::detect().unwrap()), []);
     let found = changes(builder().follow(saved).plan());
-    assert!(
-        matches!(found[..], [MachineChange::LessFree { .. }]),
-        "{found:?}"
-    );
+    assert_matches!(found[..], [MachineChange::LessFree { .. }]);
 }
 
 #[test]
@@ -193,10 +178,7 @@ fn a_host_that_is_too_small_is_said() {
     let mut small: Machine = load::detect().unwrap();
     small.host = small.host.available(mib(1));
     let found = changes(builder().machine(small).follow(saved.clone()).plan());
-    assert!(
-        matches!(found[..], [MachineChange::HostTooSmall { .. }]),
-        "{found:?}"
-    );
+    assert_matches!(found[..], [MachineChange::HostTooSmall { .. }]);
     assert_eq!(builder().follow(saved.clone()).plan().unwrap(), saved.plan);
 }
 
@@ -210,10 +192,10 @@ fn a_plan_of_another_model_is_refused_and_both_are_named() {
         .write_sparse(&other)
         .unwrap();
     let error = Model::builder(&other).follow(saved()).load().unwrap_err();
-    assert!(matches!(
+    assert_matches!(
         error,
         load::Error::SavedPlan(SavedPlanError::OtherModel { .. })
-    ));
+    );
     let text = error.to_string();
     assert!(
         text.contains("autoplace") && text.contains("Another model"),

@@ -36,10 +36,7 @@ fn native(file: &File) -> Result<llama_sys::Model, llama_sys::Error> {
 fn refused(model: &Builder, key: &str, cause: Option<Cause>) {
     let file = write(model);
     let error = Model::load(&file.path).unwrap_err();
-    assert!(
-        matches!(error, load::Error::Profile(_) | load::Error::Gguf(_)),
-        "{error:?}"
-    );
+    assert_matches!(error, load::Error::Profile(_) | load::Error::Gguf(_));
     let message = error.to_string();
     assert!(message.contains(key), "{message}");
     assert!(message.contains("model.gguf"), "{message}");
@@ -162,10 +159,7 @@ fn a_model_that_continues_nothing_loads_and_refuses_to_generate() {
     let file = write(&llada);
     let model = Model::load(&file.path).unwrap();
     let error = model.generate("text").stream().unwrap_err();
-    assert!(
-        matches!(&error, generate::Error::NotGenerative { architecture } if architecture == "llada"),
-        "{error}"
-    );
+    assert_matches!(error, generate::Error::NotGenerative { architecture } if architecture == "llada");
 
     let params = llama_sys::ContextParams {
         n_outputs_max: 1,
@@ -178,15 +172,12 @@ fn a_model_that_continues_nothing_loads_and_refuses_to_generate() {
     batch.add(1, 0, 0, false);
     batch.add(2, 1, 0, true);
     let error = context.decode(&batch).unwrap_err();
-    assert!(
-        matches!(
-            error,
-            llama_sys::Error::InvalidParameter {
-                name: "n_outputs",
-                ..
-            }
-        ),
-        "{error}"
+    assert_matches!(
+        error,
+        llama_sys::Error::InvalidParameter {
+            name: "n_outputs",
+            ..
+        }
     );
 }
 
@@ -209,12 +200,9 @@ fn a_cache_whose_blocks_do_not_divide_the_heads() {
             ..llama_sys::ContextParams::default()
         };
         let error = llama_sys::Context::new(&native, params).unwrap_err();
-        assert!(
-            matches!(
-                error,
-                llama_sys::Error::InvalidParameter { name: "type_k", .. }
-            ),
-            "{error}"
+        assert_matches!(
+            error,
+            llama_sys::Error::InvalidParameter { name: "type_k", .. }
         );
     }
     let error = Model::builder(&file.path)

@@ -218,7 +218,7 @@ fn room_for_a_layer_more_is_told() {
     assert_eq!(event.advises(), Some(Resize::Larger), "{event}");
     gpu.set_taken(mib(64));
     let lost = next(&sentinel);
-    assert!(matches!(lost, Event::RoomLost { .. }), "{lost}");
+    assert_matches!(lost, Event::RoomLost { .. });
 }
 
 #[test]
@@ -275,10 +275,7 @@ fn a_stream_that_becomes_slow_is_told_with_its_likely_cause() {
     let other = GpuProcess::new(7).name("game").bytes(mib(900));
     scripted.device(DeviceSample::new(mib(40)).processes([other]));
     let event = next(&sentinel);
-    assert!(
-        matches!(event, Event::OtherProcess { pid: 7, .. }),
-        "{event}"
-    );
+    assert_matches!(event, Event::OtherProcess { pid: 7, .. });
     scripted.token_time(Duration::from_millis(30));
     let event = generate_until_event(&model, &sentinel);
     let Event::Slowdown {
@@ -291,13 +288,10 @@ fn a_stream_that_becomes_slow_is_told_with_its_likely_cause() {
     };
     assert!((expected - 100.0).abs() < 1e-6, "{event}");
     assert!((33.0..70.0).contains(observed), "{event}");
-    assert!(
-        matches!(likely_cause, Cause::OtherProcess { pid: 7, .. }),
-        "{event}"
-    );
+    assert_matches!(likely_cause, Cause::OtherProcess { pid: 7, .. });
     scripted.token_time(Duration::from_millis(10));
     let event = generate_until_event(&model, &sentinel);
-    assert!(matches!(event, Event::SpeedRecovered { .. }), "{event}");
+    assert_matches!(event, Event::SpeedRecovered { .. });
 }
 
 #[test]
@@ -350,12 +344,12 @@ fn a_model_placed_anew_ends_what_was_and_is_watched_as_it_is() {
     let model = builder().load().unwrap();
     let sentinel = quick().memory_below(mib(8)).watch(&model).unwrap();
     gpu.set_taken(gpu.free() - mib(7));
-    assert!(matches!(next(&sentinel), Event::MemoryPressure { .. }));
+    assert_matches!(next(&sentinel), Event::MemoryPressure { .. });
     // Nothing fits into what is left, and there is nothing to watch then.
     gpu.set_taken(mib(64));
     model.replace(None).unwrap();
     assert_eq!(model.placement().gpus().count(), 0);
-    assert!(matches!(next(&sentinel), Event::MemoryRelieved { .. }));
+    assert_matches!(next(&sentinel), Event::MemoryRelieved { .. });
     assert!(sentinel.is_watching());
 }
 
@@ -382,7 +376,7 @@ fn a_model_that_is_gone_cannot_be_watched() {
     let source = ModelSource::new(&model);
     drop(model);
     let error = Sentinel::builder().watch_source(source).unwrap_err();
-    assert!(matches!(error, Error::NothingToWatch), "{error}");
+    assert_matches!(error, Error::NothingToWatch);
 }
 
 #[test]

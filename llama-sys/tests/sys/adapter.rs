@@ -142,10 +142,10 @@ fn an_adapter_of_another_load_and_one_that_is_there_twice_are_refused() {
 
 #[test]
 fn a_wrong_file_is_an_error_that_names_the_reason() {
-    assert!(matches!(
+    assert_matches!(
         LoraAdapter::load(&demo(), "/nonexistent/adapter.gguf"),
         Err(Error::Unreadable { .. })
-    ));
+    );
     let error = LoraAdapter::load(&demo(), demo_path()).unwrap_err();
     assert!(error.to_string().contains("general.type"), "{error}");
     let lora = || Lora::of_attention(1, 4);
@@ -178,7 +178,7 @@ fn what_no_graph_can_be_built_with_is_an_error_and_no_abort() {
     let adapter = LoraAdapter::load(&model, file.path()).unwrap();
     let mut context = context(&model);
     let error = context.set_lora(&[(adapter, 1.0)]).unwrap_err();
-    assert!(matches!(error, Error::Call { .. }), "{error}");
+    assert_matches!(error, Error::Call { .. });
     assert!(!context.is_usable());
 }
 

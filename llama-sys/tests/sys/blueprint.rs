@@ -59,11 +59,11 @@ fn what_is_written_can_be_loaded() {
 fn a_model_without_data_cannot_be_written() {
     let folder = tempfile::tempdir().unwrap();
     let error = skeleton().save(folder.path().join("x.gguf")).unwrap_err();
-    assert!(matches!(error, Error::InvalidParameter { .. }), "{error}");
+    assert_matches!(error, Error::InvalidParameter { .. });
 }
 
 #[test]
 fn metadata_that_is_not_there_is_said_to_be_unreadable() {
     let error = Model::from_metadata("no such file").unwrap_err();
-    assert!(matches!(error, Error::Unreadable { .. }), "{error}");
+    assert_matches!(error, Error::Unreadable { .. });
 }

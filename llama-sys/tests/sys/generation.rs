@@ -151,10 +151,7 @@ fn an_aborted_decode_says_so_and_the_context_stays_usable() {
     for (position, &token) in prompt.iter().enumerate() {
         batch.add(token, position as i32, 0, position + 1 == prompt.len());
     }
-    assert!(matches!(
-        context.decode(&batch),
-        Err(llama_sys::Error::Aborted)
-    ));
+    assert_matches!(context.decode(&batch), Err(llama_sys::Error::Aborted));
     context.kv_clear().unwrap();
     assert_eq!(greedy(&mut context, &prompt, 0, 4).len(), 4);
 }

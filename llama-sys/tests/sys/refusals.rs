@@ -95,7 +95,7 @@ fn a_path_without_a_file() {
         "a\0b",
     ] {
         let error = Model::load(path, cpu()).unwrap_err();
-        assert!(matches!(error, Error::Unreadable { .. }), "{error}");
+        assert_matches!(error, Error::Unreadable { .. });
     }
 }
 
@@ -155,10 +155,10 @@ fn a_cancelled_load_says_so() {
         progress: Some(Box::new(|_| false)),
         ..cpu()
     };
-    assert!(matches!(
+    assert_matches!(
         Model::load(demo_path(), params),
         Err(Error::LoadCancelled { .. })
-    ));
+    );
 }
 
 #[test]
@@ -202,7 +202,7 @@ fn something_else_at_an_rpc_servers_address() {
         }
     });
     let result = Backend::init().unwrap().add_rpc_server(&address);
-    assert!(matches!(result, Err(Error::Call { .. })), "{result:?}");
+    assert_matches!(result, Err(Error::Call { .. }));
 }
 
 // Contexts
@@ -243,21 +243,18 @@ fn a_context_larger_than_memory_names_the_bytes() {
         p.type_v = KvType::F32;
     })
     .unwrap_err();
-    assert!(matches!(error, Error::ContextInit { .. }), "{error:?}");
+    assert_matches!(error, Error::ContextInit { .. });
     let out = error.out_of_memory().unwrap_or_else(|| panic!("{error:?}"));
     assert!(out.bytes > 90 << 30, "{out:?}");
 }
 
 #[test]
 fn cache_types_that_cannot_be_written_or_divided() {
-    assert!(matches!(
+    assert_matches!(
         "iq2_xs".parse::<KvType>(),
         Err(Error::InvalidParameter { .. })
-    ));
-    assert!(matches!(
-        "i8".parse::<KvType>(),
-        Err(Error::InvalidParameter { .. })
-    ));
+    );
+    assert_matches!("i8".parse::<KvType>(), Err(Error::InvalidParameter { .. }));
     let quantised_v_without_flash_attention = |p: &mut ContextParams| {
         p.type_v = KvType::Q8_0;
         p.flash_attention = FlashAttention::Disabled;
@@ -331,10 +328,10 @@ fn batches_that_llama_decode_asserts_against() {
 fn positions_that_do_not_follow_are_an_error_and_harm_nothing() {
     let mut context = cpu_context(ContextParams::default());
     context.decode(&batch(&[(1, 0, 0)])).unwrap();
-    assert!(matches!(
+    assert_matches!(
         context.decode(&batch(&[(1, 7, 0)])),
         Err(Error::Decode { .. })
-    ));
+    );
     context.decode(&batch(&[(1, 1, 0)])).unwrap();
 }
 
@@ -357,15 +354,12 @@ fn a_full_cache_is_an_error_and_harms_nothing() {
     let full: Vec<_> = (0..256).map(|position| (5, position, 0)).collect();
     context.decode(&batch(&full)).unwrap();
     let error = context.decode(&batch(&[(5, 256, 0)])).unwrap_err();
-    assert!(
-        matches!(
-            error,
-            Error::NoKvSlot {
-                n_tokens: 1,
-                n_ctx: 256
-            }
-        ),
-        "{error:?}"
+    assert_matches!(
+        error,
+        Error::NoKvSlot {
+            n_tokens: 1,
+            n_ctx: 256
+        }
     );
     context.kv_clear().unwrap();
     context.decode(&batch(&[(5, 0, 0)])).unwrap();
@@ -552,15 +546,12 @@ fn states_that_were_altered_or_belong_elsewhere() {
         }
     }
     for length in [0, 7, 39, good.len() - 1] {
-        assert!(matches!(
-            State::from_bytes(&good[..length]),
-            Err(Error::State { .. })
-        ));
+        assert_matches!(State::from_bytes(&good[..length]), Err(Error::State { .. }));
     }
-    assert!(matches!(
+    assert_matches!(
         context.restore_state(&state, None),
         Err(Error::State { .. })
-    ));
+    );
     let mut small = cpu_context(ContextParams {
         n_ctx: 256,
         type_k: KvType::Q8_0,

@@ -324,10 +324,7 @@ fn a_chain_that_depends_on_logits_says_so_and_skips_nothing() {
         assert!(sampler.depends_on_logits(), "{sampler:?}");
         sampler.skip(0).unwrap();
         let skipped = sampler.skip(1);
-        assert!(matches!(
-            skipped,
-            Err(Error::InvalidParameter { name: "skip", .. })
-        ));
+        assert_matches!(skipped, Err(Error::InvalidParameter { name: "skip", .. }));
     }
 }
 
@@ -391,17 +388,17 @@ fn nothing_to_choose_from_is_an_error() {
     let mut none = likely(&[0.5]);
     none.retain(|_| false);
     let chosen = sampler.apply(&mut none);
-    assert!(matches!(chosen, Err(Error::NoCandidates { n_tokens: n }) if n == n_tokens));
+    assert_matches!(chosen, Err(Error::NoCandidates { n_tokens: n }) if n == n_tokens);
     let mut foreign = Candidates::default();
     foreign.set(&[1.0, 2.0], None);
     let chosen = sampler.apply(&mut foreign);
-    assert!(matches!(
+    assert_matches!(
         chosen,
         Err(Error::InvalidParameter {
             name: "candidates",
             ..
         })
-    ));
+    );
 }
 
 #[test]

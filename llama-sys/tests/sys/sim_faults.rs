@@ -93,9 +93,9 @@ fn a_failed_computation_is_a_decode_error_and_poisons_the_context() {
     batch.add(1, 0, 0, true);
     first.kv_clear().unwrap();
     let error = first.decode(&batch).unwrap_err();
-    assert!(matches!(error, Error::Decode { .. }), "{error:?}");
+    assert_matches!(error, Error::Decode { .. });
     assert!(!first.is_usable());
-    assert!(matches!(first.decode(&batch), Err(Error::Poisoned { .. })));
+    assert_matches!(first.decode(&batch), Err(Error::Poisoned { .. }));
     // The model is not to blame.
     greedy(&mut context(&model), 3);
     drop((first, model));
@@ -115,5 +115,5 @@ fn faults_can_be_ordered_before_the_card_exists() {
     let mut context = context(&model);
     let mut batch = Batch::default();
     batch.add(1, 0, 0, true);
-    assert!(matches!(context.decode(&batch), Err(Error::Decode { .. })));
+    assert_matches!(context.decode(&batch), Err(Error::Decode { .. }));
 }

@@ -73,7 +73,7 @@ fn a_model_that_does_not_fit_names_the_device_and_the_bytes() {
     };
     let gpu = card(weights - 1);
     let error = try_load(&[&gpu], -1).unwrap_err();
-    assert!(matches!(error, Error::ModelLoad { .. }), "{error:?}");
+    assert_matches!(error, Error::ModelLoad { .. });
     let out = error.out_of_memory().unwrap_or_else(|| panic!("{error:?}"));
     assert_eq!(out.buffer_type, gpu.device().name());
     assert_eq!(out.bytes, weights);
@@ -99,7 +99,7 @@ fn a_context_that_does_not_fit_names_the_device_and_leaves_the_model() {
         let gpu = card(total);
         let model = load(&[&gpu], -1);
         let error = try_context(&model).unwrap_err();
-        assert!(matches!(error, Error::ContextInit { .. }), "{error:?}");
+        assert_matches!(error, Error::ContextInit { .. });
         let out = error.out_of_memory().unwrap_or_else(|| panic!("{error:?}"));
         assert_eq!(out.buffer_type, gpu.device().name());
         // More than was free at the time.
@@ -234,7 +234,7 @@ fn numbers_of_tokens_that_no_computation_has_are_not_reserved_for() {
     let mut context = context(&model);
     for n_tokens in [0, context.n_ubatch() + 1] {
         let refused = context.reserve(n_tokens);
-        assert!(matches!(refused, Err(Error::InvalidParameter { .. })));
+        assert_matches!(refused, Err(Error::InvalidParameter { .. }));
     }
     context.reserve(context.n_ubatch()).unwrap();
 }

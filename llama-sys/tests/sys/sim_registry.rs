@@ -63,15 +63,12 @@ fn fifteen_cards_hold_a_model_and_the_sixteenth_is_an_error() {
     own_process!();
     let gpus: Vec<SimGpu> = (0..MAX_CARDS).map(|_| card(64 * MIB)).collect();
     let error = SimGpu::builder("one too many").register().unwrap_err();
-    assert!(
-        matches!(
-            error,
-            Error::InvalidParameter {
-                name: "simulated GPUs",
-                ..
-            }
-        ),
-        "{error:?}"
+    assert_matches!(
+        error,
+        Error::InvalidParameter {
+            name: "simulated GPUs",
+            ..
+        }
     );
     let all: Vec<&SimGpu> = gpus.iter().collect();
     let model = load(&all, -1);
@@ -176,9 +173,6 @@ fn texts_with_nul_and_foreign_backends_are_refused() {
         SimGpu::builder("card").pci_id("\0"),
         SimGpu::builder("card").backend("RPC"),
     ] {
-        assert!(matches!(
-            builder.register(),
-            Err(Error::InvalidParameter { .. })
-        ));
+        assert_matches!(builder.register(), Err(Error::InvalidParameter { .. }));
     }
 }

@@ -215,11 +215,11 @@ fn alignments_that_are_no_power_of_two_are_refused() {
         max_alloc: MIB,
     };
     let error = SimGpu::builder("SIM card").rules(rules).register();
-    assert!(matches!(
+    assert_matches!(
         error,
         Err(llama_sys::Error::InvalidParameter {
             name: "alignment",
             ..
         })
-    ));
+    );
 }

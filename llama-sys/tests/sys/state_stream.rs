@@ -112,7 +112,7 @@ fn a_state_that_is_cut_short_or_too_long_leaves_its_sequence_empty_and_the_other
     }
     let longer = state.iter().copied().chain([0; 9]).collect::<Vec<u8>>();
     let error = context.read_state(1, longer.len() as u64, &mut &*longer);
-    assert!(matches!(error, Err(Error::State { .. })), "{error:?}");
+    assert_matches!(error, Err(Error::State { .. }));
     assert!(expected == logits_after(&mut context, 0, end));
 }
 
@@ -132,10 +132,7 @@ fn what_a_reader_or_writer_says_is_the_reason() {
     let error = error.unwrap_err().to_string();
     assert!(error.contains("the disk is gone"), "{error}");
     let refused = context.write_state(2, &mut Vec::new());
-    assert!(
-        matches!(refused, Err(Error::InvalidParameter { name: "seq_id", .. })),
-        "{refused:?}"
-    );
+    assert_matches!(refused, Err(Error::InvalidParameter { name: "seq_id", .. }));
 }
 
 #[test]
@@ -143,8 +140,5 @@ fn attention_that_goes_back_by_itself_has_no_partial_state() {
     let (mut context, _) = with_text();
     assert!(!context.has_partial_state());
     let refused = context.save_partial_state(0).unwrap_err();
-    assert!(
-        matches!(refused, Error::InvalidParameter { .. }),
-        "{refused}"
-    );
+    assert_matches!(refused, Error::InvalidParameter { .. });
 }
