@@ -96,7 +96,7 @@ fn compare(
             *most = used.max(*most);
         }
     }
-    drop((context, loaded));
+    drop((half, whole, adapter, context, loaded));
     let left = used();
     if left.iter().any(|&bytes| bytes > 0) {
         return Err(format!("{left:?} bytes stay after everything is dropped"));
