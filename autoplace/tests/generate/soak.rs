@@ -61,5 +61,5 @@ fn tokens_without_end_leave_nothing_behind() {
     let tokens = tokens.map_or(1_000_000, |tokens| tokens.parse().expect("a number"));
     // By then the allocator has what it keeps, but for fragments.
     let tally = soak(tokens, 40, 8 * 1024);
-    println!("{tally}");
+    println!("{tally:?}");
 }

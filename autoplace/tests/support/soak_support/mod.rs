@@ -29,25 +29,6 @@ pub(crate) struct Tally {
     pub(crate) loaded: u64,
 }
 
-impl fmt::Display for Tally {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self {
-            tokens,
-            opened,
-            dropped,
-            aborted,
-            replaced,
-            failed,
-            loaded,
-        } = self;
-        write!(
-            f,
-            "{tokens} tokens of {opened} streams and sessions; {dropped} dropped in the middle, {aborted} aborted; placed anew \
-             {replaced} times, {failed} times in vain; loaded {loaded} times"
-        )
-    }
-}
-
 /// What the process holds while no model is loaded.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Row {
@@ -69,9 +50,9 @@ impl Row {
     fn of(tally: Tally, card: &SimGpu) -> Self {
         let status = std::fs::read_to_string("/proc/self/status").unwrap();
         let number = |key: &str| {
-            let line = status.lines().find(|line| line.starts_with(key)).unwrap();
-            let digits = line.split_whitespace().nth(1).unwrap();
-            digits.parse().unwrap()
+            let said = status.lines().find_map(|line| line.strip_prefix(key));
+            let mut words = said.unwrap().split_whitespace();
+            words.next().unwrap().parse().unwrap()
         };
         Self {
             tally,
@@ -86,17 +67,16 @@ impl Row {
 
 impl fmt::Display for Row {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Tally {
-            tokens,
-            opened,
-            replaced,
-            ..
-        } = self.tally;
-        write!(
-            f,
-            "| {tokens} | {opened} | {replaced} | {} | {} | {} | {} | {} |",
-            self.resident, self.data, self.files, self.threads, self.card
-        )
+        let done = [self.tally.tokens, self.tally.opened, self.tally.replaced];
+        let held = [
+            self.resident,
+            self.data,
+            self.files,
+            self.threads,
+            self.card,
+        ];
+        let cells = done.iter().chain(&held);
+        cells.fold(write!(f, "|"), |_, cell| write!(f, " {cell} |"))
     }
 }
 
