@@ -84,6 +84,15 @@ pub(crate) fn refused<T: std::fmt::Debug>(result: Result<T, Error>) -> &'static 
     }
 }
 
+/// That an error refuses this parameter, for rows of a table.
+#[track_caller]
+pub(crate) fn assert_refused<T: std::fmt::Debug>(result: Result<T, Error>, parameter: &str) {
+    match result {
+        Err(Error::InvalidParameter { name, .. }) => assert_eq!(name, parameter),
+        other => panic!("{parameter} is not refused: {other:?}"),
+    }
+}
+
 /// Bytes of this process in memory.
 pub(crate) fn resident() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();

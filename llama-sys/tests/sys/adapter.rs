@@ -2,7 +2,7 @@
 
 use crate::support::adapter::{File, Lora, random};
 use crate::support::sim::{MIB, accounted, card_by, context, demo_path, load, params, vulkan};
-use crate::support::{batch_of, refused, tokens};
+use crate::support::{assert_refused, batch_of, refused, tokens};
 use llama_sys::sim::{Rules, SimGpu};
 use llama_sys::{Context, Error, LoadMode, LoraAdapter, Model};
 
@@ -204,7 +204,7 @@ fn a_control_vector_of_zeros_changes_nothing_and_another_one_does() {
         (&vector[..], 0..=9, "layers"),
         (&nan[..], 1..=9, "data"),
     ] {
-        assert_eq!(refused(context.set_control_vector(data, layers)), parameter);
+        assert_refused(context.set_control_vector(data, layers), parameter);
     }
     assert!(context.is_usable());
 }

@@ -75,8 +75,9 @@ impl fmt::Display for Row {
             self.threads,
             self.card,
         ];
-        let cells = done.iter().chain(&held);
-        cells.fold(write!(f, "|"), |_, cell| write!(f, " {cell} |"))
+        write!(f, "|")?;
+        let mut cells = done.iter().chain(&held);
+        cells.try_for_each(|cell| write!(f, " {cell} |"))
     }
 }
 

@@ -6,7 +6,7 @@ macro_rules! assert_matches {
     ($value:expr, $pattern:pat $(if $guard:expr)? $(,)?) => {
         match &$value {
             $pattern $(if $guard)? => {}
-            other => panic!("{} is {other:?}, not {}", stringify!($value), stringify!($pattern)),
+            other => panic!("{} is {other:?}, not {}", stringify!($value), stringify!($pattern $(if $guard)?)),
         }
     };
 }
