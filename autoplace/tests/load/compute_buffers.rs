@@ -30,7 +30,7 @@ fn suite(sketches: Vec<Sketch>, kind: Kind, placements: usize) -> Suite {
             let loaded = Loaded::new(&path, &cards, &split, &of_load, kind).unwrap();
             for _ in 0..3 {
                 let mut params = rolled_params(&mut dice, &profile, kind);
-                params.repack = of_load.repack;
+                (params.mmap, params.repack) = (false, of_load.repack);
                 suite.context(&sketch, &profile, &cards, &split, &params, &loaded);
             }
         }

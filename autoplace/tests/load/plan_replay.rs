@@ -49,6 +49,7 @@ fn a_plan_is_loaded_from_its_file_exactly_though_a_better_one_is_possible_now() 
     assert_eq!(gpu.used(), planned.total());
     let text = model.generate("And it came to pass").max_tokens(8).text();
     assert!(!text.unwrap().is_empty());
+    drop(model);
     // What else is asked for does not change it.
     let asked = builder().context(Context::Tokens(128));
     assert_eq!(asked.follow(saved.clone()).plan().unwrap(), saved.plan);
