@@ -33,6 +33,8 @@ const NO_GUARD: &str = "AUTOPLACE_TEST_NO_GUARD";
 
 const TOKENS: usize = 24;
 
+type Test = fn() -> Result<(), Failed>;
+
 fn main() {
     // As an application with a GPU of its own; every process has one.
     let card = SimGpu::builder("SIM card").total(mib(64)).register();
@@ -45,7 +47,7 @@ fn main() {
     } else if std::env::var_os("AUTOPLACE_WORKER").is_some() {
         nested();
     }
-    let tests: [(&str, fn() -> Result<(), Failed>); 6] = [
+    let tests: [(&str, Test); 6] = [
         ("the_application_is_its_own_worker", own),
         ("adapters_travel_to_the_worker", adapters),
         ("without_the_guard_nothing_is_started_twice", without_guard),

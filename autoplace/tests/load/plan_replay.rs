@@ -213,7 +213,7 @@ fn numbers_that_were_changed_by_hand_end_in_an_error_or_a_plan() {
     let _gpu = card(mib(64));
     let json: serde_json::Value = serde_json::from_str(&saved().to_json().unwrap()).unwrap();
     // JSON's own words.
-    let values = "0 1 3 257 100000 1000000000 2147483647 4294967295 false true \"on\" \"off\" \"Q4_0\" \"F32\" [1.0] [1e-30]";
+    let values = r#"0 1 3 257 100000 999999999 2147483647 4294967295 false true "on" "off" "Q4_0" "F32" [1.0] [1e-30]"#;
     let values = values
         .split(' ')
         .map(|it| serde_json::from_str(it).unwrap());

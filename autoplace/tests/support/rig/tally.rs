@@ -127,7 +127,8 @@ impl fmt::Display for Tally {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(
             f,
-            "| architecture | models | devices | weights, bytes | cache, bytes | compute, MiB | within 3 % or 32 MiB |\n\
+            "| architecture | models | devices | weights, bytes | cache, bytes | compute, MiB \
+             | within 3 % or 32 MiB |\n\
              |---|--:|--:|--:|--:|--:|--:|"
         )?;
         let mut all = Seen::default();
