@@ -33,6 +33,8 @@ const NO_GUARD: &str = "AUTOPLACE_TEST_NO_GUARD";
 
 const TOKENS: usize = 24;
 
+type Test = fn() -> Result<(), Failed>;
+
 fn main() {
     // As an application with a GPU of its own; every process has one.
     let card = SimGpu::builder("SIM card").total(mib(64)).register();
@@ -45,17 +47,18 @@ fn main() {
     } else if std::env::var_os("AUTOPLACE_WORKER").is_some() {
         nested();
     }
-    let tests = vec![
-        Trial::test("the_application_is_its_own_worker", own),
-        Trial::test("adapters_travel_to_the_worker", adapters),
-        Trial::test("without_the_guard_nothing_is_started_twice", without_guard),
-        Trial::test("an_abort_at_any_computation_loses_no_token", aborts),
-        Trial::test(
+    let tests: [(&str, Test); 6] = [
+        ("the_application_is_its_own_worker", own),
+        ("adapters_travel_to_the_worker", adapters),
+        ("without_the_guard_nothing_is_started_twice", without_guard),
+        ("an_abort_at_any_computation_loses_no_token", aborts),
+        (
             "an_abort_during_the_load_is_an_error_or_goes_unnoticed",
             loading,
         ),
-        Trial::test("an_abort_is_an_error_with_the_last_lines", last_lines),
+        ("an_abort_is_an_error_with_the_last_lines", last_lines),
     ];
+    let tests = tests.map(|(name, test)| Trial::test(name, test)).into();
     libtest_mimic::run(&Arguments::from_args(), tests).exit();
 }
 
@@ -99,8 +102,9 @@ impl Subscriber for AbortInLoad {
     }
 
     fn record(&self, _: &span::Id, _: &span::Record<'_>) {}
-
     fn record_follows_from(&self, _: &span::Id, _: &span::Id) {}
+    fn enter(&self, _: &span::Id) {}
+    fn exit(&self, _: &span::Id) {}
 
     fn event(&self, event: &Event<'_>) {
         let mut line = String::new();
@@ -109,24 +113,14 @@ impl Subscriber for AbortInLoad {
             abort(&self.mark);
         }
     }
-
-    fn enter(&self, _: &span::Id) {}
-
-    fn exit(&self, _: &span::Id) {}
 }
 
 /// A worker whose `main` does not begin as it should loads its model, which wants a worker.
 fn nested() -> ! {
-    let refused = builder(WorkerProcess::own_executable()).load();
-    let is_nested = matches!(refused, Err(load::Error::Worker(worker::Error::Nested)));
-    eprintln!(
-        "{}",
-        if is_nested {
-            "nested"
-        } else {
-            "started another"
-        }
-    );
+    match there().load() {
+        Err(load::Error::Worker(worker::Error::Nested)) => eprintln!("nested"),
+        _ => eprintln!("started another"),
+    }
     process::exit(5);
 }
 
@@ -137,21 +131,24 @@ fn builder(process: WorkerProcess) -> ModelBuilder {
         .isolation(Isolation::Process(process))
 }
 
+/// In this program as its own worker, and without one.
+fn there() -> ModelBuilder {
+    builder(WorkerProcess::own_executable())
+}
+
+fn here() -> ModelBuilder {
+    there().isolation(Isolation::None)
+}
+
 fn describe(model: &Model) -> Generate {
     let text = model.generate("And it came to pass").seed(9);
     text.temperature(1.1).repeat_penalty(1.1).max_tokens(TOKENS)
 }
 
 fn own() -> Result<(), Failed> {
-    let here = builder(WorkerProcess::own_executable())
-        .isolation(Isolation::None)
-        .load()?;
-    let there = builder(WorkerProcess::own_executable()).load()?;
-    assert!(there.placement().n_gpu_layers > 0);
-    assert_eq!(
-        there.placement().n_gpu_layers,
-        here.placement().n_gpu_layers
-    );
+    let (here, there) = (here().load()?, there().load()?);
+    let layers = [&there, &here].map(|model| model.placement().n_gpu_layers);
+    assert!(layers[0] > 0 && layers[0] == layers[1], "{layers:?}");
     assert_eq!(describe(&there).text()?, describe(&here).text()?);
     Ok(())
 }
@@ -162,9 +159,8 @@ fn adapters() -> Result<(), Failed> {
     let adapter = Adapter::of("llama");
     let adapter = adapter.of_weights(&header, 8, TensorType::F32, |name| name.contains("attn_q"));
     let adapter = adapter.write_random(folder.path(), "style", 1, 0.2);
-    let builder = || builder(WorkerProcess::own_executable()).lora(&adapter, 1.0);
-    let here = builder().isolation(Isolation::None).load()?;
-    let there = builder().load()?;
+    let here = here().lora(&adapter, 1.0).load()?;
+    let there = there().lora(&adapter, 1.0).load()?;
     assert_eq!(there.adapters(), here.adapters());
     let styled = describe(&there).text()?;
     assert_eq!(styled, describe(&here).text()?);
@@ -192,21 +188,20 @@ fn without_guard() -> Result<(), Failed> {
     }
 }
 
+/// A worker that aborts there, once: a file at `mark` says that it has.
+fn aborting(at: &str, mark: &Path) -> WorkerProcess {
+    let process = WorkerProcess::own_executable();
+    process.env(ABORT_AT, at).env(HAS_ABORTED, mark)
+}
+
 fn aborts() -> Result<(), Failed> {
-    let here = builder(WorkerProcess::own_executable())
-        .isolation(Isolation::None)
-        .load()?;
-    let expected = describe(&here).text()?;
-    drop(here);
+    let expected = describe(&here().load()?).text()?;
     let mut deaths = 0;
     for n in 1..=TOKENS as u64 {
         let dir = tempfile::tempdir()?;
         let mark = dir.path().join("mark");
-        let process = WorkerProcess::own_executable()
-            .on_death(OnDeath::Resume { attempts: 1 })
-            .env(ABORT_AT, n.to_string())
-            .env(HAS_ABORTED, &mark);
-        let model = builder(process).load()?;
+        let process = aborting(&n.to_string(), &mark);
+        let model = builder(process.on_death(OnDeath::Resume { attempts: 1 })).load()?;
         let worker = model.worker_id();
         assert_eq!(describe(&model).text()?, expected, "aborted at {n}");
         deaths += usize::from(model.worker_id() != worker);
@@ -218,11 +213,7 @@ fn aborts() -> Result<(), Failed> {
 
 fn loading() -> Result<(), Failed> {
     let dir = tempfile::tempdir()?;
-    let process = |mark: &str| {
-        WorkerProcess::own_executable()
-            .env(ABORT_AT, LOADING)
-            .env(HAS_ABORTED, dir.path().join(mark))
-    };
+    let process = |mark: &str| aborting(LOADING, &dir.path().join(mark));
     match builder(process("first")).load() {
         Err(load::Error::Worker(worker::Error::Died { doing, .. })) => {
             assert_eq!(doing, "loading the model");
@@ -238,16 +229,11 @@ fn loading() -> Result<(), Failed> {
 
 fn last_lines() -> Result<(), Failed> {
     let dir = tempfile::tempdir()?;
-    let process = WorkerProcess::own_executable()
-        .env(ABORT_AT, "3")
-        .env(HAS_ABORTED, dir.path().join("mark"));
-    let model = builder(process).load()?;
+    let model = builder(aborting("3", &dir.path().join("mark"))).load()?;
     match model.generate("And").text() {
         Err(generate::Error::Worker(error @ worker::Error::Died { .. })) => {
-            assert!(
-                error.to_string().contains("GGML_ASSERT(on purpose) failed"),
-                "{error}"
-            );
+            let said = error.to_string();
+            assert!(said.contains("GGML_ASSERT(on purpose) failed"), "{said}");
             Ok(())
         }
         other => Err(format!("{other:?}").into()),

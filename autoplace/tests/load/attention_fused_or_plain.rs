@@ -8,11 +8,11 @@
 
 use std::path::Path;
 
-use crate::sim_support::card;
-use autoplace::llama_sys::sim::SimGpu;
+use crate::rig::Card;
+use autoplace::llama_sys::sim::Rules;
 use autoplace::llama_sys::{Batch, Context, ContextParams, FlashAttention};
 use autoplace::load::Verify;
-use autoplace::machine::{Gpu, Host, Machine, gib};
+use autoplace::machine::{Host, Machine, gib};
 use autoplace::plan::{GpuLayers, Request};
 use autoplace::{Model, plan};
 
@@ -21,29 +21,16 @@ const MORE: i32 = 4;
 
 /// The logits after a prompt, and after each of a few tokens: of all layers on the GPU, or of the CPU alone. Several
 /// sequences have a cache each, on the host.
-fn logits(path: &Path, gpu: Option<&SimGpu>, flash_attention: FlashAttention) -> Vec<Vec<f32>> {
+fn logits(path: &Path, gpu: Option<&Card>, flash_attention: FlashAttention) -> Vec<Vec<f32>> {
     let mut request = Request::new().context(plan::Context::Tokens(512));
     request.params.offload_kqv = false;
     // Repacked weights are multiplied in another order.
     request.params.repack = false;
     request.gpu_layers = GpuLayers::Exactly(if gpu.is_some() { u32::MAX } else { 0 });
-    let machine = Machine::new(Host::new(gib(16)));
-    let machine = match gpu {
-        None => machine,
-        Some(sim) => machine.with_gpu(
-            Gpu::new("card")
-                .device(sim.device().name())
-                .backend("CUDA")
-                .total(sim.total())
-                .free(sim.free()),
-        ),
-    };
-    let model = Model::builder(path)
-        .request(request)
-        .machine(machine)
-        .verify(Verify::Off)
-        .load()
-        .unwrap();
+    let host = Machine::new(Host::new(gib(16)));
+    let machine = gpu.map_or(host.clone(), |card| host.with_gpu(card.gpu.clone()));
+    let builder = Model::builder(path).request(request).machine(machine);
+    let model = builder.verify(Verify::Off).load().unwrap();
     let params = ContextParams {
         n_ctx: 512,
         n_batch: 32,
@@ -75,7 +62,7 @@ fn logits(path: &Path, gpu: Option<&SimGpu>, flash_attention: FlashAttention) ->
 fn a_card_computes_to_the_bit_what_the_cpu_does_and_only_hybrids_are_left_plain() {
     own_process!();
     let folder = tempfile::tempdir().unwrap();
-    let gpu = card(gib(1));
+    let gpu = Card::of((Rules::Cuda, false), gib(1));
     let mut left_plain = Vec::new();
     for mut sketch in crate::random_weights::all() {
         sketch.vocabulary();
@@ -84,10 +71,8 @@ fn a_card_computes_to_the_bit_what_the_cpu_does_and_only_hybrids_are_left_plain(
         let of = |gpu, attention| logits(&path, gpu, attention);
         let fused = of(None, FlashAttention::Enabled);
         let plain = of(None, FlashAttention::Disabled);
-        assert!(
-            fused.iter().flatten().all(|logit| logit.is_finite()),
-            "{title}"
-        );
+        let is_finite = fused.iter().flatten().all(|logit| logit.is_finite());
+        assert!(is_finite, "{title}");
         // Not `assert_eq`: thousands of numbers say nothing.
         let same = |a: &[Vec<f32>], b: &[Vec<f32>], which| assert!(a == b, "{title}: {which}");
         same(&of(Some(&gpu), FlashAttention::Enabled), &fused, "fused");

@@ -2,30 +2,21 @@
 //! programs give it.
 
 use autoplace::gguf::Header;
-use autoplace::llama_sys::sim::{Rules, SimGpu};
-use autoplace::llama_sys::{Context, Device, LoadMode, Model, ModelParams};
+use autoplace::llama_sys::sim::Rules;
 use autoplace::machine::{Gpu, gib};
-use autoplace::memory::{Companion, ContextParams, Estimate, Footprints, KvType, Workload};
+use autoplace::memory::{
+    Companion, ContextParams, Estimate, Footprint, Footprints, KvType, Split, Workload,
+};
 use autoplace::profile::ModelProfile;
 
+use crate::rig::{Card, Kind, Loaded};
 use crate::synthetic::Sketch;
 
-/// llama.cpp's account of a load that allocates nothing, all layers on these devices.
-fn probed(path: &std::path::Path, devices: &[Device], params: &ContextParams) -> Footprints {
-    let model = Model::load(
-        path,
-        ModelParams {
-            n_gpu_layers: if devices.is_empty() { 0 } else { 999 },
-            devices: Some(devices.to_vec()),
-            load_mode: LoadMode::None,
-            no_alloc: true,
-            use_extra_bufts: params.repack,
-            ..ModelParams::default()
-        },
-    )
-    .unwrap();
-    let context = Context::new(&model, crate::native_params::context(params)).unwrap();
-    crate::native_params::footprints(&context.memory_breakdown().unwrap(), devices)
+/// llama.cpp's account of a load that allocates nothing, all layers on these cards.
+fn probed(path: &std::path::Path, cards: &[&Card], params: &ContextParams) -> Footprints {
+    let split = Split::layers(if cards.is_empty() { 0 } else { 999 });
+    let loaded = Loaded::new(path, cards, &split, params, Kind::Probe).unwrap();
+    loaded.footprints(params).unwrap()
 }
 
 fn sketch(title: &str) -> Sketch {
@@ -39,13 +30,7 @@ fn sketch(title: &str) -> Sketch {
 fn a_draft_takes_what_llama_cpp_says_of_it_in_a_context_as_long_as_the_main_models() {
     own_process!();
     let folder = tempfile::tempdir().unwrap();
-    let sim = SimGpu::builder("SIM CUDA")
-        .total(gib(400))
-        .rules(Rules::Cuda)
-        .backend("CUDA")
-        .asynchronous(true)
-        .register()
-        .unwrap();
+    let card = Card::new((Rules::Cuda, true));
     // Full: what is free decides nothing on one card.
     let gpu = Gpu::new("card").total(gib(24)).free(0).backend("CUDA");
     for title in [
@@ -68,25 +53,20 @@ fn a_draft_takes_what_llama_cpp_says_of_it_in_a_context_as_long_as_the_main_mode
         assert_eq!(context.type_k, KvType::F16);
 
         let bytes = draft.bytes(Some(&gpu), &main).unwrap();
-        let theirs = probed(&path, &[sim.device()], &context);
-        assert_eq!(bytes.gpu.weights, theirs.gpus[0].weights, "{title}");
-        assert_eq!(bytes.gpu.kv, theirs.gpus[0].kv, "{title}");
+        let theirs = probed(&path, &[&card], &context);
+        let of = |it: &Footprint| (it.weights, it.kv);
+        assert_eq!(of(&bytes.gpu), of(&theirs.gpus[0]), "{title}");
+        assert_eq!(of(&bytes.host), of(&theirs.host), "{title}");
         let most = bytes.gpu.compute + bytes.gpu_uncertainty;
         assert!(theirs.gpus[0].compute <= most, "{title}");
-        assert_eq!(bytes.host.weights, theirs.host.weights, "{title}");
-        assert_eq!(bytes.host.kv, theirs.host.kv, "{title}");
         // One row of logits is returned, which no account of llama.cpp's has.
-        let compute = bytes.host.compute - 4 * n_vocab;
-        assert!(
-            theirs.host.compute <= compute + bytes.host_uncertainty,
-            "{title}"
-        );
+        let most = bytes.host.compute - 4 * n_vocab + bytes.host_uncertainty;
+        assert!(theirs.host.compute <= most, "{title}");
 
         let alone = draft.bytes(None, &main).unwrap();
         let theirs = probed(&path, &[], &context);
         assert_eq!(alone.gpu.total(), 0, "{title}");
-        assert_eq!(alone.host.weights, theirs.host.weights, "{title}");
-        assert_eq!(alone.host.kv, theirs.host.kv, "{title}");
+        assert_eq!(of(&alone.host), of(&theirs.host), "{title}");
     }
 }
 

@@ -1,155 +1,64 @@
-//! The estimate's compute buffers beside llama.cpp's own: never lower by more than the estimate says, and mostly close.
-//! Simulated cards of three families, any number of layers on up to three of them, and settings rolled with dice that
-//! always fall the same.
+//! The estimate beside llama.cpp on simulated cards of three families, any number of layers on up to three of them, and
+//! settings rolled with dice that always fall the same: what `conformance.rs` asks over a grid.
 
-use std::path::Path;
-
+use crate::conformance::Suite;
+use crate::replace_support::Dice;
+use crate::rig::grid::{rolled_layers, rolled_overrides, rolled_params};
+use crate::rig::{Card, Kind, Loaded};
+use crate::synthetic::{Sketch, all, well_known};
 use autoplace::gguf::Header;
-use autoplace::machine::{Gpu, mib};
-use autoplace::memory::Estimate;
+use autoplace::memory::{ContextParams, Split};
 use autoplace::profile::ModelProfile;
 
-use crate::compute_buffers_support::{Card, Dice, Kind, Loaded};
-use crate::synthetic::{Sketch, well_known};
-
-/// Three cards of each family.
-fn all_cards() -> [[Card; 3]; 3] {
-    let three = |card: fn() -> Card| [card(), card(), card()];
-    [three(Card::cuda), three(Card::vulkan), three(Card::metal)]
-}
-
-/// Devices that were compared, those of which the estimate is within 3 % of all that they hold or 32 MiB, and those
-/// that hold more than it says they do at most.
-#[derive(Default)]
-struct Score {
-    devices: usize,
-    close: usize,
-    too_low: Vec<String>,
-}
-
-impl Score {
-    /// One model in so many placements, with three settings each.
-    fn model(
-        &mut self,
-        sketch: &Sketch,
-        path: &Path,
-        cards: &[[Card; 3]; 3],
-        (kind, placements): (Kind, usize),
-    ) {
-        let profile = ModelProfile::from_header(&Header::open(path).unwrap()).unwrap();
+/// Each of these models in so many placements, with three settings each.
+fn suite(sketches: Vec<Sketch>, kind: Kind, placements: usize) -> Suite {
+    let families = Card::families();
+    let folder = tempfile::tempdir().unwrap();
+    let mut suite = Suite::default();
+    for sketch in sketches {
+        let path = sketch.write(folder.path());
+        let profile = ModelProfile::from_header(&Header::open(&path).unwrap()).unwrap();
         let mut dice = Dice::new(sketch.title().len() as u64);
+        suite.tally.model(sketch.arch);
         for _ in 0..placements {
-            let family = &cards[dice.roll(3)];
-            let cards: Vec<&Card> = family[..dice.roll(4)].iter().collect();
-            let layers = profile.full_offload();
-            let n_gpu_layers = match dice.roll(3) {
-                0 => layers,
-                _ => u32::try_from(dice.roll(layers as usize + 1)).unwrap(),
-            };
-            let repack = dice.coin();
-            let overrides = dice.overrides(cards.len());
-            let loaded = Loaded::new(path, &cards, n_gpu_layers, repack, &overrides, kind).unwrap();
+            let family = &families[dice.below(3)];
+            let cards: Vec<&Card> = family[..dice.below(4)].iter().collect();
+            let split = Split::layers(rolled_layers(&mut dice, profile.full_offload()));
+            let mut of_load = ContextParams::default();
+            (of_load.mmap, of_load.repack) = (false, dice.coin());
+            let split = split.overrides(rolled_overrides(&mut dice, cards.len()));
+            let loaded = Loaded::new(&path, &cards, &split, &of_load, kind).unwrap();
             for _ in 0..3 {
-                let mut params = dice.params(&profile, kind);
-                params.repack = repack;
-                let gpus: Vec<&Gpu> = cards.iter().map(|card| &card.gpu).collect();
-                let estimate = Estimate::new(&profile, &gpus, &params).unwrap();
-                let estimate = estimate.overrides(&overrides).unwrap();
-                let theirs = loaded.compute(&params).unwrap();
-                let place = format!(
-                    "{}, {n_gpu_layers} layers on {} x {}, {overrides:?}, {params:?}",
-                    sketch.title(),
-                    gpus.len(),
-                    gpus.first().map_or("no GPU", |gpu| gpu.backend.as_str())
-                );
-                self.compare(&estimate, n_gpu_layers, &theirs, &place);
+                let mut params = rolled_params(&mut dice, &profile, kind);
+                (params.mmap, params.repack) = (false, of_load.repack);
+                suite.context(&sketch, &profile, &cards, &split, &params, &loaded);
             }
         }
     }
-
-    fn compare(&mut self, estimate: &Estimate, n_gpu_layers: u32, theirs: &[u64], place: &str) {
-        let mut ours = estimate.footprints(n_gpu_layers);
-        // The results' buffer is in no account of llama.cpp's.
-        ours.host.compute -= ours.output;
-        let unsure = estimate.uncertainty(&estimate.assignment(n_gpu_layers));
-        let unsure = unsure.gpus.iter().chain([&unsure.host]);
-        let ours = ours.gpus.iter().chain([&ours.host]);
-        for (device, ((ours, &unsure), &theirs)) in ours.zip(unsure).zip(theirs).enumerate() {
-            let total = ours.weights + ours.kv + theirs;
-            self.devices += 1;
-            self.close +=
-                usize::from(ours.compute.abs_diff(theirs) <= mib(32).max(total * 3 / 100));
-            if theirs > ours.compute + unsure {
-                let ours = ours.compute;
-                self.too_low.push(format!(
-                    "device {device}: {ours} + {unsure}, llama.cpp: {theirs}: {place}"
-                ));
-            }
-        }
-    }
-
-    fn check(&self) {
-        println!("{} of {} devices are close", self.close, self.devices);
-        let shown = &self.too_low[..self.too_low.len().min(20)];
-        assert!(
-            shown.is_empty(),
-            "{} of {} are too low:\n{}",
-            self.too_low.len(),
-            self.devices,
-            shown.join("\n")
-        );
-        assert!(self.close * 100 >= self.devices * 95);
-    }
+    suite.check();
+    suite
 }
 
 #[test]
 fn compute_buffers_are_close_in_models_of_every_kind() {
     own_process!();
-    let cards = all_cards();
-    let folder = tempfile::tempdir().unwrap();
-    let mut score = Score::default();
-    for sketch in crate::synthetic::all() {
-        let path = sketch.write(folder.path());
-        score.model(&sketch, &path, &cards, (Kind::Probe, 14));
-    }
-    score.check();
+    suite(all(), Kind::Probe, 14);
 }
 
 #[test]
 fn compute_buffers_are_close_in_models_of_true_shape_and_depth() {
     own_process!();
-    let cards = all_cards();
-    let folder = tempfile::tempdir().unwrap();
-    let mut score = Score::default();
-    for sketch in well_known::all() {
-        score.model(
-            &sketch,
-            &sketch.write(folder.path()),
-            &cards,
-            (Kind::Probe, 30),
-        );
-    }
-    score.check();
+    suite(well_known::all(), Kind::Probe, 30);
 }
 
 #[test]
 fn compute_buffers_are_close_to_those_of_real_loads() {
     own_process!();
-    let cards = all_cards();
-    let folder = tempfile::tempdir().unwrap();
-    let mut score = Score::default();
-    for sketch in crate::synthetic::all() {
-        // Small enough to be loaded over and over.
+    let mut sketches = all();
+    // Small enough to be loaded over and over.
+    sketches.retain(|sketch| {
         let small = sketch.dims.n_embd <= 1280 && sketch.dims.n_vocab <= 50_000;
-        if small || sketch.name == "mixtral" {
-            score.model(
-                &sketch,
-                &sketch.write(folder.path()),
-                &cards,
-                (Kind::Real, 8),
-            );
-        }
-    }
-    score.check();
-    assert!(score.devices > 60);
+        small || sketch.name == "mixtral"
+    });
+    assert!(suite(sketches, Kind::Real, 8).tally.devices() > 60);
 }

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use autoplace::gguf::{Header, TensorType as T};
 use autoplace::llama_sys::sim::Rules;
-use autoplace::machine::{Gpu, Host, Machine as Computer, gib};
+use autoplace::machine::{Gpu, Host, Machine, gib};
 use autoplace::memory::estimate::Assignment;
 use autoplace::memory::{
     self, ContextParams, Estimate, Footprints, KvType, Place, Split, TensorOverride,
@@ -17,14 +17,23 @@ use autoplace::memory::{
 use autoplace::plan::{self, Confidence, Planner, Probe};
 use autoplace::profile::ModelProfile;
 
-use crate::conformance_support::grid::{settings, splits};
-use crate::conformance_support::rig::{Card, Machine, Probed, Rig};
-use crate::conformance_support::tally::{Pair, Tally};
+use crate::replace_support::Dice;
+use crate::rig::grid::{settings, splits};
+use crate::rig::tally::{Tally, pairs};
+use crate::rig::{Card, Kind, Loaded, gpus, none_failed, vulkan};
 use crate::synthetic::block::Block;
 use crate::synthetic::{Dims, Sketch};
 
 fn profile(path: &Path) -> ModelProfile {
     ModelProfile::from_header(&Header::open(path).unwrap()).unwrap()
+}
+
+/// A probe of a model with this choice of kernels; contexts are asked about later.
+fn probed(path: &Path, cards: &[&Card], split: &Split, repack: bool) -> Loaded {
+    let mut params = ContextParams::default();
+    params.repack = repack;
+    Loaded::new(path, cards, split, &params, Kind::Probe)
+        .unwrap_or_else(|error| panic!("{}: {split:?}: {error}", path.display()))
 }
 
 #[test]
@@ -40,8 +49,8 @@ fn estimates_are_what_llama_cpp_allocates_over_the_large_grid() {
 
 /// What was seen, and what should not have been.
 #[derive(Default)]
-struct Suite {
-    tally: Tally,
+pub(super) struct Suite {
+    pub(super) tally: Tally,
     failures: Vec<String>,
     /// Contexts so far: which settings are next.
     turn: usize,
@@ -50,28 +59,42 @@ struct Suite {
 impl Suite {
     fn run(mut self, thorough: bool) {
         own_process!();
-        let rig = Rig::new();
-        let machines = rig.machines();
+        let card = |rules, asynchronous, size| Card::of((rules, asynchronous), gib(size));
+        let [large, small] = [400, 150].map(|size| card(Rules::Cuda, true, size));
+        let slow = card(Rules::Cuda, false, 230);
+        let [wide, fine] =
+            [(256, 270), (64, 90)].map(|(align, size)| card(vulkan(align, gib(4)), true, size));
+        let metal = card(Rules::Metal, true, 200);
+        let machines = [
+            &[][..],
+            &[&large],
+            &[&fine],
+            &[&metal],
+            &[&small, &large],
+            &[&large, &slow],
+            &[&metal, &large],
+            &[&wide, &metal, &small],
+        ];
         let folder = tempfile::tempdir().unwrap();
         for sketch in crate::synthetic::all() {
-            self.model(&sketch, &sketch.write(folder.path()), &machines, thorough);
+            let path = sketch.write(folder.path());
+            self.tally.model(sketch.arch);
+            for cards in machines {
+                self.model(&sketch, &path, cards, thorough);
+            }
         }
+        self.check();
+    }
+
+    pub(super) fn check(&self) {
         println!("{}", self.tally);
-        let failures = &self.failures;
-        let shown = failures.iter().take(20).cloned().collect::<Vec<_>>();
-        assert!(
-            failures.is_empty(),
-            "{} estimates are wrong:\n{}",
-            failures.len(),
-            shown.join("\n")
-        );
+        none_failed(&self.failures, self.turn);
         self.tally.check();
     }
 
-    /// One model on each machine, split in each way. A load is asked about several contexts.
-    fn model(&mut self, sketch: &Sketch, path: &Path, machines: &[Machine], thorough: bool) {
+    /// One model on these cards, split in each way. A load is asked about several contexts.
+    fn model(&mut self, sketch: &Sketch, path: &Path, cards: &[&Card], thorough: bool) {
         let profile = profile(path);
-        self.tally.model(sketch.arch);
         let settings = settings();
         // Deep models take their time.
         let contexts = match (profile.n_layer() <= 8, thorough) {
@@ -80,112 +103,51 @@ impl Suite {
             (true, false) => 2,
             (false, false) => 1,
         };
-        for machine in machines {
-            let n_gpus = machine.cards.len();
-            for split in splits(profile.n_layer(), n_gpus, thorough) {
-                let repack = !self.turn.is_multiple_of(3);
-                let probed = Probed::load(path, &machine.cards, &split, repack)
-                    .unwrap_or_else(|error| panic!("{}: {split:?}: {error}", sketch.title()));
-                for _ in 0..contexts {
-                    // 7 and 24 have no divisor in common: all settings take their turn.
-                    let mut params = settings[(self.turn * 7) % settings.len()].clone();
-                    self.turn += 1;
-                    params.repack = repack;
-                    adapt(&mut params, &profile);
-                    let case = Case {
-                        sketch,
-                        profile: &profile,
-                        machine,
-                        split: &split,
-                        params: &params,
-                    };
-                    self.case(&case, &probed);
+        for split in splits(profile.n_layer(), cards.len(), thorough) {
+            let repack = !self.turn.is_multiple_of(3);
+            let probed = probed(path, cards, &split, repack);
+            for _ in 0..contexts {
+                // 7 and 24 have no divisor in common: all settings take their turn.
+                let mut params = settings[(self.turn * 7) % settings.len()].clone();
+                params.repack = repack;
+                if profile.architecture == "deepseek2" && params.type_k != params.type_v {
+                    // Compressed keys and values are of one type.
+                    (params.type_k, params.type_v) = (KvType::F16, KvType::F16);
                 }
+                self.context(sketch, &profile, cards, &split, &params, &probed);
             }
         }
     }
 
-    fn case(&mut self, case: &Case<'_>, probed: &Probed) {
-        let theirs = match probed.footprints(case.params) {
+    /// One question, to llama.cpp and to us.
+    pub(super) fn context(
+        &mut self,
+        sketch: &Sketch,
+        profile: &ModelProfile,
+        cards: &[&Card],
+        split: &Split,
+        params: &ContextParams,
+        loaded: &Loaded,
+    ) {
+        self.turn += 1;
+        let names: Vec<&str> = cards.iter().map(|card| card.gpu.backend.as_str()).collect();
+        let case = || format!("{} on {names:?}, {split:?}, {params:?}", sketch.title());
+        let theirs = match loaded.footprints(params) {
             Ok(theirs) => theirs,
             // A device whose only blocks keep no cache fails a real load too (llama-kv-cache.cpp, the constructor).
             Err(error) if error.to_string().contains("keep none") => return,
-            Err(error) => panic!("{case}: {error}"),
+            Err(error) => panic!("{}: {error}", case()),
         };
-        let estimate = case.estimate();
-        for pair in pairs(case, &estimate, &theirs) {
-            self.tally.add(case.sketch.arch, &pair);
-            let fault = pair.fault().filter(|_| estimate.is_known());
-            if let Some(fault) = fault {
-                let Pair { ours, theirs, .. } = pair;
-                self.failures
-                    .push(format!("{case}: {fault}: {ours:?}, llama.cpp: {theirs:?}"));
+        let estimate = Estimate::new(profile, &gpus(cards), params)
+            .and_then(|estimate| estimate.tensor_split(&split.tensor_split))
+            .and_then(|estimate| estimate.overrides(&split.overrides))
+            .unwrap_or_else(|error| panic!("{}: {error}", case()));
+        for pair in pairs(&estimate, split.n_gpu_layers, &theirs) {
+            self.tally.add(sketch.arch, &pair);
+            if let Some(fault) = pair.fault().filter(|_| estimate.is_known()) {
+                self.failures.push(format!("{}: {fault}", case()));
             }
         }
-    }
-}
-
-/// One question, to llama.cpp and to us.
-struct Case<'a> {
-    sketch: &'a Sketch,
-    profile: &'a ModelProfile,
-    machine: &'a Machine<'a>,
-    split: &'a Split,
-    params: &'a ContextParams,
-}
-
-impl Case<'_> {
-    fn estimate(&self) -> Estimate {
-        let gpus = self.machine.gpus();
-        Estimate::new(self.profile, &gpus, self.params)
-            .and_then(|estimate| estimate.tensor_split(&self.split.tensor_split))
-            .and_then(|estimate| estimate.overrides(&self.split.overrides))
-            .unwrap_or_else(|error| panic!("{self}: {error}"))
-    }
-}
-
-impl std::fmt::Display for Case<'_> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Self {
-            sketch,
-            machine,
-            split,
-            params,
-            ..
-        } = self;
-        let (title, name) = (sketch.title(), machine.name);
-        write!(f, "{title} on {name}, {split:?}, {params:?}")
-    }
-}
-
-/// Device by device, the host last; the buffer of logits is in no breakdown of llama.cpp.
-fn pairs(case: &Case<'_>, estimate: &Estimate, theirs: &Footprints) -> Vec<Pair> {
-    let n_gpu_layers = case.split.n_gpu_layers;
-    let mut ours = estimate.footprints(n_gpu_layers);
-    ours.host.compute -= ours.output;
-    let unsure = estimate.uncertainty(&estimate.assignment(n_gpu_layers));
-    let unsure = unsure.gpus.iter().chain([&unsure.host]);
-    let gpus = ours.gpus.iter().zip(&theirs.gpus);
-    gpus.chain([(&ours.host, &theirs.host)])
-        .zip(unsure)
-        .map(|((&ours, &theirs), &uncertainty)| Pair {
-            uncertainty,
-            // How many buffers of pinned memory there are, of a GiB each, depends on the order of the tensors.
-            slack: if estimate.is_exact() {
-                0
-            } else {
-                32 * (theirs.weights >> 30)
-            },
-            ours,
-            theirs,
-        })
-        .collect()
-}
-
-/// Compressed keys and values are of one type, and blocks divide heads.
-fn adapt(params: &mut ContextParams, profile: &ModelProfile) {
-    if profile.architecture == "deepseek2" && params.type_k != params.type_v {
-        (params.type_k, params.type_v) = (KvType::F16, KvType::F16);
     }
 }
 
@@ -197,11 +159,8 @@ fn compressed_keys_of_another_type_than_values_are_refused_as_llama_cpp_does() {
     let mut params = ContextParams::default();
     (params.type_k, params.type_v) = (KvType::Q8_0, KvType::F16);
     let error = Estimate::new(&profile(&path), &[], &params).unwrap_err();
-    assert!(
-        matches!(error, memory::Error::KvTypesDiffer { .. }),
-        "{error}"
-    );
-    let probed = Probed::load(&path, &[], &Split::layers(0), true).unwrap();
+    assert_matches!(error, memory::Error::KvTypesDiffer { .. });
+    let probed = probed(&path, &[], &Split::layers(0), true);
     assert!(probed.footprints(&params).is_err());
 }
 
@@ -209,8 +168,8 @@ fn compressed_keys_of_another_type_than_values_are_refused_as_llama_cpp_does() {
 fn a_model_of_unknown_law_is_planned_by_a_probe_only() {
     own_process!();
     let folder = tempfile::tempdir().unwrap();
-    let card = Card::new(Rules::Cuda, 400);
-    let computer = Computer::new(Host::new(gib(64))).with_gpu(card.gpu.clone());
+    let card = Card::new((Rules::Cuda, true));
+    let computer = Machine::new(Host::new(gib(64))).with_gpu(card.gpu.clone());
     let unknown = crate::synthetic::unknown();
     assert!(!unknown.is_empty());
     for sketch in unknown {
@@ -218,7 +177,7 @@ fn a_model_of_unknown_law_is_planned_by_a_probe_only() {
         let profile = profile(&path);
         let planner = Planner::new(&profile, &computer);
         let error = planner.plan().unwrap_err();
-        assert!(matches!(error, plan::Error::Unknown { .. }), "{error}");
+        assert_matches!(error, plan::Error::Unknown { .. });
         let plan = planner.plan_probed(&Native { path, card: &card }).unwrap();
         assert_eq!(plan.confidence, Confidence::Probed, "{}", sketch.title());
         assert!(plan.full_offload, "{}", sketch.title());
@@ -233,42 +192,34 @@ fn counts_per_gpu_are_what_llama_cpp_splits_by() {
     let path = written("exaone4", "64 blocks", folder.path());
     let profile = profile(&path);
     let all = profile.full_offload();
-    let cards: Vec<Card> = (0..15).map(|_| Card::new(Rules::Metal, 24)).collect();
+    let cards = [(); 15].map(|()| Card::of((Rules::Metal, true), gib(24)));
     let params = &settings()[0];
-    let mut random = 7_u64;
+    let mut dice = Dice::new(7);
     for n_gpus in [1, 2, 3, 7, 15] {
         let cards: Vec<&Card> = cards[..n_gpus].iter().collect();
-        let gpus: Vec<&Gpu> = cards.iter().map(|card| &card.gpu).collect();
-        let estimate = Estimate::new(&profile, &gpus, params).unwrap();
+        let estimate = Estimate::new(&profile, &gpus(&cards), params).unwrap();
         for _ in 0..4 {
             let mut left = all;
             let counts: Vec<u32> = (0..n_gpus)
                 .map(|_| {
-                    random = random
-                        .wrapping_mul(6_364_136_223_846_793_005)
-                        .wrapping_add(1);
-                    let most = 3 * u64::from(all) / n_gpus as u64;
+                    let most = 3 * all as usize / n_gpus;
                     // A third of the GPUs has none.
-                    let count = if random >> 60 < 5 {
+                    let count = if dice.below(3) == 0 {
                         0
                     } else {
-                        (random >> 33) % most
+                        dice.below(most)
                     };
                     let count = left.min(u32::try_from(count).unwrap());
                     left -= count;
                     count
                 })
                 .collect();
-            let split = Split::by_counts(&counts);
-            let probed = Probed::load(&path, &cards, &split, true).unwrap();
+            let probed = probed(&path, &cards, &Split::by_counts(&counts), true);
             let theirs = probed.footprints(params).unwrap();
             let ours = estimate.footprints_of(&Assignment::by_counts(profile.n_layer(), &counts));
             for (ours, theirs) in ours.gpus.iter().zip(&theirs.gpus) {
-                assert_eq!(
-                    (ours.weights, ours.kv),
-                    (theirs.weights, theirs.kv),
-                    "{counts:?}"
-                );
+                let of = |it: &memory::Footprint| (it.weights, it.kv);
+                assert_eq!(of(ours), of(theirs), "{counts:?}");
             }
         }
     }
@@ -276,52 +227,24 @@ fn counts_per_gpu_are_what_llama_cpp_splits_by() {
 
 #[test]
 fn patterns_mean_to_us_what_they_mean_to_llama_cpp() {
-    const PATTERNS: [&str; 32] = [
-        "",
-        "ffn",
-        r"\.ffn_(up|down)\.",
-        r"^blk\.0\.",
-        r"weight$",
-        r"^output",
-        r"blk\.[0-2]\.attn_[qk]\.weight",
-        r"blk\.[^0]\.",
-        r"blk\.(?:1|3)\.ffn_.*",
-        r"\d",
-        r"\D\d\D",
-        r"\bffn_up\b",
-        r"\battn\b",
-        r"\Bnorm",
-        r"f{2}n",
-        r"f{1,}n_u",
-        r"t{1,2}n_(k|v)",
-        r"k\.[13]\.attn_\w+\.weight",
-        r"[.]attn_output[.]",
-        r"[a-]ttn_q",
-        r"[-a]ttn_v",
-        r"[\w.]+_down",
-        r"[\d]\.ffn_gate",
-        r"(attn|ffn)_norm",
-        r"(|token_)embd",
-        r"x|y|_up",
-        r"a.*?q",
-        r"n??orm",
-        r"(ffn_)+up",
-        r"(k\.2.*|k\.3.*)exps",
-        r"t\st|\S_k",
-        r"blk\.(0|[1-9][0-9]*)\.attn_v\.weight$",
-    ];
+    // And the empty one.
+    const PATTERNS: &str = r"ffn \.ffn_(up|down)\. ^blk\.0\. weight$ ^output blk\.[0-2]\.attn_[qk]\.weight blk\.[^0]\.
+        blk\.(?:1|3)\.ffn_.* \d \D\d\D \bffn_up\b \battn\b \Bnorm f{2}n f{1,}n_u t{1,2}n_(k|v)
+        k\.[13]\.attn_\w+\.weight [.]attn_output[.] [a-]ttn_q [-a]ttn_v [\w.]+_down [\d]\.ffn_gate
+        (attn|ffn)_norm (|token_)embd x|y|_up a.*?q n??orm (ffn_)+up (k\.2.*|k\.3.*)exps t\st|\S_k
+        blk\.(0|[1-9][0-9]*)\.attn_v\.weight$";
     own_process!();
     let folder = tempfile::tempdir().unwrap();
     let path = written("llama", "gqa q4_k", folder.path());
     let profile = profile(&path);
-    let card = Card::new(Rules::Metal, 24);
+    let card = Card::of((Rules::Metal, true), gib(24));
     let params = &settings()[0];
     let plain = Estimate::new(&profile, &[&card.gpu], params).unwrap();
     let mut seen = std::collections::BTreeSet::new();
-    for pattern in PATTERNS {
+    for pattern in PATTERNS.split_whitespace().chain([""]) {
         let split = Split::layers(profile.full_offload())
             .overrides([TensorOverride::new(pattern, Place::Host)]);
-        let probed = Probed::load(&path, &[&card], &split, params.repack).unwrap();
+        let probed = probed(&path, &[&card], &split, params.repack);
         let theirs = probed.footprints(params).unwrap();
         let estimate = plain.clone().overrides(&split.overrides).unwrap();
         let ours = estimate.footprints(split.n_gpu_layers);
@@ -345,7 +268,7 @@ fn what_is_mapped_is_what_llama_cpp_maps() {
         head_dim: 64,
         n_vocab: 1000,
     };
-    let card = Card::new(Rules::Cuda, 4);
+    let card = Card::of((Rules::Cuda, true), gib(4));
     for (name, shards) in [("tiny", 1), ("tiny split", 2)] {
         let mut sketch = Sketch::new("llama", name, dims).in_shards(shards);
         // The last matrix of the file is one that an x86 rearranges, the output one that it does not.
@@ -353,23 +276,20 @@ fn what_is_mapped_is_what_llama_cpp_maps() {
         sketch.stack(&Block::new(T::Q8_0, T::Q4_0));
         let path = sketch.write(folder.path());
         let profile = profile(&path);
-        for (cards, layers) in [
-            (vec![], 0),
-            (vec![&card], 0),
-            (vec![&card], 3),
-            (vec![&card], 6),
-        ] {
+        for (cards, layers) in [(&[][..], 0), (&[&card], 0), (&[&card], 3), (&[&card], 6)] {
             for repack in [true, false] {
-                let split = Split::layers(layers);
-                let gpus: Vec<&Gpu> = cards.iter().map(|card| &card.gpu).collect();
                 let mut params = ContextParams::default();
                 params.repack = repack;
-                let estimate = Estimate::new(&profile, &gpus, &params).unwrap();
+                let split = Split::layers(layers);
+                let loaded = Loaded::new(&path, cards, &split, &params, Kind::Real).unwrap();
+                let rows = loaded.breakdown(&params).unwrap().rows;
+                let mapped = rows.iter().filter(|row| row.buffer_type == "CPU_Mapped");
+                let estimate = Estimate::new(&profile, &gpus(cards), &params).unwrap();
                 assert_eq!(
                     estimate.footprints(layers).mapped,
-                    Some(Probed::mapped(&path, &cards, &split, repack).unwrap()),
+                    Some(mapped.map(|row| row.model).sum()),
                     "{name}, {layers} layers on {} GPUs, repack {repack}",
-                    gpus.len()
+                    cards.len()
                 );
             }
         }
@@ -396,7 +316,6 @@ impl Probe for Native<'_> {
         split: &Split,
     ) -> Result<Footprints, Box<dyn std::error::Error + Send + Sync>> {
         let cards: Vec<&Card> = gpus.iter().map(|_| self.card).collect();
-        let probed = Probed::load(&self.path, &cards, split, params.repack)?;
-        Ok(probed.footprints(params)?)
+        Ok(probed(&self.path, &cards, split, params.repack).footprints(params)?)
     }
 }

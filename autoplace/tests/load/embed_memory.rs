@@ -1,7 +1,8 @@
 //! What a context for embeddings takes: the probe against real loads, to the byte, and the load contract.
 
 use crate::embedding_models::{LONGEST, encoders, llama_embed, reranker, t5_encoder, text};
-use crate::real_loads_support::{Placement, compare, none_failed};
+use crate::real_loads_support::{Placement, compare};
+use crate::rig::none_failed;
 use crate::sim_support::card;
 use crate::synthetic::Sketch;
 use autoplace::gguf::{Header, TensorType};
@@ -66,10 +67,8 @@ fn a_probe_of_embeddings_is_the_real_load_to_the_byte() {
             let params = &settings[(number + place) % settings.len()];
             cases += 1;
             if let Err(fault) = compare(&path, &probe, placement, params) {
-                failures.push(format!(
-                    "{}: {placement:?}, {params:?}\n    {fault}",
-                    sketch.title()
-                ));
+                let title = sketch.title();
+                failures.push(format!("{title}: {placement:?}, {params:?}\n    {fault}"));
             }
         }
     }
@@ -111,24 +110,17 @@ fn whatever_is_free_the_load_fits_embeds_and_one_layer_more_would_not() {
             model.embedder().unwrap().embed(&texts).unwrap();
             assert!(gpu.peak() <= total, "{} of {total}", gpu.peak());
             assert_eq!(gpu.used(), used, "{n} layers");
-            let planned: u64 = model
-                .placement()
-                .gpus()
-                .map(|it| it.footprint.total())
-                .sum();
-            assert_eq!(
-                used,
-                planned + report.gpus.iter().map(|it| it.grown).sum::<u64>()
-            );
+            let plan = model.placement();
+            let planned: u64 = plan.gpus().map(|it| it.footprint.total()).sum();
+            let grown: u64 = report.gpus.iter().map(|it| it.grown).sum();
+            assert_eq!(used, planned + grown);
             drop(model);
             assert_eq!(gpu.used(), 0);
             if total > 0 && n < all {
                 let more = builder(&path, &machine).gpu_layers(GpuLayers::Exactly(n + 1));
-                let more = more.plan();
-                assert!(
-                    matches!(more, Err(load::Error::Plan(Error::DoesNotFit { .. }))),
-                    "{} layers fit {total} too: {more:?}",
-                    n + 1
+                assert_matches!(
+                    more.plan(),
+                    Err(load::Error::Plan(Error::DoesNotFit { .. }))
                 );
             }
             seen.push(n);
@@ -202,18 +194,13 @@ fn a_computation_is_of_whole_texts_all_of_whose_tokens_are_outputs() {
     let asked = |request: Request| planned(&sketch, request.embeddings(Pooling::Mean)).context;
     let context = asked(Request::new());
     assert_eq!(context.embeddings, Some(Pooling::Mean));
-    assert_eq!(
-        (context.n_ctx, context.n_batch, context.n_ubatch),
-        (2048, 2048, 2048)
-    );
+    let sizes = |it: &ContextParams| (it.n_ctx, it.n_batch, it.n_ubatch);
+    assert_eq!(sizes(&context), (2048, 2048, 2048));
     assert_eq!((context.n_outputs_max, context.n_seq_max), (0, 16));
     assert!(context.kv_unified);
     // What else is asked of batches does not part texts, and a context grows no further than the texts are.
     let context = asked(Request::new().context(Context::AtLeast(300)).n_ubatch(64));
-    assert_eq!(
-        (context.n_ctx, context.n_batch, context.n_ubatch),
-        (304, 304, 304)
-    );
+    assert_eq!(sizes(&context), (304, 304, 304));
     // A batch has a token for each sequence.
     let context = asked(Request::new().context(Context::Tokens(4)));
     assert_eq!(context.n_seq_max, 4);
@@ -228,15 +215,13 @@ fn the_host_has_room_for_the_vectors_of_all_tokens() {
     let sketch = &encoders(Q8)[0];
     let request = Request::new().embeddings(Pooling::Model);
     let plan = planned(sketch, request);
-    let header = {
-        let folder = tempfile::tempdir().unwrap();
-        Header::open(crate::random_weights::write(sketch, folder.path())).unwrap()
-    };
-    let probe = NativeProbe::new(&header).unwrap();
-    let breakdown = probe.breakdown(&[], &plan.context, &plan.split());
+    let folder = tempfile::tempdir().unwrap();
+    let path = crate::random_weights::write(sketch, folder.path());
+    let probe = NativeProbe::new(&Header::open(path).unwrap()).unwrap();
+    let breakdown = probe.breakdown(&[], &plan.context, &plan.split()).unwrap();
     let (n_vocab, n_embd) = (sketch.dims.n_vocab, sketch.dims.n_embd);
     assert_eq!(
-        breakdown.map(|it| it.footprints.output).unwrap_or(0),
+        breakdown.footprints.output,
         4 * (n_vocab + n_embd) * LONGEST
     );
 }
@@ -253,7 +238,7 @@ fn without_llama_cpp_nobody_knows_what_embeddings_take() {
     planner.clone().plan().unwrap();
     let embedding = planner.request(Request::new().embeddings(Pooling::Model));
     let refused = embedding.plan();
-    assert!(matches!(refused, Err(Error::Unknown { .. })), "{refused:?}");
+    assert_matches!(refused, Err(Error::Unknown { .. }));
 }
 
 #[test]

@@ -9,6 +9,7 @@ use autoplace::llama_sys::sim::{Rules, SimGpu, SimGpuBuilder};
 use autoplace::load::{self, Doubt, GpuReport, Leases};
 use autoplace::machine::{Detector, GgmlDevice, GgmlKind, LearnedHeadroom, Machine, gib, mib};
 use autoplace::memory::Headroom;
+use autoplace::plan::{Context, GpuLayers};
 use autoplace::{Model, ModelBuilder};
 
 /// What the driver takes during a load, and the pools at the first batch.
@@ -49,15 +50,14 @@ fn builder(machine: Machine, folder: &Path) -> ModelBuilder {
         .threads(1)
 }
 
-/// A load during which the driver takes [`DRIVER`] for itself.
-fn load(gpu: &Arc<SimGpu>, folder: &Path) -> Model {
+/// A load during which somebody takes so much: the driver, [`DRIVER`] for itself.
+fn load_while(gpu: &Arc<SimGpu>, folder: &Path, taken: u64) -> Model {
     let card = Arc::clone(gpu);
-    let driver = move |_| {
-        card.set_taken(DRIVER);
+    let taking = builder(machine(gpu, folder), folder).progress(move |_| {
+        card.set_taken(taken);
         true
-    };
-    let builder = builder(machine(gpu, folder), folder);
-    builder.progress(driver).load().unwrap()
+    });
+    taking.load().unwrap()
 }
 
 /// What the load says of its only GPU.
@@ -79,14 +79,12 @@ fn what_driver_and_pools_took_is_measured_to_the_byte_and_found_by_the_next_plan
     let gpu = Arc::new(card().register().unwrap());
     assert_eq!(machine(&gpu, folder).gpus[0].learned, None);
 
-    let model = load(&gpu, folder);
+    let model = load_while(&gpu, folder, DRIVER);
     assert!(model.placement().full_offload);
     let measured = measured(&model);
     assert_eq!(measured.device, gpu.device().name());
-    assert_eq!(
-        measured.allocated.map(|bytes| bytes.total()),
-        Some(gpu.used())
-    );
+    let allocated = measured.allocated.map(|bytes| bytes.total());
+    assert_eq!(allocated, Some(gpu.used()));
     assert_eq!(parts(&measured.learned.unwrap()), (DRIVER, POOLS));
     assert_eq!(measured.beyond(), Some(DRIVER + POOLS));
     drop(model);
@@ -111,7 +109,7 @@ fn what_was_learned_is_enough_to_the_last_byte_and_without_it_the_load_backs_off
     let folder = folder.path();
     let (needed, kept) = {
         let gpu = Arc::new(card().register().unwrap());
-        drop(load(&gpu, folder));
+        drop(load_while(&gpu, folder, DRIVER));
         gpu.set_taken(0);
         let mut again = machine(&gpu, folder);
         again.gpus[0].driver = Some("550.54.14".to_owned());
@@ -155,62 +153,47 @@ fn what_was_learned_is_enough_to_the_last_byte_and_without_it_the_load_backs_off
 }
 
 #[test]
-fn a_context_that_one_batch_fills_is_measured_too() {
+fn what_is_learned_depends_on_what_was_computed_and_on_whether_others_were_at_it() {
     own_process!();
-    let folder = tempfile::tempdir().unwrap();
-    let gpu = Arc::new(card().register().unwrap());
-    let model = builder(machine(&gpu, folder.path()), folder.path())
-        .context(autoplace::plan::Context::Tokens(256))
-        .batch(512)
-        .load()
-        .unwrap();
-    assert_eq!(parts(&measured(&model).learned.unwrap()), (0, POOLS));
-}
-
-#[test]
-fn from_memory_that_another_program_takes_meanwhile_nothing_is_learned() {
-    own_process!();
-    let folder = tempfile::tempdir().unwrap();
-    let gpu = Arc::new(card().register().unwrap());
-    let other = Arc::clone(&gpu);
-    let model = builder(machine(&gpu, folder.path()), folder.path())
-        .progress(move |_| {
-            other.set_taken(gib(4));
-            true
-        })
-        .load()
-        .unwrap();
-    assert_eq!(measured(&model).learned, Err(Doubt::Disturbed));
-    assert_eq!(machine(&gpu, folder.path()).gpus[0].learned, None);
-    // There is room enough, so that nothing has to be done about it.
-    assert_eq!(model.report().tries(), 1);
-    assert_eq!(model.report().notes.len(), 1, "{}", model.report());
-}
-
-#[test]
-fn of_a_gpu_with_the_output_layer_alone_nothing_is_learned() {
-    own_process!();
-    let folder = tempfile::tempdir().unwrap();
-    let gpu = Arc::new(card().register().unwrap());
-    let model = builder(machine(&gpu, folder.path()), folder.path())
-        .gpu_layers(autoplace::plan::GpuLayers::Exactly(1))
-        .load()
-        .unwrap();
-    assert_eq!(measured(&model).learned, Err(Doubt::OneLayer));
-    assert_eq!(machine(&gpu, folder.path()).gpus[0].learned, None);
-}
-
-#[test]
-fn without_a_warm_up_nothing_is_learned() {
-    own_process!();
-    let folder = tempfile::tempdir().unwrap();
-    let gpu = Arc::new(card().register().unwrap());
-    let model = builder(machine(&gpu, folder.path()), folder.path())
-        .verify(load::Verify::Off)
-        .load()
-        .unwrap();
-    assert_eq!(measured(&model).learned, Err(Doubt::NotComputed));
-    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
+    // A context that one batch fills is measured too. Of the output layer alone, without a warm-up, and from memory
+    // that another program takes meanwhile, nothing is learned.
+    for (case, expected) in [
+        ("one batch", Ok((0, POOLS))),
+        ("one layer", Err(Doubt::OneLayer)),
+        ("no warm-up", Err(Doubt::NotComputed)),
+        ("another program", Err(Doubt::Disturbed)),
+    ] {
+        let folder = tempfile::tempdir().unwrap();
+        let gpu = Arc::new(card().register().unwrap());
+        let builder = builder(machine(&gpu, folder.path()), folder.path());
+        let model = match case {
+            "one batch" => builder
+                .context(Context::Tokens(256))
+                .batch(512)
+                .load()
+                .unwrap(),
+            "one layer" => builder.gpu_layers(GpuLayers::Exactly(1)).load().unwrap(),
+            "no warm-up" => builder.verify(load::Verify::Off).load().unwrap(),
+            _ => load_while(&gpu, folder.path(), gib(4)),
+        };
+        let learned = measured(&model).learned;
+        assert_eq!(
+            learned.as_ref().map(parts).map_err(Clone::clone),
+            expected,
+            "{case}"
+        );
+        let found = machine(&gpu, folder.path()).gpus[0].learned;
+        assert_eq!(found, learned.ok(), "{case}");
+        // There is room enough, so that nothing has to be done about it.
+        let report = model.report();
+        assert_eq!(report.tries(), 1, "{case}");
+        assert!(
+            case != "another program" || report.notes.len() == 1,
+            "{report}"
+        );
+        let files = std::fs::read_dir(folder.path()).unwrap().count();
+        assert!(case != "no warm-up" || files == 0, "{files} files");
+    }
 }
 
 #[test]
@@ -219,7 +202,7 @@ fn the_most_of_several_loads_is_kept() {
     let folder = tempfile::tempdir().unwrap();
     for (pools, most) in [(mib(3), mib(3)), (mib(7), mib(7)), (mib(2), mib(7))] {
         let gpu = Arc::new(card().growth(pools).register().unwrap());
-        let model = load(&gpu, folder.path());
+        let model = load_while(&gpu, folder.path(), DRIVER);
         let learned = measured(&model).learned.unwrap();
         assert_eq!(parts(&learned), (DRIVER, pools));
         drop(model);
@@ -233,7 +216,7 @@ fn the_most_of_several_loads_is_kept() {
 fn a_model_on_the_host_alone_has_nothing_to_measure() {
     let folder = tempfile::tempdir().unwrap();
     let model = Model::builder(demo_path())
-        .gpu_layers(autoplace::plan::GpuLayers::Exactly(0))
+        .gpu_layers(GpuLayers::Exactly(0))
         .headroom_folder(folder.path())
         .threads(1)
         .load()

@@ -106,12 +106,7 @@ impl Other {
     /// Starts it; it waits until it is told to [go](Self::go).
     fn start(task: &Task) -> Self {
         let mut child = Command::new(std::env::current_exe().unwrap())
-            .args([
-                "--exact",
-                "leases::the_other_process",
-                "--ignored",
-                "--nocapture",
-            ])
+            .args("--exact leases::the_other_process --ignored --nocapture".split(' '))
             .env(TASK, serde_json::to_string(task).unwrap())
             .env("XDG_RUNTIME_DIR", task.card.parent().unwrap())
             .stdin(Stdio::piped())
@@ -189,39 +184,31 @@ fn the_other_process() {
 
 /// What the demo model is by itself.
 struct Known {
-    /// Bytes of the card that all of it takes, and layers.
-    bytes: u64,
     layers: u32,
     /// What it says on the host.
     text: String,
 }
 
-impl Known {
-    fn find_out() -> Self {
-        let on_host = builder().leases(Leases::none()).load().unwrap();
-        let gpu = card(mib(64)).register().unwrap();
-        let all = builder().leases(Leases::none()).load().unwrap();
-        Self {
-            bytes: gpu.used(),
-            layers: all.placement().n_gpu_layers,
-            text: text(&on_host),
-        }
-    }
-
-    /// Layers that fit a card of this size where another has all of its own.
-    fn beside_another(&self, total: u64) -> u32 {
-        let _gpu = card(total).taken(self.bytes).register().unwrap();
-        builder().plan().unwrap().n_gpu_layers
-    }
+/// The demo model, the size of a card with room for one and a half of it, and the layers that fit there where another
+/// has all of its own.
+fn one_and_a_half() -> (Known, u64, u32) {
+    let load = || builder().leases(Leases::none()).load().unwrap();
+    let text = text(&load());
+    let gpu = card(mib(64)).register().unwrap();
+    let all = load();
+    let (layers, bytes) = (all.placement().n_gpu_layers, gpu.used());
+    drop((all, gpu));
+    let total = bytes + bytes / 2;
+    let _gpu = card(total).taken(bytes).register().unwrap();
+    let beside = builder().plan().unwrap().n_gpu_layers;
+    assert!(0 < beside && beside < layers, "{beside}");
+    (Known { layers, text }, total, beside)
 }
 
 /// Two processes load at once onto a card with room for one and a half.
 fn two_processes(rounds: u32) {
     own_process!();
-    let known = Known::find_out();
-    let total = known.bytes + known.bytes / 2;
-    let beside = known.beside_another(total);
-    assert!(0 < beside && beside < known.layers, "{beside}");
+    let (known, total, beside) = one_and_a_half();
     let folder = tempfile::tempdir().unwrap();
     for round in 0..rounds {
         let mut task = Task::in_folder(folder.path(), &format!("card {round}"), total);
@@ -260,7 +247,7 @@ fn leases_in(folder: &Path) -> Vec<String> {
 
 #[test]
 fn two_processes_that_load_at_once_never_exceed_the_card() {
-    two_processes(60);
+    two_processes(24);
 }
 
 #[test]
@@ -272,8 +259,7 @@ fn two_processes_that_load_at_once_never_exceed_the_card_in_1000_rounds() {
 #[test]
 fn what_a_load_in_another_process_is_about_to_take_is_not_free_until_that_process_is_gone() {
     own_process!();
-    let known = Known::find_out();
-    let total = known.bytes + known.bytes / 2;
+    let (known, total, _) = one_and_a_half();
     let folder = tempfile::tempdir().unwrap();
     let mut task = Task::in_folder(folder.path(), "card", total);
     task.patience = Some(Duration::ZERO);
@@ -289,10 +275,8 @@ fn what_a_load_in_another_process_is_about_to_take_is_not_free_until_that_proces
     assert!(outcome.layers < known.layers, "{outcome:?}");
     assert_eq!(outcome.text, known.text);
     let notes = &model.machine().notes;
-    assert!(
-        notes.iter().any(|note| note.text.contains("other loads")),
-        "{notes:?}"
-    );
+    let is_said = notes.iter().any(|note| note.text.contains("other loads"));
+    assert!(is_said, "{notes:?}");
     drop(model);
 
     other.kill();
@@ -321,9 +305,7 @@ fn unless_told_otherwise_loads_meet_in_the_users_runtime_folder() {
 #[test]
 fn threads_of_one_process_that_load_at_once_never_exceed_the_card() {
     own_process!();
-    let known = Known::find_out();
-    let total = known.bytes + known.bytes / 2;
-    let beside = known.beside_another(total);
+    let (known, total, beside) = one_and_a_half();
     let folder = tempfile::tempdir().unwrap();
     let task = Task::in_folder(folder.path(), "card", total);
     let gpu = task.card();

@@ -4,10 +4,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::native_support::{demo_path, load_demo};
-use autoplace::load::{ThreadBasis, Threads, Verify};
+use autoplace::load::{ThreadBasis, Verify};
 use autoplace::machine::{Gpu, Host, Machine, gib, mib};
 use autoplace::memory::KvType;
-use autoplace::plan::{self, Confidence, Context, GpuLayers, PlacementKind};
+use autoplace::plan::{self, Confidence, Context, GpuLayers, PlacementKind, Plan};
 use autoplace::{Model, llama_sys, load};
 
 #[test]
@@ -21,27 +21,16 @@ fn the_demo_model_is_loaded_as_planned() {
     // little more than its weights; cache and compute are equal to the byte.
     let allocated = model.allocated();
     assert_eq!(allocated.host.kv, host.footprint.kv);
-    assert_eq!(
-        allocated.host.compute,
-        host.footprint.compute - output_bytes(&model)
-    );
+    // Its account leaves out the buffer of logits: one row of f32.
+    let output = 4 * u64::from(model.native().unwrap().vocab().n_tokens());
+    assert_eq!(allocated.host.compute, host.footprint.compute - output);
     assert!(allocated.host.weights >= host.footprint.weights);
-}
-
-/// The buffer of logits, which llama.cpp's account leaves out: one row of f32.
-fn output_bytes(model: &Model) -> u64 {
-    4 * u64::from(model.native().unwrap().vocab().n_tokens())
-}
-
-#[test]
-fn without_mmap_the_weights_are_equal_to_the_byte_too() {
+    // Without a mapped file the weights are equal to the byte too.
     let mut request = plan::Request::new();
     request.params.mmap = false;
     let model = Model::builder(demo_path()).request(request).load().unwrap();
-    assert_eq!(
-        model.allocated().host.weights,
-        model.placement().host().unwrap().footprint.weights
-    );
+    let planned = model.placement().host().unwrap().footprint;
+    assert_eq!(model.allocated().host.weights, planned.weights);
 }
 
 #[test]
@@ -54,120 +43,76 @@ fn the_context_and_the_cache_type_are_the_ones_asked_for() {
     let plan = model.placement();
     assert_eq!(plan.context.n_ctx, 1024);
     // 6 blocks, 1024 cells, K and V of 128 elements each in blocks of 32 elements and 34 bytes.
-    assert_eq!(
-        plan.host().unwrap().footprint.kv,
-        6 * 1024 * 2 * (128 / 32) * 34
-    );
-    assert!(
-        plan.notes
-            .iter()
-            .any(|note| note.contains("trained on 512")),
-        "{:?}",
-        plan.notes
-    );
+    let kv = plan.host().unwrap().footprint.kv;
+    assert_eq!(kv, 6 * 1024 * 2 * (128 / 32) * 34);
+    let notes = plan.notes.join("\n");
+    assert!(notes.contains("trained on 512"), "{notes}");
 }
 
 #[test]
-fn a_context_of_no_tokens_is_refused() {
-    let error = Model::builder(demo_path())
-        .context(Context::Tokens(0))
-        .load()
-        .unwrap_err();
-    assert!(
-        matches!(error, load::Error::Plan(plan::Error::Memory(_))),
-        "{error:?}"
-    );
-    assert!(error.to_string().contains("n_ctx"), "{error}");
-}
-
-#[test]
-fn a_machine_without_room_is_told_how_many_bytes_are_missing() {
-    let machine = Machine::new(Host::new(gib(1)).available(mib(2)));
-    let error = Model::builder(demo_path())
-        .machine(machine)
-        .load()
-        .unwrap_err();
+fn what_cannot_be_loaded_is_refused_with_the_reason() {
+    let demo = || Model::builder(demo_path());
+    let host = || Machine::new(Host::new(gib(8)));
+    let gpu = Gpu::new("RTX 9999").total(gib(24));
+    let gone = host().with_gpu(gpu.clone().device("CUDA7"));
+    for (case, builder, reason) in [
+        ("no tokens", demo().context(Context::Tokens(0)), "n_ctx"),
+        (
+            "layers for no GPU",
+            demo().machine(host()).gpu_layers(GpuLayers::Exactly(3)),
+            "3",
+        ),
+        (
+            "another process's GPU",
+            demo().machine(gone).leases(load::Leases::none()),
+            "CUDA7",
+        ),
+        // No reason to load on the host in silence.
+        (
+            "a GPU without a device",
+            demo().machine(host().with_gpu(gpu)),
+            "RTX 9999",
+        ),
+    ] {
+        let error = builder.load().unwrap_err();
+        assert!(error.to_string().contains(reason), "{case}: {error}");
+        match case {
+            "no tokens" => assert_matches!(error, load::Error::Plan(plan::Error::Memory(_))),
+            "layers for no GPU" => {
+                assert_matches!(
+                    error,
+                    load::Error::Plan(plan::Error::NoGpu { n_gpu_layers: 3 })
+                );
+            }
+            _ => {}
+        }
+    }
+    let small = Machine::new(Host::new(gib(1)).available(mib(2)));
+    let error = demo().machine(small).load().unwrap_err();
     let load::Error::Plan(plan::Error::DoesNotFit { devices, .. }) = &error else {
         panic!("{error:?}")
     };
     assert_eq!(devices.len(), 1);
-    assert!(
-        devices[0].missing > 0 && devices[0].needed > mib(4),
-        "{devices:?}"
-    );
+    assert!(devices[0].missing > 0 && devices[0].needed > mib(4));
     assert!(error.to_string().contains("missing on host"), "{error}");
 }
 
 #[test]
-fn layers_for_a_gpu_that_is_not_there() {
-    let machine = Machine::new(Host::new(gib(8)));
-    let error = Model::builder(demo_path())
-        .machine(machine)
-        .gpu_layers(GpuLayers::Exactly(3))
-        .load()
-        .unwrap_err();
-    assert!(
-        matches!(
-            error,
-            load::Error::Plan(plan::Error::NoGpu { n_gpu_layers: 3 })
-        ),
-        "{error:?}"
-    );
-}
-
-#[test]
-fn a_gpu_that_this_process_does_not_have_is_named() {
-    let gpu = Gpu::new("RTX 9999").total(gib(24)).device("CUDA7");
-    let machine = Machine::new(Host::new(gib(8))).with_gpu(gpu);
-    let error = Model::builder(demo_path())
-        .machine(machine)
-        .leases(load::Leases::none())
-        .load()
-        .unwrap_err();
-    assert!(error.to_string().contains("CUDA7"), "{error}");
-}
-
-#[test]
-fn a_gpu_without_a_device_is_no_reason_to_load_on_the_host_in_silence() {
-    let machine = Machine::new(Host::new(gib(8))).with_gpu(Gpu::new("RTX 9999").total(gib(24)));
-    let error = Model::builder(demo_path())
-        .machine(machine)
-        .load()
-        .unwrap_err();
-    assert!(error.to_string().contains("RTX 9999"), "{error}");
-}
-
-#[test]
-fn progress_rises_from_0_to_1() {
+fn progress_rises_from_0_to_1_and_may_cancel() {
     let highest = Arc::new(AtomicU32::new(0));
     let seen = Arc::clone(&highest);
-    Model::builder(demo_path())
-        .progress(move |done| {
-            let percent = (done * 100.0) as u32;
-            assert!(
-                percent >= seen.load(Ordering::Relaxed),
-                "progress fell back"
-            );
-            seen.store(percent, Ordering::Relaxed);
-            true
-        })
-        .load()
-        .unwrap();
+    let telling = Model::builder(demo_path()).progress(move |done| {
+        let percent = (done * 100.0) as u32;
+        let before = seen.swap(percent, Ordering::Relaxed);
+        assert!(percent >= before, "progress fell back");
+        true
+    });
+    telling.load().unwrap();
     assert_eq!(highest.load(Ordering::Relaxed), 100);
-}
-
-#[test]
-fn a_cancelled_load_says_so() {
-    let error = Model::builder(demo_path())
-        .progress(|_| false)
-        .load()
-        .unwrap_err();
-    assert!(
-        matches!(
-            error,
-            load::Error::Native(llama_sys::Error::LoadCancelled { .. })
-        ),
-        "{error:?}"
+    let cancelled = Model::builder(demo_path()).progress(|_| false).load();
+    assert_matches!(
+        cancelled,
+        Err(load::Error::Native(llama_sys::Error::LoadCancelled { .. }))
     );
 }
 
@@ -177,55 +122,44 @@ fn a_plan_can_be_had_without_loading() {
     let model = load_demo();
     let loaded = model.placement();
     // Free bytes differ from moment to moment, what is taken of them does not.
-    assert_eq!(plan.n_gpu_layers, loaded.n_gpu_layers);
+    let of = |plan: &Plan| (plan.n_gpu_layers, plan.host().unwrap().footprint);
+    assert_eq!(of(&plan), of(&loaded));
     assert_eq!(plan.context, loaded.context);
-    assert_eq!(
-        plan.host().unwrap().footprint,
-        loaded.host().unwrap().footprint
-    );
 }
 
 #[test]
 fn what_is_no_gguf_is_refused_with_the_file_and_the_reason() {
     let dir = tempfile::tempdir().unwrap();
     let text = dir.path().join("notes.txt");
-    std::fs::write(&text, "this is no model").unwrap();
     let truncated = dir.path().join("cut.gguf");
     let whole = std::fs::read(demo_path()).unwrap();
     for (path, bytes) in [
-        (&text, None),
-        (&truncated, Some(1000)),
-        (&truncated, Some(whole.len() - 1)),
+        (text, &b"this is no model"[..]),
+        (truncated.clone(), &whole[..1000]),
+        (truncated, &whole[..whole.len() - 1]),
     ] {
-        if let Some(bytes) = bytes {
-            std::fs::write(path, &whole[..bytes]).unwrap();
-        }
-        let error = Model::load(path).unwrap_err();
-        assert!(matches!(error, load::Error::Gguf(_)), "{error:?}");
-        assert!(
-            error
-                .to_string()
-                .contains(path.file_name().unwrap().to_str().unwrap()),
-            "{error}"
-        );
+        std::fs::write(&path, bytes).unwrap();
+        let error = Model::load(&path).unwrap_err();
+        assert_matches!(error, load::Error::Gguf(_));
+        let name = path.file_name().unwrap().to_str().unwrap();
+        assert!(error.to_string().contains(name), "{error}");
     }
-    assert!(matches!(
-        Model::load("/nonexistent/model.gguf"),
-        Err(load::Error::Gguf(_))
-    ));
+    let missing = Model::load("/nonexistent/model.gguf");
+    assert_matches!(missing, Err(load::Error::Gguf(_)));
+}
+
+fn text(model: &Model) -> String {
+    let story = model.generate("Once upon a time").temperature(0.0);
+    story.max_tokens(12).text().unwrap()
 }
 
 #[test]
 fn a_model_is_placed_anew_while_nothing_is_generated() {
     let model = load_demo();
-    let text = |model: &Model| {
-        let story = model.generate("Once upon a time").temperature(0.0);
-        story.max_tokens(12).text().unwrap()
-    };
     let before = text(&model);
     let stream = model.generate("Once").stream().unwrap();
     let busy = model.replace(None);
-    assert!(matches!(busy, Err(load::Error::Busy)), "{busy:?}");
+    assert_matches!(busy, Err(load::Error::Busy));
     drop(stream);
 
     let clone = model.clone();
@@ -241,10 +175,7 @@ fn a_model_is_placed_anew_while_nothing_is_generated() {
     card.kind = PlacementKind::Gpu;
     gone.placements.insert(0, card);
     let refused = model.replace(Some(gone));
-    assert!(
-        matches!(refused, Err(load::Error::DeviceGone { .. })),
-        "{refused:?}"
-    );
+    assert_matches!(refused, Err(load::Error::DeviceGone { .. }));
     let nothing = model.generate("Once").stream();
     assert!(nothing.is_err());
     model.replace(None).unwrap();
@@ -265,16 +196,12 @@ fn a_model_larger_than_memory_is_loaded_where_paging_is_allowed() {
     let whole = load(gib(4), true).unwrap();
     let plan = whole.placement();
     assert_eq!(plan.paging, None);
-    let text = |model: &Model| {
-        let story = model.generate("Once upon a time").temperature(0.0);
-        story.max_tokens(12).text().unwrap()
-    };
     let all = text(&whole);
     // Room for everything but half of the weights.
     let host = plan.host().unwrap();
     let little = host.footprint.total() + host.headroom.total() - host.footprint.weights / 2;
     drop(whole);
-    assert!(matches!(load(little, false), Err(load::Error::Plan(_))));
+    assert_matches!(load(little, false), Err(load::Error::Plan(_)));
     let paged = load(little, true).unwrap();
     let paging = paged.placement().paging.expect("a part of the weights");
     assert!(paging.bytes > 0 && paging.bytes < host.footprint.weights);
@@ -289,39 +216,29 @@ fn a_load_measures_how_many_threads_generate_and_says_so() {
     };
     let model = load(Verify::Quick);
     let report = model.report();
-    let Threads {
-        generation,
-        prompt,
-        basis,
-        tried,
-        ..
-    } = &report.threads;
-    assert_eq!(*basis, ThreadBasis::Measured, "{report}");
+    let threads = &report.threads;
+    let (generation, prompt, tried) = (threads.generation, threads.prompt, &threads.tried);
+    assert_eq!(threads.basis, ThreadBasis::Measured, "{report}");
     let cores = model.machine().host.physical_cores.unwrap_or(u32::MAX);
-    assert!(generation <= prompt && *prompt <= cores, "{report}");
+    assert!(generation <= prompt && prompt <= cores, "{report}");
     let counts: Vec<u32> = tried.iter().map(|it| it.threads).collect();
-    assert!(counts.contains(generation), "{report}");
-    assert_eq!((counts.first(), counts.last()), (Some(prompt), Some(&1)));
+    assert!(counts.contains(&generation), "{report}");
+    assert_eq!((counts.first(), counts.last()), (Some(&prompt), Some(&1)));
     assert!(counts.is_sorted_by(|more, fewer| more > fewer), "{report}");
     assert!(tried.iter().all(|it| it.tokens_per_second > 0.0));
     let said = report.to_string();
     assert!(said.contains(&format!("threads: {generation} to generate, measured")));
     // What was computed for it is gone, and no number of threads changes a text.
-    let text = |model: &Model| {
+    let long = |model: &Model| {
         let generate = model.generate("And it came to pass").temperature(0.0);
         generate.max_tokens(48).text().unwrap()
     };
-    assert_eq!(text(&model), text(&load_demo()));
+    assert_eq!(long(&model), long(&load_demo()));
 
-    let unverified = load(Verify::Off).report();
-    assert_eq!(unverified.threads.basis, ThreadBasis::NotVerified);
-    assert_eq!(
-        (
-            unverified.threads.generation,
-            unverified.threads.tried.len()
-        ),
-        (*prompt, 0)
-    );
+    let unverified = load(Verify::Off).report().threads.clone();
+    assert_eq!(unverified.basis, ThreadBasis::NotVerified);
+    let (generates, tried) = (unverified.generation, unverified.tried.len());
+    assert_eq!((generates, tried), (prompt, 0));
 }
 
 #[test]
@@ -330,10 +247,8 @@ fn threads_that_were_asked_for_are_kept() {
         let model = Model::builder(demo_path()).threads(asked).load().unwrap();
         let threads = model.report().threads.clone();
         assert_eq!((threads.generation, threads.prompt), (asked, asked));
-        assert_eq!(
-            (threads.basis, threads.tried.len()),
-            (ThreadBasis::Asked, 0)
-        );
+        assert_eq!(threads.basis, ThreadBasis::Asked);
+        assert!(threads.tried.is_empty());
         let mut stream = model.generate("And").max_tokens(3).stream().unwrap();
         stream.by_ref().for_each(|piece| drop(piece.unwrap()));
         assert_eq!(stream.statistics().threads, asked);

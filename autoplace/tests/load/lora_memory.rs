@@ -5,22 +5,21 @@ use std::path::{Path, PathBuf};
 
 use autoplace::gguf::{Header, TensorType};
 use autoplace::load::NativeProbe;
-use autoplace::machine::Gpu;
-use autoplace::memory::{Estimate, Footprints, Split};
+use autoplace::memory::{Estimate, Split};
 use autoplace::profile::{Lora, ModelProfile};
 
-use crate::compute_buffers_support::{Card, Dice, Kind};
 use crate::lora_support::Adapter;
+use crate::replace_support::Dice;
+use crate::rig::grid::{rolled_layers, rolled_overrides, rolled_params};
+use crate::rig::tally::pairs;
+use crate::rig::{Card, Kind, gpus, none_failed};
 use crate::synthetic::Sketch;
 
 /// An adapter of some of the model's matrices.
 fn adapter(dice: &mut Dice, model: &Header, folder: &Path, name: &str) -> PathBuf {
-    const PARTS: [&str; 4] = ["attn_q.", "attn_", "ffn_", "."];
-    let types = [TensorType::F32, TensorType::F16, TensorType::Q8_0];
-    let ty = types[dice.roll(types.len())];
-    let part = PARTS[dice.roll(PARTS.len())];
-    let every = 1 + dice.roll(3);
-    let rank = [1, 8, 32, 64][dice.roll(4)];
+    let ty = dice.one_of(&[TensorType::F32, TensorType::F16, TensorType::Q8_0]);
+    let part = dice.one_of(&["attn_q.", "attn_", "ffn_", "."]);
+    let (every, rank) = (1 + dice.below(3), dice.one_of(&[1, 8, 32, 64]));
     let mut number = 0;
     let weights = ModelProfile::from_header(model).unwrap().weights;
     // Blocks that only predict further tokens are not loaded.
@@ -35,23 +34,11 @@ fn adapter(dice: &mut Dice, model: &Header, folder: &Path, name: &str) -> PathBu
         let is_matrix = tensor.shape()[1] > 1 && name.ends_with(".weight");
         let is_input = name.contains("token_embd");
         // What a graph uses, and not for a plain product.
-        let other = [
-            "conv",
-            "ssm_",
-            "shexp_gate",
-            "rope_",
-            "attn_k_b",
-            "attn_v_b",
-            "kv_b",
-        ];
-        let plain = !other.iter().any(|other| name.contains(other));
+        let mut other = "conv ssm_ shexp_gate rope_ attn_k_b attn_v_b kv_b".split(' ');
+        let plain = !other.any(|other| name.contains(other));
         number += 1;
-        loaded(name)
-            && name.contains(part)
-            && is_matrix
-            && !is_input
-            && plain
-            && number % every == 0
+        let is_taken = loaded(name) && name.contains(part) && is_matrix && !is_input && plain;
+        is_taken && number % every == 0
     };
     let architecture = model.architecture().unwrap();
     let lora = Adapter::of(architecture).alpha(16.0);
@@ -62,11 +49,8 @@ fn adapter(dice: &mut Dice, model: &Header, folder: &Path, name: &str) -> PathBu
     // Never empty.
     let lora = match query {
         Some(tensor) if dice.coin() || part == "attn_q." => {
-            let is_known = std::fs::metadata(lora.write(folder, "trial")).is_ok();
-            assert!(is_known);
-            let header = Header::open(folder.join("trial.gguf")).unwrap();
             let half = format!("{}.lora_a", tensor.name());
-            match header.tensor(&half) {
+            match lora.header().tensor(&half) {
                 None => lora.pair(tensor.name(), tensor.shape(), rank, TensorType::F32),
                 Some(_) => lora,
             }
@@ -79,134 +63,95 @@ fn adapter(dice: &mut Dice, model: &Header, folder: &Path, name: &str) -> PathBu
 /// Sometimes with the token embedding, whose factors change places.
 fn embedded(lora: Adapter, model: &Header, tied: bool, rank: u64, dice: &mut Dice) -> Adapter {
     let embedding = model.tensor("token_embd.weight").unwrap().shape();
-    if tied || dice.roll(3) > 0 {
+    if tied || dice.below(3) > 0 {
         return lora;
     }
-    lora.tensor(
-        "token_embd.weight.lora_a",
-        TensorType::F32,
-        &[rank, embedding[1]],
-    )
-    .tensor(
-        "token_embd.weight.lora_b",
-        TensorType::F32,
-        &[rank, embedding[0]],
-    )
+    let factor = |name: &str, n| (format!("token_embd.weight.{name}"), [rank, n]);
+    let factors = [
+        factor("lora_a", embedding[1]),
+        factor("lora_b", embedding[0]),
+    ];
+    factors.iter().fold(lora, |lora, (name, shape)| {
+        lora.tensor(name, TensorType::F32, shape)
+    })
 }
 
-/// What was compared, and what differed.
-#[derive(Default)]
-struct Score {
-    compared: usize,
-    faults: Vec<String>,
-}
-
-impl Score {
-    fn check(&self) {
-        let shown = &self.faults[..self.faults.len().min(12)];
-        assert!(
-            shown.is_empty(),
-            "{} faults:\n{}",
-            self.faults.len(),
-            shown.join("\n")
-        );
-    }
-
-    /// Holds the estimate against what llama.cpp says: weights to the byte, and compute buffers never more too low than
-    /// the estimate itself allows for.
-    fn compare(&mut self, estimate: &Estimate, layers: u32, theirs: &Footprints, case: &str) {
-        let ours = estimate.footprints(layers);
-        let unsure = estimate.uncertainty(&estimate.assignment(layers));
-        let unsure = unsure.gpus.iter().chain([&unsure.host]);
-        let all = ours.gpus.iter().zip(&theirs.gpus);
-        let all = all.chain([(&ours.host, &theirs.host)]).zip(unsure);
-        for (place, ((ours, theirs), &unsure)) in all.enumerate() {
-            let most = ours.compute.saturating_add(unsure);
-            let known = estimate.is_exact();
-            // Of pinned memory Vulkan takes 32 bytes more for each buffer.
-            let weighs = !known || ours.weights.abs_diff(theirs.weights) <= 4 * 32;
-            if !weighs || most < theirs.compute {
-                self.faults.push(format!(
-                    "{case}, device {place}: {ours:?}, llama.cpp: {theirs:?}"
-                ));
-            }
-        }
-        self.compared += 1;
-    }
-
-    fn model(&mut self, sketch: &Sketch, folder: &Path, families: &[[Card; 3]; 3], turns: usize) {
-        let path = sketch.write(folder);
-        let header = Header::open(&path).unwrap();
-        let mut dice = Dice::new(sketch.title().len() as u64);
-        for turn in 0..turns {
-            let files: Vec<PathBuf> = (0..=dice.roll(2))
-                .map(|number| adapter(&mut dice, &header, folder, &format!("adapter {number}")))
-                .collect();
-            let mut profile = ModelProfile::from_header(&header).unwrap();
-            let mut probe = NativeProbe::new(&header).unwrap();
-            for file in &files {
-                let Ok(lora) = Lora::from_header(&Header::open(file).unwrap()) else {
-                    continue;
-                };
+fn compare(
+    sketch: &Sketch,
+    folder: &Path,
+    families: &[[Card; 3]; 3],
+    failures: &mut Vec<String>,
+) -> usize {
+    let path = sketch.write(folder);
+    let header = Header::open(&path).unwrap();
+    let mut dice = Dice::new(sketch.title().len() as u64);
+    let mut compared = 0;
+    for turn in 0..12 {
+        let mut profile = ModelProfile::from_header(&header).unwrap();
+        let mut probe = NativeProbe::new(&header).unwrap();
+        for number in 0..=dice.below(2) {
+            let file = adapter(&mut dice, &header, folder, &format!("adapter {number}"));
+            if let Ok(lora) = Lora::from_header(&Header::open(&file).unwrap()) {
                 profile = profile.with_lora(&lora).unwrap();
-                probe = probe.lora(file);
+                probe = probe.lora(&file);
             }
-            // In a graph that we do not know it may be computed elsewhere.
-            if dice.coin() {
-                profile = profile.with_control_vector();
-                probe = probe.control_vector();
-            }
-            let family = &families[dice.roll(3)];
-            let gpus: Vec<&Gpu> = family[..dice.roll(4)]
-                .iter()
-                .map(|card| &card.gpu)
-                .collect();
-            let all = profile.full_offload();
-            let layers = match dice.roll(3) {
-                0 => all,
-                _ => u32::try_from(dice.roll(all as usize + 1)).unwrap(),
-            };
-            let mut params = dice.params(&profile, Kind::Probe);
-            params.mmap = dice.coin();
-            params.repack = dice.coin();
-            let overrides = dice.overrides(gpus.len());
-            let split = Split::layers(layers).overrides(overrides.clone());
-            let case = format!(
-                "{} turn {turn}, {layers} layers on {} x {}, {overrides:?}, {params:?}",
-                sketch.title(),
-                gpus.len(),
-                gpus.first().map_or("no GPU", |gpu| gpu.backend.as_str()),
-            );
-            let probed = match probe.breakdown(&gpus, &params, &split) {
-                Ok(probed) => probed,
-                // A card whose blocks keep no cache.
-                Err(error) if error.to_string().contains("keep none") => continue,
-                Err(error) => {
-                    self.faults.push(format!("{case}: {error}"));
-                    continue;
-                }
-            };
-            let estimate = Estimate::new(&profile, &gpus, &params).unwrap();
-            let estimate = estimate.overrides(&overrides).unwrap();
-            self.compare(&estimate, layers, &probed.footprints, &case);
         }
+        // In a graph that we do not know it may be computed elsewhere.
+        if dice.coin() {
+            profile = profile.with_control_vector();
+            probe = probe.control_vector();
+        }
+        let family = &families[dice.below(3)];
+        let cards: Vec<&Card> = family[..dice.below(4)].iter().collect();
+        let layers = rolled_layers(&mut dice, profile.full_offload());
+        let mut params = rolled_params(&mut dice, &profile, Kind::Probe);
+        (params.mmap, params.repack) = (dice.coin(), dice.coin());
+        let overrides = rolled_overrides(&mut dice, cards.len());
+        let split = Split::layers(layers).overrides(overrides);
+        let names: Vec<&str> = cards.iter().map(|card| card.gpu.backend.as_str()).collect();
+        let case = format!(
+            "{} turn {turn}, {names:?}, {split:?}, {params:?}",
+            sketch.title()
+        );
+        let probed = match probe.breakdown(&gpus(&cards), &params, &split) {
+            Ok(probed) => probed,
+            // A card whose blocks keep no cache.
+            Err(error) if error.to_string().contains("keep none") => continue,
+            Err(error) => {
+                failures.push(format!("{case}: {error}"));
+                continue;
+            }
+        };
+        let estimate = Estimate::new(&profile, &gpus(&cards), &params).unwrap();
+        let estimate = estimate.overrides(&split.overrides).unwrap();
+        // Of a probe the buffer of logits is in the sums.
+        let mut theirs = probed.footprints;
+        theirs.host.compute -= theirs.output;
+        for mut pair in pairs(&estimate, layers, &theirs) {
+            // Of pinned memory Vulkan takes 32 bytes more for each buffer.
+            pair.slack = if estimate.is_exact() {
+                4 * 32
+            } else {
+                u64::MAX
+            };
+            failures.extend(pair.fault().map(|fault| format!("{case}: {fault}")));
+        }
+        compared += 1;
     }
-}
-
-fn families() -> [[Card; 3]; 3] {
-    let three = |card: fn() -> Card| [card(), card(), card()];
-    [three(Card::cuda), three(Card::vulkan), three(Card::metal)]
+    compared
 }
 
 #[test]
 fn the_estimate_counts_the_bytes_of_adapters_and_covers_what_they_compute_with() {
     own_process!();
-    let families = families();
+    let families = Card::families();
     let folder = tempfile::tempdir().unwrap();
-    let mut score = Score::default();
-    for sketch in crate::synthetic::all() {
-        score.model(&sketch, folder.path(), &families, 12);
-    }
-    score.check();
-    assert!(score.compared > 300, "{}", score.compared);
+    let mut failures = Vec::new();
+    let sketches = crate::synthetic::all();
+    let compared: usize = sketches
+        .iter()
+        .map(|sketch| compare(sketch, folder.path(), &families, &mut failures))
+        .sum();
+    none_failed(&failures, compared);
+    assert!(compared > 300, "{compared}");
 }

@@ -4,11 +4,11 @@
 use std::path::Path;
 
 use crate::lora_support::Adapter;
-use crate::real_loads_support::{Card, Placement, decode, load, none_failed, settings};
+use crate::real_loads_support::{Placement, decode, settings};
+use crate::rig::{Card, Kind, Loaded, gpus, none_failed};
 use autoplace::gguf::{Header, TensorType};
-use autoplace::llama_sys::{Context, LoraAdapter};
+use autoplace::llama_sys::LoraAdapter;
 use autoplace::load::NativeProbe;
-use autoplace::machine::Gpu;
 use autoplace::memory::{ContextParams, Footprint};
 
 #[test]
@@ -22,14 +22,8 @@ fn a_probe_with_adapters_is_the_real_load_to_the_byte() {
         let header = Header::open(&path).unwrap();
         let takes = |name: &str| {
             let matrix = header.tensor(name).unwrap().shape()[1] > 1;
-            let parts = [
-                "attn_q.",
-                "attn_output.",
-                "ffn_up",
-                "ffn_down",
-                "output.weight",
-            ];
-            matrix && name.ends_with(".weight") && parts.iter().any(|part| name.contains(part))
+            let mut parts = "attn_q. attn_output. ffn_up ffn_down output.weight".split(' ');
+            matrix && name.ends_with(".weight") && parts.any(|part| name.contains(part))
         };
         let adapter = Adapter::of(sketch.arch).of_weights(&header, 8, TensorType::F32, takes);
         let adapter = adapter.write_random(folder.path(), "adapter", 1, 0.02);
@@ -62,58 +56,50 @@ fn compare(
     placement: &Placement,
     params: &ContextParams,
 ) -> Result<(), String> {
-    let cards: Vec<Card> = placement.cards.iter().map(Card::new).collect();
-    let gpus: Vec<&Gpu> = cards.iter().map(|card| &card.gpu).collect();
-    let probed = probe.breakdown(&gpus, params, &placement.split);
-    let probed = probed.map_err(|error| format!("probe: {error}"))?;
-    let planned: Vec<u64> = probed
-        .footprints
-        .gpus
-        .iter()
-        .map(Footprint::total)
-        .collect();
+    let cards: Vec<Card> = placement.cards.iter().map(|&it| Card::new(it)).collect();
+    let cards: Vec<&Card> = cards.iter().collect();
+    let probed = probe.breakdown(&gpus(&cards), params, &placement.split);
+    let probed = probed
+        .map_err(|error| format!("probe: {error}"))?
+        .footprints;
+    let planned: Vec<u64> = probed.gpus.iter().map(Footprint::total).collect();
     let used = || -> Vec<u64> { cards.iter().map(|card| card.sim.used()).collect() };
     if used().iter().any(|&bytes| bytes > 0) {
         return Err(format!("the probe left {:?}", used()));
     }
-    let model = load(path, &cards, &placement.split, params);
-    let model = model.map_err(|error| format!("load: {error}"))?;
-    let adapter = LoraAdapter::load(&model, adapter).map_err(|error| error.to_string())?;
-    let context = Context::new(&model, crate::native_params::context(params));
+    let loaded = Loaded::new(path, &cards, &placement.split, params, Kind::Real);
+    let loaded = loaded.map_err(|error| format!("load: {error}"))?;
+    let model = &loaded.model;
+    let adapter = LoraAdapter::load(model, adapter).map_err(|error| error.to_string())?;
+    let context = loaded.context(params);
     let mut context = context.map_err(|error| format!("context: {error}"))?;
     let layers = model.n_layer().saturating_sub(1);
     let direction = vec![0.01; (layers * model.n_embd()) as usize];
     let set = context.set_control_vector(&direction, 1..=layers.max(1));
     set.map_err(|error| format!("control vector: {error}"))?;
     let mut most = vec![0; cards.len()];
-    for adapters in [
-        &[][..],
-        &[(adapter.clone(), 0.5)][..],
-        &[][..],
-        &[(adapter, 1.0)][..],
-    ] {
+    let [half, whole] = [0.5, 1.0].map(|scale| [(adapter.clone(), scale)]);
+    for adapters in [&[][..], &half, &[], &whole] {
         context
             .set_lora(adapters)
             .map_err(|error| format!("set: {error}"))?;
         context.kv_clear().unwrap();
         let before = used();
         decode(&mut context).map_err(|error| format!("decode: {error}"))?;
-        if used() != before {
+        let after = used();
+        if after != before {
             return Err(format!(
-                "{before:?} bytes before computing, {:?} after",
-                used()
+                "{before:?} bytes before computing, {after:?} after"
             ));
         }
         for (most, used) in most.iter_mut().zip(before) {
             *most = used.max(*most);
         }
     }
-    drop((context, model));
-    if used().iter().any(|&bytes| bytes > 0) {
-        return Err(format!(
-            "{:?} bytes stay after everything is dropped",
-            used()
-        ));
+    drop((half, whole, adapter, context, loaded));
+    let left = used();
+    if left.iter().any(|&bytes| bytes > 0) {
+        return Err(format!("{left:?} bytes stay after everything is dropped"));
     }
     if most != planned {
         return Err(format!("{most:?} bytes at the most, probed {planned:?}"));

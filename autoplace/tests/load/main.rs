@@ -3,16 +3,17 @@
 #[macro_use]
 #[path = "../../../planner/tests/support/own_process/mod.rs"]
 mod own_process;
+#[macro_use]
+#[path = "../../../planner/tests/support/assert_matches/mod.rs"]
+mod assert_matches;
 #[path = "../support/blueprints/mod.rs"]
 mod blueprints;
 #[path = "../support/chaos_support/mod.rs"]
 mod chaos_support;
-#[path = "../support/compute_buffers_support/mod.rs"]
-mod compute_buffers_support;
-#[path = "../support/conformance_support/mod.rs"]
-mod conformance_support;
 #[path = "../support/llama_source/defaults.rs"]
 mod defaults;
+#[path = "../support/dice/mod.rs"]
+mod dice;
 #[path = "../support/embedding_models/mod.rs"]
 mod embedding_models;
 #[path = "../support/fleets_support/mod.rs"]
@@ -31,6 +32,8 @@ mod random_weights;
 mod real_loads_support;
 #[path = "../support/replace_support/mod.rs"]
 mod replace_support;
+#[path = "../support/rig/mod.rs"]
+mod rig;
 #[path = "../../../planner/tests/support/shapes/mod.rs"]
 mod shapes;
 #[path = "../support/sim_support/mod.rs"]
@@ -42,12 +45,10 @@ mod synthetic;
 
 mod architectures;
 mod attention_fused_or_plain;
-mod ballast_load;
 mod chaos;
 mod companion_draft;
 mod compute_buffers;
 mod conformance;
-mod embed_isolation;
 mod embed_memory;
 mod fleets;
 mod headroom_measured;

@@ -10,7 +10,7 @@ use crate::shapes::QWEN_14B;
 use autoplace::llama_sys::sim::{Rules, SimGpu};
 use autoplace::load::NativeProbe;
 use autoplace::machine::{Gpu, Host, Machine, gib, mib};
-use autoplace::plan::{Context, GpuLayers, Placement, Planner, Request};
+use autoplace::plan::{Context, GpuLayers, Planner, Request};
 use autoplace::profile::ModelProfile;
 
 /// `-ngl`, and MiB in use.
@@ -29,74 +29,41 @@ const CONTEXT: u64 = mib(107);
 /// cuBLAS' workspace from compute capability 9.0 on (`cublasSetWorkspace`): the 5060 Ti has 12.0.
 const WORKSPACE: u64 = mib(32);
 
-/// What is planned for the card in each row, confirmed by llama.cpp on a simulated one, and the bytes measured.
-fn rows() -> Vec<(u32, Placement, u64)> {
-    let card = SimGpu::builder("RTX 5060 Ti")
-        .backend("CUDA")
-        .rules(Rules::Cuda)
-        .total(gib(16))
-        .register()
-        .unwrap();
-    let gpu = Gpu::named("RTX 5060 Ti 16GB")
-        .unwrap()
-        .free(gib(16))
-        .device(card.device().name());
+#[test]
+fn what_the_card_showed_is_the_footprint_a_context_and_a_workspace_in_every_row() {
+    own_process!();
+    let card = SimGpu::builder("RTX 5060 Ti").backend("CUDA");
+    let card = card.rules(Rules::Cuda).total(gib(16)).register().unwrap();
+    let gpu = Gpu::named("RTX 5060 Ti 16GB").unwrap().free(gib(16));
+    let gpu = gpu.device(card.device().name());
     let machine = Machine::new(Host::new(gib(64))).with_gpu(gpu);
     let header = QWEN_14B.header();
     let profile = ModelProfile::from_header(&header).unwrap();
     let probe = NativeProbe::new(&header).unwrap();
-    let planned = |layers| {
-        let request = Request::new()
-            .context(Context::Tokens(4096))
-            .gpu_layers(GpuLayers::Exactly(layers));
+    let mut left_out = Vec::new();
+    for (layers, measured) in SWEEP.map(|(layers, measured)| (layers, mib(measured))) {
+        let request = Request::new().context(Context::Tokens(4096));
+        let request = request.gpu_layers(GpuLayers::Exactly(layers));
         let planner = Planner::new(&profile, &machine).request(request);
         let plan = planner.plan_probed(&probe).unwrap();
-        plan.gpus().next().unwrap().clone()
-    };
-    SWEEP
-        .iter()
-        .map(|&(layers, measured)| (layers, planned(layers), mib(measured)))
-        .collect()
-}
-
-#[test]
-fn footprint_context_and_workspace_are_what_the_card_showed_in_every_row() {
-    for (layers, planned, measured) in rows() {
-        let expected = planned.footprint.total() + CONTEXT + WORKSPACE;
-        let off = expected.abs_diff(measured);
+        let planned = plan.gpus().next().unwrap();
+        let footprint = planned.footprint.total();
+        let expected = footprint + CONTEXT + WORKSPACE;
         println!(
-            "| {layers} | {:.1} | {:.1} | {:.1} | {:.1} | {} | {:+.1} |",
-            in_mib(planned.footprint.weights),
-            in_mib(planned.footprint.kv),
-            in_mib(planned.footprint.compute),
-            in_mib(expected),
-            measured >> 20,
-            in_mib(expected) - in_mib(measured),
+            "{layers} layers: {:?}, {expected} expected, {measured} measured",
+            planned.footprint
         );
+        let off = expected.abs_diff(measured);
         assert!(off <= mib(100), "{layers} layers: off by {off} bytes");
-    }
-}
-
-#[test]
-fn what_the_footprint_leaves_out_is_the_same_in_every_row() {
-    // So it is a context, and no share of weights, cache or computing.
-    let left: Vec<u64> = rows()
-        .into_iter()
-        .map(|(_, planned, measured)| measured.checked_sub(planned.footprint.total()).unwrap())
-        .collect();
-    let (least, most) = (left.iter().min().unwrap(), left.iter().max().unwrap());
-    assert!(most - least <= mib(8), "{left:?}");
-}
-
-#[test]
-fn the_plan_keeps_more_free_than_was_taken() {
-    for (layers, planned, measured) in rows() {
-        let kept = planned.footprint.total() + planned.headroom.driver + planned.headroom.growth;
+        // The plan keeps more free than was taken.
+        let kept = footprint + planned.headroom.driver + planned.headroom.growth;
         assert!(kept >= measured, "{layers} layers: {kept} < {measured}");
+        left_out.push(measured.checked_sub(footprint).unwrap());
     }
-}
-
-#[allow(clippy::cast_precision_loss)] // Printed with one decimal.
-fn in_mib(bytes: u64) -> f64 {
-    bytes as f64 / f64::from(1 << 20)
+    // The same in every row, so it is a context, and no share of weights, cache or computing.
+    let (least, most) = (
+        left_out.iter().min().unwrap(),
+        left_out.iter().max().unwrap(),
+    );
+    assert!(most - least <= mib(8), "{left_out:?}");
 }

@@ -3,9 +3,10 @@
 
 use std::path::Path;
 
-use crate::real_loads_support::{Card, Placement, compare, settings};
+use crate::real_loads_support::{Placement, compare, settings};
+use crate::rig::{Card, none_failed};
 use crate::sim_support::card;
-use crate::speculative_support::{PROMPT, builder, heads, request};
+use crate::speculative_support::{PROMPT, alone, builder, heads, request, run_placed_anew};
 use autoplace::generate::{Generate, Resumed, Speculation};
 use autoplace::gguf::Header;
 use autoplace::llama_sys::{self, sim::Rules};
@@ -17,23 +18,14 @@ use autoplace::profile::{ModelProfile, MtpError};
 use autoplace::{Model, ModelBuilder};
 
 /// Architectures whose prediction blocks are computed with, of those that such models can be made of.
-const PREDICTS: &[&str] = &[
-    "cohere2moe",
-    "deepseek2",
-    "deepseek32",
-    "glm-dsa",
-    "glm4moe",
-    "hy_v3",
-    "qwen35",
-    "qwen35moe",
-    "step35",
-];
+const PREDICTS: &str =
+    "cohere2moe deepseek2 deepseek32 glm-dsa glm4moe hy_v3 qwen35 qwen35moe step35";
 
 #[test]
 fn a_probe_is_the_real_load_of_both_contexts_to_the_byte() {
     own_process!();
     let folder = tempfile::tempdir().unwrap();
-    let mut failures = Vec::new();
+    let (mut failures, mut cases) = (Vec::new(), 0);
     for (path, layers, n_rs_seq) in [
         (heads::random(folder.path()), 4, 0),
         (heads::random_states(folder.path()), 6, 3),
@@ -50,20 +42,21 @@ fn a_probe_is_the_real_load_of_both_contexts_to_the_byte() {
                 if params.n_outputs_max > 0 {
                     params.n_outputs_max = 4 * params.n_seq_max;
                 }
+                cases += 1;
                 if let Err(fault) = compare(&path, &probe, placement, &params) {
                     failures.push(format!("{placement:?}, {params:?}\n    {fault}"));
                 }
             }
         }
     }
-    assert!(failures.is_empty(), "{}", failures.join("\n"));
+    none_failed(&failures, cases);
 }
 
 #[test]
 fn each_architecture_is_probed_with_its_weights_or_refused_by_its_name() {
     own_process!();
     let folder = tempfile::tempdir().unwrap();
-    let card = Card::new(&(Rules::Cuda, false));
+    let card = Card::new((Rules::Cuda, false));
     let mut used = Vec::new();
     for arch in llama_sys::architectures() {
         for blueprint in crate::blueprints::all(&arch) {
@@ -93,27 +86,29 @@ fn each_architecture_is_probed_with_its_weights_or_refused_by_its_name() {
             for n in 0..=profile.full_offload() {
                 let probed = probe.breakdown(&[&card.gpu], &params, &Split::layers(n));
                 let probed = probed.unwrap_or_else(|error| panic!("{arch}, {n}: {error}"));
-                let estimated = estimate.footprints(n);
-                let weights = |it: &autoplace::memory::Footprints| it.gpus[0].weights;
-                assert_eq!(
-                    weights(&estimated),
-                    weights(&probed.footprints),
-                    "{arch}, {n} layers"
-                );
+                let (ours, theirs) = (estimate.footprints(n).gpus[0], probed.footprints.gpus[0]);
+                assert_eq!(ours.weights, theirs.weights, "{arch}, {n} layers");
                 // What is not known by arithmetic is more, not less.
-                assert!(estimated.gpus[0].kv <= probed.footprints.gpus[0].kv);
+                assert!(ours.kv <= theirs.kv);
             }
         }
     }
+    used.sort_unstable();
     used.dedup();
-    assert_eq!(used.len(), PREDICTS.len(), "{used:?}");
-    assert!(PREDICTS.iter().all(|arch| used.iter().any(|it| it == arch)));
+    assert_eq!(used.join(" "), PREDICTS);
 }
 
 fn small(path: &Path, request: &Request) -> ModelBuilder {
     let mut request = request.clone().headroom(Headroom::Bytes(64 << 10));
     request.params.repack = false;
     builder(path, request).mtp(true)
+}
+
+fn plans<const N: usize>(path: &Path, request: &Request, layers: [u32; N]) -> [Plan; N] {
+    layers.map(|n| {
+        let exactly = small(path, request).gpu_layers(GpuLayers::Exactly(n));
+        exactly.plan().unwrap()
+    })
 }
 
 fn text(model: &Model) -> Generate {
@@ -135,9 +130,9 @@ fn whatever_is_free_both_contexts_fit_and_one_layer_more_would_not() {
         assert!(plan.context.mtp);
         let planned: Vec<_> = plan.gpus().map(|gpu| gpu.footprint).collect();
         assert_eq!(model.allocated().gpus, planned, "{plan}");
-        let (plain, _) = crate::speculative_support::alone(&model, text(&model));
+        let (plain, _) = alone(&model, text(&model));
         let guessed = text(&model).speculate(Speculation::mtp());
-        let (guessed, statistics) = crate::speculative_support::alone(&model, guessed);
+        let (guessed, statistics) = alone(&model, guessed);
         assert_eq!(guessed, plain, "{plan}");
         assert!(statistics.accepted_tokens > 10, "{statistics:?}");
         assert!(card.peak() <= card.total(), "{plan}");
@@ -145,15 +140,10 @@ fn whatever_is_free_both_contexts_fit_and_one_layer_more_would_not() {
         drop(model);
         assert_eq!(card.used(), 0);
         if n < plan.layers() {
-            let more = small(
-                &path,
-                &request.clone().gpu_layers(GpuLayers::Exactly(n + 1)),
-            )
-            .plan();
-            assert!(
-                matches!(more, Err(load::Error::Plan(plan::Error::DoesNotFit { .. }))),
-                "{} layers fit {total} MiB too: {more:?}",
-                n + 1
+            let more = small(&path, &request).gpu_layers(GpuLayers::Exactly(n + 1));
+            assert_matches!(
+                more.plan(),
+                Err(load::Error::Plan(plan::Error::DoesNotFit { .. }))
             );
         }
         seen.push(n);
@@ -170,17 +160,13 @@ fn a_model_that_is_placed_anew_takes_its_block_along() {
     let path = heads::steps(folder.path());
     let request = request(512, 1, 3);
     let _card = card(mib(64));
-    let on = |layers| -> Plan {
-        let exactly = request.clone().gpu_layers(GpuLayers::Exactly(layers));
-        small(&path, &exactly).plan().unwrap()
-    };
-    let plans = [4, 0, 2].map(on);
+    let plans = plans(&path, &request, [4, 0, 2]);
     let model = small(&path, &request).load().unwrap();
-    let (plain, _) = crate::speculative_support::alone(&model, text(&model));
+    let (plain, _) = alone(&model, text(&model));
     let mut session = model.session().unwrap();
     let guessed = text(&model).speculate(Speculation::mtp());
     session.begin(guessed).unwrap();
-    let (told, statistics) = crate::speculative_support::run_placed_anew(&mut session, &plans);
+    let (told, statistics) = run_placed_anew(&mut session, &plans);
     assert_eq!(statistics.accepted_tokens, statistics.drafted_tokens);
     assert_eq!(told, plain.tokens);
     assert!(statistics.accepted_tokens > 0);
@@ -188,7 +174,7 @@ fn a_model_that_is_placed_anew_takes_its_block_along() {
     // While nobody generates, too.
     model.replace(Some(plans[2].clone())).unwrap();
     let guessed = text(&model).speculate(Speculation::mtp());
-    let (guessed, statistics) = crate::speculative_support::alone(&model, guessed);
+    let (guessed, statistics) = alone(&model, guessed);
     assert_eq!(guessed, plain);
     assert!(statistics.accepted_tokens > 10, "{statistics:?}");
 }
@@ -200,13 +186,9 @@ fn a_state_that_is_to_go_back_is_placed_anew_as_what_it_goes_back_to() {
     let path = heads::random_states(folder.path());
     let request = request(512, 1, 3);
     let _card = card(mib(64));
-    let on = |layers| -> Plan {
-        let exactly = request.clone().gpu_layers(GpuLayers::Exactly(layers));
-        small(&path, &exactly).plan().unwrap()
-    };
-    let plans = [6, 0].map(on);
+    let plans = plans(&path, &request, [6, 0]);
     let model = small(&path, &request).load().unwrap();
-    let (plain, _) = crate::speculative_support::alone(&model, text(&model));
+    let (plain, _) = alone(&model, text(&model));
     let mut session = model.session().unwrap();
     let guessed = text(&model).speculate(Speculation::mtp());
     session.begin(guessed).unwrap();
@@ -218,10 +200,8 @@ fn a_state_that_is_to_go_back_is_placed_anew_as_what_it_goes_back_to() {
         if step % 6 == 5 {
             // The last guess was wrong: almost all are.
             let next = plans[replaced % plans.len()].clone();
-            assert_eq!(
-                session.replace(Some(next)).unwrap().resumed,
-                Resumed::Restored
-            );
+            let resumed = session.replace(Some(next)).unwrap().resumed;
+            assert_eq!(resumed, Resumed::Restored);
             replaced += 1;
         }
         let pieces = session.step().unwrap();
@@ -247,7 +227,7 @@ fn a_saved_plan_says_that_the_block_is_loaded() {
     let model = followed.without_learning().load().unwrap();
     assert_eq!(*model.placement(), saved.plan);
     let guessed = text(&model).speculate(Speculation::mtp());
-    let (_, statistics) = crate::speculative_support::alone(&model, guessed);
+    let (_, statistics) = alone(&model, guessed);
     assert!(statistics.accepted_tokens > 10, "{statistics:?}");
 }
 
@@ -262,27 +242,23 @@ fn only_a_probe_plans_it_and_it_embeds_nothing() {
     let without = Planner::new(&profile, &machine).plan().unwrap();
     let profile = profile.with_mtp().unwrap();
     let planner = Planner::new(&profile, &machine);
-    assert!(matches!(planner.plan(), Err(plan::Error::Unknown { .. })));
+    assert_matches!(planner.plan(), Err(plan::Error::Unknown { .. }));
     let probe = NativeProbe::new(&header).unwrap();
     let plan = planner.plan_probed(&probe).unwrap();
     assert!(plan.context.mtp && !without.context.mtp);
     // Three guesses, and the token before them.
     assert_eq!(plan.context.n_outputs_max, 4);
     let taken = |plan: &Plan| plan.host().unwrap().footprint;
-    assert!(taken(&plan).weights > taken(&without).weights);
-    assert!(taken(&plan).kv > taken(&without).kv);
-    assert!(taken(&plan).compute > taken(&without).compute);
+    let (more, less) = (taken(&plan), taken(&without));
+    assert!(more.weights > less.weights && more.kv > less.kv && more.compute > less.compute);
     let said = plan.to_string();
     assert!(said.contains("predicts further tokens"), "{said}");
     let embeds = Model::builder(&path)
         .mtp(true)
         .embeddings(Default::default());
     let error = embeds.load().unwrap_err();
-    assert!(
-        matches!(
-            error,
-            load::Error::Plan(plan::Error::Mtp(MtpError::Embeds { .. }))
-        ),
-        "{error}"
+    assert_matches!(
+        error,
+        load::Error::Plan(plan::Error::Mtp(MtpError::Embeds { .. }))
     );
 }

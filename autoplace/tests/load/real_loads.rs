@@ -1,15 +1,30 @@
 //! The probe against real loads of models with random weights, on simulated GPUs that count for themselves: equal to
 //! the byte, before and after a prompt and a token.
 
-use crate::real_loads_support::{Card, Placement, compare, load, none_failed, settings};
+use std::path::{Path, PathBuf};
+
+use crate::real_loads_support::{Placement, compare, settings};
+use crate::rig::{Card, Kind, Loaded, none_failed};
+use crate::synthetic::Sketch;
 use autoplace::gguf::Header;
-use autoplace::llama_sys::Context;
 use autoplace::llama_sys::sim::{Rules, SimGpu};
-use autoplace::load::NativeProbe;
+use autoplace::load::{Error, NativeProbe};
 use autoplace::machine::{Gpu, Host, Machine, gib};
 use autoplace::memory::{ContextParams, Headroom, Place, Split, TensorOverride};
 use autoplace::plan::{GpuLayers, Planner, Policy, Request};
 use autoplace::profile::ModelProfile;
+
+fn probed(sketch: &Sketch, folder: &Path) -> (PathBuf, NativeProbe) {
+    let path = crate::random_weights::write(sketch, folder);
+    let probe = NativeProbe::new(&Header::open(&path).unwrap()).unwrap();
+    (path, probe)
+}
+
+/// A model of the list with random weights.
+fn model_of(arch: &str, folder: &Path) -> (PathBuf, NativeProbe) {
+    let mut all = crate::random_weights::all().into_iter();
+    probed(&all.find(|sketch| sketch.arch == arch).unwrap(), folder)
+}
 
 #[test]
 fn a_probe_is_the_real_load_to_the_byte() {
@@ -18,8 +33,7 @@ fn a_probe_is_the_real_load_to_the_byte() {
     let mut failures = Vec::new();
     let mut cases = 0;
     for (number, sketch) in crate::random_weights::all().iter().enumerate() {
-        let path = crate::random_weights::write(sketch, folder.path());
-        let probe = NativeProbe::new(&Header::open(&path).unwrap()).unwrap();
+        let (path, probe) = probed(sketch, folder.path());
         let all = u32::try_from(sketch.dims.n_layer).unwrap() + 1;
         for (place, placement) in Placement::of(all).iter().enumerate() {
             let settings = settings();
@@ -41,10 +55,8 @@ fn a_probe_is_the_real_load_to_the_byte() {
 fn contexts_of_one_placed_skeleton_are_those_of_probes_of_their_own() {
     own_process!();
     let folder = tempfile::tempdir().unwrap();
-    let sketch = crate::random_weights::all().remove(0);
-    let path = crate::random_weights::write(&sketch, folder.path());
-    let probe = NativeProbe::new(&Header::open(&path).unwrap()).unwrap();
-    let card = Card::new(&(Rules::Cuda, false));
+    let (_, probe) = model_of("llama", folder.path());
+    let card = Card::new((Rules::Cuda, false));
     let split = Split::layers(3);
     let placed = probe
         .place(&[&card.gpu], &ContextParams::default(), &split)
@@ -61,10 +73,8 @@ fn contexts_of_one_placed_skeleton_are_those_of_probes_of_their_own() {
 fn graphs_in_flight_are_counted_and_an_override_of_nothing_keeps_one() {
     own_process!();
     let folder = tempfile::tempdir().unwrap();
-    let sketch = crate::random_weights::all().remove(0);
-    let path = crate::random_weights::write(&sketch, folder.path());
-    let probe = NativeProbe::new(&Header::open(&path).unwrap()).unwrap();
-    let cards = [(Rules::Cuda, true); 2].map(|card| Card::new(&card));
+    let (path, probe) = model_of("llama", folder.path());
+    let cards = [(Rules::Cuda, true); 2].map(Card::new);
     let gpus = cards.each_ref().map(|card| &card.gpu);
     let params = ContextParams::default();
     let mut split = Split::layers(5);
@@ -80,48 +90,31 @@ fn graphs_in_flight_are_counted_and_an_override_of_nothing_keeps_one() {
         card.sim.set_taken(gib(400) - sum.total());
     }
     split.overrides.clear();
-    let model = load(&path, &cards, &split, &params).unwrap();
-    let context = Context::new(&model, crate::native_params::context(&params)).unwrap();
+    let loaded = Loaded::new(&path, &cards.each_ref(), &split, &params, Kind::Real).unwrap();
+    let _context = loaded.context(&params).unwrap();
     for (card, sum) in cards.iter().zip(&one.footprints.gpus) {
         assert_eq!(card.sim.used(), sum.total());
     }
-    drop(context);
 }
 
 #[test]
-fn state_that_is_really_allocated_and_does_not_fit_is_an_error_that_names_the_card() {
+fn a_gpu_without_room_for_state_that_is_really_allocated_is_named_and_gets_no_layers() {
     own_process!();
     let folder = tempfile::tempdir().unwrap();
-    let all = crate::random_weights::all();
-    let sketch = all.iter().find(|sketch| sketch.arch == "mamba2").unwrap();
-    let path = crate::random_weights::write(sketch, folder.path());
-    let probe = NativeProbe::new(&Header::open(&path).unwrap()).unwrap();
+    let (path, probe) = model_of("mamba2", folder.path());
     let sim = SimGpu::builder("SIM").total(4096).register().unwrap();
     let gpu = Gpu::new("SIM").device(sim.device().name()).total(4096);
     let error = probe
         .breakdown(&[&gpu], &ContextParams::default(), &Split::layers(5))
         .unwrap_err();
-    let autoplace::load::Error::Native(native) = &error else {
+    let Error::Native(native) = &error else {
         panic!("{error:?}")
     };
-    let out = native
-        .out_of_memory()
-        .unwrap_or_else(|| panic!("{error:?}"));
+    let out = native.out_of_memory().expect("it is out of memory");
     assert_eq!(out.buffer_type, sim.device().name());
     assert_eq!(sim.used(), 0);
-}
 
-#[test]
-fn a_gpu_without_room_for_state_gets_no_layers_and_fails_no_plan() {
-    own_process!();
-    let folder = tempfile::tempdir().unwrap();
-    let all = crate::random_weights::all();
-    let sketch = all.iter().find(|sketch| sketch.arch == "mamba2").unwrap();
-    let header = Header::open(crate::random_weights::write(sketch, folder.path())).unwrap();
-    let probe = NativeProbe::new(&header).unwrap();
-    let profile = ModelProfile::from_header(&header).unwrap();
-    let sim = SimGpu::builder("SIM").total(4096).register().unwrap();
-    let gpu = Gpu::new("SIM").device(sim.device().name()).total(4096);
+    let profile = ModelProfile::from_header(&Header::open(path).unwrap()).unwrap();
     let machine = Machine::new(Host::new(gib(16))).with_gpu(gpu);
     for policy in [Policy::Fastest, Policy::MostLayers] {
         let request = Request::new().policy(policy).headroom(Headroom::Bytes(0));
@@ -142,16 +135,14 @@ fn a_gpu_without_room_for_state_gets_no_layers_and_fails_no_plan() {
 fn a_gpu_whose_blocks_keep_nothing_fails_the_probe_as_it_fails_the_load() {
     own_process!();
     let folder = tempfile::tempdir().unwrap();
-    let path =
-        crate::random_weights::write(&crate::random_weights::without_attention(), folder.path());
-    let probe = NativeProbe::new(&Header::open(&path).unwrap()).unwrap();
-    let cards = [Card::new(&(Rules::Cuda, false))];
+    let (path, probe) = probed(&crate::random_weights::without_attention(), folder.path());
+    let card = Card::new((Rules::Cuda, false));
     let params = ContextParams::default();
     for (n_gpu_layers, works) in [(0, true), (1, true), (2, false), (3, true)] {
         let split = Split::layers(n_gpu_layers);
-        let probed = probe.breakdown(&[&cards[0].gpu], &params, &split);
-        let model = load(&path, &cards, &split, &params).unwrap();
-        let loaded = Context::new(&model, crate::native_params::context(&params));
+        let probed = probe.breakdown(&[&card.gpu], &params, &split);
+        let loaded = Loaded::new(&path, &[&card], &split, &params, Kind::Real).unwrap();
+        let loaded = loaded.context(&params);
         assert_eq!(loaded.is_ok(), works, "{n_gpu_layers} layers");
         assert_eq!(probed.is_ok(), works, "{n_gpu_layers} layers: {probed:?}");
     }

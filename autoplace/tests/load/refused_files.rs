@@ -31,99 +31,80 @@ fn native(file: &File) -> Result<llama_sys::Model, llama_sys::Error> {
     llama_sys::Model::load(&file.path, params)
 }
 
-/// The product's message names `key`; llama.cpp alone gives an error too, for the reason in `cause`.
-#[track_caller]
-fn refused(model: &Builder, key: &str, cause: Option<Cause>) {
+/// A load of a file with this model; the file.
+fn load(model: &Builder) -> (Result<Model, load::Error>, File) {
     let file = write(model);
-    let error = Model::load(&file.path).unwrap_err();
-    assert!(
-        matches!(error, load::Error::Profile(_) | load::Error::Gguf(_)),
-        "{error:?}"
-    );
-    let message = error.to_string();
-    assert!(message.contains(key), "{message}");
-    assert!(message.contains("model.gguf"), "{message}");
-    if let Some(cause) = cause.filter(|_| !cfg!(target_env = "msvc")) {
-        let Err(llama_sys::Error::ModelLoad { failure, .. }) = native(&file) else {
-            panic!("llama.cpp took it");
-        };
-        assert_eq!(failure.cause, cause, "{failure:?}");
+    (Model::load(&file.path), file)
+}
+
+/// Why llama.cpp alone does not load it.
+#[track_caller]
+fn cause(file: &File) -> Cause {
+    match native(file) {
+        Err(llama_sys::Error::ModelLoad { failure, .. }) => failure.cause,
+        other => panic!("{other:?}"),
     }
 }
 
 #[test]
 fn the_tiny_model_itself_loads_and_computes() {
-    let file = write(&tiny_llama());
-    let model = Model::load(&file.path).unwrap();
-    let text = model
-        .generate("word1")
-        .max_tokens(3)
-        .temperature(0.0)
-        .text();
-    assert!(text.is_ok(), "{text:?}");
+    let model = load(&tiny_llama()).0.unwrap();
+    let text = model.generate("word1").max_tokens(3).temperature(0.0);
+    text.text().unwrap();
 }
 
 #[test]
-fn block_counts_of_0_and_above_512() {
-    for blocks in [0, 513, u32::MAX] {
-        refused(
-            &tiny_llama().u32("llama.block_count", blocks),
-            "llama.block_count",
-            Some(Cause::Assertion),
-        );
+fn what_llama_cpp_asserts_on_is_refused_by_the_name_of_its_key() {
+    let tiny = tiny_llama;
+    let blocks = |n| tiny().u32("llama.block_count", n);
+    let experts = |n, used| {
+        let model = tiny().u32("llama.expert_count", n);
+        model.u32("llama.expert_used_count", used)
+    };
+    let assertion = Some(Cause::Assertion);
+    for (model, key, expected) in [
+        (blocks(0), "llama.block_count", assertion),
+        (blocks(513), "llama.block_count", assertion),
+        (blocks(u32::MAX), "llama.block_count", assertion),
+        // llama.cpp reads this key for some architectures only; the others ignore it.
+        (
+            tiny().u32("llama.nextn_predict_layers", 3),
+            "nextn_predict_layers",
+            None,
+        ),
+        (
+            tiny().u32("llama.expert_used_count", 2),
+            "llama.expert_used_count",
+            assertion,
+        ),
+        (experts(4, 8), "llama.expert_used_count", assertion),
+        (
+            tiny().u32("llama.expert_count", 4),
+            "llama.expert_used_count",
+            assertion,
+        ),
+        (
+            tiny().str("llama.rope.scaling.type", "bogus"),
+            "llama.rope.scaling.type",
+            assertion,
+        ),
+        // A number of a split of another type.
+        (
+            tiny().u32("split.no", 0).u16("split.count", 2),
+            "split.no",
+            Some(Cause::Refused),
+        ),
+    ] {
+        let (error, file) = load(&model);
+        let error = error.unwrap_err();
+        assert_matches!(error, load::Error::Profile(_) | load::Error::Gguf(_));
+        let message = error.to_string();
+        assert!(message.contains(key), "{key}: {message}");
+        assert!(message.contains("model.gguf"), "{message}");
+        if let Some(expected) = expected.filter(|_| !cfg!(target_env = "msvc")) {
+            assert_eq!(cause(&file), expected, "{key}");
+        }
     }
-}
-
-#[test]
-fn more_nextn_blocks_than_blocks() {
-    // llama.cpp reads this key for some architectures only; the others ignore it.
-    refused(
-        &tiny_llama().u32("llama.nextn_predict_layers", 3),
-        "nextn_predict_layers",
-        None,
-    );
-}
-
-#[test]
-fn expert_counts_that_contradict_each_other() {
-    let used_without_experts = tiny_llama().u32("llama.expert_used_count", 2);
-    refused(
-        &used_without_experts,
-        "llama.expert_used_count",
-        Some(Cause::Assertion),
-    );
-    let more_used_than_there_are = tiny_llama()
-        .u32("llama.expert_count", 4)
-        .u32("llama.expert_used_count", 8);
-    refused(
-        &more_used_than_there_are,
-        "llama.expert_used_count",
-        Some(Cause::Assertion),
-    );
-    let none_used = tiny_llama().u32("llama.expert_count", 4);
-    refused(
-        &none_used,
-        "llama.expert_used_count",
-        Some(Cause::Assertion),
-    );
-}
-
-#[test]
-fn a_rope_scaling_that_nobody_knows() {
-    refused(
-        &tiny_llama().str("llama.rope.scaling.type", "bogus"),
-        "llama.rope.scaling.type",
-        Some(Cause::Assertion),
-    );
-}
-
-#[test]
-fn a_split_number_of_another_type() {
-    refused(
-        &tiny_llama().u32("split.no", 0).u16("split.count", 2),
-        "split.no",
-        Some(Cause::Refused),
-    );
 }
 
 #[test]
@@ -132,14 +113,11 @@ fn a_vocabulary_with_a_token_twice() {
     let model = tiny_llama_without_vocabulary()
         .str("tokenizer.ggml.model", "llama")
         .array_str("tokenizer.ggml.tokens", tokens);
-    let file = write(&model);
     // Nothing before llama.cpp reads whole vocabularies: the guard around it is what answers.
-    let error = Model::load(&file.path).unwrap_err();
+    let (error, file) = load(&model);
+    let error = error.unwrap_err();
     assert!(error.to_string().contains("id_to_token"), "{error}");
-    let Err(llama_sys::Error::ModelLoad { failure, .. }) = native(&file) else {
-        panic!("llama.cpp took it")
-    };
-    assert_eq!(failure.cause, Cause::Assertion);
+    assert_eq!(cause(&file), Cause::Assertion);
 }
 
 #[test]
@@ -147,8 +125,7 @@ fn a_model_without_a_vocabulary_loads_and_says_that_it_cannot_read_text() {
     let model = tiny_llama_without_vocabulary()
         .str("tokenizer.ggml.model", "no_vocab")
         .u32("llama.vocab_size", TINY_VOCABULARY);
-    let file = write(&model);
-    let model = Model::load(&file.path).unwrap();
+    let model = load(&model).0.unwrap();
     let error = model.generate("text").stream().unwrap_err();
     assert!(error.to_string().contains("no vocabulary"), "{error}");
 }
@@ -159,13 +136,9 @@ fn a_model_that_continues_nothing_loads_and_refuses_to_generate() {
     let llada = tiny("llada", 2)
         .str("tokenizer.ggml.model", "no_vocab")
         .u32("llada.vocab_size", TINY_VOCABULARY);
-    let file = write(&llada);
-    let model = Model::load(&file.path).unwrap();
+    let model = load(&llada).0.unwrap();
     let error = model.generate("text").stream().unwrap_err();
-    assert!(
-        matches!(&error, generate::Error::NotGenerative { architecture } if architecture == "llada"),
-        "{error}"
-    );
+    assert_matches!(error, generate::Error::NotGenerative { architecture } if architecture == "llada");
 
     let params = llama_sys::ContextParams {
         n_outputs_max: 1,
@@ -178,15 +151,12 @@ fn a_model_that_continues_nothing_loads_and_refuses_to_generate() {
     batch.add(1, 0, 0, false);
     batch.add(2, 1, 0, true);
     let error = context.decode(&batch).unwrap_err();
-    assert!(
-        matches!(
-            error,
-            llama_sys::Error::InvalidParameter {
-                name: "n_outputs",
-                ..
-            }
-        ),
-        "{error}"
+    assert_matches!(
+        error,
+        llama_sys::Error::InvalidParameter {
+            name: "n_outputs",
+            ..
+        }
     );
 }
 
@@ -209,12 +179,9 @@ fn a_cache_whose_blocks_do_not_divide_the_heads() {
             ..llama_sys::ContextParams::default()
         };
         let error = llama_sys::Context::new(&native, params).unwrap_err();
-        assert!(
-            matches!(
-                error,
-                llama_sys::Error::InvalidParameter { name: "type_k", .. }
-            ),
-            "{error}"
+        assert_matches!(
+            error,
+            llama_sys::Error::InvalidParameter { name: "type_k", .. }
         );
     }
     let error = Model::builder(&file.path)
@@ -226,16 +193,13 @@ fn a_cache_whose_blocks_do_not_divide_the_heads() {
 
 #[test]
 fn a_missing_tensor_is_llama_cpps_error_with_its_name() {
-    let whole = tiny_llama();
-    let file = write(&whole);
-    let bytes = std::fs::read(&file.path).unwrap();
-    let at = bytes
-        .windows(19)
-        .position(|window| window == b"blk.1.ffn_up.weight")
-        .unwrap();
-    let mut renamed = bytes;
-    renamed[at..at + 19].copy_from_slice(b"blk.1.ffn_xx.weight");
-    std::fs::write(&file.path, renamed).unwrap();
+    let file = write(&tiny_llama());
+    let mut bytes = std::fs::read(&file.path).unwrap();
+    let name = b"blk.1.ffn_up.weight";
+    let mut windows = bytes.windows(name.len());
+    let at = windows.position(|window| window == name).unwrap();
+    bytes[at..at + name.len()].copy_from_slice(b"blk.1.ffn_xx.weight");
+    std::fs::write(&file.path, bytes).unwrap();
     let error = Model::load(&file.path).unwrap_err();
     assert!(error.to_string().contains("blk.1.ffn_up"), "{error}");
 }

@@ -3,15 +3,45 @@
 use crate::native_support::demo_path;
 use crate::replace_support::{PROMPT, builder, generations, load, plan, request, texts_of};
 use crate::sim_support::card;
-use autoplace::generate::Error;
+use autoplace::generate::{Error, Generate, TokenStream};
 use autoplace::load::{self, Replacement};
 use autoplace::machine::mib;
 use autoplace::plan::{Context, HostParts, Plan};
 
 fn not_loaded(outcome: Option<Result<String, Error>>) -> bool {
-    match outcome {
-        Some(Err(Error::Load(error))) => matches!(*error, load::Error::NotLoaded),
-        _ => false,
+    matches!(outcome, Some(Err(Error::Load(error))) if matches!(*error, load::Error::NotLoaded))
+}
+
+/// A text that is generated while the model is placed anew, and what it is undisturbed.
+struct Text {
+    stream: TokenStream,
+    text: String,
+    expected: String,
+}
+
+impl Text {
+    fn begin(generate: Generate) -> Self {
+        let expected = generate.clone().text().unwrap();
+        let stream = generate.stream().unwrap();
+        let text = String::new();
+        let mut begun = Self {
+            stream,
+            text,
+            expected,
+        };
+        begun.piece();
+        begun
+    }
+
+    fn piece(&mut self) {
+        self.text += &self.stream.next().unwrap().unwrap();
+    }
+
+    /// Runs it to its end, which is that of the undisturbed one.
+    #[track_caller]
+    fn end(mut self) {
+        self.text.extend(self.stream.by_ref().map(Result::unwrap));
+        assert_eq!(self.text, self.expected);
     }
 }
 
@@ -23,56 +53,38 @@ fn a_reload_that_fails_loses_nothing() {
     let gpu = card(mib(64));
     let all = plan(&path, &request, 7);
     let model = builder(&path, &request).load().unwrap();
-    let generate = generations(&model, PROMPT, 30)[1].clone();
-    let expected = generate.clone().text().unwrap();
-
-    let mut stream = generate.stream().unwrap();
-    let mut text = String::new();
-    for _ in 0..5 {
-        text.push_str(&stream.next().unwrap().unwrap());
-    }
+    let mut text = Text::begin(generations(&model, PROMPT, 30)[1].clone());
+    (0..4).for_each(|_| text.piece());
     // Somebody takes the card's memory; an allocation fails though there is room: no attempt loses anything.
     gpu.set_taken(mib(60));
-    let taken = stream.replace(Some(all.clone())).unwrap_err();
-    let Error::Load(error) = &taken else {
-        panic!("{taken:?}")
-    };
-    assert!(
-        matches!(**error, load::Error::OutOfMemory { .. }),
-        "{error:?}"
-    );
+    let taken = text.stream.replace(Some(all.clone()));
+    assert_matches!(taken, Err(Error::Load(error)) if matches!(**error, load::Error::OutOfMemory { .. }));
     assert_eq!(gpu.used(), 0);
-    assert!(not_loaded(stream.next()) && not_loaded(stream.next()));
-    assert_eq!(stream.finish_reason(), None);
+    assert!(not_loaded(text.stream.next()) && not_loaded(text.stream.next()));
+    assert_eq!(text.stream.finish_reason(), None);
     assert!(model.native().is_err());
 
     gpu.set_taken(0);
     gpu.fail_allocation(2);
-    let refused = stream.replace(Some(all.clone()));
-    assert!(matches!(refused, Err(Error::Native(_))), "{refused:?}");
+    let refused = text.stream.replace(Some(all.clone()));
+    assert_matches!(refused, Err(Error::Native(_)));
     assert_eq!(gpu.used(), 0);
-    assert!(not_loaded(stream.next()));
+    assert!(not_loaded(text.stream.next()));
 
-    let replaced = stream.replace(Some(all)).unwrap();
+    let replaced = text.stream.replace(Some(all)).unwrap();
     assert!(replaced.saved > 0);
     assert_eq!(replaced.before.n_gpu_layers, 7);
-    for piece in stream.by_ref() {
-        text.push_str(&piece.unwrap());
-    }
-    assert_eq!(text, expected);
+    text.end();
 
     // Nor does a card that is gone.
-    drop(gpu);
-    drop(stream);
     let gone = model.placement();
-    let mut stream = generations(&model, PROMPT, 30)[1].clone().stream().unwrap();
-    let mut text = stream.next().unwrap().unwrap();
-    let error = stream.replace(Some(Plan::clone(&gone))).unwrap_err();
+    let mut text = Text::begin(generations(&model, PROMPT, 30)[1].clone());
+    drop(gpu);
+    let error = text.stream.replace(Some(Plan::clone(&gone))).unwrap_err();
     assert!(error.to_string().contains("SIM0"), "{error}");
-    stream.replace(None).unwrap();
+    text.stream.replace(None).unwrap();
     assert_eq!(model.placement().n_gpu_layers, 0);
-    text.extend(stream.map(Result::unwrap));
-    assert_eq!(text, expected);
+    text.end();
 }
 
 #[test]
@@ -83,16 +95,12 @@ fn a_plan_that_lacks_memory_by_now_makes_way_for_a_smaller_one() {
     let gpu = card(mib(64));
     let all = plan(&path, &request, 7);
     let model = builder(&path, &request).attempts(4).load().unwrap();
-    let generate = generations(&model, PROMPT, 30)[0].clone();
-    let expected = generate.clone().text().unwrap();
-    let mut stream = generate.stream().unwrap();
-    let mut text = stream.next().unwrap().unwrap();
+    let mut text = Text::begin(generations(&model, PROMPT, 30)[0].clone());
     gpu.set_taken(mib(60));
-    let replaced = stream.replace(Some(all)).unwrap();
+    let replaced = text.stream.replace(Some(all)).unwrap();
     assert!(replaced.after.n_gpu_layers < 7);
     assert_eq!(model.report().attempts.len(), 2);
-    text.extend(stream.map(Result::unwrap));
-    assert_eq!(text, expected);
+    text.end();
 }
 
 #[test]
@@ -104,21 +112,18 @@ fn somebody_else_may_load_the_model_after_a_reload_that_failed() {
     let all = plan(&path, &request, 7);
     let model = load(&path, &request, 0);
     let generate = model.generate(PROMPT).temperature(0.0).max_tokens(12);
-    let expected = generate.clone().text().unwrap();
-    let mut stream = generate.clone().stream().unwrap();
-    let mut text = stream.next().unwrap().unwrap();
+    let mut text = Text::begin(generate.clone());
     gpu.set_taken(mib(64));
-    stream.replace(Some(all.clone())).unwrap_err();
+    text.stream.replace(Some(all.clone())).unwrap_err();
     gpu.set_taken(0);
 
     model.replace(None).unwrap();
-    let other = generate.clone().stream().unwrap();
-    let busy = stream.replace(Some(all.clone()));
-    assert!(matches!(busy, Err(Error::Busy)), "{busy:?}");
-    assert_eq!(other.into_text().unwrap().0, expected);
-    stream.replace(Some(all)).unwrap();
-    text.extend(stream.map(Result::unwrap));
-    assert_eq!(text, expected);
+    let other = generate.stream().unwrap();
+    let busy = text.stream.replace(Some(all.clone()));
+    assert_matches!(busy, Err(Error::Busy));
+    assert_eq!(other.into_text().unwrap().0, text.expected);
+    text.stream.replace(Some(all)).unwrap();
+    text.end();
 }
 
 #[test]
@@ -140,10 +145,7 @@ fn what_cannot_be_is_refused_before_anything_is_released() {
             }
             let used = gpu.used();
             let refused = session.replace(Some(short.clone()));
-            assert!(
-                matches!(refused, Err(Error::ContextTooSmall { context: 15, .. })),
-                "{refused:?}"
-            );
+            assert_matches!(refused, Err(Error::ContextTooSmall { context: 15, .. }));
             let refused = session.replace(Some(single.clone()));
             let few = Error::TooFewSequences {
                 running: 2,
@@ -153,10 +155,7 @@ fn what_cannot_be_is_refused_before_anything_is_released() {
             let held = (model.native().unwrap(), model.native().unwrap().vocab());
             for plan in [None, Some(Plan::clone(&model.placement()))] {
                 let refused = session.replace(plan);
-                assert!(
-                    matches!(refused, Err(Error::NativeHeld { holders: 2 })),
-                    "{refused:?}"
-                );
+                assert_matches!(refused, Err(Error::NativeHeld { holders: 2 }));
             }
             drop(held);
             assert!(session.is_loaded());
@@ -183,30 +182,26 @@ fn when_memory_becomes_free_the_model_moves_up_for_a_stated_gain() {
     gpu.set_taken(mib(64));
     let model = builder(&path, &request).load().unwrap();
     assert_eq!(model.placement().n_gpu_layers, 0);
-    let generate = generations(&model, PROMPT, 30)[1].clone();
-    let expected = generate.clone().text().unwrap();
-    let mut stream = generate.stream().unwrap();
-    let mut text = stream.next().unwrap().unwrap();
+    let mut text = Text::begin(generations(&model, PROMPT, 30)[1].clone());
     assert!(model.better_plan().unwrap().is_none());
-    assert!(stream.improve(0.01).unwrap().is_none());
+    assert!(text.stream.improve(0.01).unwrap().is_none());
 
     gpu.set_taken(mib(64) - mib(4));
     let part = model.better_plan().unwrap().unwrap();
-    assert!(part.gain().is_finite() && part.gain() > 0.0);
-    let layers = part.plan.n_gpu_layers;
-    assert!(stream.improve(part.gain() + 0.01).unwrap().is_none());
-    let up = stream.improve(part.gain()).unwrap().unwrap();
+    let (gain, layers) = (part.gain(), part.plan.n_gpu_layers);
+    assert!(gain.is_finite() && gain > 0.0);
+    assert!(text.stream.improve(gain + 0.01).unwrap().is_none());
+    let up = text.stream.improve(gain).unwrap().unwrap();
     assert_eq!((up.before.n_gpu_layers, up.after.n_gpu_layers), (0, layers));
-    text.push_str(&stream.next().unwrap().unwrap());
+    text.piece();
 
     // What it holds itself is free for it.
     assert!(model.better_plan().unwrap().is_none());
     gpu.set_taken(0);
     assert_eq!(model.plan_anew().unwrap().n_gpu_layers, 7);
-    let up = stream.improve(0.05).unwrap().unwrap();
+    let up = text.stream.improve(0.05).unwrap().unwrap();
     assert_eq!(up.after.n_gpu_layers, 7);
-    text.extend(stream.map(Result::unwrap));
-    assert_eq!(text, expected);
+    text.end();
 }
 
 #[test]
@@ -220,16 +215,13 @@ fn a_better_plan_that_cannot_be_loaded_after_all_leaves_the_text_where_it_was() 
     let layers = model.placement().n_gpu_layers;
     assert!((1..7).contains(&layers), "{layers}");
     let generate = model.generate(PROMPT).temperature(0.0).max_tokens(12);
-    let expected = generate.clone().text().unwrap();
-    let mut stream = generate.stream().unwrap();
-    let mut text = stream.next().unwrap().unwrap();
+    let mut text = Text::begin(generate);
     gpu.set_taken(0);
     gpu.fail_allocation(1);
-    let refused = stream.improve(0.01);
-    assert!(matches!(refused, Err(Error::Native(_))), "{refused:?}");
+    let refused = text.stream.improve(0.01);
+    assert_matches!(refused, Err(Error::Native(_)));
     assert_eq!(model.placement().n_gpu_layers, layers);
-    text.extend(stream.map(Result::unwrap));
-    assert_eq!(text, expected);
+    text.end();
 }
 
 #[test]
@@ -240,38 +232,32 @@ fn whoever_does_not_generate_can_ask_for_it() {
     let gpu = card(mib(64));
     let all = plan(&path, &request, 7);
     let model = load(&path, &request, 0);
-    let generate = model.generate(PROMPT).temperature(0.0).max_tokens(24);
-    let expected = generate.clone().text().unwrap();
-    let mut stream = generate.stream().unwrap();
-    let mut text = stream.next().unwrap().unwrap();
-    assert!(stream.last_replaced().is_none());
+    let mut text = Text::begin(model.generate(PROMPT).temperature(0.0).max_tokens(24));
+    assert!(text.stream.last_replaced().is_none());
 
-    let watcher = model.clone();
-    let plan = all.clone();
-    std::thread::spawn(move || watcher.request_replace(Replacement::By(Box::new(plan))))
-        .join()
-        .unwrap();
+    let (watcher, plan) = (model.clone(), Box::new(all.clone()));
+    let ask = std::thread::spawn(move || watcher.request_replace(Replacement::By(plan)));
+    ask.join().unwrap();
     assert_eq!(model.placement().n_gpu_layers, 0);
-    text.push_str(&stream.next().unwrap().unwrap());
+    text.piece();
     assert_eq!(*model.placement(), all);
-    assert!(stream.last_replaced().unwrap().is_ok());
+    assert!(text.stream.last_replaced().unwrap().is_ok());
 
     // What is refused does not end the text.
     let held = model.native().unwrap();
     model.request_replace(Replacement::Anew);
-    text.push_str(&stream.next().unwrap().unwrap());
-    let refused = stream.last_replaced().unwrap();
-    assert!(matches!(refused, Err(Error::NativeHeld { holders: 1 })));
+    text.piece();
+    let refused = text.stream.last_replaced().unwrap();
+    assert_matches!(refused, Err(Error::NativeHeld { holders: 1 }));
     drop(held);
 
     // What fails does, until somebody asks again.
     gpu.set_taken(mib(64));
     model.request_replace(Replacement::By(Box::new(all)));
-    assert!(stream.next().unwrap().is_err());
-    assert!(not_loaded(stream.next()));
+    assert!(text.stream.next().unwrap().is_err());
+    assert!(not_loaded(text.stream.next()));
     model.request_replace(Replacement::Anew);
-    text.extend(stream.map(Result::unwrap));
-    assert_eq!(text, expected);
+    text.end();
     // The request was to have no layers on cards.
     assert_eq!(model.placement().n_gpu_layers, 0);
 }

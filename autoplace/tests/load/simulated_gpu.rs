@@ -1,59 +1,37 @@
-//! The load contract on simulated GPUs: never over, never under, the same text wherever the layers are.
+//! The load contract on simulated GPUs: never over, never under. `fleets.rs` has what cards count, `chaos.rs` that the
+//! text is the same wherever the layers are.
 
 use std::time::Duration;
 
 use crate::native_support::{demo_path, tiny_llama};
+use crate::rig::Card;
+use crate::sim_support::card;
 use autoplace::gguf::TensorType;
 use autoplace::llama_sys::sim::{Rules, SimGpu};
 use autoplace::load::{RateCase, RatesRequest, detect, measure_rates};
 use autoplace::machine::{MeasuredRates, mib};
-use autoplace::memory::{Footprint, Headroom};
+use autoplace::memory::Headroom;
 use autoplace::plan::{self, GpuLayers, HostParts, Request};
 use autoplace::{Model, ModelBuilder, load};
 
-/// Vulkan on most cards.
-const VULKAN: Rules = Rules::Vulkan {
-    alignment: 64,
-    max_alloc: 4 << 30,
-};
-
-fn card(total: u64, rules: Rules) -> SimGpu {
-    let backend = match rules {
-        Rules::Metal => "MTL",
-        Rules::Vulkan { .. } => "Vulkan",
-        _ => "CUDA",
-    };
-    SimGpu::builder("SIM card")
-        .total(total)
-        .rules(rules)
-        .backend(backend)
-        .register()
-        .unwrap()
-}
-
 /// The demo model, with so many bytes left free: the table's are those of real drivers and hundreds of times its size.
 fn builder(headroom: u64) -> ModelBuilder {
-    Model::builder(demo_path())
-        .headroom(Headroom::Bytes(headroom))
-        .threads(1)
+    let builder = Model::builder(demo_path()).threads(1);
+    builder.headroom(Headroom::Bytes(headroom))
 }
 
 fn text(model: &Model) -> String {
-    model
-        .generate("And it came to pass")
-        .temperature(0.0)
-        .max_tokens(24)
-        .text()
-        .unwrap()
+    let text = model.generate("And it came to pass").temperature(0.0);
+    text.max_tokens(24).text().unwrap()
 }
 
 #[test]
 fn whatever_is_free_the_load_fits_and_one_layer_more_would_not() {
     own_process!();
     let mut seen = Vec::new();
-    for quarter_mib in 0..64 {
-        let total = quarter_mib * mib(1) / 4;
-        let gpu = card(total, Rules::Cuda);
+    for half_mib in 0..32 {
+        let total = half_mib * mib(1) / 2;
+        let gpu = card(total);
         // Whole layers: with parts of them on the host, more memory may mean fewer layers and a faster plan.
         let request = Request::new().headroom(Headroom::Bytes(0));
         let request = request.host_parts(HostParts::None);
@@ -61,11 +39,8 @@ fn whatever_is_free_the_load_fits_and_one_layer_more_would_not() {
         let model = whole().load().unwrap();
         let n = model.placement().n_gpu_layers;
         text(&model);
-        assert!(
-            gpu.peak() <= total,
-            "{n} layers took {} of {total}",
-            gpu.peak()
-        );
+        let peak = gpu.peak();
+        assert!(peak <= total, "{n} layers took {peak} of {total}");
         drop(model);
         assert_eq!(gpu.used(), 0);
         if total > 0 && n < 7 {
@@ -84,36 +59,13 @@ fn whatever_is_free_the_load_fits_and_one_layer_more_would_not() {
 }
 
 #[test]
-fn the_plan_is_what_the_card_counts() {
-    own_process!();
-    for (rules, layers) in [
-        (Rules::Plain, 7),
-        (Rules::Cuda, 7),
-        (Rules::Cuda, 3),
-        (Rules::Metal, 7),
-        (Rules::Metal, 3),
-    ] {
-        let gpu = card(mib(64), rules);
-        let model = builder(0)
-            .gpu_layers(GpuLayers::Exactly(layers))
-            .load()
-            .unwrap();
-        let plan = model.placement();
-        let planned = plan.gpus().next().unwrap();
-        assert_eq!(planned.layers, layers);
-        assert_eq!(model.allocated().gpus, [planned.footprint]);
-        assert_eq!(gpu.used(), planned.footprint.total());
-    }
-}
-
-#[test]
 fn a_file_whose_host_weights_lie_between_the_gpus_takes_no_more_of_the_gpu() {
     own_process!();
     // The output layer comes before the blocks here: mapped as one span, the GPU would get block 0 as well.
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("model.gguf");
     tiny_llama().write_sparse(&path).unwrap();
-    let gpu = card(mib(64), Rules::Metal);
+    let gpu = Card::of((Rules::Metal, false), mib(64)).sim;
     let model = Model::builder(&path)
         .headroom(Headroom::Bytes(0))
         .gpu_layers(GpuLayers::Exactly(2))
@@ -126,71 +78,23 @@ fn a_file_whose_host_weights_lie_between_the_gpus_takes_no_more_of_the_gpu() {
 }
 
 #[test]
-fn the_text_is_the_same_at_every_split() {
-    own_process!();
-    let on_host = text(&builder(0).gpu_layers(GpuLayers::Exactly(0)).load().unwrap());
-    let _gpu = card(mib(64), Rules::Cuda);
-    for layers in 1..=7 {
-        let model = builder(0)
-            .gpu_layers(GpuLayers::Exactly(layers))
-            .load()
-            .unwrap();
-        assert_eq!(text(&model), on_host, "{layers} layers");
-    }
-}
-
-#[test]
-fn the_text_is_the_same_on_three_unequal_gpus() {
-    own_process!();
-    let on_host = text(&builder(0).gpu_layers(GpuLayers::Exactly(0)).load().unwrap());
-    let mut several = 0;
-    for (sizes, rules) in [
-        ([2, 3, 4], Rules::Cuda),
-        ([4, 2, 3], Rules::Cuda),
-        ([3, 4, 2], VULKAN),
-        ([3, 2, 4], Rules::Plain),
-        ([2, 4, 3], Rules::Metal),
-    ] {
-        let gpus = sizes.map(|size| card(mib(size), rules));
-        let model = builder(0).batch(64).load().unwrap();
-        let plan = model.placement();
-        assert_eq!(text(&model), on_host, "{plan}");
-        for gpu in &gpus {
-            assert!(gpu.peak() <= gpu.total(), "{plan}");
-        }
-        let planned: Vec<Footprint> = plan.gpus().map(|gpu| gpu.footprint).collect();
-        assert_eq!(model.allocated().gpus, planned, "{plan}");
-        several += usize::from(planned.len() == 3);
-        drop(model);
-        assert!(gpus.iter().all(|gpu| gpu.used() == 0));
-    }
-    assert!(several >= 4, "{several} of five used all three");
-}
-
-#[test]
-fn no_layers_on_the_gpu_means_that_nothing_touches_it() {
-    own_process!();
-    let gpu = card(mib(64), Rules::Cuda);
-    let model = builder(0).gpu_layers(GpuLayers::Exactly(0)).load().unwrap();
-    text(&model);
-    assert_eq!(gpu.peak(), 0);
-}
-
-#[test]
 fn what_others_hold_is_not_ours_to_take() {
     own_process!();
-    let small = card(mib(5), Rules::Cuda);
-    let layers = builder(0).plan().unwrap().n_gpu_layers;
-    drop(small);
-    let crowded = card(mib(8), Rules::Cuda);
+    let layers_on = |gpu: SimGpu| {
+        let plan = builder(0).plan().unwrap();
+        drop(gpu);
+        plan.n_gpu_layers
+    };
+    let small = layers_on(card(mib(5)));
+    let crowded = card(mib(8));
     crowded.set_taken(mib(3));
-    assert_eq!(builder(0).plan().unwrap().n_gpu_layers, layers);
+    assert_eq!(layers_on(crowded), small);
 }
 
 #[test]
 fn headroom_stays_free() {
     own_process!();
-    let gpu = card(mib(9), Rules::Cuda);
+    let gpu = card(mib(9));
     let all = builder(0).plan().unwrap().n_gpu_layers;
     let model = builder(mib(4)).load().unwrap();
     assert!(model.placement().n_gpu_layers < all);
@@ -199,23 +103,20 @@ fn headroom_stays_free() {
 }
 
 #[test]
-fn the_table_of_headroom_is_left_free_on_a_card_with_room() {
+fn the_table_of_headroom_is_left_free_and_keeps_the_demo_off_a_card_that_a_driver_would_fill() {
     own_process!();
     // A card of 2 GiB costs no host memory until it is written to.
-    let gpu = card(mib(2048), Rules::Cuda);
+    let gpu = card(mib(2048));
     let model = Model::builder(demo_path()).threads(1).load().unwrap();
     let plan = model.placement();
     let planned = plan.gpus().next().expect("it fits");
-    assert!(model.placement().full_offload);
+    assert!(plan.full_offload);
     assert!(planned.headroom.total() > 0);
     text(&model);
     assert!(gpu.free() >= planned.headroom.total());
-}
+    drop((model, gpu));
 
-#[test]
-fn the_table_of_headroom_keeps_the_demo_off_a_card_that_a_driver_would_fill() {
-    own_process!();
-    let _gpu = card(mib(64), Rules::Cuda);
+    let _gpu = card(mib(64));
     let plan = Model::builder(demo_path()).plan().unwrap();
     assert_eq!(plan.n_gpu_layers, 0);
     assert!(plan.to_string().contains("SIM card"), "{plan}");
@@ -224,43 +125,34 @@ fn the_table_of_headroom_keeps_the_demo_off_a_card_that_a_driver_would_fill() {
 #[test]
 fn a_card_and_the_host_are_measured_case_by_case_and_what_is_known_is_left_out() {
     own_process!();
-    let card = card(mib(256), Rules::Cuda);
+    let card = card(mib(256));
     let mut machine = detect().unwrap();
     let measured_before = machine.host.rates.is_some();
     machine.host.rates = None;
     let name = card.device().name();
     (machine.gpus).retain(|gpu| gpu.device.as_ref() == Some(&name));
-    let (tensor_type, kv_type) = (TensorType::Q4_K, TensorType::F16);
-    let (head_size, n_gqa, n_tokens) = (64, 4, 32);
-    let cases = [false, true].map(|experts| RateCase::Matrix {
-        tensor_type,
+    let matrix = |experts, n_tokens| RateCase::Matrix {
+        tensor_type: TensorType::Q4_K,
         experts,
-        n_tokens: 1,
-    });
-    let mut cases = cases.to_vec();
-    cases.extend([
-        RateCase::Matrix {
-            tensor_type,
-            experts: false,
-            n_tokens,
-        },
-        RateCase::Attention {
-            kv_type,
-            head_size,
-            n_gqa,
-            n_tokens: 1,
-        },
-        RateCase::Attention {
-            kv_type,
-            head_size,
-            n_gqa,
-            n_tokens,
-        },
+        n_tokens,
+    };
+    let attention = |n_tokens| RateCase::Attention {
+        kv_type: TensorType::F16,
+        head_size: 64,
+        n_gqa: 4,
+        n_tokens,
+    };
+    let cases = [
+        matrix(false, 1),
+        matrix(true, 1),
+        matrix(false, 32),
+        attention(1),
+        attention(32),
         RateCase::Layer,
         RateCase::Routing,
         RateCase::Link,
-    ]);
-    let mut request = RatesRequest::new(cases.clone());
+    ];
+    let mut request = RatesRequest::new(cases.to_vec());
     (request.each, request.working_set) = (Duration::ZERO, Some(1 << 20));
     let mut told = Vec::new();
     measure_rates(&mut machine, &request, Some(1), |progress| {

@@ -3,12 +3,11 @@
 
 use crate::sim_support::card;
 use crate::speculative_support::{PROMPT, alone, builder, exact, load, oracle, request, tokens};
-use autoplace::Model;
 use autoplace::generate::{DraftsOff, Generate, Prompt, Resumed, Speculation};
 use autoplace::llama_sys::Token;
 use autoplace::machine::mib;
 use autoplace::memory::Headroom;
-use autoplace::plan::{GpuLayers, Plan, Request};
+use autoplace::plan::GpuLayers;
 
 /// Tokens that do not repeat.
 fn prompt(n: usize) -> Vec<Token> {
@@ -78,13 +77,9 @@ fn a_model_that_is_placed_anew_goes_on_guessing() {
     let mut request = request(512, 1, 6).headroom(Headroom::Bytes(256 << 10));
     request.params.repack = false;
     let _card = card(mib(64));
-    let plan = |layers| -> Plan {
-        let exactly = request.clone().gpu_layers(GpuLayers::Exactly(layers));
-        builder(&path, exactly).plan().unwrap()
-    };
-    let on_host: Request = request.clone().gpu_layers(GpuLayers::Exactly(0));
-    let model: Model = load(&path, on_host);
-    let plans = [3, 1, 0].map(plan);
+    let on = |n| builder(&path, request.clone().gpu_layers(GpuLayers::Exactly(n)));
+    let model = on(0).load().unwrap();
+    let plans = [3, 1, 0].map(|layers| on(layers).plan().unwrap());
     let generate = || -> Generate {
         let seeded = model.generate(PROMPT).seed(5).temperature(0.8);
         seeded.repeat_penalty(1.1).max_tokens(60)

@@ -2,29 +2,32 @@
 
 #![allow(dead_code, reason = "each test file uses its part")]
 
+pub(crate) mod adapter;
+pub(crate) mod sim;
+
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
-use llama_sys::{Context, ContextParams, Model, ModelParams};
+use llama_sys::{Batch, Context, ContextParams, Error, Model, ModelParams, Sampler, Token};
 
 /// The model that the repository ships.
 pub(crate) fn demo_path() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples/model/autoplace-demo-q8_0.gguf")
 }
 
+/// No device but the CPU.
+pub(crate) fn cpu() -> ModelParams {
+    ModelParams {
+        devices: Some(Vec::new()),
+        ..ModelParams::default()
+    }
+}
+
 /// The demo model, loaded once per test process, on the CPU.
 pub(crate) fn demo_model() -> Model {
     static MODEL: OnceLock<Model> = OnceLock::new();
-    MODEL
-        .get_or_init(|| {
-            let params = ModelParams {
-                n_gpu_layers: 0,
-                devices: Some(Vec::new()),
-                ..ModelParams::default()
-            };
-            Model::load(demo_path(), params).expect("the demo model loads")
-        })
-        .clone()
+    let load = || Model::load(demo_path(), cpu()).expect("the demo model loads");
+    MODEL.get_or_init(load).clone()
 }
 
 /// A context of the demo model.
@@ -37,4 +40,63 @@ pub(crate) fn cpu_context(params: ContextParams) -> Context {
         ..params
     };
     Context::new(&demo_model(), params).expect("the demo model makes a context")
+}
+
+pub(crate) fn tokens(text: &str) -> Vec<Token> {
+    demo_model().vocab().tokenize(text, true, false).unwrap()
+}
+
+/// These tokens of sequence 0 from a position on, the last an output.
+pub(crate) fn batch_of(tokens: &[Token], start: i32) -> Batch {
+    let mut batch = Batch::with_capacity(tokens.len());
+    for (offset, &token) in tokens.iter().enumerate() {
+        batch.add(token, start + offset as i32, 0, offset + 1 == tokens.len());
+    }
+    batch
+}
+
+/// Decodes tokens at positions from `start` and chooses greedily so many times.
+pub(crate) fn greedy(
+    context: &mut Context,
+    tokens: &[Token],
+    start: i32,
+    count: usize,
+) -> Vec<Token> {
+    let mut sampler = Sampler::chain(context.model()).unwrap().greedy().unwrap();
+    let mut batch = batch_of(tokens, start);
+    let mut chosen = Vec::new();
+    while chosen.len() < count {
+        context.decode(&batch).unwrap();
+        let token = sampler.sample(context, -1).unwrap();
+        let end = tokens.len() + chosen.len();
+        batch = batch_of(&[token], start + end as i32);
+        chosen.push(token);
+    }
+    chosen
+}
+
+/// The parameter that an error refuses.
+#[track_caller]
+pub(crate) fn refused<T: std::fmt::Debug>(result: Result<T, Error>) -> &'static str {
+    match result {
+        Err(Error::InvalidParameter { name, .. }) => name,
+        other => panic!("expected a refused parameter, got {other:?}"),
+    }
+}
+
+/// That an error refuses this parameter, for rows of a table.
+#[track_caller]
+pub(crate) fn assert_refused<T: std::fmt::Debug>(result: Result<T, Error>, parameter: &str) {
+    match result {
+        Err(Error::InvalidParameter { name, .. }) => assert_eq!(name, parameter),
+        other => panic!("{parameter} is not refused: {other:?}"),
+    }
+}
+
+/// Bytes of this process in memory.
+pub(crate) fn resident() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+    let kib: Option<u64> = line.and_then(|line| line.trim().trim_end_matches(" kB").parse().ok());
+    kib.unwrap_or(0) * 1024
 }

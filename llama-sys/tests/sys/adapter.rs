@@ -1,9 +1,10 @@
 //! LoRA adapters and control vectors: they change what is computed, and nothing else; wrong ones are errors.
 
-use crate::adapter_support::{Lora, random};
-use crate::sim_support::{MIB, accounted, context, demo_path, load, params};
+use crate::support::adapter::{File, Lora, random};
+use crate::support::sim::{MIB, accounted, card_by, context, demo_path, load, params, vulkan};
+use crate::support::{assert_refused, batch_of, refused, tokens};
 use llama_sys::sim::{Rules, SimGpu};
-use llama_sys::{Batch, Context, Error, LoadMode, LoraAdapter, Model};
+use llama_sys::{Context, Error, LoadMode, LoraAdapter, Model};
 
 /// The demo model on the host.
 fn demo() -> Model {
@@ -17,15 +18,7 @@ const BLOCKS: usize = 6;
 /// The logits after a short prompt in an empty cache.
 fn logits(context: &mut Context) -> Vec<f32> {
     context.kv_clear().unwrap();
-    let prompt = context
-        .model()
-        .vocab()
-        .tokenize("In the beginning", true, false);
-    let prompt = prompt.unwrap();
-    let mut batch = Batch::default();
-    for (position, &token) in (0..).zip(&prompt) {
-        batch.add(token, position, 0, position as usize + 1 == prompt.len());
-    }
+    let batch = batch_of(&tokens("In the beginning"), 0);
     context.decode(&batch).unwrap();
     context.logits(-1).unwrap().to_vec()
 }
@@ -35,17 +28,9 @@ fn furthest(a: &[f32], b: &[f32]) -> f32 {
     differences.fold(0.0, f32::max)
 }
 
-#[track_caller]
-fn refused<T: std::fmt::Debug>(result: Result<T, Error>) -> &'static str {
-    match result {
-        Err(Error::InvalidParameter { name, .. }) => name,
-        other => panic!("expected a refused parameter, got {other:?}"),
-    }
-}
-
 /// Why llama.cpp did not load this adapter for the demo model.
 #[track_caller]
-fn reason(file: &crate::adapter_support::File) -> String {
+fn reason(file: &File) -> String {
     match LoraAdapter::load(&demo(), file.path()) {
         Err(Error::AdapterLoad { failure, .. }) => failure.reason,
         other => panic!("expected a refused adapter, got {other:?}"),
@@ -91,11 +76,8 @@ fn two_adapters_are_each_other_s_sum_and_their_order_makes_no_difference() {
         .set_lora(&[(one.clone(), 0.5), (two.clone(), 0.5)])
         .unwrap();
     let halves = logits(&mut context);
-    assert!(
-        furthest(&whole, &halves) < 1e-2,
-        "{}",
-        furthest(&whole, &halves)
-    );
+    let distance = furthest(&whole, &halves);
+    assert!(distance < 1e-2, "{distance}");
     context.set_lora(&[(two, 0.5), (one, 0.5)]).unwrap();
     assert!(furthest(&logits(&mut context), &halves) < 1e-2);
 }
@@ -132,39 +114,50 @@ fn an_adapter_of_another_load_and_one_that_is_there_twice_are_refused() {
     let twice = [(adapter.clone(), 1.0), (adapter.clone(), 0.5)];
     assert_eq!(refused(context.set_lora(&twice)), "adapters");
     for scale in [f32::NAN, f32::INFINITY] {
-        assert_eq!(
-            refused(context.set_lora(&[(adapter.clone(), scale)])),
-            "scales"
-        );
+        let scaled = [(adapter.clone(), scale)];
+        assert_eq!(refused(context.set_lora(&scaled)), "scales");
     }
     assert!(context.is_usable() && context.lora().is_empty());
 }
 
 #[test]
 fn a_wrong_file_is_an_error_that_names_the_reason() {
-    assert!(matches!(
+    assert_matches!(
         LoraAdapter::load(&demo(), "/nonexistent/adapter.gguf"),
         Err(Error::Unreadable { .. })
-    ));
+    );
     let error = LoraAdapter::load(&demo(), demo_path()).unwrap_err();
     assert!(error.to_string().contains("general.type"), "{error}");
     let lora = || Lora::of_attention(1, 4);
-    assert!(reason(&lora().with("general.architecture", "qwen2").write()).contains("arch"));
-    assert!(reason(&lora().with("adapter.type", "control").write()).contains("adapter.type"));
-    let without_b = lora().without("blk.0.attn_q.weight.lora_b").write();
-    assert!(reason(&without_b).contains("blk.0.attn_q.weight"));
-    let unknown = lora()
-        .pair("blk.77.attn_q.weight", [WIDTH, WIDTH], 4, 1)
-        .write();
-    assert!(reason(&unknown).contains("blk.77"));
-    let misshapen = lora()
-        .pair("blk.1.attn_k.weight", [WIDTH, WIDTH], 4, 1)
-        .write();
-    assert!(reason(&misshapen).contains("blk.1.attn_k.weight"));
-    assert!(reason(&lora().truncated(64)).contains("file bounds"));
-    // A text where a number belongs: an assertion of ggml's.
-    let text = lora().with("adapter.lora.alpha", "eight").write();
-    assert!(!reason(&text).is_empty());
+    let square = [WIDTH, WIDTH];
+    for (file, expected) in [
+        (lora().with("general.architecture", "qwen2").write(), "arch"),
+        (
+            lora().with("adapter.type", "control").write(),
+            "adapter.type",
+        ),
+        (
+            lora().without("blk.0.attn_q.weight.lora_b").write(),
+            "blk.0.attn_q.weight",
+        ),
+        (
+            lora().pair("blk.77.attn_q.weight", square, 4, 1).write(),
+            "blk.77",
+        ),
+        (
+            lora().pair("blk.1.attn_k.weight", square, 4, 1).write(),
+            "blk.1.attn_k.weight",
+        ),
+        (lora().truncated(64), "file bounds"),
+        // A text where a number belongs: an assertion of ggml's.
+        (lora().with("adapter.lora.alpha", "eight").write(), ""),
+    ] {
+        let reason = reason(&file);
+        assert!(
+            reason.contains(expected) && !reason.is_empty(),
+            "{expected}: {reason}"
+        );
+    }
 }
 
 #[test]
@@ -178,7 +171,7 @@ fn what_no_graph_can_be_built_with_is_an_error_and_no_abort() {
     let adapter = LoraAdapter::load(&model, file.path()).unwrap();
     let mut context = context(&model);
     let error = context.set_lora(&[(adapter, 1.0)]).unwrap_err();
-    assert!(matches!(error, Error::Call { .. }), "{error}");
+    assert_matches!(error, Error::Call { .. });
     assert!(!context.is_usable());
 }
 
@@ -188,9 +181,8 @@ fn a_control_vector_of_zeros_changes_nothing_and_another_one_does() {
     let mut context = context(&model);
     let plain = logits(&mut context);
     let length = WIDTH * (BLOCKS - 1);
-    context
-        .set_control_vector(&vec![0.0; length], 1..=99)
-        .unwrap();
+    let zeros = vec![0.0; length];
+    context.set_control_vector(&zeros, 1..=99).unwrap();
     assert_eq!(logits(&mut context), plain);
     let vector = random(7, length, 0.5);
     context.set_control_vector(&vector, 1..=99).unwrap();
@@ -199,27 +191,21 @@ fn a_control_vector_of_zeros_changes_nothing_and_another_one_does() {
     // A range and what is left out beyond the data change other layers.
     context.set_control_vector(&vector, 2..=3).unwrap();
     let within = logits(&mut context);
-    context
-        .set_control_vector(&vector[..WIDTH], 1..=99)
-        .unwrap();
+    let short = &vector[..WIDTH];
+    context.set_control_vector(short, 1..=99).unwrap();
     let first = logits(&mut context);
     assert!(furthest(&within, &changed) > 0.0 && furthest(&first, &changed) > 0.0);
     context.set_control_vector(&[], 1..=1).unwrap();
     assert_eq!(logits(&mut context), plain);
-    assert_eq!(
-        refused(context.set_control_vector(&vector[1..], 1..=9)),
-        "len"
-    );
-    let long = vec![0.0; WIDTH * BLOCKS];
-    assert_eq!(refused(context.set_control_vector(&long, 1..=9)), "len");
-    assert_eq!(
-        refused(context.set_control_vector(&vector, 0..=9)),
-        "layers"
-    );
-    assert_eq!(
-        refused(context.set_control_vector(&vec![f32::NAN; WIDTH], 1..=9)),
-        "data"
-    );
+    let (long, nan) = (vec![0.0; WIDTH * BLOCKS], vec![f32::NAN; WIDTH]);
+    for (data, layers, parameter) in [
+        (&vector[1..], 1..=9, "len"),
+        (&long[..], 1..=9, "len"),
+        (&vector[..], 0..=9, "layers"),
+        (&nan[..], 1..=9, "data"),
+    ] {
+        assert_refused(context.set_control_vector(data, layers), parameter);
+    }
     assert!(context.is_usable());
 }
 
@@ -229,23 +215,15 @@ fn cards_hold_what_the_breakdown_says_with_data_and_without() {
     let file = Lora::of_attention(1, 8)
         .pair("output.weight", [WIDTH, 1024], 8, 1)
         .write();
-    let vulkan = Rules::Vulkan {
-        alignment: 256,
-        max_alloc: MIB,
-    };
-    for rules in [Rules::Plain, Rules::Cuda, vulkan, Rules::Metal] {
-        let gpus = [24, 8].map(|mib| {
-            let card = SimGpu::builder("SIM card").total(mib * MIB).rules(rules);
-            card.register().unwrap()
-        });
+    for rules in [Rules::Plain, Rules::Cuda, vulkan(256, MIB), Rules::Metal] {
+        let gpus = [24, 8].map(|mib| card_by(rules, mib * MIB));
         for n_gpu_layers in [0, 1, 4, 7] {
             let said = |model: &Model| {
                 let adapter = LoraAdapter::load(model, file.path()).unwrap();
                 let mut context = context(model);
                 context.set_lora(&[(adapter, 1.0)]).unwrap();
-                context
-                    .set_control_vector(&vec![0.1; WIDTH], 1..=5)
-                    .unwrap();
+                let vector = [0.1; WIDTH];
+                context.set_control_vector(&vector, 1..=5).unwrap();
                 let breakdown = context.memory_breakdown().unwrap();
                 (breakdown, context)
             };

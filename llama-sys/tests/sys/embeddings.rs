@@ -1,17 +1,13 @@
 //! Embeddings of a context are llama.cpp's own, and what would end the process or pool parts of a text is an error.
 
-use crate::support::{cpu_context, demo_model};
-use llama_sys::{Batch, Context, ContextParams, Error, Pooling, Token, raw};
+use crate::support::{cpu_context, demo_model, refused, tokens};
+use llama_sys::{Batch, Context, ContextParams, Pooling, raw};
 
 const TEXTS: [&str; 3] = [
     "In the beginning God created the heaven and the earth",
     "And the evening and the morning",
     "unto him",
 ];
-
-fn tokens(text: &str) -> Vec<Token> {
-    demo_model().vocab().tokenize(text, true, false).unwrap()
-}
 
 fn embedding(pooling: Pooling) -> ContextParams {
     ContextParams {
@@ -35,14 +31,6 @@ fn batch(texts: &[&str]) -> Batch {
         }
     }
     batch
-}
-
-/// The parameter that an error refuses.
-fn refused<T: std::fmt::Debug>(result: Result<T, Error>) -> &'static str {
-    match result {
-        Err(Error::InvalidParameter { name, .. }) => name,
-        other => panic!("{other:?}"),
-    }
 }
 
 /// What llama.cpp's C interface gives for one text, without anything of ours between.
@@ -127,14 +115,11 @@ fn a_text_has_the_embedding_that_the_c_interface_gives() {
 fn each_sequence_of_a_batch_has_its_own_embedding() {
     let mut context = cpu_context(embedding(Pooling::Last));
     context.decode(&batch(&TEXTS)).unwrap();
-    let all: Vec<Vec<f32>> = (0..3)
-        .map(|sequence| context.embeddings_seq(sequence).unwrap().to_vec())
-        .collect();
-    assert_ne!(all[0], all[1]);
-    assert_ne!(all[1], all[2]);
-    assert_eq!(refused(context.embeddings_seq(3)), "seq_id");
-    assert_eq!(refused(context.embeddings_seq(4)), "seq_id");
-    assert_eq!(refused(context.embeddings_seq(-1)), "seq_id");
+    let all = [0, 1, 2].map(|sequence| context.embeddings_seq(sequence).unwrap().to_vec());
+    assert!(all[0] != all[1] && all[1] != all[2]);
+    for sequence in [3, 4, -1] {
+        assert_eq!(refused(context.embeddings_seq(sequence)), "seq_id");
+    }
 }
 
 #[test]

@@ -3,10 +3,9 @@
 #[macro_use]
 #[path = "../../../planner/tests/support/own_process/mod.rs"]
 mod own_process;
-#[path = "../adapter_support/mod.rs"]
-mod adapter_support;
-#[path = "../sim_support/mod.rs"]
-mod sim_support;
+#[macro_use]
+#[path = "../../../planner/tests/support/assert_matches/mod.rs"]
+mod assert_matches;
 #[path = "../support/mod.rs"]
 mod support;
 

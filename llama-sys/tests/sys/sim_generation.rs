@@ -1,6 +1,8 @@
 //! A simulated GPU computes what the CPU computes.
 
-use crate::sim_support::{MIB, card, context, context_params, greedy, load, with_kv};
+use crate::support::sim::{
+    MIB, card, card_by, context, context_params, greedy, load, vulkan, with_kv,
+};
 use llama_sys::sim::{Rules, SimGpu};
 use llama_sys::{Context, ContextParams, FlashAttention, KvType, Token};
 
@@ -11,20 +13,30 @@ fn on_the_cpu() -> Vec<Token> {
 }
 
 #[test]
-fn the_text_is_the_cpus_at_every_number_of_layers_on_the_gpu() {
+fn the_text_is_the_cpus_at_every_number_of_layers_under_the_rules_of_every_backend() {
     own_process!();
     let expected = on_the_cpu();
-    let gpu = card(256 * MIB);
-    for n_gpu_layers in 0..=7 {
-        let model = load(&[&gpu], n_gpu_layers);
-        assert_eq!(
-            greedy(&mut context(&model), TOKENS),
-            expected,
-            "{n_gpu_layers} layers"
-        );
-        assert_eq!(gpu.used() > 0, n_gpu_layers > 0);
+    let some = &[0, 4, 7][..];
+    for (rules, asynchronous, layers) in [
+        (Rules::Plain, false, &[0, 1, 2, 3, 4, 5, 6, 7][..]),
+        (Rules::Plain, true, some),
+        (Rules::Cuda, false, some),
+        (Rules::Cuda, true, some),
+        (vulkan(64, 2 * MIB), false, some),
+        (vulkan(64, 2 * MIB), true, some),
+        (Rules::Metal, false, some),
+        (Rules::Metal, true, some),
+    ] {
+        let gpu = SimGpu::builder("SIM rules").total(256 * MIB).rules(rules);
+        let gpu = gpu.asynchronous(asynchronous).register().unwrap();
+        for &n_gpu_layers in layers {
+            let model = load(&[&gpu], n_gpu_layers);
+            let text = greedy(&mut context(&model), TOKENS);
+            assert_eq!(text, expected, "{rules:?}, {n_gpu_layers} layers");
+            assert_eq!(gpu.used() > 0, n_gpu_layers > 0);
+        }
+        assert!(gpu.graphs() > 0);
     }
-    assert!(gpu.graphs() > 0);
 }
 
 #[test]
@@ -45,11 +57,8 @@ fn the_text_is_the_cpus_with_four_copies_of_the_graph_in_flight() {
     let expected = on_the_cpu();
     let pair = |asynchronous| {
         [(); 2].map(|()| {
-            SimGpu::builder("SIM pair")
-                .total(256 * MIB)
-                .asynchronous(asynchronous)
-                .register()
-                .unwrap()
+            let gpu = SimGpu::builder("SIM pair").total(256 * MIB);
+            gpu.asynchronous(asynchronous).register().unwrap()
         })
     };
     let peak = |gpus: [SimGpu; 2]| {
@@ -62,41 +71,10 @@ fn the_text_is_the_cpus_with_four_copies_of_the_graph_in_flight() {
 }
 
 #[test]
-fn the_text_is_the_cpus_under_the_rules_of_every_backend() {
-    own_process!();
-    let expected = on_the_cpu();
-    let vulkan = Rules::Vulkan {
-        alignment: 64,
-        max_alloc: 2 * MIB,
-    };
-    for rules in [Rules::Plain, Rules::Cuda, vulkan, Rules::Metal] {
-        for asynchronous in [false, true] {
-            let gpu = SimGpu::builder("SIM rules")
-                .total(256 * MIB)
-                .rules(rules)
-                .asynchronous(asynchronous)
-                .register()
-                .unwrap();
-            for n_gpu_layers in [0, 4, 7] {
-                let model = load(&[&gpu], n_gpu_layers);
-                assert_eq!(
-                    greedy(&mut context(&model), TOKENS),
-                    expected,
-                    "{rules:?}, {n_gpu_layers} layers"
-                );
-            }
-        }
-    }
-}
-
-#[test]
 fn a_quantised_cache_gives_the_cpus_text_too() {
     own_process!();
     let expected = greedy(&mut with_kv(&load(&[], 0), KvType::Q8_0), TOKENS);
-    let gpu = SimGpu::builder("SIM cache")
-        .rules(Rules::Cuda)
-        .register()
-        .unwrap();
+    let gpu = card_by(Rules::Cuda, 256 * MIB);
     let model = load(&[&gpu], -1);
     assert_eq!(greedy(&mut with_kv(&model, KvType::Q8_0), TOKENS), expected);
 }
@@ -111,20 +89,13 @@ fn without_fused_attention_llama_cpp_does_without() {
         };
         let model = load(gpus, n_gpu_layers);
         let mut context = Context::new(&model, params).unwrap();
-        let bytes: u64 = context
-            .memory_breakdown()
-            .unwrap()
-            .rows
-            .iter()
-            .map(|row| row.compute)
-            .sum();
+        let rows = context.memory_breakdown().unwrap().rows;
+        let bytes: u64 = rows.iter().map(|row| row.compute).sum();
         (greedy(&mut context, TOKENS), bytes)
     };
     let (expected, _) = unfused(0, &[], FlashAttention::Disabled);
-    let gpu = SimGpu::builder("SIM old card")
-        .flash_attention(false)
-        .register()
-        .unwrap();
+    let gpu = SimGpu::builder("SIM old card").flash_attention(false);
+    let gpu = gpu.register().unwrap();
     let (text, automatic) = unfused(-1, &[&gpu], FlashAttention::Auto);
     assert_eq!(text, expected);
     // Without it the graph is another, and so is its memory.

@@ -2,29 +2,19 @@
 
 use std::time::Duration;
 
-use crate::sim_support::{
-    MIB, accounted, card, context, demo_path, greedy, load, params, try_context, try_load,
+use crate::support::sim::{
+    MIB, accounted, are_empty, card, card_by, context, context_params, demo_path, greedy, load,
+    params, try_context, try_load, vulkan,
 };
+use crate::support::{batch_of, resident};
 use llama_sys::sim::{Rules, SimGpu};
-use llama_sys::{
-    Backend, Batch, Bench, Device, DeviceKind, Error, LoadMode, Model, Operation, tensor_types,
-};
+use llama_sys::{Backend, Bench, DeviceKind, Error, LoadMode, Model, Operation, tensor_types};
 
 #[test]
 fn used_bytes_are_those_of_llama_cpps_breakdown() {
     own_process!();
-    let vulkan = Rules::Vulkan {
-        alignment: 256,
-        max_alloc: MIB,
-    };
-    for rules in [Rules::Plain, Rules::Cuda, vulkan, Rules::Metal] {
-        let gpus = [24, 8].map(|mib| {
-            SimGpu::builder("SIM card")
-                .total(mib * MIB)
-                .rules(rules)
-                .register()
-                .unwrap()
-        });
+    for rules in [Rules::Plain, Rules::Cuda, vulkan(256, MIB), Rules::Metal] {
+        let gpus = [24, 8].map(|mib| card_by(rules, mib * MIB));
         for n_gpu_layers in [0, 1, 4, 7] {
             let model = load(&gpus.each_ref(), n_gpu_layers);
             let mut context = context(&model);
@@ -36,7 +26,7 @@ fn used_bytes_are_those_of_llama_cpps_breakdown() {
                 assert_eq!(accounted(&before, gpu), accounted(&after, gpu));
             }
             drop((context, model));
-            assert!(gpus.iter().all(|gpu| gpu.used() == 0 && gpu.buffers() == 0));
+            are_empty(&gpus);
         }
     }
 }
@@ -44,11 +34,8 @@ fn used_bytes_are_those_of_llama_cpps_breakdown() {
 #[test]
 fn free_bytes_are_the_total_less_what_others_and_llama_cpp_take() {
     own_process!();
-    let gpu = SimGpu::builder("SIM card")
-        .total(64 * MIB)
-        .taken(10 * MIB)
-        .register()
-        .unwrap();
+    let gpu = SimGpu::builder("SIM card").total(64 * MIB).taken(10 * MIB);
+    let gpu = gpu.register().unwrap();
     let device = gpu.device();
     let memory = || device.memory().unwrap();
     assert_eq!((memory().free, memory().total), (54 * MIB, 64 * MIB));
@@ -73,11 +60,11 @@ fn a_model_that_does_not_fit_names_the_device_and_the_bytes() {
     };
     let gpu = card(weights - 1);
     let error = try_load(&[&gpu], -1).unwrap_err();
-    assert!(matches!(error, Error::ModelLoad { .. }), "{error:?}");
+    assert_matches!(error, Error::ModelLoad { .. });
     let out = error.out_of_memory().unwrap_or_else(|| panic!("{error:?}"));
     assert_eq!(out.buffer_type, gpu.device().name());
     assert_eq!(out.bytes, weights);
-    assert_eq!((gpu.used(), gpu.buffers()), (0, 0));
+    are_empty([&gpu]);
     // One byte more, and it fits.
     let gpu = card(weights);
     let _model = load(&[&gpu], -1);
@@ -99,7 +86,7 @@ fn a_context_that_does_not_fit_names_the_device_and_leaves_the_model() {
         let gpu = card(total);
         let model = load(&[&gpu], -1);
         let error = try_context(&model).unwrap_err();
-        assert!(matches!(error, Error::ContextInit { .. }), "{error:?}");
+        assert_matches!(error, Error::ContextInit { .. });
         let out = error.out_of_memory().unwrap_or_else(|| panic!("{error:?}"));
         assert_eq!(out.buffer_type, gpu.device().name());
         // More than was free at the time.
@@ -130,11 +117,8 @@ fn ballast_between_load_and_context_makes_it_fail_and_its_end_succeed() {
 fn eight_gib_with_three_taken_split_like_five() {
     own_process!();
     let other = card(3 * 1024 * MIB);
-    let ballasted = SimGpu::builder("SIM card")
-        .total(8 * 1024 * MIB)
-        .taken(3 * 1024 * MIB)
-        .register()
-        .unwrap();
+    let ballasted = card(8 * 1024 * MIB);
+    ballasted.set_taken(3 * 1024 * MIB);
     let small = card(5 * 1024 * MIB);
     let used = |gpu: &SimGpu| {
         let _model = load(&[&other, gpu], -1);
@@ -156,7 +140,7 @@ fn a_card_of_400_gb_costs_no_host_memory() {
         type_k: llama_sys::KvType::F32,
         type_v: llama_sys::KvType::F32,
         n_outputs_max: 1,
-        ..crate::sim_support::context_params()
+        ..context_params()
     };
     let context = llama_sys::Context::new(&model, params).unwrap();
     assert!(gpu.used() > 20_000_000_000, "{}", gpu.used());
@@ -166,23 +150,11 @@ fn a_card_of_400_gb_costs_no_host_memory() {
     assert_eq!(gpu.used(), 0);
 }
 
-/// Bytes of this process in memory.
-fn resident() -> u64 {
-    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
-    let kib: Option<u64> = line.and_then(|line| line.trim().trim_end_matches(" kB").parse().ok());
-    kib.unwrap_or(0) * 1024
-}
-
 #[test]
 fn a_load_that_allocates_nothing_takes_nothing_and_tells_what_a_real_one_takes() {
     own_process!();
-    let gpu = SimGpu::builder("SIM card")
-        .rules(Rules::Cuda)
-        .register()
-        .unwrap();
-    let devices: Vec<Device> = vec![gpu.device()];
-    let mut probe = params(&devices, 5);
+    let gpu = card_by(Rules::Cuda, 256 * MIB);
+    let mut probe = params(&[gpu.device()], 5);
     probe.no_alloc = true;
     probe.load_mode = LoadMode::None;
     let model = Model::load(demo_path(), probe).unwrap();
@@ -191,21 +163,15 @@ fn a_load_that_allocates_nothing_takes_nothing_and_tells_what_a_real_one_takes()
     drop(model);
     let model = load(&[&gpu], 5);
     let context = context(&model);
-    assert_eq!(accounted(&predicted, &gpu), gpu.used());
-    assert_eq!(
-        accounted(&predicted, &gpu),
-        accounted(&context.memory_breakdown().unwrap(), &gpu)
-    );
+    let real = context.memory_breakdown().unwrap();
+    let said = [&predicted, &real].map(|it| accounted(it, &gpu));
+    assert_eq!(said, [gpu.used(); 2]);
 }
 
 #[test]
 fn what_was_reserved_for_is_computed_without_another_byte() {
     own_process!();
-    let gpu = SimGpu::builder("SIM card")
-        .total(64 * MIB)
-        .rules(Rules::Cuda)
-        .register()
-        .unwrap();
+    let gpu = card_by(Rules::Cuda, 64 * MIB);
     // Part of the layers: the host's weights are used by the card from 32 tokens on.
     let model = load(&[&gpu], 3);
     let mut context = context(&model);
@@ -216,25 +182,13 @@ fn what_was_reserved_for_is_computed_without_another_byte() {
     let reserved = gpu.used();
     for n_tokens in [1, 2, 7, 30, 31, 32, 33] {
         context.kv_clear().unwrap();
-        let mut batch = Batch::with_capacity(n_tokens);
-        for position in 0..n_tokens {
-            let last = position + 1 == n_tokens;
-            batch.add(1, i32::try_from(position).unwrap(), 0, last);
-        }
-        context.decode(&batch).unwrap();
+        context.decode(&batch_of(&vec![1; n_tokens], 0)).unwrap();
         assert_eq!(gpu.used(), reserved, "{n_tokens} tokens");
     }
-}
-
-#[test]
-fn numbers_of_tokens_that_no_computation_has_are_not_reserved_for() {
-    own_process!();
-    let gpu = card(64 * MIB);
-    let model = load(&[&gpu], -1);
-    let mut context = context(&model);
+    // Nor is anything reserved for numbers of tokens that no computation has.
     for n_tokens in [0, context.n_ubatch() + 1] {
         let refused = context.reserve(n_tokens);
-        assert!(matches!(refused, Err(Error::InvalidParameter { .. })));
+        assert_matches!(refused, Err(Error::InvalidParameter { .. }));
     }
     context.reserve(context.n_ubatch()).unwrap();
 }
@@ -245,35 +199,43 @@ fn type_id(name: &str) -> u32 {
     types.iter().find(|info| info.name == name).unwrap().id
 }
 
+fn matrix(type_id: u32, n_in: u32, n_out: u32) -> Operation {
+    Operation::Matrix {
+        type_id,
+        n_in,
+        n_out,
+        n_tokens: 1,
+    }
+}
+
+fn attention(type_id: u32, n_head: u32) -> Operation {
+    Operation::Attention {
+        type_id,
+        head_size: 64,
+        n_head,
+        n_head_kv: 2,
+        n_kv: 256,
+        n_tokens: 1,
+    }
+}
+
 /// One of each kind, small.
 fn operations(name: &str) -> [Operation; 5] {
-    let (type_id, n_tokens) = (type_id(name), 1);
+    let (n_embd, n_expert, n_used, n_tokens) = (256, 8, 2, 1);
     [
-        Operation::Matrix {
-            type_id,
-            n_in: 256,
-            n_out: 64,
-            n_tokens,
-        },
+        matrix(type_id(name), n_embd, 64),
         Operation::Experts {
-            type_id,
-            n_in: 256,
+            type_id: type_id(name),
+            n_in: n_embd,
             n_out: 64,
-            n_expert: 8,
-            n_used: 2,
+            n_expert,
+            n_used,
             n_tokens,
         },
-        Operation::Attention {
-            type_id: self::type_id("q8_0"),
-            head_size: 64,
-            n_head: 4,
-            n_head_kv: 2,
-            n_kv: 256,
-            n_tokens,
-        },
+        attention(type_id("q8_0"), 4),
         Operation::Block {
-            type_id: self::type_id("f16"),
-            n_embd: 256,
+            type_id: type_id("f16"),
+            n_embd,
             n_ff: 512,
             head_size: 64,
             n_head: 4,
@@ -281,9 +243,9 @@ fn operations(name: &str) -> [Operation; 5] {
             n_tokens,
         },
         Operation::Routing {
-            n_embd: 256,
-            n_expert: 8,
-            n_used: 2,
+            n_embd,
+            n_expert,
+            n_used,
             n_tokens,
         },
     ]
@@ -298,35 +260,28 @@ fn a_measurement_takes_time_and_gives_its_memory_back() {
     for device in [gpu.device(), cpu.unwrap()] {
         let mut bench = Bench::new(&device, 2, true).unwrap();
         // Q4_0 is rearranged on the CPU, IQ2_XS has no quick quantisation.
-        for name in [
-            "f32", "f16", "bf16", "q8_0", "q4_0", "q4_K", "iq2_xs", "mxfp4",
-        ] {
+        for name in "f32 f16 bf16 q8_0 q4_0 q4_K iq2_xs mxfp4".split(' ') {
             for operation in operations(name) {
                 let timing = bench.time(&operation, 3, Duration::ZERO).unwrap().unwrap();
                 assert!(timing.graph > Duration::ZERO, "{operation:?}");
-                let reads = !matches!(
-                    operation,
-                    Operation::Block { .. } | Operation::Routing { .. }
-                );
+                use Operation::{Block, Routing};
+                let reads = !matches!(operation, Block { .. } | Routing { .. });
                 assert_eq!(timing.bytes > 0, reads, "{operation:?}");
-                assert_eq!((gpu.used(), gpu.buffers()), (0, 0), "{operation:?}");
+                are_empty([&gpu]);
             }
         }
     }
     let mut bench = Bench::new(&gpu.device(), 1, true).unwrap();
     let link = bench.link(1 << 20, 256, Duration::ZERO).unwrap().unwrap();
     assert!(link.upload > Duration::ZERO && link.crossing > Duration::ZERO);
-    assert_eq!((gpu.used(), gpu.buffers()), (0, 0));
+    are_empty([&gpu]);
 }
 
 #[test]
 fn what_a_device_lacks_an_operation_or_room_for_is_not_measured() {
     own_process!();
-    let gpu = SimGpu::builder("SIM card")
-        .total(8 * MIB)
-        .flash_attention(false)
-        .register()
-        .unwrap();
+    let gpu = SimGpu::builder("SIM card").total(8 * MIB);
+    let gpu = gpu.flash_attention(false).register().unwrap();
     let mut bench = Bench::new(&gpu.device(), 1, true).unwrap();
     let [matrix, _, attention, ..] = operations("f16");
     assert_eq!(bench.time(&attention, 1, Duration::ZERO).unwrap(), None);
@@ -334,7 +289,7 @@ fn what_a_device_lacks_an_operation_or_room_for_is_not_measured() {
     // 300 matrices of 32 KiB.
     assert_eq!(bench.time(&matrix, 300, Duration::ZERO).unwrap(), None);
     assert_eq!(bench.link(16 << 20, 256, Duration::ZERO).unwrap(), None);
-    assert_eq!((gpu.used(), gpu.buffers()), (0, 0));
+    are_empty([&gpu]);
 }
 
 #[test]
@@ -342,29 +297,16 @@ fn a_measurement_that_ggml_would_abort_is_refused() {
     own_process!();
     let gpu = card(8 * MIB);
     let mut bench = Bench::new(&gpu.device(), 1, true).unwrap();
-    let matrix = |type_id, n_in, n_out| Operation::Matrix {
-        type_id,
-        n_in,
-        n_out,
-        n_tokens: 1,
-    };
-    let attention = Operation::Attention {
-        type_id: type_id("f16"),
-        head_size: 64,
-        n_head: 5,
-        n_head_kv: 2,
-        n_kv: 256,
-        n_tokens: 1,
-    };
+    let (f16, q4_k) = (type_id("f16"), type_id("q4_K"));
     let wrong = [
-        (matrix(type_id("q4_K"), 128, 64), 1),
-        (matrix(type_id("f16"), 0, 64), 1),
-        (matrix(type_id("f16"), 64, u32::MAX), 1),
+        (matrix(q4_k, 128, 64), 1),
+        (matrix(f16, 0, 64), 1),
+        (matrix(f16, 64, u32::MAX), 1),
         (matrix(4, 64, 64), 1),
         (matrix(u32::MAX, 64, 64), 1),
-        (matrix(type_id("f16"), 64, 64), 0),
-        (matrix(type_id("f16"), 64, 64), 1 << 20),
-        (attention, 1),
+        (matrix(f16, 64, 64), 0),
+        (matrix(f16, 64, 64), 1 << 20),
+        (attention(f16, 5), 1),
     ];
     for (operation, n_repeat) in wrong {
         let refused = bench.time(&operation, n_repeat, Duration::ZERO);

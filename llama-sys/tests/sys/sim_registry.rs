@@ -1,19 +1,20 @@
 //! Simulated GPUs come, go, and leave nothing behind.
 
-use crate::sim_support::{MIB, card, context, greedy, load};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use crate::support::sim::{
+    MIB, are_empty, card, context, demo_path, greedy, load, params, try_load,
+};
+use crate::support::{refused, resident};
 use llama_sys::sim::{MAX_CARDS, SimGpu};
-use llama_sys::{Backend, DeviceKind, Error};
+use llama_sys::{Backend, DeviceKind, Model};
 use static_assertions::assert_impl_all;
 
 assert_impl_all!(SimGpu: Send, Sync);
 
 fn listed() -> Vec<String> {
-    Backend::init()
-        .unwrap()
-        .devices()
-        .iter()
-        .map(llama_sys::Device::name)
-        .collect()
+    let devices = Backend::init().unwrap().devices();
+    devices.iter().map(llama_sys::Device::name).collect()
 }
 
 #[test]
@@ -62,17 +63,8 @@ fn what_is_loaded_outlives_its_card() {
 fn fifteen_cards_hold_a_model_and_the_sixteenth_is_an_error() {
     own_process!();
     let gpus: Vec<SimGpu> = (0..MAX_CARDS).map(|_| card(64 * MIB)).collect();
-    let error = SimGpu::builder("one too many").register().unwrap_err();
-    assert!(
-        matches!(
-            error,
-            Error::InvalidParameter {
-                name: "simulated GPUs",
-                ..
-            }
-        ),
-        "{error:?}"
-    );
+    let sixteenth = SimGpu::builder("one too many").register();
+    assert_eq!(refused(sixteenth), "simulated GPUs");
     let all: Vec<&SimGpu> = gpus.iter().collect();
     let model = load(&all, -1);
     greedy(&mut context(&model), 3);
@@ -88,10 +80,8 @@ fn coming_and_going_a_thousand_times_costs_nothing() {
     let before = listed();
     let mut names = std::collections::BTreeSet::new();
     let mut turn = || {
-        let gpu = SimGpu::builder("SIM card")
-            .pci_id("0000:02:00.0")
-            .register()
-            .unwrap();
+        let gpu = SimGpu::builder("SIM card").pci_id("0000:02:00.0");
+        let gpu = gpu.register().unwrap();
         names.insert(gpu.device().name());
     };
     (0..100).for_each(|_| turn());
@@ -99,16 +89,8 @@ fn coming_and_going_a_thousand_times_costs_nothing() {
     (0..1000).for_each(|_| turn());
     assert_eq!(names.len(), 1, "{names:?}");
     assert_eq!(listed(), before);
-    let grown = resident() - before_all;
+    let grown = resident().saturating_sub(before_all);
     assert!(grown < 256 * 1024, "{grown} bytes");
-}
-
-/// Bytes of this process in memory.
-fn resident() -> i64 {
-    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
-    let kib: Option<i64> = line.and_then(|line| line.trim().trim_end_matches(" kB").parse().ok());
-    kib.unwrap_or(0) * 1024
 }
 
 #[test]
@@ -117,12 +99,12 @@ fn a_card_may_be_dropped_by_a_progress_callback() {
     let gpu = card(64 * MIB);
     let mut spare = Some(card(64 * MIB));
     let spare_name = spare.as_ref().unwrap().device().name();
-    let mut params = crate::sim_support::params(&[gpu.device()], -1);
-    params.progress = Some(Box::new(move |_| {
+    let mut of_load = params(&[gpu.device()], -1);
+    of_load.progress = Some(Box::new(move |_| {
         drop(spare.take());
         true
     }));
-    let model = llama_sys::Model::load(crate::sim_support::demo_path(), params).unwrap();
+    let model = Model::load(demo_path(), of_load).unwrap();
     assert!(!listed().contains(&spare_name));
     drop(model);
 }
@@ -131,23 +113,23 @@ fn a_card_may_be_dropped_by_a_progress_callback() {
 fn ballast_may_be_moved_by_other_threads_while_a_model_loads() {
     own_process!();
     let gpu = card(256 * MIB);
-    let stop = std::sync::atomic::AtomicBool::new(false);
+    let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
         scope.spawn(|| {
-            while !stop.load(std::sync::atomic::Ordering::Relaxed) {
+            while !stop.load(Ordering::Relaxed) {
                 gpu.set_taken(255 * MIB);
                 gpu.set_taken(0);
             }
         });
         for _ in 0..20 {
             // Either it fits or it says why not.
-            match crate::sim_support::try_load(&[&gpu], -1) {
+            match try_load(&[&gpu], -1) {
                 Ok(model) => drop(model),
                 Err(error) => assert!(error.out_of_memory().is_some(), "{error:?}"),
             }
             assert_eq!(gpu.used(), 0);
         }
-        stop.store(true, std::sync::atomic::Ordering::Relaxed);
+        stop.store(true, Ordering::Relaxed);
     });
 }
 
@@ -165,7 +147,7 @@ fn several_threads_may_use_one_card() {
         threads.map(|thread| thread.join().unwrap()).into()
     });
     assert!(texts.iter().all(|text| *text == texts[0]));
-    assert_eq!((gpu.used(), gpu.buffers()), (0, 0));
+    are_empty([&gpu]);
 }
 
 #[test]
@@ -176,9 +158,6 @@ fn texts_with_nul_and_foreign_backends_are_refused() {
         SimGpu::builder("card").pci_id("\0"),
         SimGpu::builder("card").backend("RPC"),
     ] {
-        assert!(matches!(
-            builder.register(),
-            Err(Error::InvalidParameter { .. })
-        ));
+        refused(builder.register());
     }
 }

@@ -2,9 +2,10 @@
 
 use std::ffi::{CStr, CString};
 
-use crate::sim_support::{MIB, context, demo_path, load};
+use crate::support::refused;
+use crate::support::sim::{MIB, card_by, context, demo_path, load, params, vulkan};
 use llama_sys::sim::{Rules, SimGpu};
-use llama_sys::{Model, raw};
+use llama_sys::{LoadMode, Model, raw};
 
 /// A tensor of the file.
 struct Weight {
@@ -89,11 +90,7 @@ fn largest_operand(model: &Model, weight: &Weight) -> u64 {
 }
 
 fn register(rules: Rules) -> SimGpu {
-    SimGpu::builder("SIM card")
-        .total(256 * MIB)
-        .rules(rules)
-        .register()
-        .unwrap()
+    card_by(rules, 256 * MIB)
 }
 
 #[test]
@@ -120,17 +117,14 @@ fn vulkan_aligns_as_the_device_does_and_cuts_lists_at_its_largest_allocation() {
     own_process!();
     // The largest operand of a block just fits; the output's, a whole vocabulary wide, may not.
     let model = load(&[], 0);
-    let max_alloc = weights()
+    let (all, of_block) = (weights(), |it: &&Weight| it.name.starts_with("blk."));
+    let largest = all
         .iter()
-        .filter(|weight| weight.name.starts_with("blk."))
-        .map(|weight| largest_operand(&model, weight))
-        .max()
-        .unwrap();
+        .filter(of_block)
+        .map(|it| largest_operand(&model, it));
+    let max_alloc = largest.max().unwrap();
     for alignment in [16, 64, 256, 4096] {
-        let gpu = register(Rules::Vulkan {
-            alignment,
-            max_alloc,
-        });
+        let gpu = register(vulkan(alignment, max_alloc));
         let model = load(&[&gpu], -1);
         let fits = |weight: &Weight| {
             weight.name.contains("norm") || largest_operand(&model, weight) <= max_alloc
@@ -145,10 +139,7 @@ fn vulkan_aligns_as_the_device_does_and_cuts_lists_at_its_largest_allocation() {
 #[test]
 fn vulkan_leaves_tensors_larger_than_its_largest_allocation_to_the_host() {
     own_process!();
-    let gpu = register(Rules::Vulkan {
-        alignment: 64,
-        max_alloc: 16 << 10,
-    });
+    let gpu = register(vulkan(64, 16 << 10));
     let _model = load(&[&gpu], -1);
     let small: u64 = weights()
         .iter()
@@ -164,41 +155,35 @@ fn metal_maps_the_file_from_the_first_to_the_last_tensor_of_its_own() {
     let gpu = register(Rules::Metal);
     let model = load(&[&gpu], -1);
     let breakdown = context(&model).memory_breakdown().unwrap();
-    let mapped = breakdown
-        .rows
-        .iter()
-        .find(|row| row.buffer_type == format!("{}_Mapped", gpu.device().name()))
-        .expect("a mapped buffer");
+    let name = format!("{}_Mapped", gpu.device().name());
+    let mapped = breakdown.rows.iter().find(|row| row.buffer_type == name);
+    let mapped = mapped.expect("a mapped buffer");
     assert_eq!(mapped.model, gpu.used());
     let (sum, _) = expected(&model, 32, None, |_| true);
     // The span holds whatever of the others' lies in between.
     let file = std::fs::metadata(demo_path()).unwrap().len();
     assert!((sum..file).contains(&mapped.model), "{mapped:?} {sum}");
     // Read instead, it is the sum.
-    let mut params = crate::sim_support::params(&[gpu.device()], -1);
+    let mut read = params(&[gpu.device()], -1);
     drop((breakdown, model));
-    params.load_mode = llama_sys::LoadMode::None;
-    let model = Model::load(demo_path(), params).unwrap();
+    read.load_mode = LoadMode::None;
+    let model = Model::load(demo_path(), read).unwrap();
     assert_eq!(gpu.used(), expected(&model, 32, None, |_| true).0);
 }
 
 #[test]
 fn cuda_and_vulkan_keep_what_stays_on_the_host_in_pinned_memory() {
     own_process!();
-    let vulkan = Rules::Vulkan {
-        alignment: 64,
-        max_alloc: 64 * MIB,
-    };
     for (rules, pinned) in [
         (Rules::Plain, false),
         (Rules::Cuda, true),
-        (vulkan, true),
+        (vulkan(64, 64 * MIB), true),
         (Rules::Metal, false),
     ] {
         let gpu = register(rules);
-        let mut params = crate::sim_support::params(&[gpu.device()], 3);
-        params.load_mode = llama_sys::LoadMode::None;
-        let model = Model::load(demo_path(), params).unwrap();
+        let mut read = params(&[gpu.device()], 3);
+        read.load_mode = LoadMode::None;
+        let model = Model::load(demo_path(), read).unwrap();
         let breakdown = context(&model).memory_breakdown().unwrap();
         let name = format!("{}_Host", gpu.device().name());
         let row = breakdown.rows.iter().find(|row| row.buffer_type == name);
@@ -210,16 +195,6 @@ fn cuda_and_vulkan_keep_what_stays_on_the_host_in_pinned_memory() {
 #[test]
 fn alignments_that_are_no_power_of_two_are_refused() {
     own_process!();
-    let rules = Rules::Vulkan {
-        alignment: 48,
-        max_alloc: MIB,
-    };
-    let error = SimGpu::builder("SIM card").rules(rules).register();
-    assert!(matches!(
-        error,
-        Err(llama_sys::Error::InvalidParameter {
-            name: "alignment",
-            ..
-        })
-    ));
+    let card = SimGpu::builder("SIM card").rules(vulkan(48, MIB));
+    assert_eq!(refused(card.register()), "alignment");
 }

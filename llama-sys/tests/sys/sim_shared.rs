@@ -4,7 +4,7 @@ use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
-use crate::sim_support::{MIB, context, greedy, load, try_context, try_load};
+use crate::support::sim::{MIB, are_empty, context, greedy, load, try_context, try_load};
 use llama_sys::sim::SimGpu;
 
 /// Where a child finds the card's file.
@@ -24,12 +24,7 @@ struct Other(Child);
 impl Other {
     fn start(file: &Path) -> Self {
         let mut child = Command::new(std::env::current_exe().unwrap())
-            .args([
-                "--exact",
-                "sim_shared::the_other_process",
-                "--ignored",
-                "--nocapture",
-            ])
+            .args("--exact sim_shared::the_other_process --ignored --nocapture".split(' '))
             .env(CARD, file)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
@@ -105,7 +100,7 @@ fn a_load_that_does_not_fit_beside_another_process_is_refused() {
     let error = both().unwrap_err();
     let refused = error.out_of_memory().expect("out of memory");
     assert_eq!(refused.buffer_type, gpu.device().name());
-    assert_eq!((gpu.used(), gpu.buffers()), (0, 0));
+    are_empty([&gpu]);
     assert!(gpu.shared_peak().unwrap() <= gpu.total());
 
     other.kill();

@@ -1,6 +1,6 @@
 //! What moving positions takes of a card, and which keys it can turn.
 
-use crate::sim_support::{MIB, card, context_params, load};
+use crate::support::sim::{MIB, card, context_params, load};
 use llama_sys::{Batch, Context, ContextParams, FlashAttention, KvType, Position};
 
 /// What all buffers together take, host and card.

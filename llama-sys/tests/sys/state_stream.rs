@@ -2,7 +2,7 @@
 
 use std::io::{self, Read};
 
-use crate::support::{cpu_context, demo_model};
+use crate::support::{batch_of, cpu_context, tokens};
 use llama_sys::{Batch, Context, ContextParams, Error, Position};
 
 /// Two sequences with caches of their own, the first of which holds a text.
@@ -12,15 +12,8 @@ fn with_text() -> (Context, Position) {
         n_seq_max: 2,
         ..ContextParams::default()
     });
-    let vocab = demo_model().vocab();
-    let tokens = vocab
-        .tokenize("In the beginning God created", true, false)
-        .unwrap();
-    let mut batch = Batch::default();
-    for (position, &token) in tokens.iter().enumerate() {
-        batch.add(token, position as i32, 0, position + 1 == tokens.len());
-    }
-    context.decode(&batch).unwrap();
+    let tokens = tokens("In the beginning God created");
+    context.decode(&batch_of(&tokens, 0)).unwrap();
     (context, tokens.len() as i32)
 }
 
@@ -39,6 +32,11 @@ fn written(context: &mut Context, seq: i32) -> Vec<u8> {
     bytes
 }
 
+fn read(context: &mut Context, seq: i32, state: &[u8]) -> Result<(), Error> {
+    let mut reader = state;
+    context.read_state(seq, state.len() as u64, &mut reader)
+}
+
 #[test]
 fn a_state_comes_back_as_it_was() {
     let (mut context, end) = with_text();
@@ -47,8 +45,7 @@ fn a_state_comes_back_as_it_was() {
     assert_eq!(state.len() as u64, expected);
     let (mut other, _) = with_text();
     other.kv_clear().unwrap();
-    let bytes = state.len() as u64;
-    other.read_state(1, bytes, &mut &*state).unwrap();
+    read(&mut other, 1, &state).unwrap();
     assert_eq!(other.kv_seq_end(1).unwrap(), Some(end));
     let here = logits_after(&mut context, 0, end);
     assert!(here == logits_after(&mut other, 1, end));
@@ -65,9 +62,7 @@ fn a_copy_that_is_pending_is_in_the_state() {
         let (mut other, _) = with_text();
         other.kv_clear().unwrap();
         if streamed {
-            other
-                .read_state(0, state.len() as u64, &mut &*state)
-                .unwrap();
+            read(&mut other, 0, &state).unwrap();
         } else {
             other.restore_state(&whole, Some(0)).unwrap();
         }
@@ -86,9 +81,7 @@ fn what_is_restored_is_not_what_a_pending_copy_copies() {
     let mut shorter = with_text().0;
     shorter.kv_seq_remove(0, 3..Position::MAX).unwrap();
     let short = written(&mut shorter, 0);
-    other
-        .read_state(0, short.len() as u64, &mut &*short)
-        .unwrap();
+    read(&mut other, 0, &short).unwrap();
     assert_eq!(written(&mut other, 1).len(), state.len());
     assert!(expected == logits_after(&mut other, 1, end));
 }
@@ -111,8 +104,7 @@ fn a_state_that_is_cut_short_or_too_long_leaves_its_sequence_empty_and_the_other
         }
     }
     let longer = state.iter().copied().chain([0; 9]).collect::<Vec<u8>>();
-    let error = context.read_state(1, longer.len() as u64, &mut &*longer);
-    assert!(matches!(error, Err(Error::State { .. })), "{error:?}");
+    assert_matches!(read(&mut context, 1, &longer), Err(Error::State { .. }));
     assert!(expected == logits_after(&mut context, 0, end));
 }
 
@@ -132,10 +124,7 @@ fn what_a_reader_or_writer_says_is_the_reason() {
     let error = error.unwrap_err().to_string();
     assert!(error.contains("the disk is gone"), "{error}");
     let refused = context.write_state(2, &mut Vec::new());
-    assert!(
-        matches!(refused, Err(Error::InvalidParameter { name: "seq_id", .. })),
-        "{refused:?}"
-    );
+    assert_matches!(refused, Err(Error::InvalidParameter { name: "seq_id", .. }));
 }
 
 #[test]
@@ -143,8 +132,5 @@ fn attention_that_goes_back_by_itself_has_no_partial_state() {
     let (mut context, _) = with_text();
     assert!(!context.has_partial_state());
     let refused = context.save_partial_state(0).unwrap_err();
-    assert!(
-        matches!(refused, Error::InvalidParameter { .. }),
-        "{refused}"
-    );
+    assert_matches!(refused, Error::InvalidParameter { .. });
 }

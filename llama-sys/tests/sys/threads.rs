@@ -1,5 +1,6 @@
 //! `Send` and `Sync` exactly where llama.cpp allows them.
 
+use crate::support::demo_model;
 use llama_sys::{AbortHandle, Batch, Context, Device, Error, Model, Sampler, State, Vocab};
 use static_assertions::{assert_impl_all, assert_not_impl_any};
 
@@ -18,22 +19,14 @@ assert_not_impl_any!(Sampler: Sync);
 
 #[test]
 fn a_context_can_be_used_on_another_thread_than_its_makers() {
-    let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR"))
-        .join("../examples/model/autoplace-demo-q8_0.gguf");
-    let params = llama_sys::ModelParams {
-        devices: Some(Vec::new()),
-        ..llama_sys::ModelParams::default()
-    };
-    let model = Model::load(path, params).unwrap();
+    let model = demo_model();
     let mut context = Context::new(&model, llama_sys::ContextParams::default()).unwrap();
     std::thread::spawn(move || {
         let mut batch = Batch::default();
         batch.add(1, 0, 0, true);
         context.decode(&batch).unwrap();
-        assert_eq!(
-            context.logits(-1).unwrap().len(),
-            model.vocab().n_tokens() as usize
-        );
+        let n_vocab = model.vocab().n_tokens() as usize;
+        assert_eq!(context.logits(-1).unwrap().len(), n_vocab);
     })
     .join()
     .unwrap();
@@ -41,13 +34,7 @@ fn a_context_can_be_used_on_another_thread_than_its_makers() {
 
 #[test]
 fn the_number_of_threads_changes_between_two_tokens_and_the_logits_do_not() {
-    let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR"))
-        .join("../examples/model/autoplace-demo-q8_0.gguf");
-    let params = llama_sys::ModelParams {
-        devices: Some(Vec::new()),
-        ..llama_sys::ModelParams::default()
-    };
-    let model = Model::load(path, params).unwrap();
+    let model = demo_model();
     let params = llama_sys::ContextParams {
         n_threads: Some(2),
         n_threads_batch: Some(3),
@@ -67,10 +54,10 @@ fn the_number_of_threads_changes_between_two_tokens_and_the_logits_do_not() {
     };
     assert_eq!(logits(2), logits(1));
     for (one, several) in [(0, 1), (1, 0), (1, 100_000)] {
-        assert!(matches!(
+        assert_matches!(
             context.set_threads(one, several),
             Err(Error::InvalidParameter { .. })
-        ));
+        );
     }
     assert_eq!(context.threads(), (1, 1));
 }

@@ -1,25 +1,65 @@
 //! What the headers say: everything that any architecture may ask for, as some value that it accepts.
 
-use super::keys::{Dims, Keys};
-use super::lists::{HYBRID_BY_HEADS, LATENT, LISTED_WINDOWS};
+use std::fmt::Debug;
+use std::str::FromStr;
 
-/// Its tokens.
-pub(super) const WINDOW: &str = "attention.sliding_window";
+use autoplace::gguf::Builder;
 
-/// What the header of such a model says: everything that any architecture may ask for, as some value that it accepts.
-pub(super) fn keys(arch: &str, dims: Dims, experts: bool) -> Keys {
-    keys_without(arch, dims, experts, &[])
+use super::variants::{Dims, HYBRID_BY_HEADS, LATENT, LISTED_WINDOWS, among};
+
+/// `<architecture>.*` keys, one after the other.
+pub(super) struct Keys<'a> {
+    arch: &'a str,
+    builder: Builder,
+    /// Keys that are left out, whoever sets them.
+    omitted: Vec<&'a str>,
 }
 
-/// The same without some of it.
-#[allow(clippy::too_many_lines, reason = "a list")]
-pub(super) fn keys_without(
-    arch: &str,
-    dims: Dims,
-    experts: bool,
-    omitted: &'static [&'static str],
-) -> Keys {
-    let mut keys = Keys::new(arch, omitted);
+impl Keys<'_> {
+    /// Sets keys as `key = value; ...` says. A number with a point or an exponent is an `f32`, any other a `u32`; so
+    /// are the numbers of a list, but those of one that ends in `i`, which are `i32`. A key that begins with a slash
+    /// has no architecture before it.
+    pub(super) fn say(&mut self, said: &str) -> &mut Self {
+        for pair in said.split(';').map(str::trim).filter(|it| !it.is_empty()) {
+            let (name, value) = pair.split_once(" = ").expect(pair);
+            if self.omitted.contains(&name) {
+                continue;
+            }
+            let key = match name.strip_prefix('/') {
+                Some(key) => key.to_owned(),
+                None => format!("{}.{name}", self.arch),
+            };
+            let keys = std::mem::replace(&mut self.builder, Builder::empty());
+            let is_float = value.contains('.') || value.contains("e-");
+            self.builder = match value {
+                "true" | "false" => keys.bool(&key, value == "true"),
+                list if list.ends_with(']') && is_float => keys.array_f32(&key, &numbers(list)),
+                list if list.ends_with(']') => keys.array_u32(&key, &numbers(list)),
+                list if list.ends_with("]i") => keys.array_i32(&key, &numbers(list)),
+                number if is_float => keys.f32(&key, number.parse().expect(pair)),
+                number => keys.u32(&key, number.parse().expect(pair)),
+            };
+        }
+        self
+    }
+
+    pub(super) fn build(self) -> Builder {
+        self.builder
+    }
+}
+
+fn numbers<T: FromStr<Err: Debug>>(list: &str) -> Vec<T> {
+    let inner = list.trim_start_matches('[').trim_end_matches(['i', ']']);
+    inner.split(", ").map(|it| it.parse().unwrap()).collect()
+}
+
+/// What the header of such a model says, without some of it.
+pub(super) fn keys<'a>(arch: &'a str, dims: Dims, experts: bool, omitted: &[&'a str]) -> Keys<'a> {
+    let mut keys = Keys {
+        arch,
+        builder: Builder::new(arch).str("tokenizer.ggml.model", "no_vocab"),
+        omitted: omitted.to_vec(),
+    };
     let Dims {
         n_layer,
         n_nextn,
@@ -29,299 +69,182 @@ pub(super) fn keys_without(
         n_ff,
         n_vocab,
     } = dims;
-    let head = n_embd / n_head;
-    let each = |of: &dyn Fn(u32) -> u32| (0..n_layer).map(of).collect::<Vec<u32>>();
-
-    keys.u32("vocab_size", n_vocab)
-        .u32("context_length", 128)
-        .u32("embedding_length", n_embd)
-        .u32("features_length", n_embd)
-        .u32("block_count", n_layer)
-        .u32("leading_dense_block_count", 1)
-        .bool("use_parallel_residual", false)
-        .f32("logit_scale", 1.0)
-        .u32("time_mix_extra_dim", 64)
-        .u32("time_decay_extra_dim", 128)
-        .u32("full_attention_interval", 2);
+    let (head, trunk) = (n_embd / n_head, n_layer - n_nextn);
+    keys.say(&format!(
+        "vocab_size = {n_vocab}; context_length = 128; embedding_length = {n_embd}; features_length = {n_embd};
+        block_count = {n_layer}; leading_dense_block_count = 1; use_parallel_residual = false; logit_scale = 1.0;
+        time_mix_extra_dim = 64; time_decay_extra_dim = 128; full_attention_interval = 2;
+        attention.max_alibi_bias = 8.0; attention.clamp_kqv = 1.0; attention.layer_norm_epsilon = 1e-5;
+        attention.layer_norm_rms_epsilon = 1e-5; attention.group_norm_epsilon = 1e-5; attention.group_norm_groups = 8;
+        attention.q_lora_rank = 512; attention.kv_lora_rank = 512; attention.decay_lora_rank = 32;
+        attention.iclr_lora_rank = 32; attention.value_residual_mix_lora_rank = 32; attention.gate_lora_rank = 32;
+        attention.relative_buckets_count = 8; attention.sliding_window = 100;
+        attention.indexer.head_count = 1; attention.indexer.key_length = 128; attention.indexer.top_k = 8;
+        attention.indexer.block_size = 4; attention.indexer.local_blocks = 1; attention.indexer.kpool = 4;
+        rope.dimension_sections = {sections:?};
+        ssm.conv_kernel = 4; ssm.inner_size = {inner}; ssm.state_size = 128; ssm.time_step_rank = {n_head};
+        ssm.group_count = 2; kda.head_dim = 128; kda.safe_gate = true; kda.gate_lower_bound = -5.0;
+        wkv.head_size = {head}; shortconv.l_cache = 3; residual_scale = 3.5; embedding_scale = 12.0;
+        attn_res.block_size = 12; activation.situ_beta = 4.0; activation.situ_linear_beta = 25.0;
+        /xielu.alpha_n = 1.0; /xielu.alpha_p = 1.0; /xielu.beta = 1.0; /xielu.eps = 1.0",
+        sections = [head / 4; 4],
+        inner = 2 * n_embd,
+    ));
     if n_nextn > 0 {
-        keys.u32("nextn_predict_layers", n_nextn);
+        keys.say(&format!("nextn_predict_layers = {n_nextn}"));
     }
-    let attends = |il: u32| il.is_multiple_of(2) || il >= n_layer - n_nextn;
-    if matches!(arch, "nemotron_h" | "nemotron_h_moe") {
-        // Attention, state space, feed forward: each has a block of its own.
-        let forward = |il: u32| il % 3 == 2 && il < n_layer - n_nextn;
-        keys.u32s(
-            "feed_forward_length",
-            &each(&|il| if forward(il) { n_ff } else { 0 }),
-        );
-    } else {
-        keys.u32("feed_forward_length", n_ff);
-    }
-    if HYBRID_BY_HEADS.contains(&arch) {
-        keys.u32s(
-            "attention.head_count",
-            &each(&|il| if attends(il) { n_head } else { 0 }),
-        );
-        keys.u32s(
-            "attention.head_count_kv",
-            &each(&|il| if attends(il) { n_head_kv } else { 0 }),
-        );
-    } else {
-        keys.u32("attention.head_count", n_head);
-        keys.u32("attention.head_count_kv", n_head_kv);
-    }
-    keys.f32("attention.max_alibi_bias", 8.0)
-        .f32("attention.clamp_kqv", 1.0)
-        .f32("attention.layer_norm_epsilon", 1e-5)
-        .f32("attention.layer_norm_rms_epsilon", 1e-5)
-        .f32("attention.group_norm_epsilon", 1e-5)
-        .u32("attention.group_norm_groups", 8)
-        .u32(
-            "attention.q_lora_rank",
-            if arch == "deepseek4" { 64 } else { 512 },
-        )
-        .u32("attention.kv_lora_rank", 512)
-        .u32("attention.decay_lora_rank", 32)
-        .u32("attention.iclr_lora_rank", 32)
-        .u32("attention.value_residual_mix_lora_rank", 32)
-        .u32("attention.gate_lora_rank", 32)
-        .u32("attention.relative_buckets_count", 8)
-        .u32(WINDOW, 100);
-    attention(&mut keys, arch, dims, head);
-    if experts {
-        keys.u32("expert_feed_forward_length", n_ff)
-            .u32("expert_shared_feed_forward_length", n_ff / 2)
-            .u32("expert_chunk_feed_forward_length", n_ff / 2)
-            .u32("expert_latent_length", n_ff)
-            .u32("interleave_moe_layer_step", 2)
-            .u32("moe_every_n_layers", 2)
-            .u32("expert_count", 2)
-            .u32("expert_used_count", 1)
-            .u32("expert_shared_count", 1)
-            .u32(
-                "expert_gating_func",
-                if arch == "deepseek4" { 4 } else { 2 },
-            )
-            .f32("expert_group_scale", 1.0)
-            .u32("experts_per_group", 1)
-            .f32("expert_weights_scale", 1.0)
-            .bool("expert_weights_norm", true);
-    }
-    let states = matches!(
-        arch,
-        "qwen3next" | "qwen35" | "qwen35moe" | "qwen4exp" | "clef"
-    );
-    keys.u32(
-        "ssm.inner_size",
-        if states { 128 * n_head } else { 2 * n_embd },
-    )
-    .u32("ssm.conv_kernel", 4)
-    .u32("ssm.state_size", 128)
-    .u32("ssm.time_step_rank", n_head)
-    .u32("ssm.group_count", if arch == "plamo2" { 0 } else { 2 })
-    .u32("kda.head_dim", 128)
-    .bool("kda.safe_gate", true)
-    .f32("kda.gate_lower_bound", -5.0)
-    .u32("wkv.head_size", head)
-    .u32("shortconv.l_cache", 3)
-    .f32("residual_scale", 3.5)
-    .f32("embedding_scale", 12.0)
-    .u32("attn_res.block_size", 12)
-    .f32("activation.situ_beta", 4.0)
-    .f32("activation.situ_linear_beta", 25.0);
-    if arch == "bailingmoe3" {
-        let clamp = vec![4.0; n_layer as usize];
-        keys.f32s("swiglu_clamp_exp", &clamp)
-            .f32s("swiglu_clamp_shexp", &clamp);
-    }
-    if matches!(arch, "deepseek4" | "maple" | "dflash") {
-        keys.f32("swiglu_clamp_exp", 10.0);
-    }
-    for name in ["alpha_n", "alpha_p", "beta", "eps"] {
-        keys.plain_f32(&format!("xielu.{name}"), 1.0);
-    }
-    oddities(&mut keys, arch, dims, head);
-    keys
-}
-
-/// The shape of attention.
-fn attention(keys: &mut Keys, arch: &str, dims: Dims, head: u32) {
-    let Dims {
-        n_layer, n_nextn, ..
-    } = dims;
-    let trunk = n_layer - n_nextn;
     let each = |of: &dyn Fn(u32) -> u32| (0..n_layer).map(of).collect::<Vec<u32>>();
-    if LATENT.contains(&arch) {
-        keys.u32("attention.key_length", 576)
-            .u32("attention.value_length", 512)
-            .u32("attention.key_length_mla", 192)
-            .u32("attention.value_length_mla", 128)
-            .u32(
-                "rope.dimension_count",
-                if arch == "glm5-next" { 0 } else { 64 },
-            );
+    // In a hybrid, attention, state space and feed-forward steps may each have a block of their own.
+    let feeds = |il: u32| il % 3 == 2 && il < trunk;
+    let attends = |il: u32| il.is_multiple_of(2) || il >= trunk;
+    if arch.starts_with("nemotron_h") {
+        let widths = each(&|il| if feeds(il) { n_ff } else { 0 });
+        keys.say(&format!("feed_forward_length = {widths:?}"));
+    } else {
+        keys.say(&format!("feed_forward_length = {n_ff}"));
     }
-    match arch {
-        "glm5-next" => {
-            keys.u32("attention.key_length", 512);
+    if among(HYBRID_BY_HEADS, arch) {
+        for (key, n) in [("head_count", n_head), ("head_count_kv", n_head_kv)] {
+            let heads = each(&|il| if attends(il) { n } else { 0 });
+            keys.say(&format!("attention.{key} = {heads:?}"));
         }
-        "mimo2" => {
-            keys.u32("attention.key_length", 2 * head)
-                .u32("attention.value_length", head);
-        }
-        "deepseek4" => {
-            keys.u32("attention.key_length", head)
-                .u32("attention.value_length", head)
-                .u32("rope.dimension_count", head / 2);
-        }
-        "dots3note" => {
-            keys.u32("attention.kv_lora_rank_swa", 512)
-                .u32("attention.key_length_swa", 576)
-                .u32("attention.value_length_swa", 512)
-                .u32("attention.key_length_mla_swa", 192)
-                .u32("attention.value_length_mla_swa", 128)
-                .f32("rope.freq_base_swa", 10_000.0);
-        }
-        "minimax-m3" => {
-            keys.u32("rope.dimension_count", 64);
-        }
-        "gemma4" | "gemma4-assistant" => {
-            keys.u32("embedding_length_per_layer_input", dims.n_embd / 2)
-                .u32(
-                    "attention.shared_kv_layers",
-                    if n_layer > 5 { 2 } else { 0 },
-                )
-                .u32("attention.key_length", 2 * head)
-                .u32("attention.value_length", 2 * head)
-                .u32("attention.key_length_swa", head)
-                .u32("attention.value_length_swa", head);
-        }
-        _ => {}
+    } else {
+        keys.say(&format!(
+            "attention.head_count = {n_head}; attention.head_count_kv = {n_head_kv}"
+        ));
     }
-    if LISTED_WINDOWS.contains(&arch) {
+    if among(LISTED_WINDOWS, arch) {
         // Of five blocks the last is full (gemma4), or of two the first.
         let windowed = |il: u32| match arch {
             _ if il >= trunk => 0,
             "gemma4" | "gemma4-assistant" => u32::from(il % 5 != 4),
             _ => il % 2,
         };
-        keys.u32s("attention.sliding_window_pattern", &each(&windowed));
-        let full = |il| u32::from(il < trunk && windowed(il) == 0);
-        keys.u32s("attention.indexer.types", &each(&full));
+        keys.say(&format!(
+            "attention.sliding_window_pattern = {:?}; attention.indexer.types = {:?}",
+            each(&windowed),
+            each(&|il| u32::from(il < trunk && windowed(il) == 0)),
+        ));
     } else {
-        keys.u32("attention.sliding_window_pattern", 2);
+        keys.say("attention.sliding_window_pattern = 2");
     }
-    let indexers = match arch {
-        "minimax-m3" => dims.n_head_kv,
-        "deepseek4" => dims.n_head,
-        _ => 1,
-    };
-    keys.u32("attention.indexer.head_count", indexers)
-        .u32(
-            "attention.indexer.key_length",
-            if arch == "qwen4exp" { head } else { 128 },
-        )
-        .u32("attention.indexer.top_k", 8)
-        .u32("attention.indexer.block_size", 4)
-        .u32("attention.indexer.local_blocks", 1)
-        .u32("attention.indexer.kpool", 4);
-    let sections = [head / 4; 4];
-    keys.u32s("rope.dimension_sections", &sections);
+    if among(LATENT, arch) {
+        keys.say(
+            "attention.key_length = 576; attention.value_length = 512; attention.key_length_mla = 192;
+            attention.value_length_mla = 128; rope.dimension_count = 64",
+        );
+    }
+    if experts {
+        let half = n_ff / 2;
+        keys.say(&format!(
+            "expert_feed_forward_length = {n_ff}; expert_shared_feed_forward_length = {half};
+            expert_chunk_feed_forward_length = {half}; expert_latent_length = {n_ff}; interleave_moe_layer_step = 2;
+            moe_every_n_layers = 2; expert_count = 2; expert_used_count = 1; expert_shared_count = 1;
+            expert_gating_func = {gating}; expert_group_scale = 1.0; experts_per_group = 1;
+            expert_weights_scale = 1.0; expert_weights_norm = true",
+            gating = if arch == "deepseek4" { 4 } else { 2 },
+        ));
+    }
+    keys.say(&of_its_own(arch, dims));
+    keys
 }
 
-/// What only one architecture or two ask for.
-fn oddities(keys: &mut Keys, arch: &str, dims: Dims, head: u32) {
+/// What only one architecture or two ask for, or ask for otherwise than the others.
+fn of_its_own(arch: &str, dims: Dims) -> String {
     let Dims {
-        n_layer, n_embd, ..
+        n_layer,
+        n_embd,
+        n_head,
+        n_head_kv,
+        ..
     } = dims;
+    let head = n_embd / n_head;
+    let each = |of: &dyn Fn(u32) -> u32| (0..n_layer).map(of).collect::<Vec<u32>>();
     match arch {
-        "deepseek4" => {
-            let ratios: Vec<u32> = (0..n_layer)
-                .map(|il| [0, 0, 4, 128][il as usize % 4])
-                .collect();
-            keys.u32("attention.output_group_count", 8)
-                .u32("attention.output_lora_rank", 32)
-                .u32s("attention.compress_ratios", &ratios)
-                .f32("attention.compress_rope_freq_base", 160_000.0)
-                .u32("hyper_connection.count", 4)
-                .u32("hyper_connection.sinkhorn_iterations", 2)
-                .f32("hyper_connection.epsilon", 1e-6)
-                .u32("hash_layer_count", 0);
+        "deepseek4" => format!(
+            "attention.key_length = {head}; attention.value_length = {head}; rope.dimension_count = {half};
+            attention.q_lora_rank = 64; attention.indexer.head_count = {n_head}; swiglu_clamp_exp = 10.0;
+            attention.output_group_count = 8; attention.output_lora_rank = 32; attention.compress_ratios = {ratios:?};
+            attention.compress_rope_freq_base = 160000.0; hash_layer_count = 0; hyper_connection.count = 4;
+            hyper_connection.sinkhorn_iterations = 2; hyper_connection.epsilon = 1e-6",
+            half = head / 2,
+            ratios = each(&|il| [0, 0, 4, 128][il as usize % 4]),
+        ),
+        "qwen4exp" => format!(
+            "hyper_connection.count = 4; hyper_connection.low_rank = 8; attention.compress_ratios = {ratios:?};
+            attention.indexer.key_length = {head}; ssm.inner_size = {inner}",
+            ratios = each(&|_| 4),
+            inner = 128 * n_head,
+        ),
+        "hy_v4" => format!(
+            "{HYPER_CONNECTED}; attention.indexer.types = {full:?}",
+            full = each(&|il| u32::from(il.is_multiple_of(2))),
+        ),
+        "glm5-next" => {
+            format!("{HYPER_CONNECTED}; attention.key_length = 512; rope.dimension_count = 0")
         }
-        "qwen4exp" => {
-            keys.u32("hyper_connection.count", 4)
-                .u32("hyper_connection.low_rank", 8)
-                .u32s("attention.compress_ratios", &vec![4; n_layer as usize]);
+        "mimo2" => format!(
+            "attention.key_length = {}; attention.value_length = {head}",
+            2 * head
+        ),
+        "dots3note" => "attention.kv_lora_rank_swa = 512; attention.key_length_swa = 576;
+            attention.value_length_swa = 512; attention.key_length_mla_swa = 192;
+            attention.value_length_mla_swa = 128; rope.freq_base_swa = 10000.0"
+            .to_owned(),
+        "minimax-m3" => {
+            format!("rope.dimension_count = 64; attention.indexer.head_count = {n_head_kv}")
         }
-        "hy_v4" | "glm5-next" => {
-            keys.u32("hyper_connection.count", 4)
-                .f32("hyper_connection.magnitude", 1.0)
-                .u32("hyper_connection.sinkhorn_iterations", 2)
-                .f32("hyper_connection.epsilon", 1e-6);
-            if arch == "hy_v4" {
-                let full: Vec<u32> = (0..n_layer)
-                    .map(|il| u32::from(il.is_multiple_of(2)))
-                    .collect();
-                keys.u32s("attention.indexer.types", &full);
+        "gemma4" | "gemma4-assistant" => {
+            let shared = if n_layer > 5 { 2 } else { 0 };
+            let (wide, half, out) = (2 * head, n_embd / 2, 2 * n_embd);
+            let both = format!(
+                "embedding_length_per_layer_input = {half}; attention.shared_kv_layers = {shared};
+                attention.key_length = {wide}; attention.value_length = {wide}; attention.key_length_swa = {head};
+                attention.value_length_swa = {head}"
+            );
+            match arch {
+                "gemma4" => both,
+                _ => format!("{both}; embedding_length_out = {out}; nextn_predict_layers = {n_layer}"),
             }
         }
         "hrm_text" => {
-            // low and high stack, each of so many blocks
-            let per_stack = n_layer / 2;
-            keys.u32(
-                "hrm.layers_per_stack",
-                if n_layer > 2 { n_layer / 6 } else { per_stack },
-            )
-            .u32("hrm.h_cycles", if n_layer > 2 { 2 } else { 1 })
-            .u32("hrm.l_cycles", if n_layer > 2 { 2 } else { 1 });
+            // A low and a high stack, each of so many blocks.
+            let deep = n_layer > 2;
+            let (per_stack, cycles) = if deep { (n_layer / 6, 2) } else { (n_layer / 2, 1) };
+            format!("hrm.layers_per_stack = {per_stack}; hrm.h_cycles = {cycles}; hrm.l_cycles = {cycles}")
         }
-        "wavtokenizer-dec" => {
-            keys.u32("posnet.embedding_length", n_embd)
-                .u32("posnet.block_count", n_layer)
-                .u32("convnext.embedding_length", n_embd)
-                .u32("convnext.block_count", n_layer);
+        "wavtokenizer-dec" => format!(
+            "posnet.embedding_length = {n_embd}; posnet.block_count = {n_layer};
+            convnext.embedding_length = {n_embd}; convnext.block_count = {n_layer}"
+        ),
+        "bailingmoe3" => {
+            let clamp = vec![4.0; n_layer as usize];
+            format!("swiglu_clamp_exp = {clamp:?}; swiglu_clamp_shexp = {clamp:?}")
         }
-        "eagle3" => {
-            keys.i32s("target_layers", &[0, 1, 2])
-                .u32("target_hidden_size", n_embd);
-        }
-        "dflash" => {
-            keys.i32s("target_layers", &[0, 1, 2])
-                .u32(WINDOW, 0)
-                .f32("hyper_connection.epsilon", 1e-6)
-                .f32("expert_weights_scale", 1.0)
-                .bool("expert_weights_norm", true);
-        }
-        "gemma4-assistant" => {
-            keys.u32("embedding_length_out", 2 * n_embd)
-                .u32("nextn_predict_layers", n_layer);
-        }
-        "rwkv6qwen2" | "arwkv7" => {
-            keys.u32("token_shift_count", 1);
-        }
-        "graniteswitch" => {
-            keys.u32("adapters.count", 2)
-                .u32("adapters.lora_rank", 8)
-                .i32s("adapters.token_ids_activate", &[1, 2])
-                .i32s("adapters.token_ids_substitute", &[3, 4]);
-        }
+        "maple" => "swiglu_clamp_exp = 10.0".to_owned(),
+        "plamo2" => "ssm.group_count = 0".to_owned(),
+        "qwen3next" | "qwen35" | "qwen35moe" => format!("ssm.inner_size = {}", 128 * n_head),
+        "clef" => format!(
+            "ssm.inner_size = {}; decision.block_count = 1; decision.routing_block_count = 1; decision.head_count = 2",
+            128 * n_head
+        ),
+        "eagle3" => format!("target_layers = [0, 1, 2]i; target_hidden_size = {n_embd}"),
+        "dflash" => "swiglu_clamp_exp = 10.0; target_layers = [0, 1, 2]i; attention.sliding_window = 0;
+            hyper_connection.epsilon = 1e-6; expert_weights_scale = 1.0; expert_weights_norm = true"
+            .to_owned(),
+        "rwkv6qwen2" | "arwkv7" => "token_shift_count = 1".to_owned(),
+        "graniteswitch" => "adapters.count = 2; adapters.lora_rank = 8; adapters.token_ids_activate = [1, 2]i;
+            adapters.token_ids_substitute = [3, 4]i"
+            .to_owned(),
         "bert" | "nomic-bert" | "nomic-bert-moe" | "jina-bert-v2" | "jina-bert-v3" => {
-            keys.token_types(2);
+            "/tokenizer.ggml.token_type_count = 2".to_owned()
         }
-        "clef" => {
-            keys.u32("decision.block_count", 1)
-                .u32("decision.routing_block_count", 1)
-                .u32("decision.head_count", 2);
-        }
-        "plm" => {
-            keys.u32("rope.dimension_count", head / 2);
-        }
-        "t5" => {
-            keys.u32("decoder_block_count", n_layer);
-        }
-        "llama-embed" => {
-            keys.bool("attention.causal", false);
-        }
-        _ => {}
+        "plm" => format!("rope.dimension_count = {}", head / 2),
+        "t5" => format!("decoder_block_count = {n_layer}"),
+        "llama-embed" => "attention.causal = false".to_owned(),
+        _ => String::new(),
     }
 }
+
+const HYPER_CONNECTED: &str = "hyper_connection.count = 4; hyper_connection.magnitude = 1.0;
+    hyper_connection.sinkhorn_iterations = 2; hyper_connection.epsilon = 1e-6";

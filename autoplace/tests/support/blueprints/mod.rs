@@ -6,14 +6,7 @@
 //! prediction blocks, ties.
 #![allow(dead_code, reason = "each test uses some of it")]
 
-pub(crate) mod ask;
-mod decisions;
-mod dims;
 mod header;
-mod keys;
-mod lists;
-mod predicting;
-mod twists;
 mod variants;
 
 use std::path::{Path, PathBuf};
@@ -45,12 +38,12 @@ pub(crate) struct Blueprint {
 }
 
 impl Blueprint {
-    /// A model of this architecture that says nothing, its matrices of half floats.
-    fn plain(arch: &str) -> Self {
+    /// A model of this architecture that says this, its matrices of half floats.
+    fn of(arch: &str, keys: Builder) -> Self {
         Self {
             arch: arch.to_owned(),
             name: "",
-            keys: Builder::new(arch),
+            keys,
             made_of: None,
             also: Vec::new(),
             without: Vec::new(),

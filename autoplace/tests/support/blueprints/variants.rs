@@ -1,91 +1,211 @@
-//! Which models are made of an architecture, and what each says of itself.
+//! Which models are made of an architecture, how large they are, and what each says of itself.
 
 use autoplace::gguf::TensorType;
 
 use super::Blueprint;
-use super::decisions::head_of_decisions;
-use super::dims::dims;
 use super::header::keys;
-use super::keys::Keys;
-use super::lists::{EXPERTS_ONLY, EXPERTS_TOO, PREDICTS};
-use super::predicting::predicting;
-use super::twists::TWISTS;
 
+pub(super) fn among(list: &str, arch: &str) -> bool {
+    list.split_whitespace().any(|it| it == arch)
+}
+
+/// Architectures whose blocks are experts, whatever the header says.
+const EXPERTS_ONLY: &str = "llama4 cohere2moe grok qwen2moe qwen3moe qwen3next qwen3vlmoe qwen35moe qwen4exp phimoe
+    dbrx olmoe arctic deepseek deepseek2 deepseek2-ocr deepseek32 deepseek4 dots1 dots3note glm4moe glm-dsa glm5-next
+    exaone-moe bailingmoe bailingmoe2 bailingmoe3 afmoe ernie4_5-moe hunyuan-moe hy_v3 hy_v4 gpt-oss lfm2moe
+    smallthinker llada-moe grovemoe maple minimax-01 minimax-m2 minimax-m3 rnd1 mimo2 kimi-linear kimi-k3 step35
+    mistral4 mellum laguna nemotron_h_moe nomic-bert-moe";
+/// Architectures that come with experts and without.
+const EXPERTS_TOO: &str =
+    "llama refact minicpm granite granitemoe granitehybrid mistral3 llama-embed jamba gemma4
+    ernie4_5 paddleocr";
+/// Architectures whose loader knows prediction blocks (`TENSOR_SKIP` in models/*.cpp).
+const PREDICTS: &str = "bailingmoe2 bailingmoe3 cohere2moe deepseek2 deepseek32 deepseek4 dots3note exaone-moe exaone4
+    glm-dsa glm4 glm4moe glm5-next hy_v3 mimo2 nemotron_h_moe qwen35 qwen35moe qwen3next qwen4exp step35";
+/// Of these, those whose prediction blocks it never loads, asked for or not.
+const NEVER_PREDICTS: &str = "bailingmoe2 dots3note exaone-moe exaone4 glm4";
+/// Blocks without key heads are recurrent.
+pub(super) const HYBRID_BY_HEADS: &str =
+    "plamo2 jamba nemotron_h nemotron_h_moe granitehybrid lfm2 lfm2moe kimi-linear
+    kimi-k3 bailingmoe3 glm5-next";
+/// Compressed keys.
+pub(super) const LATENT: &str =
+    "deepseek2 deepseek32 glm-dsa glm5-next dots3note hy_v4 kimi-linear kimi-k3 bailingmoe3
+    mistral4";
+/// The pattern of windows is a list.
+pub(super) const LISTED_WINDOWS: &str =
+    "cohere2moe mimo2 step35 muse-glimmer granite_swa dots3note maple spark2_5
+    gemma4 gemma4-assistant";
+/// Heads of one size for queries, keys and values.
+const EVEN_HEADS: &str = "gpt2 starcoder bloom gptneox bert nomic-bert nomic-bert-moe jina-bert-v2 jina-bert-v3 neo-bert
+    modern-bert codeshell phi2 mpt plm t5 t5encoder minicpm3 qwen cogvlm chameleon pockettts jais talkie rwkv6qwen2
+    arwkv7 olmoe bitnet plamo deepseek2-ocr dots1";
 /// Ends of the names of tensors that few files have.
 const USUALLY_ABSENT: &[&str] = &["scale", "cls.output.weight", "cls.output.bias"];
 
+/// Headers that say something else than those of the other models, where that decides what a model keeps:
+/// architecture, name, and the keys that it says otherwise or, after a minus, leaves out.
+const TWISTS: &str = "gemma3 windowless: -attention.sliding_window
+    olmo2 windowless: -attention.sliding_window
+    gemma2 default-window: -attention.sliding_window
+    llama4 default-window: -attention.sliding_window
+    smallthinker windowless: -attention.sliding_window
+    llama4 windowless: attention.sliding_window = 0
+    laguna windowless: attention.sliding_window = 0
+    mellum windowless: attention.sliding_window = 0
+    plamo3 windowless: attention.sliding_window = 0
+    lfm2 windowless: attention.sliding_window = 0
+    afmoe own-pattern: -attention.sliding_window_pattern
+    cohere2 own-pattern: -attention.sliding_window_pattern
+    cohere2moe own-pattern: -attention.sliding_window_pattern
+    exaone-moe own-pattern: -attention.sliding_window_pattern
+    gemma2 own-pattern: -attention.sliding_window_pattern
+    gemma3 own-pattern: -attention.sliding_window_pattern
+    gemma3n own-pattern: -attention.sliding_window_pattern
+    gpt-oss own-pattern: -attention.sliding_window_pattern
+    laguna own-pattern: -attention.sliding_window_pattern
+    llama4 own-pattern: -attention.sliding_window_pattern
+    mellum own-pattern: -attention.sliding_window_pattern
+    muse-glimmer own-pattern: -attention.sliding_window_pattern
+    olmo2 own-pattern: -attention.sliding_window_pattern
+    plamo3 own-pattern: block_count = 17; -attention.sliding_window_pattern
+    smallthinker own-pattern: -attention.sliding_window_pattern
+    cohere2 all-windowed: attention.sliding_window_pattern = 0
+    gpt-oss third: attention.sliding_window_pattern = 3
+    gpt-oss listed: attention.sliding_window_pattern = [1, 1, 0, 1, 0, 0, 1]
+    exaone4 64-blocks: block_count = 64; -attention.sliding_window_pattern
+    glm4 one-position: -rope.dimension_sections
+    glm4moe one-position: -rope.dimension_sections
+    granite unscaled: -embedding_scale; -residual_scale
+    qwen3vl deepstack: n_deepstack_layers = 3
+    qwen3vlmoe deepstack: n_deepstack_layers = 3
+    qwen3next fourth: -full_attention_interval
+    qwen35 fourth: -full_attention_interval
+    minimax-01 eighth: -full_attention_interval
+    qwen35moe listed: attention.recurrent_layers = [1, 0, 0, 1, 1, 0, 1]
+    deepseek2 uncompressed: attention.key_length = 192; attention.value_length = 128; -attention.key_length_mla; \
+        -attention.value_length_mla
+    hy_v4 without-indexer: attention.indexer.top_k = 0
+    glm-dsa listed: attention.indexer.types = [1, 0, 0, 1, 0, 1, 0]
+    glm-dsa long: context_length = 1048576
+    glm5-next listed: attention.indexer.types = [1, 0, 0, 0, 1, 0, 1]
+    qwen4exp unpooled: -attention.compress_ratios
+    dflash windowed: attention.sliding_window = 100; attention.sliding_window_pattern = [1, 0, 1, 1, 0, 1, 1]
+    dflash hyper-connected: attention.sliding_window = 100; hyper_connection.count = 4; \
+        hyper_connection.sinkhorn_iterations = 2; attention.output_group_count = 4; attention.output_lora_rank = 32; \
+        expert_count = 2; expert_used_count = 1; expert_shared_count = 1; expert_feed_forward_length = 384; \
+        expert_gating_func = 4; -attention.head_count_kv
+    nanbeige twice: num_loops = 2
+    t5 short-decoder: decoder_block_count = 3
+    deci mixed-heads: attention.head_count = [4, 4, 4, 4, 0, 4, 4]; attention.head_count_kv = [2, 1, 4, 2, 0, 0, 1]
+    openelm mixed-heads: attention.head_count = [4, 8, 4, 8, 4, 4, 8]; attention.key_length = 64; \
+        attention.head_count_kv = [2, 1, 4, 2, 2, 1, 4]; attention.value_length = 64";
+
+/// The sizes that most architectures share.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Dims {
+    /// Blocks, prediction blocks included.
+    pub(super) n_layer: u32,
+    pub(super) n_nextn: u32,
+    pub(super) n_embd: u32,
+    pub(super) n_head: u32,
+    pub(super) n_head_kv: u32,
+    pub(super) n_ff: u32,
+    pub(super) n_vocab: u32,
+}
+
+/// `large` has more blocks, and queries share keys where the architecture lets them.
+fn dims(arch: &str, large: bool) -> Dims {
+    let (n_layer, n_head) = if large { (7, 4) } else { (2, 2) };
+    let mut dims = Dims {
+        n_layer,
+        n_nextn: 0,
+        n_embd: 256,
+        n_head,
+        n_head_kv: 2,
+        n_ff: 384,
+        n_vocab: 128,
+    };
+    let mut set = |n_embd, n_head, n_head_kv, n_ff| {
+        (dims.n_embd, dims.n_ff) = (n_embd, n_ff);
+        (dims.n_head, dims.n_head_kv) = (n_head, n_head_kv);
+    };
+    match arch {
+        "gemma4" | "gemma4-assistant" => set(128, n_head, 2, 192),
+        "gemma3n" => set(64, 1, 1, 96),
+        "deepseek4" => set(512, 8, 1, 1024),
+        "step35" | "laguna" => set(if large { 320 } else { 160 }, n_head, 2, 384),
+        "qwen3" => set(256, 4, 1, 384),
+        "muse-glimmer" | "afmoe" => set(256, 4, 2, 384),
+        "rwkv6" | "minimax-01" => set(256, 2, 2, 384),
+        latent if among(LATENT, latent) => set(128, 1, 1, 192),
+        even if among(EVEN_HEADS, even) => set(256, n_head, n_head, 384),
+        _ => {}
+    }
+    match arch {
+        "llama4" | "deepseek4" => dims.n_layer = n_layer.max(4),
+        "gemma4" | "gemma4-assistant" => dims.n_layer = n_layer.max(5),
+        // The cache of the first 20 is used again by the others.
+        "gemma3n" => dims.n_layer = if large { 25 } else { 22 },
+        "nemotron_h" | "nemotron_h_moe" => dims.n_layer = n_layer.max(3),
+        "hrm_text" => dims.n_layer = if large { 12 } else { 2 },
+        "wavtokenizer-dec" => dims.n_layer = 6,
+        "eagle3" => dims.n_layer = 1,
+        "chameleon" => dims.n_vocab = 10240,
+        "qwen3tts" => dims.n_vocab = 4096,
+        _ => {}
+    }
+    dims
+}
+
 /// The models of this architecture.
 pub(crate) fn all(arch: &str) -> Vec<Blueprint> {
-    let dense = !EXPERTS_ONLY.contains(&arch);
-    let experts = !dense || EXPERTS_TOO.contains(&arch);
+    let dense = !among(EXPERTS_ONLY, arch);
+    let experts = !dense || among(EXPERTS_TOO, arch);
+    let (small, large) = (dims(arch, false), dims(arch, true));
     let mut all = Vec::new();
-    let mut push = |name, keys: Keys, matrices| {
+    let mut push = |name, dims, experts, matrices, lacks| {
         all.push(Blueprint {
             name,
-            keys: keys.build(),
             matrices,
-            ..Blueprint::plain(arch)
+            lacks,
+            ..Blueprint::of(arch, keys(arch, dims, experts, &[]).build())
         });
     };
-    let small = dims(arch, false);
-    let large = dims(arch, true);
     if dense {
-        push("dense", keys(arch, small, false), TensorType::F32);
+        push("dense", small, false, TensorType::F32, &[][..]);
     }
     if experts {
-        push("experts", keys(arch, small, true), TensorType::F32);
+        push("experts", small, true, TensorType::F32, &[]);
     }
-    push("deep", keys(arch, large, !dense), TensorType::Q8_0);
-    push("tied", keys(arch, large, !dense), TensorType::Q4_0);
-    let tied = all.last_mut().expect("just pushed");
-    tied.without = vec!["output.weight".to_owned(), "output.bias".to_owned()];
-    // What files have that somebody publishes: no scales, and few biases.
-    let usual: [(&str, bool, _, &[&str]); 4] = [
-        ("dense-usual", !dense, TensorType::F16, USUALLY_ABSENT),
-        ("experts-usual", true, TensorType::F16, USUALLY_ABSENT),
-        ("deep-usual", !dense, TensorType::Q8_0, USUALLY_ABSENT),
-        (
-            "bare",
-            !dense,
-            TensorType::Q8_0,
-            &["scale", ".bias", "cls.output.weight"],
-        ),
-    ];
-    for (name, with_experts, matrices, lacks) in usual {
-        // What these lack would be no option, or tells nothing: their law is unknown.
-        if matches!(arch, "clef" | "eagle3" | "gemma4") {
-            break;
+    push("deep", large, !dense, TensorType::Q8_0, &[]);
+    push("tied", large, !dense, TensorType::Q4_0, &[]);
+    // What files have that somebody publishes: no scales, and few biases. What these lack would be no option, or says
+    // nothing: their law is unknown.
+    if !matches!(arch, "clef" | "eagle3" | "gemma4") {
+        let usual = USUALLY_ABSENT;
+        if dense {
+            push("dense-usual", small, !dense, TensorType::F16, usual);
         }
-        let made = match name {
-            "dense-usual" => dense,
-            "experts-usual" => experts,
-            _ => true,
-        };
-        if made {
-            let of = if name == "dense-usual" || name == "experts-usual" {
-                small
-            } else {
-                large
-            };
-            all.push(Blueprint {
-                name,
-                keys: keys(arch, of, with_experts).build(),
-                matrices,
-                lacks,
-                ..Blueprint::plain(arch)
-            });
+        if experts {
+            push("experts-usual", small, true, TensorType::F16, usual);
         }
+        push("deep-usual", large, !dense, TensorType::Q8_0, usual);
+        let bare = &["scale", ".bias", "cls.output.weight"];
+        push("bare", large, !dense, TensorType::Q8_0, bare);
     }
-    if PREDICTS.contains(&arch) {
+    for tied in all.iter_mut().filter(|it| it.name == "tied") {
+        tied.without = vec!["output.weight".to_owned(), "output.bias".to_owned()];
+    }
+    if among(PREDICTS, arch) {
         all.push(predicting(arch, large, !dense));
     }
-    for twist in TWISTS.iter().filter(|twist| twist.arch == arch) {
-        all.push(Blueprint {
-            name: twist.name,
-            keys: twist.keys(!dense).build(),
-            lacks: USUALLY_ABSENT,
-            ..Blueprint::plain(arch)
-        });
+    for twist in TWISTS.lines() {
+        let (title, said) = twist.split_once(": ").unwrap();
+        let (of, name) = title.trim().split_once(' ').unwrap();
+        if of == arch {
+            all.push(twisted(arch, name, said, !dense));
+        }
     }
     if arch == "rwkv6qwen2" {
         // With this tensor it is taken for another model, half of which is missing.
@@ -96,8 +216,128 @@ pub(crate) fn all(arch: &str) -> Vec<Blueprint> {
     }
     if arch == "clef" {
         for model in &mut all {
-            head_of_decisions(model, large);
+            head_of_decisions(model, if model.name == "dense" { small } else { large });
         }
     }
     all
+}
+
+fn twisted(arch: &str, name: &'static str, said: &'static str, experts: bool) -> Blueprint {
+    let said = said.split(';').map(str::trim);
+    let omitted: Vec<&str> = said.clone().filter_map(|it| it.strip_prefix('-')).collect();
+    let mut dims = dims(arch, true);
+    if let Some(n) = said
+        .clone()
+        .find_map(|it| it.strip_prefix("block_count = "))
+    {
+        dims.n_layer = n.parse().unwrap();
+    }
+    let mut keys = keys(arch, dims, experts, &omitted);
+    for pair in said.filter(|it| !it.starts_with('-')) {
+        keys.say(pair);
+    }
+    Blueprint {
+        name,
+        lacks: USUALLY_ABSENT,
+        ..Blueprint::of(arch, keys.build())
+    }
+}
+
+/// A model whose last block predicts further tokens.
+fn predicting(arch: &str, dims: Dims, experts: bool) -> Blueprint {
+    let il = dims.n_layer;
+    let of = |n_nextn| {
+        let n_layer = il + 1;
+        let dims = Dims {
+            n_layer,
+            n_nextn,
+            ..dims
+        };
+        keys(arch, dims, experts, &[]).build()
+    };
+    let mut model = Blueprint {
+        name: "nextn",
+        predicts_from: il,
+        ..Blueprint::of(arch, of(1))
+    };
+    if !among(NEVER_PREDICTS, arch) {
+        return model;
+    }
+    // llama.cpp makes its tensors only where it is a block as any other.
+    model.made_of = Some(of(0));
+    // It is made once for every block, skipped or not, and counted as often.
+    model.without.push("rope_freqs.weight".to_owned());
+    let [n_embd, n_ff, n_vocab] = [dims.n_embd, dims.n_ff, dims.n_vocab].map(u64::from);
+    let mut also = |name: &str, shape: &[u64]| {
+        let name = format!("blk.{il}.{name}.weight");
+        model.also.push((name, shape.to_vec()));
+    };
+    also("nextn.eh_proj", &[2 * n_embd, n_embd]);
+    for name in ["enorm", "hnorm", "shared_head_norm"] {
+        also(&format!("nextn.{name}"), &[n_embd]);
+    }
+    match arch {
+        "bailingmoe2" => also("layer_output_norm", &[n_embd]),
+        "dots3note" => also("nextn.embed_tokens", &[n_embd, n_vocab]),
+        "exaone-moe" => {
+            also("ffn_gate", &[n_embd, n_ff]);
+            also("ffn_up", &[n_embd, n_ff]);
+            also("ffn_down", &[n_ff, n_embd]);
+        }
+        _ => {}
+    }
+    if matches!(arch, "dots3note" | "exaone-moe") {
+        // There its step forward is dense.
+        let experts = "gate_inp gate_exps up_exps down_exps gate_shexp up_shexp down_shexp";
+        let names = experts.split(' ').map(|it| format!("ffn_{it}.weight"));
+        let names = names.chain(["exp_probs_b.bias".to_owned()]);
+        model
+            .without
+            .extend(names.map(|it| format!("blk.{il}.{it}")));
+    }
+    model
+}
+
+/// A qwen35 with a head that decides: the one architecture of which llama.cpp makes no tensors by itself.
+fn head_of_decisions(model: &mut Blueprint, dims: Dims) {
+    model.made_of = Some(keys("qwen35", dims, false, &[]).build());
+    let made = ["cls.output.weight", "cls.output.bias"].map(str::to_owned);
+    model.without.extend(made);
+    let (n, head, ff) = (u64::from(dims.n_embd), 64, 96);
+    let mut also = |name: &str, shape: &[u64]| model.also.push((name.to_owned(), shape.to_vec()));
+    let mut pair = |name: &str, weight: &[u64], bias| {
+        also(&format!("{name}.weight"), weight);
+        also(&format!("{name}.bias"), &[bias]);
+    };
+    pair("decision.hidden_norm", &[n], n);
+    for name in ["option_summary_norm", "field_norm", "option_norm"] {
+        pair(&format!("decision.{name}"), &[head], head);
+    }
+    // One block that routes, one that joins.
+    pair("dec.blk.0.cross_attn_norm_kv", &[head], head);
+    pair("dec.blk.1.attn_norm", &[head], head);
+    for name in ["q", "k", "v", "o"] {
+        pair(&format!("dec.blk.1.attn_{name}"), &[head, head], head);
+    }
+    for il in 0..2 {
+        pair(&format!("dec.blk.{il}.cross_attn_norm"), &[head], head);
+        pair(&format!("dec.blk.{il}.ffn_norm"), &[head], head);
+        for name in ["q", "k", "v", "o"] {
+            pair(
+                &format!("dec.blk.{il}.cross_attn_{name}"),
+                &[head, head],
+                head,
+            );
+        }
+        pair(&format!("dec.blk.{il}.ffn_up"), &[head, ff], ff);
+        pair(&format!("dec.blk.{il}.ffn_down"), &[ff, head], head);
+    }
+    pair("decision.scorer", &[4 * head, head], head);
+    pair("decision.scorer_out", &[head, 1], 1);
+    let projected = "memory question option_question global option_context option_lexical";
+    for name in projected.split(' ') {
+        also(&format!("decision.proj_{name}.weight"), &[n, head]);
+    }
+    also("decision.scales", &[3]);
+    also("token_types.weight", &[head, 3]);
 }

@@ -1,25 +1,374 @@
-//! A round of chaos, what may become of it, and how many there were of which kind.
+//! A round of chaos: a case with things that happen to its cards, and what becomes of it.
 
-mod count;
-mod round;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread;
 
-pub(crate) use count::Count;
-pub(crate) use round::Round;
+use autoplace::generate;
+use autoplace::llama_sys::sim::SimGpu;
+use autoplace::load::{Error, OnDifference, Verify};
+use autoplace::machine::{Host, Machine, gib, mib};
+use autoplace::memory::{FlashAttention, Headroom};
+use autoplace::plan::{Context, GpuLayers, KvCache, Plan, Request};
+use autoplace::profile::{BlockState, ModelProfile};
+use autoplace::{Model, llama_sys};
 
-/// What became of a round.
-pub(crate) enum Outcome {
-    /// Loaded after so many attempts.
-    Loaded { attempts: usize, text: Text },
-    /// A load that ended with this kind of error.
-    Refused(&'static str),
+use crate::dice::Dice;
+use crate::fleets_support::{Case, Models, nothing_left};
+use crate::rig::Card;
+
+const TOKENS: usize = 6;
+
+/// A round whose first generation is the text of the CPU.
+const SAME: &str = "the same text at once";
+
+/// A round, made of its number.
+pub(crate) struct Round<'m> {
+    case: Case,
+    models: &'m Models,
+    dice: Dice,
+    number: u64,
+    attempts: u32,
+    verify: Verify,
+    on_difference: OnDifference,
+    /// What happens, in words, for whoever has to find out what went wrong.
+    happened: Vec<String>,
 }
 
-/// What became of a generation.
-pub(crate) enum Text {
-    /// It is the CPU's.
-    Same,
-    /// A computation was told to fail, and did; the next generation gave the CPU's text.
-    FailedThenSame,
-    /// The same, but the next one found no room for a context.
-    FailedThenNoRoom,
+/// The cards' memory in other hands: how much of each is taken, in hundredths of its total.
+#[derive(Debug, Clone)]
+struct Ballast {
+    card: usize,
+    /// At which call of the progress callback.
+    call: u64,
+    percent: u64,
+}
+
+impl<'m> Round<'m> {
+    pub(crate) fn new(number: u64, models: &'m Models) -> Self {
+        let mut case = Case::new(number, models);
+        let mut dice = Dice::new(number ^ 0x00c4_a05c_4a05);
+        // Repacked weights are multiplied in another order: the same text is only sure with the same order.
+        case.request.params.repack = false;
+        // Where cards are left some, faults are seldom seen.
+        if dice.percent(50) {
+            case.request.headroom = Headroom::Bytes(0);
+        }
+        // What may grow, grows to thousands of tokens.
+        let context = case.request.context;
+        let tokens = context.tokens(&case.model(models).profile);
+        let is_short = tokens <= 512 && !context.may_grow();
+        Self {
+            attempts: dice.one_of(&[1, 2, 3, 4, 4, 4, 4, 6]),
+            verify: match dice.below(10) {
+                0 => Verify::Off,
+                1..=2 if is_short => Verify::Full,
+                _ => Verify::Quick,
+            },
+            on_difference: dice.one_of(&[
+                OnDifference::BackOff,
+                OnDifference::BackOff,
+                OnDifference::Accept,
+                OnDifference::Fail,
+            ]),
+            case,
+            models,
+            dice,
+            number,
+            happened: Vec::new(),
+        }
+    }
+
+    pub(crate) fn describe(&self) -> String {
+        let (attempts, verify, case) =
+            (self.attempts, self.verify, self.case.describe(self.models));
+        let (number, happened) = (self.number, self.happened.join("; "));
+        let on_difference = self.on_difference;
+        format!(
+            "round {number}: {attempts} attempts, {verify:?}, {on_difference:?}: {happened}\n    {case}"
+        )
+    }
+
+    /// Loads and generates while things happen: the kinds that the round is of.
+    ///
+    /// # Errors
+    ///
+    /// What is not as it should be.
+    pub(crate) fn run(&mut self) -> Result<Vec<String>, String> {
+        let dice = &mut self.dice;
+        let pools = || match dice.below(4) {
+            0 => dice.below(mib(2)),
+            _ => 0,
+        };
+        let fleet = self.case.fleet_with_pools(pools);
+        let machine = self.case.machine(&fleet);
+        let sims: Vec<_> = fleet
+            .into_iter()
+            .map(|Card { sim, .. }| Arc::new(sim))
+            .collect();
+        let outcome = self.on(&sims, &machine);
+        nothing_left(sims.iter().map(|sim| &**sim))?;
+        outcome
+    }
+
+    fn on(&mut self, sims: &[Arc<SimGpu>], machine: &Machine) -> Result<Vec<String>, String> {
+        let builder = Model::builder(&self.case.model(self.models).path)
+            .request(self.case.request.clone())
+            .machine(machine.clone())
+            .attempts(self.attempts)
+            .verify(self.verify)
+            .on_difference(self.on_difference)
+            .threads(1);
+        self.before_the_load(sims);
+        let events = Mutex::new(self.events(sims));
+        let mut calls = 0;
+        let cards: Vec<Arc<SimGpu>> = sims.to_vec();
+        let builder = builder.progress(move |_| {
+            calls += 1;
+            for event in events.lock().unwrap().iter() {
+                if event.call == calls {
+                    take(&cards[event.card], event.percent);
+                }
+            }
+            true
+        });
+        let stop = Arc::new(AtomicBool::new(false));
+        let thread = (!sims.is_empty() && self.dice.percent(8)).then(|| self.thread(sims, &stop));
+        let loaded = builder.load();
+        stop.store(true, Ordering::Release);
+        if let Some(thread) = thread {
+            thread.join().unwrap();
+        }
+        match loaded {
+            Ok(model) => self.loaded(sims, &model),
+            Err(error) => self.refused(&error).map(|kind| vec![kind.to_owned()]),
+        }
+    }
+
+    /// What happens between the look at the machine and the load.
+    fn before_the_load(&mut self, sims: &[Arc<SimGpu>]) {
+        let (dice, happened) = (&mut self.dice, &mut self.happened);
+        for (card, sim) in sims.iter().enumerate() {
+            if dice.percent(45) {
+                let percent = dice.below(101);
+                take(sim, percent);
+                happened.push(format!("{percent} % of card {card} taken"));
+            }
+            if dice.percent(35) {
+                let n = 1 + dice.below(12);
+                sim.fail_allocation(n);
+                happened.push(format!("allocation {n} of card {card} fails"));
+            }
+            if dice.percent(20) {
+                let n = 1 + dice.below(8);
+                sim.fail_graph(n);
+                happened.push(format!("graph {n} of card {card} fails"));
+            }
+        }
+    }
+
+    /// What happens during the load and the warm-up, by calls of the progress callback.
+    fn events(&mut self, sims: &[Arc<SimGpu>]) -> Vec<Ballast> {
+        let dice = &mut self.dice;
+        let mut events = Vec::new();
+        for card in 0..sims.len() {
+            while dice.percent(50) {
+                events.push(Ballast {
+                    card,
+                    call: 1 + dice.below(120),
+                    percent: any_share(dice),
+                });
+            }
+        }
+        self.happened
+            .extend(events.iter().map(|event| format!("{event:?}")));
+        events
+    }
+
+    /// Somebody who takes and gives back all the time.
+    fn thread(&mut self, sims: &[Arc<SimGpu>], stop: &Arc<AtomicBool>) -> thread::JoinHandle<()> {
+        self.happened
+            .push("a thread takes and gives back".to_owned());
+        let (cards, stop) = (sims.to_vec(), Arc::clone(stop));
+        let mut dice = Dice::new(self.number ^ 0x7412_ead0);
+        thread::spawn(move || {
+            while !stop.load(Ordering::Acquire) {
+                let card = dice.index(cards.len());
+                take(&cards[card], dice.below(101));
+                thread::yield_now();
+            }
+        })
+    }
+
+    /// A load that ended in an error: one of those that it may end in.
+    fn refused(&self, error: &Error) -> Result<&'static str, String> {
+        let text = error.to_string();
+        if text.contains('\n') {
+            return Err(format!("an error of several lines: {text}"));
+        }
+        match error {
+            Error::AllAttempts { attempts, .. } => {
+                let all_failed = attempts.iter().all(|attempt| attempt.failure.is_some());
+                let most = self.attempts as usize + 1;
+                if !all_failed || !(2..=most).contains(&attempts.len()) {
+                    return Err(format!("{} attempts: {text}", attempts.len()));
+                }
+                Ok("all attempts failed")
+            }
+            Error::Plan(_) => Ok("no plan at first"),
+            Error::OutOfMemory { .. } if self.attempts == 1 => Ok("out of memory, tried once"),
+            Error::Native(_) if self.attempts == 1 => Ok("llama.cpp's error, tried once"),
+            Error::Difference { .. }
+                if self.attempts == 1 || self.on_difference == OnDifference::Fail =>
+            {
+                Ok("more taken than planned")
+            }
+            other => Err(format!("ended with {other:?}")),
+        }
+    }
+
+    /// A load that worked: it generates the CPU's text, whatever others take now.
+    fn loaded(&mut self, sims: &[Arc<SimGpu>], model: &Model) -> Result<Vec<String>, String> {
+        let report = model.report();
+        let attempts = report.tries();
+        if attempts > self.attempts as usize {
+            return Err(format!("{attempts} attempts\n{report}"));
+        }
+        for sim in sims {
+            sim.fail_allocation(0);
+            sim.fail_graph(0);
+        }
+        let expected = self.expected(&model.placement())?;
+        let used: Vec<u64> = sims.iter().map(|sim| sim.used()).collect();
+        let fails = self.dice.percent(25);
+        if fails {
+            for sim in sims {
+                sim.fail_graph(1 + self.dice.below(6));
+            }
+        }
+        let text = match self.generate(model, sims) {
+            Ok(text) if expected.contains(&text) => SAME,
+            Ok(text) => return Err(format!("{text:?} instead of {expected:?}\n{report}")),
+            // Nothing was computed while it was verified, so that its pools are yet to find room.
+            Err(generate::Error::Native(llama_sys::Error::Decode { .. }))
+                if fails || self.verify == Verify::Off =>
+            {
+                for sim in sims {
+                    sim.fail_graph(0);
+                }
+                match self.generate(model, sims) {
+                    Ok(text) if expected.contains(&text) => {
+                        "a failed generation, then the same text"
+                    }
+                    Ok(text) => return Err(format!("{text:?} again, not {expected:?}")),
+                    Err(generate::Error::Native(
+                        llama_sys::Error::ContextInit { .. }
+                        | llama_sys::Error::Decode { .. }
+                        | llama_sys::Error::Call { .. },
+                    )) => "a failed generation, then no room for another",
+                    Err(error) => return Err(format!("generating again: {error:?}")),
+                }
+            }
+            Err(error) => return Err(format!("generating: {error:?}\n{report}")),
+        };
+        let now: Vec<u64> = sims.iter().map(|sim| sim.used()).collect();
+        let is_verified = self.verify != Verify::Off;
+        if is_verified && now != used && text == SAME {
+            return Err(format!(
+                "{used:?} bytes after the load, then {now:?}\n{report}"
+            ));
+        }
+        Ok(vec![
+            format!("loaded at attempt {attempts}"),
+            text.to_owned(),
+        ])
+    }
+
+    /// Text of the prompt, while others take and give back memory between tokens.
+    fn generate(&mut self, model: &Model, sims: &[Arc<SimGpu>]) -> Result<String, generate::Error> {
+        let mut text = String::new();
+        for piece in self.stream(model)? {
+            text.push_str(&piece?);
+            for sim in sims {
+                if self.dice.percent(30) {
+                    take(sim, self.dice.below(101));
+                }
+            }
+        }
+        Ok(text)
+    }
+
+    fn stream(&self, model: &Model) -> Result<generate::TokenStream, generate::Error> {
+        let plan = model.placement();
+        let tokens = plan.context.n_ubatch as usize + self.case.remainder;
+        // With room for the continuation, where several sequences share the context out.
+        let room = (plan.context.n_ctx / plan.context.n_seq_max) as usize;
+        let tokens = tokens.min(room - 2 * TOKENS);
+        let prompt = "a".repeat(tokens.saturating_sub(4));
+        let generation = model.generate(prompt).temperature(0.0);
+        generation.max_tokens(TOKENS).special(true).stream()
+    }
+
+    /// What the CPU alone writes with the plan's parameters, in each way to attend that they may mean.
+    fn expected(&self, plan: &Plan) -> Result<Vec<String>, String> {
+        let profile = &self.case.model(self.models).profile;
+        let texts = ways_to_attend(profile, plan).into_iter().map(|flash_attn| {
+            self.on_the_cpu(plan, flash_attn)
+                .map_err(|error| format!("on the CPU: {error}"))
+        });
+        texts.collect()
+    }
+
+    fn on_the_cpu(&self, plan: &Plan, flash_attn: FlashAttention) -> Result<String, String> {
+        let mut request = Request::new().context(Context::Tokens(plan.context.n_ctx));
+        request.params = plan.context.clone();
+        request.params.flash_attn = flash_attn;
+        request.gpu_layers = GpuLayers::Exactly(0);
+        request.kv_cache = KvCache::Given;
+        let model = Model::builder(&self.case.model(self.models).path)
+            .request(request)
+            .machine(Machine::new(Host::new(gib(16))))
+            .threads(1)
+            .load()
+            .map_err(|error| error.to_string())?;
+        let text: Result<String, _> = self.stream(&model).and_then(Iterator::collect);
+        text.map_err(|error| error.to_string())
+    }
+}
+
+/// How cards may attend under a plan. AUTO keeps attention fused where it comes to be computed on its layer's device;
+/// the CPU alone always does, and plain attention rounds otherwise. In a hybrid with its cache on the host, that
+/// depends on where the scheduler puts what lies around it (`attention_fused_or_plain.rs`). Quantised values are always
+/// fused (llama-context.cpp, `llama_init_from_model`).
+fn ways_to_attend(profile: &ModelProfile, plan: &Plan) -> Vec<FlashAttention> {
+    let context = &plan.context;
+    let has_state = profile.state.blocks().is_some_and(|blocks| {
+        blocks.iter().any(|block| {
+            matches!(
+                block,
+                BlockState::Recurrent(_) | BlockState::FullAndRecurrent(..)
+            )
+        })
+    });
+    let is_open = context.flash_attn == FlashAttention::Auto
+        && !context.offload_kqv
+        && !context.type_v.is_quantized()
+        && plan.n_gpu_layers > 0
+        && has_state;
+    if is_open {
+        vec![FlashAttention::On, FlashAttention::Off]
+    } else {
+        vec![context.flash_attn]
+    }
+}
+
+/// Makes others take so many hundredths of a card.
+fn take(sim: &SimGpu, percent: u64) {
+    sim.set_taken(sim.total() / 100 * percent);
+}
+
+/// All, nothing, or any part.
+fn any_share(dice: &mut Dice) -> u64 {
+    let part = dice.below(101);
+    dice.one_of(&[0, 0, part, 100])
 }

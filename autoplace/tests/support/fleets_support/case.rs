@@ -5,8 +5,9 @@ use autoplace::machine::{Gpu, GpuKind, Host, Machine, Reading, gib, mib};
 use autoplace::memory::{Estimate, FlashAttention, Headroom, KvType, Workload};
 use autoplace::plan::{Context, HostParts, KvCache, KvPlace, Policy, Request};
 
-use super::dice::Dice;
-use super::models::{Model, Models};
+use super::{Model, Models};
+use crate::dice::Dice;
+use crate::rig::{Card, backend, vulkan};
 
 /// A model on a fleet under a request.
 pub(crate) struct Case {
@@ -31,16 +32,10 @@ struct CardKind {
     bytes_per_second: Option<u64>,
 }
 
-/// A simulated card, and the same as the planner sees it.
-pub(crate) struct Card {
-    pub(crate) sim: SimGpu,
-    pub(crate) gpu: Gpu,
-}
-
 impl Case {
     pub(crate) fn new(number: u64, models: &Models) -> Self {
         let mut dice = Dice::new(number);
-        let index = usize::try_from(dice.below(models.all.len() as u64)).unwrap();
+        let index = dice.index(models.all.len());
         let model = &models.all[index];
         let mut request = request(&mut dice);
         let needs = Needs::of(model, &request);
@@ -66,17 +61,23 @@ impl Case {
                     2..=16 => dice.share(needs.gpu, 15, 160 / (count + 1)),
                     _ => dice.share(needs.gpu, 100, 150),
                 };
+                let speed = match dice.below(10) {
+                    0 => None,
+                    1 => Some(10 + dice.below(40)),
+                    _ => Some(100 + dice.below(1900)),
+                };
+                let taken = if dice.percent(40) {
+                    dice.below(mib(64))
+                } else {
+                    0
+                };
                 CardKind {
                     rules,
                     kind,
                     asynchronous,
-                    bytes_per_second: match dice.below(10) {
-                        0 => None,
-                        1 => Some(10 + dice.below(40)),
-                        _ => Some(100 + dice.below(1900)),
-                    }
-                    .map(|speed| speed * unit),
-                    ..CardKind::with_usable(&mut dice, rules, usable, &needs, &request)
+                    total: needs.total_with(usable, taken, rules, &request),
+                    taken,
+                    bytes_per_second: speed.map(|speed| speed * unit),
                 }
             })
             .collect();
@@ -144,41 +145,6 @@ impl Case {
 }
 
 impl CardKind {
-    /// One on which a plan may take so many bytes.
-    fn with_usable(
-        dice: &mut Dice,
-        rules: Rules,
-        usable: u64,
-        needs: &Needs,
-        request: &Request,
-    ) -> Self {
-        let taken = if dice.percent(40) {
-            dice.below(mib(64))
-        } else {
-            0
-        };
-        let total = match request.headroom {
-            Headroom::Percent(percent) => {
-                let share = f64::from(percent) / 100.0;
-                let enough = (usable + taken) as f64 / (1.0 - share);
-                enough.max(needs.growth() as f64 / share) as u64
-            }
-            headroom => {
-                let gpu = Gpu::new("card").backend(backend(rules)).total(gib(1));
-                let headroom = headroom.of_gpu(&read(gpu), &needs.workload, 0, false);
-                usable + taken + headroom.total()
-            }
-        };
-        Self {
-            rules,
-            kind: GpuKind::Discrete,
-            asynchronous: false,
-            total,
-            taken,
-            bytes_per_second: None,
-        }
-    }
-
     fn register(&self, name: &str, pools: u64) -> Card {
         let backend = backend(self.rules);
         let sim = SimGpu::builder(format!("SIM {backend} {name}"))
@@ -197,13 +163,10 @@ impl CardKind {
             .total(sim.total())
             .free(sim.free());
         let gpu = match self.bytes_per_second {
-            Some(bytes) => gpu.bandwidth(bytes),
-            None => gpu,
+            Some(bytes) => read(gpu.bandwidth(bytes)),
+            None => read(gpu),
         };
-        Card {
-            sim,
-            gpu: read(gpu),
-        }
+        Card { sim, gpu }
     }
 }
 
@@ -228,6 +191,22 @@ impl Needs {
     /// covers it, a headroom in bytes is the user's affair.
     fn growth(&self) -> u64 {
         2 * self.workload.activations
+    }
+
+    /// The size of a card on which a plan may take so many bytes.
+    fn total_with(&self, usable: u64, taken: u64, rules: Rules, request: &Request) -> u64 {
+        match request.headroom {
+            Headroom::Percent(percent) => {
+                let share = f64::from(percent) / 100.0;
+                let enough = (usable + taken) as f64 / (1.0 - share);
+                enough.max(self.growth() as f64 / share) as u64
+            }
+            headroom => {
+                let gpu = Gpu::new("card").backend(backend(rules)).total(gib(1));
+                let headroom = headroom.of_gpu(&read(gpu), &self.workload, 0, false);
+                usable + taken + headroom.total()
+            }
+        }
     }
 
     fn of(model: &Model, request: &Request) -> Self {
@@ -255,36 +234,23 @@ fn rules(dice: &mut Dice) -> Rules {
     dice.one_of(&[
         Rules::Cuda,
         Rules::Cuda,
-        Rules::Vulkan {
-            alignment,
-            max_alloc,
-        },
+        vulkan(alignment, max_alloc),
         Rules::Metal,
     ])
 }
 
-fn backend(rules: Rules) -> &'static str {
-    match rules {
-        Rules::Metal => "MTL",
-        Rules::Vulkan { .. } => "Vulkan",
-        _ => "CUDA",
-    }
-}
-
 fn request(dice: &mut Dice) -> Request {
     let tokens = dice.one_of(&[280, 300, 512, 1000, 2048, 4096]);
-    let context = if dice.percent(15) {
-        Context::AtLeast(tokens)
-    } else {
-        Context::Tokens(tokens)
+    let context = match dice.percent(15) {
+        true => Context::AtLeast(tokens),
+        false => Context::Tokens(tokens),
     };
     let n_ubatch = dice.one_of(&[16, 32, 48, 64, 128]);
     let mut request = Request::new()
         .context(context)
-        .policy(if dice.percent(15) {
-            Policy::MostLayers
-        } else {
-            Policy::Fastest
+        .policy(match dice.percent(15) {
+            true => Policy::MostLayers,
+            false => Policy::Fastest,
         })
         .headroom(match dice.below(10) {
             0..=4 => Headroom::Bytes(dice.below(mib(1))),

@@ -1,20 +1,17 @@
 //! One case made so: planned, loaded, computed with and freed again, and looked at after each step.
 
+use autoplace::generate::TokenStream;
+use autoplace::llama_sys::sim::SimGpu;
 use autoplace::plan::{Error as NoPlan, Plan};
 use autoplace::{Model, load};
 
-use super::case::{Card, Case};
-use super::models::Models;
+use super::Models;
+use super::case::Case;
+use crate::rig::Card;
 
-/// What became of a case.
-pub(crate) enum Outcome {
-    Loaded {
-        plan: Box<Plan>,
-        /// Whether a GPU's compute buffers grew in the warm-up.
-        grew: bool,
-    },
-    Refused,
-}
+/// The plan of a case that was loaded, and whether a GPU's compute buffers grew in the warm-up; none of one that had no
+/// room.
+type Outcome = Option<(Plan, bool)>;
 
 /// Plans, loads, generates and frees.
 ///
@@ -24,13 +21,22 @@ pub(crate) enum Outcome {
 pub(crate) fn run(case: &Case, models: &Models) -> Result<Outcome, String> {
     let fleet = case.fleet();
     let outcome = on(&fleet, case, models)?;
-    for Card { sim, gpu } in &fleet {
-        if (sim.used(), sim.buffers()) != (0, 0) {
-            let name = &gpu.name;
-            return Err(format!("{name} still counts {} bytes", sim.used()));
+    nothing_left(fleet.iter().map(|card| &card.sim))?;
+    Ok(outcome)
+}
+
+/// Nothing of a load stays on these cards.
+pub(crate) fn nothing_left<'a>(cards: impl Iterator<Item = &'a SimGpu>) -> Result<(), String> {
+    for sim in cards {
+        let (used, buffers) = (sim.used(), sim.buffers());
+        if (used, buffers) != (0, 0) {
+            let name = sim.device().name();
+            return Err(format!(
+                "{name} still counts {used} bytes in {buffers} buffers"
+            ));
         }
     }
-    Ok(outcome)
+    Ok(())
 }
 
 fn on(fleet: &[Card], case: &Case, models: &Models) -> Result<Outcome, String> {
@@ -47,7 +53,7 @@ fn on(fleet: &[Card], case: &Case, models: &Models) -> Result<Outcome, String> {
         Err(load::Error::Plan(NoPlan::DoesNotFit { devices, .. }))
             if devices.iter().any(|device| device.missing > 0) =>
         {
-            return Ok(Outcome::Refused);
+            return Ok(None);
         }
         Err(error) => return Err(format!("plan: {error}")),
     };
@@ -58,10 +64,8 @@ fn on(fleet: &[Card], case: &Case, models: &Models) -> Result<Outcome, String> {
     let model = builder().load().map_err(|error| format!("load: {error}"))?;
     let plan = model.placement();
     if *plan != planned {
-        return Err(format!(
-            "planned twice\n{planned}\n{plan}\n{}",
-            model.report()
-        ));
+        let report = model.report();
+        return Err(format!("planned twice\n{planned}\n{plan}\n{report}"));
     }
     as_planned(fleet, &model)?;
     let mut grew = false;
@@ -93,9 +97,7 @@ fn on(fleet: &[Card], case: &Case, models: &Models) -> Result<Outcome, String> {
             ));
         }
     }
-    let plan = Box::new(Plan::clone(&plan));
-    drop(model);
-    Ok(Outcome::Loaded { plan, grew })
+    Ok(Some((Plan::clone(&plan), grew)))
 }
 
 /// Bytes that the plan takes of a card.
@@ -138,11 +140,10 @@ fn as_planned(fleet: &[Card], model: &Model) -> Result<(), String> {
     for Card { sim, gpu } in fleet {
         let device = gpu.device.as_deref();
         let planned = on_card(&plan, device) + grown(model, device);
-        if sim.used() != planned {
-            let name = &gpu.name;
+        let (name, used) = (&gpu.name, sim.used());
+        if used != planned {
             return Err(format!(
-                "{name} counts {} bytes, planned {planned}\n{plan}",
-                sim.used()
+                "{name} counts {used} bytes, planned {planned}\n{plan}"
             ));
         }
     }
@@ -159,10 +160,8 @@ fn as_planned(fleet: &[Card], model: &Model) -> Result<(), String> {
     // Weights count with their span where they are mapped; the buffer of logits is in the plan only.
     let more = allocated.host.compute.saturating_sub(host.compute);
     if allocated.host.kv != host.kv || (more > 0 && !may_grow(&plan)) {
-        return Err(format!(
-            "llama.cpp says {:?} of the host\n{plan}",
-            allocated.host
-        ));
+        let said = allocated.host;
+        return Err(format!("llama.cpp says {said:?} of the host\n{plan}"));
     }
     Ok(())
 }
@@ -181,19 +180,14 @@ fn generate(model: &Model, remainder: usize) -> Result<(), String> {
     let tokens = room.min(context.n_ubatch as usize + remainder);
     // A token begins the text, three are the bytes of a space before it, the others are of a letter each.
     let prompt = "a".repeat(tokens.saturating_sub(4));
-    let stream = model.generate(prompt).temperature(0.0);
-    let stream = stream.max_tokens(CONTINUATION);
-    let stream = stream
-        .stream()
-        .map_err(|error| format!("prompt: {error}"))?;
-    let (_, statistics) = stream
-        .into_text()
-        .map_err(|error| format!("generating: {error}"))?;
-    if statistics.prompt_tokens < tokens {
-        return Err(format!(
-            "{} tokens of prompt instead of {tokens}",
-            statistics.prompt_tokens
-        ));
+    let generate = model
+        .generate(prompt)
+        .temperature(0.0)
+        .max_tokens(CONTINUATION);
+    let text = generate.stream().and_then(TokenStream::into_text);
+    let (_, statistics) = text.map_err(|error| format!("generating: {error}"))?;
+    match statistics.prompt_tokens {
+        n if n < tokens => Err(format!("{n} tokens of prompt instead of {tokens}")),
+        _ => Ok(()),
     }
-    Ok(())
 }

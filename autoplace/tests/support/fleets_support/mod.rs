@@ -1,14 +1,82 @@
-//! The cases, what is to hold of each, and how many there were of which kind.
-#![allow(dead_code, unused_imports, reason = "each test uses some of it")]
+//! Cases, what is to hold of each, and how many there were of which kind.
+#![allow(dead_code, reason = "each test uses some of it")]
 
 mod case;
 mod checks;
-mod dice;
-mod models;
-mod tally;
 
-pub(crate) use case::{Card, Case};
-pub(crate) use checks::run;
-pub(crate) use dice::Dice;
-pub(crate) use models::Models;
-pub(crate) use tally::Tally;
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use autoplace::gguf::Header;
+use autoplace::profile::ModelProfile;
+use tempfile::TempDir;
+
+use crate::random_weights;
+use crate::rig::none_failed;
+pub(crate) use case::Case;
+pub(crate) use checks::{nothing_left, run};
+
+/// A model's file, and what is known of it.
+pub(crate) struct Model {
+    pub(crate) title: String,
+    pub(crate) path: PathBuf,
+    pub(crate) profile: ModelProfile,
+}
+
+/// All of them, written once; the files live as long.
+pub(crate) struct Models {
+    pub(crate) all: Vec<Model>,
+    _folder: TempDir,
+}
+
+impl Models {
+    pub(crate) fn write() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let sketches = random_weights::all().into_iter();
+        let all = sketches.chain(random_weights::deep()).map(|mut sketch| {
+            sketch.vocabulary();
+            // As far as a context may grow, its memory is really written.
+            sketch.u32("context_length", 8192);
+            let path = random_weights::write(&sketch, folder.path());
+            let header = Header::open(&path).unwrap();
+            Model {
+                title: sketch.title(),
+                path,
+                profile: ModelProfile::from_header(&header).unwrap(),
+            }
+        });
+        Self {
+            all: all.collect(),
+            _folder: folder,
+        }
+    }
+}
+
+/// Runs so many cases, each by its number, and fails with all that is wrong with any of them, or where there were too
+/// few of a kind: 1,000 cases are not to be 1,000 times the same. `least`: how many of a thousand are to be of it.
+#[track_caller]
+pub(crate) fn run_all(
+    cases: u64,
+    least: &[(&str, u64)],
+    mut kinds_of: impl FnMut(u64) -> Result<Vec<String>, String>,
+) {
+    let (mut counts, mut failures) = (BTreeMap::<String, u64>::new(), Vec::new());
+    for number in 0..cases {
+        match kinds_of(number) {
+            Ok(kinds) => kinds
+                .into_iter()
+                .for_each(|kind| *counts.entry(kind).or_default() += 1),
+            Err(fault) => failures.push(fault),
+        }
+    }
+    for (kind, count) in &counts {
+        println!("{count:5} {kind}");
+    }
+    none_failed(&failures, usize::try_from(cases).unwrap());
+    let of = |kind| counts.get(kind).copied().unwrap_or_default();
+    let lacking: Vec<_> = least
+        .iter()
+        .filter(|&&(kind, least)| of(kind) < least * cases / 1000)
+        .collect();
+    assert!(lacking.is_empty(), "too few of {lacking:?}");
+}

@@ -61,18 +61,9 @@ fn pooling(pooling: Option<Pooling>) -> llama_sys::Pooling {
     }
 }
 
+/// By ggml's name.
 fn kv_type(ty: KvType) -> llama_sys::KvType {
-    match ty {
-        KvType::F32 => llama_sys::KvType::F32,
-        KvType::F16 => llama_sys::KvType::F16,
-        KvType::BF16 => llama_sys::KvType::BF16,
-        KvType::Q8_0 => llama_sys::KvType::Q8_0,
-        KvType::Q5_0 => llama_sys::KvType::Q5_0,
-        KvType::Q5_1 => llama_sys::KvType::Q5_1,
-        KvType::Q4_0 => llama_sys::KvType::Q4_0,
-        KvType::Q4_1 => llama_sys::KvType::Q4_1,
-        KvType::IQ4_NL => llama_sys::KvType::IQ4_NL,
-    }
+    ty.to_string().parse().unwrap()
 }
 
 /// Weights that go elsewhere than their layer, of a model on these devices.

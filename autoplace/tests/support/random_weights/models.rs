@@ -3,6 +3,7 @@
 
 use autoplace::gguf::TensorType as T;
 
+use crate::synthetic::block::{ALL_NORMS, Block, Feed, QkNorms};
 use crate::synthetic::{Dims, Sketch};
 
 /// Small enough to be computed with in milliseconds.
@@ -18,13 +19,13 @@ pub(crate) const DIMS: Dims = Dims {
 
 pub(crate) fn all() -> Vec<Sketch> {
     vec![
-        llama("gqa q4_k", T::Q4_K, Some(T::Q6_K)),
-        llama("tied f16", T::F16, None),
-        llama("tied q4_k", T::Q4_K, None),
-        llama("split q8_0", T::Q8_0, Some(T::Q8_0)).in_shards(3),
+        llama("gqa q4_k", DIMS, T::Q4_K, Some(T::Q6_K)),
+        llama("tied f16", DIMS, T::F16, None),
+        llama("tied q4_k", DIMS, T::Q4_K, None),
+        llama("split q8_0", DIMS, T::Q8_0, Some(T::Q8_0)).in_shards(3),
         phi3(),
         gemma3(),
-        qwen3moe(),
+        qwen3moe("8 experts", DIMS, 8),
         gpt_oss(),
         deepseek2(),
         mamba2(),
@@ -53,25 +54,17 @@ pub(crate) fn deep() -> Vec<Sketch> {
     };
     let long = Dims { n_layer: 9, ..DIMS };
     vec![
-        llama_of("11 blocks", narrow, T::Q5_0, Some(T::Q6_K)),
-        llama_of("2 wide blocks", wide, T::Q4_K, Some(T::Q6_K)),
-        qwen3moe_of("9 blocks of 6 experts", long, 6),
+        llama("11 blocks", narrow, T::Q5_0, Some(T::Q6_K)),
+        llama("2 wide blocks", wide, T::Q4_K, Some(T::Q6_K)),
+        qwen3moe("9 blocks of 6 experts", long, 6),
     ]
 }
 
-fn llama(name: &'static str, ty: T, output: Option<T>) -> Sketch {
-    llama_of(name, DIMS, ty, output)
-}
-
-fn llama_of(name: &'static str, dims: Dims, ty: T, output: Option<T>) -> Sketch {
+fn llama(name: &'static str, dims: Dims, ty: T, output: Option<T>) -> Sketch {
     let mut sketch = Sketch::new("llama", name, dims);
     sketch.ends(ty, output);
     sketch.tensor("rope_freqs.weight", T::F32, &[dims.head_dim / 2]);
-    for il in 0..dims.n_layer {
-        sketch.norms(il);
-        sketch.attention(il, ty);
-        sketch.feed_forward(il, ty, ty);
-    }
+    sketch.stack(&Block::new(ty, ty));
     sketch
 }
 
@@ -119,42 +112,24 @@ fn gemma3() -> Sketch {
     let mut sketch = Sketch::new("gemma3", "window 64", dims);
     sketch.u32("attention.sliding_window", 64);
     sketch.ends(T::Q8_0, None);
-    for il in 0..dims.n_layer {
-        sketch.norms(il);
-        sketch.vector(il, "post_attention_norm.weight", dims.n_embd);
-        sketch.vector(il, "post_ffw_norm.weight", dims.n_embd);
-        sketch.attention(il, T::Q4_0);
-        sketch.qk_norms(il);
-        sketch.feed_forward(il, T::Q4_0, T::Q4_0);
-    }
+    sketch.stack(&Block {
+        norms: ALL_NORMS,
+        qk_norms: QkNorms::PerHead,
+        ..Block::new(T::Q4_0, T::Q4_0)
+    });
     sketch
 }
 
-/// The router and its experts, `n` of width `ff`.
-fn experts(sketch: &mut Sketch, il: u64, ty: T, n: u64, ff: u64) {
-    let n_embd = sketch.dims.n_embd;
-    sketch.block(il, "ffn_gate_inp.weight", T::F32, &[n_embd, n]);
-    sketch.block(il, "ffn_gate_exps.weight", ty, &[n_embd, ff, n]);
-    sketch.block(il, "ffn_up_exps.weight", ty, &[n_embd, ff, n]);
-    sketch.block(il, "ffn_down_exps.weight", ty, &[ff, n_embd, n]);
-}
-
-fn qwen3moe() -> Sketch {
-    qwen3moe_of("8 experts", DIMS, 8)
-}
-
-fn qwen3moe_of(name: &'static str, dims: Dims, n: u64) -> Sketch {
+fn qwen3moe(name: &'static str, dims: Dims, n: u64) -> Sketch {
+    let (ff, ty) = (256, T::Q4_K);
     let mut sketch = Sketch::new("qwen3moe", name, dims);
-    sketch.u32("expert_count", n);
-    sketch.u32("expert_used_count", 2);
-    sketch.u32("expert_feed_forward_length", 256);
+    sketch.mixture(n, 2, ff);
     sketch.ends(T::Q4_K, Some(T::Q6_K));
-    for il in 0..dims.n_layer {
-        sketch.norms(il);
-        sketch.attention(il, T::Q4_K);
-        sketch.qk_norms(il);
-        experts(&mut sketch, il, T::Q4_K, n, 256);
-    }
+    sketch.stack(&Block {
+        qk_norms: QkNorms::PerHead,
+        feed: Feed::Experts { n, ff, ty },
+        ..Block::new(ty, ty)
+    });
     sketch
 }
 
@@ -163,9 +138,7 @@ fn gpt_oss() -> Sketch {
     let mut sketch = Sketch::new("gpt-oss", "window 128", DIMS);
     let n_embd = DIMS.n_embd;
     sketch.u32("attention.sliding_window", 128);
-    sketch.u32("expert_count", 4);
-    sketch.u32("expert_used_count", 2);
-    sketch.u32("expert_feed_forward_length", n_embd);
+    sketch.mixture(4, 2, n_embd);
     sketch.ends(T::Q8_0, Some(T::Q8_0));
     for il in 0..DIMS.n_layer {
         sketch.vector(il, "attn_norm.weight", n_embd);
@@ -176,7 +149,7 @@ fn gpt_oss() -> Sketch {
         sketch.vector(il, "attn_v.bias", DIMS.kv());
         sketch.vector(il, "attn_output.bias", n_embd);
         sketch.vector(il, "attn_sinks.weight", DIMS.n_head);
-        experts(&mut sketch, il, T::MXFP4, 4, n_embd);
+        sketch.experts(il, T::MXFP4, 4, n_embd);
         sketch.vector(il, "ffn_gate_inp.bias", 4);
         for name in ["ffn_gate_exps", "ffn_up_exps", "ffn_down_exps"] {
             sketch.block(il, &format!("{name}.bias"), T::F32, &[n_embd, 4]);
@@ -201,10 +174,8 @@ fn deepseek2() -> Sketch {
     sketch.u32("attention.q_lora_rank", q_rank);
     sketch.u32("attention.kv_lora_rank", rank);
     sketch.u32("leading_dense_block_count", 1);
-    sketch.u32("expert_count", 4);
-    sketch.u32("expert_used_count", 2);
     sketch.u32("expert_shared_count", 1);
-    sketch.u32("expert_feed_forward_length", 256);
+    sketch.mixture(4, 2, 256);
     sketch.ends(T::Q4_K, Some(T::Q6_K));
     let (n_embd, heads) = (dims.n_embd, dims.n_head);
     for il in 0..dims.n_layer {
@@ -221,11 +192,9 @@ fn deepseek2() -> Sketch {
         if il == 0 {
             sketch.feed_forward(il, T::Q4_K, T::Q4_K);
         } else {
-            experts(&mut sketch, il, T::Q4_K, 4, 256);
+            sketch.experts(il, T::Q4_K, 4, 256);
             sketch.vector(il, "exp_probs_b.bias", 4);
-            sketch.block(il, "ffn_gate_shexp.weight", T::Q4_K, &[n_embd, 256]);
-            sketch.block(il, "ffn_up_shexp.weight", T::Q4_K, &[n_embd, 256]);
-            sketch.block(il, "ffn_down_shexp.weight", T::Q4_K, &[256, n_embd]);
+            sketch.shared_expert(il, T::Q4_K, 256);
         }
     }
     sketch

@@ -4,44 +4,13 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use autoplace::llama_sys::sim::{Rules, SimGpu};
-use autoplace::llama_sys::{self, Batch, Context, LoadMode, MemoryBreakdown, Model, ModelParams};
+use autoplace::llama_sys::sim::Rules;
+use autoplace::llama_sys::{self, Batch, Context, MemoryBreakdown};
 use autoplace::load::{Breakdown, BufferBytes, NativeProbe};
-use autoplace::machine::{Gpu, gib};
 use autoplace::memory::{ContextParams, FlashAttention, KvType, Place, Split, TensorOverride};
 
 use crate::native_params;
-
-/// Rules of a card, and whether it computes asynchronously.
-pub(crate) type CardKind = (Rules, bool);
-
-/// A simulated card, and the same as the planner sees it.
-pub(crate) struct Card {
-    pub(crate) sim: SimGpu,
-    pub(crate) gpu: Gpu,
-}
-
-impl Card {
-    pub(crate) fn new(&(rules, asynchronous): &CardKind) -> Self {
-        let backend = match rules {
-            Rules::Metal => "MTL",
-            Rules::Vulkan { .. } => "Vulkan",
-            _ => "CUDA",
-        };
-        let sim = SimGpu::builder(format!("SIM {backend}"))
-            .total(gib(400))
-            .rules(rules)
-            .backend(backend)
-            .asynchronous(asynchronous)
-            .register()
-            .unwrap();
-        let gpu = Gpu::new(backend)
-            .device(sim.device().name())
-            .total(gib(400))
-            .backend(backend);
-        Self { sim, gpu }
-    }
-}
+use crate::rig::{Card, CardKind, Kind, Loaded, gpus, vulkan};
 
 /// Where a model goes.
 #[derive(Debug)]
@@ -55,14 +24,7 @@ impl Placement {
     pub(crate) fn of(all: u32) -> Vec<Self> {
         const CUDA: CardKind = (Rules::Cuda, false);
         const PLAIN: CardKind = (Rules::Plain, false);
-        let vulkan = |max_alloc| {
-            let alignment = 64;
-            let rules = Rules::Vulkan {
-                alignment,
-                max_alloc,
-            };
-            (rules, false)
-        };
+        let vulkan = |max_alloc| (vulkan(64, max_alloc), false);
         let place = |cards: &[CardKind], n_gpu_layers, tensor_split: &[f32]| {
             let mut split = Split::layers(n_gpu_layers);
             split.tensor_split = tensor_split.to_vec();
@@ -133,34 +95,6 @@ pub(crate) fn settings() -> [ContextParams; 4] {
     lean.op_offload = false;
     lean.mmap = false;
     [plain, sequences, quantised, lean]
-}
-
-/// The load that was probed: mapped where a plan's load would map.
-pub(crate) fn load(
-    path: &Path,
-    cards: &[Card],
-    split: &Split,
-    params: &ContextParams,
-) -> Result<Model, llama_sys::Error> {
-    let devices: Vec<_> = cards.iter().map(|card| card.sim.device()).collect();
-    let metal = cards.iter().any(|card| card.gpu.backend == "MTL");
-    Model::load(
-        path,
-        ModelParams {
-            n_gpu_layers: i32::try_from(split.n_gpu_layers).unwrap(),
-            tensor_split: split.tensor_split.clone(),
-            overrides: native_params::overrides(&split.overrides, &devices),
-            load_mode: if params.mmap && !metal {
-                LoadMode::Auto
-            } else {
-                LoadMode::None
-            },
-            use_extra_bufts: params.repack,
-            load_mtp: params.mtp,
-            devices: Some(devices),
-            ..ModelParams::default()
-        },
-    )
 }
 
 /// A prompt of more than one full batch of the graph over all sequences, and a token of each.
@@ -258,8 +192,9 @@ pub(crate) fn compare(
     placement: &Placement,
     params: &ContextParams,
 ) -> Result<(), String> {
-    let cards: Vec<Card> = placement.cards.iter().map(Card::new).collect();
-    let gpus: Vec<&Gpu> = cards.iter().map(|card| &card.gpu).collect();
+    let cards: Vec<Card> = placement.cards.iter().map(|&it| Card::new(it)).collect();
+    let cards: Vec<&Card> = cards.iter().collect();
+    let gpus = gpus(&cards);
     let probed = probe
         .breakdown(&gpus, params, &placement.split)
         .map_err(|error| format!("probe: {error}"))?;
@@ -271,9 +206,9 @@ pub(crate) fn compare(
     // Before the real load the cards are new, so that what they counted at most is the load's.
     let peaks: Vec<u64> = cards.iter().map(|card| card.sim.peak()).collect();
 
-    let model = load(path, &cards, &placement.split, params);
-    let model = model.map_err(|error| format!("load: {error}"))?;
-    let context = Context::new(&model, native_params::context(params));
+    let loaded = Loaded::new(path, &cards, &placement.split, params, Kind::Real);
+    let loaded = loaded.map_err(|error| format!("load: {error}"))?;
+    let context = loaded.context(params);
     let mut context = context.map_err(|error| format!("context: {error}"))?;
     if context.copies() != probed.copies {
         return Err(format!(
@@ -284,7 +219,7 @@ pub(crate) fn compare(
     }
     let heads = params
         .mtp
-        .then(|| Context::new(&model, native_params::heads(params)));
+        .then(|| Context::new(&loaded.model, native_params::heads(params)));
     let mut heads = heads
         .transpose()
         .map_err(|error| format!("context that predicts: {error}"))?;
@@ -309,8 +244,7 @@ pub(crate) fn compare(
             return Err(format!("{peak} bytes at the most, probed {}", sum.total()));
         }
     }
-    drop((heads, context));
-    drop(model);
+    drop((heads, context, loaded));
     match cards.iter().map(|card| card.sim.used()).sum() {
         0 => Ok(()),
         left => Err(format!("{left} bytes stay after everything is dropped")),
@@ -322,10 +256,12 @@ fn check(
     when: &str,
     probed: &Breakdown,
     taken: &MemoryBreakdown,
-    cards: &[Card],
+    cards: &[&Card],
 ) -> Result<(), String> {
-    let real = Bytes::of_real(taken);
-    let ours = Bytes::of_probe(probed);
+    let rows = taken.rows.iter();
+    let real = bytes(rows.map(|row| (&row.buffer_type, [row.model, row.context, row.compute])));
+    let rows = probed.rows.iter();
+    let ours = bytes(rows.map(|row| (&row.buffer_type, [row.model, row.context, row.compute])));
     if ours != real {
         return Err(format!("{when}: probed {ours:?}\n    loaded {real:?}"));
     }
@@ -347,35 +283,9 @@ fn check(
 }
 
 /// Weights, context and compute by buffer type.
-#[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Bytes(BTreeMap<String, [u64; 3]>);
+type Bytes = BTreeMap<String, [u64; 3]>;
 
-impl Bytes {
-    pub(crate) fn of_real(breakdown: &MemoryBreakdown) -> Self {
-        let rows = breakdown.rows.iter();
-        Self::of(rows.map(|row| (&row.buffer_type, [row.model, row.context, row.compute])))
-    }
-
-    pub(crate) fn of_probe(breakdown: &Breakdown) -> Self {
-        let rows = breakdown.rows.iter();
-        Self::of(rows.map(|row| (&row.buffer_type, [row.model, row.context, row.compute])))
-    }
-
-    fn of<'a>(rows: impl Iterator<Item = (&'a String, [u64; 3])>) -> Self {
-        let rows = rows.filter(|(_, bytes)| bytes.iter().any(|bytes| *bytes > 0));
-        Self(rows.map(|(name, bytes)| (name.clone(), bytes)).collect())
-    }
-}
-
-/// Fails with the first of what went wrong in so many loads, if anything did.
-#[track_caller]
-pub(crate) fn none_failed(failures: &[String], cases: usize) {
-    println!("{cases} loads");
-    let shown: Vec<_> = failures.iter().take(12).map(String::as_str).collect();
-    assert!(
-        failures.is_empty(),
-        "{} of {cases} loads are not what was probed:\n{}",
-        failures.len(),
-        shown.join("\n")
-    );
+fn bytes<'a>(rows: impl Iterator<Item = (&'a String, [u64; 3])>) -> Bytes {
+    let rows = rows.filter(|(_, bytes)| bytes.iter().any(|bytes| *bytes > 0));
+    rows.map(|(name, bytes)| (name.clone(), bytes)).collect()
 }

@@ -108,4 +108,12 @@ impl Dice {
             .wrapping_add(1_442_695_040_888_963_407);
         (self.0 >> 33) as usize % n
     }
+
+    pub(crate) fn coin(&mut self) -> bool {
+        self.below(2) == 0
+    }
+
+    pub(crate) fn one_of<T: Copy>(&mut self, all: &[T]) -> T {
+        all[self.below(all.len())]
+    }
 }

@@ -50,9 +50,9 @@ impl Row {
     fn of(tally: Tally, card: &SimGpu) -> Self {
         let status = std::fs::read_to_string("/proc/self/status").unwrap();
         let number = |key: &str| {
-            let line = status.lines().find(|line| line.starts_with(key)).unwrap();
-            let digits = line.split_whitespace().nth(1).unwrap();
-            digits.parse().unwrap()
+            let said = status.lines().find_map(|line| line.strip_prefix(key));
+            let mut words = said.unwrap().split_whitespace();
+            words.next().unwrap().parse().unwrap()
         };
         Self {
             tally,
@@ -67,8 +67,7 @@ impl Row {
 
 impl fmt::Display for Row {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let it = &self.tally;
-        write!(f, "| {} | {} | {} ", it.tokens, it.opened, it.replaced)?;
+        let done = [self.tally.tokens, self.tally.opened, self.tally.replaced];
         let held = [
             self.resident,
             self.data,
@@ -76,8 +75,9 @@ impl fmt::Display for Row {
             self.threads,
             self.card,
         ];
-        held.iter().try_for_each(|it| write!(f, "| {it} "))?;
-        write!(f, "|")
+        write!(f, "|")?;
+        let mut cells = done.iter().chain(&held);
+        cells.try_for_each(|cell| write!(f, " {cell} |"))
     }
 }
 

@@ -1,14 +1,12 @@
 //! What the tests of simulated GPUs share.
 
-#![allow(dead_code, reason = "each test file uses its part")]
-
-use std::path::{Path, PathBuf};
-
-use llama_sys::sim::SimGpu;
+use llama_sys::sim::{Rules, SimGpu};
 use llama_sys::{
-    Batch, BufferUse, Context, ContextParams, Device, Error, KvType, MemoryBreakdown, Model,
-    ModelParams, Sampler, Token,
+    BufferUse, Context, ContextParams, Device, Error, KvType, MemoryBreakdown, Model, ModelParams,
+    Token,
 };
+
+pub(crate) use super::demo_path;
 
 pub(crate) const MIB: u64 = 1 << 20;
 
@@ -17,13 +15,22 @@ pub(crate) const PROMPT: &str = "In the beginning God created the heaven and the
                                  void; and darkness was upon the face of the deep. And the Spirit of God moved upon the face \
                                  of the waters.";
 
-pub(crate) fn demo_path() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples/model/autoplace-demo-q8_0.gguf")
-}
-
 /// The card that most tests use.
 pub(crate) fn card(total: u64) -> SimGpu {
     SimGpu::builder("SIM card").total(total).register().unwrap()
+}
+
+/// One by a backend's rules.
+pub(crate) fn card_by(rules: Rules, total: u64) -> SimGpu {
+    let card = SimGpu::builder("SIM card").total(total);
+    card.rules(rules).register().unwrap()
+}
+
+pub(crate) const fn vulkan(alignment: u64, max_alloc: u64) -> Rules {
+    Rules::Vulkan {
+        alignment,
+        max_alloc,
+    }
 }
 
 pub(crate) fn params(devices: &[Device], n_gpu_layers: i32) -> ModelParams {
@@ -77,27 +84,21 @@ pub(crate) fn with_kv(model: &Model, kv: KvType) -> Context {
 
 /// What the greedy choice continues [`PROMPT`] with.
 pub(crate) fn greedy(context: &mut Context, count: usize) -> Vec<Token> {
-    let model = context.model().clone();
-    let prompt = model.vocab().tokenize(PROMPT, true, false).unwrap();
+    let prompt = super::tokens(PROMPT);
     assert!(prompt.len() > 32, "{} tokens", prompt.len());
-    let mut sampler = Sampler::chain(&model).unwrap().greedy().unwrap();
-    let mut batch = Batch::with_capacity(prompt.len());
-    for (position, &token) in prompt.iter().enumerate() {
-        batch.add(token, position as i32, 0, position + 1 == prompt.len());
-    }
-    let mut chosen = Vec::new();
-    while chosen.len() < count {
-        context.decode(&batch).unwrap();
-        let token = sampler.sample(context, -1).unwrap();
-        batch.clear();
-        batch.add(token, (prompt.len() + chosen.len()) as i32, 0, true);
-        chosen.push(token);
-    }
-    chosen
+    super::greedy(context, &prompt, 0, count)
 }
 
 /// What llama.cpp says lies on the card.
 pub(crate) fn accounted(breakdown: &MemoryBreakdown, card: &SimGpu) -> u64 {
     let device = card.device();
     breakdown.on(&device).map(BufferUse::total).sum()
+}
+
+/// Nothing of a load stays on these cards.
+#[track_caller]
+pub(crate) fn are_empty<'a>(cards: impl IntoIterator<Item = &'a SimGpu>) {
+    for card in cards {
+        assert_eq!((card.used(), card.buffers()), (0, 0));
+    }
 }

@@ -1,4 +1,5 @@
 //! What makes a case random, and the same on every machine.
+#![allow(dead_code, reason = "each test uses some of it")]
 
 use crate::random_weights::Random;
 
@@ -20,13 +21,18 @@ impl Dice {
         (self.0.bits() >> 16) % n
     }
 
+    /// The same of what is counted in memory.
+    pub(crate) fn index(&mut self, n: usize) -> usize {
+        usize::try_from(self.below(n as u64)).unwrap()
+    }
+
     /// True in so many of a hundred times.
     pub(crate) fn percent(&mut self, n: u64) -> bool {
         self.below(100) < n
     }
 
     pub(crate) fn one_of<T: Copy>(&mut self, all: &[T]) -> T {
-        all[usize::try_from(self.below(all.len() as u64)).unwrap()]
+        all[self.index(all.len())]
     }
 
     /// From `least` to `most` hundredths of `whole`.

@@ -1,0 +1,151 @@
+//! Simulated cards, and beside each other what llama.cpp and the estimate say of a model on them.
+#![allow(dead_code, reason = "each test uses some of it")]
+
+pub(crate) mod grid;
+pub(crate) mod tally;
+
+use std::path::Path;
+
+use autoplace::llama_sys::sim::{Rules, SimGpu};
+use autoplace::llama_sys::{self, Context, Device, LoadMode, MemoryBreakdown, Model, ModelParams};
+use autoplace::machine::{Gpu, gib};
+use autoplace::memory::{ContextParams, Footprints, Split};
+
+use crate::native_params;
+
+/// Rules of a card, and whether it computes asynchronously, as real ones do.
+pub(crate) type CardKind = (Rules, bool);
+
+pub(crate) const fn vulkan(alignment: u64, max_alloc: u64) -> Rules {
+    Rules::Vulkan {
+        alignment,
+        max_alloc,
+    }
+}
+
+/// What ggml calls the backend of such a card.
+pub(crate) fn backend(rules: Rules) -> &'static str {
+    match rules {
+        Rules::Metal => "MTL",
+        Rules::Vulkan { .. } => "Vulkan",
+        _ => "CUDA",
+    }
+}
+
+/// A simulated card, and the same as the planner sees it.
+pub(crate) struct Card {
+    pub(crate) sim: SimGpu,
+    pub(crate) gpu: Gpu,
+}
+
+impl Card {
+    /// One that has room for everything.
+    pub(crate) fn new(kind: CardKind) -> Self {
+        Self::of(kind, gib(400))
+    }
+
+    /// One of so many bytes.
+    pub(crate) fn of((rules, asynchronous): CardKind, total: u64) -> Self {
+        let backend = backend(rules);
+        let sim = SimGpu::builder(format!("SIM {backend}")).total(total);
+        let sim = sim.rules(rules).backend(backend);
+        let sim = sim.asynchronous(asynchronous).register().unwrap();
+        let gpu = Gpu::new(backend).device(sim.device().name());
+        let mut gpu = gpu.total(total).backend(backend);
+        if let Rules::Vulkan { alignment, .. } = rules {
+            gpu.alignment = Some(alignment);
+        }
+        Self { sim, gpu }
+    }
+
+    /// Three of each family.
+    pub(crate) fn families() -> [[Self; 3]; 3] {
+        [Rules::Cuda, vulkan(256, 1 << 40), Rules::Metal]
+            .map(|rules| [(); 3].map(|()| Self::new((rules, true))))
+    }
+}
+
+pub(crate) fn gpus<'a>(cards: &[&'a Card]) -> Vec<&'a Gpu> {
+    cards.iter().map(|card| &card.gpu).collect()
+}
+
+/// What a load does.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// It allocates everything.
+    Real,
+    /// It allocates nothing (`no_alloc`).
+    Probe,
+}
+
+/// A model that llama.cpp has loaded onto cards.
+pub(crate) struct Loaded {
+    pub(crate) model: Model,
+    devices: Vec<Device>,
+}
+
+impl Loaded {
+    /// Mapped where a plan's load would map.
+    pub(crate) fn new(
+        path: &Path,
+        cards: &[&Card],
+        split: &Split,
+        params: &ContextParams,
+        kind: Kind,
+    ) -> Result<Self, llama_sys::Error> {
+        let devices: Vec<Device> = cards.iter().map(|card| card.sim.device()).collect();
+        let metal = cards.iter().any(|card| card.gpu.backend == "MTL");
+        let model = Model::load(
+            path,
+            ModelParams {
+                n_gpu_layers: i32::try_from(split.n_gpu_layers).unwrap(),
+                tensor_split: split.tensor_split.clone(),
+                overrides: native_params::overrides(&split.overrides, &devices),
+                load_mode: if kind == Kind::Real && params.mmap && !metal {
+                    LoadMode::Auto
+                } else {
+                    LoadMode::None
+                },
+                no_alloc: kind == Kind::Probe,
+                use_extra_bufts: params.repack,
+                load_mtp: params.mtp,
+                devices: Some(devices.clone()),
+                ..ModelParams::default()
+            },
+        )?;
+        Ok(Self { model, devices })
+    }
+
+    pub(crate) fn context(&self, params: &ContextParams) -> Result<Context, llama_sys::Error> {
+        Context::new(&self.model, native_params::context(params))
+    }
+
+    pub(crate) fn breakdown(
+        &self,
+        params: &ContextParams,
+    ) -> Result<MemoryBreakdown, llama_sys::Error> {
+        self.context(params)?.memory_breakdown()
+    }
+
+    /// What llama.cpp allocates, or would, for a context of these parameters.
+    pub(crate) fn footprints(
+        &self,
+        params: &ContextParams,
+    ) -> Result<Footprints, llama_sys::Error> {
+        let breakdown = self.breakdown(params)?;
+        Ok(native_params::footprints(&breakdown, &self.devices))
+    }
+}
+
+/// Fails with the first of what is wrong with so many cases, if anything is.
+#[track_caller]
+pub(crate) fn none_failed(failures: &[String], cases: usize) {
+    println!("{cases} cases");
+    let shown: Vec<_> = failures.iter().take(12).map(String::as_str).collect();
+    assert!(
+        failures.is_empty(),
+        "{} faults in {cases} cases:\n{}",
+        failures.len(),
+        shown.join("\n")
+    );
+}

@@ -1,0 +1,165 @@
+//! How far estimates are from llama.cpp's answers, by architecture and by what the bytes are for.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use autoplace::machine::mib;
+use autoplace::memory::{Estimate, Footprint, Footprints};
+
+/// One device of one placement: what we say it takes, and what llama.cpp says.
+pub(crate) struct Pair {
+    pub(crate) ours: Footprint,
+    pub(crate) theirs: Footprint,
+    /// Bytes by which the weights may differ.
+    pub(crate) slack: u64,
+    /// Bytes by which the estimate says that its compute buffer may be too low.
+    pub(crate) uncertainty: u64,
+}
+
+/// An estimate beside llama.cpp's own answer, device by device, the host last.
+pub(crate) fn pairs(estimate: &Estimate, n_gpu_layers: u32, theirs: &Footprints) -> Vec<Pair> {
+    let mut ours = estimate.footprints(n_gpu_layers);
+    // The buffer of logits is in no breakdown of llama.cpp.
+    ours.host.compute -= ours.output;
+    let unsure = estimate.uncertainty(&estimate.assignment(n_gpu_layers));
+    let unsure = unsure.gpus.iter().chain([&unsure.host]);
+    let gpus = ours.gpus.iter().zip(&theirs.gpus);
+    gpus.chain([(&ours.host, &theirs.host)])
+        .zip(unsure)
+        .map(|((&ours, &theirs), &uncertainty)| Pair {
+            uncertainty,
+            // How many buffers of pinned memory there are, of a GiB each, depends on the order of the tensors.
+            slack: if estimate.is_exact() {
+                0
+            } else {
+                32 * (theirs.weights >> 30)
+            },
+            ours,
+            theirs,
+        })
+        .collect()
+}
+
+impl Pair {
+    /// What is wrong with our numbers, where the law is known: weights and cache are equal to the byte, and the compute
+    /// buffer is no larger than the estimate says that it is at most.
+    pub(crate) fn fault(&self) -> Option<String> {
+        let (ours, theirs) = (&self.ours, &self.theirs);
+        let most = ours.compute.saturating_add(self.uncertainty);
+        let fault = if ours.weights.abs_diff(theirs.weights) > self.slack {
+            "weights differ"
+        } else if ours.kv != theirs.kv {
+            "caches differ"
+        } else if theirs.compute > most {
+            "the compute buffer is too low"
+        } else {
+            return None;
+        };
+        Some(format!(
+            "{fault}: {ours:?} + {}, llama.cpp: {theirs:?}",
+            self.uncertainty
+        ))
+    }
+
+    /// Whether the total is within 3 % or 32 MiB.
+    fn is_close(&self) -> bool {
+        let (ours, theirs) = (self.ours.total(), self.theirs.total());
+        ours.abs_diff(theirs) <= mib(32).max(theirs * 3 / 100)
+    }
+}
+
+/// The median and the worst of differences, by size.
+fn median_and_worst(differences: &[i64]) -> (i64, i64) {
+    let mut sorted = differences.to_vec();
+    sorted.sort_unstable_by_key(|error| error.unsigned_abs());
+    (sorted[sorted.len() / 2], sorted[sorted.len() - 1])
+}
+
+/// What was seen of one architecture.
+#[derive(Default)]
+struct Seen {
+    models: usize,
+    /// Of each device, ours less theirs in bytes: weights, cache and compute buffers.
+    differences: [Vec<i64>; 3],
+    /// Devices whose total is within 3 % or 32 MiB.
+    close: usize,
+}
+
+/// All of them; prints as the table of `docs/conformance.md`.
+#[derive(Default)]
+pub(crate) struct Tally(BTreeMap<String, Seen>);
+
+impl Tally {
+    pub(crate) fn model(&mut self, architecture: &str) {
+        self.0.entry(architecture.to_owned()).or_default().models += 1;
+    }
+
+    pub(crate) fn add(&mut self, architecture: &str, pair: &Pair) {
+        let seen = self.0.entry(architecture.to_owned()).or_default();
+        let (ours, theirs) = (&pair.ours, &pair.theirs);
+        let all = [
+            (ours.weights, theirs.weights),
+            (ours.kv, theirs.kv),
+            (ours.compute, theirs.compute),
+        ];
+        for (differences, (ours, theirs)) in seen.differences.iter_mut().zip(all) {
+            differences.push(ours.cast_signed() - theirs.cast_signed());
+        }
+        seen.close += usize::from(pair.is_close());
+    }
+
+    pub(crate) fn devices(&self) -> usize {
+        self.0.values().map(|seen| seen.differences[0].len()).sum()
+    }
+
+    /// Totals are within 3 % or 32 MiB in 95 of 100 devices.
+    pub(crate) fn check(&self) {
+        let close: usize = self.0.values().map(|seen| seen.close).sum();
+        let devices = self.devices();
+        assert!(
+            close * 100 >= devices * 95,
+            "{close} of {devices} are close"
+        );
+    }
+}
+
+impl fmt::Display for Tally {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(
+            f,
+            "| architecture | models | devices | weights, bytes | cache, bytes | compute, MiB \
+             | within 3 % or 32 MiB |\n\
+             |---|--:|--:|--:|--:|--:|--:|"
+        )?;
+        let mut all = Seen::default();
+        for (architecture, seen) in &self.0 {
+            row(f, architecture, seen)?;
+            all.models += seen.models;
+            all.close += seen.close;
+            for (all, one) in all.differences.iter_mut().zip(&seen.differences) {
+                all.extend(one);
+            }
+        }
+        row(f, "all", &all)
+    }
+}
+
+fn row(f: &mut fmt::Formatter<'_>, name: &str, seen: &Seen) -> fmt::Result {
+    let (models, devices, close) = (seen.models, seen.differences[0].len(), seen.close);
+    if devices == 0 {
+        return writeln!(f, "| {name} | {models} | 0 | - | - | - | 0 |");
+    }
+    let [weights, kv, compute] = seen.differences.each_ref().map(|it| median_and_worst(it));
+    #[allow(clippy::cast_precision_loss)] // a table of MiB
+    let mib = |bytes: i64| bytes as f64 / f64::from(1 << 20);
+    writeln!(
+        f,
+        "| {name} | {models} | {devices} | {} / {} | {} / {} | {:+.1} / {:+.1} | {close} |",
+        weights.0,
+        weights.1,
+        kv.0,
+        kv.1,
+        mib(compute.0),
+        mib(compute.1),
+    )
+}
