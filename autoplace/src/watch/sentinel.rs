@@ -6,9 +6,8 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use super::event::{Event, Resize};
-use super::rules::Rules;
+use super::rules::{Rules, Settings};
 use super::sample::Source;
-use super::settings::Settings;
 use crate::load::{Model, Replacement, WeakModel};
 
 /// Events that wait for a reader; those that come while so many wait are not kept.
@@ -71,11 +70,7 @@ impl Sentinel {
 
     /// Describes a sentinel: how often it looks, and what is worth a word.
     pub fn builder() -> SentinelBuilder {
-        SentinelBuilder {
-            settings: Settings::default(),
-            callback: None,
-            min_gain: None,
-        }
+        SentinelBuilder::default()
     }
 
     /// The events: take those that wait with `try_iter`, or wait for the next one with `recv_timeout`. At most 256
@@ -116,6 +111,7 @@ impl fmt::Debug for Sentinel {
 }
 
 /// A sentinel being described: finish it with [`watch`](Self::watch).
+#[derive(Default)]
 #[must_use = "nothing is watched until `watch` is called"]
 pub struct SentinelBuilder {
     settings: Settings,
@@ -230,10 +226,8 @@ impl SentinelBuilder {
             rules: Rules::new(self.settings.clone(), watched),
             settings: self.settings,
             source,
-            teller: Teller {
-                sender,
-                callback: self.callback,
-            },
+            sender,
+            callback: self.callback,
         };
         let thread = thread::Builder::new()
             .name("autoplace-watch".to_owned())
@@ -275,7 +269,8 @@ struct Watch<S> {
     /// How often the model had been placed anew when the rules were made.
     placement: u64,
     rules: Rules,
-    teller: Teller,
+    sender: SyncSender<Event>,
+    callback: Option<Callback>,
 }
 
 impl<S: Source> Watch<S> {
@@ -307,7 +302,7 @@ impl<S: Source> Watch<S> {
             }
             let took = began.elapsed().saturating_sub(at);
             for event in events.drain(..) {
-                self.teller.tell(event);
+                self.tell(event);
             }
             let interval = self.settings.interval;
             let rest = (took * REST).min(interval * LONGEST_REST);
@@ -317,15 +312,7 @@ impl<S: Source> Watch<S> {
             }
         }
     }
-}
 
-/// Where events go.
-struct Teller {
-    sender: SyncSender<Event>,
-    callback: Option<Callback>,
-}
-
-impl Teller {
     fn tell(&mut self, event: Event) {
         event.trace();
         if let Some(callback) = &mut self.callback {
