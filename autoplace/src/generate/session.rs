@@ -1,6 +1,6 @@
 //! The generation loop: several texts at once on the model's one context.
 
-use std::vec::Drain;
+use std::collections::vec_deque::Drain;
 
 use llama_sys::{AbortHandle, Token};
 
@@ -9,6 +9,7 @@ use super::checkpoints::CheckpointUse;
 use super::context::{Lent, Room};
 use super::error::Error;
 use super::piece::{Piece, SequenceId};
+use super::progress::Message;
 use super::request::Generate;
 use super::sequence::Sequence;
 use super::sharing::take_out;
@@ -231,9 +232,20 @@ impl Session {
         Ok(self.work.pieces.drain(..))
     }
 
-    /// What the step gave, with what the texts had taken then.
-    pub(super) fn drain(&mut self) -> impl Iterator<Item = (Piece, Statistics)> {
-        self.work.pieces.drain(..).zip(self.work.taken.drain(..))
+    /// The next piece that the last step gave, with what its text had taken then.
+    pub(super) fn next_piece(&mut self) -> Option<(Piece, Statistics)> {
+        let piece = self.work.pieces.pop_front()?;
+        Some((piece, self.work.taken.pop_front()?))
+    }
+
+    /// The next piece of all texts: as many steps as it takes, since one that computes a part of a prompt gives none.
+    pub(super) fn next_message(&mut self) -> Message {
+        loop {
+            if let Some(next) = self.next_piece() {
+                return Ok(next);
+            }
+            self.advance()?;
+        }
     }
 
     /// Takes a step, after a re-placement that somebody asked for.

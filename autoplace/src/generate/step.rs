@@ -2,6 +2,7 @@
 
 mod draft;
 
+use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use llama_sys::{Batch, Context};
@@ -48,9 +49,9 @@ pub(super) struct Work {
     pub(super) prompt_chunk: PromptChunk,
     /// Which step of the session it is.
     pub(super) number: u64,
-    pub(super) pieces: Vec<Piece>,
+    pub(super) pieces: VecDeque<Piece>,
     /// What the text of each piece had taken so far.
-    pub(super) taken: Vec<Statistics>,
+    pub(super) taken: VecDeque<Statistics>,
     /// Texts for which no token could be chosen, and why.
     pub(super) failed: Vec<(SequenceId, Error)>,
     batch: Batch,
@@ -82,8 +83,8 @@ impl Step<'_> {
         // Texts of which no token was wanted.
         for sequence in self.sequences.iter_mut() {
             if let Some(piece) = sequence.end_at_once() {
-                self.work.pieces.push(piece);
-                self.work.taken.push(sequence.statistics);
+                self.work.pieces.push_back(piece);
+                self.work.taken.push_back(sequence.statistics);
             }
         }
         self.let_ended_go()?;
@@ -314,8 +315,8 @@ impl Step<'_> {
             }
             let goes_on = piece.end.is_none();
             *used += usize::from(goes_on);
-            self.work.pieces.push(piece);
-            self.work.taken.push(self.sequences[at].statistics);
+            self.work.pieces.push_back(piece);
+            self.work.taken.push_back(self.sequences[at].statistics);
             if !goes_on || full || !self.sequences[at].accepts(token) {
                 break;
             }

@@ -28,7 +28,7 @@ pub(super) struct InBatch {
 impl Sequence {
     /// Tokens that can be computed together next: what is left of a prompt, or the one that was chosen. None
     /// while it is paused.
-    pub(in crate::generate) fn wanted(&self) -> usize {
+    pub(crate) fn wanted(&self) -> usize {
         if self.turn.is_paused {
             return 0;
         }
@@ -42,7 +42,7 @@ impl Sequence {
     }
 
     /// Adds its next tokens to a batch, as many as [wanted](Self::wanted) at most.
-    pub(in crate::generate) fn queue(&mut self, batch: &mut Batch, tokens: usize) {
+    pub(crate) fn queue(&mut self, batch: &mut Batch, tokens: usize) {
         self.batch = InBatch {
             at: batch.len() as i32,
             tokens,
@@ -60,18 +60,18 @@ impl Sequence {
     }
 
     /// Whether a part of the batch is its own.
-    pub(in crate::generate) fn is_queued(&self) -> bool {
+    pub(crate) fn is_queued(&self) -> bool {
         self.batch.queued > 0
     }
 
     /// Whether the batch computes no more of it than the last token of an answer.
-    pub(in crate::generate) fn is_steady(&self) -> bool {
+    pub(crate) fn is_steady(&self) -> bool {
         self.batch.queued <= 1 && !self.ends_prompt()
     }
 
     /// Adds a draft of the tokens after its last one to the batch, of `most` tokens at most. `off`: why
     /// there can be none.
-    pub(in crate::generate) fn queue_draft(
+    pub(crate) fn queue_draft(
         &mut self,
         batch: &mut Batch,
         most: usize,
@@ -103,12 +103,12 @@ impl Sequence {
     }
 
     /// Whether the batch computes the last token of the prompt.
-    pub(in crate::generate) fn ends_prompt(&self) -> bool {
+    pub(crate) fn ends_prompt(&self) -> bool {
         self.batch.output.is_some() && self.statistics.first_token_latency.is_none()
     }
 
     /// Says that its tokens in the batch are computed, and how long that took.
-    pub(in crate::generate) fn computed(&mut self, took: Duration) {
+    pub(crate) fn computed(&mut self, took: Duration) {
         if self.turn.is_paused {
             return;
         }
@@ -123,7 +123,7 @@ impl Sequence {
 
     /// Whether the token that was chosen is the one that was drafted: then the next one can be chosen from what the
     /// batch has computed.
-    pub(in crate::generate) fn accepts(&mut self, token: Token) -> bool {
+    pub(crate) fn accepts(&mut self, token: Token) -> bool {
         let Some(speculator) = &mut self.speculator else {
             return false;
         };
@@ -139,7 +139,7 @@ impl Sequence {
 
     /// Has what drafts for it follow the tokens `from` on, which the batch has computed: those of the text, and those
     /// of the draft that were chosen.
-    pub(in crate::generate) fn followed(
+    pub(crate) fn followed(
         &self,
         drafters: &mut Drafters,
         context: &mut Context,
@@ -159,7 +159,7 @@ impl Sequence {
 
     /// Has the context forget what was drafted wrongly. Doing it again, as after a shift before which it was done,
     /// changes nothing: the memory ends where the text is computed to.
-    pub(in crate::generate) fn forget_draft(&mut self, context: &mut Context) -> Result<(), Error> {
+    pub(crate) fn forget_draft(&mut self, context: &mut Context) -> Result<(), Error> {
         let Some(speculator) = &self.speculator else {
             return Ok(());
         };

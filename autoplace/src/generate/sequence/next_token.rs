@@ -13,7 +13,7 @@ use crate::generate::text::Released;
 
 impl Sequence {
     /// Its last piece, where no token of it is wanted.
-    pub(in crate::generate) fn end_at_once(&mut self) -> Option<Piece> {
+    pub(crate) fn end_at_once(&mut self) -> Option<Piece> {
         (self.limits.max_tokens == 0).then(|| Piece {
             sequence: self.id,
             token: None,
@@ -25,10 +25,7 @@ impl Sequence {
 
     /// Chooses the next token, if the batch was computed so far and it is not one of those that an earlier
     /// process has chosen.
-    pub(in crate::generate) fn choose(
-        &mut self,
-        context: &mut Context,
-    ) -> Result<Option<Choice>, Error> {
+    pub(crate) fn choose(&mut self, context: &mut Context) -> Result<Option<Choice>, Error> {
         let Some(output) = self.batch.output else {
             return Ok(None);
         };
@@ -55,7 +52,7 @@ impl Sequence {
 
     /// Takes the token that was chosen, so long after its batch was computed, and makes text of it. `full`: there is no
     /// place for the token to be computed.
-    pub(in crate::generate) fn take(
+    pub(crate) fn take(
         &mut self,
         choice: Choice,
         took: Duration,
@@ -106,7 +103,7 @@ impl Sequence {
     }
 
     /// Ends a piece with the text that was held back.
-    pub(in crate::generate) fn finish(&mut self, piece: &mut Piece, reason: FinishReason) {
+    pub(crate) fn finish(&mut self, piece: &mut Piece, reason: FinishReason) {
         let (reason, rest) = match self.text.finish() {
             Released::Text(rest) => (reason, rest),
             Released::Stopped(rest) => (FinishReason::StopString, rest),

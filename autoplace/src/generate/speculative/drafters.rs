@@ -9,21 +9,21 @@ use crate::load::Drafts;
 
 /// A smaller model, and the model's own block that predicts, where they are loaded.
 #[derive(Debug, Default)]
-pub(in crate::generate) struct Drafters {
+pub(crate) struct Drafters {
     pub(super) model: Option<DraftModel>,
     pub(super) heads: Option<PredictionHeads>,
 }
 
 impl Drafters {
     /// A draft model stops when the main model does; what the block computes is short.
-    pub(in crate::generate) fn new(drafts: Drafts, abort: AbortHandle) -> Self {
+    pub(crate) fn new(drafts: Drafts, abort: AbortHandle) -> Self {
         Self {
             model: drafts.model.map(|it| DraftModel::new(it, abort)),
             heads: drafts.heads.map(PredictionHeads::new),
         }
     }
 
-    pub(in crate::generate) fn into_inner(self) -> Drafts {
+    pub(crate) fn into_inner(self) -> Drafts {
         Drafts {
             model: self.model.map(DraftModel::into_inner),
             heads: self.heads.map(PredictionHeads::into_inner),
@@ -31,12 +31,12 @@ impl Drafters {
     }
 
     /// How many of those that hold the main model are among them.
-    pub(in crate::generate) fn holders(&self) -> usize {
+    pub(crate) fn holders(&self) -> usize {
         usize::from(self.heads.is_some())
     }
 
     /// Has the block that predicts follow a text: see [`PredictionHeads::follow`].
-    pub(in crate::generate) fn follow(
+    pub(crate) fn follow(
         &mut self,
         model: &mut Context,
         seq: SeqId,

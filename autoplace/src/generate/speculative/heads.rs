@@ -19,7 +19,7 @@ const FEW: usize = 64;
 
 /// Blocks that a session has.
 #[derive(Debug)]
-pub(in crate::generate) struct PredictionHeads {
+pub(crate) struct PredictionHeads {
     heads: Heads,
     batch: Batch,
     /// The hidden state that the next guess is made from.
@@ -29,7 +29,7 @@ pub(in crate::generate) struct PredictionHeads {
 }
 
 impl PredictionHeads {
-    pub(in crate::generate) fn new(heads: Heads) -> Self {
+    pub(crate) fn new(heads: Heads) -> Self {
         let width = heads.context.model().n_embd_out() as usize;
         Self {
             batch: Batch::with_capacity(FEW),
@@ -39,13 +39,13 @@ impl PredictionHeads {
         }
     }
 
-    pub(in crate::generate) fn into_inner(self) -> Heads {
+    pub(crate) fn into_inner(self) -> Heads {
         self.heads
     }
 
     /// Takes the hidden states of the tokens `from..to` of a sequence, which the model has just computed: those of the
     /// tokens at `rows` of its batch.
-    pub(in crate::generate) fn follow(
+    pub(crate) fn follow(
         &mut self,
         model: &mut Context,
         seq: SeqId,

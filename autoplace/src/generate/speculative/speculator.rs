@@ -14,7 +14,7 @@ use crate::generate::stats::DraftsOff;
 
 /// The guesses of one text.
 #[derive(Debug, Clone)]
-pub(in crate::generate) struct Speculator {
+pub(crate) struct Speculator {
     drafter: Drafter,
     gate: Gate,
     /// Tokens that are guessed at once at most.
@@ -35,7 +35,7 @@ enum Drafter {
 
 impl Speculator {
     /// As a generation asks for it, of a text that has room for `capacity` tokens; `None` for nothing.
-    pub(in crate::generate) fn new(
+    pub(crate) fn new(
         speculation: Speculation,
         custom: Option<CustomDrafter>,
         capacity: usize,
@@ -73,7 +73,7 @@ impl Speculator {
 
     /// Guesses up to `most` tokens of a vocabulary of `n_vocab` that follow `tokens` in a sequence, if that
     /// pays. Returns them.
-    pub(in crate::generate) fn guess(
+    pub(crate) fn guess(
         &mut self,
         seq: SeqId,
         tokens: &[Token],
@@ -107,30 +107,30 @@ impl Speculator {
     }
 
     /// Has no guess for the step that comes.
-    pub(in crate::generate) fn forget(&mut self) {
+    pub(crate) fn forget(&mut self) {
         self.draft.clear();
         self.accepted = 0;
     }
 
     /// Tokens that were guessed for this step.
-    pub(in crate::generate) fn drafted(&self) -> usize {
+    pub(crate) fn drafted(&self) -> usize {
         self.draft.len()
     }
 
     /// Whether the token that was chosen is the next of the guess.
-    pub(in crate::generate) fn accepts(&mut self, token: Token) -> bool {
+    pub(crate) fn accepts(&mut self, token: Token) -> bool {
         let is_next = self.draft.get(self.accepted) == Some(&token);
         self.accepted += usize::from(is_next);
         is_next
     }
 
     /// Tokens of the guess that were chosen.
-    pub(in crate::generate) fn accepted(&self) -> usize {
+    pub(crate) fn accepted(&self) -> usize {
         self.accepted
     }
 
     /// Takes note of the time of a step in which only generated tokens were computed, and of how many tokens it gave.
-    pub(in crate::generate) fn took(&mut self, took: Duration, tokens: usize) {
+    pub(crate) fn took(&mut self, took: Duration, tokens: usize) {
         if self.draft.is_empty() {
             self.gate.plain(took);
         } else {
@@ -139,12 +139,12 @@ impl Speculator {
     }
 
     /// Whether its guesses are made from what the model computes of the text.
-    pub(in crate::generate) fn is_followed(&self) -> bool {
+    pub(crate) fn is_followed(&self) -> bool {
         matches!(self.drafter, Drafter::Heads { .. })
     }
 
     /// Why there are no guesses for now, if there are none.
-    pub(in crate::generate) fn off(&self, drafters: &Drafters) -> Option<DraftsOff> {
+    pub(crate) fn off(&self, drafters: &Drafters) -> Option<DraftsOff> {
         match &self.drafter {
             Drafter::Model { .. } if drafters.model.is_none() => Some(DraftsOff::NoModel),
             Drafter::Heads { .. } if drafters.heads.is_none() => Some(DraftsOff::NoHeads),

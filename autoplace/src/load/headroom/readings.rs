@@ -21,17 +21,17 @@ const MOST_OF_TABLE: u64 = 4;
 
 /// What a load notes down before it begins.
 #[derive(Debug)]
-pub(in crate::load) struct LoadReadings {
+pub(crate) struct LoadReadings {
     pub(super) devices: Vec<Device>,
     /// Whether the model is the first of this process on the device.
     pub(super) is_first: Vec<bool>,
-    pub(in crate::load) before: Vec<Option<u64>>,
+    pub(crate) before: Vec<Option<u64>>,
     pub(super) work: Work,
 }
 
 /// What a model does in its blocks and, on the last GPU, in its output layer.
 #[derive(Debug, Clone, Copy, Default)]
-pub(in crate::load) struct Work {
+pub(crate) struct Work {
     pub(super) blocks: Workload,
     pub(super) with_output: Workload,
 }
@@ -52,7 +52,7 @@ pub(super) struct Seen {
 
 impl Work {
     /// What this model does in contexts of these sizes.
-    pub(in crate::load) fn of(profile: &ModelProfile, sizes: &ContextSizes) -> Self {
+    pub(crate) fn of(profile: &ModelProfile, sizes: &ContextSizes) -> Self {
         let mut without_output = *sizes;
         without_output.n_outputs = 0;
         Self {
@@ -62,14 +62,14 @@ impl Work {
     }
 
     /// What it does at the most.
-    pub(in crate::load) const fn largest(&self) -> &Workload {
+    pub(crate) const fn largest(&self) -> &Workload {
         &self.with_output
     }
 }
 
 impl LoadReadings {
     /// To be called right before the load.
-    pub(in crate::load) fn before(devices: &[Device], work: Work) -> Self {
+    pub(crate) fn before(devices: &[Device], work: Work) -> Self {
         Self {
             devices: devices.to_owned(),
             is_first: devices.iter().map(is_first).collect(),

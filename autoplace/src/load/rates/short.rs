@@ -30,7 +30,7 @@ impl Recipe {
     /// This machine with what was measured of its devices with as many threads as this load takes. What is missing for
     /// this model is measured now and kept, unless nothing is to be learned, the model is small, the machine was
     /// described by somebody, or it has simulated GPUs.
-    pub(in crate::load) fn measured(
+    pub(crate) fn measured(
         &self,
         mut machine: Machine,
         header: &Header,

@@ -37,7 +37,7 @@ pub struct GeneratingThreads {
 }
 
 impl Pacer {
-    pub(in crate::load) fn new(chosen: Threads) -> Self {
+    pub(crate) fn new(chosen: Threads) -> Self {
         let adapts = chosen.basis != ThreadBasis::Asked && chosen.prompt > 1;
         let most = match chosen.basis {
             ThreadBasis::FullOffload => chosen.generation,
