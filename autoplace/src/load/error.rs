@@ -8,6 +8,7 @@ use crate::{gguf, plan, profile, worker};
 
 /// An error on the way from a path to a loaded model.
 #[derive(Debug, thiserror::Error, Serialize, Deserialize)]
+#[allow(missing_docs, reason = "the messages name the fields")]
 #[non_exhaustive]
 pub enum Error {
     /// The file is no GGUF that llama.cpp could load.
@@ -39,43 +40,33 @@ pub enum Error {
         list(present)
     )]
     DeviceGone {
-        /// ggml's name of the device.
         device: String,
-        /// The GPUs that are there.
         present: Vec<String>,
     },
-    /// Another process took memory that the plan counted on, between plan and load. A new plan will be smaller.
+    /// Another process took memory that the plan counted on, between plan and load. A new plan will be smaller. In bytes:
+    /// what the plan takes of the device, headroom not counted, and what is free on it now.
     #[error(
         "{name} ({device}) has {} free, and the plan takes {} of it: its memory was taken since the plan was made",
         Bytes(*.free), Bytes(*.needed)
     )]
     OutOfMemory {
-        /// ggml's name of the device, such as `CUDA0`.
         device: String,
-        /// The GPU's name for people.
         name: String,
-        /// Bytes that the plan takes of it, headroom not counted.
         needed: u64,
-        /// Bytes that are free on it now.
         free: u64,
     },
-    /// The load took more of a GPU than its plan left for it, and nothing smaller was to be tried.
+    /// The load took more of a GPU than its plan left for it, and nothing smaller was to be tried. In bytes; `difference`
+    /// is what was taken beyond footprint and headroom.
     #[error(
         "the load took {} of {name} ({device}), where its plan takes {} and leaves {} free: {} more than both",
         Bytes(*.taken), Bytes(*.planned), Bytes(*.headroom), Bytes(*.difference)
     )]
     Difference {
-        /// ggml's name of the device, such as `CUDA0`.
         device: String,
-        /// The GPU's name for people.
         name: String,
-        /// Bytes that the plan takes of it.
         planned: u64,
-        /// Bytes that the plan leaves free on it.
         headroom: u64,
-        /// Bytes that were taken.
         taken: u64,
-        /// Bytes beyond both.
         difference: u64,
     },
     /// Memory was lacking in every attempt, each with a smaller plan than the one before. The source is the
@@ -85,9 +76,7 @@ pub enum Error {
         attempt::list(attempts)
     )]
     AllAttempts {
-        /// What was tried, in order.
         attempts: Vec<Attempt>,
-        /// Why the last one failed.
         #[serde(with = "worker::crossing::held")]
         source: Box<Error>,
     },
@@ -101,21 +90,16 @@ pub enum Error {
     Embeds,
     /// A reranker was asked for, and the file holds no classification head, whose scores it would give.
     #[error("{architecture}: the model has no classification head, so it cannot rerank")]
-    NoRankHead {
-        /// `general.architecture` of the file.
-        architecture: String,
-    },
+    NoRankHead { architecture: String },
     /// Its context yields logits, and no embeddings.
     #[error("the model was loaded to generate: load it with `ModelBuilder::embeddings` to embed")]
     Generates,
-    /// The memory of the model would not become free, so it cannot be placed anew.
+    /// The memory of the model would not become free, so it cannot be placed anew: clones of it, and contexts,
+    /// vocabularies and samplers made of it, are held that are not the model's own.
     #[error(
         "the model underneath is held {holders} times elsewhere: drop what `Model::native` gave, and what was made of it, first"
     )]
-    NativeHeld {
-        /// Clones of it, and contexts, vocabularies and samplers made of it, that are not the model's own.
-        holders: usize,
-    },
+    NativeHeld { holders: usize },
     /// A re-placement failed, and nothing is loaded: place the model anew.
     #[error("the model is not loaded: its last re-placement failed")]
     NotLoaded,
