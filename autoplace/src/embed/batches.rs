@@ -5,9 +5,7 @@ use std::ops::Range;
 /// What one computation holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Room {
-    /// Tokens of all texts.
     pub(super) tokens: usize,
-    /// Texts.
     pub(super) texts: usize,
 }
 

@@ -186,7 +186,6 @@ impl Embedder {
         })
     }
 
-    /// Computes the texts and takes their vectors.
     fn compute(&mut self, texts: &[Text]) -> Result<Vec<Embedding>, Error> {
         let Some(context) = &mut self.context else {
             return Err(load::Error::NotLoaded.into());
@@ -251,7 +250,6 @@ impl Drop for Embedder {
     }
 }
 
-/// One batch, with what it works on.
 struct Turn<'a> {
     context: &'a mut Context,
     batch: &'a mut Batch,

@@ -11,14 +11,12 @@ use super::text::{Limit, Text};
 /// The model's template: of it, `{query}` and `{document}` are taken for the two texts, and everything else for itself.
 const TEMPLATE: &str = "tokenizer.chat_template.rerank";
 
-/// How a model reads pairs.
 #[derive(Debug)]
 pub(super) struct Format<'a> {
     vocab: &'a Vocab,
     template: Option<String>,
 }
 
-/// A part of what is read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Part<'a> {
     Literal(&'a str),

@@ -4,7 +4,6 @@ use llama_sys::{Token, Vocab};
 
 use super::Error;
 
-/// The tokens of a text, no more than can be computed at once.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Text {
     pub(super) tokens: Vec<Token>,

@@ -34,7 +34,6 @@ struct Shared<T> {
 #[derive(Debug)]
 struct Queue<T> {
     items: VecDeque<T>,
-    /// Whoever waits for an item.
     reader: Option<Waker>,
     /// Whether there is somebody to write.
     is_written: bool,
@@ -66,7 +65,6 @@ impl<T> Sender<T> {
         }
     }
 
-    /// Whether nobody wants more.
     pub(super) fn is_abandoned(&self) -> bool {
         !self.0.is_wanted.load(Ordering::Acquire)
     }

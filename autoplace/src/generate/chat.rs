@@ -59,7 +59,6 @@ struct Known {
 }
 
 impl Chat {
-    /// A conversation that has not begun.
     pub(super) fn new(model: Model, generate: Generate, template: ChatTemplate) -> Self {
         Self {
             // The marks of reasoning and of calls are control tokens in many vocabularies.
@@ -292,7 +291,6 @@ impl ChatStream<'_> {
         self.stream.abort_handle()
     }
 
-    /// Reads what was said as an answer, and adds it to the history.
     fn end(&mut self) {
         if self.reply.is_some() {
             return;

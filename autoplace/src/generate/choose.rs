@@ -11,7 +11,6 @@ use super::logprobs;
 use super::piece::TokenLogprobs;
 use super::sampling::Sampling;
 
-/// Chooses the tokens of one text.
 #[derive(Debug)]
 pub(super) struct Chooser {
     sampler: Sampler,
@@ -43,11 +42,9 @@ impl Choosing {
     }
 }
 
-/// A token that was chosen.
 #[derive(Debug)]
 pub(super) struct Choice {
     pub(super) token: Token,
-    /// If they were asked for.
     pub(super) logprobs: Option<TokenLogprobs>,
 }
 

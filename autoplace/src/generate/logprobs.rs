@@ -8,7 +8,6 @@ use super::piece::TokenLogprobs;
 /// Tokens that may be asked for beside the chosen one: each is looked for in all logits.
 pub(super) const MOST: usize = 128;
 
-/// Refuses more of them than are looked for.
 pub(super) fn check(n: usize) -> Result<(), Error> {
     if n > MOST {
         return Err(Error::TooManyLogprobs {

@@ -33,7 +33,6 @@ impl Progress {
         }
     }
 
-    /// Takes note of what is read next.
     pub(super) fn read(&mut self, message: Message) -> Result<Piece, Error> {
         let (piece, statistics) = message.inspect_err(|_| {
             self.finished = Some(FinishReason::Error);

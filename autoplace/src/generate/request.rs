@@ -22,7 +22,6 @@ pub struct Generate {
     pub(super) spec: Spec,
 }
 
-/// What is to be generated.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Spec {
     pub(super) prompt: Prompt,
@@ -50,7 +49,6 @@ pub(crate) struct Spec {
     pub(super) when_full: WhenFull,
 }
 
-/// How far a text goes, and what of it is shown.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 pub(super) struct Limits {
     pub(super) max_tokens: usize,
@@ -94,7 +92,6 @@ impl Spec {
         }
     }
 
-    /// What the text is held to, from its beginning.
     pub(super) fn matcher(&self, model: &Model, vocab: &Vocab) -> Result<Option<Matcher>, Error> {
         let constraint = self.constraint.as_ref();
         constraint.map(|it| it.begin(model, vocab)).transpose()

@@ -27,12 +27,9 @@ pub(super) struct Sequence {
     pub(super) tokens: Vec<Token>,
     /// Tokens of the prompt.
     pub(super) prompt: usize,
-    /// The adapters that it is computed with.
     pub(super) scales: Scales,
     pub(super) limits: Limits,
-    /// What happens when the context is full.
     pub(super) shifting: Option<Shifting>,
-    /// Text that is not handed out yet.
     pub(super) text: TextAssembler,
     /// What the text is held to.
     pub(super) matcher: Option<Matcher>,
@@ -42,7 +39,6 @@ pub(super) struct Sequence {
     pub(super) held: Held,
     batch: InBatch,
     pub(super) turn: Turn,
-    /// Drafts the tokens after the last one, if that was asked for.
     pub(super) speculator: Option<Speculator>,
     pub(super) statistics: Statistics,
 }
@@ -56,10 +52,8 @@ pub(super) struct Before {
     pub(super) forgotten: Vec<Token>,
 }
 
-/// What the next token is chosen by.
 #[derive(Debug)]
 pub(super) struct Choices {
-    /// What the chooser is made of.
     pub(super) choosing: Choosing,
     pub(super) chooser: Chooser,
     /// Tokens that the chooser knows of; those after them have been chosen by an earlier process.
@@ -249,7 +243,6 @@ impl Sequence {
         Ok(chooser)
     }
 
-    /// Takes note that it is the turn of these adapters.
     pub(super) fn count_turn(&mut self, scales: &Scales) {
         self.turn.turns_waited = if self.scales == *scales {
             0

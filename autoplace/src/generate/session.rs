@@ -45,9 +45,7 @@ pub struct Session {
     pub(super) lent: Option<Lent>,
     /// Those that run, in the order of their numbers in the context.
     pub(super) sequences: Vec<Sequence>,
-    /// What the context holds besides.
     pub(super) cache: Cache,
-    /// What drafts for the model, as far as it is loaded.
     pub(super) drafters: Drafters,
     pub(super) abort: AbortHandle,
     pub(super) last_replaced: Option<Result<Replaced, Error>>,
@@ -60,7 +58,6 @@ pub struct Session {
 }
 
 impl Session {
-    /// Takes the context of a model: see [`Model::session`].
     pub(super) fn open(model: &Model) -> Result<Self, Error> {
         let not_generative = || Error::NotGenerative {
             architecture: model.placement().model.architecture.clone(),
@@ -321,21 +318,18 @@ impl Session {
         Some(statistics)
     }
 
-    /// Where a text is among those that run.
     pub(super) fn position(&self, sequence: SequenceId) -> Result<usize, Error> {
         let mut sequences = self.sequences.iter();
         let at = sequences.position(|it| it.id == sequence);
         at.ok_or(Error::NotRunning)
     }
 
-    /// A number that no text of the session has had.
     pub(super) fn next_id(&mut self) -> SequenceId {
         let id = SequenceId(self.begun);
         self.begun += 1;
         id
     }
 
-    /// A text that runs.
     pub(super) fn running(&self, sequence: SequenceId) -> Option<&Sequence> {
         self.sequences.iter().find(|it| it.id == sequence)
     }
@@ -376,7 +370,6 @@ impl Session {
         self.abort.clone()
     }
 
-    /// Tokens that the context has places for.
     pub(super) fn room(&self) -> Room {
         match &self.lent {
             Some(lent) => lent.room,
@@ -390,7 +383,6 @@ impl Session {
         lent.is_some_and(|lent| lent.context.is_usable())
     }
 
-    /// Tokens that the running texts have places for.
     pub(super) fn used(&self) -> usize {
         self.sequences.iter().map(Sequence::cells).sum()
     }

@@ -26,7 +26,6 @@ pub(super) enum PromptChunk {
     Batch,
     /// What the other texts leave of a graph.
     Graph,
-    /// So many.
     Tokens(usize),
 }
 
@@ -47,7 +46,6 @@ impl PromptChunk {
 #[derive(Debug, Default)]
 pub(super) struct Work {
     pub(super) prompt_chunk: PromptChunk,
-    /// Which step of the session it is.
     pub(super) number: u64,
     pub(super) pieces: VecDeque<Piece>,
     /// What the text of each piece had taken so far.
@@ -59,7 +57,6 @@ pub(super) struct Work {
     turns: AdapterTurns,
 }
 
-/// One step, with what it works on.
 pub(super) struct Step<'a> {
     pub(super) lent: &'a mut Lent,
     pub(super) sequences: &'a mut Vec<Sequence>,
@@ -69,7 +66,6 @@ pub(super) struct Step<'a> {
     pub(super) model: &'a Model,
 }
 
-/// What a step has computed.
 #[derive(Debug, Default)]
 struct Computed {
     /// Drafts are to be judged by the time that it takes.
@@ -173,7 +169,6 @@ impl Step<'_> {
         Ok(())
     }
 
-    /// Computes the next tokens of every text whose turn it is.
     fn compute(&mut self) -> Result<Computed, Error> {
         self.fill()?;
         if self.work.batch.is_empty() {
@@ -272,7 +267,6 @@ impl Step<'_> {
         Ok(())
     }
 
-    /// Takes a checkpoint of a text where it is computed to.
     fn checkpoint(&mut self, at: usize) {
         let running = held(self.sequences);
         let sequence = &self.sequences[at];
@@ -283,7 +277,6 @@ impl Step<'_> {
             .checkpoint(context, sequence.held.seq, of, &running);
     }
 
-    /// Chooses the next tokens of one text.
     fn choose_of(
         &mut self,
         at: usize,
@@ -338,7 +331,6 @@ impl Step<'_> {
         }
     }
 
-    /// Cells that the texts need.
     fn cells(&self) -> usize {
         self.sequences.iter().map(Sequence::cells).sum()
     }

@@ -13,7 +13,6 @@ pub(super) struct TextAssembler {
     stops: Vec<String>,
 }
 
-/// What the assembler has for the caller.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Released {
     /// This much text is certain; it can be empty.

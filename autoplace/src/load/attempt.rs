@@ -135,7 +135,6 @@ impl fmt::Display for Attempt {
     }
 }
 
-/// Attempts in a line.
 pub(super) fn list(attempts: &[Attempt]) -> String {
     let all = (1..).zip(attempts);
     let all: Vec<String> = all

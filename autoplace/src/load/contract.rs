@@ -32,7 +32,6 @@ pub(super) enum First {
     Saved(Box<SavedPlan>, Replay),
 }
 
-/// A load under way.
 pub(super) struct Contract<'a> {
     recipe: &'a Recipe,
     header: Header,
@@ -40,7 +39,6 @@ pub(super) struct Contract<'a> {
     first: First,
     progress: Progress,
     tried: Vec<Attempt>,
-    /// The plans of those attempts.
     plans: Vec<Plan>,
     taught: Taught,
     /// Whether the last attempt failed although there was room, so that the same plan would fail again.
@@ -302,7 +300,6 @@ impl<'a> Contract<'a> {
     }
 }
 
-/// A plan with the lease on what it takes.
 fn leased(prepared: Prepared, section: Section) -> (Prepared, Lease) {
     let lease = section.hold(&prepared.plan, &prepared.machine);
     (prepared, lease)

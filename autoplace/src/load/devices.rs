@@ -90,7 +90,6 @@ pub(super) fn by_name<'a>(
         .collect()
 }
 
-/// The devices of a plan, in its order.
 pub(super) fn of_plan(plan: &Plan) -> Result<Vec<Device>, Error> {
     by_name(
         plan.gpus()

@@ -12,7 +12,6 @@ pub(crate) struct Drafts {
     pub(crate) heads: Option<Heads>,
 }
 
-/// A draft model with its one context.
 #[derive(Debug)]
 pub(crate) struct Draft {
     pub(crate) context: Context,

@@ -49,7 +49,6 @@ pub(crate) struct WeakModel {
 }
 
 impl WeakModel {
-    /// The model, if it is still loaded.
     pub(crate) fn upgrade(&self) -> Option<Model> {
         self.inner.upgrade().map(|inner| Model { inner })
     }
@@ -100,12 +99,10 @@ impl Model {
         }
     }
 
-    /// Its worker, where the model is in one.
     pub(super) fn remote(&self) -> Option<&Remote> {
         self.inner.remote.as_ref()
     }
 
-    /// Whether the model is in a worker.
     pub(crate) fn is_elsewhere(&self) -> bool {
         self.remote().is_some()
     }
@@ -231,7 +228,6 @@ impl Model {
         &self.inner.slot
     }
 
-    /// What it has generated so far.
     pub(crate) fn pulse(&self) -> &Arc<Pulse> {
         &self.inner.pulse
     }

@@ -46,7 +46,6 @@ impl Prepared {
     }
 }
 
-/// Where a model went.
 #[derive(Debug)]
 pub(super) struct Placed {
     pub(super) plan: Arc<Plan>,

@@ -6,7 +6,6 @@ use std::sync::{Arc, Mutex, PoisonError};
 /// What is called with the progress of a load, and may cancel it.
 type Callback = Box<dyn FnMut(f32) -> bool + Send>;
 
-/// The callback, if there is one.
 #[derive(Clone, Default)]
 pub(super) struct Progress(Option<Arc<Mutex<Callback>>>);
 
@@ -23,7 +22,6 @@ impl Progress {
         }))
     }
 
-    /// Whether anybody wants to know.
     pub(super) const fn is_some(&self) -> bool {
         self.0.is_some()
     }

@@ -222,7 +222,6 @@ impl Model {
         }
     }
 
-    /// Takes what was asked for.
     #[inline]
     pub(crate) fn requested(&self) -> Option<Replacement> {
         self.requests().take()

@@ -12,7 +12,6 @@ use crate::memory::{self, Estimate, Footprint, Footprints};
 use crate::plan::{self, MachineChange, Plan, Planner, Probe, Replay, SavedPlan, SavedPlanError};
 use crate::profile::ModelProfile;
 
-/// Where a saved plan is.
 pub(super) enum Source {
     Here(Box<SavedPlan>),
     File(PathBuf),

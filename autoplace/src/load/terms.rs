@@ -42,7 +42,6 @@ pub enum OnDifference {
     Accept,
 }
 
-/// The terms of a load.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Terms {
     pub(super) verify: Verify,

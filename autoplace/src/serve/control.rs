@@ -45,7 +45,6 @@ impl Control {
         state.allowed = 0;
     }
 
-    /// It does not any more.
     pub(super) fn end(&self) {
         self.state().running = None;
     }

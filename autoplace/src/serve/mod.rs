@@ -66,7 +66,6 @@ pub fn worker_main() {
     });
 }
 
-/// A request of either kind.
 #[derive(Debug, Deserialize)]
 #[serde(untagged)]
 enum Request {

@@ -185,7 +185,6 @@ impl Source for ModelSource {
     }
 }
 
-/// Whether NVIDIA's driver knows it.
 fn is_nvidia(gpu: &Gpu) -> bool {
     gpu.nvml.is_some() || gpu.mig.is_some() || gpu.processes.is_some()
 }

@@ -172,7 +172,6 @@ fn likely_cause(devices: &[DeviceRules], host: &HostSample, depth: Option<Cause>
         .unwrap_or(Cause::Unknown)
 }
 
-/// What is remembered of a GPU.
 #[derive(Debug)]
 struct DeviceRules {
     watched: WatchedDevice,
@@ -277,7 +276,6 @@ impl DeviceRules {
         );
     }
 
-    /// Whether its clocks are held down.
     fn clocks(&mut self, now: &mut Now<'_>, seen: &DeviceSample) {
         self.reasons.clear();
         self.reasons.extend(seen.throttle.iter().flatten());

@@ -16,7 +16,6 @@ const WAITING: usize = 256;
 const REST: u32 = 99;
 /// The longest rest, in intervals: a sample that took long because the machine is busy says nothing of the next.
 const LONGEST_REST: u32 = 30;
-/// The shortest interval.
 const SHORTEST: Duration = Duration::from_millis(1);
 
 /// What is called with each event, on the sentinel's thread.
@@ -262,7 +261,6 @@ impl fmt::Debug for SentinelBuilder {
     }
 }
 
-/// What the thread works with.
 struct Watch<S> {
     settings: Settings,
     source: S,

@@ -32,7 +32,6 @@ pub(crate) struct Sender {
 
 struct Outgoing {
     writer: Box<dyn Write + Send>,
-    /// Messages that are to be sent.
     buffer: Vec<u8>,
 }
 
@@ -124,7 +123,6 @@ impl Prepared {
         Ok(Self { stream })
     }
 
-    /// The application's end.
     #[cfg(unix)]
     pub(super) fn connected(self, _: &mut Child) -> io::Result<(Receiver, Sender)> {
         let writer = self.stream.try_clone()?;

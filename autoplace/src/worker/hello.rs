@@ -27,18 +27,15 @@ pub(crate) struct Hello {
     pub(crate) build: String,
 }
 
-/// Whether this process was started as a worker.
 pub(crate) fn is_worker() -> bool {
     std::env::var_os(VARIABLE).is_some_and(|value| value == OsStr::new(VALUE))
 }
 
 impl Hello {
-    /// Says it.
     pub(crate) fn say(&self, sender: &Sender) -> Result<bool, Error> {
         Ok(sender.bytes(&MAGIC) && sender.send(self)?)
     }
 
-    /// Hears it.
     pub(super) fn hear(receiver: &mut Receiver) -> Result<Self, Failed> {
         let magic: [u8; 8] = receiver.bytes().ok_or(Failed::Gone)?;
         if magic[..7] != MAGIC[..7] {

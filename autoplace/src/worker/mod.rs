@@ -126,7 +126,6 @@ impl WorkerProcess {
         }
     }
 
-    /// What to start.
     fn path(&self) -> std::io::Result<PathBuf> {
         if let Some(program) = &self.program {
             return Ok(program.clone());

@@ -81,7 +81,6 @@ impl Worker {
         }
     }
 
-    /// Its process id.
     pub(crate) fn id(&self) -> u32 {
         self.id
     }
@@ -104,7 +103,6 @@ impl Worker {
         }
     }
 
-    /// Waits for a message.
     pub(crate) fn receive<T: DeserializeOwned>(&mut self, doing: &'static str) -> Result<T, Error> {
         let receiver = self.receiver.as_mut();
         match receiver.map_or(Err(Failed::Gone), Receiver::receive) {
@@ -136,7 +134,6 @@ impl Worker {
         self.is_killed = true;
     }
 
-    /// Ends the connection for good.
     fn close(&mut self) {
         self.sender.close();
         self.receiver = None;

@@ -16,7 +16,6 @@ use crate::generate::stats::{Replaced, Resumed};
 use crate::generate::step::PromptChunk;
 use crate::load::{Model, Replacement};
 
-/// The engine's thread, with the session that it alone uses.
 #[derive(Debug)]
 pub(super) struct Driver {
     shared: Arc<Shared>,
@@ -24,7 +23,6 @@ pub(super) struct Driver {
     prompt_chunk: PromptChunk,
     /// `None` while there is no context that works.
     session: Option<Session>,
-    /// The texts of the session.
     running: Vec<Text>,
     /// Used in each turn, and kept so that it costs no allocation.
     stands: Vec<Stand>,
@@ -119,7 +117,6 @@ impl Driver {
         })
     }
 
-    /// Ends the texts whose readers have gone. What is computed of them stays in the context.
     fn let_abandoned_go(&mut self) {
         for text in self
             .running
@@ -313,7 +310,6 @@ impl Driver {
         }
     }
 
-    /// Ends all texts that run with an error.
     fn fail(&mut self, error: &Error) {
         for text in self.running.drain(..) {
             if let Some(session) = &mut self.session {

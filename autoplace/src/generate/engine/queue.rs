@@ -48,7 +48,6 @@ struct State {
     submitters: VecDeque<(u64, Waker)>,
     submissions: u64,
     room: Room,
-    /// Since the start.
     totals: Metrics,
     closing: Option<Shutdown>,
     last_replaced: Option<Result<Replaced, Error>>,
@@ -63,7 +62,6 @@ pub(super) struct Text {
     pub(super) limit: usize,
     /// What the context holds of its beginning is not computed again.
     pub(super) reuse: bool,
-    /// Its reader is far behind.
     pub(super) is_paused: bool,
     /// Tokens that were generated and told.
     pub(super) generated: usize,
@@ -71,7 +69,6 @@ pub(super) struct Text {
 }
 
 impl Text {
-    /// What it is called in the session.
     pub(super) fn id(&self) -> SequenceId {
         SequenceId(self.arrival)
     }
@@ -92,7 +89,6 @@ impl Text {
     }
 }
 
-/// A text that waits for a sequence.
 #[derive(Debug)]
 pub(super) struct Waiting {
     pub(super) text: Text,
@@ -177,7 +173,6 @@ impl Shared {
         }
     }
 
-    /// Adds to what was done since the start.
     pub(super) fn count(&self, add: impl FnOnce(&mut Metrics)) {
         add(&mut self.state().totals);
     }
@@ -236,7 +231,6 @@ impl Shared {
         self.bell.ring();
     }
 
-    /// Whether texts wait, those included whose readers are far behind.
     pub(super) fn has_waiting(&self) -> bool {
         !self.state().waiting.is_empty()
     }
@@ -251,7 +245,6 @@ impl Shared {
         state.waiting.remove(at)
     }
 
-    /// Puts a text back that had to make room.
     pub(super) fn put_back(&self, waiting: Waiting) {
         let mut state = self.state();
         if state.closing == Some(Shutdown::Cancel) || waiting.text.answer.is_abandoned() {
@@ -266,7 +259,6 @@ impl Shared {
         state.waiting.insert(at, waiting);
     }
 
-    /// Puts a request into the queue.
     fn accept(self: &Arc<Self>, mut state: MutexGuard<'_, State>, checked: Checked) -> Answer {
         let Checked {
             mut sequence,
@@ -302,7 +294,6 @@ impl Shared {
         Answer::new(receiver, progress, TextOf { shared, arrival })
     }
 
-    /// Texts that it takes at once.
     pub(super) fn capacity(&self) -> usize {
         self.places(&self.state())
     }
@@ -340,7 +331,6 @@ impl Shared {
     }
 }
 
-/// A text as its reader knows it.
 #[derive(Debug)]
 struct TextOf {
     shared: Arc<Shared>,
@@ -357,7 +347,6 @@ impl Writer for TextOf {
     }
 }
 
-/// A request that was found good.
 #[derive(Debug)]
 struct Checked {
     sequence: Sequence,
@@ -386,12 +375,10 @@ impl Submission {
         }
     }
 
-    /// Waits on this thread.
     pub(super) fn wait(mut self) -> Result<Answer, Error> {
         block_on(|context| Pin::new(&mut self).poll(context))
     }
 
-    /// Does not wait.
     pub(super) fn now(mut self) -> Result<Answer, Error> {
         let mut context = Context::from_waker(Waker::noop());
         match Pin::new(&mut self).poll(&mut context) {

@@ -51,7 +51,6 @@ impl Sampling {
         })
     }
 
-    /// Whether a sampler does anything.
     fn is_on(&self, kind: SamplerKind) -> bool {
         let penalises = self.repeat_penalty != 1.0
             || self.frequency_penalty != 0.0

@@ -10,12 +10,9 @@ use crate::generate::error::Error;
 use crate::generate::speculative::{Drafters, Speculator};
 use crate::generate::stats::DraftsOff;
 
-/// Where a batch has the tokens of a text.
 #[derive(Debug, Default)]
 pub(super) struct InBatch {
-    /// Where they begin.
     at: i32,
-    /// How many there are.
     tokens: usize,
     /// Those that are not computed yet.
     pub(super) queued: usize,
@@ -59,7 +56,6 @@ impl Sequence {
         }
     }
 
-    /// Whether a part of the batch is its own.
     pub(crate) fn is_queued(&self) -> bool {
         self.batch.queued > 0
     }

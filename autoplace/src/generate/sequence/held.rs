@@ -10,7 +10,6 @@ use crate::generate::error::Error;
 use crate::generate::piece::SequenceId;
 use crate::load::Scales;
 
-/// What the context holds of a text.
 #[derive(Debug)]
 pub(crate) struct Held {
     /// Its number in the context.
@@ -23,7 +22,6 @@ pub(crate) struct Held {
     /// Tokens at the beginning that no shift in place has moved. Those that it moved have seen the forgotten ones too:
     /// no other text goes on from them.
     pub(crate) unshifted: usize,
-    /// Where the prompt is interrupted for checkpoints.
     pub(crate) stops: Stops,
     /// The running text whose cells hold the beginning of this one, and how many of its tokens.
     pub(crate) shares: Option<(SequenceId, usize)>,
@@ -32,7 +30,6 @@ pub(crate) struct Held {
 }
 
 impl Held {
-    /// Nothing yet of a prompt of so many tokens.
     pub(super) fn nothing_of(prompt: usize) -> Self {
         Self {
             seq: 0,
@@ -116,7 +113,6 @@ impl Sequence {
         Ok(self.saved_bytes())
     }
 
-    /// Bytes that are kept of it.
     pub(crate) fn saved_bytes(&self) -> u64 {
         self.held
             .saved

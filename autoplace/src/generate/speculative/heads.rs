@@ -17,7 +17,6 @@ use crate::load::{Followed, Heads};
 /// computed at once.
 const FEW: usize = 64;
 
-/// Blocks that a session has.
 #[derive(Debug)]
 pub(crate) struct PredictionHeads {
     heads: Heads,
@@ -277,7 +276,6 @@ fn computed(heads: &mut Heads, seq: SeqId, batch: &Batch, hidden: &[f32]) -> Res
     }
 }
 
-/// Forgets all of a sequence.
 fn forget(heads: &mut Heads, seq: SeqId) -> Result<(), Error> {
     let index = usize::try_from(seq).unwrap_or(usize::MAX);
     if let Some(known) = heads.followed.get_mut(index) {

@@ -13,7 +13,6 @@ use crate::load::Draft;
 /// hundredth of its chance.
 const NEGLIGIBLE: f32 = 16.0;
 
-/// A draft that a session has.
 #[derive(Debug)]
 pub(crate) struct DraftModel {
     draft: Draft,

@@ -12,14 +12,12 @@ use crate::generate::custom::CustomDrafter;
 use crate::generate::error::Error;
 use crate::generate::stats::DraftsOff;
 
-/// The guesses of one text.
 #[derive(Debug, Clone)]
 pub(crate) struct Speculator {
     drafter: Drafter,
     gate: Gate,
     /// Tokens that are guessed at once at most.
     draft_max: usize,
-    /// The guess of this step.
     draft: Vec<Token>,
     /// Tokens at its beginning that were chosen.
     accepted: usize,
@@ -112,7 +110,6 @@ impl Speculator {
         self.accepted = 0;
     }
 
-    /// Tokens that were guessed for this step.
     pub(crate) fn drafted(&self) -> usize {
         self.draft.len()
     }
@@ -124,7 +121,6 @@ impl Speculator {
         is_next
     }
 
-    /// Tokens of the guess that were chosen.
     pub(crate) fn accepted(&self) -> usize {
         self.accepted
     }

@@ -78,7 +78,6 @@ pub(super) fn judge(
     judged.collect()
 }
 
-/// The readings of one device.
 fn seen(index: usize, readings: &LoadReadings, run: &WarmedUp) -> Seen {
     let at = |values: &[Option<u64>]| values.get(index).copied().flatten();
     let reserved = run.reserved.gpus.get(index).map(Footprint::total);

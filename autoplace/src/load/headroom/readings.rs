@@ -36,13 +36,11 @@ pub(crate) struct Work {
     pub(super) with_output: Workload,
 }
 
-/// Readings of one device.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Seen {
     pub(super) before: Option<u64>,
     /// When everything was reserved and nothing computed.
     pub(super) loaded: Option<u64>,
-    /// After the warm-up.
     pub(super) used: Option<u64>,
     /// What llama.cpp said it had allocated when everything was reserved.
     pub(super) allocated: Option<u64>,
@@ -51,7 +49,6 @@ pub(super) struct Seen {
 }
 
 impl Work {
-    /// What this model does in contexts of these sizes.
     pub(crate) fn of(profile: &ModelProfile, sizes: &ContextSizes) -> Self {
         let mut without_output = *sizes;
         without_output.n_outputs = 0;

@@ -27,7 +27,6 @@ const PAUSE: Duration = Duration::from_millis(1);
 /// No lease is longer.
 const LONGEST: u64 = 4096;
 
-/// A folder of leases.
 #[derive(Debug)]
 pub(super) struct Book {
     folder: PathBuf,
@@ -40,7 +39,6 @@ pub(super) struct Gate(File);
 /// What a lease's file says. All but the bytes is for people.
 #[derive(Debug, Serialize, Deserialize)]
 struct Record {
-    /// The process.
     pid: u32,
     /// When it took the lease, in seconds since 1970.
     since: u64,

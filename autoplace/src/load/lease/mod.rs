@@ -173,7 +173,6 @@ impl Default for Leases {
 pub(super) struct Section {
     /// None where there are no leases.
     book: Option<Book>,
-    /// What others are about to take, by device.
     others: BTreeMap<DeviceKey, u64>,
     _gates: Vec<Gate>,
 }

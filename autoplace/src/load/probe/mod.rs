@@ -83,7 +83,6 @@ pub struct NativeProbe {
     header: Header,
     /// LoRA adapters beside the model, any or none of which may be computed with.
     lora: Vec<PathBuf>,
-    /// Whether its contexts have a control vector.
     control_vector: bool,
 }
 
@@ -311,7 +310,6 @@ fn room_for_cells(params: &ContextParams) -> Result<(), NoRoom> {
     Ok(())
 }
 
-/// Whether a load on these devices maps its file.
 fn maps(params: &ContextParams, devices: &[Device]) -> bool {
     let backends: Vec<String> = devices.iter().map(Device::backend).collect();
     let mode = native::load_mode(params, backends.iter().map(String::as_str));

@@ -36,7 +36,6 @@ pub enum RateCase {
     Link,
 }
 
-/// How large operations are.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Scale {
     /// Bytes of weights or of a cache that a graph reads.

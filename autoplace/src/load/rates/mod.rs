@@ -117,7 +117,6 @@ fn repacks(machine: &Machine, devices: &[Device]) -> bool {
     })
 }
 
-/// What is measured of one device.
 struct Job<'a> {
     device: &'a Device,
     cases: Vec<RateCase>,

@@ -67,7 +67,6 @@ impl Pacer {
         self.pace(tokens).map_or(generation, |pace| pace.threads())
     }
 
-    /// Threads for a step that computes prompts.
     pub(crate) fn prompt(&self) -> u32 {
         self.chosen.prompt
     }

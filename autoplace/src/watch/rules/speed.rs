@@ -14,7 +14,6 @@ use crate::watch::latch::Condition;
 /// The part of a faster window that is believed.
 const BELIEF: f64 = 1.0 / 16.0;
 
-/// What is remembered of a model's speed.
 #[derive(Debug)]
 pub(super) struct SpeedRule {
     cost: DepthCost,
@@ -26,7 +25,6 @@ pub(super) struct SpeedRule {
     pub(super) slow: Condition<Event>,
 }
 
-/// A speed over some tokens.
 #[derive(Debug, Clone, Copy)]
 struct Speed {
     /// Seconds per token, divided by what a token of that depth costs.
