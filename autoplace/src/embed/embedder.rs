@@ -22,6 +22,7 @@ use crate::memory::Pooling;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Debug)]
+#[must_use]
 pub struct Embedder {
     model: Model,
     /// `None` after a re-placement that failed, until one succeeds.
@@ -51,14 +52,12 @@ impl Embedder {
 
     /// Cuts texts that are too long, instead of refusing them: what the model adds at the end stays. Of a query and a
     /// document, the document is cut. Default: `false`.
-    #[must_use]
     pub const fn truncate(mut self, truncate: bool) -> Self {
         self.truncate = truncate;
         self
     }
 
     /// How vectors are scaled; scores never are. Default: [`Normalization::Euclidean`].
-    #[must_use]
     pub const fn normalize(mut self, normalization: Normalization) -> Self {
         self.normalization = normalization;
         self
@@ -159,14 +158,12 @@ impl Embedder {
     }
 
     /// Counts and time so far.
-    #[must_use]
     pub const fn statistics(&self) -> Statistics {
         self.statistics
     }
 
     /// Stops what another thread is waiting for, which then returns [`llama_sys::Error::Aborted`]; while nothing is
     /// computed, the next computation. It stays good when the model is placed anew.
-    #[must_use]
     pub fn abort_handle(&self) -> AbortHandle {
         self.abort.clone()
     }

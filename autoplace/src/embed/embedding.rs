@@ -12,13 +12,11 @@ pub struct Embedding {
 
 impl Embedding {
     /// The elements of all vectors, end to end.
-    #[must_use]
     pub fn as_slice(&self) -> &[f32] {
         &self.values
     }
 
     /// The same, owned.
-    #[must_use]
     pub fn into_vec(self) -> Vec<f32> {
         self.values
     }
@@ -29,19 +27,16 @@ impl Embedding {
     }
 
     /// Elements of a vector.
-    #[must_use]
     pub const fn width(&self) -> usize {
         self.width
     }
 
     /// Tokens that were computed, with those that the model adds.
-    #[must_use]
     pub const fn tokens(&self) -> usize {
         self.tokens
     }
 
     /// Whether the text was cut ([`Embedder::truncate`](super::Embedder::truncate)).
-    #[must_use]
     pub const fn is_truncated(&self) -> bool {
         self.truncated
     }
@@ -55,7 +50,6 @@ impl AsRef<[f32]> for Embedding {
 
 /// The cosine of the angle between two vectors, from -1.0 to 1.0; 1.0 of two zeros, 0.0 of one, as in llama.cpp
 /// (`common_embd_similarity_cos`). Of vectors of different lengths only what both have counts.
-#[must_use]
 pub fn cosine_similarity(one: impl AsRef<[f32]>, other: impl AsRef<[f32]>) -> f32 {
     let (mut product, mut first, mut second) = (0.0_f64, 0.0_f64, 0.0_f64);
     for (&a, &b) in one.as_ref().iter().zip(other.as_ref()) {

@@ -21,7 +21,6 @@ pub struct Statistics {
 
 impl Statistics {
     /// Tokens per second; 0.0 before the first batch.
-    #[must_use]
     pub fn tokens_per_second(&self) -> f64 {
         if self.time.is_zero() {
             0.0

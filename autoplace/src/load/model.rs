@@ -108,7 +108,6 @@ impl Model {
     }
 
     /// The process that the model runs in, where that is a worker.
-    #[must_use]
     pub fn worker_id(&self) -> Option<u32> {
         self.remote()?.id()
     }

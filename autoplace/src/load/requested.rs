@@ -13,6 +13,7 @@ use crate::plan::Plan;
 pub enum Replacement {
     /// By a plan for what is free once the model is released.
     Anew,
+    /// By this plan.
     By(Box<Plan>),
     /// By the plan of [`Model::better_plan`](super::Model::better_plan), where that is better by this
     /// [gain](super::BetterPlan::gain) at least.

@@ -131,7 +131,6 @@ pub enum Resize {
 
 impl Event {
     /// Whether it tells that a condition ended.
-    #[must_use]
     pub const fn is_end(&self) -> bool {
         matches!(
             self,
@@ -145,7 +144,6 @@ impl Event {
     }
 
     /// Which way it would be worth to place the model anew; `None` where that would not help.
-    #[must_use]
     pub const fn advises(&self) -> Option<Resize> {
         match self {
             Self::MemoryPressure { .. }

@@ -53,7 +53,6 @@ struct DeviceSource {
 
 impl ModelSource {
     /// A source of samples of this model.
-    #[must_use]
     pub fn new(model: &Model) -> Self {
         Self {
             model: model.downgrade(),

@@ -74,13 +74,11 @@ impl Sentinel {
 
     /// The events: take those that wait with `try_iter`, or wait for the next one with `recv_timeout`. At most 256
     /// wait. Once the watching has ended and they are taken, it is disconnected.
-    #[must_use]
     pub const fn events(&self) -> &Receiver<Event> {
         &self.events
     }
 
     /// Whether the model is still watched.
-    #[must_use]
     pub fn is_watching(&self) -> bool {
         let thread = self.thread.as_ref();
         thread.is_some_and(|thread| !thread.is_finished())

@@ -68,7 +68,6 @@ pub enum Error {
 
 impl Error {
     /// Whether the process is gone, so that another may do better.
-    #[must_use]
     pub fn is_death(&self) -> bool {
         matches!(self, Self::Died { .. })
     }

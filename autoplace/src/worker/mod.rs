@@ -49,6 +49,7 @@ pub enum Isolation {
 /// The child is started with `AUTOPLACE_WORKER` in its environment, in a process group of its own (Ctrl-C reaches the
 /// application alone), and ends when the connection to the application does, however the application ends.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[must_use]
 pub struct WorkerProcess {
     /// `None`: the application's own.
     program: Option<PathBuf>,
@@ -75,14 +76,12 @@ pub enum OnDeath {
 
 impl WorkerProcess {
     /// The application's own executable, whose `main` has to begin with [`worker_main`](crate::worker_main).
-    #[must_use]
     pub fn own_executable() -> Self {
         Self::new(None)
     }
 
     /// The program `autoplace-worker`, or any other whose `main` begins with [`worker_main`](crate::worker_main). It
     /// has to be built with the same autoplace and the same llama.cpp.
-    #[must_use]
     pub fn program(path: impl Into<PathBuf>) -> Self {
         Self::new(Some(path.into()))
     }
@@ -97,14 +96,12 @@ impl WorkerProcess {
     }
 
     /// What to do when it has died. Default: [`OnDeath::Fail`].
-    #[must_use]
     pub fn on_death(mut self, policy: OnDeath) -> Self {
         self.on_death = policy;
         self
     }
 
     /// Sets a variable of its environment; the others are the application's.
-    #[must_use]
     pub fn env(mut self, name: impl AsRef<OsStr>, value: impl AsRef<OsStr>) -> Self {
         let (name, value) = (name.as_ref().to_owned(), value.as_ref().to_owned());
         self.environment.push((name, value));
@@ -112,7 +109,6 @@ impl WorkerProcess {
     }
 
     /// How long it may take from its start to its first word. Default: a minute.
-    #[must_use]
     pub fn patience(mut self, patience: Duration) -> Self {
         self.patience = patience;
         self

@@ -63,7 +63,6 @@ pub enum Speculation {
 impl Speculation {
     /// [`DraftModel`](Self::DraftModel) that goes on to eight tokens as long as it gives the next one more
     /// than even chances.
-    #[must_use]
     pub const fn draft_model() -> Self {
         Self::DraftModel {
             draft_max: 8,
@@ -72,7 +71,6 @@ impl Speculation {
     }
 
     /// [`Mtp`](Self::Mtp) of three tokens, however sure: as llama.cpp's own programs do it.
-    #[must_use]
     pub const fn mtp() -> Self {
         Self::Mtp {
             draft_max: 3,
@@ -81,7 +79,6 @@ impl Speculation {
     }
 
     /// [`PromptLookup`](Self::PromptLookup) of two to four tokens, which guesses ten.
-    #[must_use]
     pub const fn prompt_lookup() -> Self {
         Self::PromptLookup {
             ngram_max: 4,

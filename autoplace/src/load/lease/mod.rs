@@ -52,6 +52,7 @@ const PAUSE: Duration = Duration::from_millis(10);
 /// Seen are the loads of this user, on this machine and outside of containers of their own. The host's memory is not
 /// leased. A [simulated](llama_sys::sim) GPU is another one in each process, and leased only if it has a PCI address.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[must_use]
 pub struct Leases {
     place: Place,
     patience: Duration,
@@ -67,20 +68,17 @@ enum Place {
 impl Leases {
     /// Leases in the user's runtime folder: `autoplace` in `$XDG_RUNTIME_DIR` or `/run/user/<id>`, and where there is
     /// neither a folder of this user's in the one for temporary files.
-    #[must_use]
     pub const fn user() -> Self {
         Self::at(Place::User)
     }
 
     /// Leases in this folder, which is made if there is none. It is for those who may write there, and
     /// for leases alone.
-    #[must_use]
     pub fn in_dir(folder: impl Into<PathBuf>) -> Self {
         Self::at(Place::Folder(folder.into()))
     }
 
     /// No leases: the load neither sees others nor is seen by them.
-    #[must_use]
     pub const fn none() -> Self {
         Self::at(Place::Nowhere)
     }
@@ -94,7 +92,6 @@ impl Leases {
 
     /// How long to wait for loads that have begun on the same GPUs. Past it, what they are about to take counts as
     /// taken, with the part of it that is allocated already. Default: a minute.
-    #[must_use]
     pub const fn patience(mut self, patience: Duration) -> Self {
         self.patience = patience;
         self

@@ -77,6 +77,7 @@ pub use self::breakdown::{Breakdown, BufferBytes};
 ///
 /// [`ModelBuilder`](super::ModelBuilder) makes one by itself. This is for those who plan in steps.
 #[derive(Debug)]
+#[must_use]
 pub struct NativeProbe {
     file: SkeletonFile,
     /// The model's own header: where its tensors lie in its files.
@@ -118,7 +119,6 @@ impl NativeProbe {
 
     /// The same with a LoRA adapter beside the model: its bytes count with the weights, and the buffers are as large as
     /// with any or none of the adapters. The file is read when the skeleton is placed.
-    #[must_use]
     pub fn lora(mut self, path: impl Into<PathBuf>) -> Self {
         self.lora.push(path.into());
         self
@@ -126,7 +126,6 @@ impl NativeProbe {
 
     /// The same with a control vector in each context, which is really allocated while a question is answered: `n_embd`
     /// floats per layer.
-    #[must_use]
     pub fn control_vector(mut self) -> Self {
         self.control_vector = true;
         self

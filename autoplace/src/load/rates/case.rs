@@ -94,7 +94,6 @@ struct Work(Operation, u32, u64);
 
 impl RateCase {
     /// Whether it was measured.
-    #[must_use]
     pub fn is_in(&self, rates: &MeasuredRates) -> bool {
         match *self {
             Self::Matrix {

@@ -52,7 +52,6 @@ const KV_TYPES: [TensorType; 3] = [TensorType::F16, TensorType::Q8_0, TensorType
 
 impl RatesRequest {
     /// These cases, measured for 60 milliseconds each.
-    #[must_use]
     pub const fn new(cases: Vec<RateCase>) -> Self {
         Self {
             cases,
@@ -64,7 +63,6 @@ impl RatesRequest {
     }
 
     /// All that plans commonly need, what a token needs first: some ten seconds per device.
-    #[must_use]
     pub fn full() -> Self {
         let dense = WEIGHTS.map(|tensor_type| (tensor_type, false));
         let experts = EXPERTS.map(|tensor_type| (tensor_type, true));
@@ -87,7 +85,6 @@ impl RatesRequest {
 
     /// What a plan for this model needs, with its cache in these types: types of weights that are a twentieth of it or
     /// more, the largest first. What matters most comes first.
-    #[must_use]
     pub fn of_model(header: &Header, profile: &ModelProfile, kv: &[KvType]) -> Self {
         let weights = weight_types(header);
         let mut cases: Vec<RateCase> = weights.iter().map(|&kind| of_matrix(kind, 1)).collect();
