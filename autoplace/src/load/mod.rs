@@ -51,7 +51,7 @@ pub use error::Error;
 pub use lease::Leases;
 pub use model::Model;
 pub(crate) use model::WeakModel;
-pub use probe::{Breakdown, BufferBytes, NativeProbe, PlacedProbe};
+pub use probe::{Breakdown, BufferBytes, NativeProbe};
 pub use pulse::Generated;
 pub(crate) use pulse::Pulse;
 pub use rates::{RateCase, RatesProgress, RatesRequest, measure_rates};
