@@ -4,20 +4,15 @@
 //! Out: an [`Embedding`] for each, or a score for each document. Texts are computed together, as many as one
 //! computation holds, and give the same vectors as alone but for rounding.
 
-mod batches;
 mod embedder;
 mod embedding;
 mod error;
-mod normalization;
 mod pair;
-mod stats;
 mod text;
 
 pub use embedder::Embedder;
-pub use embedding::{Embedding, cosine_similarity};
+pub use embedding::{Embedding, Normalization, Statistics, cosine_similarity};
 pub use error::Error;
-pub use normalization::Normalization;
-pub use stats::Statistics;
 
 use crate::load::{Model, Purpose};
 use crate::worker;

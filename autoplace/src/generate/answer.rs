@@ -7,7 +7,7 @@ use std::task::{Context, Poll, ready};
 use super::channel::Receiver;
 use super::error::Error;
 use super::piece::{FinishReason, Piece};
-use super::progress::{Message, Progress};
+use super::piece::{Message, Progress};
 use super::stats::Statistics;
 use super::wait::block_on;
 

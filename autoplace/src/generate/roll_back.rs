@@ -6,8 +6,8 @@ use super::context::Lent;
 use super::error::Error;
 use super::piece::SequenceId;
 use super::sequence::Sequence;
+use super::sequence::part_after;
 use super::session::Session;
-use super::sharing::part_after;
 use super::text::{Released, TextAssembler};
 use llama_sys::Vocab;
 

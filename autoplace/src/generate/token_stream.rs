@@ -7,8 +7,8 @@ use std::sync::Arc;
 use llama_sys::Token;
 
 use super::error::Error;
+use super::piece::Progress;
 use super::piece::{FinishReason, Piece};
-use super::progress::Progress;
 use super::remote::RemoteText;
 use super::request::Generate;
 use super::session::Session;

@@ -9,7 +9,7 @@ use llama_sys::{Cause, Context, Device, ModelParams};
 
 use super::attempt::Stage;
 use super::devices::{self, free};
-use super::drafts::{Drafts, Heads};
+use super::draft::{Drafts, Heads};
 use super::headroom::LoadReadings;
 use super::placed::{Placed, Prepared};
 use super::progress::Progress;

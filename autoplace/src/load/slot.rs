@@ -5,7 +5,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use llama_sys::{Context, ContextParams, Model, PartialState, SeqId, Token};
 
 use super::adapters::{Attached, Scales};
-use super::drafts::Drafts;
+use super::draft::Drafts;
 use super::{Error, warm_up};
 
 /// Holds the model underneath, and its context while nobody uses it.

@@ -11,8 +11,6 @@
 mod channel;
 pub(crate) mod crossing;
 mod error;
-mod frame;
-mod hello;
 mod log;
 mod process;
 
@@ -24,8 +22,7 @@ pub use error::Error;
 
 pub(crate) use error::Word;
 
-pub(crate) use channel::{Receiver, Sender, inherited};
-pub(crate) use hello::{Hello, is_worker};
+pub(crate) use channel::{Hello, Receiver, Sender, inherited, is_worker};
 pub(crate) use log::LogLines;
 pub(crate) use process::Worker;
 

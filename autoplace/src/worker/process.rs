@@ -12,9 +12,9 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tracing::level_filters::LevelFilter;
 
+use super::channel::Failed;
+use super::channel::{Hello, LEVEL, VALUE, VARIABLE, is_worker};
 use super::channel::{Prepared, Receiver, Sender};
-use super::frame::Failed;
-use super::hello::{Hello, LEVEL, VALUE, VARIABLE, is_worker};
 use super::log::Tail;
 use super::{Error, WorkerProcess};
 

@@ -7,15 +7,15 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard};
 use std::task::{Context, Poll, Waker};
 use std::time::Instant;
 
+use super::Metrics;
 use super::Shutdown;
-use super::metrics::Metrics;
 use super::order::Stand;
 use crate::generate::answer::{Answer, Writer};
 use crate::generate::channel::{Sender, channel};
 use crate::generate::context::Room;
 use crate::generate::error::Error;
 use crate::generate::piece::SequenceId;
-use crate::generate::progress::{Message, Progress};
+use crate::generate::piece::{Message, Progress};
 use crate::generate::request::Generate;
 use crate::generate::sequence::Sequence;
 use crate::generate::session::Session;

@@ -10,15 +10,13 @@
 //! as without a guess, whatever was guessed. Only rounding may differ, where a backend computes several tokens
 //! otherwise than one.
 
-mod drafters;
 mod gate;
 mod heads;
 mod lookup;
 mod model;
 mod speculator;
 
-pub(super) use drafters::Drafters;
-pub(super) use speculator::Speculator;
+pub(super) use speculator::{Drafters, Speculator};
 
 use serde::{Deserialize, Serialize};
 
