@@ -8,7 +8,6 @@ mod embedder;
 mod embedding;
 mod error;
 mod pair;
-mod text;
 
 pub use embedder::Embedder;
 pub use embedding::{Embedding, Normalization, Statistics, cosine_similarity};

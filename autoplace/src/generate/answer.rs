@@ -5,11 +5,11 @@ use std::iter;
 use std::task::{Context, Poll, ready};
 
 use super::channel::Receiver;
+use super::channel::block_on;
 use super::error::Error;
 use super::piece::{FinishReason, Piece};
 use super::piece::{Message, Progress};
 use super::stats::Statistics;
-use super::wait::block_on;
 
 /// What computes a text.
 pub(super) trait Writer: fmt::Debug + Send + Sync {

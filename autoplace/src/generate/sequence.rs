@@ -2,7 +2,6 @@
 
 mod batch;
 mod held;
-mod next_token;
 pub(super) use held::Held;
 
 use batch::InBatch;
@@ -281,7 +280,8 @@ impl Sequence {
     }
 }
 
-/// Tokens at the beginning of a text that lie in cells which other running texts hold too.
+/// Tokens at the beginning of a text that lie in cells which other running texts hold too (`kv_unified`): forks, and
+/// prompts that begin alike.
 pub(super) fn shared(sequences: &[Sequence], at: usize) -> usize {
     let this = &sequences[at];
     let by_it = this.held.shares.map(|(_, tokens)| tokens);

@@ -4,16 +4,16 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::attempt::{Attempt, AttemptFailure, Stage};
+use super::builder::Progress;
 use super::carry_out::{Failure, Loaded};
+use super::error::{Attempt, AttemptFailure, Stage};
 use super::lease::{Lease, Section};
 use super::placed::Prepared;
-use super::progress::Progress;
 use super::recipe::Recipe;
 use super::report::GpuReport;
 use super::taught::{Place, Taught};
 use super::terms::OnDifference;
-use super::{Error, replay};
+use super::{Error, recipe};
 use crate::gguf::Header;
 use crate::machine::{Gpu, Host, Machine};
 use crate::memory::{Footprints, Headroom, Pooling};
@@ -116,7 +116,7 @@ impl<'a> Contract<'a> {
                 let probe = self.recipe.adapters.probe(header)?;
                 let model = (header, profile, &probe);
                 let (plan, machine, lease) =
-                    replay::prepare(saved, *replay, model, machine, leases)?;
+                    recipe::follow(saved, *replay, model, machine, leases)?;
                 Ok((self.prepared(plan, machine)?, lease))
             }
         }

@@ -8,10 +8,10 @@ use std::task::Waker;
 use llama_sys::Context;
 
 use super::Error;
+use super::builder::Progress;
 use super::carry_out::Loaded;
 use super::contract::{Contract, First};
 use super::model::Model;
-use super::progress::Progress;
 use super::remote::{Remote, Reply, Request};
 use super::slot::Contents;
 use crate::gguf::Header;
@@ -320,7 +320,8 @@ pub enum Replacement {
     },
 }
 
-/// What was asked for and is not done yet. The flag is all that a token costs.
+/// What somebody asked for who does not generate, and is not done yet: it is carried out between two tokens. The flag
+/// is all that a token costs.
 #[derive(Debug, Default)]
 pub(super) struct Requested {
     waiting: AtomicBool,

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::attempt::Attempt;
+use super::error::Attempt;
 use super::terms::Verify;
 use super::threads::Threads;
 use crate::machine::{Bytes, LearnedHeadroom};

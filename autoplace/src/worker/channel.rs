@@ -3,6 +3,9 @@
 //! On Unix it is a pair of connected sockets, of which the worker finds one as its standard input: a handle that the
 //! standard library passes on safely, and that nobody writes text to. Elsewhere a handle goes one way only, and the
 //! worker answers on its standard output.
+//!
+//! Its first bytes say that the child is a worker, of which protocol and of which build. Then come messages: each a
+//! length in four bytes, the smallest first, and as many bytes of JSON.
 
 use std::ffi::OsStr;
 use std::io::{self, BufReader, Read, Write};

@@ -11,6 +11,7 @@ use super::Metrics;
 use super::Shutdown;
 use super::order::Stand;
 use crate::generate::answer::{Answer, Writer};
+use crate::generate::channel::{Bell, block_on};
 use crate::generate::channel::{Sender, channel};
 use crate::generate::context::Room;
 use crate::generate::error::Error;
@@ -20,7 +21,6 @@ use crate::generate::request::Generate;
 use crate::generate::sequence::Sequence;
 use crate::generate::session::Session;
 use crate::generate::stats::Replaced;
-use crate::generate::wait::{Bell, block_on};
 use crate::load::Model;
 
 /// What the engine's thread and everybody else share.

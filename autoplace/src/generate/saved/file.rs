@@ -23,7 +23,7 @@ use llama_sys::Token;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
-use crate::generate::saved_error::SavedCacheError;
+use crate::generate::error::SavedCacheError;
 use crate::load::Added;
 use crate::memory::KvType;
 use crate::plan::ModelIdentity;

@@ -13,7 +13,6 @@
 //! Without a folder to write in, or a file system that locks, loads do not see each other, as before.
 
 mod book;
-mod device;
 mod folder;
 #[cfg(test)]
 mod tests;
@@ -23,8 +22,8 @@ use std::io;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
+use book::DeviceKey;
 use book::{Book, Gate};
-use device::DeviceKey;
 use serde::{Deserialize, Serialize};
 use tempfile::NamedTempFile;
 
