@@ -2,6 +2,7 @@
 
 mod batch;
 mod held;
+
 pub(super) use held::Held;
 
 use batch::InBatch;

@@ -15,7 +15,7 @@ use super::devices::{by_name, free, of_plan};
 use super::error::Stage;
 use super::placed::Prepared;
 use super::recipe::Recipe;
-use super::terms::{OnDifference, Verify};
+use super::recipe::{OnDifference, Verify};
 use super::warm_up::{WarmedUp, warm_up};
 use super::{Error, native};
 use crate::gguf::Header;

@@ -7,8 +7,8 @@ use std::sync::{Mutex, PoisonError};
 use llama_sys::Device;
 
 use super::devices::{build_name, free, is_simulated};
+use super::recipe::{Learn, Verify};
 use super::report::Doubt;
-use super::terms::{Learn, Verify};
 use super::warm_up::WarmedUp;
 use crate::machine::{Date, Gpu, GpuKind, GpuProcess, LearnedHeadroom, Machine, mib, nvidia};
 use crate::memory::{ContextSizes, Footprint, Headroom, Workload};

@@ -26,7 +26,6 @@ mod replace;
 mod report;
 mod slot;
 mod taught;
-mod terms;
 #[cfg(test)]
 #[path = "../../../planner/tests/support/test_plan/mod.rs"]
 mod test_plan;
@@ -49,9 +48,9 @@ pub use probe::{Breakdown, BufferBytes, NativeProbe};
 pub use pulse::Generated;
 pub(crate) use pulse::Pulse;
 pub use rates::{RateCase, RatesProgress, RatesRequest, measure_rates};
+pub use recipe::{OnDifference, Verify};
 pub use replace::{BetterPlan, Replacement};
 pub use report::{Doubt, GpuReport, HostReport, LoadReport, WarmUp};
 pub(crate) use slot::{Checkpoint, Contents, Purpose, Remembered};
-pub use terms::{OnDifference, Verify};
 pub(crate) use threads::Pacer;
 pub use threads::{GeneratingThreads, ThreadBasis, Threads, TriedThreads};

@@ -7,7 +7,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::error::Attempt;
-use super::terms::Verify;
+use super::recipe::Verify;
 use super::threads::Threads;
 use crate::machine::{Bytes, LearnedHeadroom};
 use crate::memory::{Footprint, HeadroomParts};

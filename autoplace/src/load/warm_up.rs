@@ -17,8 +17,8 @@ use llama_sys::{Batch, Context, Device, Error, TensorPlace};
 use super::builder::Progress;
 use super::devices::free;
 use super::probe::footprints;
+use super::recipe::Verify;
 use super::report::WarmUp;
-use super::terms::Verify;
 use crate::memory::Footprints;
 
 /// The most tokens that GPUs leave to the CPU where the weights are the host's (ggml-cuda.cu and others,

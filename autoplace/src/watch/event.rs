@@ -189,48 +189,39 @@ mod tests {
 
     #[test]
     fn an_event_is_one_line_with_what_there_is_and_what_is_needed() {
+        let device = || "CUDA0".to_owned();
+        let reasons = vec![ThrottleReason::Heat, ThrottleReason::Hardware];
         let pressure = Event::MemoryPressure {
-            device: "CUDA0".to_owned(),
+            device: device(),
             free: mib(12),
             needed: mib(88),
         };
-        assert_eq!(
-            pressure.to_string(),
-            "CUDA0 has 12 MiB free, and the model may still need 88 MiB of it"
-        );
         let slow = Event::Slowdown {
             expected: 80.0,
             observed: 31.25,
             likely_cause: Cause::Throttled {
-                device: "CUDA0".to_owned(),
-                reasons: vec![ThrottleReason::Heat, ThrottleReason::Hardware],
+                device: device(),
+                reasons,
             },
         };
-        assert_eq!(
-            slow.to_string(),
-            "31.2 tokens per second instead of 80.0: CUDA0 runs below its clocks: heat, hardware slowdown"
-        );
         let other = Event::OtherProcess {
             name: Some("ollama".to_owned()),
             pid: 7,
             bytes: gib(5),
-            device: "CUDA0".to_owned(),
+            device: device(),
         };
-        assert_eq!(
-            other.to_string(),
-            "ollama (process 7) holds 5.0 GiB of CUDA0"
-        );
+        let lines = [
+            "CUDA0 has 12 MiB free, and the model may still need 88 MiB of it",
+            "31.2 tokens per second instead of 80.0: CUDA0 runs below its clocks: heat, hardware slowdown",
+            "ollama (process 7) holds 5.0 GiB of CUDA0",
+        ];
+        assert_eq!([&pressure, &slow, &other].map(ToString::to_string), lines);
+        assert_eq!(pressure.advises(), Some(Resize::Smaller));
     }
 
     #[test]
     fn a_full_gpu_asks_for_less_on_it_and_an_emptier_one_for_more() {
         let device = "CUDA0".to_owned();
-        let pressure = Event::MemoryPressure {
-            device: device.clone(),
-            free: 0,
-            needed: 1,
-        };
-        assert_eq!(pressure.advises(), Some(Resize::Smaller));
         let room = Event::RoomGained {
             device: device.clone(),
             free: 2,

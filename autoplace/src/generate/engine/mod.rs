@@ -7,6 +7,7 @@
 mod driver;
 mod order;
 mod queue;
+
 pub use queue::Submission;
 
 use std::sync::{Arc, Mutex, PoisonError};

@@ -6,6 +6,7 @@
 
 mod case;
 mod request;
+
 pub use case::RateCase;
 pub use request::RatesRequest;
 

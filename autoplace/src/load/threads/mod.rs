@@ -16,7 +16,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use self::pace::{Change, Pace};
-use super::terms::Verify;
+use super::recipe::Verify;
 use crate::machine::{Host, mib};
 use crate::plan::Plan;
 
