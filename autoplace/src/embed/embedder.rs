@@ -5,8 +5,7 @@ use std::time::Instant;
 
 use llama_sys::{AbortHandle, Batch, Context};
 
-use super::pair::Format;
-use super::pair::{Limit, Text};
+use super::pair::{Format, Limit, Text};
 use super::{Embedding, Error, Normalization, Statistics};
 use crate::load::{self, Contents, Model, Purpose, native};
 use crate::memory::Pooling;

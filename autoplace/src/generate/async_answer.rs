@@ -8,8 +8,7 @@ use std::thread;
 use futures_core::Stream;
 
 use super::answer::{Answer, Writer};
-use super::channel::Bell;
-use super::channel::channel;
+use super::channel::{Bell, channel};
 use super::error::Error;
 use super::piece::{FinishReason, Piece};
 use super::stats::Statistics;

@@ -13,8 +13,7 @@ use llama_sys::Token;
 use serde::{Deserialize, Serialize};
 
 use super::error::Error;
-use super::piece::Message;
-use super::piece::Piece;
+use super::piece::{Message, Piece};
 use super::request::Spec;
 use super::stats::Statistics;
 use crate::load::{self, Model};

@@ -1,14 +1,12 @@
 //! A generation as the application sees it, wherever it runs.
 
-use std::fmt;
-use std::iter;
 use std::sync::Arc;
+use std::{fmt, iter};
 
 use llama_sys::Token;
 
 use super::error::Error;
-use super::piece::Progress;
-use super::piece::{FinishReason, Piece};
+use super::piece::{FinishReason, Piece, Progress};
 use super::remote::RemoteText;
 use super::request::Generate;
 use super::session::Session;

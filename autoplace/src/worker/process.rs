@@ -1,20 +1,19 @@
 //! A worker as the application sees it: started, heard of, talked to, and ended.
 
-use std::fmt;
 use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus};
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::thread;
 use std::time::{Duration, Instant};
+use std::{fmt, thread};
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tracing::level_filters::LevelFilter;
 
-use super::channel::Failed;
-use super::channel::{Hello, LEVEL, VALUE, VARIABLE, is_worker};
-use super::channel::{Prepared, Receiver, Sender};
+use super::channel::{
+    Failed, Hello, LEVEL, Prepared, Receiver, Sender, VALUE, VARIABLE, is_worker,
+};
 use super::log::Tail;
 use super::{Error, WorkerProcess};
 

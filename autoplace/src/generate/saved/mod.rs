@@ -13,8 +13,7 @@ use std::path::Path;
 use llama_sys::{Context, SeqId, Token};
 
 use super::context::Lent;
-use super::error::Error;
-use super::error::SavedCacheError;
+use super::error::{Error, SavedCacheError};
 use super::piece::SequenceId;
 use super::sequence::{Sequence, held};
 use super::session::Session;

@@ -13,17 +13,15 @@
 //! Without a folder to write in, or a file system that locks, loads do not see each other, as before.
 
 mod book;
-mod folder;
 #[cfg(test)]
 mod tests;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::io;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
+use std::{fs, io};
 
-use book::DeviceKey;
-use book::{Book, Gate};
+use book::{Book, DeviceKey, Gate};
 use serde::{Deserialize, Serialize};
 use tempfile::NamedTempFile;
 
@@ -128,8 +126,11 @@ impl Leases {
 
     fn try_enter(&self, devices: &BTreeSet<DeviceKey>) -> io::Result<Section> {
         let book = Book::open(match &self.place {
-            Place::Folder(folder) => folder::make(folder)?,
-            Place::User => folder::user()?,
+            Place::Folder(folder) => {
+                fs::create_dir_all(folder)?;
+                folder.clone()
+            }
+            Place::User => user_folder()?,
             Place::Nowhere => return Ok(Section::default()),
         });
         let begun = Instant::now();
@@ -248,4 +249,64 @@ pub(super) struct Lease {
 fn names(devices: &BTreeMap<DeviceKey, u64>) -> String {
     let names: Vec<String> = devices.keys().map(ToString::to_string).collect();
     names.join(", ")
+}
+
+const NAME: &str = "autoplace";
+
+/// The folder in the user's runtime directory, made if there is none.
+///
+/// Looked for in a fixed order, so that a service without the session's environment finds the same one: what the
+/// session says (XDG Base Directory Specification), where systemd puts it, and the folder for temporary files, which
+/// may be everybody's.
+#[cfg(unix)]
+fn user_folder() -> io::Result<PathBuf> {
+    let id = rustix::process::getuid().as_raw();
+    let session = std::env::var_os("XDG_RUNTIME_DIR")
+        .map(PathBuf::from)
+        .filter(|folder| folder.is_absolute());
+    let mut failed = None;
+    for candidate in [
+        session.map(|folder| folder.join(NAME)),
+        cfg!(target_os = "linux").then(|| PathBuf::from(format!("/run/user/{id}/{NAME}"))),
+        Some(std::env::temp_dir().join(format!("{NAME}-{id}"))),
+    ]
+    .into_iter()
+    .flatten()
+    {
+        match private(&candidate, id) {
+            Ok(()) => return Ok(candidate),
+            Err(error) => failed = Some(error),
+        }
+    }
+    Err(failed.unwrap_or_else(|| io::ErrorKind::NotFound.into()))
+}
+
+/// The folder in the one for temporary files, which is the user's own (`GetTempPath2`).
+#[cfg(not(unix))]
+fn user_folder() -> io::Result<PathBuf> {
+    let folder = std::env::temp_dir().join(NAME);
+    fs::create_dir_all(&folder)?;
+    Ok(folder)
+}
+
+/// Makes the folder for this user alone. One that somebody else has made or can write in is refused: whoever writes
+/// there decides how much of a GPU we use.
+#[cfg(unix)]
+fn private(folder: &std::path::Path, user: u32) -> io::Result<()> {
+    use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+
+    let made = fs::DirBuilder::new().mode(0o700).create(folder);
+    match made {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
+        _ => {}
+    }
+    // Not what a link points to.
+    let there = fs::symlink_metadata(folder)?;
+    if there.is_dir() && there.uid() == user && there.mode() & 0o077 == 0 {
+        return Ok(());
+    }
+    Err(io::Error::new(
+        io::ErrorKind::PermissionDenied,
+        format!("{} is not this user's alone", folder.display()),
+    ))
 }
