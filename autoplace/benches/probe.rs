@@ -67,14 +67,6 @@ fn probing(criterion: &mut Criterion) {
             bencher.iter(|| probe.breakdown(gpus, &params, &split).unwrap());
         });
     }
-    let split = Split::layers(40);
-    group.bench_function("of which the load", |bencher| {
-        bencher.iter(|| probe.place(&gpus[..1], &params, &split).unwrap());
-    });
-    let placed = probe.place(&gpus[..1], &params, &split).unwrap();
-    group.bench_function("of which the context", |bencher| {
-        bencher.iter(|| placed.breakdown(&params).unwrap());
-    });
     group.bench_function("without a skeleton", |bencher| {
         bencher.iter(|| whole(&path, &cards[0].0));
     });

@@ -1,12 +1,11 @@
 //! The loop: texts are read, packed into batches, computed, and their vectors taken.
 
+use std::ops::Range;
 use std::time::Instant;
 
 use llama_sys::{AbortHandle, Batch, Context};
 
-use super::batches::{Room, batches};
-use super::pair::Format;
-use super::text::{Limit, Text};
+use super::pair::{Format, Limit, Text};
 use super::{Embedding, Error, Normalization, Statistics};
 use crate::load::{self, Contents, Model, Purpose, native};
 use crate::memory::Pooling;
@@ -22,6 +21,7 @@ use crate::memory::Pooling;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Debug)]
+#[must_use]
 pub struct Embedder {
     model: Model,
     /// `None` after a re-placement that failed, until one succeeds.
@@ -51,14 +51,12 @@ impl Embedder {
 
     /// Cuts texts that are too long, instead of refusing them: what the model adds at the end stays. Of a query and a
     /// document, the document is cut. Default: `false`.
-    #[must_use]
     pub const fn truncate(mut self, truncate: bool) -> Self {
         self.truncate = truncate;
         self
     }
 
     /// How vectors are scaled; scores never are. Default: [`Normalization::Euclidean`].
-    #[must_use]
     pub const fn normalize(mut self, normalization: Normalization) -> Self {
         self.normalization = normalization;
         self
@@ -159,14 +157,12 @@ impl Embedder {
     }
 
     /// Counts and time so far.
-    #[must_use]
     pub const fn statistics(&self) -> Statistics {
         self.statistics
     }
 
     /// Stops what another thread is waiting for, which then returns [`llama_sys::Error::Aborted`]; while nothing is
     /// computed, the next computation. It stays good when the model is placed anew.
-    #[must_use]
     pub fn abort_handle(&self) -> AbortHandle {
         self.abort.clone()
     }
@@ -186,7 +182,6 @@ impl Embedder {
         })
     }
 
-    /// Computes the texts and takes their vectors.
     fn compute(&mut self, texts: &[Text]) -> Result<Vec<Embedding>, Error> {
         let Some(context) = &mut self.context else {
             return Err(load::Error::NotLoaded.into());
@@ -251,7 +246,6 @@ impl Drop for Embedder {
     }
 }
 
-/// One batch, with what it works on.
 struct Turn<'a> {
     context: &'a mut Context,
     batch: &'a mut Batch,
@@ -302,5 +296,70 @@ impl Turn<'_> {
             tokens: text.len(),
             truncated: text.truncated,
         })
+    }
+}
+
+/// What one computation holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Room {
+    tokens: usize,
+    texts: usize,
+}
+
+/// Texts of these lengths, in their order, as many at once as there is room for. None may be longer than the room.
+fn batches(lengths: &[usize], room: Room) -> Vec<Range<usize>> {
+    let mut batches = Vec::new();
+    let (mut begin, mut tokens) = (0, 0_usize);
+    for (index, &length) in lengths.iter().enumerate() {
+        let texts = index - begin;
+        let fits = tokens.saturating_add(length) <= room.tokens && texts < room.texts;
+        if texts > 0 && !fits {
+            batches.push(begin..index);
+            (begin, tokens) = (index, 0);
+        }
+        tokens = tokens.saturating_add(length);
+    }
+    if begin < lengths.len() {
+        batches.push(begin..lengths.len());
+    }
+    batches
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::{Room, batches};
+
+    #[test]
+    fn texts_share_a_computation_until_tokens_or_sequences_run_out() {
+        let room = Room {
+            tokens: 10,
+            texts: 3,
+        };
+        assert!(batches(&[], room).is_empty());
+        assert_eq!(batches(&[10, 10], room), [0..1, 1..2]);
+        assert_eq!(batches(&[4, 6, 1], room), [0..2, 2..3]);
+        assert_eq!(batches(&[1, 1, 1, 1], room), [0..3, 3..4]);
+    }
+
+    proptest! {
+        #[test]
+        fn every_text_is_in_one_batch_in_its_order_and_no_batch_could_take_the_next(
+            lengths in prop::collection::vec(1_usize..50, 0..100),
+            tokens in 50_usize..200,
+            texts in 1_usize..9,
+        ) {
+            let batches = batches(&lengths, Room { tokens, texts });
+            let all: Vec<usize> = batches.iter().cloned().flatten().collect();
+            prop_assert_eq!(all, (0..lengths.len()).collect::<Vec<_>>());
+            for batch in &batches {
+                let sum: usize = lengths[batch.clone()].iter().sum();
+                prop_assert!(sum <= tokens && batch.len() <= texts);
+                if let Some(next) = lengths.get(batch.end) {
+                    prop_assert!(sum + next > tokens || batch.len() == texts);
+                }
+            }
+        }
     }
 }

@@ -4,23 +4,18 @@
 //! Out: an [`Embedding`] for each, or a score for each document. Texts are computed together, as many as one
 //! computation holds, and give the same vectors as alone but for rounding.
 
-mod batches;
 mod embedder;
 mod embedding;
-mod error;
-mod normalization;
 mod pair;
-mod stats;
-mod text;
 
 pub use embedder::Embedder;
-pub use embedding::{Embedding, cosine_similarity};
-pub use error::Error;
-pub use normalization::Normalization;
-pub use stats::Statistics;
+pub use embedding::{Embedding, Normalization, Statistics, cosine_similarity};
+
+use std::sync::Arc;
 
 use crate::load::{Model, Purpose};
-use crate::worker;
+use crate::memory::Pooling;
+use crate::{load, worker};
 
 impl Model {
     /// Takes the model's one context, to embed texts or to rerank documents. Dropping it gives the context back.
@@ -45,5 +40,57 @@ impl Model {
             });
         }
         Ok(Embedder::new(self.clone(), context))
+    }
+}
+
+/// An error of an embedding or a reranking.
+#[derive(Debug, Clone, thiserror::Error)]
+#[allow(missing_docs, reason = "the messages name the fields")]
+#[non_exhaustive]
+pub enum Error {
+    /// An embedder of this model lives already.
+    #[error("this model is embedding already: drop its other embedder first")]
+    Busy,
+    /// A text is longer than one computation, or than the positions that the model has learned
+    /// ([`Embedder::longest_text`](Embedder::longest_text)). Counted are the tokens that the model adds, and of a
+    /// document the query's too. Texts are counted from 0.
+    #[error(
+        "text {index} is {tokens} tokens long, and the longest that can be embedded is {limit}: load with a longer context, cut it, or ask for `truncate`"
+    )]
+    TooLong {
+        index: usize,
+        tokens: usize,
+        limit: usize,
+    },
+    /// A text has no tokens, and the model adds none.
+    #[error("text {index} is empty, and the model has no token that begins a text")]
+    Empty { index: usize },
+    /// Documents were to be scored by a model that was loaded to embed.
+    #[error(
+        "the model was loaded to embed, with the pooling {pooling}: load it with `Pooling::Rank` to rerank"
+    )]
+    NotReranking { pooling: Pooling },
+    /// The model is an encoder-decoder, whose encoder is there for its decoder.
+    #[error("{architecture} models do not embed")]
+    NotEmbedding { architecture: String },
+    /// llama.cpp refused or failed, or [was aborted](llama_sys::Error::Aborted).
+    #[error(transparent)]
+    Native(#[from] llama_sys::Error),
+    /// The model runs in a worker process, where it cannot embed so far.
+    #[error(transparent)]
+    Worker(#[from] worker::Error),
+    /// The model is not loaded, or was not loaded to embed.
+    #[error(transparent)]
+    Load(Arc<load::Error>),
+}
+
+impl From<load::Error> for Error {
+    fn from(error: load::Error) -> Self {
+        match error {
+            load::Error::Native(error) => Self::Native(error),
+            load::Error::Worker(error) => Self::Worker(error),
+            load::Error::Busy => Self::Busy,
+            error => Self::Load(Arc::new(error)),
+        }
     }
 }

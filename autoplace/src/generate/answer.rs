@@ -1,15 +1,12 @@
 //! One text that another thread computes, as its reader sees it.
 
-use std::fmt;
-use std::iter;
 use std::task::{Context, Poll, ready};
+use std::{fmt, iter};
 
-use super::channel::Receiver;
+use super::channel::{Receiver, block_on};
 use super::error::Error;
-use super::piece::{FinishReason, Piece};
-use super::progress::{Message, Progress};
+use super::piece::{FinishReason, Message, Piece, Progress};
 use super::stats::Statistics;
-use super::wait::block_on;
 
 /// What computes a text.
 pub(super) trait Writer: fmt::Debug + Send + Sync {

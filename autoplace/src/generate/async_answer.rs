@@ -8,12 +8,11 @@ use std::thread;
 use futures_core::Stream;
 
 use super::answer::{Answer, Writer};
-use super::channel::channel;
+use super::channel::{Bell, channel};
 use super::error::Error;
 use super::piece::{FinishReason, Piece};
 use super::stats::Statistics;
 use super::token_stream::{AbortHandle, TokenStream};
-use super::wait::Bell;
 
 /// Pieces that the thread computes ahead of its reader.
 const AHEAD: usize = 64;

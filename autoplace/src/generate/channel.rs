@@ -3,8 +3,9 @@
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::task::{Context, Poll, Waker};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Wake, Waker};
+use std::thread::{self, Thread};
 
 /// A queue whose writer is full when the reader has `ahead` items to read, and is woken when half of them are read. It
 /// may write all the same.
@@ -34,7 +35,6 @@ struct Shared<T> {
 #[derive(Debug)]
 struct Queue<T> {
     items: VecDeque<T>,
-    /// Whoever waits for an item.
     reader: Option<Waker>,
     /// Whether there is somebody to write.
     is_written: bool,
@@ -66,7 +66,6 @@ impl<T> Sender<T> {
         }
     }
 
-    /// Whether nobody wants more.
     pub(super) fn is_abandoned(&self) -> bool {
         !self.0.is_wanted.load(Ordering::Acquire)
     }
@@ -139,13 +138,80 @@ impl<T> Drop for Receiver<T> {
     }
 }
 
+struct Unpark(Thread);
+
+impl Wake for Unpark {
+    fn wake(self: Arc<Self>) {
+        self.0.unpark();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        self.0.unpark();
+    }
+}
+
+thread_local! {
+    static UNPARK: Waker = waker();
+}
+
+fn waker() -> Waker {
+    Waker::from(Arc::new(Unpark(thread::current())))
+}
+
+/// Asks until there is an answer. Between two questions the thread sleeps, until it is woken.
+pub(crate) fn block_on<T>(mut poll: impl FnMut(&mut Context<'_>) -> Poll<T>) -> T {
+    // Where the thread ends, its own are gone already.
+    let waker = UNPARK.try_with(Waker::clone).unwrap_or_else(|_| waker());
+    let mut context = Context::from_waker(&waker);
+    loop {
+        if let Poll::Ready(answer) = poll(&mut context) {
+            return answer;
+        }
+        thread::park();
+    }
+}
+
+/// What a thread listens for that has several things to do: whoever has something for it rings.
+#[derive(Debug, Default)]
+pub(super) struct Bell {
+    has_rung: Mutex<bool>,
+    rings: Condvar,
+}
+
+impl Bell {
+    pub(super) fn ring(&self) {
+        *self.has_rung.lock().unwrap_or_else(PoisonError::into_inner) = true;
+        self.rings.notify_one();
+    }
+
+    /// Sleeps until it rings. Returns at once if it has rung since the last time.
+    pub(super) fn wait(&self) {
+        let has_rung = self.has_rung.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut has_rung = self
+            .rings
+            .wait_while(has_rung, |has_rung| !*has_rung)
+            .unwrap_or_else(PoisonError::into_inner);
+        *has_rung = false;
+    }
+}
+
+impl Wake for Bell {
+    fn wake(self: Arc<Self>) {
+        self.ring();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        self.ring();
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::sync::atomic::AtomicUsize;
     use std::task::Wake;
 
     use super::*;
-    use crate::generate::wait::block_on;
+    use crate::generate::channel::block_on;
 
     #[derive(Default)]
     struct Count(AtomicUsize);
@@ -180,7 +246,7 @@ mod tests {
     #[test]
     fn the_reader_gets_everything_and_then_the_end() {
         let (sender, mut receiver) = channel(2, Waker::noop().clone());
-        let writer = std::thread::spawn(move || {
+        let writer = thread::spawn(move || {
             for item in 0..1000 {
                 sender.send(item);
             }
@@ -189,5 +255,31 @@ mod tests {
         assert!(items.eq(0..1000));
         writer.join().unwrap();
         assert_eq!(block_on(|context| receiver.poll_next(context)), None);
+    }
+
+    #[test]
+    fn a_ring_that_comes_first_is_not_lost() {
+        let bell = Arc::new(Bell::default());
+        bell.ring();
+        bell.wait();
+        let ringing = Arc::clone(&bell);
+        let other = thread::spawn(move || Waker::from(ringing).wake());
+        bell.wait();
+        other.join().unwrap();
+    }
+
+    #[test]
+    fn a_thread_sleeps_until_the_answer_is_there() {
+        let mut questions = 0;
+        let answer = block_on(|context| {
+            questions += 1;
+            let waker = context.waker().clone();
+            if questions < 3 {
+                thread::spawn(move || waker.wake());
+                return Poll::Pending;
+            }
+            Poll::Ready(questions)
+        });
+        assert_eq!(answer, 3);
     }
 }

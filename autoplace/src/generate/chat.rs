@@ -37,6 +37,7 @@ use crate::load::Model;
 ///
 /// A clone goes its own way from here: both share what the context holds of their common history.
 #[derive(Debug, Clone)]
+#[must_use]
 pub struct Chat {
     /// How answers are generated; its prompt is replaced for each.
     generate: Generate,
@@ -59,7 +60,6 @@ struct Known {
 }
 
 impl Chat {
-    /// A conversation that has not begun.
     pub(super) fn new(model: Model, generate: Generate, template: ChatTemplate) -> Self {
         Self {
             // The marks of reasoning and of calls are control tokens in many vocabularies.
@@ -76,7 +76,6 @@ impl Chat {
     }
 
     /// Puts a system message at the beginning, in place of one that is there.
-    #[must_use]
     pub fn system(mut self, content: impl Into<String>) -> Self {
         let message = Message::system(content);
         match self.messages.first_mut() {
@@ -93,7 +92,6 @@ impl Chat {
     /// let chat = model.chat()?.with(|generate| generate.temperature(0.2).max_tokens(400));
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    #[must_use]
     pub fn with(mut self, settings: impl FnOnce(Generate) -> Generate) -> Self {
         self.generate = settings(self.generate);
         self
@@ -101,28 +99,24 @@ impl Chat {
 
     /// Tools that the model may call. Calls come as [`ReplyPart::ToolCall`], and their results are said with
     /// [`tool_result`](Self::tool_result).
-    #[must_use]
     pub fn tools(mut self, tools: impl Into<Vec<Tool>>) -> Self {
         self.tools = tools.into();
         self
     }
 
     /// Texts that answers are to be drawn from, where the template knows such: objects with `title` and `text`.
-    #[must_use]
     pub fn documents(mut self, documents: impl Into<Vec<Value>>) -> Self {
         self.documents = documents.into();
         self
     }
 
     /// Another variable of the template, such as `enable_thinking` or `reasoning_effort`.
-    #[must_use]
     pub fn variable(mut self, name: impl Into<String>, value: impl Into<Value>) -> Self {
         self.variables.insert(name.into(), value.into());
         self
     }
 
     /// How answers are read, instead of as the template suggests.
-    #[must_use]
     pub fn reply_format(mut self, format: ReplyFormat) -> Self {
         self.format = Some(format);
         self
@@ -292,7 +286,6 @@ impl ChatStream<'_> {
         self.stream.abort_handle()
     }
 
-    /// Reads what was said as an answer, and adds it to the history.
     fn end(&mut self) {
         if self.reply.is_some() {
             return;

@@ -58,7 +58,6 @@ impl Checkpoints {
         self.kept.clear();
     }
 
-    /// Says that the model was re-placed.
     pub(super) fn set_limit(&mut self, limit: u64) {
         self.limit = limit;
         self.evict_to(limit);
@@ -72,7 +71,6 @@ impl Checkpoints {
         }
     }
 
-    /// Whether checkpoints of this context are taken.
     pub(super) fn are_taken(&self, context: &Context) -> bool {
         self.limit > 0 && context.has_partial_state()
     }

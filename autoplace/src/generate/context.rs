@@ -4,15 +4,12 @@ use llama_sys::{Context, Vocab};
 
 use crate::memory::{ContextParams, KvType};
 
-/// The context while the session has it.
 #[derive(Debug)]
 pub(super) struct Lent {
     pub(super) context: Context,
     pub(super) vocab: Vocab,
     pub(super) room: Room,
-    /// The type of the keys.
     pub(super) type_k: KvType,
-    /// The type of the values.
     pub(super) type_v: KvType,
 }
 
@@ -23,7 +20,6 @@ pub(super) struct Room {
     pub(super) each: usize,
     /// For all together.
     pub(super) all: usize,
-    /// Sequences.
     pub(super) sequences: usize,
 }
 

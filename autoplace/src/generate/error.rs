@@ -1,17 +1,19 @@
 //! What can go wrong between a prompt and its text.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
 use super::piece::FinishReason;
-use super::saved_error::SavedCacheError;
 use super::stats::Statistics;
+use crate::plan::ModelIdentity;
 use crate::worker::{self, Word};
 use crate::{chat, load};
 
 /// An error of a generation.
 #[derive(Debug, Clone, thiserror::Error, Serialize, Deserialize)]
+#[allow(missing_docs, reason = "the messages name the fields")]
 #[non_exhaustive]
 pub enum Error {
     /// A generation already runs on this model.
@@ -19,37 +21,22 @@ pub enum Error {
     Busy,
     /// A session generates as many texts as its context has sequences.
     #[error("all {n_seq_max} sequences of the context are generating: end one first")]
-    SequencesBusy {
-        /// Sequences of the context.
-        n_seq_max: usize,
-    },
+    SequencesBusy { n_seq_max: usize },
     /// What is to be generated was described for another model than the session's.
     #[error("this generation was described for another model than the session's")]
     OtherModel,
-    /// The new plan's context has no room for the texts as they are.
+    /// The new plan's context has no room for the texts as they are: for the longest, or for all together.
     #[error("the texts take {tokens} tokens, and the new plan's context holds {context} of them")]
-    ContextTooSmall {
-        /// Tokens of the longest text, or of all texts where those are too many.
-        tokens: usize,
-        /// Tokens that the context holds of one text, or of all.
-        context: usize,
-    },
+    ContextTooSmall { tokens: usize, context: usize },
     /// The new plan's context has fewer sequences than texts run.
     #[error("{running} texts are running, and the new plan's context has {n_seq_max} sequences")]
-    TooFewSequences {
-        /// Texts that run.
-        running: usize,
-        /// Sequences of the new context.
-        n_seq_max: usize,
-    },
-    /// The memory of the model would not become free, so it cannot be re-placed.
+    TooFewSequences { running: usize, n_seq_max: usize },
+    /// The memory of the model would not become free, so it cannot be re-placed: clones of it, and contexts, vocabularies
+    /// and samplers made of it, are held that are not the session's.
     #[error(
         "the model underneath is held {holders} times elsewhere: drop what `Model::native` gave, and what was made of it, first"
     )]
-    NativeHeld {
-        /// Clones of it, and contexts, vocabularies and samplers made of it, that are not the session's.
-        holders: usize,
-    },
+    NativeHeld { holders: usize },
     /// The prompt has no tokens, and the model has no BOS token to begin with.
     #[error("the prompt is empty, and the model has no token that begins a text")]
     EmptyPrompt,
@@ -57,28 +44,15 @@ pub enum Error {
     #[error(
         "the prompt is {tokens} tokens long, and the context holds {context}, one of which the answer needs"
     )]
-    PromptTooLong {
-        /// Tokens of the prompt.
-        tokens: usize,
-        /// Tokens that the context holds.
-        context: usize,
-    },
+    PromptTooLong { tokens: usize, context: usize },
     /// What a shift keeps leaves it nothing to forget, or it was to forget no token.
     #[error(
         "a shift cannot make room: {keep} tokens are kept, and the context holds {context} of the text"
     )]
-    NothingToShift {
-        /// Tokens that are kept.
-        keep: usize,
-        /// Tokens that the context holds of the text.
-        context: usize,
-    },
+    NothingToShift { keep: usize, context: usize },
     /// The context is full, and the text was to end with an error then.
     #[error("the context is full: the text takes {tokens} tokens")]
-    ContextFull {
-        /// Tokens of the prompt and of the text so far.
-        tokens: usize,
-    },
+    ContextFull { tokens: usize },
     /// No text of the session has this number: it has ended, or is another session's.
     #[error("this text is not running")]
     NotRunning,
@@ -86,11 +60,8 @@ pub enum Error {
     #[error("{tokens} tokens cannot be rolled back, and {possible} can: {reason}")]
     #[serde(skip)]
     CannotRollBack {
-        /// Tokens that were to be forgotten.
         tokens: usize,
-        /// Tokens that could be.
         possible: usize,
-        /// What stands in the way.
         reason: Word,
     },
     /// A sampler would have to be where earlier choices have left it, and that depends on logits that are gone
@@ -98,87 +69,48 @@ pub enum Error {
     #[error(
         "the sampler cannot be brought to where {choices} choices have left it: what they leave depends on logits that are gone"
     )]
-    ChoicesLost {
-        /// Choices that it would have to have made.
-        choices: usize,
-    },
+    ChoicesLost { choices: usize },
     /// A saved cache cannot be written, or is not what can be restored here.
     #[error(transparent)]
     #[serde(skip)]
     Saved(#[from] Box<SavedCacheError>),
     /// The model computes embeddings or encodings and generates nothing.
     #[error("{architecture} models do not generate text")]
-    NotGenerative {
-        /// `general.architecture` of the file.
-        architecture: String,
-    },
+    NotGenerative { architecture: String },
     /// A bias was asked for by a text that is several tokens, or none.
     #[error("{text:?} is {tokens} tokens, and a bias is one token's")]
-    NotOneToken {
-        /// The text.
-        text: String,
-        /// Its tokens.
-        tokens: usize,
-    },
+    NotOneToken { text: String, tokens: usize },
     /// More log-probabilities were asked for than are looked for.
     #[error("{asked} log-probabilities per token were asked for, and {most} are the most")]
-    TooManyLogprobs {
-        /// Tokens that were asked for.
-        asked: usize,
-        /// Tokens that can be.
-        most: usize,
-    },
+    TooManyLogprobs { asked: usize, most: usize },
     /// The application's own sampler chose a token that is not allowed at this place.
     #[error(
         "the application's sampler chose token {token}, which the constraint does not allow here"
     )]
-    NotAllowed {
-        /// What it chose.
-        token: llama_sys::Token,
-    },
+    NotAllowed { token: llama_sys::Token },
     /// A stop string is empty: nothing could ever be generated before it.
     #[error("a stop string is empty")]
     EmptyStop,
-    /// What the text was to be cannot be enforced, or cannot be met by any text.
+    /// What the text was to be cannot be enforced, or cannot be met by any text: the keyword that is not supported, the
+    /// place where the grammar does not parse, or the limit.
     #[error("the {constraint} cannot be enforced: {reason}")]
-    Constraint {
-        /// What it is: "JSON schema", "regular expression", ...
-        constraint: String,
-        /// Why not: the keyword that is not supported, the place where the grammar does not parse, the limit.
-        reason: String,
-    },
+    Constraint { constraint: String, reason: String },
     /// In the middle of a text no token of the vocabulary goes on with it as the constraint has it.
     #[error("after {tokens} tokens the {constraint} allows no token: {reason}")]
     NoTokenAllowed {
-        /// What it is: "JSON schema", "regular expression", ...
         constraint: String,
-        /// Tokens that were generated.
         tokens: usize,
-        /// Why: the limit that one step of the grammar ran into, or that there is none.
         reason: String,
     },
-    /// A text ended before it was what its constraint has it be.
+    /// A text ended before it was what its constraint has it be; `text` is as far as it came.
     #[error("{} ended the text before its constraint was met, after {} bytes", limit_of(*limit), text.len())]
-    Incomplete {
-        /// What ended it.
-        limit: FinishReason,
-        /// As far as it came.
-        text: String,
-    },
+    Incomplete { limit: FinishReason, text: String },
     /// A text that is what its schema has it be is no value of the type.
     #[error("the text is no value of its type: {reason}")]
-    NotOfType {
-        /// What serde found.
-        reason: String,
-        /// The text.
-        text: String,
-    },
-    /// As many texts as an engine takes are running and waiting.
+    NotOfType { reason: String, text: String },
+    /// As many texts as an engine takes are running and waiting ([`EngineBuilder::queue`](super::EngineBuilder::queue)).
     #[error("the engine's queue is full: {queue} texts are waiting")]
-    QueueFull {
-        /// Texts that may wait ([`EngineBuilder::queue`](super::EngineBuilder::queue)).
-        queue: usize,
-    },
+    QueueFull { queue: usize },
     /// The engine was shut down or dropped, or its thread has panicked.
     #[error(
         "the engine has ended: it takes no texts any more, and what it had not finished is lost"
@@ -187,12 +119,7 @@ pub enum Error {
     /// A thread could not be started, or has panicked.
     #[error("the thread {name} failed: {reason}")]
     #[serde(skip)]
-    Thread {
-        /// What it is called.
-        name: Word,
-        /// What the system says, or that it panicked.
-        reason: String,
-    },
+    Thread { name: Word, reason: String },
     /// The chat template cannot be had, or yields no prompt.
     #[error(transparent)]
     #[serde(skip)]
@@ -260,4 +187,80 @@ impl From<load::Error> for Error {
             error => Self::Load(Arc::new(error)),
         }
     }
+}
+
+/// Why a cache was not saved, or a file not restored.
+#[derive(Debug, Clone, thiserror::Error)]
+#[allow(missing_docs, reason = "the messages name the fields")]
+#[non_exhaustive]
+pub enum SavedCacheError {
+    /// There is nothing to save: no text has left anything in the context, or none of this one is computed.
+    #[error("nothing to save in {}: the context holds no token of the text", .path.display())]
+    Nothing { path: PathBuf },
+    /// The file cannot be written or read. A file that was there before is unchanged.
+    #[error("cannot {doing} {}: {error}", .path.display())]
+    Io {
+        path: PathBuf,
+        doing: &'static str,
+        error: Arc<std::io::Error>,
+    },
+    /// The file is something else.
+    #[error("{} is no saved cache: it does not begin with `autoplKV`", .path.display())]
+    NotSaved { path: PathBuf },
+    /// Another version of autoplace wrote it.
+    #[error("{}: version {found} of the format at byte 8, and this is version {needed}", .path.display())]
+    Version {
+        path: PathBuf,
+        needed: u32,
+        found: u32,
+    },
+    /// The file is shorter or longer than it says at byte 16.
+    #[error("{} says that it is {needed} bytes long, and has {found}", .path.display())]
+    Length {
+        path: PathBuf,
+        needed: u64,
+        found: u64,
+    },
+    /// Something in the file is not as it was written.
+    #[error("{} was altered: the checksum of bytes 0 to {end} is not the one behind them", .path.display())]
+    Altered { path: PathBuf, end: u64 },
+    /// The checksum is right, and what it is of makes no sense.
+    #[error("{}, {field} at byte {offset}: {reason}", .path.display())]
+    Malformed {
+        path: PathBuf,
+        field: &'static str,
+        offset: u64,
+        reason: String,
+    },
+    /// It is of another model.
+    #[error("{} is of {found}, and this is {needed}", .path.display())]
+    OtherModel {
+        path: PathBuf,
+        needed: Box<ModelIdentity>,
+        found: Box<ModelIdentity>,
+    },
+    /// It is of a model with the same header and other weights: a fine-tune of the same size, say.
+    #[error("{} is of a model like {model}, but with other weights", .path.display())]
+    OtherWeights {
+        path: PathBuf,
+        model: Box<ModelIdentity>,
+    },
+    /// It is of a cache that lies in memory otherwise: in this field, by llama.cpp's name.
+    #[error("{} is of a cache with {field} {found}, and this one has {needed}", .path.display())]
+    OtherCache {
+        path: PathBuf,
+        field: &'static str,
+        needed: String,
+        found: String,
+    },
+    /// The context has no place for it beside the texts that run.
+    #[error("{} holds {tokens} tokens, and the context has places for {context}", .path.display())]
+    TooLong {
+        path: PathBuf,
+        tokens: usize,
+        context: usize,
+    },
+    /// llama.cpp did not take it.
+    #[error("{}: {reason}", .path.display())]
+    Refused { path: PathBuf, reason: String },
 }

@@ -17,6 +17,7 @@ use crate::chat::{self, Rendered};
 /// # let _ = (plain, turn);
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[must_use]
 pub struct Prompt {
     parts: Vec<Part>,
     /// With what the vocabulary puts before a text, such as BOS.
@@ -57,25 +58,21 @@ impl Prompt {
     }
 
     /// Goes on with plain text.
-    #[must_use]
     pub fn then_text(self, text: impl Into<String>) -> Self {
         self.then(Part::Text(text.into()))
     }
 
     /// Goes on with text in which control tokens are read as such.
-    #[must_use]
     pub fn then_markup(self, text: impl Into<String>) -> Self {
         self.then(Part::Markup(text.into()))
     }
 
     /// Goes on with tokens.
-    #[must_use]
     pub fn then_tokens(self, tokens: impl Into<Vec<Token>>) -> Self {
         self.then(Part::Tokens(tokens.into()))
     }
 
     /// Whether what the vocabulary puts before a text, such as BOS, is put before this one.
-    #[must_use]
     pub fn add_special(mut self, add: bool) -> Self {
         self.add_special = add;
         self

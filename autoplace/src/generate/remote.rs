@@ -13,8 +13,7 @@ use llama_sys::Token;
 use serde::{Deserialize, Serialize};
 
 use super::error::Error;
-use super::piece::Piece;
-use super::progress::Message;
+use super::piece::{Message, Piece};
 use super::request::Spec;
 use super::stats::Statistics;
 use crate::load::{self, Model};
@@ -55,7 +54,6 @@ pub(crate) enum Reply {
     Failed(#[serde(with = "worker::crossing")] Error),
 }
 
-/// Stops a generation in whichever worker it is.
 pub(super) struct Abort {
     requested: AtomicBool,
     /// Where the generation is, and what it is called there; `None` between two workers.
@@ -87,7 +85,6 @@ impl fmt::Debug for Abort {
     }
 }
 
-/// The text of a model in a worker.
 #[derive(Debug)]
 pub(super) struct RemoteText {
     model: Model,
@@ -204,7 +201,6 @@ impl RemoteText {
         (piece, statistics)
     }
 
-    /// Has another worker go on after these tokens, where this one died.
     fn resume(&mut self, mut error: worker::Error, tokens: &[Token]) -> Result<(), Error> {
         self.abort.aim(None);
         // What it held is free before another asks.
@@ -309,7 +305,6 @@ fn talk(
     worker.receive(DOING)
 }
 
-/// Stops a generation and hears what it still has to say.
 fn finish(worker: &mut Worker, id: u64) -> Result<(), worker::Error> {
     worker.tell(&Request::Abort { id })?;
     loop {

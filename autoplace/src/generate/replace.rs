@@ -109,7 +109,6 @@ impl Session {
         })
     }
 
-    /// Refuses a context that the texts would not fit into.
     fn check_room(&self, room: Room) -> Result<(), Error> {
         if self.sequences.len() > room.sequences {
             return Err(Error::TooFewSequences {

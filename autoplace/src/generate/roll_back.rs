@@ -5,9 +5,8 @@ use super::constraint::Matcher;
 use super::context::Lent;
 use super::error::Error;
 use super::piece::SequenceId;
-use super::sequence::Sequence;
+use super::sequence::{Sequence, part_after};
 use super::session::Session;
-use super::sharing::part_after;
 use super::text::{Released, TextAssembler};
 use llama_sys::Vocab;
 

@@ -2,8 +2,10 @@
 
 mod batch;
 mod held;
-mod next_token;
 
+pub(super) use held::Held;
+
+use batch::InBatch;
 use llama_sys::{Model, SeqId, Token, Vocab};
 
 use super::choose::{Chooser, Choosing};
@@ -16,8 +18,6 @@ use super::stats::Statistics;
 use super::text::TextAssembler;
 use super::when_full::{Shifting, WhenFull};
 use crate::load::{self, Scales};
-use batch::InBatch;
-pub(super) use held::Held;
 
 /// A text of a session. What of it is tied to the loaded model can be let go of, and made again.
 #[derive(Debug)]
@@ -27,12 +27,9 @@ pub(super) struct Sequence {
     pub(super) tokens: Vec<Token>,
     /// Tokens of the prompt.
     pub(super) prompt: usize,
-    /// The adapters that it is computed with.
     pub(super) scales: Scales,
     pub(super) limits: Limits,
-    /// What happens when the context is full.
     pub(super) shifting: Option<Shifting>,
-    /// Text that is not handed out yet.
     pub(super) text: TextAssembler,
     /// What the text is held to.
     pub(super) matcher: Option<Matcher>,
@@ -42,7 +39,6 @@ pub(super) struct Sequence {
     pub(super) held: Held,
     batch: InBatch,
     pub(super) turn: Turn,
-    /// Drafts the tokens after the last one, if that was asked for.
     pub(super) speculator: Option<Speculator>,
     pub(super) statistics: Statistics,
 }
@@ -56,10 +52,8 @@ pub(super) struct Before {
     pub(super) forgotten: Vec<Token>,
 }
 
-/// What the next token is chosen by.
 #[derive(Debug)]
 pub(super) struct Choices {
-    /// What the chooser is made of.
     pub(super) choosing: Choosing,
     pub(super) chooser: Chooser,
     /// Tokens that the chooser knows of; those after them have been chosen by an earlier process.
@@ -249,7 +243,6 @@ impl Sequence {
         Ok(chooser)
     }
 
-    /// Takes note that it is the turn of these adapters.
     pub(super) fn count_turn(&mut self, scales: &Scales) {
         self.turn.turns_waited = if self.scales == *scales {
             0
@@ -273,4 +266,63 @@ impl Sequence {
 /// The sequences that texts run on, and what each holds that others with its adapters can go on from.
 pub(super) fn held(sequences: &[Sequence]) -> Vec<(SeqId, &[Token])> {
     sequences.iter().map(|it| it.held(&it.scales)).collect()
+}
+
+impl Sequence {
+    /// Tokens at the beginning that it shares with the text `id`.
+    fn shared_with(&self, id: SequenceId) -> Option<usize> {
+        let (of, tokens) = self.held.shares?;
+        (of == id).then_some(tokens)
+    }
+
+    /// Cells of the context that it needs and no other text that it shares cells with has been counted for.
+    pub(super) fn cells(&self) -> usize {
+        self.len() - self.held.shares.map_or(0, |(_, tokens)| tokens)
+    }
+}
+
+/// Tokens at the beginning of a text that lie in cells which other running texts hold too (`kv_unified`): forks, and
+/// prompts that begin alike.
+pub(super) fn shared(sequences: &[Sequence], at: usize) -> usize {
+    let this = &sequences[at];
+    let by_it = this.held.shares.map(|(_, tokens)| tokens);
+    let with_it = sequences.iter().filter_map(|it| it.shared_with(this.id));
+    with_it.chain(by_it).max().unwrap_or(0)
+}
+
+/// Takes note that a text holds its first `keep` tokens only: what others have shared with it beyond, they share
+/// with one of them.
+pub(super) fn part_after(sequences: &mut [Sequence], at: usize, keep: usize) {
+    let id = sequences[at].id;
+    sequences[at].held.shares = sequences[at].held.shares.map(|(of, n)| (of, n.min(keep)));
+    part(sequences, id, keep, Some((id, keep)));
+}
+
+/// Takes a text out of those that run: what others have shared with it, they share with one of them.
+pub(super) fn take_out(sequences: &mut Vec<Sequence>, at: usize) -> Sequence {
+    let gone = sequences.remove(at);
+    part(sequences, gone.id, 0, gone.held.shares);
+    gone
+}
+
+/// Of the texts that share more than `keep` tokens with the text `id`, the one that shares the most has all that the
+/// others have: they share with that one now, and it has as much of `left` as it had of them.
+fn part(
+    sequences: &mut [Sequence],
+    id: SequenceId,
+    keep: usize,
+    left: Option<(SequenceId, usize)>,
+) {
+    let more = |it: &Sequence| it.shared_with(id).filter(|tokens| *tokens > keep);
+    let heirs = sequences.iter().filter_map(|it| Some((more(it)?, it.id)));
+    let Some((most, heir)) = heirs.max() else {
+        return;
+    };
+    for it in sequences {
+        if it.id == heir {
+            it.held.shares = left.map(|(of, tokens)| (of, tokens.min(most)));
+        } else if let Some(tokens) = more(it) {
+            it.held.shares = Some((heir, tokens));
+        }
+    }
 }

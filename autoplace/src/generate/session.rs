@@ -1,6 +1,6 @@
 //! The generation loop: several texts at once on the model's one context.
 
-use std::vec::Drain;
+use std::collections::vec_deque::Drain;
 
 use llama_sys::{AbortHandle, Token};
 
@@ -8,10 +8,9 @@ use super::cache::{Cache, Place};
 use super::checkpoints::CheckpointUse;
 use super::context::{Lent, Room};
 use super::error::Error;
-use super::piece::{Piece, SequenceId};
+use super::piece::{Message, Piece, SequenceId};
 use super::request::Generate;
-use super::sequence::Sequence;
-use super::sharing::take_out;
+use super::sequence::{Sequence, take_out};
 use super::speculative::Drafters;
 use super::stats::{Replaced, Statistics};
 use super::step::{Step, Work};
@@ -44,9 +43,7 @@ pub struct Session {
     pub(super) lent: Option<Lent>,
     /// Those that run, in the order of their numbers in the context.
     pub(super) sequences: Vec<Sequence>,
-    /// What the context holds besides.
     pub(super) cache: Cache,
-    /// What drafts for the model, as far as it is loaded.
     pub(super) drafters: Drafters,
     pub(super) abort: AbortHandle,
     pub(super) last_replaced: Option<Result<Replaced, Error>>,
@@ -59,7 +56,6 @@ pub struct Session {
 }
 
 impl Session {
-    /// Takes the context of a model: see [`Model::session`].
     pub(super) fn open(model: &Model) -> Result<Self, Error> {
         let not_generative = || Error::NotGenerative {
             architecture: model.placement().model.architecture.clone(),
@@ -231,9 +227,20 @@ impl Session {
         Ok(self.work.pieces.drain(..))
     }
 
-    /// What the step gave, with what the texts had taken then.
-    pub(super) fn drain(&mut self) -> impl Iterator<Item = (Piece, Statistics)> {
-        self.work.pieces.drain(..).zip(self.work.taken.drain(..))
+    /// The next piece that the last step gave, with what its text had taken then.
+    pub(super) fn next_piece(&mut self) -> Option<(Piece, Statistics)> {
+        let piece = self.work.pieces.pop_front()?;
+        Some((piece, self.work.taken.pop_front()?))
+    }
+
+    /// The next piece of all texts: as many steps as it takes, since one that computes a part of a prompt gives none.
+    pub(super) fn next_message(&mut self) -> Message {
+        loop {
+            if let Some(next) = self.next_piece() {
+                return Ok(next);
+            }
+            self.advance()?;
+        }
     }
 
     /// Takes a step, after a re-placement that somebody asked for.
@@ -309,21 +316,18 @@ impl Session {
         Some(statistics)
     }
 
-    /// Where a text is among those that run.
     pub(super) fn position(&self, sequence: SequenceId) -> Result<usize, Error> {
         let mut sequences = self.sequences.iter();
         let at = sequences.position(|it| it.id == sequence);
         at.ok_or(Error::NotRunning)
     }
 
-    /// A number that no text of the session has had.
     pub(super) fn next_id(&mut self) -> SequenceId {
         let id = SequenceId(self.begun);
         self.begun += 1;
         id
     }
 
-    /// A text that runs.
     pub(super) fn running(&self, sequence: SequenceId) -> Option<&Sequence> {
         self.sequences.iter().find(|it| it.id == sequence)
     }
@@ -364,7 +368,6 @@ impl Session {
         self.abort.clone()
     }
 
-    /// Tokens that the context has places for.
     pub(super) fn room(&self) -> Room {
         match &self.lent {
             Some(lent) => lent.room,
@@ -378,7 +381,6 @@ impl Session {
         lent.is_some_and(|lent| lent.context.is_usable())
     }
 
-    /// Tokens that the running texts have places for.
     pub(super) fn used(&self) -> usize {
         self.sequences.iter().map(Sequence::cells).sum()
     }

@@ -1,7 +1,6 @@
 //! One step of a session: a batch of the next tokens of its texts, and what is chosen after them.
 
-mod draft;
-
+use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use llama_sys::{Batch, Context};
@@ -11,10 +10,9 @@ use super::context::{Lent, Room};
 use super::error::Error;
 use super::piece::{FinishReason, Piece, SequenceId};
 use super::schedule::{AdapterTurns, Asking, share};
-use super::sequence::{Sequence, held};
-use super::sharing::{part_after, shared, take_out};
+use super::sequence::{Sequence, held, part_after, shared, take_out};
 use super::speculative::Drafters;
-use super::stats::Statistics;
+use super::stats::{DraftsOff, Statistics};
 use crate::load::Model;
 
 /// Tokens of prompts that a step computes at most, over all texts.
@@ -25,7 +23,6 @@ pub(super) enum PromptChunk {
     Batch,
     /// What the other texts leave of a graph.
     Graph,
-    /// So many.
     Tokens(usize),
 }
 
@@ -46,11 +43,10 @@ impl PromptChunk {
 #[derive(Debug, Default)]
 pub(super) struct Work {
     pub(super) prompt_chunk: PromptChunk,
-    /// Which step of the session it is.
     pub(super) number: u64,
-    pub(super) pieces: Vec<Piece>,
+    pub(super) pieces: VecDeque<Piece>,
     /// What the text of each piece had taken so far.
-    pub(super) taken: Vec<Statistics>,
+    pub(super) taken: VecDeque<Statistics>,
     /// Texts for which no token could be chosen, and why.
     pub(super) failed: Vec<(SequenceId, Error)>,
     batch: Batch,
@@ -58,7 +54,6 @@ pub(super) struct Work {
     turns: AdapterTurns,
 }
 
-/// One step, with what it works on.
 pub(super) struct Step<'a> {
     pub(super) lent: &'a mut Lent,
     pub(super) sequences: &'a mut Vec<Sequence>,
@@ -68,7 +63,6 @@ pub(super) struct Step<'a> {
     pub(super) model: &'a Model,
 }
 
-/// What a step has computed.
 #[derive(Debug, Default)]
 struct Computed {
     /// Drafts are to be judged by the time that it takes.
@@ -82,8 +76,8 @@ impl Step<'_> {
         // Texts of which no token was wanted.
         for sequence in self.sequences.iter_mut() {
             if let Some(piece) = sequence.end_at_once() {
-                self.work.pieces.push(piece);
-                self.work.taken.push(sequence.statistics);
+                self.work.pieces.push_back(piece);
+                self.work.taken.push_back(sequence.statistics);
             }
         }
         self.let_ended_go()?;
@@ -172,14 +166,13 @@ impl Step<'_> {
         Ok(())
     }
 
-    /// Computes the next tokens of every text whose turn it is.
     fn compute(&mut self) -> Result<Computed, Error> {
         self.fill()?;
         if self.work.batch.is_empty() {
             return Ok(Computed::default());
         }
         let queued = self.work.batch.len();
-        let is_steady = draft::draft(
+        let is_steady = draft(
             self.lent,
             self.drafters,
             self.sequences,
@@ -271,7 +264,6 @@ impl Step<'_> {
         Ok(())
     }
 
-    /// Takes a checkpoint of a text where it is computed to.
     fn checkpoint(&mut self, at: usize) {
         let running = held(self.sequences);
         let sequence = &self.sequences[at];
@@ -282,7 +274,6 @@ impl Step<'_> {
             .checkpoint(context, sequence.held.seq, of, &running);
     }
 
-    /// Chooses the next tokens of one text.
     fn choose_of(
         &mut self,
         at: usize,
@@ -314,8 +305,8 @@ impl Step<'_> {
             }
             let goes_on = piece.end.is_none();
             *used += usize::from(goes_on);
-            self.work.pieces.push(piece);
-            self.work.taken.push(self.sequences[at].statistics);
+            self.work.pieces.push_back(piece);
+            self.work.taken.push_back(self.sequences[at].statistics);
             if !goes_on || full || !self.sequences[at].accepts(token) {
                 break;
             }
@@ -337,7 +328,6 @@ impl Step<'_> {
         }
     }
 
-    /// Cells that the texts need.
     fn cells(&self) -> usize {
         self.sequences.iter().map(Sequence::cells).sum()
     }
@@ -373,5 +363,67 @@ impl Step<'_> {
             ended.leave(self.cache, &mut self.lent.context)?;
         }
         Ok(())
+    }
+}
+
+/// Adds drafts to a batch that holds the next tokens of every text. Returns whether it is a step to learn from: one
+/// that computes no prompt, beside which a draft would say little of what drafts take. Others have no drafts.
+fn draft(
+    lent: &Lent,
+    drafters: &mut Drafters,
+    sequences: &mut [Sequence],
+    batch: &mut Batch,
+) -> Result<bool, Error> {
+    let Lent {
+        context,
+        vocab,
+        room,
+        ..
+    } = lent;
+    if sequences
+        .iter()
+        .all(|sequence| sequence.speculator.is_none())
+    {
+        return Ok(false);
+    }
+    let is_steady = sequences.iter().all(Sequence::is_steady);
+    let off = drafts_off(context);
+    let used: usize = sequences.iter().map(Sequence::len).sum();
+    // Within one graph, so that a sliding window loses nothing that is needed after a wrong draft.
+    let of_graph = context.n_ubatch().min(context.n_batch()) as usize;
+    let outputs = (context.n_outputs_max() as usize).saturating_sub(sequences.len());
+    // Further than that, a recurrent state does not go back.
+    let back = match context.n_rs_seq() {
+        0 => usize::MAX,
+        tokens => tokens as usize,
+    };
+    let mut left = of_graph
+        .saturating_sub(batch.len())
+        .min(outputs)
+        .min(room.all.saturating_sub(used));
+    let mut sharing = sequences
+        .iter()
+        .filter(|it| it.speculator.is_some())
+        .count();
+    for sequence in sequences.iter_mut().filter(|it| it.speculator.is_some()) {
+        let share = if is_steady { left / sharing } else { 0 };
+        sharing -= 1;
+        let most = share
+            .min(back)
+            .min(room.each.saturating_sub(sequence.len()));
+        left -= sequence.queue_draft(batch, most, off, vocab.n_tokens(), drafters)?;
+    }
+    Ok(is_steady)
+}
+
+/// Why nothing can be drafted with this context, if nothing can.
+fn drafts_off(context: &Context) -> Option<DraftsOff> {
+    let model = context.model();
+    if (model.is_recurrent() || model.is_hybrid()) && context.n_rs_seq() == 0 {
+        Some(DraftsOff::Memory)
+    } else if context.n_outputs_max() <= context.n_seq_max() {
+        Some(DraftsOff::NoRoom)
+    } else {
+        None
     }
 }

@@ -13,7 +13,6 @@ pub(super) struct TextAssembler {
     stops: Vec<String>,
 }
 
-/// What the assembler has for the caller.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Released {
     /// This much text is certain; it can be empty.
@@ -147,16 +146,12 @@ mod tests {
                 }
             }
         }
-        match text.finish() {
-            Released::Text(piece) => {
-                pieces.push(piece);
-                (pieces, false)
-            }
-            Released::Stopped(piece) => {
-                pieces.push(piece);
-                (pieces, true)
-            }
-        }
+        let (last, stopped) = match text.finish() {
+            Released::Text(piece) => (piece, false),
+            Released::Stopped(piece) => (piece, true),
+        };
+        pieces.push(last);
+        (pieces, stopped)
     }
 
     #[test]
@@ -167,35 +162,24 @@ mod tests {
     }
 
     #[test]
-    fn bytes_that_are_no_character_are_replaced_once_and_lose_nothing_else() {
-        let (pieces, _) = run(&[b"a\xffb", b"\xe4\xbd"], &[]);
-        assert_eq!(pieces.concat(), "a\u{fffd}b\u{fffd}");
-    }
-
-    #[test]
-    fn a_stop_string_is_found_across_tokens_and_never_shown() {
-        let (pieces, stopped) = run(&[b"say E", b"N", b"D now"], &["END"]);
-        assert!(stopped);
-        assert_eq!(pieces.concat(), "say ");
-    }
-
-    #[test]
-    fn the_first_of_several_stop_strings_counts() {
-        let (pieces, _) = run(&[b"one two three"], &["three", "two"]);
-        assert_eq!(pieces.concat(), "one ");
-    }
-
-    #[test]
-    fn a_beginning_that_comes_to_nothing_is_given_back() {
-        let (pieces, stopped) = run(&[b"EN", b"EN", b"x"], &["END"]);
-        assert!(!stopped);
-        assert_eq!(pieces.concat(), "ENENx");
-    }
-
-    #[test]
-    fn what_is_held_at_the_end_is_given_back() {
-        let (pieces, _) = run(&[b"almost EN"], &["END"]);
-        assert_eq!(pieces.concat(), "almost EN");
+    fn what_is_certain_is_shown_and_no_stop_string_ever() {
+        // Bytes of tokens, stop strings, the text, and whether a stop string ended it.
+        type Case<'a> = (&'a [&'a [u8]], &'a [&'a str], &'a str, bool);
+        let cases: [Case<'_>; 5] = [
+            // What is no character is replaced once, and loses nothing else.
+            (&[b"a\xffb", b"\xe4\xbd"], &[], "a\u{fffd}b\u{fffd}", false),
+            // Across tokens.
+            (&[b"say E", b"N", b"D now"], &["END"], "say ", true),
+            // The first of several.
+            (&[b"one two three"], &["three", "two"], "one ", true),
+            // A beginning that comes to nothing, and one at the end, are given back.
+            (&[b"EN", b"EN", b"x"], &["END"], "ENENx", false),
+            (&[b"almost EN"], &["END"], "almost EN", false),
+        ];
+        for (parts, stops, text, is_stopped) in cases {
+            let (pieces, stopped) = run(parts, stops);
+            assert_eq!((&*pieces.concat(), stopped), (text, is_stopped));
+        }
     }
 
     proptest! {

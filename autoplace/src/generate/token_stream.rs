@@ -1,15 +1,12 @@
 //! A generation as the application sees it, wherever it runs.
 
-use std::collections::VecDeque;
-use std::fmt;
-use std::iter;
 use std::sync::Arc;
+use std::{fmt, iter};
 
 use llama_sys::Token;
 
 use super::error::Error;
-use super::piece::{FinishReason, Piece};
-use super::progress::{Message, Progress};
+use super::piece::{FinishReason, Piece, Progress};
 use super::remote::RemoteText;
 use super::request::Generate;
 use super::session::Session;
@@ -35,29 +32,9 @@ pub struct TokenStream {
 
 #[derive(Debug)]
 enum Source {
-    Local(Box<LocalText>),
+    /// The one text of a session.
+    Local(Box<Session>),
     Remote(Box<RemoteText>),
-}
-
-/// The one text of a session.
-#[derive(Debug)]
-struct LocalText {
-    session: Session,
-    /// What a step gave that was not asked for yet.
-    pending: VecDeque<(Piece, Statistics)>,
-}
-
-impl LocalText {
-    fn next(&mut self) -> Message {
-        loop {
-            if let Some(next) = self.pending.pop_front() {
-                return Ok(next);
-            }
-            // None for a part of the prompt.
-            self.session.advance()?;
-            self.pending.extend(self.session.drain());
-        }
-    }
 }
 
 /// Stops a generation from another thread; made by [`TokenStream::abort_handle`].
@@ -116,10 +93,7 @@ impl Generate {
         let sequence = session.begin_after(self, so_far)?;
         let statistics = session.statistics(sequence).unwrap_or_default();
         Ok(TokenStream {
-            source: Source::Local(Box::new(LocalText {
-                session,
-                pending: VecDeque::new(),
-            })),
+            source: Source::Local(Box::new(session)),
             tokens,
             progress: Progress::new(full_is_error, is_constrained, statistics),
         })
@@ -161,8 +135,8 @@ impl TokenStream {
     /// when the model is re-placed.
     pub fn abort_handle(&self) -> AbortHandle {
         match &self.source {
-            Source::Local(text) => {
-                let handle = text.session.abort_handle();
+            Source::Local(session) => {
+                let handle = session.abort_handle();
                 AbortHandle(Arc::new(move || handle.abort()))
             }
             Source::Remote(text) => {
@@ -196,14 +170,14 @@ impl TokenStream {
     /// ([`Model::request_replace`](crate::Model::request_replace)).
     pub fn last_replaced(&self) -> Option<&Result<Replaced, Error>> {
         match &self.source {
-            Source::Local(text) => text.session.last_replaced(),
+            Source::Local(session) => session.last_replaced(),
             Source::Remote(_) => None,
         }
     }
 
     fn session(&mut self) -> Result<&mut Session, Error> {
         match &mut self.source {
-            Source::Local(text) => Ok(&mut text.session),
+            Source::Local(session) => Ok(session),
             Source::Remote(_) => Err(Error::Worker(worker::Error::Elsewhere {
                 what: "the generation that is under way",
             })),
@@ -232,7 +206,7 @@ impl TokenStream {
             return None;
         }
         let message = match &mut self.source {
-            Source::Local(text) => text.next(),
+            Source::Local(session) => session.next_message(),
             Source::Remote(text) => text.next(&self.tokens),
         };
         let piece = self.progress.read(message);
@@ -243,7 +217,7 @@ impl TokenStream {
                 self.tokens.extend(piece.token);
             }
             // It goes on after a re-placement that succeeds.
-            (Err(_), Source::Local(text)) if !text.session.is_loaded() => {
+            (Err(_), Source::Local(session)) if !session.is_loaded() => {
                 self.progress.finished = None;
             }
             _ => {}

@@ -24,7 +24,6 @@ pub struct Adapter {
     pub scale: f32,
 }
 
-/// The files of all that is added to a model.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct AdapterFiles {
     pub(super) lora: Vec<Adapter>,
@@ -144,7 +143,6 @@ impl From<Vec<f32>> for Scales {
 }
 
 impl Scales {
-    /// Each, in order.
     pub(super) fn iter(&self) -> impl Iterator<Item = f32> {
         self.0.iter().copied()
     }
@@ -182,7 +180,6 @@ impl AdapterFiles {
     }
 }
 
-/// The header of an adapter's file.
 fn open(path: &Path) -> Result<Header, AdapterError> {
     Ok(Header::open(path)?)
 }
@@ -198,7 +195,6 @@ pub(crate) struct Attached {
 }
 
 impl Attached {
-    /// The adapters at these scales.
     pub(super) fn at(&self, scales: &Scales) -> Vec<(LoraAdapter, f32)> {
         let adapters = self.lora.iter().zip(scales.0.iter());
         adapters

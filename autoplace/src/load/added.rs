@@ -24,7 +24,6 @@ pub(crate) struct Added {
     control_layers: Option<(u32, u32)>,
 }
 
-/// One of them.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 struct AddedFile {
     /// For people.
@@ -35,7 +34,6 @@ struct AddedFile {
     hash: String,
 }
 
-/// A file that cannot be read.
 #[derive(Debug)]
 pub(crate) struct Unreadable {
     pub(crate) path: PathBuf,

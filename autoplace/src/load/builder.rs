@@ -4,16 +4,14 @@ use std::fmt;
 use std::num::NonZeroU32;
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use super::Error;
 use super::adapters::AdapterFiles;
 use super::contract::{Contract, First};
 use super::lease::Leases;
-use super::progress::Progress;
-use super::recipe::{CHECKPOINTS, Recipe};
+use super::recipe::{CHECKPOINTS, Learn, OnDifference, Recipe, Source, Terms, Verify};
 use super::remote::Load;
-use super::replay::Source;
-use super::terms::{Learn, OnDifference, Terms, Verify};
 use crate::machine::Machine;
 use crate::memory::{Headroom, KvType, Pooling};
 use crate::plan::{self, GpuLayers, Plan, Replay, Request, SavedPlan};
@@ -330,5 +328,47 @@ impl fmt::Debug for ModelBuilder {
             .field("path", &self.recipe.path)
             .field("request", &self.recipe.request)
             .finish_non_exhaustive()
+    }
+}
+
+/// What is called with the progress of a load, and may cancel it.
+type Callback = Box<dyn FnMut(f32) -> bool + Send>;
+
+#[derive(Clone, Default)]
+pub(super) struct Progress(Option<Arc<Mutex<Callback>>>);
+
+impl Progress {
+    pub(super) fn new(callback: impl FnMut(f32) -> bool + Send + 'static) -> Self {
+        Self(Some(Arc::new(Mutex::new(Box::new(callback)))))
+    }
+
+    /// One for a load of llama.cpp's.
+    pub(super) fn callback(&self) -> Option<Callback> {
+        let shared = Arc::clone(self.0.as_ref()?);
+        Some(Box::new(move |done| {
+            (shared.lock().unwrap_or_else(PoisonError::into_inner))(done)
+        }))
+    }
+
+    pub(super) const fn is_some(&self) -> bool {
+        self.0.is_some()
+    }
+
+    /// Tells how much is done, and whether to go on.
+    pub(super) fn tell(&self, done: f32) -> bool {
+        self.0
+            .as_ref()
+            .is_none_or(|shared| (shared.lock().unwrap_or_else(PoisonError::into_inner))(done))
+    }
+
+    /// Whether to go on with a load whose weights are all there.
+    pub(super) fn goes_on(&self) -> bool {
+        self.tell(1.0)
+    }
+}
+
+impl fmt::Debug for Progress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Progress").field(&self.0.is_some()).finish()
     }
 }

@@ -7,15 +7,14 @@
 
 use llama_sys::{Cause, Context, Device, ModelParams};
 
-use super::attempt::Stage;
+use super::builder::Progress;
 use super::devices::{self, free};
-use super::drafts::{Drafts, Heads};
+use super::draft::{Drafts, Heads};
+use super::error::Stage;
 use super::headroom::LoadReadings;
 use super::placed::{Placed, Prepared};
-use super::progress::Progress;
-use super::recipe::Recipe;
+use super::recipe::{OnDifference, Recipe};
 use super::slot::Native;
-use super::terms::OnDifference;
 use super::threads::Threads;
 use super::trial::try_out;
 use super::warm_up::warm_up;

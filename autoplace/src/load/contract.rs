@@ -4,16 +4,15 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::attempt::{Attempt, AttemptFailure, Stage};
+use super::builder::Progress;
 use super::carry_out::{Failure, Loaded};
+use super::error::{Attempt, AttemptFailure, Stage};
 use super::lease::{Lease, Section};
 use super::placed::Prepared;
-use super::progress::Progress;
-use super::recipe::Recipe;
+use super::recipe::{OnDifference, Recipe};
 use super::report::GpuReport;
 use super::taught::{Place, Taught};
-use super::terms::OnDifference;
-use super::{Error, replay};
+use super::{Error, recipe};
 use crate::gguf::Header;
 use crate::machine::{Gpu, Host, Machine};
 use crate::memory::{Footprints, Headroom, Pooling};
@@ -32,7 +31,6 @@ pub(super) enum First {
     Saved(Box<SavedPlan>, Replay),
 }
 
-/// A load under way.
 pub(super) struct Contract<'a> {
     recipe: &'a Recipe,
     header: Header,
@@ -40,7 +38,6 @@ pub(super) struct Contract<'a> {
     first: First,
     progress: Progress,
     tried: Vec<Attempt>,
-    /// The plans of those attempts.
     plans: Vec<Plan>,
     taught: Taught,
     /// Whether the last attempt failed although there was room, so that the same plan would fail again.
@@ -118,7 +115,7 @@ impl<'a> Contract<'a> {
                 let probe = self.recipe.adapters.probe(header)?;
                 let model = (header, profile, &probe);
                 let (plan, machine, lease) =
-                    replay::prepare(saved, *replay, model, machine, leases)?;
+                    recipe::follow(saved, *replay, model, machine, leases)?;
                 Ok((self.prepared(plan, machine)?, lease))
             }
         }
@@ -302,7 +299,6 @@ impl<'a> Contract<'a> {
     }
 }
 
-/// A plan with the lease on what it takes.
 fn leased(prepared: Prepared, section: Section) -> (Prepared, Lease) {
     let lease = section.hold(&prepared.plan, &prepared.machine);
     (prepared, lease)

@@ -25,7 +25,6 @@ pub fn detect() -> Result<Machine, Error> {
 
 /// This build in words, as far as what a GPU takes depends on it: for
 /// [`Detector::for_build`](crate::machine::Detector::for_build) and [`HeadroomCache`](crate::machine::HeadroomCache).
-#[must_use]
 pub fn build_name() -> String {
     let build = llama_sys::build_info();
     format!(
@@ -90,7 +89,6 @@ pub(super) fn by_name<'a>(
         .collect()
 }
 
-/// The devices of a plan, in its order.
 pub(super) fn of_plan(plan: &Plan) -> Result<Vec<Device>, Error> {
     by_name(
         plan.gpus()

@@ -1,13 +1,16 @@
 //! Why a model was not loaded.
 
+use std::fmt;
+
 use serde::{Deserialize, Serialize};
 
-use super::attempt::{self, Attempt};
 use crate::machine::Bytes;
+use crate::plan::Plan;
 use crate::{gguf, plan, profile, worker};
 
 /// An error on the way from a path to a loaded model.
 #[derive(Debug, thiserror::Error, Serialize, Deserialize)]
+#[allow(missing_docs, reason = "the messages name the fields")]
 #[non_exhaustive]
 pub enum Error {
     /// The file is no GGUF that llama.cpp could load.
@@ -39,55 +42,43 @@ pub enum Error {
         list(present)
     )]
     DeviceGone {
-        /// ggml's name of the device.
         device: String,
-        /// The GPUs that are there.
         present: Vec<String>,
     },
-    /// Another process took memory that the plan counted on, between plan and load. A new plan will be smaller.
+    /// Another process took memory that the plan counted on, between plan and load. A new plan will be smaller. In bytes:
+    /// what the plan takes of the device, headroom not counted, and what is free on it now.
     #[error(
         "{name} ({device}) has {} free, and the plan takes {} of it: its memory was taken since the plan was made",
         Bytes(*.free), Bytes(*.needed)
     )]
     OutOfMemory {
-        /// ggml's name of the device, such as `CUDA0`.
         device: String,
-        /// The GPU's name for people.
         name: String,
-        /// Bytes that the plan takes of it, headroom not counted.
         needed: u64,
-        /// Bytes that are free on it now.
         free: u64,
     },
-    /// The load took more of a GPU than its plan left for it, and nothing smaller was to be tried.
+    /// The load took more of a GPU than its plan left for it, and nothing smaller was to be tried. In bytes; `difference`
+    /// is what was taken beyond footprint and headroom.
     #[error(
         "the load took {} of {name} ({device}), where its plan takes {} and leaves {} free: {} more than both",
         Bytes(*.taken), Bytes(*.planned), Bytes(*.headroom), Bytes(*.difference)
     )]
     Difference {
-        /// ggml's name of the device, such as `CUDA0`.
         device: String,
-        /// The GPU's name for people.
         name: String,
-        /// Bytes that the plan takes of it.
         planned: u64,
-        /// Bytes that the plan leaves free on it.
         headroom: u64,
-        /// Bytes that were taken.
         taken: u64,
-        /// Bytes beyond both.
         difference: u64,
     },
     /// Memory was lacking in every attempt, each with a smaller plan than the one before. The source is the
     /// last one's error.
     #[error(
         "no attempt to load the model found enough memory: {}",
-        attempt::list(attempts)
+        attempt_list(attempts)
     )]
     AllAttempts {
-        /// What was tried, in order.
         attempts: Vec<Attempt>,
-        /// Why the last one failed.
         #[serde(with = "worker::crossing::held")]
         source: Box<Error>,
     },
@@ -101,21 +92,16 @@ pub enum Error {
     Embeds,
     /// A reranker was asked for, and the file holds no classification head, whose scores it would give.
     #[error("{architecture}: the model has no classification head, so it cannot rerank")]
-    NoRankHead {
-        /// `general.architecture` of the file.
-        architecture: String,
-    },
+    NoRankHead { architecture: String },
     /// Its context yields logits, and no embeddings.
     #[error("the model was loaded to generate: load it with `ModelBuilder::embeddings` to embed")]
     Generates,
-    /// The memory of the model would not become free, so it cannot be placed anew.
+    /// The memory of the model would not become free, so it cannot be placed anew: clones of it, and contexts,
+    /// vocabularies and samplers made of it, are held that are not the model's own.
     #[error(
         "the model underneath is held {holders} times elsewhere: drop what `Model::native` gave, and what was made of it, first"
     )]
-    NativeHeld {
-        /// Clones of it, and contexts, vocabularies and samplers made of it, that are not the model's own.
-        holders: usize,
-    },
+    NativeHeld { holders: usize },
     /// A re-placement failed, and nothing is loaded: place the model anew.
     #[error("the model is not loaded: its last re-placement failed")]
     NotLoaded,
@@ -139,6 +125,142 @@ fn list(present: &[String]) -> String {
     } else {
         format!("it has {}", present.join(", "))
     }
+}
+
+/// How far a load came.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, thiserror::Error)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum Stage {
+    /// Planning with what was free, and with what earlier attempts taught.
+    #[error("while planning")]
+    Plan,
+    /// Looking whether the plan still fits, right before the load.
+    #[error("before the load")]
+    Check,
+    /// Reading the weights.
+    #[error("while loading")]
+    Weights,
+    /// Making the context: its cache and its compute buffers.
+    #[error("while making the context")]
+    Context,
+    /// Reserving the rest, and computing for the first time.
+    #[error("while warming up")]
+    WarmUp,
+    /// Holding what was taken against the plan.
+    #[error("while verifying")]
+    Verify,
+}
+
+/// One attempt to load a model.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct Attempt {
+    /// Layers on GPUs, the output layer counted. 0 where no plan was found.
+    pub n_gpu_layers: u32,
+    /// Layers of the model, the output layer counted. 0 where no plan was found.
+    pub layers: u32,
+    /// The GPUs of the plan that was tried.
+    pub gpus: Vec<AttemptedGpu>,
+    /// Why it failed; `None` for the attempt that worked.
+    pub failure: Option<AttemptFailure>,
+}
+
+/// A GPU of a plan that was tried. Sizes in bytes.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct AttemptedGpu {
+    /// ggml's name of the device: `CUDA0`.
+    pub device: String,
+    /// The GPU's name for people.
+    pub name: String,
+    /// Layers on it, the output layer counted.
+    pub layers: u32,
+    /// What the plan takes of it.
+    pub needed: u64,
+    /// What the plan counted as free.
+    pub planned_free: u64,
+}
+
+/// Why an attempt failed.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
+#[error("{stage}, {message}")]
+#[non_exhaustive]
+pub struct AttemptFailure {
+    /// How far it came.
+    pub stage: Stage,
+    /// ggml's name of the device, or of the host's buffer type, that lacked memory, where one is known.
+    pub device: Option<String>,
+    /// Bytes that the plan takes of that device.
+    pub needed: Option<u64>,
+    /// Bytes that were free there once everything was released, where it tells.
+    pub free: Option<u64>,
+    /// The error, in a line.
+    pub message: String,
+}
+
+impl Attempt {
+    /// An attempt to follow this plan.
+    pub(super) fn of(plan: &Plan, failure: Option<AttemptFailure>) -> Self {
+        let gpus = plan.gpus().map(|gpu| AttemptedGpu {
+            device: gpu.device.clone().unwrap_or_default(),
+            name: gpu.name.clone(),
+            layers: gpu.layers,
+            needed: gpu.footprint.total(),
+            planned_free: gpu.free,
+        });
+        Self {
+            n_gpu_layers: plan.n_gpu_layers,
+            layers: plan.layers(),
+            gpus: gpus.collect(),
+            failure,
+        }
+    }
+
+    /// One for which no plan was found.
+    pub(super) fn unplanned(message: String) -> Self {
+        Self {
+            n_gpu_layers: 0,
+            layers: 0,
+            gpus: Vec::new(),
+            failure: Some(AttemptFailure {
+                stage: Stage::Plan,
+                device: None,
+                needed: None,
+                free: None,
+                message,
+            }),
+        }
+    }
+}
+
+impl fmt::Display for Attempt {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.layers > 0 {
+            write!(f, "{} of {} layers on GPUs", self.n_gpu_layers, self.layers)?;
+            let needed = self.gpus.iter().map(|gpu| {
+                let (needed, free) = (Bytes(gpu.needed), Bytes(gpu.planned_free));
+                format!("{needed} of {free} free on {}", gpu.device)
+            });
+            let needed: Vec<String> = needed.collect();
+            if !needed.is_empty() {
+                write!(f, " ({})", needed.join(", "))?;
+            }
+        }
+        match &self.failure {
+            None => f.write_str(": loaded"),
+            Some(failure) if self.layers > 0 => write!(f, ": {failure}"),
+            Some(failure) => write!(f, "{failure}"),
+        }
+    }
+}
+
+fn attempt_list(attempts: &[Attempt]) -> String {
+    let all = (1..).zip(attempts);
+    let all: Vec<String> = all
+        .map(|(number, attempt)| format!("{number}: {attempt}"))
+        .collect();
+    all.join("; ")
 }
 
 #[cfg(test)]

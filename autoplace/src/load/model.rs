@@ -8,11 +8,10 @@ use super::builder::ModelBuilder;
 use super::carry_out::Loaded;
 use super::contract::Contract;
 use super::placed::Placed;
-use super::recipe::Recipe;
+use super::recipe::{Recipe, Source};
 use super::remote::{self, Load, Remote};
-use super::replay::Source;
+use super::replace::Requested;
 use super::report::LoadReport;
-use super::requested::Requested;
 use super::slot::ContextSlot;
 use super::{Adapter, Added, Error, Pulse, Scales, Unreadable};
 use crate::gguf::{self, Header};
@@ -49,7 +48,6 @@ pub(crate) struct WeakModel {
 }
 
 impl WeakModel {
-    /// The model, if it is still loaded.
     pub(crate) fn upgrade(&self) -> Option<Model> {
         self.inner.upgrade().map(|inner| Model { inner })
     }
@@ -100,18 +98,15 @@ impl Model {
         }
     }
 
-    /// Its worker, where the model is in one.
     pub(super) fn remote(&self) -> Option<&Remote> {
         self.inner.remote.as_ref()
     }
 
-    /// Whether the model is in a worker.
     pub(crate) fn is_elsewhere(&self) -> bool {
         self.remote().is_some()
     }
 
     /// The process that the model runs in, where that is a worker.
-    #[must_use]
     pub fn worker_id(&self) -> Option<u32> {
         self.remote()?.id()
     }
@@ -231,7 +226,6 @@ impl Model {
         &self.inner.slot
     }
 
-    /// What it has generated so far.
     pub(crate) fn pulse(&self) -> &Arc<Pulse> {
         &self.inner.pulse
     }

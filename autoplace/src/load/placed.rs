@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::headroom::{Judged, LoadReadings, Work, judge};
+use super::recipe::Terms;
 use super::report::{Doubt, GpuReport, HostReport, LoadReport};
-use super::terms::Terms;
 use super::threads::Threads;
 use super::warm_up::WarmedUp;
 use crate::machine::{Bytes, Machine};
@@ -46,7 +46,6 @@ impl Prepared {
     }
 }
 
-/// Where a model went.
 #[derive(Debug)]
 pub(super) struct Placed {
     pub(super) plan: Arc<Plan>,

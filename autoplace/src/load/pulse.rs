@@ -52,12 +52,10 @@ impl Pulse {
         add(&self.tokens, 1);
     }
 
-    /// Says that the model was placed anew.
     pub(super) fn placed_anew(&self) {
         self.placements.fetch_add(1, Ordering::Release);
     }
 
-    /// The totals so far.
     pub(crate) fn generated(&self) -> Generated {
         let total = |total: &AtomicU64| total.load(Ordering::Relaxed);
         Generated {

@@ -8,9 +8,9 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use serde::{Deserialize, Serialize};
 
 use super::Error;
+use super::builder::Progress;
 use super::devices::build_name;
 use super::placed::Placed;
-use super::progress::Progress;
 use super::recipe::Recipe;
 use super::report::LoadReport;
 use crate::machine::Machine;
@@ -27,8 +27,9 @@ pub(crate) enum Request {
     Load(Box<Load>),
     /// The progress callback does not want to go on.
     CancelLoad,
-    /// Place the model anew.
-    Replace { plan: Option<Box<Plan>> },
+    Replace {
+        plan: Option<Box<Plan>>,
+    },
 }
 
 /// How a worker is to load a model.
@@ -85,7 +86,6 @@ enum State {
 }
 
 impl Remote {
-    /// Starts a worker and has the model loaded there.
     pub(super) fn start(
         load: Load,
         process: WorkerProcess,
@@ -114,7 +114,6 @@ impl Remote {
         self.process.attempts()
     }
 
-    /// The worker's process.
     pub(super) fn id(&self) -> Option<u32> {
         self.state().id()
     }
@@ -135,12 +134,10 @@ impl Remote {
         }
     }
 
-    /// Takes a lent worker back.
     pub(super) fn give_back(&self, worker: Worker) {
         *self.state() = State::Ready(worker);
     }
 
-    /// Notes that the worker is no more.
     pub(super) fn died(&self, error: worker::Error) {
         *self.state() = State::Dead(error);
     }
@@ -174,7 +171,6 @@ impl State {
     }
 }
 
-/// Starts a worker and has it load.
 fn load_in(
     process: &WorkerProcess,
     load: &Load,

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::attempt::Attempt;
-use super::terms::Verify;
+use super::error::Attempt;
+use super::recipe::Verify;
 use super::threads::Threads;
 use crate::machine::{Bytes, LearnedHeadroom};
 use crate::memory::{Footprint, HeadroomParts};
@@ -132,20 +132,17 @@ pub enum Doubt {
 
 impl GpuReport {
     /// Bytes by which its free memory shrank, from before the load to after the warm-up, where the device tells.
-    #[must_use]
     pub fn taken(&self) -> Option<u64> {
         Some(self.before?.saturating_sub(self.used?))
     }
 
     /// Bytes that were taken beside the buffers that llama.cpp counts: by driver and pools, or by somebody else.
-    #[must_use]
     pub fn beyond(&self) -> Option<u64> {
         let allocated = self.allocated?.total();
         Some(self.taken()?.saturating_sub(allocated))
     }
 
     /// Bytes that llama.cpp has allocated beyond the plan.
-    #[must_use]
     pub fn unplanned(&self) -> u64 {
         let allocated = self.allocated.unwrap_or_default().total();
         allocated.saturating_sub(self.planned.total())
@@ -154,7 +151,6 @@ impl GpuReport {
     /// Bytes that were taken beyond the plan's footprint and all that it left free: the difference that a load is
     /// judged by. Where the device does not tell, or its free memory says nothing of this load, llama.cpp's own account
     /// stands for what was taken.
-    #[must_use]
     pub fn difference(&self) -> u64 {
         let left = self.planned.total().saturating_add(self.left());
         self.counted().saturating_sub(left)
@@ -177,7 +173,6 @@ impl GpuReport {
 
 impl LoadReport {
     /// Attempts that it took.
-    #[must_use]
     pub const fn tries(&self) -> usize {
         self.attempts.len()
     }

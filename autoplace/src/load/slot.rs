@@ -5,7 +5,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use llama_sys::{Context, ContextParams, Model, PartialState, SeqId, Token};
 
 use super::adapters::{Attached, Scales};
-use super::drafts::Drafts;
+use super::draft::Drafts;
 use super::{Error, warm_up};
 
 /// Holds the model underneath, and its context while nobody uses it.
@@ -102,7 +102,6 @@ impl ContextSlot {
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The model underneath.
     pub(super) fn native(&self) -> Option<Model> {
         self.held()
             .native
@@ -177,7 +176,6 @@ impl ContextSlot {
         Ok(())
     }
 
-    /// Takes the context back, with what it holds.
     pub(crate) fn give_back(&self, context: Context, contents: Contents) {
         self.held().context = State::Ready(context, contents);
     }
@@ -188,7 +186,6 @@ impl ContextSlot {
         drafts.usable()
     }
 
-    /// Takes back what drafts.
     pub(crate) fn give_back_drafts(&self, drafts: Drafts) {
         self.held().drafts = drafts;
     }

@@ -14,11 +14,11 @@ use std::time::Instant;
 
 use llama_sys::{Batch, Context, Device, Error, TensorPlace};
 
+use super::builder::Progress;
 use super::devices::free;
 use super::probe::footprints;
-use super::progress::Progress;
+use super::recipe::Verify;
 use super::report::WarmUp;
-use super::terms::Verify;
 use crate::memory::Footprints;
 
 /// The most tokens that GPUs leave to the CPU where the weights are the host's (ggml-cuda.cu and others,
@@ -119,7 +119,6 @@ pub(super) fn reserve(context: &mut Context, op_offload: bool) -> Result<(), Err
     Ok(())
 }
 
-/// Whether there are GPUs, and weights of blocks on the host.
 fn is_shared_with_host(context: &Context) -> bool {
     let model = context.model();
     let on_host = |place: &TensorPlace| place.on_host && place.name.starts_with("blk.");
@@ -175,7 +174,6 @@ fn computes(context: &Context) -> bool {
     embeds || is_generative(context)
 }
 
-/// Why nothing is computed, if nothing is.
 fn skipped(context: &Context, devices: &[Device], verify: Verify) -> Option<&'static str> {
     match verify {
         Verify::Off => Some("as was asked"),

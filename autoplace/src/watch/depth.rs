@@ -20,7 +20,6 @@ pub struct DepthCost {
 impl DepthCost {
     /// By points of depth and cost, in any order. Between two it is linear, beyond the last as at the last; a cost that
     /// is not above 0 does not count.
-    #[must_use]
     pub fn new(points: impl IntoIterator<Item = (u32, f64)>) -> Self {
         let usable = |point: &(u32, f64)| point.1.is_finite() && point.1 > 0.0;
         let mut points: Vec<_> = points.into_iter().filter(usable).collect();
@@ -31,7 +30,6 @@ impl DepthCost {
 
     /// Of a plan for this machine, by the model of [`plan::speed`](crate::plan::speed). Whatever it lacks, it
     /// knows nothing then.
-    #[must_use]
     pub fn of(profile: &ModelProfile, plan: &Plan, machine: &Machine) -> Self {
         Self::modelled(profile, plan, machine).unwrap_or_default()
     }
@@ -68,13 +66,11 @@ impl DepthCost {
     }
 
     /// Whether anything is known.
-    #[must_use]
     pub fn is_known(&self) -> bool {
         !self.points.is_empty()
     }
 
     /// The cost of a token with so many before it; 1 where nothing is known.
-    #[must_use]
     pub fn at(&self, depth: f64) -> f64 {
         let after = self
             .points

@@ -3,174 +3,117 @@
 use crate::machine::{Bytes, ThrottleReason};
 
 /// Something that changed for a model since it was loaded. Each condition is told when it begins and when it ends.
-/// Sizes in bytes, speeds in tokens per second.
+///
+/// `device` is ggml's name of the GPU, `pid` and `name` are another program's. Sizes are in bytes, speeds in tokens per
+/// second at the depth of now, temperatures in degrees Celsius.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
+#[allow(missing_docs, reason = "the messages name the fields")]
 #[non_exhaustive]
 pub enum Event {
     /// A GPU has less free than the model may still need of it.
     #[error("{device} has {} free, and the model may still need {} of it", Bytes(*.free), Bytes(*.needed))]
     MemoryPressure {
-        /// ggml's name of the GPU.
         device: String,
-        /// Free.
         free: u64,
-        /// What should be.
         needed: u64,
     },
     /// The end of [`MemoryPressure`](Self::MemoryPressure).
     #[error("{device} has {} free, which is enough", Bytes(*.free))]
-    MemoryRelieved {
-        /// ggml's name of the GPU.
-        device: String,
-        /// Free.
-        free: u64,
-    },
+    MemoryRelieved { device: String, free: u64 },
     /// A GPU has so much more free than at first that a plan of now would put more on it.
     #[error("{device} has {} free, and had {} at first: more of the model may fit", Bytes(*.free), Bytes(*.before))]
     RoomGained {
-        /// ggml's name of the GPU.
         device: String,
-        /// Free.
         free: u64,
-        /// Free when the watching began.
         before: u64,
     },
     /// The end of [`RoomGained`](Self::RoomGained).
     #[error("{device} has {} free, as at first", Bytes(*.free))]
-    RoomLost {
-        /// ggml's name of the GPU.
-        device: String,
-        /// Free.
-        free: u64,
-    },
+    RoomLost { device: String, free: u64 },
     /// A GPU's clocks are held down by a fault: heat, or the power supply.
     #[error("{device} runs below its clocks: {}{}", list(.reasons), celsius(*.temperature))]
     Throttled {
-        /// ggml's name of the GPU.
         device: String,
-        /// What holds them down.
         reasons: Vec<ThrottleReason>,
-        /// Its temperature in degrees Celsius.
         temperature: Option<u32>,
     },
     /// The end of [`Throttled`](Self::Throttled).
     #[error("{device} runs at its clocks again")]
     Unthrottled {
-        /// ggml's name of the GPU.
         device: String,
-        /// Its temperature in degrees Celsius.
         temperature: Option<u32>,
     },
     /// Another program came to a GPU, or took more of it.
     #[error("{} holds {} of {device}", program(.name.as_deref(), *.pid), Bytes(*.bytes))]
     OtherProcess {
-        /// The program, where the driver tells.
         name: Option<String>,
-        /// Its process id.
         pid: u32,
-        /// What it holds.
         bytes: u64,
-        /// ggml's name of the GPU.
         device: String,
     },
     /// The end of [`OtherProcess`](Self::OtherProcess): it went, or gave back what it took.
     #[error("{} gave {device} back", program(.name.as_deref(), *.pid))]
     OtherProcessGone {
-        /// The program, where the driver told.
         name: Option<String>,
-        /// Its process id.
         pid: u32,
-        /// ggml's name of the GPU.
         device: String,
     },
     /// The model generates slower than it did.
     #[error("{observed:.1} tokens per second instead of {expected:.1}: {likely_cause}")]
     Slowdown {
-        /// What it did, at the depth of now.
         expected: f64,
-        /// What it does.
         observed: f64,
-        /// Why, as far as can be told.
         likely_cause: Cause,
     },
     /// The end of [`Slowdown`](Self::Slowdown).
     #[error("{observed:.1} tokens per second again")]
-    SpeedRecovered {
-        /// What it did at first, at the depth of now.
-        expected: f64,
-        /// What it does.
-        observed: f64,
-    },
+    SpeedRecovered { expected: f64, observed: f64 },
     /// The model generates with fewer threads of the CPU than usual, since other programs hold more of them up.
     #[error(
         "{threads} of {usual} threads generate, since others hold them up: {observed:.1} tokens per second instead of {before:.1}"
     )]
     FewerThreads {
-        /// Threads.
         threads: u32,
-        /// Threads that the load has chosen.
         usual: u32,
-        /// What it did with more threads, just before.
         before: f64,
-        /// What it did with so many, when they were tried.
         observed: f64,
     },
     /// The end of [`FewerThreads`](Self::FewerThreads).
     #[error("{threads} threads generate, as usual")]
-    ThreadsRestored {
-        /// Threads.
-        threads: u32,
-    },
+    ThreadsRestored { threads: u32 },
 }
 
-/// Why a model has become slower, as far as can be told.
+/// Why a model has become slower, as far as can be told. Pressures are the share of the last ten seconds in which a
+/// thread waited, in percent.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
+#[allow(missing_docs, reason = "the messages name the fields")]
 #[non_exhaustive]
 pub enum Cause {
     /// A GPU's clocks are held down.
     #[error("{device} runs below its clocks: {}", list(.reasons))]
     Throttled {
-        /// ggml's name of the GPU.
         device: String,
-        /// What holds them down.
         reasons: Vec<ThrottleReason>,
     },
     /// A GPU is full, and its driver moves memory to the host.
     #[error("{device} is full, and its driver uses the host's memory")]
-    Spill {
-        /// ggml's name of the GPU.
-        device: String,
-    },
+    Spill { device: String },
     /// Another program uses a GPU.
     #[error("{} uses {device}", program(.name.as_deref(), *.pid))]
     OtherProcess {
-        /// The program, where the driver tells.
         name: Option<String>,
-        /// Its process id.
         pid: u32,
-        /// ggml's name of the GPU.
         device: String,
     },
     /// Threads wait for the processor's cores.
     #[error("the processor is busy, threads wait for it {pressure:.0} % of the time")]
-    HostBusy {
-        /// The share of the last ten seconds in which one did, in percent.
-        pressure: f32,
-    },
+    HostBusy { pressure: f32 },
     /// The host is short of memory: weights that are mapped are read from the disk again.
     #[error("the host is short of memory, threads wait for it {pressure:.0} % of the time")]
-    HostMemory {
-        /// The share of the last ten seconds in which a thread waited for memory, in percent.
-        pressure: f32,
-    },
+    HostMemory { pressure: f32 },
     /// There are more tokens before each than at first, and nothing says how much longer a token then takes.
     #[error("{depth} tokens come before each, {before} did at first")]
-    DeeperContext {
-        /// Tokens before each.
-        depth: u64,
-        /// The same at first.
-        before: u64,
-    },
+    DeeperContext { depth: u64, before: u64 },
     /// Nothing that is watched.
     #[error("nothing that is watched explains it")]
     Unknown,
@@ -188,7 +131,6 @@ pub enum Resize {
 
 impl Event {
     /// Whether it tells that a condition ended.
-    #[must_use]
     pub const fn is_end(&self) -> bool {
         matches!(
             self,
@@ -202,7 +144,6 @@ impl Event {
     }
 
     /// Which way it would be worth to place the model anew; `None` where that would not help.
-    #[must_use]
     pub const fn advises(&self) -> Option<Resize> {
         match self {
             Self::MemoryPressure { .. }
@@ -248,48 +189,39 @@ mod tests {
 
     #[test]
     fn an_event_is_one_line_with_what_there_is_and_what_is_needed() {
+        let device = || "CUDA0".to_owned();
+        let reasons = vec![ThrottleReason::Heat, ThrottleReason::Hardware];
         let pressure = Event::MemoryPressure {
-            device: "CUDA0".to_owned(),
+            device: device(),
             free: mib(12),
             needed: mib(88),
         };
-        assert_eq!(
-            pressure.to_string(),
-            "CUDA0 has 12 MiB free, and the model may still need 88 MiB of it"
-        );
         let slow = Event::Slowdown {
             expected: 80.0,
             observed: 31.25,
             likely_cause: Cause::Throttled {
-                device: "CUDA0".to_owned(),
-                reasons: vec![ThrottleReason::Heat, ThrottleReason::Hardware],
+                device: device(),
+                reasons,
             },
         };
-        assert_eq!(
-            slow.to_string(),
-            "31.2 tokens per second instead of 80.0: CUDA0 runs below its clocks: heat, hardware slowdown"
-        );
         let other = Event::OtherProcess {
             name: Some("ollama".to_owned()),
             pid: 7,
             bytes: gib(5),
-            device: "CUDA0".to_owned(),
+            device: device(),
         };
-        assert_eq!(
-            other.to_string(),
-            "ollama (process 7) holds 5.0 GiB of CUDA0"
-        );
+        let lines = [
+            "CUDA0 has 12 MiB free, and the model may still need 88 MiB of it",
+            "31.2 tokens per second instead of 80.0: CUDA0 runs below its clocks: heat, hardware slowdown",
+            "ollama (process 7) holds 5.0 GiB of CUDA0",
+        ];
+        assert_eq!([&pressure, &slow, &other].map(ToString::to_string), lines);
+        assert_eq!(pressure.advises(), Some(Resize::Smaller));
     }
 
     #[test]
     fn a_full_gpu_asks_for_less_on_it_and_an_emptier_one_for_more() {
         let device = "CUDA0".to_owned();
-        let pressure = Event::MemoryPressure {
-            device: device.clone(),
-            free: 0,
-            needed: 1,
-        };
-        assert_eq!(pressure.advises(), Some(Resize::Smaller));
         let room = Event::RoomGained {
             device: device.clone(),
             free: 2,

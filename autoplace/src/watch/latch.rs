@@ -2,87 +2,87 @@
 
 use std::time::Duration;
 
-/// Tells when a condition begins and when it ends, each once, however it flickers in between.
+/// Tells when a condition begins and when it ends, each once, however it flickers in between: with an event.
 ///
 /// It begins when it has held for as long as patience lasts, and ends when for as long as calm lasts it is known not to
 /// hold. So it cannot begin twice within the time of calm.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(super) struct Latch {
+#[derive(Debug)]
+pub(super) struct Condition<E> {
     state: State,
+    /// The event of its end, if it ended now.
+    end: Option<E>,
 }
 
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy)]
 enum State {
-    #[default]
     Off,
     /// Holds, and has not for long enough.
-    Pending {
-        since: Duration,
-    },
+    Pending(Duration),
     On,
     /// Does not hold any more, and has not for long enough.
-    Calming {
-        since: Duration,
-    },
+    Calming(Duration),
 }
 
-/// What a sample changed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Edge {
-    Begins,
-    Ends,
+impl<E> Default for Condition<E> {
+    fn default() -> Self {
+        Self {
+            state: State::Off,
+            end: None,
+        }
+    }
 }
 
-impl Latch {
+impl<E> Condition<E> {
     /// Whether it has begun and not ended.
-    pub(super) const fn is_on(self) -> bool {
-        matches!(self.state, State::On | State::Calming { .. })
+    pub(super) const fn is_on(&self) -> bool {
+        matches!(self.state, State::On | State::Calming(_))
     }
 
     /// Whether it holds, and has not for long enough to have begun.
-    pub(super) const fn is_pending(self) -> bool {
-        matches!(self.state, State::Pending { .. })
+    pub(super) const fn is_pending(&self) -> bool {
+        matches!(self.state, State::Pending(_))
     }
 
     /// Takes what a sample says of the condition at a moment: `None` where it does not tell. `at` never goes back.
+    /// Returns the event of its beginning or its end.
     pub(super) fn update(
         &mut self,
         at: Duration,
         holds: Option<bool>,
         patience: Duration,
         calm: Duration,
-    ) -> Option<Edge> {
-        let (state, edge) = match (self.state, holds) {
-            (State::Off | State::Pending { .. }, None | Some(false)) => (State::Off, None),
-            (State::Off, Some(true)) if patience.is_zero() => (State::On, Some(Edge::Begins)),
-            (State::Off, Some(true)) => (State::Pending { since: at }, None),
-            (State::Pending { since }, Some(true)) => {
-                if at.saturating_sub(since) >= patience {
-                    (State::On, Some(Edge::Begins))
-                } else {
-                    (self.state, None)
-                }
-            }
-            // The time of calm is one in which it is known not to hold.
-            (State::On | State::Calming { .. }, None | Some(true)) => (State::On, None),
-            (State::On, Some(false)) => (State::Calming { since: at }, None),
-            (State::Calming { since }, Some(false)) => {
-                if at.saturating_sub(since) >= calm {
-                    (State::Off, Some(Edge::Ends))
-                } else {
-                    (self.state, None)
-                }
-            }
+        begins: impl FnOnce() -> Option<E>,
+        end: E,
+    ) -> Option<E> {
+        let (since, was_on) = match self.state {
+            State::Off | State::On => (at, self.is_on()),
+            State::Pending(since) | State::Calming(since) => (since, self.is_on()),
         };
-        self.state = state;
-        edge
+        let lasts = at.saturating_sub(since);
+        self.end = Some(end);
+        self.state = match (was_on, holds) {
+            (false, Some(true)) if lasts >= patience => State::On,
+            (false, Some(true)) => State::Pending(since),
+            (false, _) => State::Off,
+            // The time of calm is one in which it is known not to hold.
+            (true, Some(false)) if matches!(self.state, State::Calming(_)) && lasts >= calm => {
+                State::Off
+            }
+            (true, Some(false)) => State::Calming(since),
+            (true, _) => State::On,
+        };
+        match (was_on, self.is_on()) {
+            (false, true) => begins(),
+            (true, false) => self.end.take(),
+            _ => None,
+        }
     }
 
-    /// Ends it at once, if it has begun.
-    pub(super) fn end(&mut self) -> Option<Edge> {
+    /// Ends it at once: with its event, if it has begun.
+    pub(super) fn end(&mut self) -> Option<E> {
         let was_on = self.is_on();
         self.state = State::Off;
-        was_on.then_some(Edge::Ends)
+        self.end.take().filter(|_| was_on)
     }
 }
 
@@ -94,25 +94,24 @@ mod tests {
 
     const CALM: Duration = Duration::from_secs(5);
 
-    fn edges(patience: Duration, answers: &[Option<bool>]) -> Vec<(usize, Edge)> {
-        let mut latch = Latch::default();
-        let mut edges = Vec::new();
-        for (second, &holds) in answers.iter().enumerate() {
+    /// When it begins (`true`) and ends, answered once a second.
+    fn edges(patience: Duration, answers: &[Option<bool>]) -> Vec<(usize, bool)> {
+        let mut condition = Condition::default();
+        let mut edge = |second: usize, &holds: &Option<bool>| {
             let at = Duration::from_secs(second as u64);
-            edges.extend(
-                latch
-                    .update(at, holds, patience, CALM)
-                    .map(|edge| (second, edge)),
-            );
-        }
-        edges
+            let begins = || Some(true);
+            let edge = condition.update(at, holds, patience, CALM, begins, false)?;
+            Some((second, edge))
+        };
+        let answers = answers.iter().enumerate();
+        answers.filter_map(|(n, holds)| edge(n, holds)).collect()
     }
 
     #[test]
     fn without_patience_it_begins_at_once_and_ends_after_calm() {
         let mut answers = vec![Some(true)];
         answers.extend([Some(false); 8]);
-        let expected = [(0, Edge::Begins), (6, Edge::Ends)];
+        let expected = [(0, true), (6, false)];
         assert_eq!(edges(Duration::ZERO, &answers), expected);
     }
 
@@ -121,7 +120,7 @@ mod tests {
         let mut answers = [Some(true), Some(false)].repeat(20);
         assert_eq!(edges(Duration::from_secs(2), &answers), []);
         answers.extend([Some(true); 3]);
-        let expected = [(42, Edge::Begins)];
+        let expected = [(42, true)];
         assert_eq!(edges(Duration::from_secs(2), &answers), expected);
     }
 
@@ -129,7 +128,7 @@ mod tests {
     fn what_is_not_known_neither_begins_nor_ends_it() {
         let mut answers = vec![None, Some(true)];
         answers.extend([Some(false), Some(false), None].repeat(20));
-        assert_eq!(edges(Duration::ZERO, &answers), [(1, Edge::Begins)]);
+        assert_eq!(edges(Duration::ZERO, &answers), [(1, true)]);
     }
 
     proptest! {
@@ -140,9 +139,8 @@ mod tests {
         ) {
             let found = edges(Duration::from_secs(patience), &answers);
             for (n, &(second, edge)) in found.iter().enumerate() {
-                prop_assert_eq!(edge, if n % 2 == 0 { Edge::Begins } else { Edge::Ends });
-                let expected = Some(edge == Edge::Begins);
-                prop_assert_eq!(answers[second], expected);
+                prop_assert_eq!(edge, n % 2 == 0);
+                prop_assert_eq!(answers[second], Some(edge));
             }
             prop_assert!(found.len() <= 2 * (answers.len() / 5 + 1));
         }

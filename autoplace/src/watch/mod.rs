@@ -17,13 +17,11 @@
 //! Which source tells what on which system, and the thresholds with their reasons, are in `docs/sentinel.md`.
 mod depth;
 mod event;
-mod host;
 mod latch;
 mod model;
 mod rules;
 mod sample;
 mod sentinel;
-mod settings;
 
 pub use depth::DepthCost;
 pub use event::{Cause, Event, Resize};

@@ -64,6 +64,7 @@ pub struct Sample {
 
 /// A GPU at one moment. `None`: its driver does not tell.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[must_use]
 pub struct DeviceSample {
     /// Free bytes.
     pub free: Option<u64>,
@@ -80,7 +81,6 @@ pub struct DeviceSample {
 
 impl DeviceSample {
     /// A GPU that tells its free bytes and nothing else.
-    #[must_use]
     pub fn new(free: u64) -> Self {
         Self {
             free: Some(free),
@@ -89,7 +89,6 @@ impl DeviceSample {
     }
 
     /// Sets what holds its clocks down, and its temperature in degrees Celsius.
-    #[must_use]
     pub fn throttle(
         mut self,
         reasons: impl Into<Vec<ThrottleReason>>,
@@ -101,7 +100,6 @@ impl DeviceSample {
     }
 
     /// Sets the other programs on it.
-    #[must_use]
     pub fn processes(mut self, processes: impl Into<Vec<GpuProcess>>) -> Self {
         self.processes = Some(processes.into());
         self

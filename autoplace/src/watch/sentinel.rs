@@ -6,9 +6,8 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use super::event::{Event, Resize};
-use super::rules::Rules;
+use super::rules::{Rules, Settings};
 use super::sample::Source;
-use super::settings::Settings;
 use crate::load::{Model, Replacement, WeakModel};
 
 /// Events that wait for a reader; those that come while so many wait are not kept.
@@ -17,7 +16,6 @@ const WAITING: usize = 256;
 const REST: u32 = 99;
 /// The longest rest, in intervals: a sample that took long because the machine is busy says nothing of the next.
 const LONGEST_REST: u32 = 30;
-/// The shortest interval.
 const SHORTEST: Duration = Duration::from_millis(1);
 
 /// What is called with each event, on the sentinel's thread.
@@ -71,22 +69,16 @@ impl Sentinel {
 
     /// Describes a sentinel: how often it looks, and what is worth a word.
     pub fn builder() -> SentinelBuilder {
-        SentinelBuilder {
-            settings: Settings::default(),
-            callback: None,
-            min_gain: None,
-        }
+        SentinelBuilder::default()
     }
 
     /// The events: take those that wait with `try_iter`, or wait for the next one with `recv_timeout`. At most 256
     /// wait. Once the watching has ended and they are taken, it is disconnected.
-    #[must_use]
     pub const fn events(&self) -> &Receiver<Event> {
         &self.events
     }
 
     /// Whether the model is still watched.
-    #[must_use]
     pub fn is_watching(&self) -> bool {
         let thread = self.thread.as_ref();
         thread.is_some_and(|thread| !thread.is_finished())
@@ -116,6 +108,7 @@ impl fmt::Debug for Sentinel {
 }
 
 /// A sentinel being described: finish it with [`watch`](Self::watch).
+#[derive(Default)]
 #[must_use = "nothing is watched until `watch` is called"]
 pub struct SentinelBuilder {
     settings: Settings,
@@ -230,10 +223,8 @@ impl SentinelBuilder {
             rules: Rules::new(self.settings.clone(), watched),
             settings: self.settings,
             source,
-            teller: Teller {
-                sender,
-                callback: self.callback,
-            },
+            sender,
+            callback: self.callback,
         };
         let thread = thread::Builder::new()
             .name("autoplace-watch".to_owned())
@@ -268,14 +259,14 @@ impl fmt::Debug for SentinelBuilder {
     }
 }
 
-/// What the thread works with.
 struct Watch<S> {
     settings: Settings,
     source: S,
     /// How often the model had been placed anew when the rules were made.
     placement: u64,
     rules: Rules,
-    teller: Teller,
+    sender: SyncSender<Event>,
+    callback: Option<Callback>,
 }
 
 impl<S: Source> Watch<S> {
@@ -307,7 +298,7 @@ impl<S: Source> Watch<S> {
             }
             let took = began.elapsed().saturating_sub(at);
             for event in events.drain(..) {
-                self.teller.tell(event);
+                self.tell(event);
             }
             let interval = self.settings.interval;
             let rest = (took * REST).min(interval * LONGEST_REST);
@@ -317,15 +308,7 @@ impl<S: Source> Watch<S> {
             }
         }
     }
-}
 
-/// Where events go.
-struct Teller {
-    sender: SyncSender<Event>,
-    callback: Option<Callback>,
-}
-
-impl Teller {
     fn tell(&mut self, event: Event) {
         event.trace();
         if let Some(callback) = &mut self.callback {

@@ -10,93 +10,64 @@ pub(crate) type Word = &'static str;
 
 /// An error of the process that a model runs in, or on the way to it.
 #[derive(Debug, Clone, thiserror::Error, Serialize, Deserialize)]
+#[allow(missing_docs, reason = "the messages name the fields")]
 #[non_exhaustive]
 pub enum Error {
     /// The program cannot be started.
     #[error("cannot start the worker {}: {reason}", .program.display())]
-    Start {
-        /// What was to be started.
-        program: PathBuf,
-        /// What the operating system said.
-        reason: String,
-    },
+    Start { program: PathBuf, reason: String },
     /// A worker was asked to start one: its `main` does not begin with `worker_main`, and has come to a load.
     #[error(
         "this process was started as a worker, which starts no others: `main` has to begin with `autoplace::worker_main()`"
     )]
     Nested,
-    /// What was started did not say that it is a worker.
+    /// What was started did not say that it is a worker. `status` is `None` where it had to be ended; `log` is what it
+    /// wrote last, oldest first.
     #[error(
         "{} {}, and never said that it is a worker: does its `main` begin with `autoplace::worker_main()`?{}",
         .program.display(), how(status.as_ref()), last(log)
     )]
     #[serde(skip)]
     NotAWorker {
-        /// What was started.
         program: PathBuf,
-        /// How it ended; `None` where it had to be ended.
         status: Option<ExitStatus>,
-        /// What it wrote last, oldest first.
         log: Vec<String>,
     },
     /// The worker was built with another autoplace or llama.cpp.
     #[error("the worker {} is of another build: {theirs}, and this is {ours}", .program.display())]
     OtherBuild {
-        /// What was started.
         program: PathBuf,
-        /// The application's build.
         ours: String,
-        /// The worker's.
         theirs: String,
     },
-    /// The worker died: llama.cpp ended it, or something from outside did.
+    /// The worker died: llama.cpp ended it, or something from outside did. `status` is its code or signal, `None` where
+    /// the operating system does not tell; `log` has the last lines that were written in it, at most 64, oldest first.
     #[error("the worker died while {doing}: {}{}", how(status.as_ref()), last(log))]
     #[serde(skip)]
     Died {
-        /// What it was at.
         doing: Word,
-        /// How it ended: code or signal; `None` where the operating system does not tell.
         status: Option<ExitStatus>,
-        /// The last lines that llama.cpp and others wrote in it, oldest first; at most 64.
         log: Vec<String>,
     },
     /// The worker said something that makes no sense, and was ended.
     #[error("the worker made no sense while {doing}: {reason}")]
     #[serde(skip)]
-    Protocol {
-        /// What it was at.
-        doing: Word,
-        /// What was wrong.
-        reason: String,
-    },
+    Protocol { doing: Word, reason: String },
     /// A message is longer than the other side would read.
     #[error("a message of {bytes} bytes is too long for a worker, which reads at most {limit}")]
-    TooLong {
-        /// Its length in bytes.
-        bytes: usize,
-        /// The limit in bytes.
-        limit: usize,
-    },
-    /// The worker answered with an error that has no type of its own on this side.
+    TooLong { bytes: usize, limit: usize },
+    /// The worker answered with an error that has no type of its own on this side. `kind` is its name there, such as
+    /// `Plan` or `Native`.
     #[error("{message}")]
-    Answered {
-        /// The name of the error there, such as `Plan` or `Native`.
-        kind: String,
-        /// What it says.
-        message: String,
-    },
+    Answered { kind: String, message: String },
     /// The model runs in another process, which has what was asked for.
     #[error("the model runs in a worker process, and {what} is there")]
     #[serde(skip)]
-    Elsewhere {
-        /// What was asked for.
-        what: Word,
-    },
+    Elsewhere { what: Word },
 }
 
 impl Error {
     /// Whether the process is gone, so that another may do better.
-    #[must_use]
     pub fn is_death(&self) -> bool {
         matches!(self, Self::Died { .. })
     }

@@ -9,12 +9,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
 
-use super::hello::LEVEL;
+use super::channel::LEVEL;
 use tracing::field::{Field, Visit};
 use tracing::level_filters::LevelFilter;
 use tracing::{Event, Level, Metadata, Subscriber, span};
 
-/// Lines that are kept.
 const KEPT: usize = 64;
 
 /// Bytes of a line that are kept; a longer one counts as several.
@@ -58,7 +57,6 @@ impl Tail {
         }
     }
 
-    /// The last lines, oldest first.
     pub(super) fn lines(&self) -> Vec<String> {
         let lines = self.lines.lock().unwrap_or_else(PoisonError::into_inner);
         lines.iter().cloned().collect()

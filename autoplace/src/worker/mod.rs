@@ -11,8 +11,6 @@
 mod channel;
 pub(crate) mod crossing;
 mod error;
-mod frame;
-mod hello;
 mod log;
 mod process;
 
@@ -24,8 +22,7 @@ pub use error::Error;
 
 pub(crate) use error::Word;
 
-pub(crate) use channel::{Receiver, Sender, inherited};
-pub(crate) use hello::{Hello, is_worker};
+pub(crate) use channel::{Hello, Receiver, Sender, inherited, is_worker};
 pub(crate) use log::LogLines;
 pub(crate) use process::Worker;
 
@@ -49,6 +46,7 @@ pub enum Isolation {
 /// The child is started with `AUTOPLACE_WORKER` in its environment, in a process group of its own (Ctrl-C reaches the
 /// application alone), and ends when the connection to the application does, however the application ends.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[must_use]
 pub struct WorkerProcess {
     /// `None`: the application's own.
     program: Option<PathBuf>,
@@ -75,14 +73,12 @@ pub enum OnDeath {
 
 impl WorkerProcess {
     /// The application's own executable, whose `main` has to begin with [`worker_main`](crate::worker_main).
-    #[must_use]
     pub fn own_executable() -> Self {
         Self::new(None)
     }
 
     /// The program `autoplace-worker`, or any other whose `main` begins with [`worker_main`](crate::worker_main). It
     /// has to be built with the same autoplace and the same llama.cpp.
-    #[must_use]
     pub fn program(path: impl Into<PathBuf>) -> Self {
         Self::new(Some(path.into()))
     }
@@ -97,14 +93,12 @@ impl WorkerProcess {
     }
 
     /// What to do when it has died. Default: [`OnDeath::Fail`].
-    #[must_use]
     pub fn on_death(mut self, policy: OnDeath) -> Self {
         self.on_death = policy;
         self
     }
 
     /// Sets a variable of its environment; the others are the application's.
-    #[must_use]
     pub fn env(mut self, name: impl AsRef<OsStr>, value: impl AsRef<OsStr>) -> Self {
         let (name, value) = (name.as_ref().to_owned(), value.as_ref().to_owned());
         self.environment.push((name, value));
@@ -112,7 +106,6 @@ impl WorkerProcess {
     }
 
     /// How long it may take from its start to its first word. Default: a minute.
-    #[must_use]
     pub fn patience(mut self, patience: Duration) -> Self {
         self.patience = patience;
         self
@@ -126,7 +119,6 @@ impl WorkerProcess {
         }
     }
 
-    /// What to start.
     fn path(&self) -> std::io::Result<PathBuf> {
         if let Some(program) = &self.program {
             return Ok(program.clone());

@@ -1,20 +1,19 @@
 //! A worker as the application sees it: started, heard of, talked to, and ended.
 
-use std::fmt;
 use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus};
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::thread;
 use std::time::{Duration, Instant};
+use std::{fmt, thread};
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tracing::level_filters::LevelFilter;
 
-use super::channel::{Prepared, Receiver, Sender};
-use super::frame::Failed;
-use super::hello::{Hello, LEVEL, VALUE, VARIABLE, is_worker};
+use super::channel::{
+    Failed, Hello, LEVEL, Prepared, Receiver, Sender, VALUE, VARIABLE, is_worker,
+};
 use super::log::Tail;
 use super::{Error, WorkerProcess};
 
@@ -81,7 +80,6 @@ impl Worker {
         }
     }
 
-    /// Its process id.
     pub(crate) fn id(&self) -> u32 {
         self.id
     }
@@ -104,7 +102,6 @@ impl Worker {
         }
     }
 
-    /// Waits for a message.
     pub(crate) fn receive<T: DeserializeOwned>(&mut self, doing: &'static str) -> Result<T, Error> {
         let receiver = self.receiver.as_mut();
         match receiver.map_or(Err(Failed::Gone), Receiver::receive) {
@@ -136,7 +133,6 @@ impl Worker {
         self.is_killed = true;
     }
 
-    /// Ends the connection for good.
     fn close(&mut self) {
         self.sender.close();
         self.receiver = None;

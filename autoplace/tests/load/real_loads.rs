@@ -52,24 +52,6 @@ fn a_probe_is_the_real_load_to_the_byte() {
 }
 
 #[test]
-fn contexts_of_one_placed_skeleton_are_those_of_probes_of_their_own() {
-    own_process!();
-    let folder = tempfile::tempdir().unwrap();
-    let (_, probe) = model_of("llama", folder.path());
-    let card = Card::new((Rules::Cuda, false));
-    let split = Split::layers(3);
-    let placed = probe
-        .place(&[&card.gpu], &ContextParams::default(), &split)
-        .unwrap();
-    for n_ctx in [256, 4096, 1024] {
-        let mut params = ContextParams::default();
-        params.n_ctx = n_ctx;
-        let alone = probe.breakdown(&[&card.gpu], &params, &split).unwrap();
-        assert_eq!(placed.breakdown(&params).unwrap(), alone);
-    }
-}
-
-#[test]
 fn graphs_in_flight_are_counted_and_an_override_of_nothing_keeps_one() {
     own_process!();
     let folder = tempfile::tempdir().unwrap();

@@ -10,13 +10,12 @@ use super::Shutdown;
 use super::order::{Admission, Stand, admit, too_many};
 use super::queue::{Shared, Text, Waiting};
 use crate::generate::error::Error;
-use crate::generate::piece::{Piece, SequenceId};
+use crate::generate::piece::SequenceId;
 use crate::generate::session::Session;
-use crate::generate::stats::{Replaced, Resumed, Statistics};
+use crate::generate::stats::{Replaced, Resumed};
 use crate::generate::step::PromptChunk;
 use crate::load::{Model, Replacement};
 
-/// The engine's thread, with the session that it alone uses.
 #[derive(Debug)]
 pub(super) struct Driver {
     shared: Arc<Shared>,
@@ -24,11 +23,9 @@ pub(super) struct Driver {
     prompt_chunk: PromptChunk,
     /// `None` while there is no context that works.
     session: Option<Session>,
-    /// The texts of the session.
     running: Vec<Text>,
     /// Used in each turn, and kept so that it costs no allocation.
     stands: Vec<Stand>,
-    pieces: Vec<(Piece, Statistics)>,
 }
 
 impl Driver {
@@ -40,7 +37,6 @@ impl Driver {
             session: Some(session),
             running: Vec::new(),
             stands: Vec::new(),
-            pieces: Vec::new(),
         }
     }
 
@@ -121,7 +117,6 @@ impl Driver {
         })
     }
 
-    /// Ends the texts whose readers have gone. What is computed of them stays in the context.
     fn let_abandoned_go(&mut self) {
         for text in self
             .running
@@ -275,8 +270,10 @@ impl Driver {
 
     /// Computes the next tokens of all, and tells the readers.
     fn step(&mut self) {
-        while let Some(error) = self.compute() {
-            match self.session.as_ref().and_then(Session::failed) {
+        while let Some(session) = &mut self.session
+            && let Err(error) = session.advance_in_place()
+        {
+            match session.failed() {
                 // What the others got comes with the next asking.
                 Some(failed) => self.end_one(failed, error),
                 None => {
@@ -286,7 +283,7 @@ impl Driver {
                 }
             }
         }
-        for (piece, statistics) in self.pieces.drain(..) {
+        while let Some((piece, statistics)) = self.session.as_mut().and_then(Session::next_piece) {
             let mut running = self.running.iter();
             let Some(at) = running.position(|text| text.id() == piece.sequence) else {
                 continue;
@@ -306,13 +303,6 @@ impl Driver {
         }
     }
 
-    /// Computes the next tokens of all, or says why it could not.
-    fn compute(&mut self) -> Option<Error> {
-        let session = self.session.as_mut()?;
-        let step = session.advance_in_place();
-        step.map(|()| self.pieces.extend(session.drain())).err()
-    }
-
     /// Ends a text, which is no longer in the session, with an error.
     fn end_one(&mut self, failed: SequenceId, error: Error) {
         if let Some(at) = self.running.iter().position(|text| text.id() == failed) {
@@ -320,7 +310,6 @@ impl Driver {
         }
     }
 
-    /// Ends all texts that run with an error.
     fn fail(&mut self, error: &Error) {
         for text in self.running.drain(..) {
             if let Some(session) = &mut self.session {

@@ -5,15 +5,17 @@
 //! come and go between two tokens (`driver`), and are admitted in the order in which they came (`order`).
 
 mod driver;
-mod metrics;
 mod order;
 mod queue;
+
+pub use queue::Submission;
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 
-pub use metrics::Metrics;
-pub use queue::Submission;
+use driver::Driver;
+use queue::Shared;
+use serde::{Deserialize, Serialize};
 
 use super::answer::Answer;
 use super::error::Error;
@@ -21,8 +23,6 @@ use super::request::Generate;
 use super::stats::Replaced;
 use super::step::PromptChunk;
 use crate::load::Model;
-use driver::Driver;
-use queue::Shared;
 
 const THREAD: &str = "autoplace-engine";
 
@@ -253,4 +253,22 @@ impl EngineBuilder {
             }),
         })
     }
+}
+
+/// What an [`Engine`](super::Engine) is at, and what it has done since its start.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct Metrics {
+    /// Texts that wait: requests, and texts that have made room for others.
+    pub queued: usize,
+    /// Texts that have a sequence, those included that pause for their readers.
+    pub running: usize,
+    /// Tokens generated, end-of-generation tokens not counted.
+    pub generated_tokens: u64,
+    /// Tokens of the prompts that were begun.
+    pub prompt_tokens: u64,
+    /// Those of them that the context held already.
+    pub cached_tokens: u64,
+    /// How often a text has made room for others.
+    pub suspended: u64,
 }

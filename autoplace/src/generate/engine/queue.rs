@@ -7,20 +7,17 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard};
 use std::task::{Context, Poll, Waker};
 use std::time::Instant;
 
-use super::Shutdown;
-use super::metrics::Metrics;
 use super::order::Stand;
+use super::{Metrics, Shutdown};
 use crate::generate::answer::{Answer, Writer};
-use crate::generate::channel::{Sender, channel};
+use crate::generate::channel::{Bell, Sender, block_on, channel};
 use crate::generate::context::Room;
 use crate::generate::error::Error;
-use crate::generate::piece::SequenceId;
-use crate::generate::progress::{Message, Progress};
+use crate::generate::piece::{Message, Progress, SequenceId};
 use crate::generate::request::Generate;
 use crate::generate::sequence::Sequence;
 use crate::generate::session::Session;
 use crate::generate::stats::Replaced;
-use crate::generate::wait::{Bell, block_on};
 use crate::load::Model;
 
 /// What the engine's thread and everybody else share.
@@ -48,7 +45,6 @@ struct State {
     submitters: VecDeque<(u64, Waker)>,
     submissions: u64,
     room: Room,
-    /// Since the start.
     totals: Metrics,
     closing: Option<Shutdown>,
     last_replaced: Option<Result<Replaced, Error>>,
@@ -63,7 +59,6 @@ pub(super) struct Text {
     pub(super) limit: usize,
     /// What the context holds of its beginning is not computed again.
     pub(super) reuse: bool,
-    /// Its reader is far behind.
     pub(super) is_paused: bool,
     /// Tokens that were generated and told.
     pub(super) generated: usize,
@@ -71,7 +66,6 @@ pub(super) struct Text {
 }
 
 impl Text {
-    /// What it is called in the session.
     pub(super) fn id(&self) -> SequenceId {
         SequenceId(self.arrival)
     }
@@ -92,7 +86,6 @@ impl Text {
     }
 }
 
-/// A text that waits for a sequence.
 #[derive(Debug)]
 pub(super) struct Waiting {
     pub(super) text: Text,
@@ -177,7 +170,6 @@ impl Shared {
         }
     }
 
-    /// Adds to what was done since the start.
     pub(super) fn count(&self, add: impl FnOnce(&mut Metrics)) {
         add(&mut self.state().totals);
     }
@@ -236,7 +228,6 @@ impl Shared {
         self.bell.ring();
     }
 
-    /// Whether texts wait, those included whose readers are far behind.
     pub(super) fn has_waiting(&self) -> bool {
         !self.state().waiting.is_empty()
     }
@@ -251,7 +242,6 @@ impl Shared {
         state.waiting.remove(at)
     }
 
-    /// Puts a text back that had to make room.
     pub(super) fn put_back(&self, waiting: Waiting) {
         let mut state = self.state();
         if state.closing == Some(Shutdown::Cancel) || waiting.text.answer.is_abandoned() {
@@ -266,7 +256,6 @@ impl Shared {
         state.waiting.insert(at, waiting);
     }
 
-    /// Puts a request into the queue.
     fn accept(self: &Arc<Self>, mut state: MutexGuard<'_, State>, checked: Checked) -> Answer {
         let Checked {
             mut sequence,
@@ -302,7 +291,6 @@ impl Shared {
         Answer::new(receiver, progress, TextOf { shared, arrival })
     }
 
-    /// Texts that it takes at once.
     pub(super) fn capacity(&self) -> usize {
         self.places(&self.state())
     }
@@ -340,7 +328,6 @@ impl Shared {
     }
 }
 
-/// A text as its reader knows it.
 #[derive(Debug)]
 struct TextOf {
     shared: Arc<Shared>,
@@ -357,7 +344,6 @@ impl Writer for TextOf {
     }
 }
 
-/// A request that was found good.
 #[derive(Debug)]
 struct Checked {
     sequence: Sequence,
@@ -386,12 +372,10 @@ impl Submission {
         }
     }
 
-    /// Waits on this thread.
     pub(super) fn wait(mut self) -> Result<Answer, Error> {
         block_on(|context| Pin::new(&mut self).poll(context))
     }
 
-    /// Does not wait.
     pub(super) fn now(mut self) -> Result<Answer, Error> {
         let mut context = Context::from_waker(Waker::noop());
         match Pin::new(&mut self).poll(&mut context) {

@@ -13,7 +13,7 @@ const MIROSTAT_M: u32 = 100;
 impl Sampling {
     /// Builds the chain as llama.cpp's programs do (common/sampling.cpp, common_sampler_init): biases, the samplers in
     /// the order that was asked for, and the one that chooses. [`Sampler::seed`] tells the seed in use.
-    pub(in crate::generate) fn sampler(&self, model: &Model) -> Result<Sampler, Error> {
+    pub(crate) fn sampler(&self, model: &Model) -> Result<Sampler, Error> {
         self.check_ranges(model)?;
         let mut chain = Sampler::chain(model)?;
         let biases = self.biases(model)?;
@@ -51,7 +51,6 @@ impl Sampling {
         })
     }
 
-    /// Whether a sampler does anything.
     fn is_on(&self, kind: SamplerKind) -> bool {
         let penalises = self.repeat_penalty != 1.0
             || self.frequency_penalty != 0.0

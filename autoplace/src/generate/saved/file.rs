@@ -23,7 +23,7 @@ use llama_sys::Token;
 use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::Xxh3;
 
-use crate::generate::saved_error::SavedCacheError;
+use crate::generate::error::SavedCacheError;
 use crate::load::Added;
 use crate::memory::KvType;
 use crate::plan::ModelIdentity;
@@ -36,7 +36,6 @@ const CHECKSUM: u64 = 16;
 /// What is read or written at once.
 const BUFFER: usize = 1 << 20;
 
-/// What a saved cache is of.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(super) struct Description {
     pub(super) model: ModelIdentity,
@@ -49,11 +48,9 @@ pub(super) struct Description {
     pub(super) tokens: u64,
     /// Positions that the state holds: as many, or more where a shift has moved some.
     pub(super) positions: u64,
-    /// Bytes of the state.
     pub(super) state: u64,
 }
 
-/// How a cache lies in memory.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Layout {
     pub(super) type_k: KvType,
@@ -73,7 +70,6 @@ pub(super) struct Opened {
 }
 
 impl Opened {
-    /// The state.
     pub(super) fn into_state(self) -> BufReader<Take<File>> {
         BufReader::with_capacity(BUFFER, self.file.take(self.description.state))
     }

@@ -13,9 +13,8 @@ use std::path::Path;
 use llama_sys::{Context, SeqId, Token};
 
 use super::context::Lent;
-use super::error::Error;
+use super::error::{Error, SavedCacheError};
 use super::piece::SequenceId;
-use super::saved_error::SavedCacheError;
 use super::sequence::{Sequence, held};
 use super::session::Session;
 use crate::gguf::Header;

@@ -2,20 +2,21 @@
 
 use std::time::Duration;
 
-use llama_sys::{Batch, Context, Token};
+use llama_sys::{Batch, Context, Token, Vocab};
 
 use super::Sequence;
 use crate::generate::cache::can_go_back;
+use crate::generate::choose::Choice;
+use crate::generate::constraint::Matcher;
 use crate::generate::error::Error;
+use crate::generate::piece::{End, FinishReason, Piece};
 use crate::generate::speculative::{Drafters, Speculator};
 use crate::generate::stats::DraftsOff;
+use crate::generate::text::Released;
 
-/// Where a batch has the tokens of a text.
 #[derive(Debug, Default)]
 pub(super) struct InBatch {
-    /// Where they begin.
     at: i32,
-    /// How many there are.
     tokens: usize,
     /// Those that are not computed yet.
     pub(super) queued: usize,
@@ -28,7 +29,7 @@ pub(super) struct InBatch {
 impl Sequence {
     /// Tokens that can be computed together next: what is left of a prompt, or the one that was chosen. None
     /// while it is paused.
-    pub(in crate::generate) fn wanted(&self) -> usize {
+    pub(crate) fn wanted(&self) -> usize {
         if self.turn.is_paused {
             return 0;
         }
@@ -42,7 +43,7 @@ impl Sequence {
     }
 
     /// Adds its next tokens to a batch, as many as [wanted](Self::wanted) at most.
-    pub(in crate::generate) fn queue(&mut self, batch: &mut Batch, tokens: usize) {
+    pub(crate) fn queue(&mut self, batch: &mut Batch, tokens: usize) {
         self.batch = InBatch {
             at: batch.len() as i32,
             tokens,
@@ -59,19 +60,18 @@ impl Sequence {
         }
     }
 
-    /// Whether a part of the batch is its own.
-    pub(in crate::generate) fn is_queued(&self) -> bool {
+    pub(crate) fn is_queued(&self) -> bool {
         self.batch.queued > 0
     }
 
     /// Whether the batch computes no more of it than the last token of an answer.
-    pub(in crate::generate) fn is_steady(&self) -> bool {
+    pub(crate) fn is_steady(&self) -> bool {
         self.batch.queued <= 1 && !self.ends_prompt()
     }
 
     /// Adds a draft of the tokens after its last one to the batch, of `most` tokens at most. `off`: why
     /// there can be none.
-    pub(in crate::generate) fn queue_draft(
+    pub(crate) fn queue_draft(
         &mut self,
         batch: &mut Batch,
         most: usize,
@@ -103,12 +103,12 @@ impl Sequence {
     }
 
     /// Whether the batch computes the last token of the prompt.
-    pub(in crate::generate) fn ends_prompt(&self) -> bool {
+    pub(crate) fn ends_prompt(&self) -> bool {
         self.batch.output.is_some() && self.statistics.first_token_latency.is_none()
     }
 
     /// Says that its tokens in the batch are computed, and how long that took.
-    pub(in crate::generate) fn computed(&mut self, took: Duration) {
+    pub(crate) fn computed(&mut self, took: Duration) {
         if self.turn.is_paused {
             return;
         }
@@ -123,7 +123,7 @@ impl Sequence {
 
     /// Whether the token that was chosen is the one that was drafted: then the next one can be chosen from what the
     /// batch has computed.
-    pub(in crate::generate) fn accepts(&mut self, token: Token) -> bool {
+    pub(crate) fn accepts(&mut self, token: Token) -> bool {
         let Some(speculator) = &mut self.speculator else {
             return false;
         };
@@ -139,7 +139,7 @@ impl Sequence {
 
     /// Has what drafts for it follow the tokens `from` on, which the batch has computed: those of the text, and those
     /// of the draft that were chosen.
-    pub(in crate::generate) fn followed(
+    pub(crate) fn followed(
         &self,
         drafters: &mut Drafters,
         context: &mut Context,
@@ -159,7 +159,7 @@ impl Sequence {
 
     /// Has the context forget what was drafted wrongly. Doing it again, as after a shift before which it was done,
     /// changes nothing: the memory ends where the text is computed to.
-    pub(in crate::generate) fn forget_draft(&mut self, context: &mut Context) -> Result<(), Error> {
+    pub(crate) fn forget_draft(&mut self, context: &mut Context) -> Result<(), Error> {
         let Some(speculator) = &self.speculator else {
             return Ok(());
         };
@@ -178,4 +178,125 @@ impl Sequence {
         }
         Ok(())
     }
+}
+
+impl Sequence {
+    /// Its last piece, where no token of it is wanted.
+    pub(crate) fn end_at_once(&mut self) -> Option<Piece> {
+        (self.limits.max_tokens == 0).then(|| Piece {
+            sequence: self.id,
+            token: None,
+            logprobs: None,
+            text: String::new(),
+            end: Some(self.end(FinishReason::MaxTokens)),
+        })
+    }
+
+    /// Chooses the next token, if the batch was computed so far and it is not one of those that an earlier
+    /// process has chosen.
+    pub(crate) fn choose(&mut self, context: &mut Context) -> Result<Option<Choice>, Error> {
+        let Some(output) = self.batch.output else {
+            return Ok(None);
+        };
+        let again = self.tokens.get(self.choices.known).copied();
+        self.choices.known += 1;
+        if let Some(token) = again {
+            let mask = mask_of(&mut self.matcher)?;
+            self.choices
+                .chooser
+                .choose_again(context, output, mask, token)?;
+            if let Some(matcher) = &mut self.matcher {
+                matcher.accept(token)?;
+            }
+            return Ok(None);
+        }
+        // Computed while the device still computes the logits.
+        let mask = mask_of(&mut self.matcher)?;
+        let choice = self
+            .choices
+            .chooser
+            .choose_masked(context, output, &self.tokens, mask)?;
+        Ok(Some(choice))
+    }
+
+    /// Takes the token that was chosen, so long after its batch was computed, and makes text of it. `full`: there is no
+    /// place for the token to be computed.
+    pub(crate) fn take(
+        &mut self,
+        choice: Choice,
+        took: Duration,
+        vocab: &Vocab,
+        full: bool,
+    ) -> Result<Piece, Error> {
+        let statistics = &mut self.statistics;
+        if statistics.first_token_latency.is_none() {
+            statistics.prompt_tokens = self.prompt;
+            statistics.first_token_latency = Some(statistics.prompt_time + took);
+        } else {
+            statistics.generation_time += took;
+        }
+        let Choice { token, logprobs } = choice;
+        let mut piece = Piece {
+            sequence: self.id,
+            token: Some(token),
+            logprobs,
+            text: String::new(),
+            end: None,
+        };
+        if vocab.is_eog(token) {
+            self.finish(&mut piece, FinishReason::EndOfGeneration);
+            return Ok(piece);
+        }
+        self.tokens.push(token);
+        self.statistics.generated_tokens += 1;
+        vocab.append_piece(token, self.limits.special, self.text.buffer())?;
+        if let Some(matcher) = &mut self.matcher {
+            matcher.accept(token)?;
+        }
+        match self.text.release() {
+            Released::Text(text) => piece.text = text,
+            Released::Stopped(text) => {
+                piece.text = text;
+                piece.end = Some(self.end(FinishReason::StopString));
+                return Ok(piece);
+            }
+        }
+        if self.matcher.as_ref().is_some_and(Matcher::is_complete) {
+            self.finish(&mut piece, FinishReason::EndOfGeneration);
+        } else if self.statistics.generated_tokens >= self.limits.max_tokens {
+            self.finish(&mut piece, FinishReason::MaxTokens);
+        } else if full {
+            self.finish(&mut piece, FinishReason::ContextFull);
+        }
+        Ok(piece)
+    }
+
+    /// Ends a piece with the text that was held back.
+    pub(crate) fn finish(&mut self, piece: &mut Piece, reason: FinishReason) {
+        let (reason, rest) = match self.text.finish() {
+            Released::Text(rest) => (reason, rest),
+            Released::Stopped(rest) => (FinishReason::StopString, rest),
+        };
+        piece.text.push_str(&rest);
+        piece.end = Some(self.end(reason));
+    }
+
+    fn end(&mut self, reason: FinishReason) -> End {
+        let meets_constraint = match &mut self.matcher {
+            None => true,
+            // What it holds of the text that a stop string has cut off cannot be taken back.
+            Some(_) if reason == FinishReason::StopString => false,
+            Some(matcher) => matcher.may_end(),
+        };
+        End {
+            reason,
+            meets_constraint,
+            statistics: self.statistics,
+        }
+    }
+}
+
+/// The tokens that a constraint allows next, if there is one.
+fn mask_of(matcher: &mut Option<Matcher>) -> Result<Option<&[u32]>, Error> {
+    matcher.as_mut().map(Matcher::mask).transpose()
 }

@@ -10,29 +10,26 @@ use crate::generate::error::Error;
 use crate::generate::piece::SequenceId;
 use crate::load::Scales;
 
-/// What the context holds of a text.
 #[derive(Debug)]
-pub(in crate::generate) struct Held {
+pub(crate) struct Held {
     /// Its number in the context.
-    pub(in crate::generate) seq: SeqId,
+    pub(crate) seq: SeqId,
     /// Tokens at the beginning that the KV cache holds.
-    pub(in crate::generate) computed: usize,
+    pub(crate) computed: usize,
     /// Tokens at the beginning that are computed as many at a time as a batch takes; the others one by
     /// one, as they came.
-    pub(in crate::generate) in_batches: usize,
+    pub(crate) in_batches: usize,
     /// Tokens at the beginning that no shift in place has moved. Those that it moved have seen the forgotten ones too:
     /// no other text goes on from them.
-    pub(in crate::generate) unshifted: usize,
-    /// Where the prompt is interrupted for checkpoints.
-    pub(in crate::generate) stops: Stops,
+    pub(crate) unshifted: usize,
+    pub(crate) stops: Stops,
     /// The running text whose cells hold the beginning of this one, and how many of its tokens.
-    pub(in crate::generate) shares: Option<(SequenceId, usize)>,
+    pub(crate) shares: Option<(SequenceId, usize)>,
     /// The KV cache of the tokens that are computed, while the model is not loaded.
-    pub(in crate::generate) saved: Option<State>,
+    pub(crate) saved: Option<State>,
 }
 
 impl Held {
-    /// Nothing yet of a prompt of so many tokens.
     pub(super) fn nothing_of(prompt: usize) -> Self {
         Self {
             seq: 0,
@@ -48,7 +45,7 @@ impl Held {
 
 impl Sequence {
     /// Runs it where the context holds this much of its beginning.
-    pub(in crate::generate) fn put(&mut self, place: Place) {
+    pub(crate) fn put(&mut self, place: Place) {
         self.held.seq = place.seq;
         self.held.computed = place.cached;
         self.statistics.cached_tokens = place.cached;
@@ -56,7 +53,7 @@ impl Sequence {
     }
 
     /// Its number in the context, and what the context holds of it that others with these adapters can go on from.
-    pub(in crate::generate) fn held(&self, scales: &Scales) -> (SeqId, &[Token]) {
+    pub(crate) fn held(&self, scales: &Scales) -> (SeqId, &[Token]) {
         let shared = if self.scales == *scales {
             self.held.computed.min(self.held.unshifted)
         } else {
@@ -66,7 +63,7 @@ impl Sequence {
     }
 
     /// Runs it again, where the context holds this much of its beginning.
-    pub(in crate::generate) fn put_again(&mut self, place: Place) {
+    pub(crate) fn put_again(&mut self, place: Place) {
         self.held.seq = place.seq;
         self.computed_to(place.cached);
         self.held.stops = place.stops;
@@ -74,7 +71,7 @@ impl Sequence {
 
     /// Takes it out of the context, which keeps what it holds of it as long as nobody needs the place. It is
     /// [put](Self::put_again) somewhere again.
-    pub(in crate::generate) fn suspend(
+    pub(crate) fn suspend(
         &mut self,
         cache: &mut Cache,
         context: &mut Context,
@@ -92,11 +89,7 @@ impl Sequence {
     }
 
     /// Ends it, and leaves in the cache what the context holds of it and others can go on from.
-    pub(in crate::generate) fn leave(
-        self,
-        cache: &mut Cache,
-        context: &mut Context,
-    ) -> Result<(), Error> {
+    pub(crate) fn leave(self, cache: &mut Cache, context: &mut Context) -> Result<(), Error> {
         let held = self.keep_unshifted(cache, context)?;
         cache.remember(self.held.seq, self.scales, self.tokens, held);
         Ok(())
@@ -112,7 +105,7 @@ impl Sequence {
     }
 
     /// Keeps what the context holds of it. Returns the bytes.
-    pub(in crate::generate) fn save(&mut self, context: &mut Context) -> Result<u64, Error> {
+    pub(crate) fn save(&mut self, context: &mut Context) -> Result<u64, Error> {
         self.held.saved = match self.held.computed {
             0 => None,
             _ => Some(context.save_state(Some(self.held.seq))?),
@@ -120,8 +113,7 @@ impl Sequence {
         Ok(self.saved_bytes())
     }
 
-    /// Bytes that are kept of it.
-    pub(in crate::generate) fn saved_bytes(&self) -> u64 {
+    pub(crate) fn saved_bytes(&self) -> u64 {
         self.held
             .saved
             .as_ref()
@@ -129,7 +121,7 @@ impl Sequence {
     }
 
     /// Gives a context what was kept. Returns whether it took it.
-    pub(in crate::generate) fn restore(&self, context: &mut Context) -> bool {
+    pub(crate) fn restore(&self, context: &mut Context) -> bool {
         match &self.held.saved {
             Some(state) => context.restore_state(state, Some(self.held.seq)).is_ok(),
             None => true,
@@ -137,37 +129,37 @@ impl Sequence {
     }
 
     /// Forgets what was kept, which the context holds now.
-    pub(in crate::generate) fn drop_saved(&mut self) {
+    pub(crate) fn drop_saved(&mut self) {
         self.held.saved = None;
     }
 
     /// Has its tokens computed again: the context has none of them.
-    pub(in crate::generate) fn compute_again(&mut self) {
+    pub(crate) fn compute_again(&mut self) {
         if self.held.computed > 0 {
             self.computed_to(0);
         }
     }
 
     /// Has its tokens computed again after the first `tokens`: the context has no more of them.
-    pub(in crate::generate) fn computed_to(&mut self, tokens: usize) {
+    pub(crate) fn computed_to(&mut self, tokens: usize) {
         self.held.computed = tokens;
         self.held.in_batches = self.tokens.len();
         self.held.unshifted = usize::MAX;
     }
 
     /// Whether tokens are still to be computed that had been computed before.
-    pub(in crate::generate) fn is_computed_again(&self) -> bool {
+    pub(crate) fn is_computed_again(&self) -> bool {
         self.held.in_batches > self.prompt && self.held.computed < self.held.in_batches
     }
 
     /// Whether a checkpoint is due where it is computed to.
-    pub(in crate::generate) fn checkpoint_is_due(&mut self) -> bool {
+    pub(crate) fn checkpoint_is_due(&mut self) -> bool {
         let held = &mut self.held;
         held.stops.is_due(held.computed) && held.computed <= held.unshifted
     }
 
     /// Goes on with the vocabulary of the model as it is loaded now.
-    pub(in crate::generate) fn take_up(&mut self, vocab: &Vocab) {
+    pub(crate) fn take_up(&mut self, vocab: &Vocab) {
         if let Some(matcher) = &mut self.matcher {
             matcher.take_up(vocab);
         }

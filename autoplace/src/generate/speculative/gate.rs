@@ -31,7 +31,6 @@ const BEGINS_AGAIN: f64 = 0.97;
 /// The share of the newest step in the mean of those without a guess.
 const NEWEST: f64 = 0.25;
 
-/// Decides whether the next step of a text guesses.
 #[derive(Debug, Clone)]
 pub(super) struct Gate {
     /// Nanoseconds of a step without a guess.
@@ -69,7 +68,6 @@ impl Gate {
         }
     }
 
-    /// Whether the next step is to guess.
     pub(super) fn is_open(&self) -> bool {
         self.plain_steps >= PLAIN_STEPS && self.paused == 0 && self.since_plain < REFRESH
     }

@@ -17,9 +17,8 @@ use crate::load::{Followed, Heads};
 /// computed at once.
 const FEW: usize = 64;
 
-/// Blocks that a session has.
 #[derive(Debug)]
-pub(in crate::generate) struct PredictionHeads {
+pub(crate) struct PredictionHeads {
     heads: Heads,
     batch: Batch,
     /// The hidden state that the next guess is made from.
@@ -29,7 +28,7 @@ pub(in crate::generate) struct PredictionHeads {
 }
 
 impl PredictionHeads {
-    pub(in crate::generate) fn new(heads: Heads) -> Self {
+    pub(crate) fn new(heads: Heads) -> Self {
         let width = heads.context.model().n_embd_out() as usize;
         Self {
             batch: Batch::with_capacity(FEW),
@@ -39,13 +38,13 @@ impl PredictionHeads {
         }
     }
 
-    pub(in crate::generate) fn into_inner(self) -> Heads {
+    pub(crate) fn into_inner(self) -> Heads {
         self.heads
     }
 
     /// Takes the hidden states of the tokens `from..to` of a sequence, which the model has just computed: those of the
     /// tokens at `rows` of its batch.
-    pub(in crate::generate) fn follow(
+    pub(crate) fn follow(
         &mut self,
         model: &mut Context,
         seq: SeqId,
@@ -277,7 +276,6 @@ fn computed(heads: &mut Heads, seq: SeqId, batch: &Batch, hidden: &[f32]) -> Res
     }
 }
 
-/// Forgets all of a sequence.
 fn forget(heads: &mut Heads, seq: SeqId) -> Result<(), Error> {
     let index = usize::try_from(seq).unwrap_or(usize::MAX);
     if let Some(known) = heads.followed.get_mut(index) {

@@ -12,7 +12,6 @@ const LONGEST: u32 = 16;
 /// Entries of an index at most: 4 MiB.
 const MOST_ENTRIES: usize = 1 << 20;
 
-/// An index of a growing text.
 #[derive(Debug, Clone)]
 pub(super) struct Lookup {
     ngram_max: usize,

@@ -10,15 +10,13 @@
 //! as without a guess, whatever was guessed. Only rounding may differ, where a backend computes several tokens
 //! otherwise than one.
 
-mod drafters;
 mod gate;
 mod heads;
 mod lookup;
 mod model;
 mod speculator;
 
-pub(super) use drafters::Drafters;
-pub(super) use speculator::Speculator;
+pub(super) use speculator::{Drafters, Speculator};
 
 use serde::{Deserialize, Serialize};
 
@@ -63,7 +61,6 @@ pub enum Speculation {
 impl Speculation {
     /// [`DraftModel`](Self::DraftModel) that goes on to eight tokens as long as it gives the next one more
     /// than even chances.
-    #[must_use]
     pub const fn draft_model() -> Self {
         Self::DraftModel {
             draft_max: 8,
@@ -72,7 +69,6 @@ impl Speculation {
     }
 
     /// [`Mtp`](Self::Mtp) of three tokens, however sure: as llama.cpp's own programs do it.
-    #[must_use]
     pub const fn mtp() -> Self {
         Self::Mtp {
             draft_max: 3,
@@ -81,7 +77,6 @@ impl Speculation {
     }
 
     /// [`PromptLookup`](Self::PromptLookup) of two to four tokens, which guesses ten.
-    #[must_use]
     pub const fn prompt_lookup() -> Self {
         Self::PromptLookup {
             ngram_max: 4,

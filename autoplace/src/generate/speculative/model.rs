@@ -13,16 +13,15 @@ use crate::load::Draft;
 /// hundredth of its chance.
 const NEGLIGIBLE: f32 = 16.0;
 
-/// A draft that a session has.
 #[derive(Debug)]
-pub(in crate::generate) struct DraftModel {
+pub(crate) struct DraftModel {
     draft: Draft,
     batch: Batch,
 }
 
 impl DraftModel {
     /// Which stops when the main model does.
-    pub(in crate::generate) fn new(mut draft: Draft, abort: AbortHandle) -> Self {
+    pub(crate) fn new(mut draft: Draft, abort: AbortHandle) -> Self {
         draft.context.follow_abort_handle(abort);
         Self {
             draft,
@@ -30,7 +29,7 @@ impl DraftModel {
         }
     }
 
-    pub(in crate::generate) fn into_inner(self) -> Draft {
+    pub(crate) fn into_inner(self) -> Draft {
         self.draft
     }
 

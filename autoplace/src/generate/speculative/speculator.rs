@@ -3,23 +3,24 @@
 
 use std::time::Duration;
 
-use llama_sys::{SeqId, Token};
+use llama_sys::{AbortHandle, Context, SeqId, Token};
 
+use super::Speculation;
 use super::gate::Gate;
+use super::heads::PredictionHeads;
 use super::lookup::Lookup;
-use super::{Drafters, Speculation};
+use super::model::DraftModel;
 use crate::generate::custom::CustomDrafter;
 use crate::generate::error::Error;
 use crate::generate::stats::DraftsOff;
+use crate::load::Drafts;
 
-/// The guesses of one text.
 #[derive(Debug, Clone)]
-pub(in crate::generate) struct Speculator {
+pub(crate) struct Speculator {
     drafter: Drafter,
     gate: Gate,
     /// Tokens that are guessed at once at most.
     draft_max: usize,
-    /// The guess of this step.
     draft: Vec<Token>,
     /// Tokens at its beginning that were chosen.
     accepted: usize,
@@ -35,7 +36,7 @@ enum Drafter {
 
 impl Speculator {
     /// As a generation asks for it, of a text that has room for `capacity` tokens; `None` for nothing.
-    pub(in crate::generate) fn new(
+    pub(crate) fn new(
         speculation: Speculation,
         custom: Option<CustomDrafter>,
         capacity: usize,
@@ -73,7 +74,7 @@ impl Speculator {
 
     /// Guesses up to `most` tokens of a vocabulary of `n_vocab` that follow `tokens` in a sequence, if that
     /// pays. Returns them.
-    pub(in crate::generate) fn guess(
+    pub(crate) fn guess(
         &mut self,
         seq: SeqId,
         tokens: &[Token],
@@ -107,30 +108,28 @@ impl Speculator {
     }
 
     /// Has no guess for the step that comes.
-    pub(in crate::generate) fn forget(&mut self) {
+    pub(crate) fn forget(&mut self) {
         self.draft.clear();
         self.accepted = 0;
     }
 
-    /// Tokens that were guessed for this step.
-    pub(in crate::generate) fn drafted(&self) -> usize {
+    pub(crate) fn drafted(&self) -> usize {
         self.draft.len()
     }
 
     /// Whether the token that was chosen is the next of the guess.
-    pub(in crate::generate) fn accepts(&mut self, token: Token) -> bool {
+    pub(crate) fn accepts(&mut self, token: Token) -> bool {
         let is_next = self.draft.get(self.accepted) == Some(&token);
         self.accepted += usize::from(is_next);
         is_next
     }
 
-    /// Tokens of the guess that were chosen.
-    pub(in crate::generate) fn accepted(&self) -> usize {
+    pub(crate) fn accepted(&self) -> usize {
         self.accepted
     }
 
     /// Takes note of the time of a step in which only generated tokens were computed, and of how many tokens it gave.
-    pub(in crate::generate) fn took(&mut self, took: Duration, tokens: usize) {
+    pub(crate) fn took(&mut self, took: Duration, tokens: usize) {
         if self.draft.is_empty() {
             self.gate.plain(took);
         } else {
@@ -139,16 +138,60 @@ impl Speculator {
     }
 
     /// Whether its guesses are made from what the model computes of the text.
-    pub(in crate::generate) fn is_followed(&self) -> bool {
+    pub(crate) fn is_followed(&self) -> bool {
         matches!(self.drafter, Drafter::Heads { .. })
     }
 
     /// Why there are no guesses for now, if there are none.
-    pub(in crate::generate) fn off(&self, drafters: &Drafters) -> Option<DraftsOff> {
+    pub(crate) fn off(&self, drafters: &Drafters) -> Option<DraftsOff> {
         match &self.drafter {
             Drafter::Model { .. } if drafters.model.is_none() => Some(DraftsOff::NoModel),
             Drafter::Heads { .. } if drafters.heads.is_none() => Some(DraftsOff::NoHeads),
             _ => self.gate.is_losing().then_some(DraftsOff::Losing),
+        }
+    }
+}
+
+/// A smaller model, and the model's own block that predicts, where they are loaded.
+#[derive(Debug, Default)]
+pub(crate) struct Drafters {
+    pub(super) model: Option<DraftModel>,
+    pub(super) heads: Option<PredictionHeads>,
+}
+
+impl Drafters {
+    /// A draft model stops when the main model does; what the block computes is short.
+    pub(crate) fn new(drafts: Drafts, abort: AbortHandle) -> Self {
+        Self {
+            model: drafts.model.map(|it| DraftModel::new(it, abort)),
+            heads: drafts.heads.map(PredictionHeads::new),
+        }
+    }
+
+    pub(crate) fn into_inner(self) -> Drafts {
+        Drafts {
+            model: self.model.map(DraftModel::into_inner),
+            heads: self.heads.map(PredictionHeads::into_inner),
+        }
+    }
+
+    /// How many of those that hold the main model are among them.
+    pub(crate) fn holders(&self) -> usize {
+        usize::from(self.heads.is_some())
+    }
+
+    /// Has the block that predicts follow a text: see [`PredictionHeads::follow`].
+    pub(crate) fn follow(
+        &mut self,
+        model: &mut Context,
+        seq: SeqId,
+        tokens: &[Token],
+        from: usize,
+        rows: impl Iterator<Item = i32>,
+    ) -> Result<(), Error> {
+        match &mut self.heads {
+            Some(heads) => heads.follow(model, seq, tokens, from, rows),
+            None => Ok(()),
         }
     }
 }

@@ -13,18 +13,15 @@
 //! Without a folder to write in, or a file system that locks, loads do not see each other, as before.
 
 mod book;
-mod device;
-mod folder;
 #[cfg(test)]
 mod tests;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::io;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
+use std::{fs, io};
 
-use book::{Book, Gate};
-use device::DeviceKey;
+use book::{Book, DeviceKey, Gate};
 use serde::{Deserialize, Serialize};
 use tempfile::NamedTempFile;
 
@@ -52,6 +49,7 @@ const PAUSE: Duration = Duration::from_millis(10);
 /// Seen are the loads of this user, on this machine and outside of containers of their own. The host's memory is not
 /// leased. A [simulated](llama_sys::sim) GPU is another one in each process, and leased only if it has a PCI address.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[must_use]
 pub struct Leases {
     place: Place,
     patience: Duration,
@@ -67,20 +65,17 @@ enum Place {
 impl Leases {
     /// Leases in the user's runtime folder: `autoplace` in `$XDG_RUNTIME_DIR` or `/run/user/<id>`, and where there is
     /// neither a folder of this user's in the one for temporary files.
-    #[must_use]
     pub const fn user() -> Self {
         Self::at(Place::User)
     }
 
     /// Leases in this folder, which is made if there is none. It is for those who may write there, and
     /// for leases alone.
-    #[must_use]
     pub fn in_dir(folder: impl Into<PathBuf>) -> Self {
         Self::at(Place::Folder(folder.into()))
     }
 
     /// No leases: the load neither sees others nor is seen by them.
-    #[must_use]
     pub const fn none() -> Self {
         Self::at(Place::Nowhere)
     }
@@ -94,7 +89,6 @@ impl Leases {
 
     /// How long to wait for loads that have begun on the same GPUs. Past it, what they are about to take counts as
     /// taken, with the part of it that is allocated already. Default: a minute.
-    #[must_use]
     pub const fn patience(mut self, patience: Duration) -> Self {
         self.patience = patience;
         self
@@ -132,8 +126,11 @@ impl Leases {
 
     fn try_enter(&self, devices: &BTreeSet<DeviceKey>) -> io::Result<Section> {
         let book = Book::open(match &self.place {
-            Place::Folder(folder) => folder::make(folder)?,
-            Place::User => folder::user()?,
+            Place::Folder(folder) => {
+                fs::create_dir_all(folder)?;
+                folder.clone()
+            }
+            Place::User => user_folder()?,
             Place::Nowhere => return Ok(Section::default()),
         });
         let begun = Instant::now();
@@ -173,7 +170,6 @@ impl Default for Leases {
 pub(super) struct Section {
     /// None where there are no leases.
     book: Option<Book>,
-    /// What others are about to take, by device.
     others: BTreeMap<DeviceKey, u64>,
     _gates: Vec<Gate>,
 }
@@ -253,4 +249,64 @@ pub(super) struct Lease {
 fn names(devices: &BTreeMap<DeviceKey, u64>) -> String {
     let names: Vec<String> = devices.keys().map(ToString::to_string).collect();
     names.join(", ")
+}
+
+const NAME: &str = "autoplace";
+
+/// The folder in the user's runtime directory, made if there is none.
+///
+/// Looked for in a fixed order, so that a service without the session's environment finds the same one: what the
+/// session says (XDG Base Directory Specification), where systemd puts it, and the folder for temporary files, which
+/// may be everybody's.
+#[cfg(unix)]
+fn user_folder() -> io::Result<PathBuf> {
+    let id = rustix::process::getuid().as_raw();
+    let session = std::env::var_os("XDG_RUNTIME_DIR")
+        .map(PathBuf::from)
+        .filter(|folder| folder.is_absolute());
+    let mut failed = None;
+    for candidate in [
+        session.map(|folder| folder.join(NAME)),
+        cfg!(target_os = "linux").then(|| PathBuf::from(format!("/run/user/{id}/{NAME}"))),
+        Some(std::env::temp_dir().join(format!("{NAME}-{id}"))),
+    ]
+    .into_iter()
+    .flatten()
+    {
+        match private(&candidate, id) {
+            Ok(()) => return Ok(candidate),
+            Err(error) => failed = Some(error),
+        }
+    }
+    Err(failed.unwrap_or_else(|| io::ErrorKind::NotFound.into()))
+}
+
+/// The folder in the one for temporary files, which is the user's own (`GetTempPath2`).
+#[cfg(not(unix))]
+fn user_folder() -> io::Result<PathBuf> {
+    let folder = std::env::temp_dir().join(NAME);
+    fs::create_dir_all(&folder)?;
+    Ok(folder)
+}
+
+/// Makes the folder for this user alone. One that somebody else has made or can write in is refused: whoever writes
+/// there decides how much of a GPU we use.
+#[cfg(unix)]
+fn private(folder: &std::path::Path, user: u32) -> io::Result<()> {
+    use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+
+    let made = fs::DirBuilder::new().mode(0o700).create(folder);
+    match made {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
+        _ => {}
+    }
+    // Not what a link points to.
+    let there = fs::symlink_metadata(folder)?;
+    if there.is_dir() && there.uid() == user && there.mode() & 0o077 == 0 {
+        return Ok(());
+    }
+    Err(io::Error::new(
+        io::ErrorKind::PermissionDenied,
+        format!("{} is not this user's alone", folder.display()),
+    ))
 }

@@ -357,3 +357,24 @@ fn threads_and_processes_never_get_more_than_there_is() {
     }
     assert_eq!(left(folder), Vec::<String>::new());
 }
+
+#[cfg(unix)]
+#[test]
+fn the_users_folder_is_for_the_user_alone() {
+    use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+
+    let base = tempfile::tempdir().unwrap();
+    let me = rustix::process::getuid().as_raw();
+    let folder = base.path().join("mine");
+    private(&folder, me).unwrap();
+    assert_eq!(fs::metadata(&folder).unwrap().mode() & 0o777, 0o700);
+    private(&folder, me).unwrap();
+
+    assert!(private(&folder, me + 1).is_err(), "somebody else's");
+    let link = base.path().join("link");
+    symlink(&folder, &link).unwrap();
+    assert!(private(&link, me).is_err(), "a link");
+    fs::set_permissions(&folder, fs::Permissions::from_mode(0o770)).unwrap();
+    let error = private(&folder, me).unwrap_err().to_string();
+    assert!(error.contains("mine"), "{error}");
+}

@@ -45,7 +45,6 @@ pub struct BufferBytes {
 
 impl BufferBytes {
     /// All of it; saturates.
-    #[must_use]
     pub const fn total(&self) -> u64 {
         self.model
             .saturating_add(self.context)

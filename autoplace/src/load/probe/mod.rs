@@ -77,26 +77,14 @@ pub use self::breakdown::{Breakdown, BufferBytes};
 ///
 /// [`ModelBuilder`](super::ModelBuilder) makes one by itself. This is for those who plan in steps.
 #[derive(Debug)]
+#[must_use]
 pub struct NativeProbe {
     file: SkeletonFile,
     /// The model's own header: where its tensors lie in its files.
     header: Header,
     /// LoRA adapters beside the model, any or none of which may be computed with.
     lora: Vec<PathBuf>,
-    /// Whether its contexts have a control vector.
     control_vector: bool,
-}
-
-/// A model's skeleton on its GPUs: most of a probe is done, and contexts of any parameters can be asked about
-/// at half the price.
-#[derive(Debug)]
-pub struct PlacedProbe {
-    model: Model,
-    devices: Vec<Device>,
-    mapped: Option<Mapped>,
-    lora: Vec<LoraAdapter>,
-    control_vector: bool,
-    mtp: bool,
 }
 
 /// Recurrent state and the buffer of logits are really allocated while a probe lives: never several times at once.
@@ -119,7 +107,6 @@ impl NativeProbe {
 
     /// The same with a LoRA adapter beside the model: its bytes count with the weights, and the buffers are as large as
     /// with any or none of the adapters. The file is read when the skeleton is placed.
-    #[must_use]
     pub fn lora(mut self, path: impl Into<PathBuf>) -> Self {
         self.lora.push(path.into());
         self
@@ -127,7 +114,6 @@ impl NativeProbe {
 
     /// The same with a control vector in each context, which is really allocated while a question is answered: `n_embd`
     /// floats per layer.
-    #[must_use]
     pub fn control_vector(mut self) -> Self {
         self.control_vector = true;
         self
@@ -146,87 +132,44 @@ impl NativeProbe {
         params: &ContextParams,
         split: &Split,
     ) -> Result<Breakdown, Error> {
-        self.place(gpus, params, split)?.breakdown(params)
-    }
-
-    /// Puts the skeleton onto these GPUs. Of the parameters, only those of the load count here: `mmap`,
-    /// `repack` and `mtp`.
-    ///
-    /// # Errors
-    ///
-    /// As [`breakdown`](Self::breakdown).
-    pub fn place(
-        &self,
-        gpus: &[&Gpu],
-        params: &ContextParams,
-        split: &Split,
-    ) -> Result<PlacedProbe, Error> {
         let gpus = gpus.iter();
         let devices = by_name(gpus.map(|gpu| (gpu.device.as_deref(), gpu.name.as_str())))?;
+        let load = ModelParams {
+            n_gpu_layers: split.n_gpu_layers.try_into().unwrap_or(i32::MAX),
+            devices: Some(devices.clone()),
+            tensor_split: shares(&devices, split),
+            overrides: native::overrides(split, &devices)?,
+            load_mode: LoadMode::None,
+            no_alloc: true,
+            load_mtp: params.mtp,
+            use_extra_bufts: params.repack,
+            ..ModelParams::default()
+        };
         let _one = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
-        let model = llama_sys::quietly(|| {
-            Model::load(
-                self.file.path(),
-                ModelParams {
-                    n_gpu_layers: split.n_gpu_layers.try_into().unwrap_or(i32::MAX),
-                    devices: Some(devices.clone()),
-                    tensor_split: shares(&devices, split),
-                    overrides: native::overrides(split, &devices)?,
-                    load_mode: LoadMode::None,
-                    no_alloc: true,
-                    load_mtp: params.mtp,
-                    use_extra_bufts: params.repack,
-                    ..ModelParams::default()
-                },
-            )
-        })?;
-        let mapped =
-            maps(params, &devices).then(|| Mapped::of(&self.header, &model.tensor_places()));
-        let lora = self.lora.iter();
-        let lora = llama_sys::quietly(|| {
-            let loaded = lora.map(|path| LoraAdapter::load(&model, path));
-            loaded.collect::<Result<_, _>>()
-        })?;
-        Ok(PlacedProbe {
-            lora,
-            control_vector: self.control_vector,
-            mtp: params.mtp,
-            model,
-            devices,
-            mapped,
-        })
-    }
-}
-
-impl PlacedProbe {
-    /// What the load would hold with a context of these parameters. `mmap`, `repack` and `mtp` are those it
-    /// was placed with.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Native`] when llama.cpp refuses the parameters, or a GPU has no room for the state of a
-    /// recurrent model.
-    pub fn breakdown(&self, params: &ContextParams) -> Result<Breakdown, Error> {
-        let _one = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut params = params.clone();
-        params.mtp = self.mtp;
-        let (breakdown, copies) = llama_sys::quietly(|| {
-            let mut context = Context::new(&self.model, native::context(&params))?;
-            let mut breakdown = self.most(&mut context)?;
+        let (model, breakdown, copies) = llama_sys::quietly(|| {
+            let model = Model::load(self.file.path(), load)?;
+            // Before the context, whose graphs leave room for the nodes of all adapters.
+            let lora = self.lora.iter();
+            let lora = lora.map(|path| Ok((LoraAdapter::load(&model, path)?, 1.0)));
+            let lora = lora.collect::<Result<Vec<_>, llama_sys::Error>>()?;
+            let mut context = Context::new(&model, native::context(params))?;
+            let mut breakdown = self.most(&lora, &mut context)?;
             let copies = context.copies();
             // What it really allocates need not be there twice.
             drop(context);
-            if self.mtp {
-                let heads = Context::new(&self.model, native::heads(&params))?;
+            if params.mtp {
+                let heads = Context::new(&model, native::heads(params))?;
                 breakdown.add_context(&heads.memory_breakdown()?);
             }
-            Ok::<_, llama_sys::Error>((breakdown, copies))
+            Ok::<_, llama_sys::Error>((model, breakdown, copies))
         })?;
-        let mut rows = rows(&breakdown, &self.devices);
-        if let Some(mapped) = self.mapped {
+        let maps = maps(params, &devices);
+        let mapped = maps.then(|| Mapped::of(&self.header, &model.tensor_places()));
+        let mut rows = rows(&breakdown, &devices);
+        if let Some(mapped) = mapped {
             for (row, native) in rows.iter_mut().zip(&breakdown.rows) {
-                // Plain and pinned memory, but not the CPU's own arrangement, which stays beside the
-                // file, as adapters do.
+                // Plain and pinned memory, but not the CPU's own arrangement, which stays beside the file, as adapters
+                // do.
                 if native.is_host_buffer {
                     row.model = native.adapters;
                 }
@@ -240,26 +183,26 @@ impl PlacedProbe {
                 output: 0,
             });
         }
-        Ok(Breakdown::new(
-            rows,
-            copies,
-            self.devices.len(),
-            self.mapped.map(|mapped| mapped.resident),
-        ))
+        let resident = mapped.map(|mapped| mapped.resident);
+        Ok(Breakdown::new(rows, copies, devices.len(), resident))
     }
 
     /// What a context holds whichever adapters it computes with: none, each alone, all.
-    fn most(&self, context: &mut Context) -> Result<MemoryBreakdown, llama_sys::Error> {
+    fn most(
+        &self,
+        all: &[(LoraAdapter, f32)],
+        context: &mut Context,
+    ) -> Result<MemoryBreakdown, llama_sys::Error> {
         if self.control_vector {
-            let layers = self.model.n_layer().saturating_sub(1);
-            let numbers = u64::from(layers).saturating_mul(self.model.n_embd().into());
+            let model = context.model();
+            let layers = model.n_layer().saturating_sub(1);
+            let numbers = u64::from(layers).saturating_mul(model.n_embd().into());
             let numbers = usize::try_from(numbers).unwrap_or(usize::MAX);
             context.set_control_vector(&vec![0.0; numbers], 1..=layers.max(1))?;
         }
         let mut most = context.memory_breakdown()?;
-        let all: Vec<(LoraAdapter, f32)> = self.lora.iter().map(|one| (one.clone(), 1.0)).collect();
         let alone = all.chunks(1).filter(|_| all.len() > 1);
-        for set in alone.chain((!all.is_empty()).then_some(&all[..])) {
+        for set in alone.chain((!all.is_empty()).then_some(all)) {
             context.set_lora(set)?;
             for row in context.memory_breakdown()?.rows {
                 let same = |known: &&mut llama_sys::BufferUse| known.buffer_type == row.buffer_type;
@@ -311,7 +254,6 @@ fn room_for_cells(params: &ContextParams) -> Result<(), NoRoom> {
     Ok(())
 }
 
-/// Whether a load on these devices maps its file.
 fn maps(params: &ContextParams, devices: &[Device]) -> bool {
     let backends: Vec<String> = devices.iter().map(Device::backend).collect();
     let mode = native::load_mode(params, backends.iter().map(String::as_str));

@@ -36,7 +36,6 @@ pub enum RateCase {
     Link,
 }
 
-/// How large operations are.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Scale {
     /// Bytes of weights or of a cache that a graph reads.
@@ -94,38 +93,42 @@ impl Scale {
 struct Work(Operation, u32, u64);
 
 impl RateCase {
+    pub(super) fn matrix((tensor_type, experts): (TensorType, bool), n_tokens: u32) -> Self {
+        Self::Matrix {
+            tensor_type,
+            experts,
+            n_tokens,
+        }
+    }
+
+    /// `head_size` and `n_gqa` are those of the heads.
+    pub(super) fn attention(
+        kv_type: TensorType,
+        (head_size, n_gqa): (u32, u32),
+        n_tokens: u32,
+    ) -> Self {
+        Self::Attention {
+            kv_type,
+            head_size,
+            n_gqa,
+            n_tokens,
+        }
+    }
+
     /// Whether it was measured.
-    #[must_use]
     pub fn is_in(&self, rates: &MeasuredRates) -> bool {
-        match *self {
-            Self::Matrix {
-                tensor_type,
-                experts,
-                n_tokens,
-            } => {
-                let key = (tensor_type, experts, n_tokens);
-                let weights = rates.weights.iter();
-                let prompts = rates.prompts.iter();
-                weights
-                    .map(|rate| (rate.tensor_type, rate.experts, 1))
-                    .chain(prompts.map(|rate| (rate.tensor_type, rate.experts, rate.n_tokens)))
-                    .any(|known| known == key)
-            }
-            Self::Attention {
-                kv_type,
-                head_size,
-                n_gqa,
-                n_tokens,
-            } => {
-                let key = (kv_type, head_size, n_gqa, n_tokens);
-                let one = rates.attention.iter();
-                let many = rates.prompt_attention.iter();
-                one.map(|rate| (rate.kv_type, rate.head_size, rate.n_gqa, 1))
-                    .chain(
-                        many.map(|rate| (rate.kv_type, rate.head_size, rate.n_gqa, rate.n_tokens)),
-                    )
-                    .any(|known| known == key)
-            }
+        let weights = rates.weights.iter();
+        let weights = weights.map(|it| Self::matrix((it.tensor_type, it.experts), 1));
+        let prompts = rates.prompts.iter();
+        let prompts = prompts.map(|it| Self::matrix((it.tensor_type, it.experts), it.n_tokens));
+        let one = rates.attention.iter();
+        let one = one.map(|it| Self::attention(it.kv_type, (it.head_size, it.n_gqa), 1));
+        let many = rates.prompt_attention.iter();
+        let many =
+            many.map(|it| Self::attention(it.kv_type, (it.head_size, it.n_gqa), it.n_tokens));
+        match self {
+            Self::Matrix { .. } => weights.chain(prompts).any(|known| known == *self),
+            Self::Attention { .. } => one.chain(many).any(|known| known == *self),
             Self::Layer => rates.layer_ns > 0,
             Self::Routing => rates.routing_ns > 0,
             Self::Link => rates.link.is_some(),

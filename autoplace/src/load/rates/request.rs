@@ -52,7 +52,6 @@ const KV_TYPES: [TensorType; 3] = [TensorType::F16, TensorType::Q8_0, TensorType
 
 impl RatesRequest {
     /// These cases, measured for 60 milliseconds each.
-    #[must_use]
     pub const fn new(cases: Vec<RateCase>) -> Self {
         Self {
             cases,
@@ -64,33 +63,40 @@ impl RatesRequest {
     }
 
     /// All that plans commonly need, what a token needs first: some ten seconds per device.
-    #[must_use]
     pub fn full() -> Self {
         let dense = WEIGHTS.map(|tensor_type| (tensor_type, false));
         let experts = EXPERTS.map(|tensor_type| (tensor_type, true));
         let weights: Vec<_> = dense.into_iter().chain(experts).collect();
         let mut cases = vec![RateCase::Layer, RateCase::Routing, RateCase::Link];
-        cases.extend(weights.iter().map(|&weights| of_matrix(weights, 1)));
+        cases.extend(weights.iter().map(|&weights| RateCase::matrix(weights, 1)));
         for kv_type in KV_TYPES {
             for head_size in [64, 128, 256] {
-                cases.extend([1, 4, 8].map(|n_gqa| of_attention(kv_type, (head_size, n_gqa), 1)));
+                cases.extend(
+                    [1, 4, 8].map(|n_gqa| RateCase::attention(kv_type, (head_size, n_gqa), 1)),
+                );
             }
         }
         for n_tokens in [512, 2048, 32] {
-            cases.extend(weights.iter().map(|&weights| of_matrix(weights, n_tokens)));
+            cases.extend(
+                weights
+                    .iter()
+                    .map(|&weights| RateCase::matrix(weights, n_tokens)),
+            );
         }
         for kv_type in KV_TYPES {
-            cases.extend([64, 128, 256].map(|size| of_attention(kv_type, (size, 4), 512)));
+            cases.extend([64, 128, 256].map(|size| RateCase::attention(kv_type, (size, 4), 512)));
         }
         Self::new(cases)
     }
 
     /// What a plan for this model needs, with its cache in these types: types of weights that are a twentieth of it or
     /// more, the largest first. What matters most comes first.
-    #[must_use]
     pub fn of_model(header: &Header, profile: &ModelProfile, kv: &[KvType]) -> Self {
         let weights = weight_types(header);
-        let mut cases: Vec<RateCase> = weights.iter().map(|&kind| of_matrix(kind, 1)).collect();
+        let mut cases: Vec<RateCase> = weights
+            .iter()
+            .map(|&kind| RateCase::matrix(kind, 1))
+            .collect();
         cases.extend([RateCase::Layer, RateCase::Link]);
         if weights.iter().any(|&(_, experts)| experts) {
             cases.push(RateCase::Routing);
@@ -99,32 +105,18 @@ impl RatesRequest {
         let mut kv_types: Vec<TensorType> = kv.iter().map(|kv| kv.tensor_type()).collect();
         kv_types.dedup();
         for &kv_type in &kv_types {
-            cases.extend(heads.map(|heads| of_attention(kv_type, heads, 1)));
+            cases.extend(heads.map(|heads| RateCase::attention(kv_type, heads, 1)));
         }
         let n_tokens = 512;
-        cases.extend(weights.first().map(|&kind| of_matrix(kind, n_tokens)));
+        cases.extend(
+            weights
+                .first()
+                .map(|&kind| RateCase::matrix(kind, n_tokens)),
+        );
         for &kv_type in &kv_types {
-            cases.extend(heads.map(|heads| of_attention(kv_type, heads, n_tokens)));
+            cases.extend(heads.map(|heads| RateCase::attention(kv_type, heads, n_tokens)));
         }
         Self::new(cases)
-    }
-}
-
-fn of_matrix((tensor_type, experts): (TensorType, bool), n_tokens: u32) -> RateCase {
-    RateCase::Matrix {
-        tensor_type,
-        experts,
-        n_tokens,
-    }
-}
-
-/// `head_size` and `n_gqa` are those of the heads.
-fn of_attention(kv_type: TensorType, (head_size, n_gqa): (u32, u32), n_tokens: u32) -> RateCase {
-    RateCase::Attention {
-        kv_type,
-        head_size,
-        n_gqa,
-        n_tokens,
     }
 }
 

@@ -78,7 +78,6 @@ pub(crate) struct Change {
     pub(crate) after: f64,
 }
 
-/// Steps that are judged together.
 #[derive(Debug, Clone, Copy, Default)]
 struct Window {
     steps: u32,
@@ -169,7 +168,6 @@ impl Pace {
         other
     }
 
-    /// Threads of the next step.
     pub(super) fn threads(&self) -> u32 {
         let rung = self.trial.map_or(self.at, |trial| trial.rung);
         self.rungs[rung]

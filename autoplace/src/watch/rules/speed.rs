@@ -5,16 +5,15 @@
 
 use std::collections::VecDeque;
 
+use super::Now;
 use crate::load::Generated;
 use crate::watch::depth::DepthCost;
 use crate::watch::event::{Cause, Event};
-use crate::watch::latch::{Edge, Latch};
-use crate::watch::settings::Settings;
+use crate::watch::latch::Condition;
 
 /// The part of a faster window that is believed.
 const BELIEF: f64 = 1.0 / 16.0;
 
-/// What is remembered of a model's speed.
 #[derive(Debug)]
 pub(super) struct SpeedRule {
     cost: DepthCost,
@@ -23,12 +22,9 @@ pub(super) struct SpeedRule {
     /// Totals at samples with something new: the last one that is a window before now, and those since.
     window: VecDeque<Generated>,
     own: Option<Speed>,
-    slow: Latch,
-    /// Tokens per second: expected and observed, at the last sample with something new.
-    last: (f64, f64),
+    pub(super) slow: Condition<Event>,
 }
 
-/// A speed over some tokens.
 #[derive(Debug, Clone, Copy)]
 struct Speed {
     /// Seconds per token, divided by what a token of that depth costs.
@@ -44,8 +40,7 @@ impl SpeedRule {
             first: None,
             window: VecDeque::new(),
             own: None,
-            slow: Latch::default(),
-            last: (0.0, 0.0),
+            slow: Condition::default(),
         }
     }
 
@@ -53,10 +48,10 @@ impl SpeedRule {
     pub(super) fn step(
         &mut self,
         now: Generated,
-        settings: &Settings,
-        events: &mut Vec<Event>,
+        told: &mut Now<'_>,
         cause: impl FnOnce(Option<Cause>) -> Cause,
     ) {
+        let settings = told.settings;
         let first = *self.first.get_or_insert(now);
         if now.tokens.saturating_sub(first.tokens) < settings.warm_up {
             return;
@@ -88,47 +83,30 @@ impl SpeedRule {
             settings.slow
         };
         let slow = own.seconds < limit * seen.seconds;
-        self.last = (1.0 / (own.seconds * cost), 1.0 / (seen.seconds * cost));
-        match self
-            .slow
-            .update(now.time, Some(slow), settings.patience, settings.calm)
-        {
-            Some(Edge::Begins) => {
-                let deeper = !self.cost.is_known() && seen.depth > own.depth * 1.5 + 256.0;
-                #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)] // saturates
-                let depth = deeper.then_some(Cause::DeeperContext {
-                    depth: seen.depth as u64,
-                    before: own.depth as u64,
-                });
-                events.push(Event::Slowdown {
-                    expected: self.last.0,
-                    observed: self.last.1,
+        let (expected, observed) = (1.0 / (own.seconds * cost), 1.0 / (seen.seconds * cost));
+        let deeper = !self.cost.is_known() && seen.depth > own.depth * 1.5 + 256.0;
+        #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)] // saturates
+        let depth = deeper.then_some(Cause::DeeperContext {
+            depth: seen.depth as u64,
+            before: own.depth as u64,
+        });
+        // Of time spent generating, unlike all else.
+        told.at = now.time;
+        told.step(
+            &mut self.slow,
+            Some(slow),
+            settings.patience,
+            || {
+                Some(Event::Slowdown {
+                    expected,
+                    observed,
                     likely_cause: cause(depth),
-                });
-            }
-            Some(Edge::Ends) => events.push(self.recovered()),
-            None => {}
-        }
+                })
+            },
+            Event::SpeedRecovered { expected, observed },
+        );
         if let Some(own) = self.own.as_mut().filter(|own| seen.seconds < own.seconds) {
             own.seconds += (seen.seconds - own.seconds) * BELIEF;
-        }
-    }
-
-    /// Whether it seems slow, and has not for long enough to be told.
-    pub(super) const fn is_suspected(&self) -> bool {
-        self.slow.is_pending()
-    }
-
-    pub(super) fn end(&mut self, events: &mut Vec<Event>) {
-        if self.slow.end().is_some() {
-            events.push(self.recovered());
-        }
-    }
-
-    fn recovered(&self) -> Event {
-        Event::SpeedRecovered {
-            expected: self.last.0,
-            observed: self.last.1,
         }
     }
 

@@ -7,8 +7,8 @@ use proptest::prelude::*;
 use super::{NEEDED, Rig, of, on_first};
 use crate::machine::{GpuProcess, ThrottleReason, mib};
 use crate::watch::event::Event;
+use crate::watch::rules::Settings;
 use crate::watch::sample::{DeviceSample, Sample};
-use crate::watch::settings::Settings;
 
 /// What another program must take to be told of.
 const NOTABLE: u64 = mib(256);

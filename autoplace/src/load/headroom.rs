@@ -1,16 +1,112 @@
-//! Free bytes of devices around a load, and what they say of driver and pools: how much those took, or why
-//! that cannot be told.
+//! What a load took beside the buffers that llama.cpp counts. Free bytes before the load, after it and after the
+//! warm-up flow in; what driver and pools took flows out, and into the user's cache for the next plan.
 
 use std::collections::BTreeSet;
 use std::sync::{Mutex, PoisonError};
 
 use llama_sys::Device;
 
-use crate::load::devices::{free, is_simulated};
-use crate::load::report::Doubt;
-use crate::machine::{Date, Gpu, GpuKind, GpuProcess, LearnedHeadroom, mib};
-use crate::memory::{ContextSizes, Workload};
+use super::devices::{build_name, free, is_simulated};
+use super::recipe::{Learn, Verify};
+use super::report::Doubt;
+use super::warm_up::WarmedUp;
+use crate::machine::{Date, Gpu, GpuKind, GpuProcess, LearnedHeadroom, Machine, mib, nvidia};
+use crate::memory::{ContextSizes, Footprint, Headroom, Workload};
+use crate::plan::Plan;
 use crate::profile::ModelProfile;
+
+/// What there is to say of a GPU of the plan.
+#[derive(Debug)]
+pub(super) struct Judged {
+    /// Why the change of its free bytes says nothing of this load, if it does not.
+    pub(super) doubt: Option<Doubt>,
+    pub(super) learned: Result<LearnedHeadroom, Doubt>,
+}
+
+/// What is learned of each GPU of the plan, in its order. What is new is kept where `learn` says.
+pub(super) fn judge(
+    plan: &Plan,
+    machine: &Machine,
+    readings: &LoadReadings,
+    run: &WarmedUp,
+    learn: &Learn,
+) -> Vec<Judged> {
+    let has_nvidia = machine.gpus.iter().any(|gpu| gpu.nvml.is_some());
+    let cards = if has_nvidia {
+        nvidia::detect().gpus
+    } else {
+        Vec::new()
+    };
+    let count = readings.devices.len();
+    let judged = plan
+        .gpus()
+        .take(count)
+        .enumerate()
+        .map(|(index, placement)| {
+            let device = placement.device.clone().unwrap_or_default();
+            let has_name = |gpu: &&Gpu| gpu.device.as_ref() == Some(&device);
+            let gpu = machine.gpus.iter().find(has_name);
+            let doubt = gpu.and_then(|gpu| {
+                let card = cards.iter().find(|card| card.pci_id == gpu.pci_id);
+                doubt(gpu, card.and_then(|card| card.processes.as_deref()))
+            });
+            let seen = seen(index, readings, run);
+            // The last GPU has the output layer (llama-model.cpp, load_tensors).
+            let work = if index + 1 == count {
+                &readings.work.with_output
+            } else {
+                &readings.work.blocks
+            };
+            let learned = match (doubt, gpu) {
+                (Some(doubt), _) => Err(doubt),
+                (None, _) if run.warm_up.verify == Verify::Off => Err(Doubt::NotComputed),
+                (None, _) if run.warm_up.skipped.is_some() => Err(Doubt::NotGenerative),
+                (None, _) if readings.is_first.get(index) != Some(&true) => Err(Doubt::NotFirst),
+                (None, _) if placement.layers < 2 => Err(Doubt::OneLayer),
+                (None, None) => Err(Doubt::NotTold),
+                (None, Some(gpu)) => {
+                    let mut unknown = gpu.clone();
+                    unknown.learned = None;
+                    let table = Headroom::Tight.of_gpu(&unknown, work, 0, machine.wsl);
+                    seen.learned(work, table.driver.saturating_add(table.growth))
+                }
+            };
+            if let (Some(gpu), Ok(learned)) = (gpu, learned) {
+                keep(gpu, learned, learn, is_simulated(&device));
+            }
+            Judged { doubt, learned }
+        });
+    judged.collect()
+}
+
+fn seen(index: usize, readings: &LoadReadings, run: &WarmedUp) -> Seen {
+    let at = |values: &[Option<u64>]| values.get(index).copied().flatten();
+    let reserved = run.reserved.gpus.get(index).map(Footprint::total);
+    let allocated = run.allocated.gpus.get(index).map(Footprint::total);
+    Seen {
+        before: at(&readings.before),
+        loaded: at(&run.loaded),
+        used: at(&run.used),
+        allocated: reserved,
+        grown: allocated.unwrap_or(0).saturating_sub(reserved.unwrap_or(0)),
+    }
+}
+
+/// Keeps what was learned, unless that is known.
+fn keep(gpu: &Gpu, learned: LearnedHeadroom, learn: &Learn, is_simulated: bool) {
+    let Some(cache) = learn.cache(is_simulated) else {
+        return;
+    };
+    let build = build_name();
+    let is_known = cache.get(gpu, &build).is_some_and(|known| {
+        known.driver >= learned.driver
+            && known.growth >= learned.growth
+            && known.covers(learned.activations, learned.decoded_matrix)
+    });
+    if !is_known {
+        cache.put(gpu, &build, learned);
+    }
+}
 
 /// What free memory may change by itself while nothing is done: desktops redraw, Windows moves what it holds. As much
 /// as the smallest margin of [`Headroom::Default`](crate::memory::Headroom::Default) leaves.
@@ -21,28 +117,26 @@ const MOST_OF_TABLE: u64 = 4;
 
 /// What a load notes down before it begins.
 #[derive(Debug)]
-pub(in crate::load) struct LoadReadings {
+pub(super) struct LoadReadings {
     pub(super) devices: Vec<Device>,
     /// Whether the model is the first of this process on the device.
     pub(super) is_first: Vec<bool>,
-    pub(in crate::load) before: Vec<Option<u64>>,
+    pub(super) before: Vec<Option<u64>>,
     pub(super) work: Work,
 }
 
 /// What a model does in its blocks and, on the last GPU, in its output layer.
 #[derive(Debug, Clone, Copy, Default)]
-pub(in crate::load) struct Work {
+pub(super) struct Work {
     pub(super) blocks: Workload,
     pub(super) with_output: Workload,
 }
 
-/// Readings of one device.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Seen {
     pub(super) before: Option<u64>,
     /// When everything was reserved and nothing computed.
     pub(super) loaded: Option<u64>,
-    /// After the warm-up.
     pub(super) used: Option<u64>,
     /// What llama.cpp said it had allocated when everything was reserved.
     pub(super) allocated: Option<u64>,
@@ -51,8 +145,7 @@ pub(super) struct Seen {
 }
 
 impl Work {
-    /// What this model does in contexts of these sizes.
-    pub(in crate::load) fn of(profile: &ModelProfile, sizes: &ContextSizes) -> Self {
+    pub(super) fn of(profile: &ModelProfile, sizes: &ContextSizes) -> Self {
         let mut without_output = *sizes;
         without_output.n_outputs = 0;
         Self {
@@ -62,14 +155,14 @@ impl Work {
     }
 
     /// What it does at the most.
-    pub(in crate::load) const fn largest(&self) -> &Workload {
+    pub(super) const fn largest(&self) -> &Workload {
         &self.with_output
     }
 }
 
 impl LoadReadings {
     /// To be called right before the load.
-    pub(in crate::load) fn before(devices: &[Device], work: Work) -> Self {
+    pub(super) fn before(devices: &[Device], work: Work) -> Self {
         Self {
             devices: devices.to_owned(),
             is_first: devices.iter().map(is_first).collect(),
