@@ -10,7 +10,7 @@ use autoplace::memory::Estimate;
 use autoplace::profile::ModelProfile;
 
 use crate::compute_buffers_support::{Card, Dice, Kind, Loaded};
-use crate::synthetic::{Sketch, well_known};
+use crate::synthetic::Sketch;
 
 /// Three cards of each family.
 fn all_cards() -> [[Card; 3]; 3] {
@@ -121,7 +121,7 @@ fn compute_buffers_are_close_in_models_of_true_shape_and_depth() {
     let cards = all_cards();
     let folder = tempfile::tempdir().unwrap();
     let mut score = Score::default();
-    for sketch in well_known::all() {
+    for sketch in crate::synthetic::well_known() {
         score.model(
             &sketch,
             &sketch.write(folder.path()),

@@ -31,14 +31,14 @@ mod random_weights;
 mod real_loads_support;
 #[path = "../support/replace_support/mod.rs"]
 mod replace_support;
-#[path = "../../../planner/tests/support/shapes/mod.rs"]
-mod shapes;
 #[path = "../support/sim_support/mod.rs"]
 mod sim_support;
 #[path = "../support/speculative_support/mod.rs"]
 mod speculative_support;
 #[path = "../../../planner/tests/support/synthetic/mod.rs"]
 mod synthetic;
+
+use synthetic::shapes;
 
 mod architectures;
 mod attention_fused_or_plain;
