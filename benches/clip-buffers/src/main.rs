@@ -83,8 +83,9 @@ fn tokens(pixels: u32, most: u32, frames: c_int) -> Vec<Input> {
 }
 
 fn files() -> Vec<(&'static str, Builder, Vec<Input>)> {
+    let named = |name, inputs| (name, mmproj::named(name), inputs);
     vec![
-        ("LLaVA 1.5", mmproj::named("LLaVA 1.5"), only(336, 336, 1)),
+        named("LLaVA 1.5", only(336, 336, 1)),
         ("Gemma 3 4B", mmproj::gemma3(2560), only(896, 896, 1)),
         ("Gemma 3 27B", mmproj::gemma3(5376), only(896, 896, 1)),
         (
@@ -92,18 +93,14 @@ fn files() -> Vec<(&'static str, Builder, Vec<Input>)> {
             mmproj::gemma3_at(448, 2560),
             only(448, 448, 1),
         ),
-        ("Qwen2-VL 7B", mmproj::named("Qwen2-VL 7B"), tokens(28, 4096, 2)),
-        ("Qwen2.5-VL 7B", mmproj::named("Qwen2.5-VL 7B"), tokens(28, 4096, 2)),
-        ("Qwen3-VL 8B", mmproj::named("Qwen3-VL 8B"), tokens(32, 4096, 2)),
-        ("Pixtral 12B", mmproj::named("Pixtral 12B"), tokens(16, 1024, 1)),
-        (
-            "Mistral Small 3.1",
-            mmproj::named("Mistral Small 3.1"),
-            tokens(28, 1024, 1),
-        ),
-        ("InternVL3 8B", mmproj::named("InternVL3 8B"), only(448, 448, 4)),
-        ("SmolVLM2", mmproj::named("SmolVLM2"), only(378, 378, 1)),
-        ("Ultravox 0.5", mmproj::named("Ultravox 0.5"), only(3000, 128, 1)),
+        named("Qwen2-VL 7B", tokens(28, 4096, 2)),
+        named("Qwen2.5-VL 7B", tokens(28, 4096, 2)),
+        named("Qwen3-VL 8B", tokens(32, 4096, 2)),
+        named("Pixtral 12B", tokens(16, 1024, 1)),
+        named("Mistral Small 3.1", tokens(28, 1024, 1)),
+        named("InternVL3 8B", only(448, 448, 4)),
+        named("SmolVLM2", only(378, 378, 1)),
+        named("Ultravox 0.5", only(3000, 128, 1)),
     ]
 }
 

@@ -17,10 +17,11 @@ use crate::shapes::{LLAMA_1B, LLAMA_8B, LLAMA_70B, Shape};
 struct Scaled<'a> {
     profile: &'a ModelProfile,
     /// By how many percent, on these GPUs with so many layers; or why llama.cpp refuses them.
-    percent: Box<dyn Fn(&[&Gpu], u32) -> Result<u64, &'static str> + 'a>,
+    percent: Box<Percent<'a>>,
     asked: RefCell<Vec<u32>>,
 }
 
+type Percent<'a> = dyn Fn(&[&Gpu], u32) -> Result<u64, &'static str> + 'a;
 type Answer = Result<Footprints, Box<dyn std::error::Error + Send + Sync>>;
 
 fn scaled(profile: &ModelProfile, percent: u64) -> Scaled<'_> {

@@ -116,8 +116,8 @@ impl<'a> Encoder<'a> {
             file = self.norm(file, &name("ln2"), e);
             for &(part, shape) in &matrices {
                 // Whisper's keys have no bias.
-                let bias = !self.is("plain") && !(self.is("audio") && part == "attn_k");
-                file = linear(file, &name(part), shape, bias);
+                let plain = self.is("plain") || (self.is("audio") && part == "attn_k");
+                file = linear(file, &name(part), shape, !plain);
             }
             if self.is("scales") {
                 file = file.tensor(&name("ls1.weight"), T::F32, &[e]);
