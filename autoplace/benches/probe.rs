@@ -4,8 +4,8 @@
 //! The last line is the same question asked without a skeleton: `no_alloc` over the model's own header.
 #![allow(missing_docs)] // criterion's macros make public functions.
 
-#[path = "../../planner/tests/support/shapes/mod.rs"]
-mod shapes;
+#[path = "../../planner/tests/support/synthetic/mod.rs"]
+mod synthetic;
 
 use std::hint::black_box;
 use std::path::Path;
@@ -23,7 +23,7 @@ fn model() -> Builder {
     const TOKENS: usize = 128_256;
     let tokens = (0..TOKENS).map(|token| format!("token{token}"));
     let merges = (0..TOKENS).map(|token| format!("to ken{token}"));
-    shapes::LLAMA_70B
+    synthetic::shapes::LLAMA_70B
         .builder()
         .str("tokenizer.ggml.model", "gpt2")
         .str("tokenizer.ggml.pre", "llama-bpe")

@@ -55,7 +55,7 @@ pub(crate) fn main() -> Result<bool> {
     let folder = tempfile::tempdir()?;
     // It opens the backends.
     load::detect()?;
-    let models = at_size::all();
+    let models = at_size();
     let models = models
         .iter()
         .filter(|sketch| words.is_empty() || words.iter().any(|word| sketch.name.contains(word)));

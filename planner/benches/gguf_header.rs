@@ -7,6 +7,8 @@ use criterion::{Criterion, criterion_group, criterion_main};
 
 #[path = "../tests/support/gguf_support/mod.rs"]
 mod gguf_support;
+#[path = "../tests/support/synthetic/mod.rs"]
+mod synthetic;
 
 fn read(c: &mut Criterion) {
     let dir = tempfile::tempdir().expect("a temporary folder");

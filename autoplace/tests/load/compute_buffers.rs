@@ -48,7 +48,7 @@ fn compute_buffers_are_close_in_models_of_every_kind() {
 #[test]
 fn compute_buffers_are_close_in_models_of_true_shape_and_depth() {
     own_process!();
-    suite(well_known::all(), Kind::Probe, 30);
+    suite(well_known(), Kind::Probe, 30);
 }
 
 #[test]

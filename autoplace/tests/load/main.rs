@@ -34,14 +34,14 @@ mod real_loads_support;
 mod replace_support;
 #[path = "../support/rig/mod.rs"]
 mod rig;
-#[path = "../../../planner/tests/support/shapes/mod.rs"]
-mod shapes;
 #[path = "../support/sim_support/mod.rs"]
 mod sim_support;
 #[path = "../support/speculative_support/mod.rs"]
 mod speculative_support;
 #[path = "../../../planner/tests/support/synthetic/mod.rs"]
 mod synthetic;
+
+use synthetic::shapes;
 
 mod architectures;
 mod attention_fused_or_plain;

@@ -10,11 +10,10 @@ use std::ffi::{CString, c_char, c_int, c_void};
 use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
+use autoplace_planner::gguf::Builder;
 use autoplace_planner::machine::Gpu;
 use autoplace_planner::memory::{Companion, ContextParams, FlashAttention};
 use llama_sys::sim::{Rules, SimGpu};
-
-use mmproj::Mmproj;
 
 /// As `native/reserve.cpp` has it.
 #[repr(C)]
@@ -83,9 +82,10 @@ fn tokens(pixels: u32, most: u32, frames: c_int) -> Vec<Input> {
     all.flat_map(input).collect()
 }
 
-fn files() -> Vec<(&'static str, Mmproj, Vec<Input>)> {
+fn files() -> Vec<(&'static str, Builder, Vec<Input>)> {
+    let named = |name, inputs| (name, mmproj::named(name), inputs);
     vec![
-        ("LLaVA 1.5", mmproj::llava_15(), only(336, 336, 1)),
+        named("LLaVA 1.5", only(336, 336, 1)),
         ("Gemma 3 4B", mmproj::gemma3(2560), only(896, 896, 1)),
         ("Gemma 3 27B", mmproj::gemma3(5376), only(896, 896, 1)),
         (
@@ -93,26 +93,21 @@ fn files() -> Vec<(&'static str, Mmproj, Vec<Input>)> {
             mmproj::gemma3_at(448, 2560),
             only(448, 448, 1),
         ),
-        ("Qwen2-VL 7B", mmproj::qwen2_vl(), tokens(28, 4096, 2)),
-        ("Qwen2.5-VL 7B", mmproj::qwen25_vl(), tokens(28, 4096, 2)),
-        ("Qwen3-VL 8B", mmproj::qwen3_vl(), tokens(32, 4096, 2)),
-        ("Pixtral 12B", mmproj::pixtral(), tokens(16, 1024, 1)),
-        (
-            "Mistral Small 3.1",
-            mmproj::mistral_31(),
-            tokens(28, 1024, 1),
-        ),
-        ("InternVL3 8B", mmproj::internvl3(), only(448, 448, 4)),
-        ("SmolVLM2", mmproj::smolvlm2(), only(378, 378, 1)),
-        ("Ultravox 0.5", mmproj::ultravox(), only(3000, 128, 1)),
+        named("Qwen2-VL 7B", tokens(28, 4096, 2)),
+        named("Qwen2.5-VL 7B", tokens(28, 4096, 2)),
+        named("Qwen3-VL 8B", tokens(32, 4096, 2)),
+        named("Pixtral 12B", tokens(16, 1024, 1)),
+        named("Mistral Small 3.1", tokens(28, 1024, 1)),
+        named("InternVL3 8B", only(448, 448, 4)),
+        named("SmolVLM2", only(378, 378, 1)),
+        named("Ultravox 0.5", only(3000, 128, 1)),
     ]
 }
 
 fn main() -> Result<()> {
     let folder = tempfile::tempdir()?;
     println!("| mmproj | on | attention | inputs | bound / reserved |\n|---|---|---|---|---|");
-    for (name, file, inputs) in files() {
-        let builder = file.builder();
+    for (name, builder, inputs) in files() {
         let path = folder.path().join("mmproj.gguf");
         builder.write_sparse(&path)?;
         let companion = Companion::mmproj(&builder.header()?)?;

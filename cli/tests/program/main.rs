@@ -6,12 +6,12 @@ mod cli_support;
 mod lora_support;
 #[path = "../../../autoplace/tests/support/random_weights/mod.rs"]
 mod random_weights;
-#[path = "../../../planner/tests/support/shapes/mod.rs"]
-mod shapes;
 #[path = "../../../autoplace/tests/support/speculative_support/mod.rs"]
 mod speculative_support;
 #[path = "../../../planner/tests/support/synthetic/mod.rs"]
 mod synthetic;
+
+use synthetic::shapes;
 
 mod cli_devices;
 mod cli_lora;

@@ -216,6 +216,7 @@ mod tests {
         let mut json = json();
         json["weather"] = "fine".into();
         json["gpus"][0]["colour"] = "green".into();
+        json["host"]["rack"] = 7.into();
         assert_eq!(Machine::from_json(&json.to_string()), Ok(machine()));
     }
 

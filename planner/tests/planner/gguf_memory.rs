@@ -35,69 +35,47 @@ fn the_header_of_a_70b_model_takes_less_than_2_mib() {
     assert!(bytes <= 1 << 20, "{bytes}");
 }
 
-/// One thing that can happen to a file.
-#[derive(Clone, Debug)]
-enum Damage {
-    Flip(prop::sample::Index, u8),
-    Overwrite(prop::sample::Index, u64),
-    Insert(prop::sample::Index, u64),
-    Remove(prop::sample::Index, usize),
-    Swap(prop::sample::Index, prop::sample::Index, usize),
-    Truncate(prop::sample::Index),
-}
+/// One thing that can happen to a file: some bytes, at one place, are replaced by others or by those of another place.
+type Damage = (
+    prop::sample::Index,
+    usize,
+    Vec<u8>,
+    Option<prop::sample::Index>,
+);
 
-impl Damage {
-    fn apply(&self, bytes: &mut Vec<u8>) {
-        if bytes.is_empty() {
-            return;
-        }
-        let len = bytes.len();
-        let rest = |at: usize, wanted: usize| wanted.min(len - at);
-        match *self {
-            Damage::Flip(at, mask) => bytes[at.index(len)] ^= mask,
-            Damage::Overwrite(at, value) => {
-                let at = at.index(len);
-                let n = rest(at, 8);
-                bytes[at..at + n].copy_from_slice(&value.to_le_bytes()[..n]);
-            }
-            Damage::Insert(at, value) => {
-                let at = at.index(len);
-                bytes.splice(at..at, value.to_le_bytes());
-            }
-            Damage::Remove(at, n) => {
-                let at = at.index(len);
-                let n = rest(at, n);
-                bytes.drain(at..at + n);
-            }
-            Damage::Swap(a, b, n) => {
-                let (a, b) = (a.index(len), b.index(len));
-                for i in 0..rest(a.max(b), n) {
-                    bytes.swap(a + i, b + i);
-                }
-            }
-            Damage::Truncate(at) => bytes.truncate(at.index(len)),
-        }
+fn apply((at, gone, put, from): &Damage, bytes: &mut Vec<u8>) {
+    if bytes.is_empty() {
+        return;
     }
+    let at = at.index(bytes.len());
+    let end = at.saturating_add(*gone).min(bytes.len());
+    let mut put = put.clone();
+    if let Some(from) = from {
+        let from = from.index(bytes.len());
+        put = bytes[from..(from + 40).min(bytes.len())].to_vec();
+    }
+    bytes.splice(at..end, put);
 }
 
 fn damage() -> impl Strategy<Value = Damage> {
     let index = any::<prop::sample::Index>;
     // Small numbers, powers of two and their neighbours, and anything.
-    let number = || {
-        prop_oneof![
-            0..300_u64,
-            (0..64_u32, -1..=1_i64).prop_map(|(bit, off)| (1_u64 << bit).wrapping_add_signed(off)),
-            any::<u64>(),
-        ]
-    };
-    prop_oneof![
-        4 => (index(), 1..=255_u8).prop_map(|(at, mask)| Damage::Flip(at, mask)),
-        4 => (index(), number()).prop_map(|(at, n)| Damage::Overwrite(at, n)),
-        1 => (index(), number()).prop_map(|(at, n)| Damage::Insert(at, n)),
-        1 => (index(), 1..40_usize).prop_map(|(at, n)| Damage::Remove(at, n)),
-        1 => (index(), index(), 1..40_usize).prop_map(|(a, b, n)| Damage::Swap(a, b, n)),
-        1 => index().prop_map(Damage::Truncate),
-    ]
+    let number = prop_oneof![
+        0..300_u64,
+        (0..64_u32, -1..=1_i64).prop_map(|(bit, off)| (1_u64 << bit).wrapping_add_signed(off)),
+        any::<u64>(),
+    ];
+    let number = number.prop_map(|number| number.to_le_bytes().to_vec());
+    let one = any::<u8>().prop_map(|byte| (1, vec![byte]));
+    let change = prop_oneof![
+        4 => one,
+        4 => number.clone().prop_map(|number| (8, number)),
+        1 => number.prop_map(|number| (0, number)),
+        1 => (1..40_usize).prop_map(|gone| (gone, Vec::new())),
+        1 => Just((usize::MAX, Vec::new())),
+    ];
+    let from = prop_oneof![9 => Just(None), 1 => index().prop_map(Some)];
+    (index(), change, from).prop_map(|(at, (gone, put), from)| (at, gone, put, from))
 }
 
 proptest! {
@@ -112,7 +90,7 @@ proptest! {
         let mut bytes = small().encoded().unwrap().0;
         bytes.resize(bytes.len() + 100, 0);
         for damage in &damages {
-            damage.apply(&mut bytes);
+            apply(damage, &mut bytes);
         }
         let len = bytes.len();
         let (result, held) = peak(|| Header::parse_shards([(bytes.into(), file_bytes)]));

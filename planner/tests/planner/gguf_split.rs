@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::gguf_support::{read_everything, says};
-use autoplace_planner::gguf::{Builder, Error, Header, TensorType, ValueType};
+use autoplace_planner::gguf::{Builder, Error, Header, TensorType};
 
 /// The shards of a model of three tensors: two in the first file, none in the second, one in the third.
 fn shards() -> [Builder; 3] {
@@ -32,15 +32,6 @@ fn write(dir: &Path, shards: &[Builder]) -> PathBuf {
         shard.write_sparse(path(dir, index)).unwrap();
     }
     path(dir, 0)
-}
-
-/// The error that these shards give, whose message contains all of `words`.
-#[track_caller]
-fn refused(shards: &[Builder], words: &[&str]) -> Error {
-    let dir = tempfile::tempdir().unwrap();
-    let error = Header::open(write(dir.path(), shards)).unwrap_err();
-    says(&error, words);
-    error
 }
 
 #[test]
@@ -87,153 +78,86 @@ fn shards_in_memory_are_read_like_files() {
     ));
 }
 
-#[test]
-fn a_later_shard_is_refused_and_names_the_first() {
-    let dir = tempfile::tempdir().unwrap();
-    write(dir.path(), &shards());
-    let error = Header::open(path(dir.path(), 1)).unwrap_err();
-    says(
-        &error,
-        &[
-            "big-00002-of-00003.gguf: this is shard 2 of 3",
-            "open the first",
-            "big-00001-of-00003.gguf",
-        ],
-    );
+/// Checks what is said of a shard that is opened.
+#[track_caller]
+fn refused(path: &Path, words: &str) -> String {
+    let error = Header::open(path).unwrap_err();
+    says(&error, &words.split("; ").collect::<Vec<_>>());
+    format!("{error:?}")
 }
 
 #[test]
-fn a_later_shard_under_another_name_is_refused_too() {
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("renamed.gguf");
-    shards()[2].write_sparse(&path).unwrap();
-    let error = Header::open(&path).unwrap_err();
-    says(&error, &["this is shard 3 of 3"]);
-    assert!(error.to_string().ends_with("open the first"), "{error}");
+fn shards_that_do_not_belong_together_are_refused_by_name() {
+    type Change = fn([Builder; 3]) -> [Builder; 3];
+    let cases: [(&str, &str, Change); 8] = [
+        (
+            "big-00002-of-00003.gguf; 'split.no' is 2, not 1",
+            "",
+            |[a, b, c]| [a, c, b],
+        ),
+        (
+            "big-00003-of-00003.gguf; 'split.count' is 4, not 3",
+            "",
+            |[a, b, c]| [a, b, c.u16("split.count", 4)],
+        ),
+        // llama.cpp aborts.
+        (
+            "big-00002-of-00003.gguf; 'split.no'; u32; u16",
+            "WrongType",
+            |[a, b, c]| [a, b.u32("split.no", 1), c],
+        ),
+        ("'split.count'; u32; u16", "WrongType", |[a, b, c]| {
+            [a.u32("split.count", 3), b, c]
+        }),
+        ("split.tensors.count is 4; hold 3", "", |[a, b, c]| {
+            [a.i32("split.tensors.count", 4), b, c]
+        }),
+        (
+            "big-00002-of-00003.gguf; 'split.no' is missing",
+            "MissingKey",
+            |[a, _, c]| [a, Builder::empty(), c],
+        ),
+        (
+            "'split.tensors.count' is missing",
+            "MissingKey",
+            |[_, b, c]| {
+                let keys = Builder::new("llama").u16("split.no", 0);
+                [keys.u16("split.count", 3), b, c]
+            },
+        ),
+        (
+            "big-00002-of-00003.gguf; 'a' again; big-00001-of-00003.gguf",
+            "",
+            |[a, b, c]| [a, b.tensor("a", TensorType::F32, &[1]), c],
+        ),
+    ];
+    for (words, variant, change) in cases {
+        let dir = tempfile::tempdir().unwrap();
+        let debug = refused(&write(dir.path(), &change(shards())), words);
+        assert!(debug.starts_with(variant), "{debug}");
+    }
 }
 
 #[test]
-fn a_missing_shard_is_named() {
-    let dir = tempfile::tempdir().unwrap();
-    let first = write(dir.path(), &shards());
-    std::fs::remove_file(path(dir.path(), 1)).unwrap();
-    let error = Header::open(first).unwrap_err();
-    says(
-        &error,
-        &["big-00002-of-00003.gguf", "shard 2 of 3 is missing"],
-    );
-    assert!(matches!(
-        error,
-        Error::ShardMissing {
-            index: 1,
-            count: 3,
-            ..
-        }
-    ));
-}
-
-#[test]
-fn a_first_shard_under_another_name_says_what_it_should_be_called() {
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("renamed.gguf");
-    shards()[0].write_sparse(&path).unwrap();
-    let error = Header::open(&path).unwrap_err();
-    says(&error, &["renamed.gguf", "\"-00001-of-00003.gguf\""]);
-}
-
-#[test]
-fn shards_in_the_wrong_place_are_refused() {
-    let [first, second, third] = shards();
-    refused(
-        &[first, third, second],
-        &["00002-of-00003", "'split.no' is 2, not 1"],
-    );
-}
-
-#[test]
-fn a_shard_of_a_model_with_another_count_is_refused() {
-    let [first, second, third] = shards();
-    refused(
-        &[first, second, third.u16("split.count", 4)],
-        &["00003-of-00003", "'split.count' is 4, not 3"],
-    );
-}
-
-#[test]
-fn a_split_no_that_is_no_u16_is_refused_where_llama_cpp_aborts() {
-    let [first, second, third] = shards();
-    let error = refused(
-        &[first, second.u32("split.no", 1), third],
-        &["00002-of-00003", "'split.no'", "u32", "u16"],
-    );
-    assert!(matches!(
-        error,
-        Error::WrongType {
-            wanted: ValueType::U16,
-            found: ValueType::U32,
-            ..
-        }
-    ));
-}
-
-#[test]
-fn a_split_count_that_is_no_u16_is_refused() {
-    let [first, second, third] = shards();
-    let error = refused(
-        &[first.u32("split.count", 3), second, third],
-        &["'split.count'", "u32", "u16"],
-    );
-    assert!(matches!(error, Error::WrongType { .. }));
-}
-
-#[test]
-fn a_tensor_count_that_is_not_the_sum_is_refused() {
-    let [first, second, third] = shards();
-    refused(
-        &[first.i32("split.tensors.count", 4), second, third],
-        &["split.tensors.count is 4", "hold 3"],
-    );
-}
-
-#[test]
-fn missing_split_keys_are_named() {
-    let [first, _, third] = shards();
-    let bare = Builder::empty();
-    let error = refused(
-        &[first, bare, third],
-        &["00002-of-00003", "'split.no' is missing"],
-    );
-    assert!(matches!(error, Error::MissingKey { .. }));
-    let [_, second, third] = shards();
-    let first = Builder::new("llama")
-        .u16("split.no", 0)
-        .u16("split.count", 3);
-    refused(
-        &[first, second, third],
-        &["'split.tensors.count' is missing"],
-    );
-}
-
-#[test]
-fn a_tensor_in_two_shards_is_refused_with_both_files() {
-    let [first, second, third] = shards();
-    refused(
-        &[first, second.tensor("a", TensorType::F32, &[1]), third],
-        &[
-            "big-00002-of-00003.gguf",
-            "'a' again",
-            "big-00001-of-00003.gguf",
-        ],
-    );
-}
-
-#[test]
-fn a_damaged_shard_is_named() {
+fn a_shard_that_is_not_the_first_not_there_damaged_or_called_otherwise_is_named() {
     let dir = tempfile::tempdir().unwrap();
     let first = write(dir.path(), &shards());
-    std::fs::write(path(dir.path(), 2), b"GGUF\x03\0\0\0").unwrap();
-    let error = Header::open(first).unwrap_err();
-    says(&error, &["big-00003-of-00003.gguf", "byte 8"]);
+    let [second, third] = [1, 2].map(|index| path(dir.path(), index));
+    refused(
+        &second,
+        "big-00002-of-00003.gguf: this is shard 2 of 3; open the first; big-00001-of-00003.gguf",
+    );
+    let renamed = dir.path().join("renamed.gguf");
+    std::fs::copy(&third, &renamed).unwrap();
+    refused(&renamed, "this is shard 3 of 3; open the first");
+    std::fs::copy(&first, &renamed).unwrap();
+    refused(&renamed, "renamed.gguf; \"-00001-of-00003.gguf\"");
+    std::fs::write(&third, b"GGUF\x03\0\0\0").unwrap();
+    refused(&first, "big-00003-of-00003.gguf; byte 8");
+    std::fs::remove_file(&second).unwrap();
+    let debug = refused(&first, "big-00002-of-00003.gguf; shard 2 of 3 is missing");
+    let fields = debug.contains("index: 1") && debug.contains("count: 3");
+    assert!(debug.starts_with("ShardMissing") && fields, "{debug}");
 }
 
 #[test]

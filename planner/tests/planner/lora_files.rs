@@ -2,6 +2,7 @@
 //! llama.cpp's is asked.
 
 use crate::lora_support::Adapter;
+use crate::shapes::{Shape, TINY};
 use autoplace_planner::gguf::{Builder, Header, TensorType};
 use autoplace_planner::machine::{Gpu, gib};
 use autoplace_planner::memory::{ContextParams, Estimate};
@@ -10,38 +11,16 @@ use autoplace_planner::profile::{AdapterError, ControlVector, Lora, ModelProfile
 const F32: TensorType = TensorType::F32;
 
 /// A model of two blocks, 64 wide.
-fn model(tied: bool) -> Builder {
-    let mut builder = Builder::new("llama")
-        .u32("llama.block_count", 2)
-        .u32("llama.context_length", 512)
-        .u32("llama.embedding_length", 64)
-        .u32("llama.feed_forward_length", 96)
-        .u32("llama.attention.head_count", 4)
-        .u32("llama.attention.head_count_kv", 2)
-        .f32("llama.attention.layer_norm_rms_epsilon", 1e-5)
-        .u32("llama.vocab_size", 128)
-        .tensor("token_embd.weight", F32, &[64, 128])
-        .tensor("output_norm.weight", F32, &[64]);
-    if !tied {
-        builder = builder.tensor("output.weight", F32, &[64, 128]);
-    }
-    (0..2).fold(builder, |builder, block| {
-        let name = |part| format!("blk.{block}.{part}.weight");
-        builder
-            .tensor(&name("attn_norm"), F32, &[64])
-            .tensor(&name("attn_q"), F32, &[64, 64])
-            .tensor(&name("attn_k"), F32, &[64, 32])
-            .tensor(&name("attn_v"), F32, &[64, 32])
-            .tensor(&name("attn_output"), F32, &[64, 64])
-            .tensor(&name("ffn_norm"), F32, &[64])
-            .tensor(&name("ffn_gate"), F32, &[64, 96])
-            .tensor(&name("ffn_up"), F32, &[64, 96])
-            .tensor(&name("ffn_down"), F32, &[96, 64])
-    })
-}
+const MODEL: Shape = Shape {
+    n_ff: 96,
+    n_vocab: 128,
+    rope_freqs: false,
+    types: (F32, F32, F32),
+    ..TINY
+};
 
 fn profile() -> ModelProfile {
-    ModelProfile::from_header(&model(false).header().unwrap()).unwrap()
+    MODEL.profile()
 }
 
 /// An adapter of rank 4 for the first block's keys.
@@ -79,7 +58,7 @@ fn an_adapter_is_what_its_header_says() {
 
 #[test]
 fn a_file_of_another_kind_is_refused_by_the_key_that_says_so() {
-    let model = Lora::from_header(&model(false).header().unwrap());
+    let model = Lora::from_header(&MODEL.header());
     let Err(AdapterError::WrongKind { key, .. }) = &model else {
         panic!("{model:?}")
     };
@@ -135,8 +114,11 @@ fn the_factors_of_an_embedding_change_places_and_a_tied_one_is_refused() {
     profile().with_lora(&lora).unwrap();
     assert!(refused(&embedding(&[64, 4], &[4, 128])).contains("token_embd"));
     assert!(refused(&embedding(&[8, 128], &[4, 64])).contains("is 8 x 128"));
-    let tied = ModelProfile::from_header(&model(true).header().unwrap()).unwrap();
-    let error = tied.with_lora(&lora).unwrap_err();
+    let tied = Shape {
+        tied: true,
+        ..MODEL
+    };
+    let error = tied.profile().with_lora(&lora).unwrap_err();
     assert!(
         matches!(error, AdapterError::TiedEmbedding { .. }),
         "{error}"

@@ -24,6 +24,10 @@ fn cores_that_the_process_may_not_run_on_are_not_usable() {
         let cores = (host.physical_cores, host.usable_cores);
         assert_eq!(cores, (Some(4), Some(usable)), "{allowed}");
     }
+    // Of five threads in two packages two pairs share their cores.
+    let two = [(0, 0, 0), (1, 0, 1), (2, 0, 0), (3, 0, 1), (4, 1, 0)];
+    assert_eq!(Fake::new().processors(&two).host().physical_cores, Some(3));
+    assert_eq!(Fake::new().host().physical_cores, None);
     let untold = Fake::new().processors(&all).host();
     assert_eq!(untold.usable_cores, Some(4));
     assert_eq!(Fake::new().host().usable_cores, None);

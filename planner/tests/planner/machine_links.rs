@@ -11,29 +11,26 @@ use autoplace_planner::machine::{
 };
 use autoplace_planner::plan::{Plan, Planner, Policy, Request};
 
-/// A card behind bridges, each `(name, speed, width)` from the processor on, the card last. The speeds are
-/// `current` and `max`.
-fn behind(path: &[(&str, [&str; 2], [&str; 2])]) -> Fake {
+/// A card behind bridges: from the processor on, the card last, `name,speed now,speed,lanes now,lanes` of each.
+fn behind(path: &[&str]) -> Fake {
     let mut fake = Fake::new();
     let mut folder = "/sys/devices/pci0000:00".to_owned();
-    for (name, [speed_now, speed], [width_now, width]) in path {
-        folder = format!("{folder}/{name}");
-        fake = fake
-            .file(&format!("{folder}/max_link_speed"), format!("{speed}\n"))
-            .file(&format!("{folder}/max_link_width"), format!("{width}\n"))
-            .file(
-                &format!("{folder}/current_link_speed"),
-                format!("{speed_now}\n"),
-            )
-            .file(
-                &format!("{folder}/current_link_width"),
-                format!("{width_now}\n"),
-            );
+    for device in path {
+        let figures: Vec<&str> = device.split(',').collect();
+        folder = format!("{folder}/{}", figures[0]);
+        let names = [
+            "current_link_speed",
+            "max_link_speed",
+            "current_link_width",
+            "max_link_width",
+        ];
+        for (name, figure) in names.iter().zip(&figures[1..]) {
+            fake = fake.file(&format!("{folder}/{name}"), format!("{figure}\n"));
+        }
     }
     let devices = fake.path("/sys/bus/pci/devices");
     fs::create_dir_all(&devices).unwrap();
-    let card = fake.path(&folder);
-    symlink(card, devices.join(path.last().unwrap().0)).unwrap();
+    symlink(fake.path(&folder), devices.join("0000:03:00.0")).unwrap();
     fake
 }
 
@@ -50,54 +47,31 @@ fn a_link_is_as_good_as_the_worst_of_the_bridges_before_the_card() {
     let rate = |generation, lanes| PcieRate::new(generation, lanes).unwrap();
     // A card with a bridge of its own, idle, in a slot of the third generation with eight lanes.
     let fake = behind(&[
-        (
-            "0000:00:01.0",
-            ["2.5 GT/s PCIe", "8.0 GT/s PCIe"],
-            ["8", "8"],
-        ),
-        (
-            "0000:01:00.0",
-            ["2.5 GT/s PCIe", "16.0 GT/s PCIe"],
-            ["8", "16"],
-        ),
-        (
-            "0000:02:00.0",
-            ["16.0 GT/s PCIe", "16.0 GT/s PCIe"],
-            ["16", "16"],
-        ),
-        (
-            "0000:03:00.0",
-            ["16.0 GT/s PCIe", "16.0 GT/s PCIe"],
-            ["16", "16"],
-        ),
+        "0000:00:01.0,2.5 GT/s PCIe,8.0 GT/s PCIe,8,8",
+        "0000:01:00.0,2.5 GT/s PCIe,16.0 GT/s PCIe,8,16",
+        "0000:02:00.0,16.0 GT/s PCIe,16.0 GT/s PCIe,16,16",
+        "0000:03:00.0,16.0 GT/s PCIe,16.0 GT/s PCIe,16,16",
     ]);
-    assert_eq!(
-        link(&fake),
-        Some(PcieLink::new(rate(3, 8)).current(rate(1, 8)))
-    );
+    let expected = PcieLink::new(rate(3, 8)).current(rate(1, 8));
+    assert_eq!(link(&fake), Some(expected));
     // Older kernels write whole numbers.
-    let fake = behind(&[("0000:03:00.0", ["8 GT/s", "8 GT/s"], ["16", "16"])]);
-    assert_eq!(
-        link(&fake),
-        Some(PcieLink::new(rate(3, 16)).current(rate(3, 16)))
-    );
+    let fake = behind(&["0000:03:00.0,8 GT/s,8 GT/s,16,16"]);
+    let expected = PcieLink::new(rate(3, 16)).current(rate(3, 16));
+    assert_eq!(link(&fake), Some(expected));
 }
 
 #[test]
-fn a_card_that_does_not_tell_its_link_has_none() {
-    for (speed, width) in [("Unknown", "255"), ("16.0 GT/s PCIe", "0"), ("", "")] {
-        let fake = behind(&[
-            ("0000:00:01.0", ["8.0 GT/s PCIe"; 2], ["16", "16"]),
-            ("0000:03:00.0", [speed; 2], [width; 2]),
-        ]);
-        assert_eq!(link(&fake), None, "{speed:?} {width:?}");
+fn a_card_that_does_not_tell_its_link_has_none_nor_one_in_the_hosts_memory() {
+    let bridge = "0000:00:01.0,8.0 GT/s PCIe,8.0 GT/s PCIe,16,16";
+    for card in [
+        "0000:03:00.0,Unknown,Unknown,255,255",
+        "0000:03:00.0,16.0 GT/s PCIe,16.0 GT/s PCIe,0,0",
+        "0000:03:00.0,,,,",
+    ] {
+        assert_eq!(link(&behind(&[bridge, card])), None, "{card}");
     }
     assert_eq!(link(&Fake::new()), None);
-}
-
-#[test]
-fn a_gpu_in_the_hosts_memory_has_no_link() {
-    let fake = behind(&[("0000:03:00.0", ["16.0 GT/s PCIe"; 2], ["16", "16"])]);
+    let fake = behind(&["0000:03:00.0,16.0 GT/s PCIe,16.0 GT/s PCIe,16,16"]);
     let device = GgmlDevice::new("Vulkan0", "Vulkan", GgmlKind::IntegratedGpu)
         .device_id("0000:03:00.0")
         .memory(gib(16), gib(15));
@@ -106,18 +80,17 @@ fn a_gpu_in_the_hosts_memory_has_no_link() {
 
 /// A machine with an AMD GPU at 0000:c5:00.0, by its carve-out, its GTT and the memory that Linux has, in bytes.
 fn amd(carve_out: u64, gtt: u64, mem_total: u64, mem_available: u64) -> Fake {
-    let (total, available) = (mem_total / 1024, mem_available / 1024);
-    let pci = "/sys/bus/pci/devices/0000:c5:00.0";
-    let figure = |bytes: u64| format!("{bytes}\n");
-    Fake::new()
-        .file(
-            "/proc/meminfo",
-            format!("MemTotal: {total} kB\nMemAvailable: {available} kB\n"),
-        )
-        .file(&format!("{pci}/mem_info_vram_total"), figure(carve_out))
-        .file(&format!("{pci}/mem_info_vram_used"), figure(mib(200)))
-        .file(&format!("{pci}/mem_info_gtt_total"), figure(gtt))
-        .file(&format!("{pci}/mem_info_gtt_used"), figure(mib(50)))
+    let fake = Fake::new().meminfo(mem_total, mem_available);
+    let figures = [
+        ("vram_total", carve_out),
+        ("vram_used", mib(200)),
+        ("gtt_total", gtt),
+        ("gtt_used", mib(50)),
+    ];
+    figures.into_iter().fold(fake, |fake, (name, bytes)| {
+        let file = format!("/sys/bus/pci/devices/0000:c5:00.0/mem_info_{name}");
+        fake.file(&file, format!("{bytes}\n"))
+    })
 }
 
 /// Strix Halo, 128 GiB, with 96 GiB set aside in the BIOS: Linux has 31 GiB and gives the GPU half of them as GTT.
@@ -219,37 +192,20 @@ fn a_backend_of_which_the_pool_is_not_known_gets_no_more_than_the_host_has() {
 
 #[test]
 fn intels_apples_and_nvidias_chips_have_the_hosts_memory_and_nothing_else() {
-    let device = |name: &str, backend: &str, kind, description: &str, total, free| {
-        GgmlDevice::new(name, backend, kind)
-            .description(description)
-            .device_id("0000:00:02.0")
-            .memory(total, free)
-    };
     let igpu = GgmlKind::IntegratedGpu;
     let iris = "Intel(R) Iris(R) Xe Graphics (TGL GT2)";
     // 64 GiB, 48 of them available: Mesa's one heap of three quarters, Metal's recommended working set,
     // and what CUDA says.
-    for (device, free) in [
-        (
-            device("Vulkan0", "Vulkan", igpu, iris, gib(48), gib(47)),
-            gib(47),
-        ),
-        (
-            device(
-                "MTL0",
-                "MTL",
-                GgmlKind::Gpu,
-                "Apple M3 Max",
-                gib(48),
-                gib(48),
-            ),
-            gib(48),
-        ),
-        (
-            device("CUDA0", "CUDA", igpu, "Orin", gib(62), gib(60)),
-            gib(48),
-        ),
+    for (name, kind, description, [total, says, free]) in [
+        ("Vulkan0", igpu, iris, [48, 47, 47]),
+        ("MTL0", GgmlKind::Gpu, "Apple M3 Max", [48, 48, 48]),
+        ("CUDA0", igpu, "Orin", [62, 60, 48]),
     ] {
+        let free = gib(free);
+        let device = GgmlDevice::new(name, name.trim_end_matches('0'), kind)
+            .description(description)
+            .device_id("0000:00:02.0")
+            .memory(gib(total), gib(says));
         let machine = detected(&Fake::new(), &[device]);
         let gpu = &machine.gpus[0];
         assert_eq!((gpu.kind, gpu.pools), (GpuKind::Integrated, None));

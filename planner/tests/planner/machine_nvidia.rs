@@ -4,13 +4,12 @@
 use std::path::Path;
 
 use crate::scripted::ScriptedNvml;
+use crate::table::{parts, rows};
 use autoplace_planner::machine::nvidia::{self, Nvidia};
 use autoplace_planner::machine::{GpuProcess, PciId, PcieLink, PcieRate, Reading, gib, mib};
 
 const NOT_SUPPORTED: u32 = 3;
 const NO_PERMISSION: u32 = 4;
-const DRIVER_NOT_LOADED: u32 = 9;
-const GPU_IS_LOST: u32 = 15;
 
 /// A card's lines in a script: 24 GiB, 22 GiB free, 500 MiB kept by the driver, on bus 1.
 fn rtx_4090() -> String {
@@ -56,135 +55,30 @@ fn a_card_tells_its_name_address_identity_and_memory() {
 }
 
 #[test]
-fn two_cards_come_in_the_drivers_order() {
-    let found = detect(&(rtx_4090() + &rtx_3060()));
-    let names: Vec<&str> = found.gpus.iter().map(|card| card.name.as_str()).collect();
-    assert_eq!(
-        names,
-        ["NVIDIA GeForce RTX 4090", "NVIDIA GeForce RTX 3060"]
-    );
-    assert_eq!(found.gpus[1].pci_id, Some(PciId::new(0, 0xc1, 0, 0)));
-}
-
-#[test]
-fn a_driver_without_cards_is_no_card_and_no_note() {
-    let found = detect("");
-    assert_eq!((found.gpus.len(), notes(&found)), (0, vec![]));
-}
-
-#[test]
-fn a_driver_before_510_is_asked_the_first_memory_query() {
-    let nvml = ScriptedNvml::without(&["-DNVML_NO_MEMORY_V2"], &(rtx_4090() + &rtx_3060()));
-    let found = nvidia::detect_at(&nvml.library());
-    assert_eq!(found.gpus[0].memory, Some(Reading::new(gib(24), gib(22))));
-    assert_eq!(found.gpus[1].memory, Some(Reading::new(gib(12), gib(10))));
-    assert_eq!(found.notes.len(), 2);
-    let note = &notes(&found)[0];
-    assert!(
-        note.starts_with("NVIDIA GPU 0: answers only NVML's first memory query, the second says: "),
-        "{note}"
-    );
-}
-
-#[test]
-fn a_card_that_refuses_the_second_memory_query_is_asked_the_first() {
-    let found = detect(&format!(
-        "{}v2_error {NOT_SUPPORTED}\n{}",
-        rtx_4090(),
-        rtx_3060()
-    ));
-    assert_eq!(found.gpus[0].memory, Some(Reading::new(gib(24), gib(22))));
-    assert_eq!(
-        found.gpus[1].memory,
-        Some(Reading::new(gib(12), gib(10)).reserved(0))
-    );
-    assert_eq!(found.notes.len(), 1);
-}
-
-#[test]
-fn memory_that_is_not_available_leaves_the_card_without_a_figure() {
-    let found = detect(&format!(
-        "gpu NVIDIA GB10\npci 0000000F:01:00.0\nv2_error {NOT_SUPPORTED}\nv1_error {NOT_SUPPORTED}\n"
-    ));
-    assert_eq!(found.gpus[0].memory, None);
-    assert_eq!(found.gpus[0].pci_id, Some(PciId::new(0xf, 1, 0, 0)));
-    let expected = "NVIDIA GPU 0: does not tell its memory: the requested operation is not available on the target device";
-    assert_eq!(notes(&found), [expected]);
-}
-
-#[test]
-fn a_lost_card_is_skipped_and_the_others_stay() {
-    for lost in ["handle_error", "v2_error"] {
-        let found = detect(&format!(
-            "{}{lost} {GPU_IS_LOST}\n{}",
-            rtx_4090(),
-            rtx_3060()
-        ));
-        assert_eq!(found.gpus.len(), 1, "{lost}");
-        assert!(found.gpus[0].name.ends_with("RTX 3060"), "{found:?}");
-        assert!(
-            notes(&found)[0].starts_with("NVIDIA GPU 0: is skipped"),
-            "{found:?}"
-        );
+fn every_answer_of_a_driver_is_a_card_or_a_note() {
+    for [what, lacks, script, cards, said] in rows(include_str!("machine_nvidia.txt")) {
+        let script = script.replace(';', "\n") + "\n";
+        let script = script.replace("$4090\n", &rtx_4090());
+        let script = script.replace("$3060\n", &rtx_3060());
+        let lacks = format!("-DNVML_NO_{lacks}");
+        let found = nvidia::detect_at(&ScriptedNvml::without(&[&lacks], &script).library());
+        let told = found.gpus.iter().map(|card| {
+            let name = card.name.trim_start_matches("NVIDIA GeForce ");
+            let address = card.pci_id.map_or("-".to_owned(), |id| id.to_string());
+            let memory = card.memory.map_or("-".to_owned(), |memory| {
+                let reserved = memory.reserved.map(|bytes| (bytes >> 20).to_string());
+                let reserved = reserved.as_deref().unwrap_or("-");
+                format!("{}/{}/{reserved}", memory.total >> 20, memory.free >> 20)
+            });
+            format!("{name} {address} {memory}")
+        });
+        assert_eq!(told.collect::<Vec<_>>().join("; "), cards, "{what}");
+        let begin: Vec<&str> = parts(said).collect();
+        let notes = notes(&found);
+        let mut pairs = notes.iter().zip(&begin);
+        let begins = pairs.all(|(note, begin)| note.starts_with(begin));
+        assert!(begins && notes.len() == begin.len(), "{what}: {notes:?}");
     }
-}
-
-#[test]
-fn a_card_without_permission_is_skipped() {
-    let found = detect(&format!("{}handle_error {NO_PERMISSION}\n", rtx_4090()));
-    assert_eq!(found.gpus, []);
-    let expected = "NVIDIA GPU 0: is skipped: the current user does not have permission to perform this operation";
-    assert_eq!(notes(&found), [expected]);
-}
-
-#[test]
-fn a_card_that_hides_its_name_and_address_is_still_a_card() {
-    let found = detect(&format!(
-        "{}name_error {NOT_SUPPORTED}\npci_error {NOT_SUPPORTED}\n",
-        rtx_4090()
-    ));
-    let card = &found.gpus[0];
-    assert_eq!((card.name.as_str(), card.pci_id), ("NVIDIA GPU 0", None));
-    assert!(card.memory.is_some());
-    assert_eq!(found.notes.len(), 2);
-}
-
-#[test]
-fn an_address_that_is_none_is_left_out_with_a_note() {
-    let found = detect(&rtx_4090().replace("00000000:01:00.0", "N/A"));
-    assert_eq!(found.gpus[0].pci_id, None);
-    assert_eq!(
-        notes(&found),
-        ["NVIDIA GPU 0: has an odd PCI address: `N/A` is not a PCI address such as 0000:01:00.0"]
-    );
-}
-
-#[test]
-fn an_address_in_any_form_is_the_same_address() {
-    for form in ["00000000:01:00.0", "0000:01:00.0", "01:00.0"] {
-        let found = detect(&rtx_4090().replace("00000000:01:00.0", form));
-        assert_eq!(found.gpus[0].pci_id, Some(PciId::new(0, 1, 0, 0)), "{form}");
-    }
-}
-
-#[test]
-fn a_library_without_its_driver_is_said() {
-    let found = detect(&format!("init {DRIVER_NOT_LOADED}\n{}", rtx_4090()));
-    assert_eq!(found.gpus, []);
-    assert_eq!(
-        notes(&found),
-        ["NVML: does not start: NVIDIA driver is not loaded"]
-    );
-}
-
-#[test]
-fn a_driver_that_does_not_count_its_cards_is_said() {
-    let found = detect(&format!("count_error 999\n{}", rtx_4090()));
-    assert_eq!(found.gpus, []);
-    assert_eq!(
-        notes(&found),
-        ["NVML: does not say how many cards there are: an internal driver error occurred"]
-    );
 }
 
 #[test]
@@ -202,16 +96,6 @@ fn no_library_in_the_usual_place_is_no_news() {
     let found = nvidia::detect();
     if found.gpus.is_empty() && found.notes.is_empty() {
         assert_eq!(found, Nvidia::default());
-    }
-}
-
-#[test]
-fn a_library_that_is_not_nvml_is_said_and_does_no_harm() {
-    for missing in ["-DNVML_NO_INIT", "-DNVML_NO_SHUTDOWN"] {
-        let nvml = ScriptedNvml::without(&[missing], &rtx_4090());
-        let found = nvidia::detect_at(&nvml.library());
-        assert_eq!(found.gpus, [], "{missing}");
-        assert_eq!(found.notes.len(), 1, "{missing}");
     }
 }
 

@@ -15,8 +15,10 @@ mod lora_support;
 mod scripted;
 #[path = "../support/shapes/mod.rs"]
 mod shapes;
-#[path = "../support/synthetic/mod.rs"]
-mod synthetic;
+#[path = "../support/table/mod.rs"]
+mod table;
+
+use shapes::synthetic;
 
 mod ballast;
 mod companion_mmproj;
@@ -26,10 +28,9 @@ mod gguf_hostile;
 mod gguf_memory;
 mod gguf_roundtrip;
 mod gguf_split;
-mod headroom_learned;
 mod headroom_presets;
 mod lora_files;
-mod machine_bandwidth;
+mod machine_caches;
 mod machine_cores;
 #[cfg(target_os = "linux")]
 mod machine_detect;

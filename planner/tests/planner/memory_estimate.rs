@@ -8,9 +8,7 @@ use autoplace_planner::memory::{
 };
 use autoplace_planner::profile::ModelProfile;
 
-use crate::shapes::{
-    LLAMA_1B, LLAMA_8B, LLAMA_70B, QWEN_14B, QWEN3_8B, QWEN3_30B_A3B, Shape, TINY,
-};
+use crate::shapes::{LLAMA_8B, Shape, TINY};
 
 const MIB: u64 = 1 << 20;
 
@@ -172,6 +170,9 @@ fn without_lending_the_host_computes_its_own_layers() {
     let mut params = params(8192);
     params.op_offload = false;
     assert_eq!(footprints(&profile, &params, 0).gpus[0].total(), 0);
+    let card = card();
+    let estimate = Estimate::new(&profile, &[&card], &params).unwrap();
+    assert_eq!(estimate.uncertainty(&estimate.assignment(0)).gpus, [0]);
     let some = footprints(&profile, &params, 16);
     assert!((108..=124).contains(&(some.gpus[0].compute / MIB)));
     assert_eq!((some.host.compute - some.output) / MIB, 132);
@@ -262,13 +263,6 @@ fn proportions_take_the_place_of_free_memory_and_counts_are_proportions() {
         weights(&by_counts),
         (cuda, TINY_EMBEDDING + TINY_NORM, TINY_EMBEDDING)
     );
-    let zeros = estimate.clone().tensor_split(&[0.0, 0.0]).unwrap();
-    assert_eq!(zeros.footprints(3), estimate.footprints(3));
-    let error = estimate.tensor_split(&[1.0, f32::INFINITY]).unwrap_err();
-    assert_eq!(
-        error.to_string(),
-        "tensor_split[1] is inf, but proportions are finite and not negative"
-    );
 }
 
 #[test]
@@ -346,198 +340,4 @@ fn vulkans_alignment_is_the_devices_own_where_it_is_known() {
     assert!(bound > aligned && bound < aligned + 20 * 256);
     assert!(of(&card()).0);
     assert!(!of(&card().backend("SomethingNew")).0);
-}
-
-/// What llama.cpp itself said of these headers, in a `no_alloc` load on a simulated GPU with CUDA's rules (alignment
-/// 128, rows padded to 512, a pinned host buffer, batches from 32 tokens offloaded), load mode NONE, one output, 512
-/// tokens at once: GPU weights, KV, compute; host weights, KV, compute (without the buffer of logits). No GPU: -1.
-struct Seen(&'static Shape, u32, i32, [u64; 3], [u64; 3]);
-
-const SEEN: &[Seen] = &[
-    Seen(
-        &LLAMA_8B,
-        8192,
-        33,
-        [4_617_396_480, 1_073_741_824, 130_037_888],
-        [295_501_824, 0, 41_961_504],
-    ),
-    Seen(
-        &LLAMA_8B,
-        8192,
-        16,
-        [2_401_460_480, 503_316_480, 158_863_360],
-        [2_511_438_080, 570_425_344, 41_961_504],
-    ),
-    Seen(
-        &LLAMA_8B,
-        8192,
-        1,
-        [430_956_544, 0, 158_863_360],
-        [4_481_941_760, 1_073_741_824, 41_961_504],
-    ),
-    Seen(
-        &LLAMA_8B,
-        65536,
-        16,
-        [2_401_460_480, 4_026_531_840, 511_709_184],
-        [2_511_438_080, 4_563_402_752, 100_681_760],
-    ),
-    Seen(
-        &LLAMA_8B,
-        65536,
-        33,
-        [4_617_396_480, 8_589_934_592, 188_758_144],
-        [295_501_824, 0, 100_681_760],
-    ),
-    Seen(
-        &LLAMA_8B,
-        8192,
-        -1,
-        [0; 3],
-        [4_912_898_304, 1_073_741_824, 138_430_496],
-    ),
-    Seen(
-        &LLAMA_70B,
-        8192,
-        40,
-        [20_889_387_264, 1_308_622_848, 343_674_880],
-        [21_581_201_664, 1_375_731_712, 75_515_936],
-    ),
-    Seen(
-        &LLAMA_70B,
-        8192,
-        81,
-        [41_879_585_024, 2_684_354_560, 251_672_704],
-        [591_003_648, 0, 75_515_936],
-    ),
-    Seen(
-        &LLAMA_70B,
-        8192,
-        -1,
-        [0; 3],
-        [42_470_588_672, 2_684_354_560, 268_453_920],
-    ),
-    Seen(
-        &LLAMA_1B,
-        8192,
-        8,
-        [473_444_480, 117_440_512, 92_278_784],
-        [541_888_640, 150_994_944, 25_184_288],
-    ),
-    Seen(
-        &LLAMA_1B,
-        8192,
-        17,
-        [799_862_912, 268_435_456, 75_511_936],
-        [215_470_080, 0, 25_184_288],
-    ),
-    Seen(
-        &QWEN_14B,
-        8192,
-        24,
-        [4_436_545_536, 771_751_936, 174_034_944],
-        [4_545_597_440, 838_860_800, 50_350_112],
-    ),
-    Seen(
-        &QWEN_14B,
-        8192,
-        49,
-        [8_544_198_656, 1_610_612_736, 135_280_768],
-        [437_944_320, 0, 50_350_112],
-    ),
-    Seen(
-        &QWEN3_8B,
-        8192,
-        18,
-        [2_510_697_472, 570_425_344, 130_027_520],
-        [2_539_244_544, 637_534_208, 41_961_504],
-    ),
-    Seen(
-        &QWEN3_8B,
-        8192,
-        37,
-        [4_699_881_472, 1_207_959_552, 117_454_976],
-        [350_060_544, 0, 41_961_504],
-    ),
-    Seen(
-        &QWEN3_30B_A3B,
-        8192,
-        24,
-        [8_964_057_856, 385_875_968, 266_342_656],
-        [9_586_664_448, 419_430_400, 25_184_288],
-    ),
-    Seen(
-        &QWEN3_30B_A3B,
-        8192,
-        49,
-        [18_375_698_432, 805_306_368, 96_483_456],
-        [175_030_272, 0, 25_184_288],
-    ),
-    Seen(
-        &QWEN3_30B_A3B,
-        8192,
-        -1,
-        [0; 3],
-        [18_550_716_416, 805_306_368, 100_681_760],
-    ),
-];
-
-#[test]
-fn estimates_stand_beside_what_llama_cpp_said() {
-    for &Seen(shape, n_ctx, layers, gpu, host) in SEEN {
-        let case = format!("{} at {n_ctx} tokens, {layers} layers", shape.name);
-        let profile = shape.profile();
-        let mut params = params(n_ctx);
-        params.mmap = false;
-        // The embedding of a tied model may be there twice on the host without mmap; llama.cpp's was not, on this GPU.
-        params.mmap = shape.tied;
-        let card = card();
-        let (gpus, layers) = match u32::try_from(layers) {
-            Ok(n) => (vec![&card], n),
-            Err(_) => (Vec::new(), 0),
-        };
-        let estimate = Estimate::new(&profile, &gpus, &params).unwrap();
-        let footprints = estimate.footprints(layers);
-        let unsure = estimate.uncertainty(&estimate.assignment(layers));
-        let mut our_host = footprints.host;
-        our_host.compute -= footprints.output;
-        let on_gpu = footprints.gpus.iter().zip(&unsure.gpus);
-        let on_gpu = on_gpu.map(|(ours, unsure)| (ours, gpu, unsure));
-        let devices = on_gpu.chain([(&our_host, host, &unsure.host)]);
-        for (ours, seen, unsure) in devices {
-            assert_eq!((ours.weights, ours.kv), (seen[0], seen[1]), "{case}");
-            let total: u64 = seen.iter().sum();
-            let bar = (total / 100 * 3).max(32 * MIB);
-            let error = ours.compute.abs_diff(seen[2]);
-            assert!(error <= bar, "{case}: {ours:?} {seen:?}");
-            assert!(
-                seen[2] <= ours.compute + unsure,
-                "{case}: {ours:?} {seen:?}"
-            );
-        }
-    }
-}
-
-/// A published sweep: Qwen2.5-Coder-14B Q4_K_M on an RTX 5060 Ti, memory used (nvidia-smi) by layers offloaded, in MiB.
-const PUBLISHED: [(u32, u64); 7] = [
-    (0, 265),
-    (8, 2161),
-    (16, 3509),
-    (24, 4875),
-    (32, 6241),
-    (40, 7593),
-    (49, 9179),
-];
-
-#[test]
-fn a_published_sweep_is_ours_and_what_a_driver_takes() {
-    let profile = QWEN_14B.profile();
-    for (layers, used) in PUBLISHED {
-        let ours = footprints(&profile, &params(4096), layers).gpus[0].total() / MIB;
-        // Its context of 4096 tokens is our guess; what is left is the CUDA context, alike in all of them.
-        assert!(
-            (80..=150).contains(&(used - ours)),
-            "{layers}: {used} {ours}"
-        );
-    }
 }

@@ -12,6 +12,7 @@ use proptest::prelude::{
 };
 
 use crate::shapes::{LLAMA_8B, LLAMA_70B, QWEN3_30B_A3B, Shape};
+use crate::table::rows;
 
 /// The bandwidth of two channels of DDR5-5600.
 const HOST: u64 = 89_000_000_000;
@@ -113,34 +114,83 @@ fn rank(change: &Change) -> u32 {
     }
 }
 
-#[test]
-fn where_everything_fits_there_is_nothing_to_change() {
-    let machine = machine([named("RTX 4090")]);
-    let advice = advice(&LLAMA_8B, &machine, &Request::new());
-    assert!(advice.changes.is_empty() && advice.pointless.is_none());
-    assert_eq!(advice.to_string(), "");
+/// What is so | the model | the card, its free MiB, and what programs hold of it | GiB of the host, with a bandwidth that
+/// is known or not | what is asked for.
+const CASES: &str = "\
+everything fits | 8B | RTX 4090 | 64 known |
+a long context | 8B | RTX 3060 12GB, 7240, 12 holds 10, ollama holds 4000 | 64 known | tokens 20000
+nothing cheaper than hardware does | 70B | RTX 4090 | 64 known | tokens 8192
+a laptop's chip is not replaced | 70B | RTX 4060 Laptop GPU | 64 known |
+nor one in the host's memory | 70B | Apple M2 16GB | 64 known |
+nor another | 70B | Radeon 8060S 16GB | 64 known |
+no program alone holds enough | 8B | RTX 3060 12GB, 4000, 1 holds 1000, 2 holds 1000, 3 holds 1000 | 64 known |
+it fits nowhere | 70B | RTX 3060 12GB | 16 known |
+nothing would do | 70B |  | 0.5 |
+no GPU, and it loads | 8B |  | 64 known |
+no GPU, and it does not load | 8B |  | 4.4 known |
+a tenth of the model, which gains nothing | 70B | RTX 3050 6GB, 5000 | 64 known | whole
+layers that gain something | 8B | RTX 3060 12GB, 4096 | 64 known |
+so many layers as there is room for | 8B | RTX 3060 12GB, 4840 | 64 known | layers 5
+more layers than there is room for | 8B | RTX 3060 12GB, 4840 | 64 known | layers 33
+guessed speeds | 8B | card, 4096 | 64 |
+experts on the host | 30B A3B | RTX 3060 12GB | 64 known |
+cheap types already | 8B IQ2_M | RTX 3060 12GB, 4096 | 64 known | Q4_0";
+
+/// The model, the machine and the request of a case.
+fn case(columns: [&str; 4]) -> (ModelProfile, Machine, Request) {
+    let [model, card, host, asked] = columns;
+    let profile = match model {
+        "8B" => LLAMA_8B.profile(),
+        "8B IQ2_M" => LLAMA_8B.profile().quantised(Quantisation::IQ2_M),
+        "70B" => LLAMA_70B.profile(),
+        _ => QWEN3_30B_A3B.profile(),
+    };
+    let (size, known) = host.split_once(' ').unwrap_or((host, ""));
+    let host = Host::new((size.parse::<f64>().unwrap() * gib(1) as f64) as u64);
+    let known = !known.is_empty();
+    let mut machine = Machine::new(if known { host.bandwidth(HOST) } else { host });
+    let mut parts = card.split(", ");
+    let name = parts.next().unwrap();
+    if !name.is_empty() {
+        let unknown = Gpu::new(name).total(gib(12));
+        let mut gpu = Gpu::named(name).unwrap_or(unknown);
+        if let Some(free) = parts.next() {
+            gpu = gpu.free(mib(free.parse().unwrap()));
+        }
+        let held = parts.zip(1..).map(|(held, pid)| {
+            let (name, bytes) = held.split_once(" holds ").unwrap();
+            let process = GpuProcess::new(pid).bytes(mib(bytes.parse().unwrap()));
+            process.name(name)
+        });
+        gpu.processes = Some(held.collect());
+        machine.gpus.push(gpu);
+    }
+    let number = || asked.split_once(' ').unwrap().1.parse().unwrap();
+    let request = match asked.split(' ').next().unwrap() {
+        "tokens" => Request::new().context(Context::Tokens(number())),
+        "layers" => Request::new().gpu_layers(GpuLayers::Exactly(number())),
+        "whole" => Request::new().host_parts(HostParts::None),
+        "Q4_0" => Request::new().kv_types(KvType::Q4_0, KvType::Q4_0),
+        _ => Request::new(),
+    };
+    (profile, machine, request)
 }
 
+/// The advice of each case, beside which each change has been made and has had the outcome that was promised.
 #[test]
-fn a_long_context_can_be_made_smaller_in_every_way_there_is() {
-    let held = GpuProcess::new(4711).name("ollama").bytes(mib(4000));
-    let mut card = named("RTX 3060 12GB").free(mib(7240));
-    card.processes = Some(vec![GpuProcess::new(12).bytes(mib(10)), held]);
-    let machine = machine([card]);
-    let request = Request::new().context(Context::Tokens(20_000));
-    let advice = advice(&LLAMA_8B, &machine, &request);
-    println!("{advice}");
-    assert_true(&LLAMA_8B, &machine, &request, &advice);
-    let of = |is: fn(&ChangeKind) -> bool| find(&advice, is).unwrap();
-    let kv = of(|kind| matches!(kind, ChangeKind::KvType(KvType::Q8_0)));
-    assert_eq!(kv.effect, Effect::Fits);
-    let context = of(|kind| matches!(kind, ChangeKind::Context(_)));
-    assert_eq!(context.effect, Effect::Fits);
-    let close = of(|kind| matches!(kind, ChangeKind::CloseProcess { pid: 4711, .. }));
-    assert_eq!(close.effect, Effect::Fits);
-    let quantised = of(|kind| matches!(kind, ChangeKind::Quantisation { .. }));
-    assert_eq!(quantised.effect, Effect::Fits);
-    assert!(advice.changes.iter().map(rank).is_sorted());
+fn every_case_has_its_advice() {
+    let mut text = String::new();
+    for [what, model, card, host, asked] in rows(CASES) {
+        let (profile, machine, request) = case([model, card, host, asked]);
+        let advice = planner(&profile, &machine, &request).advice().unwrap();
+        for change in &advice.changes {
+            let plan = make(&profile, &machine, &request, &advice, change).unwrap();
+            assert_eq!(Outcome::of(&plan), change.outcome, "{what}: {change}");
+        }
+        assert!(advice.changes.iter().map(rank).is_sorted(), "{what}");
+        text += &format!("{what}:\n{advice}\n");
+    }
+    insta::assert_snapshot!(text);
 }
 
 #[test]
@@ -190,43 +240,6 @@ fn fewer_tokens_at_once_need_a_smaller_compute_buffer() {
 }
 
 #[test]
-fn hardware_is_advised_where_nothing_cheaper_does() {
-    let machine = machine([named("RTX 4090")]);
-    let request = Request::new().context(Context::Tokens(8192));
-    let advice = advice(&LLAMA_70B, &machine, &request);
-    println!("{advice}");
-    assert_true(&LLAMA_70B, &machine, &request, &advice);
-    let another = find(
-        &advice,
-        |kind| matches!(kind, ChangeKind::AnotherCard { name, .. } if name == "RTX A6000"),
-    );
-    // No GeForce is large enough, and the A6000 is slower than the 4090; of 48 GB those that are not are
-    // the data centre's.
-    assert!(another.is_none());
-    let another = find(&advice, |kind| {
-        matches!(kind, ChangeKind::AnotherCard { .. })
-    });
-    let another = another.unwrap();
-    assert_eq!(another.effect, Effect::Fits);
-    assert!(another.to_string().contains("in place of RTX 4090"));
-    let second = find(&advice, |kind| {
-        matches!(kind, ChangeKind::SecondCard { .. })
-    });
-    assert_eq!(second.unwrap().effect, Effect::Fits);
-    assert_eq!(rank(advice.changes.last().unwrap()), 7);
-}
-
-#[test]
-fn a_laptops_chip_and_one_in_the_hosts_memory_are_not_replaced() {
-    for name in ["RTX 4060 Laptop GPU", "Apple M2 16GB", "Radeon 8060S 16GB"] {
-        let machine = machine([named(name)]);
-        let advice = advice(&LLAMA_70B, &machine, &Request::new());
-        let hardware = |change: &Change| rank(change) >= 6;
-        assert!(!advice.changes.iter().any(hardware), "{name}: {advice}");
-    }
-}
-
-#[test]
 fn types_and_context_together_where_neither_does_alone() {
     let request = Request::new().context(Context::Tokens(32_768));
     let profile = LLAMA_8B.profile();
@@ -238,122 +251,6 @@ fn types_and_context_together_where_neither_does_alone() {
         advice.changes.iter().any(|change| rank(change) == 3)
     });
     assert!(found);
-}
-
-#[test]
-fn programs_are_closed_together_where_none_is_enough() {
-    let mut card = named("RTX 3060 12GB").free(mib(4000));
-    let held = [1, 2, 3].map(|pid| GpuProcess::new(pid).bytes(mib(1000)));
-    card.processes = Some(held.to_vec());
-    let machine = machine([card]);
-    let request = Request::new();
-    let advice = advice(&LLAMA_8B, &machine, &request);
-    assert_true(&LLAMA_8B, &machine, &request, &advice);
-    let close = advice.changes.iter().find(|change| rank(change) == 4);
-    let close = close.unwrap();
-    assert_eq!((close.kinds.len(), close.effect), (3, Effect::Fits));
-}
-
-#[test]
-fn what_fits_nowhere_is_advised_what_it_can_be_loaded_with() {
-    let host = Host::new(gib(16)).bandwidth(HOST);
-    let machine = Machine::new(host).with_gpu(named("RTX 3060 12GB"));
-    let request = Request::new();
-    let profile = LLAMA_70B.profile();
-    let error = planner(&profile, &machine, &request).plan().unwrap_err();
-    assert!(matches!(error, Error::DoesNotFit { .. }));
-    let advice = advice(&LLAMA_70B, &machine, &request);
-    println!("{advice}");
-    assert_true(&LLAMA_70B, &machine, &request, &advice);
-    assert!(!advice.changes.is_empty() && advice.pointless.is_none());
-    let loads = |change: &Change| change.effect != Effect::More && change.speedup.is_none();
-    assert!(advice.changes.iter().all(loads));
-}
-
-#[test]
-fn nothing_is_advised_where_nothing_would_do() {
-    let machine = Machine::new(Host::new(mib(500)));
-    let advice = advice(&LLAMA_70B, &machine, &Request::new());
-    assert_eq!(advice.to_string(), "");
-}
-
-#[test]
-fn without_a_gpu_a_model_that_loads_needs_no_change_and_one_that_does_not_does() {
-    let fits = Machine::new(Host::new(gib(64)).bandwidth(HOST));
-    assert!(advice(&LLAMA_8B, &fits, &Request::new()).changes.is_empty());
-    let small = Machine::new(Host::new(mib(4500)).bandwidth(HOST));
-    let request = Request::new();
-    let advice = advice(&LLAMA_8B, &small, &request);
-    assert_true(&LLAMA_8B, &small, &request, &advice);
-    let quantised = find(&advice, |kind| {
-        matches!(kind, ChangeKind::Quantisation { .. })
-    });
-    assert_eq!(quantised.unwrap().effect, Effect::Fits);
-}
-
-#[test]
-fn layers_that_gain_nothing_are_pointless() {
-    // A tenth of the model.
-    let machine = machine([named("RTX 3050 6GB").free(mib(5000))]);
-    let request = Request::new().host_parts(HostParts::None);
-    let advice = advice(&LLAMA_70B, &machine, &request);
-    let pointless = advice.pointless.unwrap();
-    assert!(pointless.n_gpu_layers > 0);
-    assert!(pointless.tokens_per_second <= 1.1 * pointless.all_on_host);
-    assert!(advice.to_string().starts_with("pointless: "));
-    let useful = self::machine([named("RTX 3060 12GB").free(gib(4))]);
-    let useful = self::advice(&LLAMA_8B, &useful, &Request::new());
-    assert!(useful.pointless.is_none());
-}
-
-#[test]
-fn whoever_names_a_number_of_layers_is_advised_how_to_get_it() {
-    let machine = machine([named("RTX 3060 12GB").free(mib(4840))]);
-    let exactly = |n| Request::new().gpu_layers(GpuLayers::Exactly(n));
-    assert!(advice(&LLAMA_8B, &machine, &exactly(5)).changes.is_empty());
-    let advice = advice(&LLAMA_8B, &machine, &exactly(33));
-    assert!(!advice.changes.is_empty());
-    for change in &advice.changes {
-        assert_eq!(
-            (change.outcome.n_gpu_layers, change.effect),
-            (33, Effect::Fits)
-        );
-    }
-}
-
-#[test]
-fn without_bandwidths_advice_goes_by_guessed_speeds() {
-    let card = Gpu::new("card").total(gib(12)).free(gib(4));
-    let machine = Machine::new(Host::new(gib(64))).with_gpu(card);
-    let advice = advice(&LLAMA_8B, &machine, &Request::new());
-    assert!(!advice.changes.is_empty() && advice.pointless.is_none());
-    for change in &advice.changes {
-        assert!(change.outcome.tokens_per_second.is_some(), "{change}");
-        assert!(
-            change.speedup.is_some_and(|speedup| speedup > 1.0),
-            "{change}"
-        );
-    }
-}
-
-#[test]
-fn experts_on_the_host_are_advised_on_too() {
-    let machine = machine([named("RTX 3060 12GB")]);
-    let request = Request::new();
-    let advice = advice(&QWEN3_30B_A3B, &machine, &request);
-    assert_true(&QWEN3_30B_A3B, &machine, &request, &advice);
-    assert!(!advice.changes.is_empty());
-}
-
-#[test]
-fn what_is_there_already_is_no_advice() {
-    let machine = machine([named("RTX 3060 12GB").free(gib(4))]);
-    let request = Request::new().kv_types(KvType::Q4_0, KvType::Q4_0);
-    let profile = LLAMA_8B.profile().quantised(Quantisation::IQ2_M);
-    let advice = planner(&profile, &machine, &request).advice().unwrap();
-    for change in &advice.changes {
-        assert!(![0, 3, 5].contains(&rank(change)), "{change}");
-    }
 }
 
 /// Cards of which other programs hold some.

@@ -1,10 +1,5 @@
 //! Which GPU, how many layers, how many tokens: what a plan chooses.
 
-#![allow(
-    clippy::duplicate_mod,
-    reason = "both kinds of models have the same sizes"
-)]
-
 use autoplace_planner::gguf::Header;
 use autoplace_planner::machine::{BandwidthSource, Gpu, GpuKind, Host, Machine, gib};
 use autoplace_planner::plan::{
@@ -13,6 +8,7 @@ use autoplace_planner::plan::{
 use autoplace_planner::profile::ModelProfile;
 
 use crate::shapes::{LLAMA_1B, LLAMA_8B, LLAMA_70B, QWEN3_30B_A3B, Shape};
+use crate::synthetic::named;
 
 fn plan(profile: &ModelProfile, machine: &Machine, request: &Request) -> Result<Plan, Error> {
     Planner::new(profile, machine)
@@ -23,29 +19,15 @@ fn plan(profile: &ModelProfile, machine: &Machine, request: &Request) -> Result<
 #[test]
 fn of_two_gpus_that_take_it_all_the_one_with_more_to_spare_is_chosen_and_of_equals_the_first() {
     let profile = LLAMA_1B.profile();
-    let card = |name: &str, free| Gpu::new(name).total(gib(24)).free(free);
-    let machine = |gpus: [Gpu; 2]| {
-        gpus.into_iter()
-            .fold(Machine::new(Host::new(gib(64))), Machine::with_gpu)
-    };
-    let chosen = |machine: &Machine| {
-        let plan = Planner::new(&profile, machine).plan().unwrap();
-        plan.gpus().next().unwrap().name.clone()
-    };
-    assert_eq!(
-        chosen(&machine([card("A", gib(4)), card("B", gib(5))])),
-        "B"
-    );
-    assert_eq!(
-        chosen(&machine([card("A", gib(5)), card("B", gib(5))])),
-        "A"
-    );
-    assert_eq!(chosen(&machine([card("A", 0), card("B", gib(5))])), "B");
-    // Both take everything: the one with more to spare.
-    assert_eq!(
-        chosen(&machine([card("A", gib(20)), card("B", gib(22))])),
-        "B"
-    );
+    // The last take everything: the one with more to spare.
+    for (free, chosen) in [([4, 5], "B"), ([5, 5], "A"), ([0, 5], "B"), ([20, 22], "B")] {
+        let mut machine = Machine::new(Host::new(gib(64)));
+        for (name, free) in ["A", "B"].into_iter().zip(free) {
+            machine = machine.with_gpu(Gpu::new(name).total(gib(24)).free(gib(free)));
+        }
+        let plan = Planner::new(&profile, &machine).plan().unwrap();
+        assert_eq!(plan.gpus().next().unwrap().name, chosen, "{free:?}");
+    }
 }
 
 #[test]
@@ -242,13 +224,12 @@ fn a_window_is_kept_as_a_window_unless_the_whole_context_is_asked_for() {
             .swa_full(swa_full);
         plan(&profile, &machine, &request).unwrap()
     };
-    use crate::synthetic::well_known::{gemma2_9b_q4_k_m, gemma3_27b_q4_k_m, gpt_oss_20b};
     // What llama.cpp's own fit finds with its defaults and the same bytes left free, less what arithmetic alone must
     // keep for its uncertainty: of gemma 2 on 12 GiB one layer of 40.
     for (sketch, card, least) in [
-        (gemma3_27b_q4_k_m(), 24, 63),
-        (gemma2_9b_q4_k_m(), 12, 39),
-        (gemma2_9b_q4_k_m(), 8, 24),
+        (named("gemma3 Gemma 3 27B"), 24, 63),
+        (named("gemma2 Gemma 2 9B"), 12, 39),
+        (named("gemma2 Gemma 2 9B"), 8, 24),
     ] {
         let windows = at_32k(&sketch, card, false);
         assert!(windows.n_gpu_layers >= least, "{windows}");
@@ -258,8 +239,8 @@ fn a_window_is_kept_as_a_window_unless_the_whole_context_is_asked_for() {
         assert!(full.to_string().contains("swa_full"), "{full}");
     }
     let (windows, full) = (
-        at_32k(&gpt_oss_20b(), 8, false),
-        at_32k(&gpt_oss_20b(), 8, true),
+        at_32k(&named("gpt-oss gpt-oss 20B"), 8, false),
+        at_32k(&named("gpt-oss gpt-oss 20B"), 8, true),
     );
     assert!(windows.parted_blocks <= 13, "{windows}");
     assert!(windows.parted_blocks < full.parted_blocks, "{full}");
@@ -269,7 +250,7 @@ fn a_window_is_kept_as_a_window_unless_the_whole_context_is_asked_for() {
 fn where_windows_alone_would_fit_that_is_advised() {
     use autoplace_planner::plan::ChangeKind;
     let folder = tempfile::tempdir().unwrap();
-    let sketch = crate::synthetic::well_known::gemma3_27b_q4_k_m();
+    let sketch = named("gemma3 Gemma 3 27B");
     let header = Header::open(sketch.write(folder.path())).unwrap();
     let profile = ModelProfile::from_header(&header).unwrap();
     let machine = Machine::new(Host::new(gib(64))).with_gpu(Gpu::new("card").total(gib(24)));

@@ -16,30 +16,39 @@ use crate::shapes::{LLAMA_1B, LLAMA_8B, LLAMA_70B, Shape};
 /// The estimate, scaled: stands for a probe.
 struct Scaled<'a> {
     profile: &'a ModelProfile,
-    percent: u64,
+    /// By how many percent, on these GPUs with so many layers; or why llama.cpp refuses them.
+    percent: Box<Percent<'a>>,
     asked: RefCell<Vec<u32>>,
 }
 
+type Percent<'a> = dyn Fn(&[&Gpu], u32) -> Result<u64, &'static str> + 'a;
 type Answer = Result<Footprints, Box<dyn std::error::Error + Send + Sync>>;
 
-const fn scaled(profile: &ModelProfile, percent: u64) -> Scaled<'_> {
-    let asked = RefCell::new(Vec::new());
+fn scaled(profile: &ModelProfile, percent: u64) -> Scaled<'_> {
+    scaled_by(profile, move |_, _| Ok(percent))
+}
+
+fn scaled_by<'a>(
+    profile: &'a ModelProfile,
+    percent: impl Fn(&[&Gpu], u32) -> Result<u64, &'static str> + 'a,
+) -> Scaled<'a> {
     Scaled {
         profile,
-        percent,
-        asked,
+        percent: Box::new(percent),
+        asked: RefCell::default(),
     }
 }
 
 impl Probe for Scaled<'_> {
     fn footprints(&self, gpus: &[&Gpu], params: &ContextParams, split: &Split) -> Answer {
-        self.asked.borrow_mut().push(split.n_gpu_layers);
-        let mut footprints =
-            Estimate::new(self.profile, gpus, params)?.footprints(split.n_gpu_layers);
+        let layers = split.n_gpu_layers;
+        self.asked.borrow_mut().push(layers);
+        let percent = (self.percent)(gpus, layers)?;
+        let mut footprints = Estimate::new(self.profile, gpus, params)?.footprints(layers);
         for part in footprints.gpus.iter_mut().chain([&mut footprints.host]) {
-            part.weights = part.weights * self.percent / 100;
-            part.kv = part.kv * self.percent / 100;
-            part.compute = part.compute * self.percent / 100;
+            for bytes in [&mut part.weights, &mut part.kv, &mut part.compute] {
+                *bytes = *bytes * percent / 100;
+            }
         }
         Ok(footprints)
     }
@@ -189,42 +198,16 @@ fn planned_by_a_probe_only(profile: &ModelProfile) {
 
 #[test]
 fn a_probe_that_fails_is_an_error_that_says_where() {
-    struct Broken;
-    impl Probe for Broken {
-        fn footprints(&self, _: &[&Gpu], _: &ContextParams, _: &Split) -> Answer {
-            Err("no native code".into())
-        }
-    }
     let profile = LLAMA_1B.profile();
     let machine = Machine::new(Host::new(gib(32))).with_gpu(Gpu::new("card").total(gib(8)));
     let error = Planner::new(&profile, &machine)
         .request(Request::new().policy(Policy::MostLayers))
-        .plan_probed(&Broken)
+        .plan_probed(&scaled_by(&profile, |_, _| Err("no native code")))
         .unwrap_err();
     assert_eq!(
         error.to_string(),
         "the probe with 17 layers on the GPU failed: no native code"
     );
-}
-
-/// Two cards of which llama.cpp sees one differently than the estimate does, or not at all.
-struct Twisted<'a> {
-    profile: &'a ModelProfile,
-    /// What it says of the card called `first`: this share of the estimate in percent, or nothing.
-    first: Option<u64>,
-}
-
-impl Probe for Twisted<'_> {
-    fn footprints(&self, gpus: &[&Gpu], params: &ContextParams, split: &Split) -> Answer {
-        let is_first = gpus.iter().any(|gpu| gpu.name == "first");
-        let percent = match (is_first, self.first) {
-            (true, None) => return Err("no context on this one".into()),
-            (true, Some(percent)) => percent,
-            (false, _) => 100,
-        };
-        let scaled = scaled(self.profile, percent);
-        scaled.footprints(gpus, params, split)
-    }
 }
 
 fn two_cards() -> Machine {
@@ -239,25 +222,28 @@ fn the_card_that_takes_the_most_layers_by_the_probe_is_taken() {
     let machine = two_cards();
     let planner = Planner::new(&profile, &machine);
     let named = |first| {
-        let probe = Twisted {
-            profile: &profile,
-            first,
-        };
+        let is_first = |gpus: &[&Gpu]| gpus.iter().any(|gpu| gpu.name == "first");
+        let percent = |gpus: &[&Gpu], _| Ok(if is_first(gpus) { first } else { 100 });
+        let probe = scaled_by(&profile, percent);
         let plan = planner.plan_probed(&probe).unwrap();
         plan.gpus().next().unwrap().name.clone()
     };
-    assert_eq!(named(Some(100)), "first");
-    assert_eq!(named(Some(110)), "second");
+    assert_eq!(named(100), "first");
+    assert_eq!(named(110), "second");
 }
 
 #[test]
 fn a_card_that_llama_cpp_refuses_is_left_out_and_named() {
     let profile = LLAMA_8B.profile();
     let machine = two_cards();
-    let probe = Twisted {
-        profile: &profile,
-        first: None,
-    };
+    let probe = scaled_by(&profile, |gpus, _| {
+        let is_first = gpus.iter().any(|gpu| gpu.name == "first");
+        if is_first {
+            Err("no context on this one")
+        } else {
+            Ok(100)
+        }
+    });
     let plan = Planner::new(&profile, &machine)
         .request(Request::new().policy(Policy::MostLayers))
         .plan_probed(&probe)
@@ -270,31 +256,19 @@ fn a_card_that_llama_cpp_refuses_is_left_out_and_named() {
     assert!(left_out, "{:?}", plan.notes);
 }
 
-/// The estimate, but for some numbers of layers that it refuses.
-struct Choosy<'a> {
-    scaled: Scaled<'a>,
-    refused: &'a [u32],
-}
-
-impl Probe for Choosy<'_> {
-    fn footprints(&self, gpus: &[&Gpu], params: &ContextParams, split: &Split) -> Answer {
-        if self.refused.contains(&split.n_gpu_layers) {
-            return Err("no cache for these".into());
-        }
-        self.scaled.footprints(gpus, params, split)
-    }
-}
-
 #[test]
 fn a_number_of_layers_that_llama_cpp_refuses_is_passed_over_and_the_plan_says_so() {
     let profile = LLAMA_8B.profile();
     let machine =
         Machine::new(Host::new(gib(32))).with_gpu(Gpu::new("card").total(gib(8)).free(gib(4)));
     let planned = |refused: &[u32]| {
-        let scaled = scaled(&profile, 100);
+        let refuses = |_: &[&Gpu], layers| match refused.contains(&layers) {
+            true => Err("no cache for these"),
+            false => Ok(100),
+        };
         Planner::new(&profile, &machine)
             .request(Request::new().policy(Policy::MostLayers))
-            .plan_probed(&Choosy { scaled, refused })
+            .plan_probed(&scaled_by(&profile, refuses))
     };
     let most = planned(&[]).unwrap().n_gpu_layers;
     let plan = planned(&[most]).unwrap();

@@ -37,24 +37,44 @@ fn fits(profile: &ModelProfile, gpu: &Gpu, host: &Host, request: &Request, n: u3
         && host_needed + host_headroom.total() <= host.available
 }
 
+/// Checks that no device gives more than it may, the host's memory that GPUs use included; that each layer has one
+/// place; and that the plan is read back as it was written.
+pub(crate) fn assert_sound(plan: &Plan) {
+    for placement in &plan.placements {
+        assert!(placement.footprint.total() <= placement.budget, "{plan}");
+        let taken = placement.budget + placement.headroom.total();
+        assert!(taken <= placement.free, "{plan}");
+    }
+    let shared: u64 = plan.gpus().map(|placement| placement.of_host).sum();
+    let host = plan.host().unwrap();
+    assert!(host.footprint.total() + shared <= host.budget, "{plan}");
+    let all = plan.placements.iter();
+    let layers: u32 = all.map(|placement| placement.layers).sum();
+    assert_eq!(layers, plan.layers(), "{plan}");
+    let text = serde_json::to_string(plan).unwrap();
+    assert_eq!(&serde_json::from_str::<Plan>(&text).unwrap(), plan);
+}
+
 proptest! {
     #[test]
-    fn never_over_budget(
+    fn every_plan_is_sound_and_the_same_each_time(
         shape in shape(),
         gpu in gpu(),
         request in request(),
         host in mib(300)..gib(4),
     ) {
-        let machine = Machine::new(Host::new(host)).with_gpu(gpu.clone());
-        if let Ok(plan) = plan(&shape.profile(), &machine, &request) {
-            for placement in &plan.placements {
-                prop_assert!(placement.footprint.total() <= placement.budget, "{plan}");
-                prop_assert!(placement.budget + placement.headroom.total() <= placement.free);
-            }
-            let shared: u64 = plan.gpus().map(|placement| placement.of_host).sum();
-            let on_host = plan.host().unwrap();
-            prop_assert!(on_host.footprint.total() + shared <= on_host.budget);
+        let profile = shape.profile();
+        let machine = Machine::new(Host::new(host)).with_gpu(gpu);
+        let found = plan(&profile, &machine, &request);
+        let again = plan(&profile, &machine, &request);
+        prop_assert_eq!(format!("{found:?}"), format!("{again:?}"));
+        if let Ok(plan) = found {
+            assert_sound(&plan);
+            prop_assert_eq!(plan.full_offload, plan.n_gpu_layers == plan.layers());
+            prop_assert_eq!(plan.gpus().count(), usize::from(plan.n_gpu_layers > 0));
         }
+        let text = serde_json::to_string(&request).unwrap();
+        prop_assert_eq!(serde_json::from_str::<Request>(&text).unwrap(), request);
     }
 
     #[test]
@@ -85,38 +105,6 @@ proptest! {
         let free = gpu.free + more;
         let more = layers(&plan(&profile, &machine(gpu.free(free)), &request));
         prop_assert!(more >= less, "{less:?} {more:?}");
-    }
-
-    #[test]
-    fn the_same_question_has_the_same_answer(shape in shape(), gpu in gpu(), request in request()) {
-        let profile = shape.profile();
-        let machine = Machine::new(Host::new(gib(2))).with_gpu(gpu);
-        let one = plan(&profile, &machine, &request);
-        let other = plan(&profile, &machine, &request);
-        prop_assert_eq!(format!("{one:?}"), format!("{other:?}"));
-    }
-
-    #[test]
-    fn every_layer_has_one_place(shape in shape(), gpu in gpu(), request in request()) {
-        let profile = shape.profile();
-        let machine = Machine::new(Host::new(gib(4))).with_gpu(gpu);
-        if let Ok(plan) = plan(&profile, &machine, &request) {
-            let layers: u32 = plan.placements.iter().map(|placement| placement.layers).sum();
-            prop_assert_eq!(layers, plan.layers());
-            prop_assert_eq!(plan.full_offload, plan.n_gpu_layers == plan.layers());
-            prop_assert_eq!(plan.gpus().count(), usize::from(plan.n_gpu_layers > 0));
-        }
-    }
-
-    #[test]
-    fn a_plan_is_read_back_as_it_was_written(shape in shape(), gpu in gpu(), request in request()) {
-        let machine = Machine::new(Host::new(gib(4))).with_gpu(gpu);
-        if let Ok(plan) = plan(&shape.profile(), &machine, &request) {
-            let text = serde_json::to_string(&plan).unwrap();
-            prop_assert_eq!(serde_json::from_str::<Plan>(&text).unwrap(), plan);
-        }
-        let text = serde_json::to_string(&request).unwrap();
-        prop_assert_eq!(serde_json::from_str::<Request>(&text).unwrap(), request);
     }
 
     #[test]

@@ -15,71 +15,38 @@ fn ty(profile: &ModelProfile, name: &str) -> T {
 }
 
 /// Bytes of published files (those of `bartowski` on Hugging Face, made with an importance matrix), in units of 10 MB
-/// (1000-based), against the tensors alone: a file's vocabulary is some megabytes.
-#[track_caller]
-fn assert_published(shape: &Shape, files: &[(Q, u64)]) {
-    let profile = shape.profile();
-    for &(quantisation, published) in files {
-        let published = published * 10_000_000;
-        let ours = bytes(&profile.quantised(quantisation));
-        let off = ours.abs_diff(published);
-        assert!(
-            off * 100 <= published,
-            "{quantisation}: {ours} against {published}"
-        );
-    }
-}
-
-#[test]
-fn llama_3_1_8b_has_the_bytes_of_the_published_files() {
-    assert_published(
+/// (1000-based).
+const PUBLISHED: [(&Shape, &str); 3] = [
+    (
         &LLAMA_8B,
-        &[
-            (Q::Q8_0, 854),
-            (Q::Q6_K, 660),
-            (Q::Q5_K_M, 573),
-            (Q::Q5_K_S, 560),
-            (Q::Q4_K_M, 492),
-            (Q::Q4_K_S, 469),
-            (Q::IQ4_XS, 445),
-            (Q::Q3_K_L, 432),
-            (Q::Q3_K_M, 402),
-            (Q::IQ3_M, 378),
-            (Q::Q3_K_S, 366),
-            (Q::IQ3_XS, 352),
-            (Q::Q2_K, 318),
-            (Q::IQ2_M, 295),
-        ],
-    );
-}
+        "Q8_0 854 Q6_K 660 Q5_K_M 573 Q5_K_S 560 Q4_K_M 492 Q4_K_S 469 IQ4_XS 445 Q3_K_L 432 Q3_K_M 402 IQ3_M 378 \
+         Q3_K_S 366 IQ3_XS 352 Q2_K 318 IQ2_M 295",
+    ),
+    (
+        &LLAMA_70B,
+        "Q8_0 7498 Q6_K 5789 Q5_K_M 4995 Q5_K_S 4866 Q4_K_M 4252 Q4_K_S 4035 IQ4_XS 3790 Q3_K_L 3714 Q3_K_M 3427 \
+         IQ3_M 3194 Q3_K_S 3091",
+    ),
+    (
+        &QWEN3_30B_A3B,
+        "Q8_0 3248 Q6_K 2510 Q5_K_M 2174 Q5_K_S 2110",
+    ),
+];
 
 #[test]
-fn a_70b_and_experts_have_them_too() {
-    assert_published(
-        &LLAMA_70B,
-        &[
-            (Q::Q8_0, 7498),
-            (Q::Q6_K, 5789),
-            (Q::Q5_K_M, 4995),
-            (Q::Q5_K_S, 4866),
-            (Q::Q4_K_M, 4252),
-            (Q::Q4_K_S, 4035),
-            (Q::IQ4_XS, 3790),
-            (Q::Q3_K_L, 3714),
-            (Q::Q3_K_M, 3427),
-            (Q::IQ3_M, 3194),
-            (Q::Q3_K_S, 3091),
-        ],
-    );
-    assert_published(
-        &QWEN3_30B_A3B,
-        &[
-            (Q::Q8_0, 3248),
-            (Q::Q6_K, 2510),
-            (Q::Q5_K_M, 2174),
-            (Q::Q5_K_S, 2110),
-        ],
-    );
+fn quantised_a_model_has_the_bytes_of_the_published_files() {
+    for (shape, files) in PUBLISHED {
+        let profile = shape.profile();
+        let words: Vec<&str> = files.split_whitespace().collect();
+        for pair in words.chunks(2) {
+            let quantisation = Q::ALL.iter().find(|it| it.to_string() == pair[0]);
+            let published = pair[1].parse::<u64>().unwrap() * 10_000_000;
+            // The tensors alone: a file's vocabulary is some megabytes.
+            let ours = bytes(&profile.quantised(*quantisation.expect(pair[0])));
+            let off = ours.abs_diff(published);
+            assert!(off * 100 <= published, "{} {pair:?}: {ours}", shape.name);
+        }
+    }
 }
 
 #[test]

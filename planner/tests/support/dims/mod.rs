@@ -13,6 +13,20 @@ pub(crate) struct Dims {
 }
 
 impl Dims {
+    /// In the order of the fields.
+    pub(crate) const fn of(sizes: [u64; 7]) -> Self {
+        let [n_layer, n_embd, n_ff, n_head, n_head_kv, head_dim, n_vocab] = sizes;
+        Self {
+            n_layer,
+            n_embd,
+            n_ff,
+            n_head,
+            n_head_kv,
+            head_dim,
+            n_vocab,
+        }
+    }
+
     /// Elements of all queries of a token.
     pub(crate) fn q(&self) -> u64 {
         self.n_head * self.head_dim
@@ -41,140 +55,24 @@ pub(crate) struct Mixture {
     pub(crate) experts: Experts,
 }
 
+impl Mixture {
+    const fn of(sizes: [u64; 7], [n, used, ff]: [u64; 3]) -> Self {
+        Self {
+            dims: Dims::of(sizes),
+            experts: Experts { n, used, ff },
+        }
+    }
+}
+
 /// Llama 3.1.
-pub(crate) const LLAMA_8B: Dims = Dims {
-    n_layer: 32,
-    n_embd: 4096,
-    n_ff: 14336,
-    n_head: 32,
-    n_head_kv: 8,
-    head_dim: 128,
-    n_vocab: 128_256,
-};
-
+pub(crate) const LLAMA_8B: Dims = Dims::of([32, 4096, 14336, 32, 8, 128, 128_256]);
 /// Llama 3.3.
-pub(crate) const LLAMA_70B: Dims = Dims {
-    n_layer: 80,
-    n_embd: 8192,
-    n_ff: 28672,
-    n_head: 64,
-    ..LLAMA_8B
-};
-
+pub(crate) const LLAMA_70B: Dims = Dims::of([80, 8192, 28672, 64, 8, 128, 128_256]);
 /// Llama 3.2.
-pub(crate) const LLAMA_1B: Dims = Dims {
-    n_layer: 16,
-    n_embd: 2048,
-    n_ff: 8192,
-    head_dim: 64,
-    ..LLAMA_8B
-};
-
-pub(crate) const MIXTRAL_8X7B: Mixture = Mixture {
-    dims: Dims {
-        n_vocab: 32000,
-        ..LLAMA_8B
-    },
-    experts: Experts {
-        n: 8,
-        used: 2,
-        ff: 14336,
-    },
-};
-
+pub(crate) const LLAMA_1B: Dims = Dims::of([16, 2048, 8192, 32, 8, 64, 128_256]);
 /// Qwen2.5 and its Coder.
-pub(crate) const QWEN_14B: Dims = Dims {
-    n_layer: 48,
-    n_embd: 5120,
-    n_ff: 13824,
-    n_head: 40,
-    n_vocab: 152_064,
-    ..LLAMA_8B
-};
-
-pub(crate) const QWEN3_8B: Dims = Dims {
-    n_layer: 36,
-    n_ff: 12288,
-    n_vocab: 151_936,
-    ..LLAMA_8B
-};
-
-pub(crate) const QWEN3_30B_A3B: Mixture = Mixture {
-    dims: Dims {
-        n_layer: 48,
-        n_embd: 2048,
-        n_ff: 6144,
-        n_head_kv: 4,
-        n_vocab: 151_936,
-        ..LLAMA_8B
-    },
-    experts: Experts {
-        n: 128,
-        used: 8,
-        ff: 768,
-    },
-};
-
-/// Mistral Small 3.
-pub(crate) const MISTRAL_24B: Dims = Dims {
-    n_layer: 40,
-    n_embd: 5120,
-    n_ff: 32768,
-    n_vocab: 131_072,
-    ..LLAMA_8B
-};
-
-pub(crate) const GEMMA3_27B: Dims = Dims {
-    n_layer: 62,
-    n_embd: 5376,
-    n_ff: 21504,
-    n_head_kv: 16,
-    n_vocab: 262_208,
-    ..LLAMA_8B
-};
-
-pub(crate) const GPT_OSS_20B: Mixture = Mixture {
-    dims: Dims {
-        n_layer: 24,
-        n_embd: 2880,
-        n_ff: 2880,
-        n_head: 64,
-        n_head_kv: 8,
-        head_dim: 64,
-        n_vocab: 201_088,
-    },
-    experts: Experts {
-        n: 32,
-        used: 4,
-        ff: 2880,
-    },
-};
-
-pub(crate) const GPT_OSS_120B: Mixture = Mixture {
-    dims: Dims {
-        n_layer: 36,
-        ..GPT_OSS_20B.dims
-    },
-    experts: Experts {
-        n: 128,
-        ..GPT_OSS_20B.experts
-    },
-};
-
-/// 671 billion parameters; of its heads one common key is kept, so it states one.
-pub(crate) const DEEPSEEK_V3: Mixture = Mixture {
-    dims: Dims {
-        n_layer: 61,
-        n_embd: 7168,
-        n_ff: 18432,
-        n_head: 128,
-        n_head_kv: 1,
-        n_vocab: 129_280,
-        ..LLAMA_8B
-    },
-    experts: Experts {
-        n: 256,
-        used: 8,
-        ff: 2048,
-    },
-};
+pub(crate) const QWEN_14B: Dims = Dims::of([48, 5120, 13824, 40, 8, 128, 152_064]);
+pub(crate) const QWEN3_8B: Dims = Dims::of([36, 4096, 12288, 32, 8, 128, 151_936]);
+pub(crate) const GEMMA3_27B: Dims = Dims::of([62, 5376, 21504, 32, 16, 128, 262_208]);
+pub(crate) const QWEN3_30B_A3B: Mixture =
+    Mixture::of([48, 2048, 6144, 32, 4, 128, 151_936], [128, 8, 768]);

@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::PathBuf;
 
-use autoplace_planner::machine::{Detector, Host};
+use autoplace_planner::machine::{Detector, Host, gib};
 use tempfile::TempDir;
 
 /// A machine made of files, with 64 GiB of memory of which 48 GiB are available.
@@ -17,10 +17,13 @@ impl Fake {
         let fake = Self {
             root: tempfile::tempdir().unwrap(),
         };
-        fake.file(
-            "/proc/meminfo",
-            "MemTotal: 67108864 kB\nMemAvailable: 50331648 kB\n",
-        )
+        fake.meminfo(gib(64), gib(48))
+    }
+
+    pub(crate) fn meminfo(self, total: u64, available: u64) -> Self {
+        let (total, available) = (total / 1024, available / 1024);
+        let text = format!("MemTotal: {total} kB\nMemFree: 100 kB\nMemAvailable: {available} kB\n");
+        self.file("/proc/meminfo", text)
     }
 
     pub(crate) fn file(self, path: &str, text: impl AsRef<[u8]>) -> Self {

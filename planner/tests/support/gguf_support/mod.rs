@@ -4,6 +4,8 @@
 
 use autoplace_planner::gguf::{Builder, Error, Header, TensorType};
 
+use crate::synthetic::shapes::{LLAMA_70B, Shape};
+
 /// Tokens, merges and tensors of Llama 3.3 70B.
 pub(crate) const TOKENS: usize = 128_256;
 pub(crate) const MERGES: usize = 280_147;
@@ -12,54 +14,20 @@ pub(crate) const TENSORS: usize = 723;
 /// A header like that of Llama 3.3 70B in Q4_K_M: the same shapes and counts, made-up tokens of about the same length.
 pub(crate) fn llama_70b() -> Builder {
     let token = |i: usize| format!("Ġt{i:05x}");
-    let mut builder = Builder::new("llama")
-        .str("general.name", "Llama 3.3 70B Instruct")
-        .u32("general.file_type", 15)
-        .u32("llama.block_count", 80)
-        .u32("llama.context_length", 131_072)
-        .u32("llama.embedding_length", 8192)
-        .u32("llama.feed_forward_length", 28_672)
-        .u32("llama.attention.head_count", 64)
-        .u32("llama.attention.head_count_kv", 8)
-        .f32("llama.attention.layer_norm_rms_epsilon", 1e-5)
-        .f32("llama.rope.freq_base", 500_000.0)
-        .u32("llama.rope.dimension_count", 128)
-        .u32("llama.vocab_size", TOKENS as u32)
+    let merge = |i: usize| format!("Ġ{:03x} {i:04x}", i % 4096);
+    let model = Shape {
+        rope_freqs: false,
+        ..LLAMA_70B
+    };
+    model
+        .builder()
         .str("tokenizer.ggml.model", "gpt2")
         .str("tokenizer.ggml.pre", "llama-bpe")
         .array_str("tokenizer.ggml.tokens", (0..TOKENS).map(token))
         .array_i32("tokenizer.ggml.token_type", &vec![1; TOKENS])
-        .array_str(
-            "tokenizer.ggml.merges",
-            (0..MERGES).map(|i| format!("Ġ{:03x} {i:04x}", i % 4096)),
-        )
+        .array_str("tokenizer.ggml.merges", (0..MERGES).map(merge))
         .u32("tokenizer.ggml.bos_token_id", 128_000)
         .str("tokenizer.chat_template", "{{ messages }}".repeat(300))
-        .tensor(
-            "token_embd.weight",
-            TensorType::Q4_K,
-            &[8192, TOKENS as u64],
-        );
-    for layer in 0..80 {
-        use TensorType::{F32, Q4_K, Q6_K};
-        let shapes: [(&str, TensorType, &[u64]); 9] = [
-            ("attn_norm", F32, &[8192]),
-            ("attn_q", Q4_K, &[8192, 8192]),
-            ("attn_k", Q4_K, &[8192, 1024]),
-            ("attn_v", Q6_K, &[8192, 1024]),
-            ("attn_output", Q4_K, &[8192, 8192]),
-            ("ffn_norm", F32, &[8192]),
-            ("ffn_gate", Q4_K, &[8192, 28_672]),
-            ("ffn_up", Q4_K, &[8192, 28_672]),
-            ("ffn_down", Q6_K, &[28_672, 8192]),
-        ];
-        for (name, ty, shape) in shapes {
-            builder = builder.tensor(&format!("blk.{layer}.{name}.weight"), ty, shape);
-        }
-    }
-    builder
-        .tensor("output_norm.weight", TensorType::F32, &[8192])
-        .tensor("output.weight", TensorType::Q6_K, &[8192, TOKENS as u64])
 }
 
 /// A small model with every value type, arrays of several, and tensors whose sizes need padding.
@@ -99,6 +67,33 @@ impl Raw {
     /// Magic, version 3 and the two counts.
     pub(crate) fn head(tensors: u64, keys: u64) -> Raw {
         Raw::default().put(b"GGUF").u32(3).u64(tensors).u64(keys)
+    }
+
+    /// A file of words (`head:1,0 tensor:t,8x2,F32,0 data:32`), each one of the methods below and what it is given.
+    /// Numbers may be powers of two (`2^60`, `2^64-1`), and `_` in a text is a space.
+    pub(crate) fn assembled(words: &str) -> Raw {
+        words.split_whitespace().fold(Raw::default(), |raw, word| {
+            let (verb, rest) = word.split_once(':').expect(word);
+            let given: Vec<&str> = rest.split(',').collect();
+            let first = || number(given[0]);
+            match verb {
+                "head" => Raw::head(first(), number(given[1])),
+                "u32" => raw.u32(first() as u32),
+                "u64" => raw.u64(first()),
+                "zeros" => raw.put(&vec![0; first() as usize]),
+                "hex" => raw.put(&hex(rest)),
+                "text" => raw.put(rest.replace('_', " ").as_bytes()),
+                "str" => raw.string(rest),
+                "strhex" => raw.string(hex(rest)),
+                "key" => raw.key(given[0], number(given[1]) as u32),
+                "tensor" => {
+                    let shape: Vec<u64> = given[1].split('x').map(number).collect();
+                    raw.tensor(given[0], &shape, number(given[2]) as u32, number(given[3]))
+                }
+                "data" => raw.data(first() as usize),
+                _ => panic!("{word}"),
+            }
+        })
     }
 
     pub(crate) fn put(mut self, bytes: &[u8]) -> Raw {
@@ -156,6 +151,32 @@ impl Raw {
         says(&error, &["<memory>: byte "]);
         error
     }
+}
+
+/// A number, a power of two and one more or less, or the number of a type.
+fn number(text: &str) -> u64 {
+    if let Some(power) = text.strip_prefix("2^") {
+        let bits = power.trim_end_matches("+1").trim_end_matches("-1");
+        let power_of_two = 1_u128 << bits.parse::<u32>().unwrap();
+        let more = u128::from(power.ends_with("+1"));
+        return u64::try_from(power_of_two + more - u128::from(power.ends_with("-1"))).unwrap();
+    }
+    match text {
+        "u8" | "F32" => 0,
+        "u32" => 4,
+        "str" => 8,
+        "array" => 9,
+        "Q4_K" => 12,
+        _ => text.parse().expect(text),
+    }
+}
+
+fn hex(text: &str) -> Vec<u8> {
+    let digits = text.as_bytes().chunks(2);
+    let digits = digits.map(|pair| std::str::from_utf8(pair).unwrap());
+    digits
+        .map(|pair| u8::from_str_radix(pair, 16).unwrap())
+        .collect()
 }
 
 /// Checks that the error's message contains all of `words`.

@@ -1,5 +1,4 @@
 //! Anything that a plan may be asked: models, GPUs, requests.
-#![allow(dead_code, unreachable_pub)] // Each test uses some of it, and none exports it.
 
 use autoplace_planner::machine::{Gpu, GpuKind, Pool, Pools, gib, mib};
 use autoplace_planner::memory::{Headroom, KvType};
@@ -10,7 +9,7 @@ use super::dims::Experts;
 use super::{LLAMA_8B, Shape};
 
 /// A small model.
-pub fn shape() -> impl Strategy<Value = Shape> {
+pub(crate) fn shape() -> impl Strategy<Value = Shape> {
     let sizes = (1u32..24, 1u64..8, 1u64..6, 1u32..2000);
     (sizes, any::<bool>(), any::<bool>()).prop_map(
         |((n_layer, width, ff, vocab), tied, experts)| Shape {
@@ -33,7 +32,7 @@ pub fn shape() -> impl Strategy<Value = Shape> {
 }
 
 /// Parts of blocks that may stay on the host.
-pub fn host_parts() -> impl Strategy<Value = HostParts> {
+pub(crate) fn host_parts() -> impl Strategy<Value = HostParts> {
     prop_oneof![
         Just(HostParts::None),
         Just(HostParts::Experts),
@@ -42,7 +41,7 @@ pub fn host_parts() -> impl Strategy<Value = HostParts> {
 }
 
 /// Types of the cache, as they are given in half of the cases.
-pub fn kv_cache() -> impl Strategy<Value = KvCache> {
+pub(crate) fn kv_cache() -> impl Strategy<Value = KvCache> {
     prop_oneof![
         Just(KvCache::Given),
         Just(KvCache::Given),
@@ -52,7 +51,7 @@ pub fn kv_cache() -> impl Strategy<Value = KvCache> {
 }
 
 /// A card of 4 GiB, some of them free, or an integrated GPU of as many, some of them perhaps its own.
-pub fn gpu() -> impl Strategy<Value = Gpu> {
+pub(crate) fn gpu() -> impl Strategy<Value = Gpu> {
     let backend = prop_oneof![Just("CUDA"), Just("Vulkan"), Just("MTL"), Just("Other")];
     let own = prop_oneof![Just(None), Just(None), (0..gib(3)).prop_map(Some)];
     (backend, mib(1)..gib(3), any::<bool>(), own).prop_map(|(backend, free, shared, own)| {
@@ -70,7 +69,7 @@ pub fn gpu() -> impl Strategy<Value = Gpu> {
 }
 
 /// A request for as many layers as are safe and a context of up to 20000 tokens.
-pub fn request() -> impl Strategy<Value = Request> {
+pub(crate) fn request() -> impl Strategy<Value = Request> {
     let headroom = prop_oneof![
         Just(Headroom::Default),
         Just(Headroom::Tight),

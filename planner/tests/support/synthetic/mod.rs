@@ -4,20 +4,12 @@
 //! that a load without allocation (`no_alloc`) answers in milliseconds.
 #![allow(dead_code, reason = "each test uses some of it")]
 
-pub(crate) mod at_size;
 pub(crate) mod block;
-mod dense;
-#[allow(
-    clippy::duplicate_mod,
-    reason = "shapes and sketches are used without each other, too"
-)]
 #[path = "../dims/mod.rs"]
 pub(crate) mod dims;
-mod experts;
 pub(crate) mod mmproj;
-mod recurrent;
-pub(crate) mod well_known;
-mod windowed;
+mod models;
+pub(crate) mod shapes;
 
 use std::path::{Path, PathBuf};
 
@@ -26,15 +18,12 @@ use autoplace_planner::gguf::{Builder, TensorType as T};
 pub(crate) use dims::Dims;
 
 /// A small model with rows that CUDA pads (`n_ff` is 5.5 times 512) and grouped queries.
-pub(crate) const SMALL: Dims = Dims {
-    n_layer: 4,
-    n_embd: 2048,
-    n_ff: 2816,
-    n_head: 16,
-    n_head_kv: 4,
-    head_dim: 128,
-    n_vocab: 32000,
-};
+pub(crate) const SMALL: Dims = Dims::of([4, 2048, 2816, 16, 4, 128, 32000]);
+
+/// The kinds of tokens, as files number them.
+const NORMAL: i32 = 1;
+const UNKNOWN: i32 = 2;
+const CONTROL: i32 = 3;
 
 /// A model in the making.
 pub(crate) struct Sketch {
@@ -93,33 +82,28 @@ impl Sketch {
     }
 
     pub(crate) fn u32(&mut self, key: &str, value: u64) {
-        let (key, value) = (self.key(key), u32::try_from(value).unwrap());
-        self.edit(|keys| keys.u32(&key, value));
+        let value = u32::try_from(value).unwrap();
+        self.key(key, |keys, key| keys.u32(key, value));
     }
 
     pub(crate) fn u32s(&mut self, key: &str, values: &[u32]) {
-        let key = self.key(key);
-        self.edit(|keys| keys.array_u32(&key, values));
+        self.key(key, |keys, key| keys.array_u32(key, values));
     }
 
     pub(crate) fn bools(&mut self, key: &str, values: &[bool]) {
-        let key = self.key(key);
-        self.edit(|keys| keys.array_bool(&key, values));
+        self.key(key, |keys, key| keys.array_bool(key, values));
     }
 
     pub(crate) fn f32(&mut self, key: &str, value: f32) {
-        let key = self.key(key);
-        self.edit(|keys| keys.f32(&key, value));
+        self.key(key, |keys, key| keys.f32(key, value));
     }
 
     pub(crate) fn bool(&mut self, key: &str, value: bool) {
-        let key = self.key(key);
-        self.edit(|keys| keys.bool(&key, value));
+        self.key(key, |keys, key| keys.bool(key, value));
     }
 
     pub(crate) fn strings(&mut self, key: &str, values: &[&str]) {
-        let key = self.key(key);
-        self.edit(|keys| keys.array_str(&key, values));
+        self.key(key, |keys, key| keys.array_str(key, values));
     }
 
     /// A key of no architecture.
@@ -127,8 +111,10 @@ impl Sketch {
         self.edit(|keys| keys.str(key, value));
     }
 
-    fn key(&self, suffix: &str) -> String {
-        format!("{}.{suffix}", self.arch)
+    /// A key of the architecture.
+    fn key(&mut self, suffix: &str, put: impl FnOnce(Builder, &str) -> Builder) {
+        let key = format!("{}.{suffix}", self.arch);
+        self.edit(|keys| put(keys, &key));
     }
 
     fn edit(&mut self, with: impl FnOnce(Builder) -> Builder) {
@@ -176,19 +162,26 @@ impl Sketch {
 
     /// A vocabulary of bytes, and of words to fill it up: what a load needs that is to generate text.
     pub(crate) fn vocabulary(&mut self) {
-        const UNKNOWN: i32 = 2;
-        const CONTROL: i32 = 3;
         const BYTE: i32 = 6;
-        const NORMAL: i32 = 1;
-        let n_vocab = usize::try_from(self.dims.n_vocab).unwrap();
         let special = [("<unk>", UNKNOWN), ("<s>", CONTROL), ("</s>", CONTROL)];
-        let special = special.map(|(text, kind)| (text.to_owned(), kind));
         let bytes = (0..=255u8).map(|byte| (format!("<0x{byte:02X}>"), BYTE));
         let words = (0..).map(|n| (format!("word{n}"), NORMAL));
-        let all = special.into_iter().chain(bytes).chain(words);
-        let (texts, kinds): (Vec<String>, Vec<i32>) = all.take(n_vocab).unzip();
+        self.tokens("llama", &special, bytes.chain(words));
+    }
+
+    /// Tokens of a tokenizer, each with its kind: these, and of the others as many as the model has room for.
+    fn tokens(
+        &mut self,
+        tokenizer: &str,
+        special: &[(&str, i32)],
+        others: impl Iterator<Item = (String, i32)>,
+    ) {
+        let n_vocab = usize::try_from(self.dims.n_vocab).unwrap();
+        let special = special.iter().map(|&(text, kind)| (text.to_owned(), kind));
+        let all = special.chain(others).take(n_vocab);
+        let (texts, kinds): (Vec<String>, Vec<i32>) = all.unzip();
         self.edit(|keys| {
-            keys.str("tokenizer.ggml.model", "llama")
+            keys.str("tokenizer.ggml.model", tokenizer)
                 .array_str("tokenizer.ggml.tokens", texts)
                 .array_f32("tokenizer.ggml.scores", &vec![0.0; n_vocab])
                 .array_i32("tokenizer.ggml.token_type", &kinds)
@@ -197,10 +190,6 @@ impl Sketch {
 
     /// BERT's vocabulary: these words, and letters and digits to put others together of.
     pub(crate) fn word_pieces(&mut self, words: &[&str]) {
-        const UNKNOWN: i32 = 2;
-        const CONTROL: i32 = 3;
-        const NORMAL: i32 = 1;
-        let n_vocab = usize::try_from(self.dims.n_vocab).unwrap();
         let special = [
             ("[PAD]", CONTROL),
             ("[UNK]", UNKNOWN),
@@ -208,7 +197,6 @@ impl Sketch {
             ("[SEP]", CONTROL),
             ("[MASK]", CONTROL),
         ];
-        let special = special.map(|(text, kind)| (text.to_owned(), kind));
         let letters = || ('a'..='z').chain('0'..='9').map(String::from);
         // The beginning of a word is marked, not what goes on.
         let begins = |text: String| (format!("\u{2581}{text}"), NORMAL);
@@ -217,24 +205,19 @@ impl Sketch {
         let words = words.iter().filter(|word| word.len() > 1);
         let words = words.map(|&word| word.to_owned());
         let fill = (0..).map(|n| format!("word{n}"));
-        let all = special
-            .into_iter()
-            .chain(pieces)
-            .chain(letters().chain(words).chain(fill).map(begins));
-        let (texts, kinds): (Vec<String>, Vec<i32>) = all.take(n_vocab).unzip();
-        self.edit(|keys| {
-            keys.str("tokenizer.ggml.model", "bert")
-                .array_str("tokenizer.ggml.tokens", texts)
-                .array_f32("tokenizer.ggml.scores", &vec![0.0; n_vocab])
-                .array_i32("tokenizer.ggml.token_type", &kinds)
-                .u32("tokenizer.ggml.token_type_count", 2)
-                .u32("tokenizer.ggml.padding_token_id", 0)
-                .u32("tokenizer.ggml.unknown_token_id", 1)
-                .u32("tokenizer.ggml.bos_token_id", 2)
-                .u32("tokenizer.ggml.cls_token_id", 2)
-                .u32("tokenizer.ggml.seperator_token_id", 3)
-                .u32("tokenizer.ggml.mask_token_id", 4)
-        });
+        let begun = letters().chain(words).chain(fill).map(begins);
+        self.tokens("bert", &special, pieces.chain(begun));
+        for (key, value) in [
+            ("token_type_count", 2),
+            ("padding_token_id", 0),
+            ("unknown_token_id", 1),
+            ("bos_token_id", 2),
+            ("cls_token_id", 2),
+            ("seperator_token_id", 3),
+            ("mask_token_id", 4),
+        ] {
+            self.edit(|keys| keys.u32(&format!("tokenizer.ggml.{key}"), value));
+        }
     }
 
     /// Queries, keys, values and their way back, each a matrix.
@@ -259,6 +242,11 @@ impl Sketch {
         self.block(il, "ffn_gate.weight", ty, &[n_embd, n_ff]);
         self.block(il, "ffn_up.weight", ty, &[n_embd, n_ff]);
         self.block(il, "ffn_down.weight", down, &[n_ff, n_embd]);
+    }
+
+    /// Its header, of one file.
+    pub(crate) fn builder(&self) -> Builder {
+        self.shard(self.keys.clone(), 0, 1)
     }
 
     /// Writes the model's files and returns the first.
@@ -304,17 +292,31 @@ impl Sketch {
     }
 }
 
-/// Those whose law we do not know.
-pub(crate) fn unknown() -> Vec<Sketch> {
-    windowed::unknown()
-}
-
 /// Those whose law we know.
 pub(crate) fn all() -> Vec<Sketch> {
-    let mut all = dense::all();
-    all.extend(experts::all());
-    all.extend(windowed::all());
-    all.extend(recurrent::all());
-    all.extend(well_known::all());
+    let mut all = models::models("small");
+    all.extend(well_known());
     all
+}
+
+/// Those whose law we do not know.
+pub(crate) fn unknown() -> Vec<Sketch> {
+    models::models("unknown")
+}
+
+/// Models that people run, at their full depth and width.
+pub(crate) fn well_known() -> Vec<Sketch> {
+    models::models("well known")
+}
+
+/// The model of a title, of those at their full size.
+pub(crate) fn named(title: &str) -> Sketch {
+    let mut all = at_size().into_iter();
+    all.find(|sketch| sketch.title() == title).expect(title)
+}
+
+/// Models that people run, of every kind, at their full size and as `llama-quantize` makes them in Q4_K_M: what our
+/// plans are compared on with llama.cpp's own fit.
+pub(crate) fn at_size() -> Vec<Sketch> {
+    models::models("at size")
 }

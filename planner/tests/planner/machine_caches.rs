@@ -1,0 +1,386 @@
+//! What was measured of a machine - the bandwidth of its memory, the rates of its devices, the headroom of its GPUs - is
+//! kept in files, and found again by the same machine, driver and build alone.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use crate::folder::Fake;
+use autoplace_planner::gguf::TensorType;
+use autoplace_planner::machine::{
+    Bandwidth, BandwidthCache, Date, Detector, GgmlDevice, GgmlKind, Gpu, GpuKind, HeadroomCache,
+    Host, LearnedHeadroom, Machine, MeasuredRates, MigSlice, PciId, RatesCache, WeightRate, gib,
+    mib,
+};
+use proptest::prelude::{any, prop_assert, prop_assert_eq, proptest};
+
+const BUILD: &str = "autoplace 0.1.0, llama.cpp 0.6.0";
+
+fn day() -> Date {
+    Date::new(2026, 11, 21).unwrap()
+}
+
+fn measured(bytes_per_second: u64) -> Bandwidth {
+    Bandwidth::measured(bytes_per_second, day())
+}
+
+fn learned(driver: u64, growth: u64) -> LearnedHeadroom {
+    LearnedHeadroom::new(driver, growth, day()).work(mib(28), mib(112))
+}
+
+fn rates(threads: Option<u32>, weights: &[(TensorType, u64)]) -> MeasuredRates {
+    let mut rates = MeasuredRates::new(day());
+    rates.threads = threads;
+    let weights = weights.iter();
+    let weights = weights.map(|&(tensor_type, bytes_per_second)| WeightRate {
+        tensor_type,
+        experts: false,
+        bytes_per_second,
+    });
+    rates.weights = weights.collect();
+    rates
+}
+
+fn card() -> Gpu {
+    let card = Gpu::named("RTX 4090").unwrap();
+    let mut gpu = card.pci_id(PciId::new(0, 1, 0, 0));
+    gpu.driver = Some("550.54.14".to_owned());
+    gpu
+}
+
+/// The only file in a folder.
+fn only(folder: &Path) -> PathBuf {
+    let mut files = fs::read_dir(folder).unwrap();
+    let file = files.next().unwrap().unwrap().path();
+    assert!(files.next().is_none());
+    file
+}
+
+#[test]
+fn a_bandwidth_is_found_again_by_the_machine_it_was_measured_on_alone() {
+    let folder = tempfile::tempdir().unwrap();
+    let cache = BandwidthCache::at(folder.path().join("new"));
+    let one = Host::new(gib(64)).physical_cores(8);
+    let other = Host::new(gib(64)).physical_cores(16);
+    assert_eq!(cache.get(&one), None);
+    cache.put(&one, measured(60_000_000_000));
+    cache.put(&other, measured(90_000_000_000));
+    assert_eq!(cache.get(&one), Some(measured(60_000_000_000)));
+    assert_eq!(cache.get(&other), Some(measured(90_000_000_000)));
+    assert_eq!(cache.get(&Host::new(gib(64))), None);
+    // A kernel that keeps some more of the memory makes no other machine.
+    let booted = Host::new(gib(64) - (100 << 20)).physical_cores(8);
+    assert_eq!(cache.get(&booted), Some(measured(60_000_000_000)));
+    cache.put(&booted, measured(61_000_000_000));
+    assert_eq!(cache.get(&one), Some(measured(61_000_000_000)));
+    assert_eq!(fs::read_dir(folder.path().join("new")).unwrap().count(), 2);
+}
+
+#[test]
+fn headroom_is_found_again_by_the_same_device_driver_backend_and_build_alone() {
+    let folder = tempfile::tempdir().unwrap();
+    let cache = HeadroomCache::at(folder.path().join("new"));
+    cache.put(&card(), BUILD, learned(mib(20), mib(30)));
+    assert_eq!(cache.get(&card(), BUILD), Some(learned(mib(20), mib(30))));
+    // What else is used of it does not matter.
+    let crowded = card().free(gib(1)).device("CUDA3");
+    assert!(cache.get(&crowded, BUILD).is_some());
+    let (mut newer, mut unknown, mut slice) = (card(), card(), card());
+    newer.driver = Some("560.35.03".to_owned());
+    unknown.driver = None;
+    slice.mig = Some(MigSlice::new("MIG 1g.5gb"));
+    for other in [
+        newer,
+        unknown,
+        slice,
+        card().pci_id(PciId::new(0, 2, 0, 0)),
+        card().backend("Vulkan"),
+        Gpu::new("RTX 4090").total(gib(24)),
+    ] {
+        assert_eq!(cache.get(&other, BUILD), None, "{other:?}");
+    }
+    assert_eq!(cache.get(&card(), "autoplace 0.2.0"), None);
+}
+
+#[test]
+fn rates_are_found_again_by_device_build_and_threads_and_later_ones_are_added() {
+    let folder = tempfile::tempdir().unwrap();
+    let cache = RatesCache::at(folder.path().join("new"));
+    let host = Host::new(gib(64)).physical_cores(8);
+    let with = |build: &str, threads| cache.host(&host, build, |it| it.threads == Some(threads));
+    assert_eq!(cache.host(&host, BUILD, |_| true), None);
+    cache.put_host(&host, BUILD, rates(Some(8), &[(TensorType::Q4_K, 10)]));
+    cache.put_host(&host, BUILD, rates(Some(8), &[(TensorType::Q6_K, 11)]));
+    let one = rates(Some(1), &[(TensorType::Q4_K, 4)]);
+    cache.put_host(&host, BUILD, one.clone());
+    let both = [(TensorType::Q4_K, 10), (TensorType::Q6_K, 11)];
+    assert_eq!(with(BUILD, 8), Some(rates(Some(8), &both)));
+    let latest = cache.host(&host, BUILD, |_| true);
+    assert_eq!(latest, Some(one));
+    assert_eq!((with(BUILD, 4), with("another build", 8)), (None, None));
+    assert_eq!(cache.host(&Host::new(gib(64)), BUILD, |_| true), None);
+
+    let gpu = Gpu::new("RTX 4090").total(gib(24));
+    let card = rates(None, &[(TensorType::Q4_K, 900)]);
+    let mut machine = Machine::new(host.clone()).with_gpu(gpu.clone());
+    machine.gpus[0].rates = Some(card.clone());
+    cache.put(&machine, BUILD);
+    assert_eq!(cache.gpu(&gpu, BUILD), Some(card.clone()));
+    assert_eq!(cache.gpu(&gpu, "another build"), None);
+}
+
+#[test]
+fn of_another_machines_gpu_nothing_is_kept() {
+    // Its driver is not known.
+    let folder = tempfile::tempdir().unwrap();
+    let remote = card().kind(GpuKind::Remote);
+    let (headroom, speeds) = (
+        HeadroomCache::at(folder.path()),
+        RatesCache::at(folder.path()),
+    );
+    headroom.put(&remote, BUILD, learned(20, 30));
+    speeds.put_gpu(&remote, BUILD, rates(None, &[(TensorType::Q4_K, 900)]));
+    assert_eq!(headroom.get(&remote, BUILD), None);
+    assert_eq!(speeds.gpu(&remote, BUILD), None);
+    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
+}
+
+#[test]
+fn what_was_not_measured_is_not_kept() {
+    let folder = tempfile::tempdir().unwrap();
+    let host = Host::new(gib(64)).bandwidth(5);
+    BandwidthCache::at(folder.path()).put(&host, host.bandwidth.unwrap());
+    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
+}
+
+#[test]
+fn the_file_has_its_version_what_it_is_of_and_the_day() {
+    let content = |put: &dyn Fn(&Path)| {
+        let folder = tempfile::tempdir().unwrap();
+        put(folder.path());
+        let text = fs::read_to_string(only(folder.path())).unwrap();
+        serde_json::from_str::<serde_json::Value>(&text).unwrap()
+    };
+    let host = Host::new(gib(64)).physical_cores(8);
+    let file = content(&|folder| BandwidthCache::at(folder).put(&host, measured(60_000_000_000)));
+    let bandwidth = serde_json::json!({
+        "bytes_per_second": 60_000_000_000_u64, "source": "measured", "date": "2026-11-21"
+    });
+    let key = "unknown processor, ? of 8 cores, 64 GiB";
+    let expected = serde_json::json!({"version": 2, "key": key, "value": bandwidth});
+    assert_eq!(file, expected);
+
+    let file = content(&|folder| HeadroomCache::at(folder).put(&card(), BUILD, learned(20, 30)));
+    let of = "NVIDIA GeForce RTX 4090 at 0000:01:00.0, driver 550.54.14, CUDA";
+    assert_eq!(file["version"], 2);
+    assert_eq!(file["key"], format!("{of}, {BUILD}"));
+    assert_eq!(file["value"]["driver"], 20);
+    assert_eq!(file["value"]["date"], "2026-11-21");
+}
+
+/// Checks that each of these, made of the file that a cache wrote, is as good as none and written again.
+fn replaced(folder: &Path, put: impl Fn(), is_there: impl Fn() -> bool, wrong: &[(&str, &str)]) {
+    put();
+    let file = only(folder);
+    let good = fs::read_to_string(&file).unwrap();
+    let changed = wrong.iter().map(|(from, to)| {
+        assert!(good.contains(from), "no {from:?} in {good}");
+        good.replace(from, to).into_bytes()
+    });
+    let broken = [
+        Vec::new(),
+        good.as_bytes()[..good.len() / 2].to_vec(),
+        good.lines().skip(1).collect::<String>().into_bytes(),
+        b"{}".to_vec(),
+        b"{\"version\":2,\"key\":\"x\",\"value\":[]}".to_vec(),
+        vec![0xff, 0xfe, 0],
+        good.replace("version\": 2", "version\": 3").into_bytes(),
+    ];
+    for content in changed.chain(broken) {
+        fs::write(&file, &content).unwrap();
+        let text = String::from_utf8_lossy(&content);
+        assert!(!is_there(), "{text}");
+        put();
+        assert!(is_there(), "{text}");
+    }
+}
+
+#[test]
+fn a_file_that_is_no_cache_is_ignored_and_replaced() {
+    let folder = tempfile::tempdir().unwrap();
+    let (host, cache) = (Host::new(gib(64)), BandwidthCache::at(folder.path()));
+    replaced(
+        folder.path(),
+        || cache.put(&host, measured(60_000_000_000)),
+        || cache.get(&host) == Some(measured(60_000_000_000)),
+        &[
+            ("64 GiB", "65 GiB"),
+            ("60000000000", "-5"),
+            ("60000000000", "0"),
+            ("11-21", "13-21"),
+            ("measured", "stated"),
+        ],
+    );
+    let folder = tempfile::tempdir().unwrap();
+    let cache = HeadroomCache::at(folder.path());
+    // More than the card has was not measured on it.
+    let (too_much, most) = (format!(" {},", gib(25)), format!(" {},", u64::MAX));
+    replaced(
+        folder.path(),
+        || cache.put(&card(), BUILD, learned(20, 30)),
+        || cache.get(&card(), BUILD) == Some(learned(20, 30)),
+        &[
+            (" 20,", " -20,"),
+            ("\"driver\": 20,", ""),
+            ("11-21", "13-21"),
+            (" 20,", &too_much),
+            (" 20,", &most),
+        ],
+    );
+    let folder = tempfile::tempdir().unwrap();
+    let cache = RatesCache::at(folder.path());
+    let q4 = rates(Some(8), &[(TensorType::Q4_K, 10)]);
+    replaced(
+        folder.path(),
+        || cache.put_host(&host, BUILD, q4.clone()),
+        || cache.host(&host, BUILD, |_| true) == Some(q4.clone()),
+        &[],
+    );
+}
+
+#[test]
+fn a_folder_that_cannot_be_written_is_no_error() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("file");
+    fs::write(&file, "").unwrap();
+    let cache = HeadroomCache::at(file.join("below"));
+    cache.put(&card(), BUILD, learned(20, 30));
+    assert_eq!(cache.get(&card(), BUILD), None);
+}
+
+#[test]
+fn of_headroom_the_most_that_was_seen_stays_and_nothing_beside_its_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let cache = HeadroomCache::at(folder.path());
+    cache.put(&card(), BUILD, learned(20, 50));
+    cache.put(&card(), BUILD, learned(40, 30));
+    assert_eq!(cache.get(&card(), BUILD), Some(learned(40, 50)));
+    only(folder.path());
+}
+
+#[test]
+fn threads_that_keep_something_at_once_lose_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let cache = HeadroomCache::at(folder.path());
+    let cards = (0..16).map(|bus| card().pci_id(PciId::new(0, bus, 0, 0)));
+    let cards: Vec<Gpu> = cards.collect();
+    std::thread::scope(|scope| {
+        for card in &cards {
+            scope.spawn(|| cache.put(card, BUILD, learned(20, 30)));
+        }
+    });
+    for card in &cards {
+        assert_eq!(cache.get(card, BUILD), Some(learned(20, 30)));
+    }
+}
+
+#[test]
+fn detection_finds_the_bandwidth_that_was_measured_here() {
+    let folder = tempfile::tempdir().unwrap();
+    let fake = Fake::new().processors(&[(0, 0, 0)]);
+    let detector = fake.detector().cache_folder(folder.path());
+    let host = detector.detect().host;
+    assert_eq!(host.bandwidth, None);
+    let found = host.measure_bandwidth().unwrap();
+    assert!(found.is_measured() && found.bytes_per_second > 0);
+    assert_eq!(found.date, Some(Date::today()));
+    BandwidthCache::at(folder.path()).put(&host, found);
+    assert_eq!(detector.detect().host.bandwidth, Some(found));
+    assert_eq!(fake.detector().detect().host.bandwidth, None);
+}
+
+#[test]
+fn a_machine_without_memory_to_spare_is_not_measured() {
+    assert_eq!(Host::new(64 << 20).measure_bandwidth(), None);
+    assert_eq!(Host::new(0).measure_bandwidth(), None);
+}
+
+#[test]
+fn detection_finds_headroom_for_the_build_that_will_use_the_gpu() {
+    let folder = tempfile::tempdir().unwrap();
+    let root = tempfile::tempdir().unwrap();
+    let detected = |detector: Detector| {
+        let device = GgmlDevice::new("CUDA0", "CUDA", GgmlKind::Gpu)
+            .description("NVIDIA GeForce RTX 4090")
+            .device_id("0000:01:00.0")
+            .memory(gib(24), gib(22));
+        let detector = detector.root(root.path()).without_nvml();
+        detector.detect_with(&[device]).gpus.remove(0)
+    };
+    let detector = || Detector::new().cache_folder(folder.path());
+    let here = detected(detector());
+    assert_eq!(here.resident_threads, Some(128 * 1536));
+    HeadroomCache::at(folder.path()).put(&here, BUILD, learned(20, 30));
+
+    let found = detected(detector().for_build(BUILD)).learned;
+    assert_eq!(found, Some(learned(20, 30)));
+    for other in [
+        detector().for_build("another"),
+        detector(),
+        Detector::new().for_build(BUILD),
+    ] {
+        assert_eq!(detected(other).learned, None);
+    }
+}
+
+/// Two drivers on one card, as NVIDIA's own library tells of them.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_new_version_of_the_driver_is_measured_anew() {
+    use crate::scripted::ScriptedNvml;
+
+    let folder = tempfile::tempdir().unwrap();
+    let root = tempfile::tempdir().unwrap();
+    let card = |version: &str| {
+        let memory = format!("memory {} {} 0", gib(24), gib(22));
+        let script = format!(
+            "driver {version}\ngpu NVIDIA GeForce RTX 4090\npci 00000000:01:00.0\n{memory}\n"
+        );
+        let nvml = ScriptedNvml::new(&script);
+        let detector = Detector::new()
+            .root(root.path())
+            .cache_folder(folder.path())
+            .for_build(BUILD)
+            .nvml_library(nvml.library());
+        detector.detect().gpus.remove(0)
+    };
+    let old = card("550.54.14");
+    assert_eq!(old.driver.as_deref(), Some("550.54.14"));
+    HeadroomCache::at(folder.path()).put(&old, BUILD, learned(20, 30));
+    assert_eq!(card("550.54.14").learned, Some(learned(20, 30)));
+    assert_eq!(card("560.35.03").learned, None);
+}
+
+proptest! {
+    #[test]
+    fn no_file_makes_it_panic_or_say_more_than_the_card_has(text in any::<Vec<u8>>(), tail in "[0-9a-z \n-]{0,60}") {
+        let folder = tempfile::tempdir().unwrap();
+        let cache = HeadroomCache::at(folder.path());
+        cache.put(&card(), BUILD, learned(20, 30));
+        let file = only(folder.path());
+        let begun = [b"{\"version\": 2, \"key\": ", text.as_slice(), tail.as_bytes()].concat();
+        for content in [begun, text] {
+            fs::write(&file, content).unwrap();
+            let found = cache.get(&card(), BUILD);
+            prop_assert!(found.is_none_or(|learned| learned.total() <= card().total));
+        }
+    }
+
+    #[test]
+    fn every_measurement_survives_the_file(driver in 0..gib(12), growth in 0..gib(12), name in "\\PC*") {
+        let folder = tempfile::tempdir().unwrap();
+        let cache = HeadroomCache::at(folder.path());
+        let gpu = Gpu::new(name).total(gib(24));
+        cache.put(&gpu, BUILD, learned(driver, growth));
+        prop_assert_eq!(cache.get(&gpu, BUILD), Some(learned(driver, growth)));
+    }
+}

@@ -1,0 +1,490 @@
+//! The models of `models.txt`: what a line says, and the blocks of each architecture.
+
+use autoplace_planner::gguf::TensorType as T;
+
+use super::block::{ALL_NORMS, Better, Block, Feed, POST_NORMS, PRE_NORMS, QKV, QkNorms};
+use super::{Dims, Sketch};
+
+const MODELS: &str = include_str!("models.txt");
+
+/// The models under a heading.
+pub(super) fn models(heading: &str) -> Vec<Sketch> {
+    under(heading)
+        .map(|line| Line::new(line).sketch())
+        .collect()
+}
+
+fn under(heading: &str) -> impl Iterator<Item = &'static str> {
+    let mut sections = MODELS.split("\n## ");
+    let found = sections.find_map(|section| section.strip_prefix(heading)?.strip_prefix('\n'));
+    let lines = found.expect(heading).lines();
+    lines.filter(|line| !line.is_empty() && !line.starts_with('#'))
+}
+
+/// A line of the file.
+struct Line {
+    arch: &'static str,
+    name: &'static str,
+    dims: Dims,
+    /// Of the embedding, and of the output.
+    ends: (T, Option<T>),
+    block: Block,
+    /// What the blocks are made of: words, and what is stated of them.
+    parts: Vec<(&'static str, &'static str)>,
+    /// Further keys of the header.
+    keys: Vec<(&'static str, &'static str)>,
+}
+
+fn type_called(name: &str) -> T {
+    *T::ALL.iter().find(|ty| ty.name() == name).expect(name)
+}
+
+fn numbers(text: &str) -> Vec<u64> {
+    let parts = text.trim_matches(['[', ']']).split([',', ' ', 'x', '%']);
+    parts.map(|part| part.parse().expect(text)).collect()
+}
+
+impl Line {
+    fn new(line: &'static str) -> Self {
+        let mut columns = line.split(" | ");
+        let mut next = || columns.next().unwrap_or_default();
+        let (arch, name, dims, ends) = (next(), next(), next(), next());
+        let words = |text: &'static str| {
+            let words = text.split_whitespace();
+            words.map(|word| word.split_once('=').unwrap_or((word, "")))
+        };
+        let (mut parts, keys) = (words(next()), words(next()));
+        let types = parts.next().expect(line).0;
+        let (embedding, output) = ends.split_once(' ').unwrap_or((ends, ""));
+        let output = (!output.is_empty()).then(|| type_called(output));
+        let mut line = Self {
+            arch,
+            name,
+            dims: Dims::of(numbers(dims).try_into().unwrap()),
+            ends: (type_called(embedding), output),
+            block: match types.split_once('/') {
+                Some((ty, fine)) => Block::new(type_called(ty), type_called(fine)),
+                None if types == "Q4_K_M" => Block {
+                    better: Better::Half,
+                    ..Block::new(T::Q4_K, T::Q6_K)
+                },
+                None => Block::new(type_called(types), type_called(types)),
+            },
+            parts: parts.collect(),
+            keys: keys.collect(),
+        };
+        line.read_block();
+        line
+    }
+
+    fn read_block(&mut self) {
+        let is = |word: &str| self.stated(word).unwrap_or_default();
+        let norms: &[&str] = match is("norms") {
+            "post" => POST_NORMS,
+            "all" => ALL_NORMS,
+            "attn" => &["attn_norm.weight"],
+            "attn+post" => &["attn_norm.weight", "post_attention_norm.weight"],
+            _ => PRE_NORMS,
+        };
+        let qk_norms = match is("qk_norms") {
+            "head" => QkNorms::PerHead,
+            "all" => QkNorms::OverAll,
+            _ => QkNorms::None,
+        };
+        let biases: &[&str] = match is("biases") {
+            "qkv" => QKV,
+            "qkvo" => &["attn_q", "attn_k", "attn_v", "attn_output"],
+            _ => &[],
+        };
+        let feed = match (self.stated("experts"), self.stated("shared")) {
+            (None, _) => Feed::Dense,
+            (_, shared) => {
+                let (n, _, ff, ty) = self.experts();
+                let shared = shared.map(|stated| stated.split_once(':').expect(stated));
+                match shared.map(|(ff, ty)| (ff.parse().unwrap(), type_called(ty))) {
+                    Some(shared) => Feed::Shared { n, ff, ty, shared },
+                    None => Feed::Experts { n, ff, ty },
+                }
+            }
+        };
+        self.block = Block {
+            norms,
+            qk_norms,
+            biases,
+            sinks: self.stated("sinks").is_some(),
+            feed,
+            ..self.block
+        };
+    }
+
+    /// What is stated of a word or a key.
+    fn stated(&self, word: &str) -> Option<&'static str> {
+        let mut all = self.parts.iter().chain(&self.keys);
+        all.find(|it| it.0 == word).map(|it| it.1)
+    }
+
+    fn number(&self, key: &str) -> Option<u64> {
+        self.stated(key).map(|text| text.parse().expect(text))
+    }
+
+    /// The number of a list that block `il` has.
+    fn of_block(&self, key: &str, il: u64) -> u64 {
+        numbers(self.stated(key).expect(key))[il as usize]
+    }
+
+    /// How many there are, how many a token uses, their width and their type.
+    fn experts(&self) -> (u64, u64, u64, T) {
+        let stated = self.stated("experts").unwrap();
+        let (sizes, ty) = match stated.split_once(':') {
+            Some((sizes, ty)) => (sizes, type_called(ty)),
+            None => (stated, self.block.ty),
+        };
+        match numbers(sizes)[..] {
+            [n, used] => (n, used, self.dims.n_ff, ty),
+            [n, used, ff] => (n, used, ff, ty),
+            _ => panic!("{stated}"),
+        }
+    }
+
+    fn attends(&self, il: u64) -> bool {
+        let Some(stated) = self.stated("attends") else {
+            return true;
+        };
+        match (stated.contains('%'), &numbers(stated)[..]) {
+            (true, &[first, every]) => il % every == first,
+            (_, blocks) => blocks.contains(&il),
+        }
+    }
+
+    /// By block what it has where `is` says so, and 0 elsewhere.
+    fn where_it(&self, n: u64, is: impl Fn(u64) -> bool) -> Vec<u32> {
+        let n = u32::try_from(n).unwrap();
+        let blocks = 0..self.dims.n_layer;
+        blocks.map(|il| if is(il) { n } else { 0 }).collect()
+    }
+
+    /// Nemotron's other blocks mix or feed forward.
+    fn feeds(&self, il: u64) -> bool {
+        il % 2 == 1 && !self.attends(il)
+    }
+
+    /// The size of a name, or so many of them: `2ff`.
+    fn size(&self, sketch: &Sketch, text: &str) -> u64 {
+        let name = text.trim_start_matches(char::is_numeric);
+        let count = &text[..text.len() - name.len()];
+        let count = if count.is_empty() {
+            1
+        } else {
+            count.parse().unwrap()
+        };
+        let dims = sketch.dims;
+        let of_mixer = |n: usize| numbers(self.stated("ssm").expect(text))[n];
+        let (inner, state, groups) = (|| of_mixer(0), || of_mixer(1), || of_mixer(3));
+        let size = match name {
+            "" => 1,
+            "embd" => dims.n_embd,
+            "ff" => dims.n_ff,
+            "q" => dims.q(),
+            "kv" => dims.kv(),
+            "head" => dims.head_dim,
+            "heads" => dims.n_head,
+            "inner" => inner(),
+            "state" => state(),
+            "rank" => of_mixer(2),
+            "groups" => groups(),
+            "per_group" => inner() / groups(),
+            "conv" => inner() + 2 * groups() * state(),
+            "experts" => self.experts().0,
+            "expert_ff" => self.experts().2,
+            key => {
+                let key = self
+                    .keys
+                    .iter()
+                    .find(|it| it.0.rsplit('.').next() == Some(key));
+                key.expect(text).1.parse().unwrap()
+            }
+        };
+        count * size
+    }
+
+    /// Adds the tensors of a part to a block.
+    fn put(&self, sketch: &mut Sketch, il: u64, part: &str) {
+        let mut lines = under("parts");
+        let found = lines.find_map(|line| line.strip_prefix(part)?.strip_prefix(" | "));
+        for tensor in found.expect(part).split(' ') {
+            let words: Vec<&str> = tensor.split(',').collect();
+            let name = match words[0].strip_suffix('!') {
+                Some(name) => name.to_owned(),
+                None => format!("{}.weight", words[0]),
+            };
+            let ty = match words[1] {
+                "ty" => self.block.ty,
+                "fine" => self.block.fine,
+                name => type_called(name),
+            };
+            let sizes = words[2..].iter().map(|sum| {
+                let terms = sum.split('+');
+                terms.map(|term| self.size(sketch, term)).sum()
+            });
+            let shape: Vec<u64> = sizes.collect();
+            sketch.block(il, &name, ty, &shape);
+        }
+    }
+
+    fn sketch(&self) -> Sketch {
+        let mut sketch = match self.arch {
+            "mamba" | "mamba2" | "rwkv6" => Sketch::bare(self.arch, self.name, self.dims),
+            _ => Sketch::new(self.arch, self.name, self.dims),
+        };
+        self.put_keys(&mut sketch);
+        self.put_ends(&mut sketch);
+        for il in 0..self.dims.n_layer {
+            match self.arch {
+                "phi3" => self.put(&mut sketch, il, "fused"),
+                "openelm" | "deci" => self.uneven(&mut sketch, il),
+                "deepseek2" => self.deepseek2(&mut sketch, il),
+                "rwkv6" => self.put(&mut sketch, il, "rwkv"),
+                "lfm2" => self.lfm2(&mut sketch, il),
+                "qwen3next" => self.qwen3next(&mut sketch, il),
+                "mamba" | "mamba2" | "jamba" | "falcon-h1" | "granitehybrid" | "nemotron_h" => {
+                    self.hybrid(&mut sketch, il);
+                }
+                _ => self.transformer(&mut sketch, il),
+            }
+        }
+        // Some have other sizes in each block.
+        sketch.dims = self.dims;
+        sketch
+    }
+
+    fn put_keys(&self, sketch: &mut Sketch) {
+        if let Some(shards) = self.number("shards") {
+            sketch.shards = shards as usize;
+        }
+        if self.stated("attends").is_some() {
+            let heads = self.where_it(self.dims.n_head_kv, |il| self.attends(il));
+            sketch.u32s("attention.head_count_kv", &heads);
+        }
+        if self.stated("experts").is_some() {
+            let (n, used, ff, _) = self.experts();
+            sketch.u32("expert_count", n);
+            sketch.u32("expert_used_count", used);
+            // Where it is stated.
+            if self.stated("experts").unwrap().matches('x').count() == 2 {
+                sketch.u32("expert_feed_forward_length", ff);
+            }
+        }
+        if self.stated("ssm").is_some() {
+            sketch.u32("ssm.conv_kernel", 4);
+            let names = ["inner_size", "state_size", "time_step_rank", "group_count"];
+            for (name, size) in names.iter().zip(numbers(self.stated("ssm").unwrap())) {
+                sketch.u32(&format!("ssm.{name}"), size);
+            }
+        }
+        match self.arch {
+            "nemotron_h" => {
+                let widths = self.where_it(self.dims.n_ff, |il| self.feeds(il));
+                sketch.u32s("feed_forward_length", &widths);
+            }
+            "deepseek2" => self.deepseek2_keys(sketch),
+            _ => {}
+        }
+        for &(key, value) in &self.keys {
+            if value.contains("true") {
+                let list = value.trim_matches(['[', ']']).split(',');
+                let list: Vec<bool> = list.map(|it| it.parse().unwrap()).collect();
+                sketch.bools(key, &list);
+            } else if value.starts_with('[') {
+                let list = numbers(value);
+                let list: Vec<u32> = list.into_iter().map(|n| n.try_into().unwrap()).collect();
+                sketch.u32s(key, &list);
+            } else if value.contains(['.', 'e']) {
+                sketch.f32(key, value.parse().unwrap());
+            } else {
+                sketch.u32(key, value.parse().unwrap());
+            }
+        }
+    }
+
+    fn put_ends(&self, sketch: &mut Sketch) {
+        let Dims {
+            n_embd,
+            n_vocab,
+            head_dim,
+            ..
+        } = self.dims;
+        let (embedding, output) = self.ends;
+        if self.arch == "lfm2" {
+            sketch.tensor("token_embd.weight", embedding, &[n_embd, n_vocab]);
+            sketch.tensor("token_embd_norm.weight", T::F32, &[n_embd]);
+        } else {
+            sketch.ends(embedding, output);
+        }
+        let more: &[&str] = match self.arch {
+            "phi3" => &["rope_factors_long.weight", "rope_factors_short.weight"],
+            _ if self.stated("rope").is_some() => &["rope_freqs.weight"],
+            _ => &[],
+        };
+        for name in more {
+            sketch.tensor(name, T::F32, &[head_dim / 2]);
+        }
+        if self.arch == "rwkv6" {
+            let embedding = ["token_embd_norm.weight", "token_embd_norm.bias"];
+            for name in embedding.iter().chain(&["output_norm.bias"]) {
+                sketch.tensor(name, T::F32, &[n_embd]);
+            }
+        }
+    }
+
+    /// The block of most models, and what some add to it.
+    fn transformer(&self, sketch: &mut Sketch, il: u64) {
+        let n_embd = self.dims.n_embd;
+        if il < self.number("leading_dense_block_count").unwrap_or(0) {
+            let feed = Feed::Dense;
+            return sketch.put(il, &Block { feed, ..self.block });
+        }
+        sketch.put(il, &self.block);
+        match self.arch {
+            "qwen2moe" => sketch.vector(il, "ffn_gate_inp_shexp.weight", n_embd),
+            "glm4moe" => sketch.vector(il, "exp_probs_b.bias", self.experts().0),
+            "gpt-oss" => self.put(sketch, il, "biases of experts"),
+            _ => {}
+        }
+        if self.number("nextn_predict_layers").is_some() && il + 1 == self.dims.n_layer {
+            self.put(sketch, il, "prediction");
+        }
+    }
+
+    /// Blocks of other sizes than their neighbours, some without attention.
+    fn uneven(&self, sketch: &mut Sketch, il: u64) {
+        let (ty, n_embd) = (self.block.ty, self.dims.n_embd);
+        sketch.dims.n_head_kv = self.of_block("attention.head_count_kv", il);
+        sketch.dims.n_ff = self.of_block("feed_forward_length", il);
+        if self.arch == "openelm" {
+            sketch.dims.n_head = self.of_block("attention.head_count", il);
+            return self.put(sketch, il, "growing");
+        }
+        if sketch.dims.n_head_kv > 0 {
+            sketch.vector(il, "attn_norm.weight", n_embd);
+            sketch.attention(il, ty);
+        }
+        sketch.vector(il, "ffn_norm.weight", n_embd);
+        sketch.feed_forward(il, ty, ty);
+    }
+
+    /// Where the heads share one key, that is all that is kept; files from before hold the keys of all heads.
+    fn deepseek2_keys(&self, sketch: &mut Sketch) {
+        let mla = self.stated("mla").is_some();
+        let (key, value) = if mla {
+            (RANK + ROPE, RANK)
+        } else {
+            (NOPE + ROPE, V)
+        };
+        sketch.u32("attention.key_length", key);
+        sketch.u32("attention.value_length", value);
+        if mla {
+            sketch.u32("attention.key_length_mla", NOPE + ROPE);
+            sketch.u32("attention.value_length_mla", V);
+        }
+        sketch.u32("rope.dimension_count", ROPE);
+        sketch.u32("attention.kv_lora_rank", RANK);
+    }
+
+    fn deepseek2(&self, sketch: &mut Sketch, il: u64) {
+        let (ty, mla) = (self.block.ty, self.stated("mla").is_some());
+        self.put(sketch, il, "compressed");
+        self.put(sketch, il, if mla { "one key" } else { "all keys" });
+        if il < self.number("leading_dense_block_count").unwrap() {
+            sketch.feed_forward(il, ty, ty);
+        } else {
+            let (n, _, ff, _) = self.experts();
+            sketch.experts(il, ty, n, ff);
+            sketch.vector(il, "exp_probs_b.bias", n);
+            let shared = self.number("expert_shared_count").unwrap();
+            sketch.shared_expert(il, ty, shared * ff);
+        }
+    }
+
+    /// Short convolutions beside attention.
+    fn lfm2(&self, sketch: &mut Sketch, il: u64) {
+        let ty = self.block.ty;
+        sketch.norms(il);
+        sketch.feed_forward(il, ty, ty);
+        if self.attends(il) {
+            sketch.attention(il, ty);
+            sketch.qk_norms(il);
+        } else {
+            self.put(sketch, il, "convolution");
+        }
+    }
+
+    fn qwen3next(&self, sketch: &mut Sketch, il: u64) {
+        let (ty, n_embd) = (self.block.ty, self.dims.n_embd);
+        let (n, _, ff, _) = self.experts();
+        sketch.vector(il, "attn_norm.weight", n_embd);
+        sketch.vector(il, "post_attention_norm.weight", n_embd);
+        let attends = il % 4 == 3;
+        let part = if attends {
+            "gated attention"
+        } else {
+            "delta rule"
+        };
+        self.put(sketch, il, part);
+        sketch.experts(il, ty, n, ff);
+        sketch.vector(il, "ffn_gate_inp_shexp.weight", n_embd);
+        sketch.shared_expert(il, ty, ff);
+    }
+
+    /// State-space mixers alone or beside attention.
+    fn hybrid(&self, sketch: &mut Sketch, il: u64) {
+        let (ty, fine) = (self.block.ty, self.block.fine);
+        let Dims { n_embd, n_ff, .. } = self.dims;
+        let norms: &[&str] = match self.arch {
+            "jamba" | "granitehybrid" => PRE_NORMS,
+            // Without `.weight` (models/falcon-h1.cpp).
+            "falcon-h1" => &["attn_norm.weight", "ffn_norm"],
+            _ => &["attn_norm.weight"],
+        };
+        for norm in norms {
+            sketch.vector(il, norm, n_embd);
+        }
+        let alone = self.arch.starts_with("mamba");
+        let attends = self.attends(il) && !alone;
+        let feeds = self.arch == "nemotron_h" && self.feeds(il);
+        if attends {
+            sketch.attention(il, ty);
+        }
+        if !feeds && (!attends || self.arch == "falcon-h1") {
+            let sizes = numbers(self.stated("ssm").unwrap());
+            let second = sizes.len() == 4;
+            self.put(sketch, il, if second { "mixer of groups" } else { "mixer" });
+            if self.arch == "jamba" {
+                self.put(sketch, il, "mixer's norms");
+            }
+        }
+        match self.arch {
+            "jamba" if self.stated("experts").is_some() && il % 2 == 1 => {
+                let (n, _, ff, _) = self.experts();
+                sketch.experts(il, ty, n, ff);
+            }
+            "jamba" | "falcon-h1" => sketch.feed_forward(il, ty, fine),
+            "granitehybrid" => {
+                let (n, _, ff, _) = self.experts();
+                sketch.experts(il, ty, n, ff);
+                let shared = self.number("expert_shared_feed_forward_length");
+                sketch.shared_expert(il, ty, shared.unwrap());
+            }
+            "nemotron_h" if feeds => {
+                sketch.block(il, "ffn_up.weight", ty, &[n_embd, n_ff]);
+                sketch.block(il, "ffn_down.weight", fine, &[n_ff, n_embd]);
+            }
+            _ => {}
+        }
+    }
+}
+
+/// Of DeepSeek's heads: the rank of the keys, and the parts of a key with rope and without, and of a value.
+const RANK: u64 = 512;
+const ROPE: u64 = 64;
+const NOPE: u64 = 128;
+const V: u64 = 128;

@@ -1,0 +1,21 @@
+//! Tables of cases: a case a line, its columns between ` | `, comments behind `#`.
+
+/// The columns of each case; those that a line leaves out at its end are empty.
+pub(crate) fn rows<const N: usize>(table: &'static str) -> impl Iterator<Item = [&'static str; N]> {
+    let lines = table.lines();
+    let lines = lines.filter(|line| !line.is_empty() && !line.starts_with('#'));
+    lines.map(|line| {
+        let mut columns = line.split(" |").map(str::trim);
+        let row = std::array::from_fn(|_| columns.next().unwrap_or_default());
+        assert_eq!(columns.next(), None, "too many columns: {line}");
+        row
+    })
+}
+
+/// The parts of a column, separated by `; `.
+pub(crate) fn parts(column: &'static str) -> impl Iterator<Item = &'static str> {
+    column
+        .split(';')
+        .map(str::trim)
+        .filter(|part| !part.is_empty())
+}
