@@ -161,7 +161,7 @@ fn room_for_companions_is_asked_for_too_and_never_given_away() {
     assert!(
         matches!(
             error,
-            load::Error::SavedPlan(SavedPlanError::Companions { .. })
+            load::Error::SavedPlan(SavedPlanError::Changed { .. })
         ),
         "{error}"
     );

@@ -7,8 +7,8 @@ use crate::memory::backend::{BackendRules, Family};
 use crate::memory::{FlashAttention, Footprint, Workload};
 use crate::profile::ModelProfile;
 
-use super::encoder::Encoder;
-use super::error::{missing, unread};
+use super::encoder::{Encoder, unread};
+use super::error::missing;
 use super::{CompanionBytes, Error, file};
 
 /// What an encoder of unchecked shape may take beyond its bound, at least.
@@ -46,8 +46,8 @@ impl Mmproj {
             encoders.push(Encoder::of_sound(header)?);
         }
         if has("gen_audio")? {
-            let projector = text(header, "clip.gen.audio.projector_type")?;
-            return Err(unread(header, "a speech", projector));
+            let projector = header.str("clip.gen.audio.projector_type")?;
+            return Err(unread(header, "a speech", projector.unwrap_or_default()));
         }
         if encoders.is_empty() {
             return Err(missing(header, "clip.has_vision_encoder"));
@@ -107,8 +107,7 @@ impl Mmproj {
                 inputs = inputs.saturating_add(buffers.attention);
             }
         }
-        let is_checked = self.encoders.iter().all(Encoder::is_checked);
-        let uncertainty = match is_checked {
+        let uncertainty = match self.encoders.iter().all(Encoder::is_checked) {
             true => compute / 8,
             false => compute.max(UNCHECKED),
         };
@@ -148,9 +147,4 @@ fn fuses(family: Option<Family>, flash: FlashAttention, head: u64) -> bool {
         Some(Family::Other) => &[],
     };
     listed.contains(&head)
-}
-
-/// The text of a key, which may be left out.
-pub(super) fn text(header: &Header, key: &str) -> Result<String, Error> {
-    Ok(header.str(key)?.unwrap_or_default().to_owned())
 }

@@ -85,7 +85,7 @@ impl Companion {
     /// # Errors
     ///
     /// [`Error::WrongKind`] for a file whose architecture is not `clip`, [`Error::Missing`] and [`Error::Value`] for
-    /// what llama.cpp refuses, [`Error::UnreadProjector`] where we know no bound of its memory.
+    /// what llama.cpp refuses, [`Error::Unread`] where we know no bound of its memory.
     pub fn mmproj(header: &Header) -> Result<Self, Error> {
         let kind = Kind::Mmproj(Box::new(Mmproj::read(header)?));
         Ok(Self { kind })
@@ -95,7 +95,7 @@ impl Companion {
     ///
     /// # Errors
     ///
-    /// [`Error::WrongKind`] for an mmproj, [`Error::UnreadDraft`] for a head that computes with the main model's hidden
+    /// [`Error::WrongKind`] for an mmproj, [`Error::Unread`] for a head that computes with the main model's hidden
     /// states, [`Error::Profile`] for what is no model.
     pub fn draft(header: &Header) -> Result<Self, Error> {
         let kind = Kind::Draft(Box::new(Draft::read(header)?));
