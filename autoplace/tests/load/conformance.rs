@@ -332,50 +332,6 @@ fn patterns_mean_to_us_what_they_mean_to_llama_cpp() {
     assert!(seen.len() > 16, "the patterns should differ: {seen:?}");
 }
 
-#[test]
-fn what_is_mapped_is_what_llama_cpp_maps() {
-    own_process!();
-    let folder = tempfile::tempdir().unwrap();
-    let dims = Dims {
-        n_layer: 5,
-        n_embd: 256,
-        n_ff: 512,
-        n_head: 4,
-        n_head_kv: 2,
-        head_dim: 64,
-        n_vocab: 1000,
-    };
-    let card = Card::new(Rules::Cuda, 4);
-    for (name, shards) in [("tiny", 1), ("tiny split", 2)] {
-        let mut sketch = Sketch::new("llama", name, dims).in_shards(shards);
-        // The last matrix of the file is one that an x86 rearranges, the output one that it does not.
-        sketch.ends(T::Q8_0, Some(T::Q6_K));
-        sketch.stack(&Block::new(T::Q8_0, T::Q4_0));
-        let path = sketch.write(folder.path());
-        let profile = profile(&path);
-        for (cards, layers) in [
-            (vec![], 0),
-            (vec![&card], 0),
-            (vec![&card], 3),
-            (vec![&card], 6),
-        ] {
-            for repack in [true, false] {
-                let split = Split::layers(layers);
-                let gpus: Vec<&Gpu> = cards.iter().map(|card| &card.gpu).collect();
-                let mut params = ContextParams::default();
-                params.repack = repack;
-                let estimate = Estimate::new(&profile, &gpus, &params).unwrap();
-                assert_eq!(
-                    estimate.footprints(layers).mapped,
-                    Some(Probed::mapped(&path, &cards, &split, repack).unwrap()),
-                    "{name}, {layers} layers on {} GPUs, repack {repack}",
-                    gpus.len()
-                );
-            }
-        }
-    }
-}
-
 fn written(arch: &str, name: &str, folder: &Path) -> PathBuf {
     let all = crate::synthetic::all();
     let mut named = all.iter().filter(|s| (s.arch, s.name) == (arch, name));

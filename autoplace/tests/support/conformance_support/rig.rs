@@ -112,17 +112,6 @@ impl Probed {
         split: &Split,
         repack: bool,
     ) -> Result<Self, llama_sys::Error> {
-        Self::load_as(path, cards, split, repack, LoadMode::None)
-    }
-
-    /// A load that allocates nothing, or, of a mapped file, a real one.
-    fn load_as(
-        path: &Path,
-        cards: &[&Card],
-        split: &Split,
-        repack: bool,
-        load_mode: LoadMode,
-    ) -> Result<Self, llama_sys::Error> {
         let devices: Vec<Device> = cards.iter().map(|card| card.device()).collect();
         let model = Model::load(
             path,
@@ -131,29 +120,13 @@ impl Probed {
                 overrides: native_params::overrides(&split.overrides, &devices),
                 tensor_split: split.tensor_split.clone(),
                 devices: Some(devices.clone()),
-                load_mode,
-                no_alloc: load_mode == LoadMode::None,
+                load_mode: LoadMode::None,
+                no_alloc: true,
                 use_extra_bufts: repack,
                 ..ModelParams::default()
             },
         )?;
         Ok(Self { model, devices })
-    }
-
-    /// Bytes of the file that llama.cpp maps for the host, in a real load.
-    pub(crate) fn mapped(
-        path: &Path,
-        cards: &[&Card],
-        split: &Split,
-        repack: bool,
-    ) -> Result<u64, llama_sys::Error> {
-        let loaded = Self::load_as(path, cards, split, repack, LoadMode::Mmap)?;
-        let context = Context::new(&loaded.model, llama_sys::ContextParams::default())?;
-        let breakdown = context.memory_breakdown()?;
-        let mapped = breakdown
-            .on_host()
-            .filter(|row| row.buffer_type == "CPU_Mapped");
-        Ok(mapped.map(|row| row.model).sum())
     }
 
     /// What llama.cpp would allocate for a context of these parameters.

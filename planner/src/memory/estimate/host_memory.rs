@@ -6,7 +6,7 @@ use crate::machine::Gpu;
 use crate::memory::backend::Family;
 use crate::memory::context::ContextParams;
 
-use super::stored::{Group, Kind, StoredWeight};
+use super::stored::{Group, StoredWeight};
 
 /// Whether the host's weights lie in memory that a GPU has pinned. If so, the GPU computes with them for large batches;
 /// if not, the CPU may repack them, and then computes with them itself (ggml-backend.cpp,
@@ -106,11 +106,6 @@ impl HostMemory {
         ) && !self.mmap
     }
 
-    /// Whether the host maps this weight. What the CPU arranges anew is read instead.
-    pub(super) fn maps(&self, weight: &StoredWeight) -> bool {
-        self.mmap && weight.kind == Kind::Model && !self.repacks(weight)
-    }
-
     /// Whether the host keeps a tied embedding twice: where the lookup and the product choose different buffer types.
     ///
     /// Both uses share one tensor where they choose one (llama-model-loader.cpp, `create_tensor`). Pinned memory takes
@@ -186,7 +181,7 @@ mod tests {
     #[test]
     fn a_tied_embedding_is_kept_twice_where_lookup_and_product_choose_differently() {
         let twice = |pinned, ty, (ne0, ne1), repack, mmap| {
-            let weight = StoredWeight::matrix(Group::Tied, ty, ne0, ne1);
+            let weight = StoredWeight::new(Group::Tied, ty, ne0, ne1);
             let mut params = ContextParams::default();
             (params.repack, params.mmap) = (repack, mmap);
             HostMemory::new(pinned, &params).keeps_twice(&weight)

@@ -70,7 +70,6 @@ pub struct Estimate {
     kv: KvTable,
     compute: Buffers,
     output: u64,
-    mmap: bool,
     sizes: ContextSizes,
     known: bool,
     exact: bool,
@@ -120,7 +119,6 @@ impl Estimate {
             ),
             kv,
             output: params.output_bytes(profile, &sizes),
-            mmap: params.mmap,
             sizes,
             known,
             exact: known && known_rules && pinned != Pinned::Perhaps,
@@ -187,7 +185,6 @@ impl Estimate {
                 .collect(),
             host: Footprint::new(weights.host, kv.host, 0),
             output: 0,
-            mapped: self.mmap.then_some(weights.mapped),
         }
     }
 
@@ -233,7 +230,6 @@ impl Estimate {
                 host.bytes.saturating_add(self.output),
             ),
             output: self.output,
-            mapped: self.mmap.then_some(weights.mapped),
         };
         let uncertainty = Uncertainty {
             gpus: gpus.iter().map(|buffer| buffer.unsure).collect(),
