@@ -6,7 +6,7 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 use super::Speed;
-use super::chosen::Chosen;
+use super::fit::Chosen;
 use super::speed::{Matrices, matrices};
 use crate::machine::{Bandwidth, BandwidthSource, Bytes};
 use crate::memory::{Error, OverrideRules, Place};

@@ -95,9 +95,9 @@ impl Mmproj {
         let weights = (self.header.tensors())
             .map(|tensor| rules.alloc(tensor.ty(), tensor.shape()[0], tensor.bytes()))
             .fold(0, u64::saturating_add);
+        let family = gpu.map(|gpu| Family::of(&gpu.backend));
         let (mut compute, mut inputs) = (0u64, 0u64);
         for encoder in &self.encoders {
-            let family = gpu.map(|gpu| Family::of(&gpu.backend));
             let fuses = fuses(family, flash, encoder.head);
             let buffers = encoder.buffers(self.max_image_tokens, family, fuses);
             compute = compute.saturating_add(buffers.compute);

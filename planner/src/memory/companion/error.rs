@@ -89,7 +89,7 @@ pub enum Error {
     },
 }
 
-/// A file that does not have this key.
+/// A file without this key.
 pub(super) fn missing(header: &Header, key: &str) -> Error {
     Error::Missing {
         file: file(header),

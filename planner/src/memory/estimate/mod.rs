@@ -11,13 +11,14 @@
 //! Microseconds per placement, no native code: every layer is summed up once, when the estimate is made. The
 //! probe corrects it.
 
-mod adapters;
 pub mod assignment;
 mod buffers;
 mod host_memory;
 mod kv;
 mod stored;
 mod weights;
+
+use std::sync::Arc;
 
 use crate::machine::Gpu;
 use crate::profile::{ModelProfile, StateLaw, Weight};
@@ -67,7 +68,7 @@ pub struct Estimate {
     n_gpus: usize,
     points: Vec<f32>,
     weights: WeightTable,
-    kv: KvTable,
+    kv: Arc<KvTable>,
     compute: Buffers,
     output: u64,
     sizes: ContextSizes,
@@ -101,7 +102,7 @@ impl Estimate {
         #[allow(clippy::cast_precision_loss)] // llama.cpp splits by 32-bit floats too
         let free: Vec<f32> = gpus.iter().map(|gpu| gpu.free as f32).collect();
         let pinned = Pinned::by(gpus);
-        let kv = KvTable::new(profile, &rules, params, &sizes);
+        let kv = Arc::new(KvTable::new(profile, &rules, params, &sizes));
         let known =
             matches!(profile.state, StateLaw::Known { .. }) && profile.weights.unplaced.is_empty();
         let known_rules = gpus.iter().all(|gpu| BackendRules::are_exact_for(gpu));
@@ -115,7 +116,7 @@ impl Estimate {
                 gpus,
                 params,
                 &sizes,
-                (kv.window_cells(), matches!(pinned, Pinned::Yes { .. })),
+                (kv.window_cells(), matches!(pinned, Pinned::Yes(_))),
             ),
             kv,
             output: params.output_bytes(profile, &sizes),

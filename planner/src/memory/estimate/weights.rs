@@ -1,6 +1,8 @@
 //! Bytes of weights per device: exact, by the buffer types that llama.cpp chooses (llama-model.cpp,
 //! `make_cpu_buft_list`, `make_gpu_buft_list`; llama-model-loader.cpp, `create_tensor`).
 
+use std::sync::Arc;
+
 use crate::memory::backend::BackendRules;
 use crate::memory::context::ContextParams;
 use crate::profile::{ModelProfile, Weight};
@@ -101,7 +103,7 @@ pub(super) struct WeightCost {
 /// A model's weights, summed up per layer for the GPUs at hand.
 #[derive(Debug, Clone)]
 pub(super) struct WeightTable {
-    stored: Stored,
+    stored: Arc<Stored>,
     /// The rules of the GPUs, each once, and which of them each GPU follows.
     rules: Vec<BackendRules>,
     rules_of: Vec<usize>,
@@ -143,7 +145,7 @@ impl WeightTable {
             }
         }
         let mut table = Self {
-            stored: Stored::new(profile),
+            stored: Arc::new(Stored::new(profile)),
             rules,
             rules_of,
             host: HostMemory::new(pinned, params),
@@ -162,14 +164,15 @@ impl WeightTable {
     /// llama.cpp asks by the name alone, so input tensors, the output and its copy of a tied embedding move too
     /// (llama-model-loader.cpp, `create_tensor`).
     pub(super) fn overridden(mut self, place: impl Fn(&str) -> Option<Place>) -> Self {
-        let weights = self.stored.weights.iter();
-        self.overrides = weights
-            .map(|weight| {
-                let stays = weight.lazy || weight.kind == Kind::ControlVector;
-                place(self.stored.name(weight)).filter(|_| !stays)
-            })
-            .collect();
-        self.sums = self.sums();
+        let place = |weight: &StoredWeight| {
+            let stays = weight.lazy || weight.kind == Kind::ControlVector;
+            place(self.stored.name(weight)).filter(|_| !stays)
+        };
+        let overrides: Vec<_> = self.stored.weights.iter().map(place).collect();
+        let before = std::mem::replace(&mut self.overrides, overrides);
+        if before.iter().chain(&self.overrides).any(Option::is_some) {
+            self.sums = self.sums();
+        }
         self
     }
 
