@@ -3,7 +3,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::memory::{Error, Split};
+use crate::memory::Error;
 
 /// Where a layer is put.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -57,7 +57,8 @@ impl Assignment {
         }
     }
 
-    /// Puts the last layers on GPUs, so many on each in the GPUs' order: what llama.cpp makes of [`Split::by_counts`].
+    /// Puts the last layers on GPUs, so many on each in the GPUs' order: what llama.cpp makes of
+    /// [`Split::by_counts`](crate::memory::Split::by_counts).
     ///
     /// Counts that are together more than there are layers are cut at the end.
     #[must_use]
@@ -73,39 +74,9 @@ impl Assignment {
         Self { blocks, output }
     }
 
-    /// The split by which llama.cpp makes this assignment on so many GPUs: the inverse of
-    /// [`by_counts`](Self::by_counts). `None` where no split does, since the layers are not the host's first and then
-    /// each GPU's in order.
-    #[must_use]
-    pub fn split(&self, n_gpus: usize) -> Option<Split> {
-        let mut counts = vec![0_u32; n_gpus];
-        let mut last = None;
-        for layer in self.layers() {
-            let gpu = match layer {
-                Place::Host => None,
-                Place::Gpu(gpu) => Some(gpu),
-            };
-            if gpu < last {
-                return None;
-            }
-            if let Some(gpu) = gpu {
-                *counts.get_mut(gpu)? += 1;
-            }
-            last = gpu;
-        }
-        Some(Split::by_counts(&counts))
-    }
-
     /// All layers in order, the output layer last.
     pub fn layers(&self) -> impl Iterator<Item = Place> {
         self.blocks.iter().copied().chain([self.output])
-    }
-
-    /// Layers at this place, the output layer counted.
-    #[must_use]
-    pub fn count(&self, place: Place) -> u32 {
-        let layers = self.layers().filter(|&layer| layer == place);
-        u32::try_from(layers.count()).unwrap_or(u32::MAX)
     }
 
     /// Whether this place holds a block.
@@ -176,7 +147,8 @@ pub fn split_points(weights: &[f32]) -> Result<Vec<f32>, Error> {
 mod tests {
     use proptest::prelude::{prop, prop_assert, prop_assert_eq, proptest};
 
-    use super::{Assignment, Place, Split, proportions, split_points};
+    use super::{Assignment, Place, proportions, split_points};
+    use crate::memory::Split;
 
     #[test]
     fn layers_are_taken_from_the_end_the_output_layer_first() {
@@ -229,17 +201,6 @@ mod tests {
         }
     }
 
-    #[test]
-    fn an_assignment_out_of_order_has_no_split() {
-        let mut assignment = Assignment::by_counts(4, &[2, 2]);
-        assert!(assignment.split(2).is_some());
-        assert!(assignment.split(1).is_none());
-        assignment.blocks.swap(1, 3);
-        assert!(assignment.split(2).is_none());
-        assignment.blocks[0] = Place::Gpu(0);
-        assert!(assignment.split(2).is_none());
-    }
-
     proptest! {
         #[test]
         fn counts_as_proportions_give_back_the_counts(
@@ -264,7 +225,6 @@ mod tests {
             if split.n_gpu_layers > 0 {
                 prop_assert_eq!(&Assignment::new(n_layer, split.n_gpu_layers, &points), &wanted);
             }
-            prop_assert_eq!(wanted.split(counts.len()).unwrap(), split);
         }
 
         #[test]
@@ -275,13 +235,13 @@ mod tests {
         ) {
             let points = split_points(&weights).unwrap();
             let assignment = Assignment::new(n_layer, n_gpu_layers, &points);
-            let gpus: u32 = (0..weights.len()).map(|gpu| assignment.count(Place::Gpu(gpu))).sum();
-            prop_assert_eq!(gpus + assignment.count(Place::Host), n_layer + 1);
-            let expected = if weights.is_empty() { 0 } else { n_gpu_layers.min(n_layer + 1) };
-            prop_assert_eq!(gpus, expected);
             let order = |place| match place { Place::Host => 0, Place::Gpu(gpu) => gpu + 1 };
             let places: Vec<usize> = assignment.layers().map(order).collect();
+            prop_assert_eq!(places.len(), n_layer as usize + 1);
             prop_assert!(places.is_sorted());
+            let on_gpus = places.iter().filter(|&&place| (1..=weights.len()).contains(&place));
+            let expected = if weights.is_empty() { 0 } else { n_gpu_layers.min(n_layer + 1) };
+            prop_assert_eq!(on_gpus.count(), expected as usize);
         }
     }
 }
