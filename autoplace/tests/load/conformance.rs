@@ -7,7 +7,7 @@
 
 use std::path::{Path, PathBuf};
 
-use autoplace::gguf::{Header, TensorType as T};
+use autoplace::gguf::Header;
 use autoplace::llama_sys::sim::Rules;
 use autoplace::machine::{Gpu, Host, Machine as Computer, gib};
 use autoplace::memory::estimate::Assignment;
@@ -20,8 +20,7 @@ use autoplace::profile::ModelProfile;
 use crate::conformance_support::grid::{settings, splits};
 use crate::conformance_support::rig::{Card, Machine, Probed, Rig};
 use crate::conformance_support::tally::{Pair, Tally};
-use crate::synthetic::block::Block;
-use crate::synthetic::{Dims, Sketch};
+use crate::synthetic::Sketch;
 
 fn profile(path: &Path) -> ModelProfile {
     ModelProfile::from_header(&Header::open(path).unwrap()).unwrap()
