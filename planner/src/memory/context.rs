@@ -298,7 +298,8 @@ mod tests {
 
     #[test]
     fn what_would_end_the_process_is_an_error_that_names_the_parameter() {
-        let cases: [(fn(&mut ContextParams), &str); 8] = [
+        type Edit = fn(&mut ContextParams);
+        let cases: [(Edit, &str); 8] = [
             (|it| it.n_ctx = 0, "n_ctx"),
             (|it| it.n_ctx = u32::MAX, "n_ctx"),
             (|it| it.n_batch = 0, "n_batch"),

@@ -76,7 +76,7 @@ impl<'a> Planner<'a> {
     fn plan_once(&self) -> Result<Plan, Error> {
         self.check_predicting()?;
         if !self.companions.is_empty() {
-            return self.beside_companions(|planner| planner.plan());
+            return self.beside_companions(by_arithmetic);
         }
         if let Some(reason) = self.unknown() {
             return Err(Error::Unknown {
@@ -333,4 +333,8 @@ impl<'a> Planner<'a> {
             notes,
         })
     }
+}
+
+fn by_arithmetic(planner: &Planner<'_>) -> Result<Plan, Error> {
+    planner.plan()
 }

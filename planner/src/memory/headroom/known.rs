@@ -117,7 +117,8 @@ mod tests {
 
     #[test]
     fn what_was_measured_counts_instead_of_the_table_as_far_as_it_goes() {
-        let cases: [(fn(&mut Gpu), u64, u64); 5] = [
+        type Edit = fn(&mut Gpu);
+        let cases: [(Edit, u64, u64); 5] = [
             (|_| (), 20, 30),
             // Half of a context is still to come on a device that is open.
             (|gpu| gpu.learned = None, 200, 88),

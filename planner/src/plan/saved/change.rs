@@ -181,7 +181,8 @@ mod tests {
 
     #[test]
     fn each_change_is_said_in_a_line() {
-        let cases: [(fn(&mut SavedPlan, &mut Machine), &str); 13] = [
+        type Edit = fn(&mut SavedPlan, &mut Machine);
+        let cases: [(Edit, &str); 13] = [
             (|_, it| it.gpus.clear(), "RTX 3050 (CUDA0) is gone"),
             (
                 |_, it| it.gpus[0].name = "RTX 5090".to_owned(),
@@ -227,8 +228,8 @@ mod tests {
             (|_, it| it.gpus[0].free = gib(6), ""),
             (
                 |_, it| {
-                    it.gpus
-                        .push(Gpu::new("RTX 5090").total(gib(32)).device("CUDA1"))
+                    let other = Gpu::new("RTX 5090").total(gib(32)).device("CUDA1");
+                    it.gpus.push(other);
                 },
                 "",
             ),
