@@ -40,7 +40,7 @@ use super::speed::{Rates, SpeedModel};
 use super::{Error, GpuLayers, HostParts, Policy, Request};
 
 use self::ground::Ground;
-use self::look::{HostLikeness, Least, Likeness, Look};
+use self::look::{HostLikeness, LeastOnHost, Likeness, Look};
 pub(super) use self::order::MOST_GPUS;
 use self::order::{Order, orders};
 use self::parts::Parts;
@@ -78,8 +78,8 @@ pub(super) struct Placements<'a> {
     estimates: RefCell<BTreeMap<(usize, usize), Rc<Estimate>>>,
     looked_at: RefCell<BTreeMap<Path, Look>>,
     /// The smallest compute buffer of each likeness among those that were looked at.
-    seen: RefCell<BTreeMap<Likeness, Least>>,
-    seen_on_host: RefCell<BTreeMap<HostLikeness, Least>>,
+    seen: RefCell<BTreeMap<Likeness, u64>>,
+    seen_on_host: RefCell<BTreeMap<HostLikeness, LeastOnHost>>,
 }
 
 /// What probes have shown beyond the estimate: bytes more (or fewer) per GPU, as in [`Placements::gpus`], and on the
