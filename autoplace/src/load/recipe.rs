@@ -159,19 +159,16 @@ pub(super) fn follow(
         let lease = section.hold(&plan, &machine);
         return Ok((plan, machine, lease));
     }
-    if replay == Replay::Refuse {
+    let companions = saved.plan.companions.iter();
+    let companions: Vec<String> = companions.map(|one| one.name.clone()).collect();
+    if replay == Replay::Refuse || !companions.is_empty() {
         return Err(SavedPlanError::Changed {
             model: saved.model.name.clone(),
             changes,
-        }
-        .into());
-    }
-    if !saved.plan.companions.is_empty() {
-        let companions = saved.plan.companions.iter();
-        return Err(SavedPlanError::Companions {
-            model: saved.model.name.clone(),
-            companions: companions.map(|one| one.name.clone()).collect(),
-            changes,
+            companions: match replay {
+                Replay::Refuse => Vec::new(),
+                _ => companions,
+            },
         }
         .into());
     }

@@ -7,7 +7,7 @@
 
 use std::path::{Path, PathBuf};
 
-use autoplace::gguf::{Header, TensorType as T};
+use autoplace::gguf::Header;
 use autoplace::llama_sys::sim::Rules;
 use autoplace::machine::{Gpu, Host, Machine, gib};
 use autoplace::memory::estimate::Assignment;
@@ -21,8 +21,7 @@ use crate::replace_support::Dice;
 use crate::rig::grid::{settings, splits};
 use crate::rig::tally::{Tally, pairs};
 use crate::rig::{Card, Kind, Loaded, gpus, none_failed, vulkan};
-use crate::synthetic::block::Block;
-use crate::synthetic::{Dims, Sketch};
+use crate::synthetic::Sketch;
 
 fn profile(path: &Path) -> ModelProfile {
     ModelProfile::from_header(&Header::open(path).unwrap()).unwrap()
@@ -253,47 +252,6 @@ fn patterns_mean_to_us_what_they_mean_to_llama_cpp() {
         seen.insert(ours.host.weights);
     }
     assert!(seen.len() > 16, "the patterns should differ: {seen:?}");
-}
-
-#[test]
-fn what_is_mapped_is_what_llama_cpp_maps() {
-    own_process!();
-    let folder = tempfile::tempdir().unwrap();
-    let dims = Dims {
-        n_layer: 5,
-        n_embd: 256,
-        n_ff: 512,
-        n_head: 4,
-        n_head_kv: 2,
-        head_dim: 64,
-        n_vocab: 1000,
-    };
-    let card = Card::of((Rules::Cuda, true), gib(4));
-    for (name, shards) in [("tiny", 1), ("tiny split", 2)] {
-        let mut sketch = Sketch::new("llama", name, dims).in_shards(shards);
-        // The last matrix of the file is one that an x86 rearranges, the output one that it does not.
-        sketch.ends(T::Q8_0, Some(T::Q6_K));
-        sketch.stack(&Block::new(T::Q8_0, T::Q4_0));
-        let path = sketch.write(folder.path());
-        let profile = profile(&path);
-        for (cards, layers) in [(&[][..], 0), (&[&card], 0), (&[&card], 3), (&[&card], 6)] {
-            for repack in [true, false] {
-                let mut params = ContextParams::default();
-                params.repack = repack;
-                let split = Split::layers(layers);
-                let loaded = Loaded::new(&path, cards, &split, &params, Kind::Real).unwrap();
-                let rows = loaded.breakdown(&params).unwrap().rows;
-                let mapped = rows.iter().filter(|row| row.buffer_type == "CPU_Mapped");
-                let estimate = Estimate::new(&profile, &gpus(cards), &params).unwrap();
-                assert_eq!(
-                    estimate.footprints(layers).mapped,
-                    Some(mapped.map(|row| row.model).sum()),
-                    "{name}, {layers} layers on {} GPUs, repack {repack}",
-                    cards.len()
-                );
-            }
-        }
-    }
 }
 
 fn written(arch: &str, name: &str, folder: &Path) -> PathBuf {

@@ -116,7 +116,7 @@ fn room_for_companions_is_asked_for_too_and_never_given_away() {
     let error = anew.unwrap_err();
     assert_matches!(
         error,
-        load::Error::SavedPlan(SavedPlanError::Companions { .. })
+        load::Error::SavedPlan(SavedPlanError::Changed { .. })
     );
     assert!(error.to_string().contains("make it anew"), "{error}");
 }

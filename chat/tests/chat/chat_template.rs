@@ -105,7 +105,7 @@ fn tools_that_a_template_does_not_show_are_an_error() {
     for family in FAMILIES {
         let template = ChatTemplate::family(family).unwrap();
         let error = template
-            .render(&user("x").tools(&[tool.clone()]))
+            .render(&user("x").tools(std::slice::from_ref(&tool)))
             .unwrap_err();
         assert!(
             matches!(error, Error::ToolsNotShown { tools: 1 }),

@@ -15,9 +15,6 @@ pub struct BackendRules {
     pub alignment: u64,
     /// A quantised tensor whose rows are no multiple of so many elements gets the rest of one row on top.
     pub row_padding: Option<u64>,
-    /// Whether fused attention over a cache of another type than `F16` converts it first, in memory that the graph
-    /// reserves (ggml-cuda/fattn.cu, `ggml_cuda_flash_attn_ext_get_alloc_size`).
-    pub converts_kv: bool,
 }
 
 impl BackendRules {
@@ -25,7 +22,6 @@ impl BackendRules {
     pub const HOST: Self = Self {
         alignment: 32,
         row_padding: None,
-        converts_kv: false,
     };
 
     /// CUDA, and the same code under ROCm and MUSA: ggml-cuda.cu, `ggml_backend_cuda_buffer_type_get_alignment`,
@@ -33,7 +29,6 @@ impl BackendRules {
     pub const CUDA: Self = Self {
         alignment: 128,
         row_padding: Some(512),
-        converts_kv: true,
     };
 
     /// Vulkan: the device's `minStorageBufferOffsetAlignment` (ggml-vulkan.cpp,
@@ -42,7 +37,6 @@ impl BackendRules {
     pub const VULKAN: Self = Self {
         alignment: 256,
         row_padding: None,
-        converts_kv: false,
     };
 
     /// Metal: ggml-metal.cpp, `ggml_backend_metal_buffer_type_shared_get_alignment`,
@@ -50,14 +44,12 @@ impl BackendRules {
     pub const METAL: Self = Self {
         alignment: 32,
         row_padding: None,
-        converts_kv: false,
     };
 
     /// A backend that we have not read: the most that any of the others takes.
     pub const WIDEST: Self = Self {
         alignment: 256,
         row_padding: Some(512),
-        converts_kv: true,
     };
 
     /// The rules of the backend that ggml's registry calls so (`CUDA`, `ROCm`, `Vulkan`, `MTL`).
@@ -97,17 +89,13 @@ impl BackendRules {
     /// (ggml-backend.cpp, `ggml_backend_buft_alloc_buffer_n_plan`, `ggml_backend_buft_get_alloc_size`).
     #[must_use]
     pub fn alloc(&self, ty: TensorType, ne0: u64, bytes: u64) -> u64 {
-        pad(bytes.saturating_add(self.row_rest(ty, ne0)), self.alignment)
-    }
-
-    /// Bytes that fill up the last row of a quantised tensor with rows of `ne0` elements.
-    pub(super) fn row_rest(&self, ty: TensorType, ne0: u64) -> u64 {
-        match self.row_padding {
+        let rest = match self.row_padding {
             Some(padding) if ty.is_quantized() && !ne0.is_multiple_of(padding) => {
                 ty.row_bytes(padding - ne0 % padding)
             }
             _ => 0,
-        }
+        };
+        pad(bytes.saturating_add(rest), self.alignment)
     }
 }
 
@@ -247,43 +235,35 @@ const METAL_KV: [TensorType; 7] = [
 
 #[cfg(test)]
 mod tests {
-    use super::BackendRules;
-    use crate::gguf::TensorType;
+    use super::BackendRules as Rules;
+    use crate::gguf::TensorType as T;
 
     #[test]
-    fn cuda_pads_rows_to_512_elements_and_tensors_to_128_bytes() {
-        let rules = BackendRules::CUDA;
-        // 4096 is a multiple of 512: nothing is added.
-        assert_eq!(rules.alloc(TensorType::Q4_K, 4096, 9_437_184), 9_437_184);
-        // 2304 = 4 * 512 + 256: one more block of 256 elements, 144 bytes; 144 is no multiple of 128.
-        assert_eq!(
-            rules.alloc(TensorType::Q4_K, 2304, 1_296_000),
-            (1_296_000 + 144_u64).div_ceil(128) * 128
-        );
-        // Plain numbers have no rows to pad: 64 floats are 256 bytes.
-        assert_eq!(rules.alloc(TensorType::F32, 64, 256), 256);
-        assert_eq!(rules.alloc(TensorType::F32, 5, 20), 128);
-    }
-
-    #[test]
-    fn the_other_backends_only_align() {
-        assert_eq!(BackendRules::HOST.alloc(TensorType::Q8_0, 32, 34), 64);
-        assert_eq!(BackendRules::METAL.alloc(TensorType::Q8_0, 32, 34), 64);
-        assert_eq!(BackendRules::VULKAN.alloc(TensorType::Q8_0, 32, 34), 256);
+    fn tensors_are_aligned_and_cuda_pads_their_rows_to_512_elements() {
+        for (rules, ty, ne0, bytes, alloc) in [
+            // 4096 is a multiple of 512: nothing is added.
+            (Rules::CUDA, T::Q4_K, 4096, 9_437_184, 9_437_184),
+            // 2304 = 4 * 512 + 256: one more block of 256 elements, 144 bytes; 144 is no multiple of 128.
+            (Rules::CUDA, T::Q4_K, 2304, 1_296_000, 1_296_256),
+            // Plain numbers have no rows to pad: 64 floats are 256 bytes.
+            (Rules::CUDA, T::F32, 64, 256, 256),
+            (Rules::CUDA, T::F32, 5, 20, 128),
+            (Rules::HOST, T::Q8_0, 32, 34, 64),
+            (Rules::METAL, T::Q8_0, 32, 34, 64),
+            (Rules::VULKAN, T::Q8_0, 32, 34, 256),
+        ] {
+            assert_eq!(rules.alloc(ty, ne0, bytes), alloc, "{rules:?} {ty} {ne0}");
+        }
     }
 
     #[test]
     fn an_unknown_backend_takes_the_most_of_all() {
-        let unknown = BackendRules::of("SomethingNew");
-        for rules in [
-            BackendRules::CUDA,
-            BackendRules::VULKAN,
-            BackendRules::METAL,
-        ] {
+        let unknown = Rules::of("SomethingNew");
+        for rules in [Rules::CUDA, Rules::VULKAN, Rules::METAL] {
             for (ty, ne0, bytes) in [
-                (TensorType::Q4_0, 96, 54_000),
-                (TensorType::F32, 7, 28),
-                (TensorType::Q6_K, 4096, 3360),
+                (T::Q4_0, 96, 54_000),
+                (T::F32, 7, 28),
+                (T::Q6_K, 4096, 3360),
             ] {
                 assert!(unknown.alloc(ty, ne0, bytes) >= rules.alloc(ty, ne0, bytes));
             }

@@ -71,28 +71,16 @@ pub struct ContextParams {
     pub embeddings: Option<Pooling>,
     /// Whether the blocks that predict further tokens are loaded (`load_mtp`), and have a context of their own beside
     /// this one (`LLAMA_CONTEXT_TYPE_MTP`).
-    #[serde(default, skip_serializing_if = "is_off")]
+    #[serde(default, skip_serializing_if = "is_default")]
     pub mtp: bool,
     /// Tokens that the state of a recurrent model can be taken back, up to 64: for each, a state more of every sequence
     /// is kept (llama-memory-recurrent.cpp, the constructor).
-    #[serde(default, skip_serializing_if = "is_none")]
+    #[serde(default, skip_serializing_if = "is_default")]
     pub n_rs_seq: u32,
 }
 
-#[allow(
-    clippy::trivially_copy_pass_by_ref,
-    reason = "serde hands a reference over"
-)]
-const fn is_none(tokens: &u32) -> bool {
-    *tokens == 0
-}
-
-#[allow(
-    clippy::trivially_copy_pass_by_ref,
-    reason = "serde hands a reference over"
-)]
-const fn is_off(switch: &bool) -> bool {
-    !*switch
+fn is_default<T: Default + PartialEq>(value: &T) -> bool {
+    *value == T::default()
 }
 
 impl Default for ContextParams {
@@ -149,62 +137,51 @@ impl ContextParams {
     ///
     /// [`Error::Context`] where llama.cpp would end the process or refuse.
     pub fn sizes(&self) -> Result<ContextSizes, Error> {
-        let range = |holds, parameter, value: u32, limit: &str| {
-            if holds {
-                return Ok(());
-            }
+        let refuse = |parameter, value: u32, limit: String| {
+            let value = u64::from(value);
             Err(Error::Context {
                 parameter,
-                value: u64::from(value),
-                limit: limit.to_owned(),
+                value,
+                limit,
             })
         };
-        range(
-            self.n_ctx > 0 && self.n_ctx <= MAX_CONTEXT,
-            "n_ctx",
-            self.n_ctx,
-            "a context has 1 to 2147483392 tokens (it is padded to a multiple of 256, and positions are signed)",
-        )?;
-        range(
-            self.n_seq_max > 0 && self.n_seq_max <= MAX_SEQUENCES,
-            "n_seq_max",
-            self.n_seq_max,
-            "llama.cpp takes 1 to 256 (`LLAMA_MAX_SEQ`)",
-        )?;
-        range(
-            self.n_batch > 0,
-            "n_batch",
-            self.n_batch,
-            "a batch of no tokens ends the process",
-        )?;
-        range(
-            self.n_rs_seq <= MOST_TAKEN_BACK,
-            "n_rs_seq",
-            self.n_rs_seq,
-            "at most 64 states more are kept",
-        )?;
+        if !(1..=MAX_CONTEXT).contains(&self.n_ctx) {
+            let limit = "a context has 1 to 2147483392 tokens (it is padded to a multiple of 256, and positions are signed)";
+            return refuse("n_ctx", self.n_ctx, limit.to_owned());
+        }
+        if !(1..=MAX_SEQUENCES).contains(&self.n_seq_max) {
+            let limit = "llama.cpp takes 1 to 256 (`LLAMA_MAX_SEQ`)";
+            return refuse("n_seq_max", self.n_seq_max, limit.to_owned());
+        }
+        if self.n_batch == 0 {
+            return refuse(
+                "n_batch",
+                0,
+                "a batch of no tokens ends the process".to_owned(),
+            );
+        }
+        if self.n_rs_seq > MOST_TAKEN_BACK {
+            let limit = "at most 64 states more are kept";
+            return refuse("n_rs_seq", self.n_rs_seq, limit.to_owned());
+        }
         let n_ctx = u64::from(self.n_ctx);
         let n_seq = u64::from(self.n_seq_max);
         // The batch is limited by the context before that is padded (llama-context.cpp, the constructor).
         let n_batch = u64::from(self.n_batch).min(n_ctx);
-        range(
-            n_seq <= n_batch,
-            "n_seq_max",
-            self.n_seq_max,
-            &format!("a batch has only {n_batch} tokens, which ends the process"),
-        )?;
+        if n_seq > n_batch {
+            let limit = format!("a batch has only {n_batch} tokens, which ends the process");
+            return refuse("n_seq_max", self.n_seq_max, limit);
+        }
         let n_ubatch = match self.n_ubatch {
             0 => n_batch,
             n => n_batch.min(u64::from(n)),
         };
-        range(
-            self.n_rs_seq == 0 || u64::from(self.n_rs_seq) + 2 <= n_ubatch,
-            "n_rs_seq",
-            self.n_rs_seq,
-            &format!(
+        if self.n_rs_seq > 0 && u64::from(self.n_rs_seq) + 2 > n_ubatch {
+            let limit = format!(
                 "a computation has only {n_ubatch} tokens, which ends the process unless there are two more (llama-batch.cpp, `split_equal`)"
-            ),
-        )?;
+            );
+            return refuse("n_rs_seq", self.n_rs_seq, limit);
+        }
         let n_ctx = pad(n_ctx, CONTEXT_PADDING.into());
         let (cells, streams) = if self.kv_unified {
             (n_ctx, 1)
@@ -278,94 +255,65 @@ impl ContextParams {
 
 #[cfg(test)]
 mod tests {
-    use super::{ContextParams, Error};
+    use super::{ContextParams, ContextSizes, Error};
 
-    fn params(n_ctx: u32) -> ContextParams {
-        ContextParams {
-            n_ctx,
-            ..ContextParams::default()
-        }
+    fn with(change: impl FnOnce(&mut ContextParams)) -> Result<ContextSizes, Error> {
+        let mut params = ContextParams::default();
+        change(&mut params);
+        params.sizes()
     }
 
     #[test]
-    fn a_context_is_padded_to_256_tokens() {
-        let sizes = params(4097).sizes().unwrap();
+    fn a_context_is_padded_to_256_tokens_and_limits_the_batch_before() {
+        let sizes = with(|it| it.n_ctx = 4097).unwrap();
         assert_eq!((sizes.n_ctx, sizes.cells, sizes.streams), (4352, 4352, 1));
-    }
-
-    #[test]
-    fn the_batch_is_limited_by_the_context_before_padding() {
-        let sizes = params(100).sizes().unwrap();
-        assert_eq!(
-            (sizes.n_ctx, sizes.n_batch, sizes.n_tokens),
-            (256, 100, 100)
-        );
+        let sizes = with(|it| it.n_ctx = 100).unwrap();
+        let tokens = (sizes.n_ctx, sizes.n_batch, sizes.n_tokens);
+        assert_eq!(tokens, (256, 100, 100));
     }
 
     #[test]
     fn sequences_share_the_context_out_unless_it_is_unified() {
-        let split = ContextParams {
-            n_seq_max: 3,
-            ..params(4096)
-        };
         // 4096 / 3 = 1365, padded to 1536 for each of three streams
-        let sizes = split.sizes().unwrap();
+        let sizes = with(|it| it.n_seq_max = 3).unwrap();
         assert_eq!((sizes.n_ctx, sizes.cells, sizes.streams), (4608, 1536, 3));
         assert_eq!(sizes.n_tokens, 513);
-        let unified = ContextParams {
-            kv_unified: true,
-            ..split
-        };
-        let sizes = unified.sizes().unwrap();
+        let sizes = with(|it| (it.n_seq_max, it.kv_unified) = (3, true)).unwrap();
         assert_eq!((sizes.n_ctx, sizes.cells, sizes.streams), (4096, 4096, 1));
     }
 
     #[test]
     fn outputs_are_one_per_sequence_at_least_and_a_batch_at_most() {
-        let outputs = |n_outputs_max, n_seq_max| {
-            let params = ContextParams {
-                n_outputs_max,
-                n_seq_max,
-                ..params(4096)
-            };
-            let sizes = params.sizes().unwrap();
-            (sizes.n_outputs, sizes.output_rows)
-        };
-        assert_eq!(outputs(1, 1), (1, 1));
-        assert_eq!(outputs(1, 4), (4, 4));
-        assert_eq!(outputs(0, 1), (512, 2048));
-        assert_eq!(outputs(100_000, 1), (512, 2048));
+        for (n_outputs_max, n_seq_max, outputs) in [
+            (1, 1, (1, 1)),
+            (1, 4, (4, 4)),
+            (0, 1, (512, 2048)),
+            (100_000, 1, (512, 2048)),
+        ] {
+            let sizes = with(|it| (it.n_outputs_max, it.n_seq_max) = (n_outputs_max, n_seq_max));
+            let sizes = sizes.unwrap();
+            assert_eq!((sizes.n_outputs, sizes.output_rows), outputs);
+        }
     }
 
     #[test]
     fn what_would_end_the_process_is_an_error_that_names_the_parameter() {
-        let bad = |params: ContextParams| match params.sizes() {
-            Err(Error::Context { parameter, .. }) => parameter,
-            other => panic!("{other:?}"),
-        };
-        assert_eq!(bad(params(0)), "n_ctx");
-        assert_eq!(bad(params(u32::MAX)), "n_ctx");
-        let of = ContextParams::default;
-        assert_eq!(bad(ContextParams { n_batch: 0, ..of() }), "n_batch");
-        assert_eq!(
-            bad(ContextParams {
-                n_seq_max: 0,
-                ..of()
-            }),
-            "n_seq_max"
-        );
-        assert_eq!(
-            bad(ContextParams {
-                n_seq_max: 300,
-                ..of()
-            }),
-            "n_seq_max"
-        );
-        let more_sequences_than_tokens = ContextParams {
-            n_batch: 2,
-            n_seq_max: 3,
-            ..of()
-        };
-        assert_eq!(bad(more_sequences_than_tokens), "n_seq_max");
+        type Edit = fn(&mut ContextParams);
+        let cases: [(Edit, &str); 8] = [
+            (|it| it.n_ctx = 0, "n_ctx"),
+            (|it| it.n_ctx = u32::MAX, "n_ctx"),
+            (|it| it.n_batch = 0, "n_batch"),
+            (|it| it.n_seq_max = 0, "n_seq_max"),
+            (|it| it.n_seq_max = 300, "n_seq_max"),
+            (|it| (it.n_batch, it.n_seq_max) = (2, 3), "n_seq_max"),
+            (|it| it.n_rs_seq = 65, "n_rs_seq"),
+            (|it| (it.n_ubatch, it.n_rs_seq) = (5, 4), "n_rs_seq"),
+        ];
+        for (change, named) in cases {
+            match with(change) {
+                Err(Error::Context { parameter, .. }) => assert_eq!(parameter, named),
+                other => panic!("{named}: {other:?}"),
+            }
+        }
     }
 }

@@ -56,21 +56,13 @@ pub struct Footprints {
     pub host: Footprint,
     /// The part of the host's `compute` that is the buffer of logits, in bytes. llama.cpp's breakdown leaves it out.
     pub output: u64,
-    /// With a memory-mapped file: the bytes of the file between the first and the last weight that the host keeps,
-    /// the weights of GPUs in between included. llama.cpp prints this as `CPU_Mapped`; only `host.weights` of them
-    /// must stay in memory.
-    pub mapped: Option<u64>,
 }
 
 impl Footprints {
     /// Footprints of these GPUs and this host.
     #[must_use]
     pub const fn new(gpus: Vec<Footprint>, host: Footprint) -> Self {
-        Self {
-            gpus,
-            host,
-            output: 0,
-            mapped: None,
-        }
+        let output = 0;
+        Self { gpus, host, output }
     }
 }

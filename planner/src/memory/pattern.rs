@@ -147,16 +147,14 @@ impl<'a> Scan<'a> {
             scan.rest = &scan.rest[digits..];
             digits > 0
         };
-        let fits = number(self) && {
-            if self.eat(b",") {
-                number(self);
-            }
-            self.eat(b"}")
-        };
-        if fits {
-            Ok(())
-        } else {
-            Err("after `{` there must be `n}`, `n,}` or `n,m}`".to_owned())
+        let mut fits = number(self);
+        if fits && self.eat(b",") {
+            number(self);
+        }
+        fits &= self.eat(b"}");
+        match fits {
+            true => Ok(()),
+            false => Err("after `{` there must be `n}`, `n,}` or `n,m}`".to_owned()),
         }
     }
 
@@ -233,52 +231,47 @@ mod tests {
             (r"_norm\b", "blk.1.attn_norm.weight", true),
             ("", "anything", true),
         ] {
-            assert_eq!(
-                Pattern::new(pattern).unwrap().is_in(name),
-                found,
-                "{pattern}"
-            );
+            let is_found = Pattern::new(pattern).unwrap().is_in(name);
+            assert_eq!(is_found, found, "{pattern}");
         }
     }
 
+    /// One on each line, but for those that are no line.
+    const REFUSED: &str = r"
+(?i)ffn
+(?=ffn)
+(?<name>ffn)
+(a)\1
+\x41
+\p{L}
+\<ffn
+\A
+a**
+*a
+^*
+(|+)
+[]a]
+[[:alpha:]]
+[a&&b]
+[a--b]
+[\b]
+a{
+a{,2}
+a{1,2}{3}
+a]
+a}
+(a
+a)
+[a
+[z-a]
+ffn\
+";
+
     #[test]
     fn what_c_plus_plus_could_read_differently_is_refused() {
-        for pattern in [
-            "(?i)ffn",
-            "(?=ffn)",
-            "(?<name>ffn)",
-            r"(a)\1",
-            r"\x41",
-            r"\p{L}",
-            r"\<ffn",
-            r"\A",
-            r"a**",
-            "*a",
-            "^*",
-            "(|+)",
-            "[]a]",
-            "[[:alpha:]]",
-            "[a&&b]",
-            "[a--b]",
-            r"[\b]",
-            "a{",
-            "a{,2}",
-            "a{1,2}{3}",
-            "a]",
-            "a}",
-            "(a",
-            "a)",
-            "[a",
-            "[z-a]",
-            "ffn\\",
-            "\u{e9}",
-            "a\nb",
-        ] {
-            let error = Pattern::new(pattern).unwrap_err();
-            assert!(
-                error.to_string().contains("tensor_buft_overrides"),
-                "{error}"
-            );
+        for pattern in REFUSED.trim().lines().chain(["\u{e9}", "a\nb"]) {
+            let error = Pattern::new(pattern).unwrap_err().to_string();
+            assert!(error.contains("tensor_buft_overrides"), "{error}");
         }
     }
 }

@@ -52,21 +52,19 @@ impl Planner<'_> {
         }
         let mut best: Option<(Plan, Arrangement)> = None;
         let mut failed = None;
-        let mut on_host = 0;
+        let mut fewest_on_host = 0;
         for spots in self.all_spots() {
-            let host = spots.iter().filter(|spot| spot.is_none()).count();
-            if host > on_host && best.is_some() {
+            if on_host(&spots) > fewest_on_host && best.is_some() {
                 break;
             }
-            on_host = host;
+            fewest_on_host = on_host(&spots);
             let Some(arrangement) = self.arrange(&spots, &params)? else {
                 continue;
             };
             let planner = Planner::new(self.profile, &arrangement.machine).request(request.clone());
-            let found = if planner.unknown().is_some() {
-                plan(&planner)
-            } else {
-                planner.plan()
+            let found = match planner.unknown() {
+                Some(_) => plan(&planner),
+                None => planner.plan(),
             };
             match found {
                 Ok(found) => {
@@ -93,21 +91,22 @@ impl Planner<'_> {
 
     /// Every way to place the companions, those with fewer on the host first.
     fn all_spots(&self) -> Vec<Spots> {
-        let mut gpus: Vec<usize> = (0..self.machine.gpus.len())
-            .filter(|&gpu| self.machine.gpus[gpu].free > 0)
-            .collect();
-        gpus.sort_by_key(|&gpu| std::cmp::Reverse(self.machine.gpus[gpu].free));
+        let free = |gpu: &usize| self.machine.gpus[*gpu].free;
+        let mut gpus: Vec<usize> = (0..self.machine.gpus.len()).collect();
+        gpus.retain(|gpu| free(gpu) > 0);
+        gpus.sort_by_key(|gpu| std::cmp::Reverse(free(gpu)));
         gpus.truncate(MOST_GPUS);
         gpus.sort_unstable();
         let spots: Vec<Option<usize>> = gpus.into_iter().map(Some).chain([None]).collect();
         let mut all = vec![Spots::new()];
         for _ in &self.companions {
-            let longer = all
-                .iter()
-                .flat_map(|begun| spots.iter().map(|&spot| [&begun[..], &[spot]].concat()));
-            all = longer.collect();
+            let longer = |begun: Spots| {
+                let begun = move |&spot: &Option<usize>| [&begun[..], &[spot]].concat();
+                spots.iter().map(begun)
+            };
+            all = all.into_iter().flat_map(longer).collect();
         }
-        all.sort_by_key(|spots| spots.iter().filter(|spot| spot.is_none()).count());
+        all.sort_by_key(on_host);
         all
     }
 
@@ -165,9 +164,8 @@ impl Planner<'_> {
         params: &ContextParams,
     ) -> Result<u64, CompanionError> {
         let workload = companion.workload(params)?;
-        let pools = Headroom::Default
-            .of_gpu(gpu, &workload, 0, self.machine.wsl)
-            .growth;
+        let headroom = Headroom::Default.of_gpu(gpu, &workload, 0, self.machine.wsl);
+        let pools = headroom.growth;
         let own = bytes.gpu.total().saturating_add(bytes.gpu_uncertainty);
         Ok(own.saturating_add(pools))
     }
@@ -192,24 +190,26 @@ impl Arrangement {
             host.free = machine.host.available;
             host.companions = self.taken_of_host;
         }
-        for companion in &self.placed {
-            let bytes = companion
-                .bytes
-                .gpu
-                .total()
-                .saturating_add(companion.bytes.host.total());
-            let place = companion.gpu.as_deref().unwrap_or("the host");
-            let note = format!(
-                "{} {} on {place}: {}",
-                companion.role,
-                companion.name,
-                Bytes(bytes)
-            );
-            plan.notes.push(note);
+        for PlannedCompanion {
+            role,
+            name,
+            gpu,
+            bytes,
+        } in &self.placed
+        {
+            let bytes = Bytes(bytes.gpu.total().saturating_add(bytes.host.total()));
+            let place = gpu.as_deref().unwrap_or("the host");
+            plan.notes
+                .push(format!("{role} {name} on {place}: {bytes}"));
         }
         plan.companions = self.placed;
         plan
     }
+}
+
+/// Companions that are on the host.
+fn on_host(spots: &Spots) -> usize {
+    spots.iter().filter(|spot| spot.is_none()).count()
 }
 
 /// Whether a plan is faster, or, of those that embed, has more layers on GPUs.

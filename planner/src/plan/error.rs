@@ -25,25 +25,13 @@ pub struct Shortfall {
 
 impl fmt::Display for Shortfall {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self {
-            device,
-            needed,
-            budget,
-            free,
-            missing,
-        } = self;
-        if *missing > 0 {
-            write!(f, "{} missing on {device}: ", Bytes(*missing))?;
-        } else {
-            write!(f, "enough on {device}: ")?;
+        let [needed, budget, free, missing] =
+            [self.needed, self.budget, self.free, self.missing].map(Bytes);
+        match missing {
+            Bytes(0) => write!(f, "enough on {}: ", self.device)?,
+            missing => write!(f, "{missing} missing on {}: ", self.device)?,
         }
-        write!(
-            f,
-            "{} needed, {} of {} free usable",
-            Bytes(*needed),
-            Bytes(*budget),
-            Bytes(*free)
-        )
+        write!(f, "{needed} needed, {budget} of {free} free usable")
     }
 }
 

@@ -1,9 +1,12 @@
 //! Whether footprints fit a device: its free bytes, less the headroom, against what is needed of it.
 
 use crate::machine::{Gpu, GpuKind, Host, mib};
-use crate::memory::{Footprint, Footprints, Headroom, HeadroomParts, Uncertainty, Workload};
+use crate::memory::estimate::Assignment;
+use crate::memory::{
+    ContextParams, Footprint, Footprints, Headroom, HeadroomParts, Split, Uncertainty, Workload,
+};
 
-use super::{Placement, PlacementKind, Shortfall};
+use super::{Confidence, Placement, PlacementKind, Shortfall};
 
 /// The devices of one candidate: its GPUs, in the order in which they take layers, and the host.
 #[derive(Debug, Clone)]
@@ -103,6 +106,24 @@ impl Levels {
     }
 }
 
+/// A placement that was chosen, whatever by, ready to become a plan.
+pub(super) struct Chosen<'a> {
+    pub(super) room: Room<'a>,
+    pub(super) params: ContextParams,
+    pub(super) split: Split,
+    pub(super) assignment: Assignment,
+    /// Layers on each GPU.
+    pub(super) counts: Vec<u32>,
+    /// Blocks on GPUs of which a part stays on the host.
+    pub(super) parted_blocks: u32,
+    pub(super) levels: Levels,
+    pub(super) confidence: Confidence,
+    /// What decided, for people.
+    pub(super) why: String,
+    /// What else there is to say of the choice.
+    pub(super) notes: Vec<String>,
+}
+
 /// Whether the host's weights are a mapped file beside this GPU (llama-model.cpp, `load_tensors`; Metal:
 /// `ContextParams::load_mode`).
 pub(super) fn maps_files(gpu: &Gpu) -> bool {
@@ -112,17 +133,13 @@ pub(super) fn maps_files(gpu: &Gpu) -> bool {
 impl Room<'_> {
     /// What these footprints leave on each device, if they may be larger by `uncertainty`.
     pub(super) fn levels(&self, footprints: &Footprints, uncertainty: &Uncertainty) -> Levels {
-        let gpus: Vec<Level> = self
-            .gpus
-            .iter()
-            .enumerate()
-            .map(|(index, gpu)| {
-                let footprint = footprints.gpus.get(index).copied().unwrap_or_default();
-                let unsure = uncertainty.gpus.get(index).copied().unwrap_or(0);
-                let headroom = self.headroom.of_gpu(gpu, &self.workload, unsure, self.wsl);
-                Level::new(footprint, headroom, gpu.free)
-            })
-            .collect();
+        let level = |(index, gpu): (usize, &&Gpu)| {
+            let footprint = footprints.gpus.get(index).copied().unwrap_or_default();
+            let unsure = uncertainty.gpus.get(index).copied().unwrap_or(0);
+            let headroom = self.headroom.of_gpu(gpu, &self.workload, unsure, self.wsl);
+            Level::new(footprint, headroom, gpu.free)
+        };
+        let gpus: Vec<Level> = self.gpus.iter().enumerate().map(level).collect();
         let unsure = uncertainty.host;
         let headroom = Headroom::of_host(self.host, &self.workload, !gpus.is_empty(), unsure);
         let mut host = Level::new(footprints.host, headroom, self.host.available);

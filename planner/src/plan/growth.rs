@@ -5,8 +5,7 @@ use crate::memory::{
 };
 use crate::profile::ModelProfile;
 
-use super::chosen::Chosen;
-use super::fit::Levels;
+use super::fit::{Chosen, Levels};
 use super::probe::with_output;
 use super::{Confidence, Error, Probe};
 
@@ -73,33 +72,30 @@ fn longest(
     // Multiples of the step above the least, and at the end the most itself.
     let steps = most.saturating_sub(least).div_ceil(STEP);
     let tokens = |step: u32| {
-        (least / STEP)
-            .saturating_add(step)
-            .saturating_mul(STEP)
-            .min(most)
+        let steps = (least / STEP).saturating_add(step);
+        steps.saturating_mul(STEP).min(most)
     };
     let (mut low, mut high) = (0, steps.saturating_add(1));
     while low + 1 < high {
         let middle = low.midpoint(high);
-        let params = ContextParams {
-            n_ctx: tokens(middle),
-            ..chosen.params.clone()
-        };
+        let mut params = chosen.params.clone();
+        params.n_ctx = tokens(middle);
         let (mut footprints, unsure) = estimated(profile, chosen, &params)?;
         for (footprint, more) in footprints.gpus.iter_mut().zip(&beyond.gpus) {
             footprint.compute = footprint.compute.saturating_add(more.compute);
         }
         footprints.host += beyond.host;
-        let unsure = match careful {
-            true => unsure,
-            false => Uncertainty::default(),
+        let unsure = if careful {
+            unsure
+        } else {
+            Uncertainty::default()
         };
         let levels = chosen.room.levels(&footprints, &unsure);
         if levels.fit() {
             low = middle;
-            best = Some((params, levels))
-                .filter(|(params, _)| params.n_ctx > least)
-                .or(best);
+            if params.n_ctx > least {
+                best = Some((params, levels));
+            }
         } else {
             high = middle;
         }

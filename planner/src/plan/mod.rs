@@ -5,7 +5,6 @@
 //! own `no_alloc` load) is handed in from outside as a [`Probe`].
 
 mod advice;
-mod chosen;
 mod companions;
 mod error;
 mod fit;

@@ -6,7 +6,7 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 use super::Speed;
-use super::chosen::Chosen;
+use super::fit::Chosen;
 use super::speed::{Matrices, matrices};
 use crate::machine::{Bandwidth, BandwidthSource, Bytes};
 use crate::memory::{Error, OverrideRules, Place};
@@ -97,10 +97,8 @@ fn on_host(profile: &ModelProfile, chosen: &Chosen<'_>) -> Result<(u64, u64), Er
     let weights = &profile.weights;
     let tied = weights.output_matrix().filter(|_| weights.tied_output);
     let output: Vec<&Weight> = weights.output.iter().chain(tied).collect();
-    let blocks = weights
-        .blocks
-        .iter()
-        .map(|block| block.weights.iter().collect());
+    let blocks = weights.blocks.iter();
+    let blocks = blocks.map(|block| block.weights.iter().collect());
     let layers = blocks.chain([output]).zip(chosen.assignment.layers());
     let mut sums = (0_u64, 0_u64);
     for (weights, place) in layers {

@@ -5,7 +5,7 @@ use crate::memory;
 use crate::memory::{Companion, ContextParams, MOST_TAKEN_BACK};
 use crate::profile::ModelProfile;
 
-use super::chosen::Chosen;
+use super::fit::Chosen;
 use super::growth;
 use super::search::Placements;
 use super::speed::{Rates, Speed, SpeedModel};
@@ -148,20 +148,13 @@ impl<'a> Planner<'a> {
     }
 
     fn check_predicting(&self) -> Result<(), Error> {
-        let sequences = self.request.params.n_seq_max;
-        let checked = self
-            .profile
-            .check_predicting(sequences, self.request.embeds());
-        checked?;
-        let n_ctx = self.request.tokens(self.profile);
-        let asked = self.request.workload.map(|workload| workload.tokens());
-        let asked = asked.map(|tokens| ("workload", tokens));
-        let at = self.request.at.iter().map(|&depth| ("at", depth));
-        match asked
-            .into_iter()
-            .chain(at)
-            .find(|&(_, tokens)| tokens > n_ctx)
-        {
+        let request = &self.request;
+        let sequences = request.params.n_seq_max;
+        self.profile.check_predicting(sequences, request.embeds())?;
+        let n_ctx = request.tokens(self.profile);
+        let asked = request.workload.iter().map(|it| ("workload", it.tokens()));
+        let at = request.at.iter().map(|&depth| ("at", depth));
+        match asked.chain(at).find(|&(_, tokens)| tokens > n_ctx) {
             Some((parameter, tokens)) => Err(Error::Memory(memory::Error::Context {
                 parameter,
                 value: u64::from(tokens),
@@ -186,16 +179,8 @@ impl<'a> Planner<'a> {
         params: &ContextParams,
         choose: impl Fn(&Placements<'s>) -> Result<Chosen<'s>, Error>,
     ) -> Result<Chosen<'s>, Error> {
-        let best = |policy| {
-            let (profile, machine) = (self.profile, self.machine);
-            choose(&Placements::new(
-                profile,
-                machine,
-                &self.request,
-                params,
-                policy,
-            )?)
-        };
+        let (profile, machine, request) = (self.profile, self.machine, &self.request);
+        let best = |policy| choose(&Placements::new(profile, machine, request, params, policy)?);
         match (policy, best(policy)) {
             (Policy::Fastest, Err(Error::DoesNotFit { .. })) => best(Policy::MostLayers),
             (Policy::Fastest, chosen) => self.with_other_depths(chosen?),
@@ -302,35 +287,27 @@ impl<'a> Planner<'a> {
         let workload = self.request.work(profile);
         let rates = Rates::of(&chosen.room.gpus, chosen.room.host);
         // Of generation, which a context for embeddings does not do.
-        let speed = if self.request.embeds() {
-            None
-        } else {
-            Some(Speed::of(
-                profile,
-                &chosen.params,
-                (workload, &self.request.depths(profile)),
-                &chosen.assignment,
-                &chosen.split,
-                rates,
-            )?)
-        };
+        let work = (workload, &self.request.depths(profile)[..]);
+        let (params, split) = (&chosen.params, &chosen.split);
+        let speed = (!self.request.embeds())
+            .then(|| Speed::of(profile, params, work, &chosen.assignment, split, rates))
+            .transpose()?;
         let paging = Paging::of(profile, &chosen)?;
-        let n_ubatch = chosen.params.n_ubatch;
         let speed = match (speed, paging) {
-            (Some(speed), Some(paging)) => Some(paging.slow_down(speed, n_ubatch)),
+            (Some(speed), Some(paging)) => Some(paging.slow_down(speed, params.n_ubatch)),
             (speed, _) => speed,
         };
         let mut notes = vec![chosen.why];
         notes.extend(paging.map(|paging| paging.to_string()));
         notes.extend(reasons::changed(profile, &self.request));
         notes.extend(chosen.notes);
-        notes.extend(reasons::notes(
-            profile,
-            &self.request,
-            &chosen.params,
-            chosen.confidence,
-        ));
+        let (params, confidence) = (&chosen.params, chosen.confidence);
+        notes.extend(reasons::notes(profile, &self.request, params, confidence));
         notes.extend(reasons::unused_gpus(self.machine));
+        let windows = profile.state.windows();
+        let placements = chosen
+            .room
+            .placements(&chosen.levels, &chosen.counts, layers - n);
         Ok(Plan {
             model: ModelSummary {
                 path: profile.path.clone(),
@@ -340,21 +317,16 @@ impl<'a> Planner<'a> {
                 file_bytes: profile.file_bytes,
                 blocks: profile.n_layer(),
                 n_ctx_train: profile.hparams.n_ctx_train,
-                sliding_window: profile
-                    .state
-                    .windows()
-                    .is_some_and(|windows| windows.contains(&true)),
+                sliding_window: windows.is_some_and(|windows| windows.contains(&true)),
             },
             n_gpu_layers: n,
             tensor_split: chosen.split.tensor_split,
             overrides: chosen.split.overrides,
             full_offload: n == layers && chosen.parted_blocks == 0,
             parted_blocks: chosen.parted_blocks,
-            placements: chosen
-                .room
-                .placements(&chosen.levels, &chosen.counts, layers - n),
+            placements,
             context: chosen.params,
-            confidence: chosen.confidence,
+            confidence,
             companions: Vec::new(),
             paging,
             speed,

@@ -4,7 +4,7 @@ use crate::machine::{Bytes, Machine, UnusedReason};
 use crate::memory::{ContextParams, full_windows};
 use crate::profile::{ModelProfile, Unmodelled, Weight};
 
-use super::chosen::Chosen;
+use super::fit::Chosen;
 use super::{Confidence, Context, GpuLayers, Request};
 
 /// GPUs that are there and could not be planned for: a card that a build cannot drive is the commonest reason

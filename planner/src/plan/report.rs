@@ -3,6 +3,7 @@
 use std::fmt;
 
 use crate::machine::Bytes;
+use crate::memory::Footprint;
 
 use super::{Placement, PlacementKind, Plan, Speed};
 
@@ -24,20 +25,14 @@ impl fmt::Display for Plan {
             Bytes(model.file_bytes),
             model.blocks
         )?;
-        let width = self
-            .placements
-            .iter()
-            .map(|placement| placement.name.chars().count())
-            .max()
-            .unwrap_or(0)
-            .max(16);
+        let names = self.placements.iter().map(|it| it.name.chars().count());
+        let width = names.fold(16, usize::max);
         let cells: Vec<[String; 5]> = self.placements.iter().map(cells).collect();
-        let widths: Vec<usize> = (0..HEADS.len())
-            .map(|column| {
-                let widest = cells.iter().map(|row| row[column].len()).max().unwrap_or(0);
-                widest.max(HEADS[column].len())
-            })
-            .collect();
+        let widest = |column: usize| {
+            let widths = cells.iter().map(|row| row[column].len());
+            widths.fold(HEADS[column].len(), usize::max)
+        };
+        let widths: Vec<usize> = (0..HEADS.len()).map(widest).collect();
         let line = |f: &mut fmt::Formatter<'_>, name: &str, row: &[&str]| {
             write!(f, "  {name:<width$}")?;
             for (cell, width) in row.iter().zip(&widths) {
@@ -85,39 +80,27 @@ impl Plan {
     /// What is predicted, and what the layers on the host cost.
     fn speed_in_words(&self, speed: &Speed) -> String {
         let mut depths = speed.generation.iter();
-        let first = depths.next().map_or_else(
-            || {
-                format!(
-                    "about {} tok/s after {} tokens",
-                    rounded(speed.tokens_per_second),
-                    speed.depth
-                )
-            },
-            |at| {
-                format!(
-                    "about {} tok/s after {} tokens",
-                    rounded(at.tokens_per_second),
-                    at.depth
-                )
-            },
-        );
-        let others =
-            depths.map(|at| format!(", {} after {}", rounded(at.tokens_per_second), at.depth));
-        let prompt = match speed.prompt.tokens {
-            0 => String::new(),
-            _ => format!(
+        let middle = (speed.depth, speed.tokens_per_second);
+        let (depth, first) = depths
+            .next()
+            .map_or(middle, |at| (at.depth, at.tokens_per_second));
+        let mut begin = format!("about {} tok/s after {depth} tokens", rounded(first));
+        for at in depths {
+            begin += &format!(", {} after {}", rounded(at.tokens_per_second), at.depth);
+        }
+        if speed.prompt.tokens > 0 {
+            begin += &format!(
                 "; prompts {} tok/s",
                 rounded(speed.prompt.tokens_per_second)
-            ),
-        };
-        let others: String = others.collect();
-        let begin = format!("{first}{others}{prompt}; by {}", speed.basis);
+            );
+        }
+        begin += &format!("; by {}", speed.basis);
         let Some(all) = speed.all_on_gpus else {
             return begin;
         };
-        let whole = self.n_gpu_layers == self.layers();
-        if whole && self.parted_blocks == 0 {
-            return format!("{begin} (all on the host: {})", rounded(speed.all_on_host));
+        let on_host = rounded(speed.all_on_host);
+        if self.n_gpu_layers == self.layers() && self.parted_blocks == 0 {
+            return format!("{begin} (all on the host: {on_host})");
         }
         let slow = match self.layers() - self.n_gpu_layers {
             0 => format!("parts of {} blocks", self.parted_blocks),
@@ -125,12 +108,12 @@ impl Plan {
             n => format!("{n} layers"),
         };
         let fastest = speed.gpu_rates.iter().copied().fold(0.0, f64::max);
+        let rates = [speed.host_rate, fastest].map(|rate| rounded(rate / 1e9));
         format!(
-            "{begin} (all on GPUs: {}, all on the host: {}); the cliff: {slow} read at {} GB/s instead of {}",
+            "{begin} (all on GPUs: {}, all on the host: {on_host}); the cliff: {slow} read at {} GB/s instead of {}",
             rounded(all),
-            rounded(speed.all_on_host),
-            rounded(speed.host_rate / 1e9),
-            rounded(fastest / 1e9)
+            rates[0],
+            rates[1]
         )
     }
 
@@ -145,13 +128,8 @@ impl Plan {
 
 /// Three digits, as many as a prediction is worth.
 fn rounded(number: f64) -> String {
-    if number >= 99.5 {
-        format!("{number:.0}")
-    } else if number >= 9.95 {
-        format!("{number:.1}")
-    } else {
-        format!("{number:.2}")
-    }
+    let digits = usize::from(number < 99.5) + usize::from(number < 9.95);
+    format!("{number:.digits$}")
 }
 
 fn cells(placement: &Placement) -> [String; 5] {
@@ -160,11 +138,19 @@ fn cells(placement: &Placement) -> [String; 5] {
         0 => "-".to_owned(),
         bytes => Bytes(bytes).to_string(),
     };
+    let Footprint {
+        weights,
+        kv,
+        compute,
+        ..
+    } = placement.footprint;
+    let [weights, kv, compute, headroom] =
+        [weights, kv, compute, placement.headroom.total()].map(bytes);
     [
-        bytes(placement.footprint.weights),
-        bytes(placement.footprint.kv),
-        bytes(placement.footprint.compute),
-        bytes(placement.headroom.total()),
+        weights,
+        kv,
+        compute,
+        headroom,
         Bytes(placement.free).to_string(),
     ]
 }

@@ -172,6 +172,16 @@ pub struct Request {
     pub params: ContextParams,
 }
 
+/// `name(argument: type) field = value`: a setter that is called so.
+macro_rules! setters {
+    ($($(#[$doc:meta])* $name:ident($argument:ident: $ty:ty) $($field:ident).+ = $value:expr;)*) => {
+        $($(#[$doc])* #[must_use] pub const fn $name(mut self, $argument: $ty) -> Self {
+            self.$($field).+ = $value;
+            self
+        })*
+    };
+}
+
 impl Default for Request {
     fn default() -> Self {
         Self::new()
@@ -203,67 +213,66 @@ impl Request {
         }
     }
 
-    /// Sets the tokens of context.
+    setters! {
+        /// Sets the tokens of context.
+        context(tokens: Context) context = tokens;
+        /// Sets the layers on GPUs.
+        gpu_layers(layers: GpuLayers) gpu_layers = layers;
+        /// Sets what makes a plan better.
+        policy(policy: Policy) policy = policy;
+        /// Sets which types the keys and values may have.
+        kv_cache(types: KvCache) kv_cache = types;
+        /// Sets where caches may lie.
+        kv_place(place: KvPlace) kv_place = place;
+        /// Sets which parts of a block may stay on the host.
+        host_parts(parts: HostParts) host_parts = parts;
+        /// Sets the fewest tokens that may be computed at once where that makes the plan faster.
+        min_ubatch(tokens: u32) min_ubatch = Some(tokens);
+        /// Sets the most tokens that may be computed at once where that makes the plan faster (2048, unless
+        /// [`n_ubatch`](Self::n_ubatch) is set).
+        max_ubatch(tokens: u32) max_ubatch = Some(tokens);
+        /// Sets what is to take the least time: a prompt and its reply.
+        workload(workload: Workload) workload = Some(workload);
+        /// Sets what to leave free on GPUs.
+        headroom(headroom: Headroom) headroom = headroom;
+        /// Sets whether the cache of a layer lies where the layer lies, or on the host (llama.cpp: `true`).
+        offload_kqv(offload: bool) params.offload_kqv = offload;
+        /// Sets whether layers with a sliding window keep the whole context all the same (`false`, as llama.cpp's
+        /// programs have it).
+        swa_full(full: bool) params.swa_full = full;
+        /// Sets the tokens that one call may submit (llama.cpp: 2048).
+        n_batch(tokens: u32) params.n_batch = tokens;
+        /// Sets the sequences held at once (1).
+        n_seq_max(sequences: u32) params.n_seq_max = sequences;
+        /// Sets the tokens of a batch whose logits may be asked for: 1, which is enough to generate; 0 is all of them,
+        /// llama.cpp's default.
+        n_outputs_max(rows: u32) params.n_outputs_max = rows;
+        /// Sets the tokens of each sequence that may be guessed at once (0).
+        draft_max(tokens: u32) draft_max = tokens;
+        /// Sets whether attention is fused (where it can be).
+        flash_attention(flash_attn: FlashAttention) params.flash_attn = flash_attn;
+        /// Sets whether a model may be planned that fits nowhere, GPUs and host together (`false`: that is an error).
+        ///
+        /// Where it fits nothing changes. Where it does not, its file is mapped and the host's weights are not arranged
+        /// anew (`mmap` on, `repack` off): the system then drops those that it has no room for, and reads them from disk
+        /// again for every token, which [`Plan::paging`](super::Plan::paging) counts. Cache, compute buffers and adapters
+        /// must fit. A GPU whose backend lets no file be mapped (Metal, integrated GPUs) has no part in such a plan.
+        allow_paging(allow: bool) allow_paging = allow;
+    }
+
+    /// Sets the types of keys and values (llama.cpp: `F16` and `F16`).
     #[must_use]
-    pub const fn context(mut self, context: Context) -> Self {
-        self.context = context;
+    pub const fn kv_types(mut self, keys: KvType, values: KvType) -> Self {
+        self.params.type_k = keys;
+        self.params.type_v = values;
         self
     }
 
-    /// Sets the layers on GPUs.
+    /// Sets the tokens that are computed at once (llama.cpp: 512), and no others.
     #[must_use]
-    pub const fn gpu_layers(mut self, layers: GpuLayers) -> Self {
-        self.gpu_layers = layers;
-        self
-    }
-
-    /// Sets what makes a plan better.
-    #[must_use]
-    pub const fn policy(mut self, policy: Policy) -> Self {
-        self.policy = policy;
-        self
-    }
-
-    /// Sets which types the keys and values may have.
-    #[must_use]
-    pub const fn kv_cache(mut self, types: KvCache) -> Self {
-        self.kv_cache = types;
-        self
-    }
-
-    /// Sets where caches may lie.
-    #[must_use]
-    pub const fn kv_place(mut self, place: KvPlace) -> Self {
-        self.kv_place = place;
-        self
-    }
-
-    /// Sets which parts of a block may stay on the host.
-    #[must_use]
-    pub const fn host_parts(mut self, parts: HostParts) -> Self {
-        self.host_parts = parts;
-        self
-    }
-
-    /// Sets the fewest tokens that may be computed at once where that makes the plan faster.
-    #[must_use]
-    pub const fn min_ubatch(mut self, tokens: u32) -> Self {
-        self.min_ubatch = Some(tokens);
-        self
-    }
-
-    /// Sets the most tokens that may be computed at once where that makes the plan faster (2048, unless
-    /// [`n_ubatch`](Self::n_ubatch) is set).
-    #[must_use]
-    pub const fn max_ubatch(mut self, tokens: u32) -> Self {
-        self.max_ubatch = Some(tokens);
-        self
-    }
-
-    /// Sets what is to take the least time: a prompt and its reply.
-    #[must_use]
-    pub const fn workload(mut self, workload: Workload) -> Self {
-        self.workload = Some(workload);
+    pub const fn n_ubatch(mut self, tokens: u32) -> Self {
+        self.params.n_ubatch = tokens;
+        self.max_ubatch = None;
         self
     }
 
@@ -271,6 +280,23 @@ impl Request {
     #[must_use]
     pub fn at(mut self, depths: impl Into<Vec<u32>>) -> Self {
         self.at = depths.into();
+        self
+    }
+
+    /// Asks for a context that embeds texts instead of generating, their tokens' vectors combined so.
+    ///
+    /// Each computation is of whole texts. So the context is the longest text that can be embedded: a batch, a
+    /// computation and its outputs are of as many tokens (rounded up to as many for each text), and by default 2048, or
+    /// what the model was trained on if that is less. Up to 16 texts share one, unless [`n_seq_max`](Self::n_seq_max)
+    /// is set to more, or afterwards to less. Only llama.cpp knows what it takes: such a plan is a
+    /// [probed](super::Planner::plan_probed) one, of whole layers.
+    #[must_use]
+    pub const fn embeddings(mut self, pooling: Pooling) -> Self {
+        const TEXTS: u32 = 16;
+        self.params.embeddings = Some(pooling);
+        if self.params.n_seq_max < TEXTS {
+            self.params.n_seq_max = TEXTS;
+        }
         self
     }
 
@@ -291,102 +317,6 @@ impl Request {
         depths.sort_unstable();
         depths.dedup();
         depths
-    }
-
-    /// Sets what to leave free on GPUs.
-    #[must_use]
-    pub const fn headroom(mut self, headroom: Headroom) -> Self {
-        self.headroom = headroom;
-        self
-    }
-
-    /// Sets the types of keys and values (llama.cpp: `F16` and `F16`).
-    #[must_use]
-    pub const fn kv_types(mut self, keys: KvType, values: KvType) -> Self {
-        self.params.type_k = keys;
-        self.params.type_v = values;
-        self
-    }
-
-    /// Sets whether the cache of a layer lies where the layer lies, or on the host (llama.cpp: `true`).
-    #[must_use]
-    pub const fn offload_kqv(mut self, offload: bool) -> Self {
-        self.params.offload_kqv = offload;
-        self
-    }
-
-    /// Sets whether layers with a sliding window keep the whole context all the same (`false`, as llama.cpp's
-    /// programs have it).
-    #[must_use]
-    pub const fn swa_full(mut self, full: bool) -> Self {
-        self.params.swa_full = full;
-        self
-    }
-
-    /// Sets the tokens that one call may submit (llama.cpp: 2048).
-    #[must_use]
-    pub const fn n_batch(mut self, tokens: u32) -> Self {
-        self.params.n_batch = tokens;
-        self
-    }
-
-    /// Sets the tokens that are computed at once (llama.cpp: 512), and no others.
-    #[must_use]
-    pub const fn n_ubatch(mut self, tokens: u32) -> Self {
-        self.params.n_ubatch = tokens;
-        self.max_ubatch = None;
-        self
-    }
-
-    /// Sets the sequences held at once (1).
-    #[must_use]
-    pub const fn n_seq_max(mut self, sequences: u32) -> Self {
-        self.params.n_seq_max = sequences;
-        self
-    }
-
-    /// Sets the tokens of a batch whose logits may be asked for: 1, which is enough to generate; 0 is all of them,
-    /// llama.cpp's default.
-    #[must_use]
-    pub const fn n_outputs_max(mut self, rows: u32) -> Self {
-        self.params.n_outputs_max = rows;
-        self
-    }
-
-    /// Sets the tokens of each sequence that may be guessed at once (0).
-    #[must_use]
-    pub const fn draft_max(mut self, tokens: u32) -> Self {
-        self.draft_max = tokens;
-        self
-    }
-
-    /// Sets whether a model may be planned that fits nowhere, GPUs and host together (`false`: that is an error).
-    ///
-    /// Where it fits nothing changes. Where it does not, its file is mapped and the host's weights are not arranged
-    /// anew (`mmap` on, `repack` off): the system then drops those that it has no room for, and reads them from disk
-    /// again for every token, which [`Plan::paging`](super::Plan::paging) counts. Cache, compute buffers and adapters
-    /// must fit. A GPU whose backend lets no file be mapped (Metal, integrated GPUs) has no part in such a plan.
-    #[must_use]
-    pub const fn allow_paging(mut self, allow: bool) -> Self {
-        self.allow_paging = allow;
-        self
-    }
-
-    /// Asks for a context that embeds texts instead of generating, their tokens' vectors combined so.
-    ///
-    /// Each computation is of whole texts. So the context is the longest text that can be embedded: a batch, a
-    /// computation and its outputs are of as many tokens (rounded up to as many for each text), and by default 2048, or
-    /// what the model was trained on if that is less. Up to 16 texts share one, unless [`n_seq_max`](Self::n_seq_max)
-    /// is set to more, or afterwards to less. Only llama.cpp knows what it takes: such a plan is a
-    /// [probed](super::Planner::plan_probed) one, of whole layers.
-    #[must_use]
-    pub const fn embeddings(mut self, pooling: Pooling) -> Self {
-        const TEXTS: u32 = 16;
-        self.params.embeddings = Some(pooling);
-        if self.params.n_seq_max < TEXTS {
-            self.params.n_seq_max = TEXTS;
-        }
-        self
     }
 
     /// Tokens of each sequence that may be guessed at once: as stated; else, with blocks that predict further tokens,
@@ -418,12 +348,5 @@ impl Request {
             Context::Default | Context::Auto if self.embeds() => tokens.min(LONGEST_TEXT),
             _ => tokens,
         }
-    }
-
-    /// Sets whether attention is fused (where it can be).
-    #[must_use]
-    pub const fn flash_attention(mut self, flash_attn: FlashAttention) -> Self {
-        self.params.flash_attn = flash_attn;
-        self
     }
 }

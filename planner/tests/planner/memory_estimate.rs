@@ -192,16 +192,6 @@ fn the_buffer_of_logits_is_the_hosts() {
 }
 
 #[test]
-fn a_mapped_file_is_counted_from_the_first_to_the_last_weight_of_the_host() {
-    let profile = TINY.profile();
-    let full = footprints(&profile, &params(512), 3);
-    assert_eq!(full.mapped, Some(TINY_EMBEDDING));
-    let mut read = params(512);
-    read.mmap = false;
-    assert_eq!(footprints(&profile, &read, 3).mapped, None);
-}
-
-#[test]
 fn a_cache_type_that_does_not_divide_a_head_is_an_error() {
     let odd = Shape {
         head_dim: 80,

@@ -80,8 +80,6 @@ impl Breakdown {
         }
         if let Some(resident) = resident {
             footprints.host += Footprint::new(resident, 0, 0);
-            let mapped = rows.iter().filter(|row| row.buffer_type == MAPPED);
-            footprints.mapped = Some(mapped.fold(0, |sum, row| sum.saturating_add(row.model)));
         }
         Self {
             rows,
@@ -136,7 +134,7 @@ mod tests {
             [Footprint::default(), Footprint::new(100, 10, 1)]
         );
         assert_eq!(sums.host, Footprint::new(42, 3, 12));
-        assert_eq!((sums.output, sums.mapped), (7, None));
+        assert_eq!(sums.output, 7);
     }
 
     #[test]
@@ -147,6 +145,5 @@ mod tests {
         ];
         let sums = Breakdown::new(rows, 1, 0, Some(60)).footprints;
         assert_eq!(sums.host.weights, 100);
-        assert_eq!(sums.mapped, Some(500));
     }
 }

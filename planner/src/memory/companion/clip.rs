@@ -7,8 +7,8 @@ use crate::memory::backend::{BackendRules, Family};
 use crate::memory::{FlashAttention, Footprint, Workload};
 use crate::profile::ModelProfile;
 
-use super::encoder::Encoder;
-use super::error::{missing, unread};
+use super::encoder::{Encoder, unread};
+use super::error::missing;
 use super::{CompanionBytes, Error, file};
 
 /// What an encoder of unchecked shape may take beyond its bound, at least.
@@ -46,8 +46,8 @@ impl Mmproj {
             encoders.push(Encoder::of_sound(header)?);
         }
         if has("gen_audio")? {
-            let projector = text(header, "clip.gen.audio.projector_type")?;
-            return Err(unread(header, "a speech", projector));
+            let projector = header.str("clip.gen.audio.projector_type")?;
+            return Err(unread(header, "a speech", projector.unwrap_or_default()));
         }
         if encoders.is_empty() {
             return Err(missing(header, "clip.has_vision_encoder"));
@@ -95,9 +95,9 @@ impl Mmproj {
         let weights = (self.header.tensors())
             .map(|tensor| rules.alloc(tensor.ty(), tensor.shape()[0], tensor.bytes()))
             .fold(0, u64::saturating_add);
+        let family = gpu.map(|gpu| Family::of(&gpu.backend));
         let (mut compute, mut inputs) = (0u64, 0u64);
         for encoder in &self.encoders {
-            let family = gpu.map(|gpu| Family::of(&gpu.backend));
             let fuses = fuses(family, flash, encoder.head);
             let buffers = encoder.buffers(self.max_image_tokens, family, fuses);
             compute = compute.saturating_add(buffers.compute);
@@ -107,8 +107,7 @@ impl Mmproj {
                 inputs = inputs.saturating_add(buffers.attention);
             }
         }
-        let is_checked = self.encoders.iter().all(Encoder::is_checked);
-        let uncertainty = match is_checked {
+        let uncertainty = match self.encoders.iter().all(Encoder::is_checked) {
             true => compute / 8,
             false => compute.max(UNCHECKED),
         };
@@ -148,9 +147,4 @@ fn fuses(family: Option<Family>, flash: FlashAttention, head: u64) -> bool {
         Some(Family::Other) => &[],
     };
     listed.contains(&head)
-}
-
-/// The text of a key, which may be left out.
-pub(super) fn text(header: &Header, key: &str) -> Result<String, Error> {
-    Ok(header.str(key)?.unwrap_or_default().to_owned())
 }

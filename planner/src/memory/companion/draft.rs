@@ -32,10 +32,9 @@ impl Draft {
             });
         }
         if HEADS.contains(&architecture) {
-            return Err(Error::UnreadDraft {
-                file: file(header),
-                architecture: architecture.to_owned(),
-            });
+            let what = format!("a draft of architecture `{architecture}`");
+            let file = file(header);
+            return Err(Error::Unread { file, what });
         }
         Ok(Self {
             header: header.clone(),
@@ -101,13 +100,12 @@ mod tests {
     use super::{Draft, Error};
     use crate::gguf::Builder;
 
-    fn refused(architecture: &str) -> Error {
-        let header = Builder::new(architecture).header().unwrap();
-        Draft::read(&header).unwrap_err()
-    }
-
     #[test]
     fn a_projector_is_no_draft_and_a_head_of_another_model_is_not_known() {
+        let refused = |architecture: &str| {
+            let header = Builder::new(architecture).header().unwrap();
+            Draft::read(&header).unwrap_err()
+        };
         let error = refused("clip");
         assert!(matches!(error, Error::WrongKind { .. }));
         assert_eq!(
@@ -115,7 +113,7 @@ mod tests {
             "<builder>: the architecture is `clip`, but a draft is a text model; a projector is given as mmproj"
         );
         for head in ["eagle3", "dflash", "gemma4-assistant"] {
-            assert!(matches!(refused(head), Error::UnreadDraft { .. }), "{head}");
+            assert!(matches!(refused(head), Error::Unread { .. }), "{head}");
         }
         assert!(matches!(refused("llama"), Error::Profile(_)));
     }

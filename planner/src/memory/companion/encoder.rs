@@ -5,9 +5,8 @@ use std::num::Saturating;
 use crate::gguf::Header;
 use crate::memory::backend::Family;
 
-use super::clip::text;
-use super::error::{missing, unread};
-use super::projector::{self, Images};
+use super::error::missing;
+use super::projector::{Images, Projector, is_whisper};
 use super::{Error, file, product};
 
 /// Frames of Whisper's spectrogram: 30 seconds (clip-model.h, `warmup_audio_size`; mtmd-audio.cpp).
@@ -48,8 +47,20 @@ const ALIGNMENT: u64 = 64 << 10;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Encoder {
     name: String,
-    source: Source,
     is_checked: bool,
+    /// Bytes of a patch as 32-bit floats: three colours, of all frames; of sound a column of the spectrogram.
+    patch: u64,
+    /// Patches that become one token.
+    merged: u64,
+    /// Patches of the largest image, where nobody limits its tokens.
+    patches: u64,
+    /// Patches that an image has whatever its tokens are limited to.
+    least: u64,
+    limit: Limit,
+    /// Positions that are no patches.
+    extra: u64,
+    /// Whether several images are computed at once.
+    batches: bool,
     width: u64,
     n_ff: u64,
     n_head: u64,
@@ -67,24 +78,6 @@ pub struct Encoder {
     turned: u64,
 }
 
-/// What is put in: images of some size, or sound of one length, whose patches are columns of its spectrogram.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Source {
-    /// Bytes of a patch as 32-bit floats: three colours, of all frames.
-    patch: u64,
-    /// Patches that become one token.
-    merged: u64,
-    /// Patches of the largest image, where nobody limits its tokens.
-    patches: u64,
-    /// Patches that an image has whatever its tokens are limited to.
-    least: u64,
-    limit: Limit,
-    /// Positions that are no patches.
-    extra: u64,
-    /// Whether several images are computed at once.
-    batches: bool,
-}
-
 /// What a limit of the tokens of an image does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Limit {
@@ -95,16 +88,11 @@ enum Limit {
     Beside,
 }
 
-/// Numbers of the largest input.
-#[derive(Debug, Clone, Copy)]
+/// The largest input: positions and tokens of one image, images that are computed at once, bytes of one.
 struct Input {
-    /// Positions of one image.
     positions: u64,
-    /// Images that are computed at once.
-    batch: u64,
-    /// Tokens that one image becomes.
     tokens: u64,
-    /// Bytes of one image as 32-bit floats.
+    batch: u64,
     bytes: u64,
 }
 
@@ -119,56 +107,51 @@ pub(super) struct Buffers {
     pub(super) attention: u64,
 }
 
-/// The required and optional keys of one encoder.
-struct Keys<'a> {
-    header: &'a Header,
-    kind: &'static str,
-}
+/// The keys of one encoder: `vision` or `audio`.
+struct Keys<'a>(&'a Header, &'static str);
 
 impl Keys<'_> {
-    fn optional(&self, name: &str) -> Result<Option<u64>, Error> {
-        let key = format!("clip.{}.{name}", self.kind);
-        Ok(self.header.u32(&key)?.map(u64::from))
+    fn name(&self, suffix: &str) -> String {
+        format!("clip.{}.{suffix}", self.1)
+    }
+
+    fn optional(&self, suffix: &str) -> Result<Option<u64>, Error> {
+        Ok(self.0.u32(&self.name(suffix))?.map(u64::from))
     }
 
     /// A number above 0 (clip.cpp, `load_hparams`).
-    fn size(&self, name: &str, most: u64) -> Result<u64, Error> {
-        let key = format!("clip.{}.{name}", self.kind);
-        let Some(value) = self.header.u32(&key)?.map(u64::from) else {
-            return Err(missing(self.header, &key));
-        };
-        if value == 0 || value > most {
-            let limit = "llama.cpp takes sizes above 0, image_size up to 8192 and patch_size below 65536 (clip.cpp, `load_hparams`)";
-            return Err(Error::Value {
-                file: file(self.header),
+    fn size(&self, suffix: &str, most: u64) -> Result<u64, Error> {
+        let key = self.name(suffix);
+        match self.optional(suffix)? {
+            None => Err(missing(self.0, &key)),
+            Some(value) if value == 0 || value > most => Err(Error::Value {
+                file: file(self.0),
                 key,
                 value,
-                limit,
-            });
+                limit: "llama.cpp takes sizes above 0, image_size up to 8192 and patch_size below 65536 (clip.cpp, `load_hparams`)",
+            }),
+            Some(value) => Ok(value),
         }
-        Ok(value)
     }
 
     /// `clip.projector_type`, or where the file has several encoders this one's (clip.cpp, `load_hparams`).
     fn projector(&self) -> Result<String, Error> {
-        let name = text(self.header, "clip.projector_type")?;
-        if name.is_empty() {
-            return text(self.header, &format!("clip.{}.projector_type", self.kind));
-        }
-        Ok(name)
+        let name = self.0.str("clip.projector_type")?.unwrap_or_default();
+        let own = self.name("projector_type");
+        Ok(match name {
+            "" => self.0.str(&own)?.unwrap_or_default().to_owned(),
+            name => name.to_owned(),
+        })
     }
 }
 
 impl Encoder {
     /// The encoder of images that the header describes.
     pub(super) fn of_images(header: &Header) -> Result<Self, Error> {
-        let keys = Keys {
-            header,
-            kind: "vision",
-        };
+        let keys = Keys(header, "vision");
         let name = keys.projector()?;
-        let Some(projector) = projector::of_images(&name) else {
-            return Err(unread(header, "an image", name));
+        let Some(projector) = Projector::of_images(&name) else {
+            return Err(unread(header, "an image", &name));
         };
         let side = keys.size("patch_size", 65_535)?;
         let image = keys.size("image_size", 8192)?;
@@ -186,9 +169,7 @@ impl Encoder {
             }
             // The header's limit is heard last (clip.cpp, `load_hparams`).
             (Images::Pixels | Images::PixelsOr(_), Some(patches)) => (patches, Limit::Beside),
-            (Images::Pixels, None) => {
-                return Err(missing(header, "clip.vision.image_max_pixels"));
-            }
+            (Images::Pixels, None) => return Err(missing(header, &keys.name("image_max_pixels"))),
             (Images::LongestEdge, _) => {
                 let longest = keys.optional("preproc_image_size")?.unwrap_or(image);
                 // Sides are rounded up to whole tokens (mtmd-image.cpp, `calc_size_preserved_ratio`).
@@ -196,7 +177,8 @@ impl Encoder {
                 (product(&[per_side, per_side]), Limit::Beside)
             }
         };
-        let source = Source {
+        Ok(Self {
+            is_checked: projector.is_checked,
             patch: product(&[4, area, 3, u64::from(projector.frames)]),
             merged: product(&[merge, merge]),
             patches: patches.max(least),
@@ -204,90 +186,79 @@ impl Encoder {
             limit,
             extra: u64::from(header.tensor("v.class_embd").is_some()),
             batches: projector.batches,
-        };
-        Self::read(&keys, name, source, projector.is_checked)
+            ..Self::read(&keys, name)?
+        })
     }
 
     /// The encoder of sound that the header describes.
     pub(super) fn of_sound(header: &Header) -> Result<Self, Error> {
-        let keys = Keys {
-            header,
-            kind: "audio",
-        };
+        let keys = Keys(header, "audio");
         let name = keys.projector()?;
-        if !projector::is_whisper(&name) {
-            return Err(unread(header, "an audio", name));
+        if !is_whisper(&name) {
+            return Err(unread(header, "an audio", &name));
         }
-        let bins = keys.size("num_mel_bins", 256)?;
-        let stack = keys.optional("projector.stack_factor")?.unwrap_or(1).max(1);
-        let source = Source {
-            patch: product(&[8, bins]),
-            merged: stack,
+        Ok(Self {
+            is_checked: name == "ultravox",
+            patch: product(&[8, keys.size("num_mel_bins", 256)?]),
+            merged: keys.optional("projector.stack_factor")?.unwrap_or(1).max(1),
             patches: FRAMES / 2,
-            least: 0,
-            limit: Limit::Nothing,
-            extra: 0,
-            batches: false,
-        };
-        let is_checked = name == "ultravox";
-        Self::read(&keys, name, source, is_checked)
+            ..Self::read(&keys, name)?
+        })
     }
 
-    fn read(
-        keys: &Keys<'_>,
-        name: String,
-        source: Source,
-        is_checked: bool,
-    ) -> Result<Self, Error> {
+    /// What does not depend on the projector.
+    fn read(keys: &Keys<'_>, name: String) -> Result<Self, Error> {
         let n_embd = keys.size("embedding_length", u64::from(u32::MAX))?;
         let n_head = keys.size("attention.head_count", u64::from(u32::MAX))?;
         let head = keys.optional("attention.head_dim")?.unwrap_or(0);
         let head = if head > 0 { head } else { n_embd / n_head };
-        let stated = keys.optional("feed_forward_length")?.unwrap_or(0);
-        let block = if keys.kind == "vision" {
-            "v.blk."
-        } else {
-            "a.blk."
-        };
-        let states = |name: &&str| {
-            let key = format!("clip.{}.{name}", keys.kind);
-            keys.header.get(&key).is_some()
-        };
         let windows = ["window_size", "wa_pattern_mode", "wa_layer_indexes"];
+        let mut windows = windows.iter().map(|key| keys.0.get(&keys.name(key)));
         let mut encoder = Self {
-            name,
-            source,
-            is_checked,
+            is_checked: false,
+            patch: 0,
+            merged: 1,
+            patches: 0,
+            least: 0,
+            limit: Limit::Nothing,
+            extra: 0,
+            batches: false,
             width: n_embd.max(product(&[n_head, head])),
-            n_ff: stated,
+            n_ff: keys.optional("feed_forward_length")?.unwrap_or(0),
             n_head,
             head,
             is_gated: false,
             is_masked: keys.optional("n_wa_pattern")?.unwrap_or(0) > 0
-                || windows.iter().any(states),
+                || windows.any(|window| window.is_some()),
             widest: n_embd,
             is_framed: false,
             kept: 0,
             turned: 0,
+            name,
         };
-        for tensor in keys.header.tensors() {
+        let block = format!("{}.blk.", &keys.1[..1]);
+        for tensor in keys.0.tensors() {
             let [ne0, ne1, ..] = tensor.shape();
             let name = tensor.name();
-            let is_matrix = tensor.n_dims() == 2 && name.ends_with(".weight");
-            if name.starts_with(block) {
-                if is_matrix && name.contains(".ffn_") {
+            if name.starts_with("v.token_embd") || name.starts_with("adapter.boi") {
+                encoder.is_framed = true;
+                continue;
+            }
+            if tensor.n_dims() != 2 || !name.ends_with(".weight") {
+                continue;
+            }
+            if name.starts_with(&block) {
+                if name.contains(".ffn_") {
                     // Old files state no width, and some name the two matrices the wrong way round (clip.cpp,
                     // `load_tensors`).
                     encoder.n_ff = encoder.n_ff.max(if ne0 == n_embd { ne1 } else { ne0 });
                     encoder.is_gated |= name.contains(".ffn_gate.");
                 }
             } else if name.contains(".deepstack.") {
-                if is_matrix && name.contains(".fc2.") {
+                if name.contains(".fc2.") {
                     encoder.kept = encoder.kept.saturating_add(ne1);
                 }
-            } else if name.starts_with("v.token_embd") || name.starts_with("adapter.boi") {
-                encoder.is_framed = true;
-            } else if is_matrix && !name.contains("posit") && !name.contains("pos_embed") {
+            } else if !name.contains("posit") && !name.contains("pos_embed") {
                 encoder.widest = encoder.widest.max(ne0).max(ne1);
                 if encoder.name == "gemma3" && name.starts_with("mm.input_projection.") {
                     encoder.turned = tensor.bytes();
@@ -331,20 +302,19 @@ impl Encoder {
 
     /// The largest input, where images have at most so many tokens.
     fn input(&self, max_image_tokens: Option<u32>) -> Input {
-        let source = &self.source;
-        let most = max_image_tokens.map(|tokens| product(&[u64::from(tokens), source.merged]));
-        let patches = match (source.limit, most) {
-            (Limit::Alone, Some(most)) => most.max(source.least),
-            (Limit::Beside, Some(most)) => most.max(source.patches),
-            _ => source.patches,
+        let most = max_image_tokens.map(|tokens| product(&[u64::from(tokens), self.merged]));
+        let patches = match (self.limit, most) {
+            (Limit::Alone, Some(most)) => most.max(self.least),
+            (Limit::Beside, Some(most)) => most.max(self.patches),
+            _ => self.patches,
         };
-        let tokens = patches.div_ceil(source.merged).max(1);
+        let tokens = patches.div_ceil(self.merged).max(1);
         let at_once = (BATCH_TOKENS / tokens).max(1);
         Input {
-            positions: patches.saturating_add(source.extra),
-            batch: if source.batches { at_once } else { 1 },
+            positions: patches.saturating_add(self.extra),
             tokens,
-            bytes: product(&[source.patch, patches]),
+            batch: if self.batches { at_once } else { 1 },
+            bytes: product(&[self.patch, patches]),
         }
     }
 
@@ -383,22 +353,17 @@ impl Encoder {
             false if may_be(Family::Vulkan) && scores > n(BLOCK / 2) => scores * n(2),
             false => scores,
         };
-        let forward = if self.is_gated {
-            stream * n(5) + wide * n(3)
-        } else {
-            stream * n(3) + wide
+        let forward = match self.is_gated {
+            true => stream * n(5) + wide * n(3),
+            false => stream * n(3) + wide,
         };
         // With a row of its own after each row of tokens, of which an image has at most an eighth as many, from 8 x 8
         // on.
-        let rows = if self.is_framed {
-            step * n(3) / n(2)
-        } else {
-            n(0)
-        };
+        let steps = step * n(if self.is_framed { 7 } else { 4 }) / n(2);
         let most = (stream * n(5) + bytes * n(2))
             .max(attention + scratch)
             .max(forward)
-            .max(stream * n(2) + step * n(2) + rows);
+            .max(stream * n(2) + steps);
         // A matrix that is turned lies where it leaves a gap of its own size.
         let beside = inputs + kept + mask * n(3) / n(2) + n(self.turned) * n(2) + n(ALIGNMENT);
         Buffers {
@@ -415,5 +380,13 @@ impl Encoder {
         // Queries, keys and values may be one matrix.
         let widest = self.n_ff.max(product(&[3, self.width]));
         product(&[4, widest, input.positions, input.batch])
+    }
+}
+
+/// A file with a projector of this kind that we have not read.
+pub(super) fn unread(header: &Header, kind: &str, projector: &str) -> Error {
+    Error::Unread {
+        file: file(header),
+        what: format!("{kind} projector `{projector}`"),
     }
 }

@@ -5,7 +5,8 @@ use crate::{gguf, memory, profile};
 
 use super::file;
 
-/// A file cannot be loaded beside the main model, or what it takes is not known.
+/// A file cannot be loaded beside the main model, or what it takes is not known. A header that came from no file has
+/// `<memory>` for its name.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -21,7 +22,7 @@ pub enum Error {
     /// The file is of another kind than it was given as.
     #[error("{file}: the architecture is `{architecture}`, but {role} is {wanted}")]
     WrongKind {
-        /// The file, or `<memory>` where the header came from there.
+        /// The file.
         file: String,
         /// `general.architecture`.
         architecture: String,
@@ -33,7 +34,7 @@ pub enum Error {
     /// A key that llama.cpp requires is not there.
     #[error("{file}: the key `{key}` is missing")]
     Missing {
-        /// The file, or `<memory>` where the header came from there.
+        /// The file.
         file: String,
         /// The full name of the key.
         key: String,
@@ -41,7 +42,7 @@ pub enum Error {
     /// A key holds a value that llama.cpp does not take.
     #[error("{file}: `{key}` is {value}, but {limit}")]
     Value {
-        /// The file, or `<memory>` where the header came from there.
+        /// The file.
         file: String,
         /// The full name of the key.
         key: String,
@@ -50,24 +51,14 @@ pub enum Error {
         /// What llama.cpp takes, and where it says so.
         limit: &'static str,
     },
-    /// An encoder of images or sound, or a decoder of speech, whose graph we have not read, so that no bound of its
-    /// buffers is known.
-    #[error("{file}: the memory of {kind} projector `{projector}` is not known")]
-    UnreadProjector {
-        /// The file, or `<memory>` where the header came from there.
+    /// No bound of its memory is known: an encoder of images or sound or a decoder of speech whose graph we have not
+    /// read, or a draft that computes with the main model's hidden states.
+    #[error("{file}: the memory of {what} is not known")]
+    Unread {
+        /// The file.
         file: String,
-        /// `an image`, `an audio` or `a speech`.
-        kind: &'static str,
-        /// `clip.projector_type`.
-        projector: String,
-    },
-    /// The draft computes with hidden states of the main model, and its context is of another kind than we know.
-    #[error("{file}: the memory of a draft of architecture `{architecture}` is not known")]
-    UnreadDraft {
-        /// The file, or `<memory>` where the header came from there.
-        file: String,
-        /// `general.architecture`.
-        architecture: String,
+        /// Its projector or architecture, and what that is of.
+        what: String,
     },
     /// llama.cpp does not let this draft speculate for this model (common/speculative.cpp,
     /// `common_speculative_are_compatible`).
@@ -98,19 +89,10 @@ pub enum Error {
     },
 }
 
-/// A file that does not have this key.
+/// A file without this key.
 pub(super) fn missing(header: &Header, key: &str) -> Error {
     Error::Missing {
         file: file(header),
         key: key.to_owned(),
-    }
-}
-
-/// A file with a projector of this kind that we have not read.
-pub(super) fn unread(header: &Header, kind: &'static str, projector: String) -> Error {
-    Error::UnreadProjector {
-        file: file(header),
-        kind,
-        projector,
     }
 }

@@ -44,9 +44,7 @@ pub use error::Error;
 /// # Ok(()) }
 /// ```
 #[derive(Debug, Clone)]
-pub struct Companion {
-    kind: Kind,
-}
+pub struct Companion(Kind);
 
 #[derive(Debug, Clone)]
 enum Kind {
@@ -85,38 +83,36 @@ impl Companion {
     /// # Errors
     ///
     /// [`Error::WrongKind`] for a file whose architecture is not `clip`, [`Error::Missing`] and [`Error::Value`] for
-    /// what llama.cpp refuses, [`Error::UnreadProjector`] where we know no bound of its memory.
+    /// what llama.cpp refuses, [`Error::Unread`] where we know no bound of its memory.
     pub fn mmproj(header: &Header) -> Result<Self, Error> {
-        let kind = Kind::Mmproj(Box::new(Mmproj::read(header)?));
-        Ok(Self { kind })
+        Ok(Self(Kind::Mmproj(Box::new(Mmproj::read(header)?))))
     }
 
     /// A small model of the same vocabulary, which drafts.
     ///
     /// # Errors
     ///
-    /// [`Error::WrongKind`] for an mmproj, [`Error::UnreadDraft`] for a head that computes with the main model's hidden
+    /// [`Error::WrongKind`] for an mmproj, [`Error::Unread`] for a head that computes with the main model's hidden
     /// states, [`Error::Profile`] for what is no model.
     pub fn draft(header: &Header) -> Result<Self, Error> {
-        let kind = Kind::Draft(Box::new(Draft::read(header)?));
-        Ok(Self { kind })
+        Ok(Self(Kind::Draft(Box::new(Draft::read(header)?))))
     }
 
     /// Limits the tokens of an image, as llama.cpp's `--image-max-tokens` does where the projector takes images of any
     /// size; 0 is no limit. Anything else is not changed by it.
     #[must_use]
     pub fn max_image_tokens(mut self, tokens: u32) -> Self {
-        if let Kind::Mmproj(mmproj) = &mut self.kind {
+        if let Kind::Mmproj(mmproj) = &mut self.0 {
             mmproj.max_image_tokens = (tokens > 0).then_some(tokens);
         }
         self
     }
 
-    /// Sets the types of the draft's keys and values: `--cache-type-k-draft` and its like. They are `F16` otherwise,
-    /// whatever the main model's are (common/common.h, `cache_type_k`). An mmproj has none.
+    /// Sets the types of the draft's keys and values, which are `F16` otherwise (`--cache-type-k-draft`). An mmproj has
+    /// none.
     #[must_use]
     pub fn draft_cache(mut self, type_k: KvType, type_v: KvType) -> Self {
-        if let Kind::Draft(draft) = &mut self.kind {
+        if let Kind::Draft(draft) = &mut self.0 {
             (draft.type_k, draft.type_v) = (type_k, type_v);
         }
         self
@@ -125,7 +121,7 @@ impl Companion {
     /// What it is for.
     #[must_use]
     pub const fn role(&self) -> Role {
-        match self.kind {
+        match self.0 {
             Kind::Mmproj(_) => Role::Mmproj,
             Kind::Draft(_) => Role::Draft,
         }
@@ -134,7 +130,7 @@ impl Companion {
     /// Its name for people: `general.name`, or that of the file.
     #[must_use]
     pub fn name(&self) -> &str {
-        match &self.kind {
+        match &self.0 {
             Kind::Mmproj(mmproj) => &mmproj.name,
             Kind::Draft(draft) => draft.profile.name(),
         }
@@ -143,7 +139,7 @@ impl Companion {
     /// The encoders of an mmproj: one, or one for images and one for sound. A draft has none.
     #[must_use]
     pub fn encoders(&self) -> &[Encoder] {
-        match &self.kind {
+        match &self.0 {
             Kind::Mmproj(mmproj) => &mmproj.encoders,
             Kind::Draft(_) => &[],
         }
@@ -158,7 +154,7 @@ impl Companion {
     ///
     /// [`Error::Context`] where llama.cpp would not take the main model's parameters.
     pub fn draft_context(&self, main: &ContextParams) -> Result<Option<ContextParams>, Error> {
-        match &self.kind {
+        match &self.0 {
             Kind::Mmproj(_) => Ok(None),
             Kind::Draft(draft) => Ok(Some(draft.context(main)?)),
         }
@@ -171,7 +167,7 @@ impl Companion {
     ///
     /// [`Error::Vocabulary`], [`Error::Width`], [`Error::Header`].
     pub fn compatible_with(&self, main: &Header) -> Result<(), Error> {
-        match &self.kind {
+        match &self.0 {
             Kind::Mmproj(mmproj) => mmproj.compatible_with(main),
             Kind::Draft(draft) => vocabulary::compatible(&draft.header, main),
         }
@@ -184,21 +180,20 @@ impl Companion {
     ///
     /// [`Error::Context`] where llama.cpp would not take the parameters.
     pub fn bytes(&self, gpu: Option<&Gpu>, main: &ContextParams) -> Result<CompanionBytes, Error> {
-        match &self.kind {
+        match &self.0 {
             Kind::Mmproj(mmproj) => Ok(mmproj.bytes(gpu, main.flash_attn)),
             Kind::Draft(draft) => draft.bytes(gpu, main),
         }
     }
 
-    /// What it makes a driver and its pools do beside the main model. It computes with a backend of its own (clip.cpp,
-    /// `clip_ctx`, and the context of a draft like any other), whose pools come to the main model's: its share of the
-    /// [growth](super::HeadroomParts::growth).
+    /// What it makes a driver and its pools do beside the main model: it computes with a backend of its own, whose pools
+    /// come to the main model's (its share of the [growth](super::HeadroomParts::growth)).
     ///
     /// # Errors
     ///
     /// [`Error::Context`] where llama.cpp would not take the parameters.
     pub fn workload(&self, main: &ContextParams) -> Result<Workload, Error> {
-        match &self.kind {
+        match &self.0 {
             Kind::Mmproj(mmproj) => Ok(mmproj.workload()),
             Kind::Draft(draft) => draft.workload(main),
         }

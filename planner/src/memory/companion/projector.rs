@@ -39,43 +39,6 @@ pub(super) struct Projector {
 const SCALE: Option<&str> = Some("clip.vision.projector.scale_factor");
 const SPATIAL: Option<&str> = Some("clip.vision.spatial_merge_size");
 
-/// What `clip.projector_type` names, where it is an encoder of images made of blocks like `build_vit`'s (clip.cpp).
-pub(super) fn of_images(name: &str) -> Option<Projector> {
-    let (images, merge, merge_key) = match name {
-        "mlp" | "ldp" | "ldpv2" | "adapter" | "resampler" | "cogvlm" | "janus_pro" => {
-            (Images::Square, 1, None)
-        }
-        "gemma3" => (Images::Square, 4, SCALE),
-        "idefics3" | "internvl" | "llama4" | "nemotron_v2_vl" => (Images::Square, 1, SCALE),
-        "pixtral" => (Images::Tokens(1024), 1, SPATIAL),
-        // `qwen2.5o` sees by the encoder of Qwen2.5-VL (clip.cpp, `load_hparams`).
-        "qwen2vl_merger" | "qwen2.5vl_merger" | "qwen3vl_merger" | "qwen2.5o" | "ling3vl"
-        | "glm4v" => (Images::Tokens(4096), 2, SPATIAL),
-        "lfm2" => (Images::Tokens(256), 1, SCALE),
-        "kimivl" => (Images::Tokens(1024), 1, SCALE),
-        "kimik25" => (Images::PixelsOr(4096), 1, SCALE),
-        "gemma4v" => (Images::Tokens(1120), 3, SCALE),
-        "minimax_m3" => (Images::Tokens(576), 2, SPATIAL),
-        "hunyuanvl" => (Images::PixelsOr(16384), 2, SPATIAL),
-        "phi4" => (Images::Pixels, 1, None),
-        "paddleocr" => (Images::Pixels, 2, None),
-        "dots_ocr" => (Images::Pixels, 1, SCALE),
-        "glm5v" | "exaone4_5" | "mimovl" => (Images::Pixels, 2, SPATIAL),
-        "lightonocr" => (Images::LongestEdge, 1, SPATIAL),
-        _ => return None,
-    };
-    let is_qwen = name.starts_with("qwen");
-    Some(Projector {
-        images,
-        merge,
-        merge_key,
-        frames: if is_qwen || name == "ling3vl" { 2 } else { 1 },
-        batches: name == "internvl",
-        is_checked: is_qwen
-            || matches!(name, "mlp" | "gemma3" | "idefics3" | "internvl" | "pixtral"),
-    })
-}
-
 /// Whether `clip.projector_type` names an encoder of sound that is Whisper's (clip.cpp, `load_hparams`;
 /// models/whisper-enc.cpp), which hears 30 seconds at once.
 pub(super) fn is_whisper(name: &str) -> bool {
@@ -86,6 +49,43 @@ pub(super) fn is_whisper(name: &str) -> bool {
 }
 
 impl Projector {
+    /// What `clip.projector_type` names, where it is an encoder of images made of blocks like `build_vit`'s (clip.cpp).
+    pub(super) fn of_images(name: &str) -> Option<Self> {
+        let (images, merge, merge_key) = match name {
+            "mlp" | "ldp" | "ldpv2" | "adapter" | "resampler" | "cogvlm" | "janus_pro" => {
+                (Images::Square, 1, None)
+            }
+            "gemma3" => (Images::Square, 4, SCALE),
+            "idefics3" | "internvl" | "llama4" | "nemotron_v2_vl" => (Images::Square, 1, SCALE),
+            "pixtral" => (Images::Tokens(1024), 1, SPATIAL),
+            // `qwen2.5o` sees by the encoder of Qwen2.5-VL (clip.cpp, `load_hparams`).
+            "qwen2vl_merger" | "qwen2.5vl_merger" | "qwen3vl_merger" | "qwen2.5o" | "ling3vl"
+            | "glm4v" => (Images::Tokens(4096), 2, SPATIAL),
+            "lfm2" => (Images::Tokens(256), 1, SCALE),
+            "kimivl" => (Images::Tokens(1024), 1, SCALE),
+            "kimik25" => (Images::PixelsOr(4096), 1, SCALE),
+            "gemma4v" => (Images::Tokens(1120), 3, SCALE),
+            "minimax_m3" => (Images::Tokens(576), 2, SPATIAL),
+            "hunyuanvl" => (Images::PixelsOr(16384), 2, SPATIAL),
+            "phi4" => (Images::Pixels, 1, None),
+            "paddleocr" => (Images::Pixels, 2, None),
+            "dots_ocr" => (Images::Pixels, 1, SCALE),
+            "glm5v" | "exaone4_5" | "mimovl" => (Images::Pixels, 2, SPATIAL),
+            "lightonocr" => (Images::LongestEdge, 1, SPATIAL),
+            _ => return None,
+        };
+        let is_qwen = name.starts_with("qwen");
+        Some(Self {
+            images,
+            merge,
+            merge_key,
+            frames: if is_qwen || name == "ling3vl" { 2 } else { 1 },
+            batches: name == "internvl",
+            is_checked: is_qwen
+                || matches!(name, "mlp" | "gemma3" | "idefics3" | "internvl" | "pixtral"),
+        })
+    }
+
     /// Patches per side of a token.
     pub(super) fn merge(&self, header: &Header) -> Result<u64, Error> {
         let stated = match self.merge_key {

@@ -16,55 +16,31 @@ const ADD_BOS: &str = "llama3 llama-v3 llama-bpe falcon3 falcon-h1 pixtral midm-
 
 /// What llama.cpp makes of a tokenizer's keys, as far as drafting is concerned (llama-vocab.cpp,
 /// `llama_vocab::impl::load`).
-#[derive(Debug, PartialEq, Eq)]
 struct Vocabulary {
     kind: String,
     tokens: u64,
-    bos: Added,
-    eos: Added,
+    /// What is put before a text and after it, if anything is: a token, or none that is known.
+    bos: Option<Option<u64>>,
+    eos: Option<Option<u64>>,
 }
 
-/// A token that is put before or after a text, or is not.
-#[derive(Debug, PartialEq, Eq)]
-struct Added {
-    is_added: bool,
-    id: Option<u64>,
-}
-
-impl Added {
-    /// Which one it is matters only where it is added (common/speculative.cpp, `common_speculative_are_compatible`).
-    fn matches(&self, other: &Self) -> bool {
-        self.is_added == other.is_added && (!self.is_added || self.id == other.id)
-    }
-
-    fn describe(&self) -> String {
-        match (self.is_added, self.id) {
-            (false, _) => "not added".to_owned(),
-            (true, None) => "none".to_owned(),
-            (true, Some(id)) => format!("token {id}"),
-        }
-    }
-}
-
-/// What is used where the header does not say: type, first and last token, whether they are added (llama-vocab.cpp,
-/// `llama_vocab::impl::load`).
-fn defaults(model: &str, pre: &str) -> (String, Added, Added) {
-    let added = |is_added, id| Added { is_added, id };
-    let (kind, bos, eos) = match model {
-        "llama" => ("spm", added(true, Some(1)), added(false, Some(2))),
-        "bert" => ("wpm", added(true, Some(101)), added(false, None)),
+/// What is used where the header does not say: the type; the first token and the last, each with whether it is added
+/// (llama-vocab.cpp, `llama_vocab::impl::load`).
+fn defaults<'a>(model: &'a str, pre: &str) -> (&'a str, [(bool, Option<u64>); 2]) {
+    match model {
+        "llama" => ("spm", [(true, Some(1)), (false, Some(2))]),
+        "bert" => ("wpm", [(true, Some(101)), (false, None)]),
         "gpt2" | "hybriddna" | "whitespace" => {
             let is_added = ADD_BOS.split(' ').any(|name| name == pre);
             let id = (!matches!(pre, "chatglm-bpe" | "glm4" | "glm5")).then_some(11);
-            ("bpe", added(is_added, id), added(false, Some(11)))
+            ("bpe", [(is_added, id), (false, Some(11))])
         }
-        "gemma4" => ("bpe", added(true, None), added(false, None)),
-        "t5" => ("ugm", added(false, None), added(true, Some(1))),
-        "plamo2" => ("plamo2", added(false, Some(1)), added(false, Some(2))),
-        "no_vocab" | "none" => ("none", added(false, None), added(false, None)),
-        other => (other, added(false, None), added(false, None)),
-    };
-    (kind.to_owned(), bos, eos)
+        "gemma4" => ("bpe", [(true, None), (false, None)]),
+        "t5" => ("ugm", [(false, None), (true, Some(1))]),
+        "plamo2" => ("plamo2", [(false, Some(1)), (false, Some(2))]),
+        "no_vocab" | "none" => ("none", [(false, None); 2]),
+        other => (other, [(false, None); 2]),
+    }
 }
 
 impl Vocabulary {
@@ -72,33 +48,36 @@ impl Vocabulary {
         let key = |name: &str| format!("tokenizer.ggml.{name}");
         let model = header.str(&key("model"))?.unwrap_or("none");
         let pre = header.str(&key("pre"))?.unwrap_or_default();
-        let (kind, mut bos, mut eos) = defaults(model, pre);
-        let tokens = if kind == "none" {
-            // Only counted (llama-vocab.cpp, `llama_vocab::impl::load`).
-            header.arch_u32("vocab_size")?.map_or(0, u64::from)
-        } else {
-            header.array(&key("tokens"))?.map_or(0, |array| array.len())
-        };
-        for (added, name) in [(&mut bos, "bos"), (&mut eos, "eos")] {
-            if kind == "none" {
-                continue;
-            }
-            // A default outside of the vocabulary is none, and a stated one is not heard (llama-vocab.cpp,
-            // `llama_vocab::impl::load`).
-            let stated = header.u32(&key(&format!("{name}_token_id")))?;
-            let stated = stated.map(u64::from).filter(|&id| id < tokens);
-            added.id = stated.or(added.id.filter(|&id| id < tokens));
-            if let Some(is_added) = header.bool(&key(&format!("add_{name}_token")))? {
-                // A text for Gemma 4 has its first token whatever the file says (llama-vocab.cpp,
-                // `llama_vocab::impl::load`).
-                added.is_added = is_added || (model == "gemma4" && name == "bos");
-            }
+        let (kind, ends) = defaults(model, pre);
+        if kind == "none" {
+            return Ok(Self {
+                kind: kind.to_owned(),
+                // Only counted.
+                tokens: header.arch_u32("vocab_size")?.map_or(0, u64::from),
+                bos: None,
+                eos: None,
+            });
         }
+        let tokens = header.array(&key("tokens"))?.map_or(0, |all| all.len());
+        let end = |name: &str, (is_added, id): (bool, Option<u64>)| {
+            // A default outside of the vocabulary is none, and a stated one is not heard.
+            let stated = header
+                .u32(&key(&format!("{name}_token_id")))?
+                .map(u64::from);
+            let id = stated
+                .filter(|&id| id < tokens)
+                .or(id.filter(|&id| id < tokens));
+            let stated = header.bool(&key(&format!("add_{name}_token")))?;
+            // A text for Gemma 4 has its first token whatever the file says.
+            let always = model == "gemma4" && name == "bos";
+            let is_added = stated.map_or(is_added, |stated| stated || always);
+            Ok::<_, Error>(is_added.then_some(id))
+        };
         Ok(Self {
-            kind,
+            kind: kind.to_owned(),
             tokens,
-            bos,
-            eos,
+            bos: end("bos", ends[0])?,
+            eos: end("eos", ends[1])?,
         })
     }
 }
@@ -119,23 +98,21 @@ pub(super) fn compatible(draft: &Header, main: &Header) -> Result<(), Error> {
         return differs("the type of the vocabulary", ours.kind, theirs.kind);
     }
     for (what, ours, theirs) in [
-        ("the token before a text", &ours.bos, &theirs.bos),
-        ("the token after a text", &ours.eos, &theirs.eos),
+        ("the token before a text", ours.bos, theirs.bos),
+        ("the token after a text", ours.eos, theirs.eos),
     ] {
-        if !ours.matches(theirs) {
-            return differs(what, ours.describe(), theirs.describe());
+        if ours != theirs {
+            let describe = |added: Option<Option<u64>>| match added {
+                None => "not added".to_owned(),
+                Some(id) => id.map_or("none".to_owned(), |id| format!("token {id}")),
+            };
+            return differs(what, describe(ours), describe(theirs));
         }
     }
-    if ours.tokens.abs_diff(theirs.tokens) > MOST_DIFFERENCE {
-        let of_main = format!(
-            "{}, more than {MOST_DIFFERENCE} tokens apart",
-            theirs.tokens
-        );
-        return differs(
-            "the size of the vocabulary",
-            ours.tokens.to_string(),
-            of_main,
-        );
+    let (ours, theirs) = (ours.tokens, theirs.tokens);
+    if ours.abs_diff(theirs) > MOST_DIFFERENCE {
+        let of_main = format!("{theirs}, more than {MOST_DIFFERENCE} tokens apart");
+        return differs("the size of the vocabulary", ours.to_string(), of_main);
     }
     match first_difference(draft, main)? {
         None => Ok(()),

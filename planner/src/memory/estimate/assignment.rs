@@ -3,7 +3,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::memory::{Error, Split};
+use crate::memory::Error;
 
 /// Where a layer is put.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -57,58 +57,26 @@ impl Assignment {
         }
     }
 
-    /// Puts the last layers on GPUs, so many on each in the GPUs' order: what llama.cpp makes of [`Split::by_counts`].
+    /// Puts the last layers on GPUs, so many on each in the GPUs' order: what llama.cpp makes of
+    /// [`Split::by_counts`](crate::memory::Split::by_counts).
     ///
     /// Counts that are together more than there are layers are cut at the end.
     #[must_use]
     pub fn by_counts(n_layer: u32, counts: &[u32]) -> Self {
         let all = n_layer as usize + 1;
-        let on_gpus = counts
-            .iter()
-            .fold(0, |sum: usize, &count| sum.saturating_add(count as usize));
+        let counts = counts.iter().map(|&count| count as usize);
+        let on_gpus = counts.clone().fold(0, usize::saturating_add);
         let host = std::iter::repeat_n(Place::Host, all.saturating_sub(on_gpus));
-        let gpus = counts
-            .iter()
-            .enumerate()
-            .flat_map(|(gpu, &count)| std::iter::repeat_n(Place::Gpu(gpu), count as usize));
+        let gpus = counts.enumerate();
+        let gpus = gpus.flat_map(|(gpu, count)| std::iter::repeat_n(Place::Gpu(gpu), count));
         let mut blocks: Vec<Place> = host.chain(gpus).take(all).collect();
         let output = blocks.pop().unwrap_or(Place::Host);
         Self { blocks, output }
     }
 
-    /// The split by which llama.cpp makes this assignment on so many GPUs: the inverse of
-    /// [`by_counts`](Self::by_counts). `None` where no split does, since the layers are not the host's first and then
-    /// each GPU's in order.
-    #[must_use]
-    pub fn split(&self, n_gpus: usize) -> Option<Split> {
-        let mut counts = vec![0_u32; n_gpus];
-        let mut last = None;
-        for layer in self.layers() {
-            let gpu = match layer {
-                Place::Host => None,
-                Place::Gpu(gpu) => Some(gpu),
-            };
-            if gpu < last {
-                return None;
-            }
-            last = gpu;
-            if let Some(gpu) = gpu {
-                *counts.get_mut(gpu)? += 1;
-            }
-        }
-        Some(Split::by_counts(&counts))
-    }
-
     /// All layers in order, the output layer last.
     pub fn layers(&self) -> impl Iterator<Item = Place> {
         self.blocks.iter().copied().chain([self.output])
-    }
-
-    /// Layers at this place, the output layer counted.
-    #[must_use]
-    pub fn count(&self, place: Place) -> u32 {
-        let layers = self.layers().filter(|&layer| layer == place);
-        u32::try_from(layers.count()).unwrap_or(u32::MAX)
     }
 
     /// Whether this place holds a block.
@@ -129,12 +97,14 @@ const MAX_DEVICES: usize = 16;
 ///
 /// [`Error::TensorSplit`] for what cannot be a proportion.
 pub(super) fn proportions(tensor_split: &[f32], n_gpus: usize) -> Result<Option<Vec<f32>>, Error> {
-    let bad = |index, limit| Error::TensorSplit {
-        index,
-        value: tensor_split
-            .get(index)
-            .map_or_else(String::new, f32::to_string),
-        limit,
+    let bad = |index, limit| {
+        let value: Option<&f32> = tensor_split.get(index);
+        let value = value.map_or_else(String::new, f32::to_string);
+        Error::TensorSplit {
+            index,
+            value,
+            limit,
+        }
     };
     if tensor_split.len() > MAX_DEVICES {
         return Err(bad(MAX_DEVICES, "llama.cpp reads at most 16 proportions"));
@@ -161,71 +131,50 @@ pub(super) fn proportions(tensor_split: &[f32], n_gpus: usize) -> Result<Option<
 /// [`Error::NothingFree`] where all weights are 0, at which llama.cpp divides by zero and throws.
 pub fn split_points(weights: &[f32]) -> Result<Vec<f32>, Error> {
     let mut sum = 0.0f32;
-    let mut points: Vec<f32> = weights
-        .iter()
-        .map(|weight| {
-            sum += weight;
-            sum
-        })
-        .collect();
+    let add = |weight: &f32| {
+        sum += weight;
+        sum
+    };
+    let points: Vec<f32> = weights.iter().map(add).collect();
     let usable = sum > 0.0 && sum.is_finite();
     if !weights.is_empty() && !usable {
         return Err(Error::NothingFree);
     }
-    for point in &mut points {
-        *point /= sum;
-    }
-    Ok(points)
+    Ok(points.into_iter().map(|point| point / sum).collect())
 }
 
 #[cfg(test)]
 mod tests {
     use proptest::prelude::{prop, prop_assert, prop_assert_eq, proptest};
 
-    use super::{Assignment, Place, Split, proportions, split_points};
+    use super::{Assignment, Place, proportions, split_points};
+    use crate::memory::Split;
 
     #[test]
-    fn one_layer_is_the_output_layer_alone() {
-        let one = Assignment::new(32, 1, &[1.0]);
-        assert_eq!(one.output, Place::Gpu(0));
-        assert!(!one.holds_block(Place::Gpu(0)));
+    fn layers_are_taken_from_the_end_the_output_layer_first() {
+        for (n_gpu_layers, points, counts) in [
+            (1, &[1.0][..], &[1][..]),
+            (3, &[1.0], &[3]),
+            // Full offload is one more than the blocks, and more is the same.
+            (5, &[1.0], &[5]),
+            (99, &[1.0], &[5]),
+            (0, &[1.0], &[]),
+            (5, &[], &[]),
+            // The first quarter of the layers, rounded up.
+            (5, &[0.25, 1.0], &[2, 3]),
+        ] {
+            let assignment = Assignment::new(4, n_gpu_layers, points);
+            assert_eq!(
+                assignment,
+                Assignment::by_counts(4, counts),
+                "{n_gpu_layers} {points:?}"
+            );
+        }
     }
 
     #[test]
-    fn layers_are_taken_from_the_end() {
-        let some = Assignment::new(4, 3, &[1.0]);
-        let (host, gpu) = (Place::Host, Place::Gpu(0));
-        assert_eq!(some.blocks, [host, host, gpu, gpu]);
-        assert_eq!(some.output, gpu);
-    }
-
-    #[test]
-    fn full_offload_is_one_more_than_the_blocks_and_more_is_the_same() {
-        let full = Assignment::new(32, 33, &[1.0]);
-        assert_eq!(full.count(Place::Gpu(0)), 33);
-        assert_eq!(full, Assignment::new(32, 99, &[1.0]));
-        assert_eq!(Assignment::new(32, 32, &[1.0]).blocks[0], Place::Host);
-    }
-
-    #[test]
-    fn without_gpus_everything_is_on_the_host() {
-        assert_eq!(Assignment::new(32, 33, &[]).count(Place::Host), 33);
-        assert_eq!(Assignment::new(32, 0, &[1.0]).count(Place::Host), 33);
-    }
-
-    #[test]
-    fn two_gpus_share_by_their_free_bytes() {
-        // Shares of 10 and 30 of 40: the point is 0.25, so the first quarter of the eight layers goes to the first GPU.
-        let points = split_points(&[10.0, 30.0]).unwrap();
-        assert_eq!(points, [0.25, 1.0]);
-        let both = Assignment::new(7, 8, &points);
-        assert_eq!(both.count(Place::Gpu(0)), 2);
-        assert_eq!(both.count(Place::Gpu(1)), 6);
-        assert_eq!(both.output, Place::Gpu(1));
-    }
-
-    #[test]
-    fn gpus_without_free_bytes_are_an_error() {
+    fn gpus_share_by_their_free_bytes_and_without_any_that_is_an_error() {
+        assert_eq!(split_points(&[10.0, 30.0]).unwrap(), [0.25, 1.0]);
         assert!(split_points(&[0.0, 0.0]).is_err());
         assert!(split_points(&[]).unwrap().is_empty());
     }
@@ -233,35 +182,23 @@ mod tests {
     #[test]
     fn what_is_no_proportion_is_an_error_that_names_it() {
         let error = proportions(&[1.0, -2.0], 2).unwrap_err();
-        assert_eq!(
-            error.to_string(),
-            "tensor_split[1] is -2, but proportions are finite and not negative"
-        );
-        assert!(proportions(&[f32::NAN], 1).is_err());
-        assert!(proportions(&[f32::MAX, f32::MAX], 2).is_err());
-        assert!(proportions(&[1.0; 17], 2).is_err());
+        let text = "tensor_split[1] is -2, but proportions are finite and not negative";
+        assert_eq!(error.to_string(), text);
+        for bad in [&[f32::NAN][..], &[f32::MAX, f32::MAX], &[1.0; 17]] {
+            assert!(proportions(bad, 2).is_err(), "{bad:?}");
+        }
     }
 
     #[test]
     fn proportions_are_cut_and_filled_to_the_gpus_and_none_stand_for_free_bytes() {
-        assert_eq!(
-            proportions(&[1.0, 2.0, 3.0], 2).unwrap(),
-            Some(vec![1.0, 2.0])
-        );
-        assert_eq!(proportions(&[1.0], 2).unwrap(), Some(vec![1.0, 0.0]));
-        assert_eq!(proportions(&[], 2).unwrap(), None);
-        assert_eq!(proportions(&[0.0, 0.0, 5.0], 2).unwrap(), None);
-    }
-
-    #[test]
-    fn an_assignment_out_of_order_has_no_split() {
-        let mut assignment = Assignment::by_counts(4, &[2, 2]);
-        assert!(assignment.split(2).is_some());
-        assert!(assignment.split(1).is_none());
-        assignment.blocks.swap(1, 3);
-        assert!(assignment.split(2).is_none());
-        assignment.blocks[0] = Place::Gpu(0);
-        assert!(assignment.split(2).is_none());
+        for (given, taken) in [
+            (&[1.0, 2.0, 3.0][..], Some(vec![1.0, 2.0])),
+            (&[1.0], Some(vec![1.0, 0.0])),
+            (&[], None),
+            (&[0.0, 0.0, 5.0], None),
+        ] {
+            assert_eq!(proportions(given, 2).unwrap(), taken);
+        }
     }
 
     proptest! {
@@ -273,10 +210,8 @@ mod tests {
             // Any way to cut the layers into a host's part and up to 15 GPUs' parts, empty ones included.
             let mut cuts: Vec<u32> = cuts.into_iter().map(|cut| cut.min(n_layer + 1)).collect();
             cuts.sort_unstable();
-            let counts: Vec<u32> = cuts.windows(2).map(|pair| pair[1] - pair[0]).collect();
-            let first = cuts.last().map_or(0, |last| n_layer + 1 - last);
-            let mut counts = counts;
-            counts.push(first);
+            let mut counts: Vec<u32> = cuts.windows(2).map(|pair| pair[1] - pair[0]).collect();
+            counts.push(cuts.last().map_or(0, |last| n_layer + 1 - last));
             let split = Split::by_counts(&counts);
             let wanted = Assignment::by_counts(n_layer, &counts);
             let points = match proportions(&split.tensor_split, counts.len()).unwrap() {
@@ -290,34 +225,23 @@ mod tests {
             if split.n_gpu_layers > 0 {
                 prop_assert_eq!(&Assignment::new(n_layer, split.n_gpu_layers, &points), &wanted);
             }
-            prop_assert_eq!(wanted.split(counts.len()).unwrap(), split);
         }
 
         #[test]
-        fn every_layer_is_somewhere_once(
+        fn every_layer_is_somewhere_once_and_gpus_hold_them_in_order(
             n_layer in 1u32..=512,
             n_gpu_layers in 0u32..600,
             weights in prop::collection::vec(1.0f32..1e12, 0..5),
         ) {
             let points = split_points(&weights).unwrap();
             let assignment = Assignment::new(n_layer, n_gpu_layers, &points);
-            let gpus: u32 = (0..weights.len()).map(|gpu| assignment.count(Place::Gpu(gpu))).sum();
-            prop_assert_eq!(gpus + assignment.count(Place::Host), n_layer + 1);
-            let expected = if weights.is_empty() { 0 } else { n_gpu_layers.min(n_layer + 1) };
-            prop_assert_eq!(gpus, expected);
-        }
-
-        #[test]
-        fn gpus_hold_layers_in_their_order(
-            n_layer in 1u32..=128,
-            n_gpu_layers in 0u32..140,
-            weights in prop::collection::vec(1.0f32..1e6, 1..5),
-        ) {
-            let points = split_points(&weights).unwrap();
-            let assignment = Assignment::new(n_layer, n_gpu_layers, &points);
             let order = |place| match place { Place::Host => 0, Place::Gpu(gpu) => gpu + 1 };
             let places: Vec<usize> = assignment.layers().map(order).collect();
+            prop_assert_eq!(places.len(), n_layer as usize + 1);
             prop_assert!(places.is_sorted());
+            let on_gpus = places.iter().filter(|&&place| (1..=weights.len()).contains(&place));
+            let expected = if weights.is_empty() { 0 } else { n_gpu_layers.min(n_layer + 1) };
+            prop_assert_eq!(on_gpus.count(), expected as usize);
         }
     }
 }

@@ -26,15 +26,16 @@
 //! Fitted on a simulation of llama.cpp's graphs that was equal to it to the byte, of which
 //! tests/planner/compute_buffers.txt is a part: within 3 % of the device's total or 32 MiB in 95 % of devices.
 
-use super::adapters::most_of_adapters;
+use std::collections::BTreeMap;
+
 use super::kv::{Held, KvCost};
 use super::weights::{Largest, WeightCost};
 use super::{Assignment, Place};
 use crate::machine::Gpu;
 use crate::memory::KvType;
-use crate::memory::backend::{AttentionShape, BackendRules, Family};
+use crate::memory::backend::{AttentionShape, Family};
 use crate::memory::context::{ContextParams, ContextSizes, FlashAttention};
-use crate::profile::{BlockState, ModelProfile};
+use crate::profile::{Adapted, BlockState, Layer, ModelProfile};
 
 /// A device's compute buffer.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -101,7 +102,7 @@ pub(super) struct Buffers {
     adapters: u128,
     /// Bytes of all adapters.
     adapted: u128,
-    gpus: Vec<(Family, bool)>,
+    gpus: Vec<Family>,
     overridden: bool,
     /// Blocks after which a part of the input is added.
     deepstack: u128,
@@ -126,28 +127,32 @@ impl Buffers {
         let most = |of: &[u32]| n(of.iter().copied().max().unwrap_or(0));
         let tokens = n(sizes.n_tokens);
         let (heads, n_embd) = (most(&hparams.n_head), n(hparams.n_embd));
-        let (used, n_ff) = hparams
-            .experts
-            .map_or((0, 0), |of| (n(of.used), n(of.n_ff)));
+        let experts = hparams.experts;
+        let (used, n_ff) = experts.map_or((0, 0), |of| (n(of.used), n(of.n_ff)));
         let head_dim = n(hparams.head_dim_k.max(hparams.head_dim_v));
         let (e, q) = (4 * tokens * n_embd, 4 * tokens * heads * head_dim);
         let u = 4 * tokens * n(hparams.n_ff).max(used * n_ff);
         let d = if used > 0 { used * e } else { e };
         let steps = (3 * u).max(if used > 0 { 2 * d + e } else { 0 });
         let keys_row = head_dim * most(&hparams.n_head_kv);
-        let named = |ends: &[&str]| {
-            let mut weights = profile
-                .weights
-                .blocks
-                .iter()
-                .flat_map(|block| &block.weights);
-            weights.any(|weight| ends.iter().any(|end| weight.name.contains(end)))
-        };
+        let blocks = profile.weights.blocks.iter();
+        let weights = || blocks.clone().flat_map(|block| &block.weights);
+        let named =
+            |ends: &[&str]| weights().any(|it| ends.iter().any(|end| it.name.contains(end)));
         let compressed = profile.state.is_compressed();
         let shape = AttentionShape::of(profile, params);
         let plain = params.flash_attn == FlashAttention::Off;
         let values = 8 * tokens * most(&hparams.n_head_kv) * n(hparams.head_dim_v);
         let lends = params.op_offload && !gpus.is_empty();
+        let is_fused = |gpu: &&Gpu| shape.is_fused_by(Family::of(&gpu.backend));
+        let adapted = profile.adapters.adapted.iter();
+        // Of Metal 32 groups for each of at most 32 queries of a stream, and the last 64 cells of the keys and the
+        // values of each head, row by row.
+        let queries = tokens.min(32 * n(sizes.streams));
+        let cell = if params.type_k == KvType::F32 { 8 } else { 4 };
+        let partial = 4 * queries * heads * 32 * (head_dim + 2)
+            + 64 * most(&hparams.n_head_kv) * keys_row * cell
+            + (1 << 20);
         Self {
             tokens,
             cells: n(sizes.cells),
@@ -161,15 +166,7 @@ impl Buffers {
                 (false, false) => 2 * q.saturating_sub(e),
                 (false, true) => 3 * q.saturating_sub(e),
             },
-            // 32 groups for each of at most 32 queries of a stream.
-            partial: 4
-                * tokens.min(32 * n(sizes.streams))
-                * heads
-                * 32
-                * (head_dim + 2)
-                // The last 64 cells of the keys and the values of each head, row by row.
-                + 64 * most(&hparams.n_head_kv) * keys_row * if params.type_k == KvType::F32 { 8 } else { 4 }
-                + (1 << 20),
+            partial,
             u,
             d,
             steps: steps.max(mixer(profile, sizes, params.n_seq_max)),
@@ -179,10 +176,7 @@ impl Buffers {
             places: if plain { values } else { 0 },
             experts: used > 0,
             plain,
-            may_be_plain: !plain
-                && gpus
-                    .iter()
-                    .any(|gpu| !shape.is_fused_by(Family::of(&gpu.backend))),
+            may_be_plain: !plain && !gpus.iter().all(is_fused),
             compressed,
             weighted: named(&["attn_sinks.", "attn_v_b."]),
             beside: !named(&["ffn_norm.", "post_attention_norm.", "post_ffw_norm."]),
@@ -196,21 +190,8 @@ impl Buffers {
                 params.type_v != KvType::F16 && !compressed,
             ),
             adapters: n(most_of_adapters(profile, sizes)),
-            adapted: profile
-                .adapters
-                .adapted
-                .iter()
-                .map(|one| n(one.a.bytes) + n(one.b.bytes))
-                .sum(),
-            gpus: gpus
-                .iter()
-                .map(|gpu| {
-                    (
-                        Family::of(&gpu.backend),
-                        BackendRules::of_gpu(gpu).converts_kv,
-                    )
-                })
-                .collect(),
+            adapted: adapted.map(|one| n(one.a.bytes) + n(one.b.bytes)).sum(),
+            gpus: gpus.iter().map(|gpu| Family::of(&gpu.backend)).collect(),
             overridden: false,
             deepstack: n(profile.switches.deepstack_layers),
             fitted: params.embeddings.is_none()
@@ -267,9 +248,9 @@ impl Buffers {
     }
 
     fn mask(&self, held: Held) -> u128 {
-        let cells =
-            if held.full { self.cells } else { 0 } + if held.windowed { self.window } else { 0 };
-        cells * self.tokens * if self.plain { 4 } else { 2 }
+        let full = if held.full { self.cells } else { 0 };
+        let windowed = if held.windowed { self.window } else { 0 };
+        (full + windowed) * self.tokens * if self.plain { 4 } else { 2 }
     }
 
     /// The scores of the longest cache; what Vulkan keeps of others beside them.
@@ -278,14 +259,8 @@ impl Buffers {
         let full = if held.full { of(self.cells) } else { 0 };
         let windowed = if held.windowed { of(self.window) } else { 0 };
         let longest = full.max(windowed);
-        (
-            longest,
-            if held.full && held.windowed {
-                windowed
-            } else {
-                longest
-            },
-        )
+        let both = held.full && held.windowed;
+        (longest, if both { windowed } else { longest })
     }
 
     /// Attention beside `streams`, with `cache` bytes of cache.
@@ -294,16 +269,16 @@ impl Buffers {
     }
 
     /// What fused attention works in beside its result: with CUDA the F16 copy of the longest cache of another type
-    /// (`launch_fattn`), with Metal such a copy of any type, and partial results
+    /// (ggml-cuda/fattn.cu, `ggml_cuda_flash_attn_ext_get_alloc_size`), with Metal such a copy of any type, and partial results
     /// (`ggml_metal_op_flash_attn_ext_extra_*`).
     fn converted(&self, gpu: usize, kv: &KvCost) -> u128 {
         let (k, v) = kv.largest_elements;
         let of = |converts, elements: u64| if converts { 2 * n(elements) } else { 0 };
         match self.gpus[gpu] {
             _ if self.plain => 0,
-            (Family::Metal, _) => of(true, k) + of(true, v) + self.partial,
-            (_, true) => of(self.converts.0, k) + of(self.converts.1, v),
-            (_, false) => 0,
+            Family::Metal => of(true, k) + of(true, v) + self.partial,
+            Family::Vulkan => 0,
+            _ => of(self.converts.0, k) + of(self.converts.1, v),
         }
     }
 
@@ -373,7 +348,7 @@ impl Buffers {
             };
             (step.logits, step.beside) = (self.logits, matrix + beside + self.inputs);
         }
-        let bytes = step.bytes(self.gpus[gpu].0 == Family::Vulkan) + self.adapters;
+        let bytes = step.bytes(self.gpus[gpu] == Family::Vulkan) + self.adapters;
         // What has a weight of its own elsewhere may bring attention of the host's blocks here, whatever the batch.
         let strays = (self.op_offload && scene.on_host) || scene.weights.astray;
         if bytes == self.adapters && !strays {
@@ -389,27 +364,24 @@ impl Buffers {
             (self.beside, converted),
             (self.compressed, compressed),
         ]);
-        self.buffer(bytes, unsure, self.gpus[gpu].0, scene)
+        self.buffer(bytes, unsure, self.gpus[gpu], scene)
     }
 
     /// A borrowed weight takes the gap of the one before; a step's result takes it too if it fits.
     fn borrowed(&self, host: &Largest, for_host: bool) -> u128 {
         let (up, down) = (n(host.up), n(host.down));
         let rises = 2 * self.u + up + if up < self.u { self.u } else { 0 };
-        let falls = down
-            + self.u
-            + self.d
-            + if for_host && !self.experts {
-                2 * self.e
-            } else {
-                0
-            };
+        let (streams, routed) = match (for_host, self.experts) {
+            (false, _) => (0, 0),
+            (true, false) => (2 * self.e, 0),
+            (true, true) => (0, self.e),
+        };
+        let falls = down + self.u + self.d + streams;
         let queries = match (for_host, self.compressed) {
             (false, _) => 0,
             (_, true) => 3 * self.q,
             (_, false) => 2 * self.q.saturating_sub(self.e),
         };
-        let routed = if for_host && self.experts { self.e } else { 0 };
         rises.max(falls).max(n(host.other) + self.q) + queries + routed
     }
 
@@ -462,17 +434,11 @@ impl Buffers {
         if output && (alone || !self.lends_output) {
             (step.logits, step.beside) = (self.logits, self.mask(all) + 5 * self.e + self.inputs);
         }
-        let family = self
-            .gpus
-            .first()
-            .map_or(Family::Other, |&(family, _)| family);
+        let family = self.gpus.first().copied().unwrap_or(Family::Other);
         let bytes = step.bytes(family == Family::Vulkan) + self.adapters;
-        let compressed = if self.compressed {
-            2 * (self.q + n(scene.kv.largest_host))
-        } else {
-            0
-        };
-        self.buffer(bytes, compressed, family, scene)
+        let compressed = 2 * (self.q + n(scene.kv.largest_host));
+        let unsure = if self.compressed { compressed } else { 0 };
+        self.buffer(bytes, unsure, family, scene)
     }
 
     /// The buffer and what may come on top: an eighth and two streams, and what the placement leaves open. `unsure`:
@@ -486,47 +452,33 @@ impl Buffers {
         let plain =
             self.plain && !self.gpus.is_empty() && ((self.lends && host) || torn || self.weighted);
         let (keys, values) = scene.kv.largest_elements;
+        let cache = n(keys) + n(values);
+        let base = ((bytes + self.logits) / 8).max(8 << 20) + 2 * self.e + self.inputs;
+        let astray = self.steps + self.logits + self.attention(all, 6, cache) + 2 * scores;
+        let fused = !self.plain;
+        // AUTO gives fused attention up where it would run elsewhere than its layer (`resolve_fused_ops`).
+        let given_up = fused && self.beside && self.overridden && !self.offload_kqv;
+        // Metal fuses no attention over a cache on the host.
+        let metal = fused && self.gpus.contains(&Family::Metal);
+        let metal = metal && (scene.on_host || !self.offload_kqv);
         let terms = [
-            (
-                true,
-                ((bytes + self.logits) / 8).max(8 << 20)
-                    + 2 * self.e
-                    + self.inputs
-                    + self.adapters
-                    + (1 << 20),
-            ),
+            (true, base + self.adapters + (1 << 20)),
             (in_chunks, bytes * 5 / 8),
             (scene.copies, 5 * self.e + self.inputs),
             (plain, scores + n(scene.kv.largest_host)),
             (
                 self.may_be_plain,
-                2 * scores + 4 * self.attention(all, 2, n(keys) + n(values)),
+                2 * scores + 4 * self.attention(all, 2, cache),
             ),
-            // AUTO gives fused attention up where it would run elsewhere than its layer (`resolve_fused_ops`).
-            (
-                !self.plain && self.beside && self.overridden && !self.offload_kqv,
-                scores * 2,
-            ),
+            (given_up, scores * 2),
             (self.adapters > 0, bytes.max(128 << 20) + self.adapted),
             // What is added to the stream after some blocks comes along with the input.
             (true, self.deepstack * self.e),
-            (
-                scene.weights.astray,
-                self.steps + self.logits + self.attention(all, 6, n(keys) + n(values)) + 2 * scores,
-            ),
+            (scene.weights.astray, astray),
             (!self.fitted, bytes.max(64 << 20)),
-            // Metal fuses no attention over a cache on the host.
-            (
-                !self.plain
-                    && self.gpus.iter().any(|&(family, _)| family == Family::Metal)
-                    && (scene.on_host || !self.offload_kqv),
-                2 * scores,
-            ),
+            (metal, 2 * scores),
             // Of hybrids AUTO may give it up on any device.
-            (
-                !self.fitted && !self.plain && !self.gpus.is_empty(),
-                2 * scores,
-            ),
+            (!self.fitted && fused && !self.gpus.is_empty(), 2 * scores),
         ];
         Buffer {
             bytes: saturate(bytes),
@@ -568,17 +520,15 @@ impl Step {
             return whole;
         }
         let scores = self.scores + self.kept;
-        let apart = if scores > 0 {
-            scores + self.attention
-        } else {
-            0
-        };
-        let logits = if self.logits > 0 {
-            self.logits + self.attention.max(self.feed).max(self.beside)
-        } else {
-            0
-        };
-        whole.max(apart).max(logits)
+        let beside_logits = self.attention.max(self.feed).max(self.beside);
+        let apart = [
+            (scores > 0, scores + self.attention),
+            (self.logits > 0, self.logits + beside_logits),
+        ];
+        apart
+            .map(|term| sum(&[term]))
+            .into_iter()
+            .fold(whole, u128::max)
     }
 }
 
@@ -594,16 +544,10 @@ fn saturate(bytes: u128) -> u64 {
 
 /// Attention over everything, over windows, or over compressed keys.
 fn is_fitted(blocks: &[BlockState]) -> bool {
-    let fitted = |block: &BlockState| {
-        matches!(
-            block,
-            BlockState::None
-                | BlockState::Full(_)
-                | BlockState::Windowed { .. }
-                | BlockState::Compressed { .. }
-        )
-    };
-    blocks.iter().all(fitted)
+    use BlockState::{Compressed, Full, None, Windowed};
+    let is_other =
+        |block: &BlockState| !matches!(block, None | Full(_) | Windowed { .. } | Compressed { .. });
+    !blocks.iter().any(is_other)
 }
 
 /// What a block that keeps a state computes at once, generously: three of its widest projections, and
@@ -619,12 +563,37 @@ fn mixer(profile: &ModelProfile, sizes: &ContextSizes, n_seq: u32) -> u128 {
     let Some(state) = states.max().filter(|&state| state > 0) else {
         return 0;
     };
-    let weights = profile
-        .weights
-        .blocks
-        .iter()
-        .flat_map(|block| &block.weights);
+    let blocks = profile.weights.blocks.iter();
+    let weights = blocks.flat_map(|block| &block.weights);
     let projections = weights.filter(|weight| weight.name.ends_with(".ssm_in.weight"));
     let width = n(projections.map(|weight| weight.shape[1]).max().unwrap_or(0));
     12 * width * n(sizes.n_tokens) + 12 * state * n(n_seq)
+}
+
+/// What adapters add to a device's buffer at most, beside a product the two of one pair, and a block's
+/// factors where they are copied to the device that computes it.
+fn most_of_adapters(profile: &ModelProfile, sizes: &ContextSizes) -> u64 {
+    let adapted = &profile.adapters.adapted;
+    let experts = profile.hparams.experts;
+    let used = experts.map_or(1, |experts| u64::from(experts.used.max(1)));
+    let width = |one: &Adapted| {
+        let copies = if one.a.shape[2] > 1 { used } else { 1 };
+        let pair = one.b.shape[1].saturating_mul(2);
+        pair.saturating_add(one.b.shape[0]).saturating_mul(copies)
+    };
+    let widest = adapted.iter().map(width).max().unwrap_or(0);
+    let mut blocks = BTreeMap::<_, u64>::new();
+    for one in adapted {
+        let block = match one.layer {
+            Layer::Input => 0,
+            Layer::Block(block) => block + 1,
+            Layer::Output => usize::MAX,
+        };
+        let bytes = one.a.bytes.saturating_add(one.b.bytes);
+        let sum = blocks.entry(block).or_default();
+        *sum = sum.saturating_add(bytes);
+    }
+    let factors = blocks.into_values().max().unwrap_or(0);
+    let products = widest.saturating_mul(4).saturating_mul(sizes.n_tokens);
+    products.saturating_add(factors)
 }

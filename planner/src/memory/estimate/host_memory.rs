@@ -6,7 +6,7 @@ use crate::machine::Gpu;
 use crate::memory::backend::Family;
 use crate::memory::context::ContextParams;
 
-use super::stored::{Group, Kind, StoredWeight};
+use super::stored::{Group, StoredWeight};
 
 /// Whether the host's weights lie in memory that a GPU has pinned. If so, the GPU computes with them for large batches;
 /// if not, the CPU may repack them, and then computes with them itself (ggml-backend.cpp,
@@ -14,9 +14,7 @@ use super::stored::{Group, Kind, StoredWeight};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Pinned {
     /// By a GPU of this kind.
-    Yes {
-        family: Family,
-    },
+    Yes(Family),
     /// We have not read the backend.
     Perhaps,
     No,
@@ -28,7 +26,7 @@ impl Pinned {
     pub(super) fn by(gpus: &[&Gpu]) -> Self {
         let mut all = gpus.iter().map(|gpu| Self::of(&gpu.backend));
         all.clone()
-            .find(|one| matches!(one, Self::Yes { .. }))
+            .find(|one| matches!(one, Self::Yes(_)))
             .or_else(|| all.find(|one| *one == Self::Perhaps))
             .unwrap_or(Self::No)
     }
@@ -37,7 +35,7 @@ impl Pinned {
     /// ggml-rpc.cpp, ggml-opencl.cpp and ggml-webgpu.cpp have NULL there.
     fn of(backend: &str) -> Self {
         match (Family::of(backend), backend) {
-            (family @ (Family::Cuda | Family::Vulkan), _) => Self::Yes { family },
+            (family @ (Family::Cuda | Family::Vulkan), _) => Self::Yes(family),
             (Family::Metal, _) | (_, "RPC" | "OpenCL" | "WebGPU") => Self::No,
             (Family::Other, _) => Self::Perhaps,
         }
@@ -66,7 +64,7 @@ impl HostMemory {
     /// Whether the CPU may arrange matrices anew: not if pinned memory, which comes first, takes them.
     fn repacks(&self, weight: &StoredWeight) -> bool {
         self.repack
-            && !matches!(self.pinned, Pinned::Yes { .. })
+            && !matches!(self.pinned, Pinned::Yes(_))
             && weight.group != Group::Input
             && weight.is_matrix()
             && repackable(weight)
@@ -74,7 +72,7 @@ impl HostMemory {
 
     /// Whether a GPU pins the memory of this weight: if it could do what the weight is for.
     pub(super) fn pins(&self, weight: &StoredWeight) -> bool {
-        let Pinned::Yes { family } = self.pinned else {
+        let Pinned::Yes(family) = self.pinned else {
             return false;
         };
         // What is pinned becomes plain memory with a mapped file (llama-model-loader.cpp, `create_tensor`).
@@ -89,26 +87,14 @@ impl HostMemory {
     /// (ggml-vulkan.cpp, `ggml_backend_vk_host_buffer_type_alloc_buffer`).
     pub(super) fn beside_pinned(&self, bytes: u64) -> u64 {
         match self.pinned {
-            Pinned::Yes {
-                family: Family::Vulkan,
-            } => bytes.div_ceil(1 << 30).saturating_mul(32),
+            Pinned::Yes(Family::Vulkan) => bytes.div_ceil(1 << 30).saturating_mul(32),
             _ => 0,
         }
     }
 
     /// Whether the number of the host's buffers makes a difference: it depends on the order of the weights.
     pub(super) const fn counts_buffers(&self) -> bool {
-        matches!(
-            self.pinned,
-            Pinned::Yes {
-                family: Family::Vulkan
-            }
-        ) && !self.mmap
-    }
-
-    /// Whether the host maps this weight. What the CPU arranges anew is read instead.
-    pub(super) fn maps(&self, weight: &StoredWeight) -> bool {
-        self.mmap && weight.kind == Kind::Model && !self.repacks(weight)
+        matches!(self.pinned, Pinned::Yes(Family::Vulkan)) && !self.mmap
     }
 
     /// Whether the host keeps a tied embedding twice: where the lookup and the product choose different buffer types.
@@ -119,7 +105,7 @@ impl HostMemory {
         match self.pinned {
             Pinned::No => self.repacks(weight),
             Pinned::Perhaps => self.repacks(weight) || !self.mmap,
-            Pinned::Yes { family } => {
+            Pinned::Yes(family) => {
                 let product = family.multiplies(weight.ty);
                 let rows = family.looks_up(weight.ty, weight.ne0);
                 // Where the product is not for the GPU, the CPU may arrange the matrix.
@@ -166,52 +152,65 @@ mod tests {
     use crate::memory::estimate::stored::{Group, StoredWeight};
 
     fn pinned(backends: &[&str]) -> Pinned {
-        let gpus: Vec<Gpu> = backends
-            .iter()
-            .map(|&backend| Gpu::new("card").backend(backend))
-            .collect();
+        let card = |&backend: &&str| Gpu::new("card").backend(backend);
+        let gpus: Vec<Gpu> = backends.iter().map(card).collect();
         Pinned::by(&gpus.iter().collect::<Vec<_>>())
     }
 
     #[test]
     fn the_first_gpu_that_pins_memory_gives_it() {
-        let family = Family::Vulkan;
-        assert_eq!(pinned(&["MTL", "Vulkan", "CUDA"]), Pinned::Yes { family });
-        assert_eq!(pinned(&["SomethingNew", "Vulkan"]), Pinned::Yes { family });
-        assert_eq!(pinned(&["RPC", "SomethingNew"]), Pinned::Perhaps);
-        assert_eq!(pinned(&["RPC", "MTL"]), Pinned::No);
-        assert_eq!(pinned(&[]), Pinned::No);
+        let vulkan = Pinned::Yes(Family::Vulkan);
+        for (backends, by) in [
+            (&["MTL", "Vulkan", "CUDA"][..], vulkan),
+            (&["SomethingNew", "Vulkan"], vulkan),
+            (&["RPC", "SomethingNew"], Pinned::Perhaps),
+            (&["RPC", "MTL"], Pinned::No),
+            (&[], Pinned::No),
+        ] {
+            assert_eq!(pinned(backends), by, "{backends:?}");
+        }
     }
 
     #[test]
     fn a_tied_embedding_is_kept_twice_where_lookup_and_product_choose_differently() {
         let twice = |pinned, ty, (ne0, ne1), repack, mmap| {
-            let weight = StoredWeight::matrix(Group::Tied, ty, ne0, ne1);
+            let weight = StoredWeight::new(Group::Tied, ty, ne0, ne1);
             let mut params = ContextParams::default();
             (params.repack, params.mmap) = (repack, mmap);
             HostMemory::new(pinned, &params).keeps_twice(&weight)
         };
-        let cuda = Pinned::Yes {
-            family: Family::Cuda,
-        };
+        let cuda = Pinned::Yes(Family::Cuda);
         let (even, odd) = ((1024, 1000), (1024, 1001));
-        // Without pinned memory: if the CPU arranges the product's anew, mapped or not.
-        assert!(twice(Pinned::No, T::Q4_0, even, true, true));
-        assert!(twice(Pinned::No, T::Q4_0, even, true, false));
-        assert!(!twice(Pinned::No, T::Q4_0, even, false, false));
-        assert!(!twice(Pinned::No, T::F16, even, true, false));
-        if cfg!(target_arch = "x86_64") {
-            assert!(!twice(Pinned::No, T::Q4_0, odd, true, true));
+        for (pinned, ty, rows, repack, mmap, kept_twice) in [
+            // Without pinned memory: if the CPU arranges the product's anew, mapped or not.
+            (Pinned::No, T::Q4_0, even, true, true, true),
+            (Pinned::No, T::Q4_0, even, true, false, true),
+            (Pinned::No, T::Q4_0, even, false, false, false),
+            (Pinned::No, T::F16, even, true, false, false),
+            (
+                Pinned::No,
+                T::Q4_0,
+                odd,
+                true,
+                true,
+                !cfg!(target_arch = "x86_64"),
+            ),
+            // CUDA looks up no rows of IQ4_NL that are no multiple of 256, so those lie in plain memory; so does
+            // all that is mapped.
+            (cuda, T::IQ4_NL, (1024, 1000), true, false, false),
+            (cuda, T::IQ4_NL, (1056, 1000), true, false, true),
+            (cuda, T::IQ4_NL, (1056, 1000), true, true, false),
+        ] {
+            assert_eq!(
+                twice(pinned, ty, rows, repack, mmap),
+                kept_twice,
+                "{ty} {rows:?}"
+            );
         }
         // Pinned memory takes both uses of nearly every type.
         for ty in [T::F16, T::Q4_0, T::Q4_K, T::Q6_K, T::Q8_0, T::IQ4_XS] {
             assert!(!twice(cuda, ty, even, true, false), "{ty:?}");
             assert!(!twice(cuda, ty, even, true, true), "{ty:?}");
         }
-        // CUDA looks up no rows of IQ4_NL that are no multiple of 256, so those lie in plain memory; so does
-        // all that is mapped.
-        assert!(!twice(cuda, T::IQ4_NL, (1024, 1000), true, false));
-        assert!(twice(cuda, T::IQ4_NL, (1056, 1000), true, false));
-        assert!(!twice(cuda, T::IQ4_NL, (1056, 1000), true, true));
     }
 }

@@ -75,174 +75,156 @@ pub(super) struct KvTable {
     window_cells: u64,
 }
 
-/// A tensor: its type, the elements of a row, its rows.
-type Tensor = (TensorType, u64, u64);
+/// A tensor of what a block keeps: its part, its type, the elements of a row, its rows.
+type Tensor = (Part, TensorType, u64, u64);
 
-/// The tensors of what a block keeps.
-#[derive(Debug, Clone, Default)]
-struct Tensors {
-    keys: Option<Tensor>,
-    values: Option<Tensor>,
-    others: Vec<Tensor>,
-}
-
-impl Tensors {
-    fn all(&self) -> impl Iterator<Item = &Tensor> {
-        self.keys.iter().chain(&self.values).chain(&self.others)
-    }
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Part {
+    Keys,
+    Values,
+    Other,
 }
 
 /// What the parameters of the context make of a block's state.
-struct Shape {
-    type_k: TensorType,
-    type_v: TensorType,
+struct Shape<'a> {
+    params: &'a ContextParams,
+    sizes: &'a ContextSizes,
     /// The width of all values, where they are stored transposed.
     transposed: Option<u32>,
     /// Rows of a cache that keeps every token.
     rows: u64,
-    /// Tokens computed at once, sequences, and those that share a window's cells.
+    /// Tokens computed at once.
     n_ubatch: u32,
-    n_seq: u32,
-    n_rs_seq: u32,
-    n_seq_shared: u32,
-    swa_full: bool,
-    streams: u64,
-    cells: u64,
 }
 
-impl Shape {
-    fn new(params: &ContextParams, sizes: &ContextSizes, widest_v: u32) -> Self {
+impl<'a> Shape<'a> {
+    fn new(params: &'a ContextParams, sizes: &'a ContextSizes, widest_v: u32) -> Self {
         // Of what fits a batch (llama-context.cpp, the constructor); 0 stands for all.
         let n_batch = u32::try_from(sizes.n_batch).unwrap_or(u32::MAX);
-        let n_ubatch = match params.n_ubatch {
-            0 => n_batch,
-            n => n.min(n_batch),
-        };
         Self {
-            type_k: params.type_k.tensor_type(),
-            type_v: params.type_v.tensor_type(),
+            params,
+            sizes,
             // AUTO counts as with: the cache is made before llama.cpp finds out (llama-context.cpp, the constructor,
             // `resolve_fused_ops`).
             transposed: (params.flash_attn == FlashAttention::Off).then_some(widest_v),
             rows: sizes.cells.saturating_mul(sizes.streams),
-            n_ubatch,
-            n_seq: params.n_seq_max,
-            n_rs_seq: params.n_rs_seq,
-            n_seq_shared: if params.kv_unified {
-                params.n_seq_max
-            } else {
-                1
+            n_ubatch: match params.n_ubatch {
+                0 => n_batch,
+                n => n.min(n_batch),
             },
-            swa_full: params.swa_full,
-            streams: sizes.streams,
-            cells: sizes.cells,
         }
     }
 
-    /// Cells of a cache that keeps a window: the size is computed in 32 bits (llama-kv-cache-iswa.cpp,
-    /// the constructor).
+    /// Cells of a cache that keeps a window, which so many sequences share: the size is computed in 32 bits
+    /// (llama-kv-cache-iswa.cpp, the constructor).
     fn window_cells(&self, window: u32, sharing: u32) -> u64 {
-        if self.swa_full {
-            return self.cells;
+        if self.params.swa_full {
+            return self.sizes.cells;
         }
         let tokens = window.wrapping_mul(sharing).wrapping_add(self.n_ubatch);
-        self.cells.min(u64::from(tokens)).next_multiple_of(256)
+        self.sizes
+            .cells
+            .min(u64::from(tokens))
+            .next_multiple_of(256)
     }
 
-    fn key(&self, k: u32, rows: u64) -> Option<Tensor> {
-        Some((self.type_k, u64::from(k), rows))
-    }
-
-    fn value(&self, v: u32, rows: u64) -> Option<Tensor> {
-        let width = self.transposed.unwrap_or(v);
-        Some((self.type_v, u64::from(width), rows))
-    }
-
-    fn cache(&self, state: LayerState, rows: u64) -> Tensors {
-        Tensors {
-            keys: self.key(state.k, rows),
-            values: self.value(state.v, rows),
-            others: Vec::new(),
+    /// Cells of the windowed cache of a block; 0 without.
+    fn window_of(&self, block: &BlockState) -> u64 {
+        let sharing = if self.params.kv_unified {
+            self.params.n_seq_max
+        } else {
+            1
+        };
+        match *block {
+            BlockState::Windowed { window, .. } | BlockState::CompressedWindowed { window, .. } => {
+                self.window_cells(window, sharing)
+            }
+            BlockState::Distilled(state) => self.window_cells(state.window, 1),
+            _ => 0,
         }
+    }
+
+    fn key(&self, k: u32, rows: u64) -> Tensor {
+        let ty = self.params.type_k.tensor_type();
+        (Part::Keys, ty, u64::from(k), rows)
+    }
+
+    fn value(&self, v: u32, rows: u64) -> Tensor {
+        let width = self.transposed.unwrap_or(v);
+        let ty = self.params.type_v.tensor_type();
+        (Part::Values, ty, u64::from(width), rows)
+    }
+
+    fn cache(&self, state: LayerState, rows: u64) -> Vec<Tensor> {
+        vec![self.key(state.k, rows), self.value(state.v, rows)]
     }
 
     /// Every sequence has a row, and one more for each token that it can be taken back (llama-memory-recurrent.cpp,
     /// the constructor).
-    fn recurrent(&self, state: RecurrentState) -> Vec<Tensor> {
-        let rows = u64::from(self.n_seq).saturating_mul(1 + u64::from(self.n_rs_seq));
-        let floats = |n: u32| (TensorType::F32, u64::from(n), rows);
-        vec![floats(state.r), floats(state.s)]
+    fn recurrent(&self, state: RecurrentState) -> [Tensor; 2] {
+        let rows =
+            u64::from(self.params.n_seq_max).saturating_mul(1 + u64::from(self.params.n_rs_seq));
+        [state.r, state.s].map(|n| floats(n, rows))
     }
 
-    fn tensors(&self, block: &BlockState) -> Tensors {
-        let window = |window| {
-            let cells = self.window_cells(window, self.n_seq_shared);
-            cells.saturating_mul(self.streams)
-        };
+    fn tensors(&self, block: &BlockState) -> Vec<Tensor> {
+        let window = self.window_of(block).saturating_mul(self.sizes.streams);
         match *block {
-            BlockState::None => Tensors::default(),
+            BlockState::None => Vec::new(),
             BlockState::Full(state) => self.cache(state, self.rows),
-            BlockState::Windowed { state, window: n } => self.cache(state, window(n)),
-            BlockState::Compressed { k } => Tensors {
-                keys: self.key(k, self.rows),
-                ..Tensors::default()
-            },
-            BlockState::CompressedWindowed { k, window: n } => Tensors {
-                keys: self.key(k, window(n)),
-                ..Tensors::default()
-            },
+            BlockState::Windowed { state, .. } => self.cache(state, window),
+            BlockState::Compressed { k } => vec![self.key(k, self.rows)],
+            BlockState::CompressedWindowed { k, .. } => vec![self.key(k, window)],
             BlockState::Indexed(state) => self.indexed(&state),
             BlockState::Distilled(state) => self.distilled(&state),
-            BlockState::Recurrent(state) => Tensors {
-                others: self.recurrent(state),
-                ..Tensors::default()
-            },
-            BlockState::FullAndRecurrent(cache, state) => Tensors {
-                others: self.recurrent(state),
-                ..self.cache(cache, self.rows)
-            },
+            BlockState::Recurrent(state) => self.recurrent(state).into(),
+            BlockState::FullAndRecurrent(cache, state) => {
+                let mut all = self.cache(cache, self.rows);
+                all.extend(self.recurrent(state));
+                all
+            }
         }
     }
 
     /// The indexer's cache has as many rows as the other (llama-kv-cache-dsa.cpp and llama-kv-cache-msa.cpp,
     /// the constructor).
-    fn indexed(&self, state: &IndexedState) -> Tensors {
-        let index = [
-            self.key(state.index_k, self.rows),
-            // Of one width in all blocks: what is stored transposed is no wider.
-            state
-                .index_v
-                .map(|v| (self.type_v, u64::from(v), self.rows)),
-        ];
-        Tensors {
-            keys: self.key(state.k, self.rows),
-            values: state.v.and_then(|v| self.value(v, self.rows)),
-            others: index.into_iter().flatten().collect(),
-        }
+    fn indexed(&self, state: &IndexedState) -> Vec<Tensor> {
+        let mut all = vec![self.key(state.k, self.rows)];
+        all.extend(state.v.map(|v| self.value(v, self.rows)));
+        all.push(other(self.key(state.index_k, self.rows)));
+        // Of one width in all blocks: what is stored transposed is no wider.
+        let ty = self.params.type_v.tensor_type();
+        let index_v = state.index_v.map(u64::from);
+        all.extend(index_v.map(|v| (Part::Other, ty, v, self.rows)));
+        all
     }
 
     /// Each sequence has caches of its own, also where they share one context (llama-kv-cache-dsv4.cpp,
     /// the constructor).
-    fn distilled(&self, state: &DistilledState) -> Tensors {
-        let n_seq = u64::from(self.n_seq);
+    fn distilled(&self, state: &DistilledState) -> Vec<Tensor> {
+        let n_seq = u64::from(self.params.n_seq_max);
         let window = self.window_cells(state.window, 1);
-        let mut others = Vec::new();
+        let mut all = vec![self.key(state.k, window.saturating_mul(n_seq))];
         if let Some(distilled) = state.distilled {
-            let cells = self.cells.div_ceil(u64::from(distilled.ratio.max(1)));
-            let rows = cells.max(1).next_multiple_of(256).saturating_mul(n_seq);
-            others.extend(self.key(state.k, rows));
-            others.extend(distilled.index_k.and_then(|k| self.key(k, rows)));
-            for floats in [distilled.pending, distilled.index_pending] {
-                // What was seen, and how much of it counts.
-                others.extend([(TensorType::F32, u64::from(floats), n_seq); 2]);
-            }
+            let ratio = u64::from(distilled.ratio.max(1));
+            let cells = self.sizes.cells.div_ceil(ratio).max(1);
+            let rows = cells.next_multiple_of(256).saturating_mul(n_seq);
+            let keys = [state.k].into_iter().chain(distilled.index_k);
+            all.extend(keys.map(|k| other(self.key(k, rows))));
+            // What was seen, and how much of it counts.
+            let (seen, index_seen) = (distilled.pending, distilled.index_pending);
+            all.extend([seen, seen, index_seen, index_seen].map(|n| floats(n, n_seq)));
         }
-        Tensors {
-            keys: self.key(state.k, window.saturating_mul(n_seq)),
-            values: None,
-            others,
-        }
+        all
     }
+}
+
+fn floats(n: u32, rows: u64) -> Tensor {
+    (Part::Other, TensorType::F32, u64::from(n), rows)
+}
+
+fn other((_, ty, ne0, rows): Tensor) -> Tensor {
+    (Part::Other, ty, ne0, rows)
 }
 
 impl KvTable {
@@ -257,28 +239,23 @@ impl KvTable {
         let cache = |block: &BlockState| {
             let tensors = shape.tensors(block);
             let bytes = |rules: &BackendRules| {
-                tensors.all().fold(0, |sum: u64, &(ty, ne0, rows)| {
-                    let bytes = ty.row_bytes(ne0).saturating_mul(rows);
-                    sum.saturating_add(rules.alloc(ty, ne0, bytes))
-                })
+                let alloc = |&(_, ty, ne0, rows): &Tensor| {
+                    rules.alloc(ty, ne0, ty.row_bytes(ne0).saturating_mul(rows))
+                };
+                tensors.iter().map(alloc).fold(0, u64::saturating_add)
             };
-            let elements = |tensor: Option<Tensor>| {
-                tensor.map_or(0, |(_, ne0, rows)| ne0.saturating_mul(rows))
+            let elements = |part: Part| {
+                let of = tensors.iter().find(|tensor| tensor.0 == part);
+                of.map_or(0, |&(_, _, ne0, rows)| ne0.saturating_mul(rows))
             };
             Cache {
                 gpus: rules.iter().map(bytes).collect(),
                 host: bytes(&BackendRules::HOST),
-                elements: (elements(tensors.keys), elements(tensors.values)),
+                elements: (elements(Part::Keys), elements(Part::Values)),
                 held: Held::by(block),
             }
         };
-        let windows = blocks.iter().map(|block| match *block {
-            BlockState::Windowed { window, .. } | BlockState::CompressedWindowed { window, .. } => {
-                shape.window_cells(window, shape.n_seq_shared)
-            }
-            BlockState::Distilled(state) => shape.window_cells(state.window, 1),
-            _ => 0,
-        });
+        let windows = blocks.iter().map(|block| shape.window_of(block));
         Self {
             window_cells: windows.max().unwrap_or(0),
             blocks: blocks.iter().map(cache).collect(),
@@ -296,8 +273,8 @@ impl KvTable {
     pub(super) fn block_bytes(&self, gpu: usize, block: usize) -> u64 {
         let cache = self.blocks.get(block).filter(|_| self.offload);
         cache
-            .and_then(|cache| cache.gpus.get(gpu).copied())
-            .unwrap_or(0)
+            .and_then(|cache| cache.gpus.get(gpu))
+            .map_or(0, |&bytes| bytes)
     }
 
     /// Bytes that a block's cache adds to the host, if the block is there.
@@ -313,19 +290,17 @@ impl KvTable {
             ..KvCost::default()
         };
         for (cache, &place) in self.blocks.iter().zip(&assignment.blocks) {
-            let held = match place {
-                Place::Gpu(gpu) if gpu < self.n_gpus => &mut cost.on_gpus[gpu],
-                _ => &mut cost.on_host,
+            let gpu = match place {
+                Place::Gpu(gpu) => Some(gpu).filter(|&gpu| gpu < self.n_gpus),
+                Place::Host => None,
             };
+            let held = gpu.map_or(&mut cost.on_host, |gpu| &mut cost.on_gpus[gpu]);
             *held = held.and(cache.held);
-            match place {
-                Place::Gpu(gpu) if self.offload && gpu < self.n_gpus => {
-                    cost.gpus[gpu] = cost.gpus[gpu].saturating_add(cache.gpus[gpu]);
-                }
-                _ => {
-                    cost.host = cost.host.saturating_add(cache.host);
-                    cost.largest_host = cost.largest_host.max(cache.host);
-                }
+            if let Some(gpu) = gpu.filter(|_| self.offload) {
+                cost.gpus[gpu] = cost.gpus[gpu].saturating_add(cache.gpus[gpu]);
+            } else {
+                cost.host = cost.host.saturating_add(cache.host);
+                cost.largest_host = cost.largest_host.max(cache.host);
             }
             let (k, v) = cost.largest_elements;
             cost.largest_elements = (k.max(cache.elements.0), v.max(cache.elements.1));
@@ -337,14 +312,16 @@ impl KvTable {
 /// Bytes that `swa_full` adds to a model's caches, before any device's alignment.
 pub(crate) fn full_windows(profile: &ModelProfile, params: &ContextParams) -> u64 {
     let bytes = |swa_full| {
-        let params = ContextParams {
-            swa_full,
-            ..params.clone()
-        };
-        let table = |sizes| KvTable::new(profile, &[], &params, &sizes);
-        let caches = params.sizes().map(|sizes| table(sizes).blocks);
-        let caches = caches.unwrap_or_default();
-        caches.iter().map(|cache| cache.host).sum::<u64>()
+        let mut params = params.clone();
+        params.swa_full = swa_full;
+        let caches = params
+            .sizes()
+            .map(|sizes| KvTable::new(profile, &[], &params, &sizes).blocks);
+        caches
+            .unwrap_or_default()
+            .iter()
+            .map(|cache| cache.host)
+            .sum::<u64>()
     };
     bytes(true).saturating_sub(bytes(false))
 }
@@ -372,12 +349,10 @@ mod tests {
 
     /// Bytes of this block's caches, tensor by tensor, before any alignment.
     fn bytes(params: &ContextParams, block: &BlockState) -> Vec<u64> {
-        let shape = Shape::new(params, &params.sizes().unwrap(), 0);
-        let tensors = shape.tensors(block);
-        let bytes = tensors
-            .all()
-            .map(|&(ty, ne0, rows)| ty.row_bytes(ne0) * rows);
-        bytes.collect()
+        let sizes = params.sizes().unwrap();
+        let tensors = Shape::new(params, &sizes, 0).tensors(block);
+        let bytes = |&(_, ty, ne0, rows): &super::Tensor| ty.row_bytes(ne0) * rows;
+        tensors.iter().map(bytes).collect()
     }
 
     fn params(n_ctx: u32, n_seq_max: u32) -> ContextParams {
@@ -396,23 +371,19 @@ mod tests {
             index_k: 128,
             index_v: None,
         };
-        let rows = 4096;
+        let of = |width: u64| 2 * width * 4096;
         let kept = bytes(&params(4096, 1), &BlockState::Indexed(state));
-        assert_eq!(kept, [2 * 576 * rows, 2 * 128 * rows]);
+        assert_eq!(kept, [of(576), of(128)]);
         (state.v, state.index_v) = (Some(512), Some(64));
         let kept = bytes(&params(4096, 1), &BlockState::Indexed(state));
-        let of = |width: u64| 2 * width * rows;
         assert_eq!(kept, [of(576), of(512), of(128), of(64)]);
     }
 
     #[test]
     fn a_window_of_compressed_keys_is_as_long_as_any_window() {
         let block = BlockState::CompressedWindowed { k: 64, window: 100 };
-        let short = ContextParams {
-            swa_full: false,
-            type_k: KvType::F32,
-            ..params(8192, 1)
-        };
+        let mut short = params(8192, 1);
+        short.type_k = KvType::F32;
         // 100 tokens and a batch of 512, padded to 768 cells
         assert_eq!(bytes(&short, &block), [4 * 64 * 768]);
     }
@@ -420,17 +391,15 @@ mod tests {
     #[test]
     fn what_lies_before_a_window_is_distilled_for_each_sequence() {
         let block = |distilled| {
+            let (k, window) = (64, 100);
             BlockState::Distilled(DistilledState {
-                k: 64,
-                window: 100,
+                k,
+                window,
                 distilled,
             })
         };
-        let shared = ContextParams {
-            kv_unified: true,
-            swa_full: true,
-            ..params(4096, 2)
-        };
+        let mut shared = params(4096, 2);
+        (shared.kv_unified, shared.swa_full) = (true, true);
         // Both sequences have the whole context, though they share it.
         let raw = 2 * 64 * 4096 * 2;
         assert_eq!(bytes(&shared, &block(None)), [raw]);
@@ -441,9 +410,8 @@ mod tests {
             index_pending: 512,
         };
         let rows = 2 * 4096 / 4;
-        let states = [4 * 1024 * 2, 4 * 1024 * 2, 4 * 512 * 2, 4 * 512 * 2];
-        let kept = [raw, 2 * 64 * rows, 2 * 32 * rows];
-        let kept: Vec<u64> = kept.into_iter().chain(states).collect();
+        let states = [1024, 1024, 512, 512].map(|floats| 4 * floats * 2);
+        let kept = [[raw, 2 * 64 * rows, 2 * 32 * rows].as_slice(), &states].concat();
         assert_eq!(bytes(&shared, &block(Some(close))), kept);
     }
 }

@@ -11,7 +11,6 @@
 //! Microseconds per placement, no native code: every layer is summed up once, when the estimate is made. The
 //! probe corrects it.
 
-mod adapters;
 pub mod assignment;
 mod buffers;
 mod host_memory;
@@ -19,13 +18,15 @@ mod kv;
 mod stored;
 mod weights;
 
+use std::sync::Arc;
+
 use crate::machine::Gpu;
 use crate::profile::{ModelProfile, StateLaw, Weight};
 
 use self::buffers::{Buffers, ComputeBytes};
 use self::host_memory::Pinned;
-use self::kv::KvTable;
-use self::weights::WeightTable;
+use self::kv::{KvCost, KvTable};
+use self::weights::{WeightCost, WeightTable};
 use super::backend::BackendRules;
 use super::pattern::OverrideRules;
 use super::{ContextParams, ContextSizes, Error, Footprint, Footprints, TensorOverride};
@@ -67,10 +68,9 @@ pub struct Estimate {
     n_gpus: usize,
     points: Vec<f32>,
     weights: WeightTable,
-    kv: KvTable,
+    kv: Arc<KvTable>,
     compute: Buffers,
     output: u64,
-    mmap: bool,
     sizes: ContextSizes,
     known: bool,
     exact: bool,
@@ -92,35 +92,27 @@ impl Estimate {
     ) -> Result<Self, Error> {
         let sizes = params.sizes()?;
         params.check_kv_types(&profile.hparams)?;
-        if params.type_k != params.type_v && profile.state.is_compressed() {
-            return Err(Error::KvTypesDiffer {
-                type_k: params.type_k,
-                type_v: params.type_v,
-            });
+        let (type_k, type_v) = (params.type_k, params.type_v);
+        if type_k != type_v && profile.state.is_compressed() {
+            return Err(Error::KvTypesDiffer { type_k, type_v });
         }
         let rules: Vec<BackendRules> = gpus.iter().map(|gpu| BackendRules::of_gpu(gpu)).collect();
         #[allow(clippy::cast_precision_loss)] // llama.cpp splits by 32-bit floats too
         let free: Vec<f32> = gpus.iter().map(|gpu| gpu.free as f32).collect();
         let pinned = Pinned::by(gpus);
-        let kv = KvTable::new(profile, &rules, params, &sizes);
+        let kv = Arc::new(KvTable::new(profile, &rules, params, &sizes));
         let known =
             matches!(profile.state, StateLaw::Known { .. }) && profile.weights.unplaced.is_empty();
         let known_rules = gpus.iter().all(|gpu| BackendRules::are_exact_for(gpu));
+        let cells = (kv.window_cells(), matches!(pinned, Pinned::Yes(_)));
         Ok(Self {
             n_layer: profile.n_layer(),
             n_gpus: gpus.len(),
             points: split_points(&free)?,
             weights: WeightTable::new(profile, &rules, pinned, params),
-            compute: Buffers::new(
-                profile,
-                gpus,
-                params,
-                &sizes,
-                (kv.window_cells(), matches!(pinned, Pinned::Yes { .. })),
-            ),
+            compute: Buffers::new(profile, gpus, params, &sizes, cells),
             kv,
             output: params.output_bytes(profile, &sizes),
-            mmap: params.mmap,
             sizes,
             known,
             exact: known && known_rules && pinned != Pinned::Perhaps,
@@ -178,17 +170,7 @@ impl Estimate {
     /// Weights and caches alone, without `compute`: what is exact, and cheap enough to tell hopeless placements by.
     #[must_use]
     pub fn stored(&self, assignment: &Assignment) -> Footprints {
-        let weights = self.weights.cost(assignment);
-        let kv = self.kv.cost(assignment);
-        let gpus = weights.gpus.iter().zip(&kv.gpus);
-        Footprints {
-            gpus: gpus
-                .map(|(&weights, &kv)| Footprint::new(weights, kv, 0))
-                .collect(),
-            host: Footprint::new(weights.host, kv.host, 0),
-            output: 0,
-            mapped: self.mmap.then_some(weights.mapped),
-        }
+        stored(&self.weights.cost(assignment), &self.kv.cost(assignment))
     }
 
     /// Bytes that a layer adds to a GPU: its weights and its cache. The output layer is number `n_layer`.
@@ -222,19 +204,12 @@ impl Estimate {
     pub(crate) fn with_uncertainty(&self, assignment: &Assignment) -> (Footprints, Uncertainty) {
         let (weights, kv) = (self.weights.cost(assignment), self.kv.cost(assignment));
         let ComputeBytes { gpus, host } = self.compute.bytes(assignment, &weights, &kv);
-        let compute = gpus.iter().zip(weights.gpus.iter().zip(&kv.gpus));
-        let footprints = Footprints {
-            gpus: compute
-                .map(|(compute, (&weights, &kv))| Footprint::new(weights, kv, compute.bytes))
-                .collect(),
-            host: Footprint::new(
-                weights.host,
-                kv.host,
-                host.bytes.saturating_add(self.output),
-            ),
-            output: self.output,
-            mapped: self.mmap.then_some(weights.mapped),
-        };
+        let mut footprints = stored(&weights, &kv);
+        for (footprint, compute) in footprints.gpus.iter_mut().zip(&gpus) {
+            footprint.compute = compute.bytes;
+        }
+        footprints.host.compute = host.bytes.saturating_add(self.output);
+        footprints.output = self.output;
         let uncertainty = Uncertainty {
             gpus: gpus.iter().map(|buffer| buffer.unsure).collect(),
             host: host.unsure,
@@ -278,4 +253,11 @@ impl Estimate {
     pub const fn is_exact(&self) -> bool {
         self.exact && !self.weights.counts_buffers()
     }
+}
+
+fn stored(weights: &WeightCost, kv: &KvCost) -> Footprints {
+    let gpus = weights.gpus.iter().zip(&kv.gpus);
+    let gpus = gpus.map(|(&weights, &kv)| Footprint::new(weights, kv, 0));
+    let host = Footprint::new(weights.host, kv.host, 0);
+    Footprints::new(gpus.collect(), host)
 }

@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use crate::gguf::TensorType;
 use crate::memory::backend::BackendRules;
-use crate::profile::{Adapted, Factor, Layer, ModelProfile, Role, Weight};
+use crate::profile::{Factor, Layer, ModelProfile, Role, Weight};
 
 /// Of what an architecture marks (models/gemma4.cpp and models/qwen4exp.cpp, `load_arch_tensors`) only tensors above so
 /// many bytes are read lazily (llama-model-loader.cpp, `lazy_read::add`).
@@ -35,8 +35,6 @@ pub(super) struct StoredWeight {
     pub(super) ne0: u64,
     pub(super) ne1: u64,
     pub(super) bytes: u64,
-    pub(super) offset: u64,
-    pub(super) shard: usize,
     /// Whether its rows are read from the file as they are needed: it is on the host whatever an override says.
     pub(super) lazy: bool,
     /// What it is beside the model's own.
@@ -83,17 +81,14 @@ impl StoredWeight {
         rules.alloc(self.ty, self.ne0, self.bytes)
     }
 
-    /// A matrix without a name.
-    #[cfg(test)]
-    pub(super) fn matrix(group: Group, ty: TensorType, ne0: u64, ne1: u64) -> Self {
+    /// A matrix of a model, without a name.
+    pub(super) fn new(group: Group, ty: TensorType, ne0: u64, ne1: u64) -> Self {
         Self {
             group,
             ty,
             ne0,
             ne1,
-            bytes: ty.row_bytes(ne0) * ne1,
-            offset: 0,
-            shard: 0,
+            bytes: ty.row_bytes(ne0).saturating_mul(ne1),
             lazy: false,
             kind: Kind::Model,
             feeds: None,
@@ -152,69 +147,47 @@ impl Stored {
 
     fn extend<'a>(&mut self, group: Group, weights: impl IntoIterator<Item = &'a Weight>) {
         for weight in weights {
-            let begin = self.names.len();
-            self.names.push_str(&weight.name);
+            let name = self.add_name(&weight.name);
             self.weights.push(StoredWeight {
-                group,
-                ty: weight.ty,
-                ne0: weight.shape[0],
-                ne1: weight.shape[1],
                 bytes: weight.bytes,
-                offset: weight.offset,
-                shard: weight.shard,
-                lazy: false,
-                kind: Kind::Model,
                 feeds: Feeds::of(weight),
-                name: begin..self.names.len(),
+                name,
+                ..StoredWeight::new(group, weight.ty, weight.shape[0], weight.shape[1])
             });
         }
     }
 
     /// What is added to the model: it follows the weights that it changes.
     fn extend_by_adapters(&mut self, profile: &ModelProfile) {
-        for Adapted {
-            weight,
-            layer,
-            a,
-            b,
-            ..
-        } in &profile.adapters.adapted
-        {
-            let group = match *layer {
+        let part = |group, kind, factor: &Factor, name| StoredWeight {
+            bytes: factor.bytes,
+            kind,
+            name,
+            ..StoredWeight::new(group, factor.ty, factor.shape[0], factor.shape[1])
+        };
+        for one in &profile.adapters.adapted {
+            let group = match one.layer {
                 Layer::Input => Group::Input,
                 Layer::Block(block) => Group::Block(block),
                 Layer::Output => Group::Output,
             };
-            let begin = self.names.len();
-            self.names.push_str(weight);
-            for factor in [a, b] {
-                self.push(group, Kind::Lora, *factor, begin..self.names.len());
-            }
+            let name = self.add_name(&one.weight);
+            let pair = [&one.a, &one.b].map(|it| part(group, Kind::Lora, it, name.clone()));
+            self.weights.extend(pair);
         }
         if profile.adapters.control_vector {
-            let width = u64::from(profile.hparams.n_embd);
-            let part = Factor::of_floats(width);
+            let floats = Factor::of_floats(u64::from(profile.hparams.n_embd));
             // llama-adapter.cpp, `llama_adapter_cvec::init`: for all layers but the first, whichever have a direction.
-            for block in 1..profile.hparams.n_layer_trunk() as usize {
-                self.push(Group::Block(block), Kind::ControlVector, part, 0..0);
-            }
+            let blocks = (1..profile.hparams.n_layer_trunk() as usize).map(Group::Block);
+            self.weights
+                .extend(blocks.map(|block| part(block, Kind::ControlVector, &floats, 0..0)));
         }
     }
 
-    fn push(&mut self, group: Group, kind: Kind, factor: Factor, name: Range<usize>) {
-        self.weights.push(StoredWeight {
-            group,
-            ty: factor.ty,
-            ne0: factor.shape[0],
-            ne1: factor.shape[1],
-            bytes: factor.bytes,
-            offset: 0,
-            shard: 0,
-            lazy: false,
-            kind,
-            feeds: None,
-            name,
-        });
+    fn add_name(&mut self, name: &str) -> Range<usize> {
+        let begin = self.names.len();
+        self.names.push_str(name);
+        begin..self.names.len()
     }
 
     /// The name of one of these weights.

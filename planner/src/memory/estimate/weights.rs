@@ -1,6 +1,8 @@
 //! Bytes of weights per device: exact, by the buffer types that llama.cpp chooses (llama-model.cpp,
 //! `make_cpu_buft_list`, `make_gpu_buft_list`; llama-model-loader.cpp, `create_tensor`).
 
+use std::sync::Arc;
+
 use crate::memory::backend::BackendRules;
 use crate::memory::context::ContextParams;
 use crate::profile::{ModelProfile, Weight};
@@ -8,9 +10,6 @@ use crate::profile::{ModelProfile, Weight};
 use super::host_memory::{HostMemory, Pinned};
 use super::stored::{Feeds, Group, Kind, Stored, StoredWeight};
 use super::{Assignment, Place};
-
-/// Where a group of weights lies in a file: (shard, begin, end).
-type Span = (usize, u64, u64);
 
 /// The largest matrices by what they do, in bytes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -68,18 +67,9 @@ struct Layer {
     pinned: u64,
     /// The largest matrices, which a GPU may borrow for a large batch.
     largest: Largest,
-    /// Where that lies in the files which the host maps.
-    spans: Vec<Span>,
 }
 
 impl Layer {
-    fn new(rules: &[BackendRules]) -> Self {
-        Self {
-            by_rules: vec![0; rules.len()],
-            ..Self::default()
-        }
-    }
-
     fn add(&mut self, weight: &StoredWeight, rules: &[BackendRules], host: &HostMemory) {
         for (bytes, rules) in self.by_rules.iter_mut().zip(rules) {
             *bytes = bytes.saturating_add(weight.alloc(rules));
@@ -92,32 +82,16 @@ impl Layer {
         if weight.is_matrix() {
             self.largest.add(weight);
         }
-        if host.maps(weight) {
-            let end = weight.offset.saturating_add(weight.bytes);
-            extend_span(&mut self.spans, (weight.shard, weight.offset, end));
-        }
-    }
-}
-
-fn extend_span(spans: &mut Vec<Span>, (shard, begin, end): Span) {
-    match spans.iter_mut().find(|span| span.0 == shard) {
-        Some(span) => {
-            span.1 = span.1.min(begin);
-            span.2 = span.2.max(end);
-        }
-        None => spans.push((shard, begin, end)),
     }
 }
 
 /// The bytes of weights of one assignment.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct WeightCost {
     /// On each GPU.
     pub(super) gpus: Vec<u64>,
     /// On the host.
     pub(super) host: u64,
-    /// The file's bytes between the first and the last of the weights that the host maps.
-    pub(super) mapped: u64,
     /// The largest matrices that the host holds.
     pub(super) host_largest: Largest,
     /// The largest of a block's that each GPU holds.
@@ -129,7 +103,7 @@ pub(super) struct WeightCost {
 /// A model's weights, summed up per layer for the GPUs at hand.
 #[derive(Debug, Clone)]
 pub(super) struct WeightTable {
-    stored: Stored,
+    stored: Arc<Stored>,
     /// The rules of the GPUs, each once, and which of them each GPU follows.
     rules: Vec<BackendRules>,
     rules_of: Vec<usize>,
@@ -137,7 +111,13 @@ pub(super) struct WeightTable {
     host: HostMemory,
     /// What goes elsewhere than its layer, weight by weight; empty where nothing does.
     overrides: Vec<Option<Place>>,
-    /// What does, whatever the assignment: sums per GPU, and for the host.
+    sums: Sums,
+}
+
+/// What each layer takes, of weights that are not elsewhere.
+#[derive(Debug, Clone, Default)]
+struct Sums {
+    /// What is elsewhere whatever the assignment: on GPUs, and on the host.
     fixed_gpus: Vec<u64>,
     fixed: Layer,
     input: Layer,
@@ -156,34 +136,27 @@ impl WeightTable {
         params: &ContextParams,
     ) -> Self {
         let mut rules: Vec<BackendRules> = Vec::new();
-        let rules_of = gpu_rules
-            .iter()
-            .map(|one| {
-                rules
-                    .iter()
-                    .position(|known| known == one)
-                    .unwrap_or_else(|| {
-                        rules.push(*one);
-                        rules.len() - 1
-                    })
-            })
-            .collect();
-        let empty = Layer::new(&rules);
-        let table = Self {
-            stored: Stored::new(profile),
+        let mut rules_of = Vec::with_capacity(gpu_rules.len());
+        for one in gpu_rules {
+            let known = rules.iter().position(|known| known == one);
+            rules_of.push(known.unwrap_or(rules.len()));
+            if known.is_none() {
+                rules.push(*one);
+            }
+        }
+        let mut table = Self {
+            stored: Arc::new(Stored::new(profile)),
+            rules,
             rules_of,
             host: HostMemory::new(pinned, params),
             overrides: Vec::new(),
-            fixed_gpus: vec![0; gpu_rules.len()],
-            fixed: empty.clone(),
-            input: empty.clone(),
-            blocks: vec![empty.clone(); profile.weights.blocks.len()],
-            output: empty.clone(),
-            tied: empty.clone(),
-            rope: empty,
-            rules,
+            sums: Sums {
+                blocks: vec![Layer::default(); profile.weights.blocks.len()],
+                ..Sums::default()
+            },
         };
-        table.summed()
+        table.sums = table.sums();
+        table
     }
 
     /// The same with weights elsewhere than their layer: `place` says where to, by name.
@@ -191,14 +164,16 @@ impl WeightTable {
     /// llama.cpp asks by the name alone, so input tensors, the output and its copy of a tied embedding move too
     /// (llama-model-loader.cpp, `create_tensor`).
     pub(super) fn overridden(mut self, place: impl Fn(&str) -> Option<Place>) -> Self {
-        let weights = self.stored.weights.iter();
-        self.overrides = weights
-            .map(|weight| {
-                let stays = weight.lazy || weight.kind == Kind::ControlVector;
-                place(self.stored.name(weight)).filter(|_| !stays)
-            })
-            .collect();
-        self.summed()
+        let place = |weight: &StoredWeight| {
+            let stays = weight.lazy || weight.kind == Kind::ControlVector;
+            place(self.stored.name(weight)).filter(|_| !stays)
+        };
+        let overrides: Vec<_> = self.stored.weights.iter().map(place).collect();
+        let before = std::mem::replace(&mut self.overrides, overrides);
+        if before.iter().chain(&self.overrides).any(Option::is_some) {
+            self.sums = self.sums();
+        }
+        self
     }
 
     /// Whether the host's bytes depend on the number of its buffers.
@@ -206,57 +181,57 @@ impl WeightTable {
         self.host.counts_buffers()
     }
 
-    /// Sums up all layers anew.
-    fn summed(mut self) -> Self {
-        let empty = Layer::new(&self.rules);
-        self.blocks.fill(empty.clone());
-        self.fixed_gpus.fill(0);
-        for layer in [
-            &mut self.fixed,
-            &mut self.input,
-            &mut self.output,
-            &mut self.tied,
-            &mut self.rope,
-        ] {
-            layer.clone_from(&empty);
-        }
-        let rules = &self.rules;
-        for (index, weight) in self.stored.weights.iter().enumerate() {
+    fn sums(&self) -> Sums {
+        let (stored, rules) = (&self.stored, &self.rules);
+        let empty = Layer {
+            by_rules: vec![0; rules.len()],
+            ..Layer::default()
+        };
+        let mut sums = Sums {
+            fixed_gpus: vec![0; self.rules_of.len()],
+            blocks: vec![empty.clone(); self.sums.blocks.len()],
+            fixed: empty.clone(),
+            input: empty.clone(),
+            output: empty.clone(),
+            tied: empty.clone(),
+            rope: empty,
+        };
+        for (index, weight) in stored.weights.iter().enumerate() {
+            let is_tied = weight.group == Group::Tied;
             let layer = match self.overrides.get(index).copied().flatten() {
                 Some(Place::Gpu(gpu)) => {
                     // A tied output finds the embedding in the buffer type that it is sent to as well, and shares it,
                     // unless it comes before it (llama-model-loader.cpp, `create_tensor`).
-                    if let (Some(bytes), Some(&rule)) =
-                        (self.fixed_gpus.get_mut(gpu), self.rules_of.get(gpu))
-                        && (weight.group != Group::Tied || self.stored.tied_apart)
+                    if let Some(bytes) = sums.fixed_gpus.get_mut(gpu)
+                        && (!is_tied || stored.tied_apart)
                     {
-                        *bytes = bytes.saturating_add(weight.alloc(&rules[rule]));
+                        *bytes = bytes.saturating_add(weight.alloc(&rules[self.rules_of[gpu]]));
                     }
                     continue;
                 }
-                Some(Place::Host) if weight.group == Group::Tied => {
-                    self.fixed.largest.add(weight);
-                    if self.stored.tied_apart || self.host.keeps_twice(weight) {
-                        &mut self.fixed
-                    } else {
-                        continue;
+                Some(Place::Host) => {
+                    if is_tied {
+                        sums.fixed.largest.add(weight);
+                        if !stored.tied_apart && !self.host.keeps_twice(weight) {
+                            continue;
+                        }
                     }
+                    &mut sums.fixed
                 }
-                Some(Place::Host) => &mut self.fixed,
                 None => match weight.group {
-                    Group::Input => &mut self.input,
-                    Group::Block(block) => match self.blocks.get_mut(block) {
+                    Group::Input => &mut sums.input,
+                    Group::Block(block) => match sums.blocks.get_mut(block) {
                         Some(layer) => layer,
                         None => continue,
                     },
-                    Group::Output => &mut self.output,
-                    Group::Tied => &mut self.tied,
-                    Group::Rope => &mut self.rope,
+                    Group::Output => &mut sums.output,
+                    Group::Tied => &mut sums.tied,
+                    Group::Rope => &mut sums.rope,
                 },
             };
             layer.add(weight, rules, &self.host);
         }
-        self
+        sums
     }
 
     /// Bytes that a weight takes on a GPU.
@@ -272,31 +247,32 @@ impl WeightTable {
         let Some(&rules) = self.rules_of.get(gpu) else {
             return 0;
         };
-        match self.blocks.get(il) {
+        let Sums { output, tied, .. } = &self.sums;
+        match self.sums.blocks.get(il) {
             Some(block) => block.by_rules[rules],
-            None => self.output.by_rules[rules].saturating_add(self.tied.by_rules[rules]),
+            None => output.by_rules[rules].saturating_add(tied.by_rules[rules]),
         }
     }
 
     /// Bytes that a block adds to the host, or, past the last, the output layer.
     pub(super) fn host_layer_bytes(&self, il: usize) -> u64 {
-        self.blocks.get(il).unwrap_or(&self.output).host
+        self.sums.blocks.get(il).unwrap_or(&self.sums.output).host
     }
 
     /// Bytes of the weights under this assignment.
     pub(super) fn cost(&self, assignment: &Assignment) -> WeightCost {
+        let sums = &self.sums;
+        let (fixed, n_gpus) = (&sums.fixed, sums.fixed_gpus.len());
         let mut cost = WeightCost {
-            gpus: self.fixed_gpus.clone(),
-            host: self.fixed.host,
-            host_largest: self.fixed.largest,
-            gpu_largest: vec![Largest::default(); self.fixed_gpus.len()],
-            astray: self.fixed_gpus.iter().any(|&bytes| bytes > 0) || self.fixed.largest.output > 0,
-            ..WeightCost::default()
+            gpus: sums.fixed_gpus.clone(),
+            host: fixed.host,
+            host_largest: fixed.largest,
+            gpu_largest: vec![Largest::default(); n_gpus],
+            astray: sums.fixed_gpus.iter().any(|&bytes| bytes > 0) || fixed.largest.output > 0,
         };
-        let mut spans = self.fixed.spans.clone();
-        let mut pinned = self.fixed.pinned;
+        let mut pinned = fixed.pinned;
         let mut put = |layer: &Layer, place| match place {
-            Place::Gpu(gpu) if gpu < cost.gpus.len() => {
+            Place::Gpu(gpu) if gpu < n_gpus => {
                 let bytes = layer.by_rules[self.rules_of[gpu]];
                 cost.gpus[gpu] = cost.gpus[gpu].saturating_add(bytes);
                 cost.gpu_largest[gpu] = cost.gpu_largest[gpu].max(layer.largest);
@@ -305,42 +281,28 @@ impl WeightTable {
                 cost.host_largest = cost.host_largest.max(layer.largest);
                 cost.host = cost.host.saturating_add(layer.host);
                 pinned = pinned.saturating_add(layer.pinned);
-                for &span in &layer.spans {
-                    extend_span(&mut spans, span);
-                }
             }
         };
-        put(&self.input, Place::Host);
-        for (block, &place) in self.blocks.iter().zip(&assignment.blocks) {
+        put(&sums.input, Place::Host);
+        for (block, &place) in sums.blocks.iter().zip(&assignment.blocks) {
             put(block, place);
         }
-        put(&self.output, assignment.output);
-        let twice = self
-            .stored
-            .tied()
-            .is_some_and(|tied| self.host.keeps_twice(tied));
+        put(&sums.output, assignment.output);
+        let tied = self.stored.tied();
+        let twice = tied.is_some_and(|tied| self.host.keeps_twice(tied));
         if assignment.output != Place::Host || twice || self.stored.tied_apart {
-            put(&self.tied, assignment.output);
+            put(&sums.tied, assignment.output);
         }
         // One copy per buffer type that holds a block which uses it.
-        let uses_rope = |place| {
+        for place in (0..n_gpus).map(Place::Gpu).chain([Place::Host]) {
             let mut blocks = assignment.blocks.iter().zip(&self.stored.rope_blocks);
-            blocks.any(|(&block, &uses)| uses && block == place)
-        };
-        for gpu in 0..self.rules_of.len() {
-            if uses_rope(Place::Gpu(gpu)) {
-                put(&self.rope, Place::Gpu(gpu));
+            if blocks.any(|(&block, &uses)| uses && block == place) {
+                put(&sums.rope, place);
             }
         }
-        if uses_rope(Place::Host) {
-            put(&self.rope, Place::Host);
-        }
         cost.host = cost.host.saturating_add(self.host.beside_pinned(pinned));
-        cost.mapped = spans
-            .iter()
-            .fold(0, |sum: u64, span| sum.saturating_add(span.2 - span.1));
         if assignment.output == Place::Host {
-            cost.host_largest = cost.host_largest.max(self.tied.largest);
+            cost.host_largest = cost.host_largest.max(sums.tied.largest);
         }
         cost
     }

@@ -225,45 +225,34 @@ mod tests {
     }
 
     #[test]
-    fn cuda_leaves_its_context_cublas_pools_and_one_percent_of_what_is_free() {
-        let parts = of(Headroom::Default, &card(gib(12)).free(gib(8)), 0);
-        let expected = HeadroomParts {
-            driver: mib(560),
-            growth: mib(32 + 2 * 28),
-            margin: gib(8) / 100,
-        };
-        assert_eq!(parts, expected);
-        assert_eq!(parts.total(), mib(648) + gib(8) / 100);
-    }
-
-    #[test]
-    fn the_margin_has_a_floor_and_a_ceiling_and_grows_with_the_uncertainty() {
-        let margin = |free, unsure| of(Headroom::Default, &card(gib(96)).free(free), unsure).margin;
-        assert_eq!(margin(gib(2), 0), mib(64));
-        assert_eq!(margin(gib(80), 0), mib(256));
-        assert_eq!(margin(gib(80), mib(10)), mib(266));
-    }
-
-    #[test]
-    fn tight_leaves_the_uncertainty_and_what_rounding_takes() {
-        let parts = of(Headroom::Tight, &card(gib(24)), mib(7));
-        assert_eq!((parts.driver, parts.margin), (mib(560), mib(16 + 7)));
-    }
-
-    #[test]
-    fn cautious_has_at_most_85_percent_of_the_total_in_use() {
-        let gpu = card(gib(20)).free(gib(19));
-        assert_eq!(of(Headroom::Cautious, &gpu, 0).total(), gib(3));
-        assert_eq!(
-            of(Headroom::Cautious, &gpu, mib(5)).total(),
-            gib(3) + mib(5)
-        );
-        // Of a small card driver, growth and the usual margin are more than 15 %.
-        let small = card(gib(2));
-        assert_eq!(
-            of(Headroom::Cautious, &small, 0),
-            of(Headroom::Default, &small, 0)
-        );
+    fn each_preset_leaves_its_parts() {
+        use Headroom::{Bytes, Cautious, Default, Tight};
+        let (driver, growth) = (mib(560), mib(32 + 2 * 28));
+        // What 15 % leave to the margin.
+        let rest = |total: u64| total - driver - growth;
+        for (headroom, total, free, unsure, margin) in [
+            // Of what is free one percent, with a floor and a ceiling.
+            (Default, 12, gib(8), 0, gib(8) / 100),
+            (Default, 96, gib(2), 0, mib(64)),
+            (Default, 96, gib(80), 0, mib(256)),
+            (Default, 96, gib(80), mib(10), mib(266)),
+            // The uncertainty and what rounding takes.
+            (Tight, 24, gib(24), mib(7), mib(16 + 7)),
+            // At most 85 percent of the total in use; of a small card the usual margin is more.
+            (Cautious, 20, gib(19), 0, rest(gib(3))),
+            (Cautious, 20, gib(19), mib(5), rest(gib(3)) + mib(5)),
+            (Cautious, 2, gib(2), 0, mib(64)),
+            // Whatever they are for.
+            (Bytes(mib(700)), 10, gib(10), mib(99), mib(52)),
+        ] {
+            let parts = of(headroom, &card(gib(total)).free(free), unsure);
+            let expected = HeadroomParts {
+                driver,
+                growth,
+                margin,
+            };
+            assert_eq!(parts, expected, "{headroom:?} of {total} GiB");
+        }
     }
 
     #[test]
@@ -284,16 +273,16 @@ mod tests {
     fn bytes_and_percent_are_what_was_asked_for() {
         let gpu = card(gib(10));
         let bytes = of(Headroom::Bytes(mib(600)), &gpu, mib(99));
-        assert_eq!(bytes.total(), mib(600));
         assert_eq!((bytes.driver, bytes.growth), (mib(560), mib(40)));
-        assert_eq!(of(Headroom::Bytes(0), &gpu, 0).total(), 0);
-        for (percent, total) in [
-            (12.5, gib(10) / 8),
-            (-5.0, 0),
-            (250.0, gib(10)),
-            (f32::NAN, gib(10)),
+        for (headroom, total) in [
+            (Headroom::Bytes(mib(600)), mib(600)),
+            (Headroom::Bytes(0), 0),
+            (Headroom::Percent(12.5), gib(10) / 8),
+            (Headroom::Percent(-5.0), 0),
+            (Headroom::Percent(250.0), gib(10)),
+            (Headroom::Percent(f32::NAN), gib(10)),
         ] {
-            assert_eq!(of(Headroom::Percent(percent), &gpu, 0).total(), total);
+            assert_eq!(of(headroom, &gpu, mib(99)).total(), total, "{headroom:?}");
         }
     }
 

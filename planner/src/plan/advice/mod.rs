@@ -2,15 +2,11 @@
 //! or request, and only listed where the plan that comes of it is better.
 //!
 //! In flows a [`Planner`]; out flows an [`Advice`]: at most one item for each kind of change, in the order of what they
-//! cost: what is asked differently ([`asking`]), what is closed ([`closing`]), another file ([`quantising`]), other
-//! hardware ([`cards`]).
+//! cost: what is asked differently, what is closed, another file ([`software`]), other hardware ([`cards`]).
 
-mod asking;
 mod cards;
 mod change;
-mod closing;
-mod quantising;
-mod scene;
+mod software;
 mod trials;
 
 use std::fmt;
@@ -20,8 +16,7 @@ use serde::{Deserialize, Serialize};
 use super::{Error, Plan, Planner, Workload};
 
 pub use change::{Change, ChangeKind, Effect, Outcome};
-use scene::Scene;
-use trials::Trials;
+use trials::{Scene, Trials};
 
 /// What would make more of a model fit.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -77,17 +72,20 @@ impl Advice {
     fn about(planner: &Planner<'_>, plan: Option<&Plan>) -> Self {
         let scene = Scene::of(planner);
         let workload = scene.request.work(&scene.profile);
-        let trials = Trials::new(scene, workload, plan);
-        let changes = if trials.is_enough_already() {
-            Vec::new()
-        } else {
-            [
-                asking::changes(&trials),
-                closing::changes(&trials),
-                quantising::changes(&trials),
-                cards::changes(&trials),
-            ]
-            .concat()
+        let trials = Trials {
+            scene,
+            workload,
+            before: plan,
+        };
+        let ways = [
+            software::asking,
+            software::closing,
+            software::quantising,
+            cards::changes,
+        ];
+        let changes = match trials.is_enough_already() {
+            true => Vec::new(),
+            false => ways.iter().flat_map(|way| way(&trials)).collect(),
         };
         Self {
             changes,

@@ -29,20 +29,11 @@ impl ModelIdentity {
     /// [`gguf::Error::Changed`] and [`gguf::Error::Read`].
     pub fn of(header: &Header) -> Result<Self, gguf::Error> {
         let name = header.get("general.name").and_then(|name| name.as_str());
-        let file = || {
-            header
-                .path()
-                .file_stem()
-                .unwrap_or_default()
-                .to_string_lossy()
-        };
+        let stem = || header.path().file_stem().unwrap_or_default();
+        let files = header.shards().iter().map(gguf::Shard::file_bytes);
         Ok(Self {
-            name: name.map_or_else(|| file().into_owned(), str::to_owned),
-            file_bytes: header
-                .shards()
-                .iter()
-                .map(gguf::Shard::file_bytes)
-                .collect(),
+            name: name.map_or_else(|| stem().to_string_lossy().into_owned(), str::to_owned),
+            file_bytes: files.collect(),
             header: hash(header)?,
         })
     }
@@ -57,10 +48,7 @@ impl ModelIdentity {
 impl fmt::Display for ModelIdentity {
     /// `Llama 3 8B (4.6 GiB, header 1a2b3c4d)`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let bytes = self
-            .file_bytes
-            .iter()
-            .fold(0, |sum: u64, &one| sum.saturating_add(one));
+        let bytes = self.file_bytes.iter().copied().fold(0, u64::saturating_add);
         let header = self.header.get(..8).unwrap_or(&self.header);
         write!(f, "{} ({}, header {header})", self.name, Bytes(bytes))
     }
@@ -112,58 +100,33 @@ fn hash(header: &Header) -> Result<String, gguf::Error> {
 #[cfg(test)]
 mod tests {
     use super::ModelIdentity;
-    use crate::gguf::{Builder, Header, TensorType};
-
-    fn builder() -> Builder {
-        Builder::new("llama")
-            .str("general.name", "A model")
-            .array_str("tokenizer.ggml.tokens", ["a", "bc"])
-            .tensor("output.weight", TensorType::F32, &[4, 2])
-    }
-
-    fn identity(builder: &Builder) -> ModelIdentity {
-        let header: Header = builder.header().unwrap();
-        ModelIdentity::of(&header).unwrap()
-    }
+    use crate::gguf::{Builder, TensorType};
 
     #[test]
-    fn the_same_header_is_the_same_model() {
-        let identity = identity(&builder());
-        assert!(identity.is(&super::tests::identity(&builder())));
-        assert_eq!(identity.header.len(), 64);
-        assert!(identity.to_string().starts_with("A model ("), "{identity}");
-    }
-
-    #[test]
-    fn any_difference_of_the_header_makes_another_model() {
-        let one = identity(&builder());
+    fn a_model_is_its_header_and_the_lengths_of_its_files_whatever_it_is_called() {
+        let identity = |builder: &Builder| ModelIdentity::of(&builder.header().unwrap()).unwrap();
+        let model = |tokens: [&str; 2], tensor: &str, shape: [u64; 2]| {
+            Builder::new("llama")
+                .str("general.name", "A model")
+                .array_str("tokenizer.ggml.tokens", tokens)
+                .tensor(tensor, TensorType::F32, &shape)
+        };
+        let same = || model(["a", "bc"], "output.weight", [4, 2]);
+        let one = identity(&same());
+        assert_eq!(one.header.len(), 64);
+        assert!(one.to_string().starts_with("A model ("), "{one}");
+        let mut renamed = identity(&same());
+        renamed.name = "Another name".to_owned();
+        assert!(one.is(&renamed));
         for other in [
-            builder().u32("x", 1),
-            Builder::new("llama")
-                .str("general.name", "A model")
-                .array_str("tokenizer.ggml.tokens", ["ab", "c"])
-                .tensor("output.weight", TensorType::F32, &[4, 2]),
-            Builder::new("llama")
-                .str("general.name", "A model")
-                .array_str("tokenizer.ggml.tokens", ["a", "bc"])
-                .tensor("output.weight", TensorType::F32, &[2, 4]),
-            Builder::new("llama")
-                .str("general.name", "A model")
-                .array_str("tokenizer.ggml.tokens", ["a", "bc"])
-                .tensor("output.bias", TensorType::F32, &[4, 2]),
+            same().u32("x", 1),
+            model(["ab", "c"], "output.weight", [4, 2]),
+            model(["a", "bc"], "output.weight", [2, 4]),
+            model(["a", "bc"], "output.bias", [4, 2]),
         ] {
             assert!(!one.is(&identity(&other)));
         }
-    }
-
-    #[test]
-    fn files_of_other_lengths_are_another_model() {
-        let one = identity(&builder());
-        let mut other = one.clone();
-        other.file_bytes.push(1);
-        assert!(!one.is(&other));
-        let mut renamed = one.clone();
-        renamed.name = "Another name".to_owned();
-        assert!(one.is(&renamed));
+        renamed.file_bytes.push(1);
+        assert!(!one.is(&renamed));
     }
 }

@@ -106,35 +106,35 @@ pub enum SavedPlanError {
         /// What it holds.
         given: Box<ModelIdentity>,
     },
-    /// The machine has changed since the plan was made, and replanning was not asked for.
+    /// The machine has changed since the plan was made, and replanning was not asked for, or would leave no room for
+    /// the plan's companions, whose files it does not hold.
     #[error(
-        "the plan of {model} cannot be followed: {}",
-        MachineChange::list(changes)
+        "the plan of {model} cannot be followed: {}{}",
+        MachineChange::list(changes),
+        beside(companions)
     )]
     Changed {
         /// The plan's model.
         model: String,
         /// What changed, at least one.
         changes: Vec<MachineChange>,
-    },
-    /// The machine has changed, and the plan leaves room for companions, whose files it does not hold: a new plan
-    /// would leave none.
-    #[error(
-        "the plan of {model} cannot be followed: {}; it leaves room for {}, so make it anew from their files",
-        MachineChange::list(changes), companions.join(" and ")
-    )]
-    Companions {
-        /// The plan's model.
-        model: String,
-        /// The companions' names.
+        /// The names of the companions that keep it from being planned again.
         companions: Vec<String>,
-        /// What changed, at least one.
-        changes: Vec<MachineChange>,
     },
 }
 
 fn prefix(file: Option<&Path>) -> String {
     file.map_or_else(String::new, |file| format!("{}: ", file.display()))
+}
+
+fn beside(companions: &[String]) -> String {
+    match companions {
+        [] => String::new(),
+        names => format!(
+            "; it leaves room for {}, so make it anew from their files",
+            names.join(" and ")
+        ),
+    }
 }
 
 impl SavedPlan {
@@ -188,11 +188,10 @@ impl SavedPlan {
             version: u64,
         }
         let Version { version } = json::parse(text).map_err(invalid)?;
-        if !(1..=Self::VERSION).contains(&version) {
-            let latest = Self::VERSION;
-            return Err(invalid(format!(
-                "version is {version}, and this program reads up to {latest}"
-            )));
+        let latest = Self::VERSION;
+        if !(1..=latest).contains(&version) {
+            let problem = format!("version is {version}, and this program reads up to {latest}");
+            return Err(invalid(problem));
         }
         let saved: Self = json::parse(text).map_err(invalid)?;
         saved.check()?;
@@ -207,10 +206,7 @@ impl SavedPlan {
     pub fn write(&self, file: impl AsRef<Path>) -> Result<(), SavedPlanError> {
         let file = file.as_ref();
         let text = self.to_json().map_err(|error| error.of(file))?;
-        std::fs::write(file, text + "\n").map_err(|source| SavedPlanError::File {
-            file: file.to_owned(),
-            source,
-        })
+        std::fs::write(file, text + "\n").map_err(unusable(file))
     }
 
     /// Reads and checks the plan in a file.
@@ -220,10 +216,7 @@ impl SavedPlan {
     /// [`SavedPlanError::File`], and as [`from_json`](Self::from_json) with the file's name.
     pub fn read(file: impl AsRef<Path>) -> Result<Self, SavedPlanError> {
         let file = file.as_ref();
-        let text = read(file).map_err(|source| SavedPlanError::File {
-            file: file.to_owned(),
-            source,
-        })?;
+        let text = read(file).map_err(unusable(file))?;
         Self::from_json(&text).map_err(|error| error.of(file))
     }
 
@@ -258,6 +251,11 @@ fn read(file: &Path) -> io::Result<String> {
     Ok(text)
 }
 
+fn unusable(file: &Path) -> impl FnOnce(io::Error) -> SavedPlanError {
+    let file = file.to_owned();
+    |source| SavedPlanError::File { file, source }
+}
+
 /// The problem in a line: it may quote what the file says.
 fn invalid(problem: impl Display) -> SavedPlanError {
     SavedPlanError::Invalid {
@@ -268,16 +266,10 @@ fn invalid(problem: impl Display) -> SavedPlanError {
 
 impl SavedPlanError {
     /// The same, of the plan in this file.
-    fn of(self, path: &Path) -> Self {
-        match self {
-            Self::Invalid {
-                file: None,
-                problem,
-            } => Self::Invalid {
-                file: Some(path.to_owned()),
-                problem,
-            },
-            other => other,
+    fn of(mut self, path: &Path) -> Self {
+        if let Self::Invalid { file, .. } = &mut self {
+            *file = Some(path.to_owned());
         }
+        self
     }
 }

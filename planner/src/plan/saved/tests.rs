@@ -18,19 +18,20 @@ pub(super) fn saved() -> SavedPlan {
     save(plan())
 }
 
+/// A machine with room for it.
+pub(super) fn machine() -> Machine {
+    let card = Gpu::new("RTX 3050").total(gib(6)).free(mib(5632));
+    let card = card.device("CUDA0").pci_id(PciId::new(0, 1, 0, 0));
+    Machine::new(Host::new(gib(32)).available(gib(24))).with_gpu(card)
+}
+
 fn save(plan: Plan) -> SavedPlan {
-    let card = Gpu::new("RTX 3050")
-        .total(gib(6))
-        .free(mib(5632))
-        .device("CUDA0");
-    let machine = Machine::new(Host::new(gib(32)).available(gib(24)))
-        .with_gpu(card.pci_id(PciId::new(0, 1, 0, 0)));
     let header = Builder::new("llama")
         .str("general.name", "Llama 8B")
         .tensor("output.weight", TensorType::F32, &[4, 2])
         .header()
         .unwrap();
-    SavedPlan::new(plan, Request::new(), &header, &machine).unwrap()
+    SavedPlan::new(plan, Request::new(), &header, &machine()).unwrap()
 }
 
 fn json_of(saved: &SavedPlan) -> Value {
@@ -56,8 +57,7 @@ fn what_is_written_is_read_again() {
 
 #[test]
 fn other_programs_are_not_told_of() {
-    let card = Gpu::new("RTX 3050").total(gib(6));
-    let mut machine = Machine::new(Host::new(gib(32))).with_gpu(card);
+    let mut machine = machine();
     machine.gpus[0].processes = Some(vec![crate::machine::GpuProcess::new(7).name("secret")]);
     let header = Builder::new("llama").header().unwrap();
     let saved = SavedPlan::new(plan(), Request::new(), &header, &machine).unwrap();
@@ -68,27 +68,31 @@ fn other_programs_are_not_told_of() {
 fn a_file_is_named_when_it_is_wrong() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("plan.json");
-    let missing = SavedPlan::read(&file).unwrap_err();
-    assert!(missing.to_string().starts_with(&file.display().to_string()));
     let written = saved();
     written.write(&file).unwrap();
     assert_eq!(SavedPlan::read(&file).unwrap(), written);
-    std::fs::write(&file, "{").unwrap();
-    let error = SavedPlan::read(&file).unwrap_err();
-    assert!(
-        error.to_string().starts_with(&file.display().to_string()),
-        "{error}"
-    );
-    std::fs::write(&file, " ".repeat(5 << 20)).unwrap();
-    let error = SavedPlan::read(&file).unwrap_err();
-    assert!(
-        error.to_string().contains("longer than any plan"),
-        "{error}"
-    );
+    let too_long = " ".repeat(5 << 20);
+    for (content, words) in [
+        (None, ""),
+        (Some("{"), "EOF"),
+        (Some(&too_long), "longer than any plan"),
+    ] {
+        let _ = std::fs::remove_file(&file);
+        if let Some(content) = content {
+            std::fs::write(&file, content).unwrap();
+        }
+        let error = SavedPlan::read(&file).unwrap_err().to_string();
+        assert!(error.starts_with(&file.display().to_string()), "{error}");
+        assert!(error.contains(words), "{error}");
+    }
 }
 
 #[test]
 fn what_is_no_plan_is_refused() {
+    let twice = saved().to_json().unwrap().repeat(2);
+    let error = SavedPlan::from_json(&twice).unwrap_err().to_string();
+    assert!(error.contains("trailing"), "{error}");
+    let deep = "[".repeat(100_000);
     for text in [
         "",
         "{",
@@ -98,18 +102,10 @@ fn what_is_no_plan_is_refused() {
         "{\"version\": 1}",
         "nul",
         "\u{0}",
+        &deep,
     ] {
         assert!(SavedPlan::from_json(text).is_err(), "{text:?}");
     }
-    let twice = saved().to_json().unwrap().repeat(2);
-    assert!(
-        SavedPlan::from_json(&twice)
-            .unwrap_err()
-            .to_string()
-            .contains("trailing")
-    );
-    let deep = "[".repeat(100_000);
-    assert!(SavedPlan::from_json(&deep).is_err());
 }
 
 #[test]
@@ -124,161 +120,56 @@ fn keys_of_another_version_are_left_out_and_a_new_meaning_is_refused() {
     }
 }
 
+/// A place in a saved plan, what is put there, and what is said of it.
+const CANNOT_BE: &str = r#"
+/plan/context/n_ctx           | 0                                   | plan.context.n_ctx is 0
+/plan/context/n_ctx           | 4294967295                          | plan.context.n_ctx is 4294967295
+/plan/context/n_seq_max       | 257                                 | plan.context.n_seq_max is 257
+/plan/context/n_batch         | 0                                   | plan.context.n_batch is 0
+/plan/context/type_k          | "Q9"                                | plan.context.type_k: unknown variant
+/plan/n_gpu_layers            | 1000000000                          | plan.n_gpu_layers is 1000000000
+/plan/n_gpu_layers            | -1                                  | plan.n_gpu_layers: invalid value
+/plan/n_gpu_layers            | 19                                  | plan.placements have 20 layers
+/plan/parted_blocks           | 33                                  | plan.parted_blocks is 33
+/plan/model/blocks            | 1000000000                          | plan.model.blocks is 1000000000
+/plan/model/blocks            | 0                                   | plan.model.blocks is 0
+/plan/tensor_split            | [1.0, 2.0]                          | plan.tensor_split has 2 proportions for 1 GPUs
+/plan/tensor_split            | [-1.0]                              | plan.tensor_split[0] is -1
+/plan/tensor_split            | [null]                              | plan.tensor_split[0]: invalid type
+/plan/tensor_split            | [1e300]                             | plan.tensor_split[0]: number out of range
+/plan/tensor_split            | [0.0]                               | plan.tensor_split is 0 everywhere
+/plan/overrides               | [{"pattern": "(", "place": "host"}] | plan.overrides[0]:
+/plan/overrides               | [{"pattern": "a", "place": {"gpu": 1}}] | plan.overrides[0].place is GPU 1 of 1
+/plan/placements              | []                                  | plan.placements is empty
+/plan/placements/0/device     | ""                                  | plan.placements[0].device is no name
+/plan/placements/0/device     | "a\nb"                              | plan.placements[0].device is no name
+/plan/placements/0/device     | "<257 times x>"                     | plan.placements[0].device is no name
+/plan/placements/0/kind       | "host"                              | plan.placements[0].kind is the host's
+/plan/placements/1/kind       | "gpu"                               | plan.placements ends with a GPU
+/plan/placements/0/free       | 18446744073709551615                | plan.placements[0].free is
+/plan/placements/0/layers     | 4294967295                          | plan.placements have 4294967295 layers
+/plan/speed/curve             | [1.0]                               | plan.speed.curve has 1 points
+/plan/speed/tokens_per_second | -1.0                                | plan.speed has tokens per second
+/model/header                 | "xyz"                               | model.header is not 32
+/model/file_bytes             | []                                  | model.file_bytes is empty
+/machine/gpus/0/total         | 0                                   | machine.gpus[0].free is
+/request/params/n_batch       | 0                                   | request.params.n_batch is 0
+/request/policy               | "luck"                              | request.policy: unknown variant
+/made_by                      | 1                                   | made_by: invalid type
+"#;
+
 #[test]
 fn a_field_that_cannot_be_is_named() {
-    for (pointer, value, words) in [
-        ("/plan/context/n_ctx", json!(0), "plan.context.n_ctx is 0"),
-        (
-            "/plan/context/n_ctx",
-            json!(u32::MAX),
-            "plan.context.n_ctx is 4294967295",
-        ),
-        (
-            "/plan/context/n_seq_max",
-            json!(257),
-            "plan.context.n_seq_max is 257",
-        ),
-        (
-            "/plan/context/n_batch",
-            json!(0),
-            "plan.context.n_batch is 0",
-        ),
-        (
-            "/plan/context/type_k",
-            json!("Q9"),
-            "plan.context.type_k: unknown variant",
-        ),
-        (
-            "/plan/n_gpu_layers",
-            json!(1_000_000_000),
-            "plan.n_gpu_layers is 1000000000",
-        ),
-        (
-            "/plan/n_gpu_layers",
-            json!(-1),
-            "plan.n_gpu_layers: invalid value",
-        ),
-        (
-            "/plan/n_gpu_layers",
-            json!(19),
-            "plan.placements have 20 layers",
-        ),
-        ("/plan/parted_blocks", json!(33), "plan.parted_blocks is 33"),
-        (
-            "/plan/model/blocks",
-            json!(1_000_000_000),
-            "plan.model.blocks is 1000000000",
-        ),
-        ("/plan/model/blocks", json!(0), "plan.model.blocks is 0"),
-        (
-            "/plan/tensor_split",
-            json!([1.0, 2.0]),
-            "plan.tensor_split has 2 proportions for 1 GPUs",
-        ),
-        (
-            "/plan/tensor_split",
-            json!([-1.0]),
-            "plan.tensor_split[0] is -1",
-        ),
-        (
-            "/plan/tensor_split",
-            json!([null]),
-            "plan.tensor_split[0]: invalid type",
-        ),
-        (
-            "/plan/tensor_split",
-            json!([1e300]),
-            "plan.tensor_split[0]: number out of range",
-        ),
-        (
-            "/plan/tensor_split",
-            json!([0.0]),
-            "plan.tensor_split is 0 everywhere",
-        ),
-        (
-            "/plan/overrides",
-            json!([{"pattern": "(", "place": "host"}]),
-            "plan.overrides[0]: ",
-        ),
-        (
-            "/plan/overrides",
-            json!([{"pattern": "a", "place": {"gpu": 1}}]),
-            "plan.overrides[0].place is GPU 1 of 1",
-        ),
-        ("/plan/placements", json!([]), "plan.placements is empty"),
-        (
-            "/plan/placements/0/device",
-            json!(""),
-            "plan.placements[0].device is no name",
-        ),
-        (
-            "/plan/placements/0/device",
-            json!("a\nb"),
-            "plan.placements[0].device is no name",
-        ),
-        (
-            "/plan/placements/0/device",
-            json!("x".repeat(257)),
-            "plan.placements[0].device is no name",
-        ),
-        (
-            "/plan/placements/0/kind",
-            json!("host"),
-            "plan.placements[0].kind is the host's",
-        ),
-        (
-            "/plan/placements/1/kind",
-            json!("gpu"),
-            "plan.placements ends with a GPU",
-        ),
-        (
-            "/plan/placements/0/free",
-            json!(u64::MAX),
-            "plan.placements[0].free is ",
-        ),
-        (
-            "/plan/placements/0/layers",
-            json!(u32::MAX),
-            "plan.placements have 4294967295 layers",
-        ),
-        (
-            "/plan/speed/curve",
-            json!([1.0]),
-            "plan.speed.curve has 1 points",
-        ),
-        (
-            "/plan/speed/tokens_per_second",
-            json!(-1.0),
-            "plan.speed has tokens per second",
-        ),
-        (
-            "/model/header",
-            json!("xyz"),
-            "model.header is not 32 hexadecimal digits",
-        ),
-        ("/model/file_bytes", json!([]), "model.file_bytes is empty"),
-        (
-            "/machine/gpus/0/total",
-            json!(0),
-            "machine.gpus[0].free is ",
-        ),
-        (
-            "/request/params/n_batch",
-            json!(0),
-            "request.params.n_batch is 0",
-        ),
-        (
-            "/request/policy",
-            json!("luck"),
-            "request.policy: unknown variant",
-        ),
-        ("/made_by", json!(1), "made_by: invalid type"),
-    ] {
+    for case in CANNOT_BE.trim().lines() {
+        let [place, value, words] = case.splitn(3, '|').collect::<Vec<_>>()[..] else {
+            panic!("{case}");
+        };
+        let value = value.replace("<257 times x>", &"x".repeat(257));
         let mut json = json_of(&saved());
         json["plan"]["overrides"] = json!([]);
-        *json.pointer_mut(pointer).unwrap() = value;
+        *json.pointer_mut(place.trim()).unwrap() = serde_json::from_str(&value).unwrap();
         let text = refused(&json);
-        assert!(text.contains(words), "{pointer}: {text}");
+        assert!(text.contains(words.trim()), "{place}: {text}");
         assert_eq!(text.lines().count(), 1, "{text}");
     }
 }
@@ -295,11 +186,8 @@ fn two_gpus_need_two_names_and_two_proportions() {
 
 #[test]
 fn another_model_is_refused_and_both_are_named() {
-    let other = Builder::new("llama")
-        .str("general.name", "Qwen 4B")
-        .header()
-        .unwrap();
-    let error = saved().check_model(&other).unwrap_err();
+    let other = Builder::new("llama").str("general.name", "Qwen 4B");
+    let error = saved().check_model(&other.header().unwrap()).unwrap_err();
     assert!(matches!(error, SavedPlanError::OtherModel { .. }));
     let text = error.to_string();
     assert!(

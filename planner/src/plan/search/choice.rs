@@ -1,8 +1,7 @@
 //! What the search found, as a choice with its reasons.
 
 use crate::machine::{Bytes, Gpu};
-use crate::plan::chosen::Chosen;
-use crate::plan::fit::{Level, Levels};
+use crate::plan::fit::{Chosen, Level, Levels};
 use crate::plan::{Confidence, Error, GpuLayers, Policy, Probe};
 
 use super::path::Path;

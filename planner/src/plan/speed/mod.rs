@@ -12,7 +12,7 @@ mod work;
 use serde::{Deserialize, Serialize};
 
 use crate::memory::estimate::{Assignment, split_points};
-use crate::memory::{ContextParams, Error, Split};
+use crate::memory::{ContextParams, Error, Place, Split};
 use crate::profile::ModelProfile;
 
 use super::Workload;
@@ -84,23 +84,23 @@ impl Speed {
         let read = |rate: &Rate| rate.bytes_per_second.round();
         let (gpu_rates, host_rate) = (rates.gpus.iter().map(read).collect(), read(&rates.host));
         let n_gpus = rates.gpus.len();
-        let has_host_part = assignment
-            .layers()
-            .any(|place| place == crate::memory::Place::Host)
-            || !split.overrides.is_empty();
-        let devices = rates
+        let on_host = assignment.layers().any(|place| place == Place::Host);
+        let on_host = (on_host || !split.overrides.is_empty()).then_some(&rates.host);
+        let basis = rates
             .gpus
             .iter()
-            .chain(has_host_part.then_some(&rates.host));
-        let basis = devices.map(|rate| rate.basis).max();
+            .chain(on_host)
+            .map(|rate| rate.basis)
+            .max();
         let basis = basis.unwrap_or(rates.host.basis);
         let depth = workload.depth();
         let plain = SpeedModel::new(profile, params, rates);
+        // By the plan's own shares.
+        let mut points = split_points(&split.tensor_split).unwrap_or_default();
+        if points.is_empty() {
+            points.push(1.0);
+        }
         let on_gpus = |n| {
-            // By the plan's own shares.
-            let points = split_points(&split.tensor_split[..]);
-            let points = points.unwrap_or_default();
-            let points = if points.is_empty() { vec![1.0] } else { points };
             let assignment = Assignment::new(profile.n_layer(), n, &points);
             rounded(plain.tokens_per_second(&assignment, depth))
         };
@@ -112,6 +112,10 @@ impl Speed {
         let placed = plain.clone().overrides(profile, &split.overrides)?;
         let speed_at = |depth| rounded(placed.tokens_per_second(assignment, depth));
         let prompt = placed.prompt_seconds(assignment, &workload);
+        let generation = |&depth: &u32| GenerationSpeed {
+            depth,
+            tokens_per_second: speed_at(depth),
+        };
         Ok(Self {
             basis,
             prompt: PromptSpeed {
@@ -121,13 +125,7 @@ impl Speed {
                     tokens => rounded(f64::from(tokens) / prompt),
                 },
             },
-            generation: at
-                .iter()
-                .map(|&depth| GenerationSpeed {
-                    depth,
-                    tokens_per_second: speed_at(depth),
-                })
-                .collect(),
+            generation: at.iter().map(generation).collect(),
             workload,
             tokens_per_second: speed_at(depth),
             depth,
@@ -138,9 +136,7 @@ impl Speed {
             host_rate,
         })
     }
-}
 
-impl Speed {
     /// Seconds of the workload.
     #[must_use]
     pub fn seconds(&self) -> f64 {

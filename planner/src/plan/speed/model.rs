@@ -79,21 +79,9 @@ impl SpeedModel {
     /// Seconds of a generated token that has `depth` others before it.
     #[must_use]
     pub fn token_seconds(&self, assignment: &Assignment, depth: u32) -> f64 {
-        // The embedding of the token comes from the host.
-        let mut at = Place::Host;
-        let mut seconds = 0.0;
-        for (layer, place) in assignment.layers().enumerate() {
-            seconds += self.layer_token(layer, place, depth);
-            for (other, matrices) in self.moved(layer, place) {
-                seconds +=
-                    self.moved_token(matrices, place, other) + self.there_and_back(place, other);
-            }
-            if place != at {
-                seconds += self.crossing(at).max(self.crossing(place));
-                at = place;
-            }
-        }
-        seconds
+        let layer = |layer, place| self.layer_token(layer, place, depth);
+        let moved = |matrices: &[Matrices], place, other| self.moved_token(matrices, place, other);
+        self.sum_of_layers(assignment, 1.0, layer, moved)
     }
 
     /// Generated tokens per second at this depth.
@@ -105,22 +93,37 @@ impl SpeedModel {
     /// Seconds of a workload's prompt.
     #[must_use]
     pub fn prompt_seconds(&self, assignment: &Assignment, workload: &Workload) -> f64 {
-        let first = assignment.layers().filter_map(|place| match place {
+        let gpus = assignment.layers().filter_map(|place| match place {
             Place::Gpu(gpu) => Some(gpu),
             Place::Host => None,
         });
-        let first = first.min();
+        let first = gpus.min();
+        let layer = |layer, place| self.layer_prompt(layer, place, first, workload);
+        let moved = |matrices: &[Matrices], place, other| {
+            self.moved_prompt(matrices, place, other, first, workload)
+        };
+        self.sum_of_layers(assignment, self.computations(workload), layer, moved)
+    }
+
+    /// The seconds of all layers and of what is moved out of them, with so many crossings of each way between devices.
+    fn sum_of_layers(
+        &self,
+        assignment: &Assignment,
+        crossings: f64,
+        in_layer: impl Fn(usize, Place) -> f64,
+        moved: impl Fn(&[Matrices], Place, Place) -> f64,
+    ) -> f64 {
+        // The embedding of the token comes from the host.
         let mut at = Place::Host;
         let mut seconds = 0.0;
         for (layer, place) in assignment.layers().enumerate() {
-            seconds += self.layer_prompt(layer, place, first, workload);
+            seconds += in_layer(layer, place);
             for (other, matrices) in self.moved(layer, place) {
-                seconds += self.moved_prompt(matrices, place, other, first, workload)
-                    + self.there_and_back(place, other) * self.computations(workload);
+                seconds +=
+                    moved(matrices, place, other) + self.there_and_back(place, other) * crossings;
             }
             if place != at {
-                let crossing = self.crossing(at).max(self.crossing(place));
-                seconds += crossing * self.computations(workload);
+                seconds += self.crossing(at).max(self.crossing(place)) * crossings;
                 at = place;
             }
         }
@@ -141,11 +144,8 @@ impl SpeedModel {
         };
         let rate = self.rate(place);
         let weights: f64 = work.matrices.iter().map(|it| rate.token(it)).sum();
-        let attention: f64 = work
-            .caches
-            .iter()
-            .map(|cache| rate.attend(cache, depth))
-            .sum();
+        let caches = work.caches.iter();
+        let attention: f64 = caches.map(|cache| rate.attend(cache, depth)).sum();
         let carried = if self.is_carried(work, place) {
             self.carry_cache(work, rate, depth) + 2.0 * rate.crossing
         } else {
@@ -265,18 +265,18 @@ impl SpeedModel {
 
     /// Over the prompt's computations of `n_ubatch` tokens and the rest.
     fn sum_of_computations(&self, workload: &Workload, of: impl Fn(u32) -> f64) -> f64 {
-        let (whole, rest) = (
-            workload.prompt / self.n_ubatch,
-            workload.prompt % self.n_ubatch,
-        );
-        let mut seconds = 0.0;
-        if whole > 0 {
-            seconds += f64::from(whole) * of(self.n_ubatch);
-        }
-        if rest > 0 {
-            seconds += of(rest);
-        }
-        seconds
+        let (n, prompt) = (self.n_ubatch, workload.prompt);
+        let whole = if prompt >= n {
+            f64::from(prompt / n) * of(n)
+        } else {
+            0.0
+        };
+        let rest = if prompt.is_multiple_of(n) {
+            0.0
+        } else {
+            of(prompt % n)
+        };
+        whole + rest
     }
 
     /// Computations that a prompt takes.

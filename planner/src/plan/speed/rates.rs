@@ -389,18 +389,12 @@ mod tests {
     #[test]
     fn a_peak_counts_in_part_and_what_is_unknown_is_a_guess() {
         let card = Gpu::new("card").bandwidth(1_000_000_000_000);
-        let rates = Rates::of(&[&card], &host());
-        assert!((rates.gpus[0].bytes_per_second - 800e9).abs() < 1.0);
-        assert!((rates.host.bytes_per_second - 60e9 * HOST_SHARE).abs() < 1.0);
-        assert_eq!(
-            (rates.gpus[0].basis, rates.host.basis),
-            (Basis::Stated, Basis::Stated)
-        );
-        let unknown = Rates::of(&[&Gpu::new("other")], &Host::new(gib(64)));
-        assert_eq!(
-            (unknown.gpus[0].basis, unknown.host.basis),
-            (Basis::Guess, Basis::Guess)
-        );
+        let Rates { gpus, host } = Rates::of(&[&card], &host());
+        assert!((gpus[0].bytes_per_second - 800e9).abs() < 1.0);
+        assert!((host.bytes_per_second - 60e9 * HOST_SHARE).abs() < 1.0);
+        assert_eq!([gpus[0].basis, host.basis], [Basis::Stated; 2]);
+        let Rates { gpus, host } = Rates::of(&[&Gpu::new("other")], &Host::new(gib(64)));
+        assert_eq!([gpus[0].basis, host.basis], [Basis::Guess; 2]);
     }
 
     #[test]

@@ -143,9 +143,8 @@ pub(in crate::plan) fn matrices<'w>(
         let multiplications = elements * f64::from(used) / f64::from(count);
         let last_token = is_for_logits(profile, weight);
         let kind = (weight.ty, experts, last_token);
-        let alike =
-            |known: &&mut Matrices| (known.tensor_type, known.experts, known.last_token) == kind;
-        match all.iter_mut().find(alike) {
+        let kind_of = |it: &Matrices| (it.tensor_type, it.experts, it.last_token);
+        match all.iter_mut().find(|known| kind_of(known) == kind) {
             Some(known) => {
                 known.stored = known.stored.saturating_add(weight.bytes);
                 known.multiplications += multiplications;

@@ -1,0 +1,170 @@
+//! What costs no hardware: asking for less, closing programs that hold a GPU's memory, a smaller quantisation.
+
+use std::collections::BTreeMap;
+
+use crate::memory::{CONTEXT_PADDING as STEP, KvType};
+use crate::profile::{ModelProfile, Quantisation};
+
+use super::trials::Trials;
+use super::{Change, ChangeKind, Effect};
+
+/// The types that keys and values may be made, the largest first.
+const TYPES: [KvType; 2] = [KvType::Q8_0, KvType::Q4_0];
+
+/// Longer contexts are looked for in steps four times as long: nobody asks for 40192 tokens.
+const FINE: u32 = 8192;
+
+/// Fewer tokens are hardly a prompt and its answer.
+const LEAST_CONTEXT: u32 = 1024;
+
+/// With fewer tokens at once GPUs no longer compute with weights that the host keeps (ggml-cuda.cu,
+/// `ggml_backend_cuda_reg`; ggml-vulkan.cpp, `ggml_backend_vk_reg_get_device`), and prompts become slow.
+const LEAST_UBATCH: u32 = 32;
+
+/// Whole sliding windows, types of keys and values, tokens of context, tokens computed at once.
+pub(super) fn asking(trials: &Trials<'_>) -> Vec<Change> {
+    let windows = trials.scene.request.params.swa_full;
+    let windows = windows.then(|| trials.worthwhile(vec![ChangeKind::SwaFull(false)]));
+    let types = smaller_types(trials);
+    let kv = trials.least(types.len(), &|index| vec![ChangeKind::KvType(types[index])]);
+    let context = context(trials);
+    let fits = |change: &Change| change.effect == Effect::Fits;
+    let both = match types.first() {
+        Some(&ty) if !kv.iter().chain(&context).any(fits) => together(trials, ty),
+        _ => None,
+    };
+    [windows.flatten(), kv, context, ubatch(trials), both]
+        .into_iter()
+        .flatten()
+        .collect()
+}
+
+/// Types that are smaller than those there are.
+fn smaller_types(trials: &Trials<'_>) -> Vec<KvType> {
+    let params = trials.params();
+    let bytes = |ty: KvType| ty.tensor_type().row_bytes(256);
+    let (keys, values) = (bytes(params.type_k), bytes(params.type_v));
+    TYPES
+        .into_iter()
+        .filter(|&ty| bytes(ty) < keys.max(values) && bytes(ty) <= keys.min(values))
+        .collect()
+}
+
+/// The longest context, shorter than what was asked for, with which everything fits; else half of what was asked for,
+/// if that is worth it.
+fn context(trials: &Trials<'_>) -> Option<Change> {
+    let contexts = shorter(trials);
+    let change = |index: usize| vec![ChangeKind::Context(contexts[index])];
+    if trials.before.is_none() {
+        return trials.least(contexts.len(), &change);
+    }
+    trials.first_that_fits(contexts.len(), &change).or_else(|| {
+        let half = asked(trials) / 2 / STEP * STEP;
+        (half >= LEAST_CONTEXT)
+            .then(|| trials.worthwhile(vec![ChangeKind::Context(half)]))
+            .flatten()
+    })
+}
+
+/// The longest context with which everything fits if keys and values are of this type too.
+fn together(trials: &Trials<'_>, ty: KvType) -> Option<Change> {
+    let contexts = shorter(trials);
+    let change = |index: usize| vec![ChangeKind::KvType(ty), ChangeKind::Context(contexts[index])];
+    trials.first_that_fits(contexts.len(), &change)
+}
+
+fn asked(trials: &Trials<'_>) -> u32 {
+    let scene = &trials.scene;
+    scene.request.context.tokens(&scene.profile)
+}
+
+/// Contexts that are shorter than what was asked for, the longest first.
+fn shorter(trials: &Trials<'_>) -> Vec<u32> {
+    let asked = asked(trials);
+    let step = if asked > FINE { STEP * 4 } else { STEP };
+    let steps = (LEAST_CONTEXT / step..asked.div_ceil(step)).rev();
+    steps.map(|n| n * step).collect()
+}
+
+/// Half as many tokens at once as often as it takes.
+fn ubatch(trials: &Trials<'_>) -> Option<Change> {
+    let now = trials.params().n_ubatch;
+    let halves = std::iter::successors(Some(now / 2), |&n| Some(n / 2));
+    let halves: Vec<u32> = halves.take_while(|&n| n >= LEAST_UBATCH).collect();
+    trials.least(halves.len(), &|index| {
+        vec![ChangeKind::Ubatch(halves[index])]
+    })
+}
+
+/// So many of the largest are thought of: what holds less than the eighth is a desktop's window.
+const MOST_PROGRAMS: usize = 8;
+
+/// Closing the smallest program that is enough, else the largest, else all.
+pub(super) fn closing(trials: &Trials<'_>) -> Vec<Change> {
+    let mut programs = programs(trials);
+    programs.truncate(MOST_PROGRAMS);
+    let all: Vec<ChangeKind> = programs.iter().flatten().cloned().collect();
+    let Some(largest) = programs.first() else {
+        return Vec::new();
+    };
+    // The smallest that is enough, the largest if it does as much as all together, else those.
+    let mut alone = programs.iter().rev();
+    let enough = alone.find_map(|program| trials.first_that_fits(1, &|_| program.clone()));
+    let change = enough.or_else(|| {
+        let together = trials.worthwhile(all)?;
+        let largest = trials
+            .worthwhile(largest.clone())
+            .filter(|largest| largest.effect == together.effect);
+        Some(largest.unwrap_or(together))
+    });
+    change.into_iter().collect()
+}
+
+/// What closing each program frees, one change per GPU of which it holds memory: the largest holder first.
+fn programs(trials: &Trials<'_>) -> Vec<Vec<ChangeKind>> {
+    let mut by_pid: BTreeMap<u32, (u64, Vec<ChangeKind>)> = BTreeMap::new();
+    for (index, gpu) in trials.scene.machine.gpus.iter().enumerate() {
+        for process in gpu.processes.iter().flatten() {
+            let Some(bytes) = process.bytes.filter(|&bytes| bytes > 0) else {
+                continue;
+            };
+            let (sum, changes) = by_pid.entry(process.pid).or_default();
+            *sum = sum.saturating_add(bytes);
+            changes.push(ChangeKind::CloseProcess {
+                name: process.name.clone(),
+                pid: process.pid,
+                gpu: index,
+                gpu_name: gpu.name.clone(),
+                bytes,
+            });
+        }
+    }
+    let mut programs: Vec<_> = by_pid.into_values().collect();
+    programs.sort_by_key(|(bytes, _)| std::cmp::Reverse(*bytes));
+    programs.into_iter().map(|(_, changes)| changes).collect()
+}
+
+/// A smaller quantisation of the same model.
+pub(super) fn quantising(trials: &Trials<'_>) -> Vec<Change> {
+    let profile = &trials.scene.profile;
+    let now = loaded_bytes(profile);
+    let mut smaller: Vec<(u64, ChangeKind)> = Quantisation::ALL
+        .into_iter()
+        .map(|to| (to, profile.quantised(to)))
+        .filter_map(|(to, other)| {
+            let bytes = loaded_bytes(&other);
+            let file_bytes = other.file_bytes;
+            let change = ChangeKind::Quantisation { to, file_bytes };
+            (bytes < now).then_some((bytes, change))
+        })
+        .collect();
+    // Rows that are no whole blocks take other types, and the order of the names is not that of the bytes.
+    smaller.sort_by_key(|&(bytes, _)| std::cmp::Reverse(bytes));
+    let least = trials.least(smaller.len(), &|index| vec![smaller[index].1.clone()]);
+    least.into_iter().collect()
+}
+
+fn loaded_bytes(profile: &ModelProfile) -> u64 {
+    let each = profile.weights.loaded().map(|weight| weight.bytes);
+    each.fold(0, u64::saturating_add)
+}
