@@ -14,7 +14,7 @@ use autoplace::Model;
 use autoplace::generate::Engine;
 use autoplace::llama_sys::raw;
 use autoplace::memory::FlashAttention;
-use autoplace::plan::{Context, Request};
+use autoplace::plan::Request;
 use paired::{PROMPT, Paired, Run, SEED, TOKENS, model_path, paired};
 use plain::{Plain, chain};
 
@@ -23,14 +23,12 @@ const SEQUENCES: u32 = 8;
 fn main() {
     let path = model_path();
     for threads in [1, 2] {
-        let mut request = Request::new()
-            .n_seq_max(SEQUENCES)
-            .context(Context::Tokens(SEQUENCES * 512));
+        let mut request = Request::new().n_seq_max(SEQUENCES).n_ctx(SEQUENCES * 512);
         // The same text in every shape of batch, so that both generate as many tokens.
         request.params.flash_attn = FlashAttention::Off;
         let model = Model::builder(&path)
             .request(request)
-            .threads(threads)
+            .n_threads(threads)
             .load()
             .expect("the model loads");
         let placement = model.placement();

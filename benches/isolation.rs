@@ -15,7 +15,7 @@ fn main() {
 
     for threads in [1, 2] {
         let load = |isolation| {
-            let model = Model::builder(model_path()).threads(threads);
+            let model = Model::builder(model_path()).n_threads(threads);
             let model = model.isolation(isolation).load();
             model.expect("the model loads")
         };

@@ -56,7 +56,7 @@ fn measure(
     for n in splits {
         let loaded = Model::builder(path)
             .machine(machine.clone())
-            .gpu_layers(GpuLayers::Exactly(n))
+            .n_gpu_layers(GpuLayers::Exactly(n))
             .load();
         let model = match loaded {
             Ok(model) => model,

@@ -29,7 +29,7 @@ fn main() {
         ("smallest", smallest, 1),
     ] {
         let model = Model::builder(path)
-            .threads(threads)
+            .n_threads(threads)
             .load()
             .expect("the model loads");
         let placement = model.placement();

@@ -24,7 +24,6 @@ use std::time::Duration;
 
 use autoplace::Model;
 use autoplace::gguf::TensorType;
-use autoplace::plan::Context;
 use synthetic::{Dims, Sketch};
 
 const DEMO: &str = concat!(
@@ -70,10 +69,10 @@ fn compute_for_ever() -> ! {
 /// second and threads.
 fn serve(threads: &str) {
     let path = std::env::args().nth(1).expect("a model");
-    let builder = Model::builder(path).context(Context::Tokens(512));
+    let builder = Model::builder(path).n_ctx(512);
     let builder = match threads {
         "default" => builder,
-        threads => builder.threads(threads.parse().expect("a number")),
+        threads => builder.n_threads(threads.parse().expect("a number")),
     };
     let model = builder.load().expect("the model loads");
     println!("loaded");

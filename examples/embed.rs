@@ -103,7 +103,7 @@ fn print_ranked(
         let query = embedder.embed(&[query])?.remove(0);
         let vectors = embedder.embed(texts)?;
         let cosine = |vector| cosine_similarity(&query, vector);
-        vectors.iter().map(cosine).collect()
+        vectors.iter().map(cosine).collect::<Result<_, _>>()?
     };
     let mut ranked: Vec<(f32, &String)> = scores.into_iter().zip(texts).collect();
     ranked.sort_by(|(one, _), (other, _)| other.total_cmp(one));

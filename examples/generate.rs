@@ -82,7 +82,7 @@ fn run(args: Args, interrupted: &Arc<AtomicBool>) -> anyhow::Result<()> {
     let bar = progress_bar();
     let mut builder = Model::builder(&args.model)
         .context(args.ctx.map_or(Context::Default, Context::Tokens))
-        .gpu_layers(args.ngl.map_or(GpuLayers::Auto, GpuLayers::Exactly))
+        .n_gpu_layers(args.ngl.map_or(GpuLayers::Auto, GpuLayers::Exactly))
         .progress(move |done| {
             bar.set_position((done * 100.0) as u64);
             !flag.load(Relaxed)
@@ -100,7 +100,7 @@ fn run(args: Args, interrupted: &Arc<AtomicBool>) -> anyhow::Result<()> {
     let mut generate = model
         .generate(&args.prompt)
         .max_tokens(args.n)
-        .temperature(args.temp);
+        .temp(args.temp);
     if let Some(seed) = args.seed {
         generate = generate.seed(seed);
     }

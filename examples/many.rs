@@ -11,7 +11,7 @@ use std::thread;
 use anyhow::Context as _;
 use autoplace::Model;
 use autoplace::generate::{Answer, Engine, Shutdown, Statistics};
-use autoplace::plan::{Context, Request};
+use autoplace::plan::Request;
 use autoplace_examples::DEMO_MODEL;
 use clap::Parser;
 use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
@@ -78,7 +78,7 @@ fn run(mut args: Args, interrupted: &Arc<AtomicBool>) -> anyhow::Result<()> {
 
     let request = Request::new()
         .n_seq_max(args.at_once)
-        .context(Context::Tokens(args.ctx * args.at_once));
+        .n_ctx(args.ctx * args.at_once);
     let model = Model::builder(&args.model).request(request).load()?;
     let engine = Engine::new(&model)?;
     let engine = running.get_or_init(|| engine);
@@ -93,7 +93,7 @@ fn run(mut args: Args, interrupted: &Arc<AtomicBool>) -> anyhow::Result<()> {
         let mut readers = Vec::new();
         for prompt in &args.prompts {
             let mut generate = model.generate(prompt).max_tokens(args.n);
-            generate = generate.temperature(args.temp);
+            generate = generate.temp(args.temp);
             if let Some(seed) = args.seed {
                 generate = generate.seed(seed);
             }

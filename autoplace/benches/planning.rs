@@ -11,12 +11,12 @@ use autoplace::gguf::Header;
 use autoplace::llama_sys::sim::{Rules, SimGpu};
 use autoplace::load::NativeProbe;
 use autoplace::machine::{Gpu, Host, Machine, gib};
-use autoplace::plan::{Context, Planner, Request};
+use autoplace::plan::{Planner, Request};
 use autoplace::profile::ModelProfile;
 use criterion::{Criterion, criterion_group, criterion_main};
 
 fn request() -> Request {
-    Request::new().context(Context::Tokens(8192))
+    Request::new().n_ctx(8192)
 }
 
 fn machine() -> Machine {

@@ -127,7 +127,7 @@ fn nested() -> ! {
 fn builder(process: WorkerProcess) -> ModelBuilder {
     Model::builder(demo_path())
         .headroom(Headroom::Bytes(0))
-        .threads(1)
+        .n_threads(1)
         .isolation(Isolation::Process(process))
 }
 
@@ -142,7 +142,7 @@ fn here() -> ModelBuilder {
 
 fn describe(model: &Model) -> Generate {
     let text = model.generate("And it came to pass").seed(9);
-    text.temperature(1.1).repeat_penalty(1.1).max_tokens(TOKENS)
+    text.temp(1.1).repeat_penalty(1.1).max_tokens(TOKENS)
 }
 
 fn own() -> Result<(), Failed> {

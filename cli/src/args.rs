@@ -315,7 +315,7 @@ impl PlanArgs {
                 FlashAttn::On => FlashAttention::On,
                 FlashAttn::Off => FlashAttention::Off,
             })
-            .gpu_layers(self.ngl.map_or(GpuLayers::Auto, GpuLayers::Exactly))
+            .n_gpu_layers(self.ngl.map_or(GpuLayers::Auto, GpuLayers::Exactly))
             .headroom(self.headroom.unwrap_or_default())
     }
 }

@@ -63,7 +63,7 @@ fn builder(job: &Job, rig: &Opened) -> Result<ModelBuilder> {
         .verify(verify)
         .on_difference(job.on_difference);
     if let Some(threads) = job.threads {
-        builder = builder.threads(threads);
+        builder = builder.n_threads(threads);
     }
     Ok(builder)
 }

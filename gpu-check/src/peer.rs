@@ -9,7 +9,7 @@ use std::time::Instant;
 use anyhow::{Context as _, Result};
 use autoplace::Model;
 use autoplace::memory::{ContextParams, Split};
-use autoplace::plan::{Context, Request};
+use autoplace::plan::Request;
 use serde::{Deserialize, Serialize};
 
 use crate::fit::Asked;
@@ -160,9 +160,9 @@ fn ask(question: &Question, rig: &Opened, milliseconds: &mut Vec<f64>) -> Result
             let request = question.request.clone();
             let begin = Instant::now();
             let plan = Model::builder(&question.model)
-                .request(request.context(Context::Tokens(question.n_ctx)))
+                .request(request.n_ctx(question.n_ctx))
                 .machine(rig.machine()?)
-                .threads(question.threads)
+                .n_threads(question.threads)
                 .plan()?;
             milliseconds.push(begin.elapsed().as_secs_f64() * 1e3);
             Ok(Chosen {

@@ -14,7 +14,7 @@ use autoplace::load::{self, NativeProbe};
 use autoplace::machine::{Gpu, Host, Machine, gib};
 use autoplace::memory::{self, ContextParams, Estimate, Split};
 use autoplace::plan::speed::{Rates, SpeedModel};
-use autoplace::plan::{Context, HostParts, Plan, Planner, Request, Workload};
+use autoplace::plan::{HostParts, Plan, Planner, Request, Workload};
 use autoplace::profile::ModelProfile;
 
 use crate::fit::Asked;
@@ -197,7 +197,7 @@ impl Model {
             registered.push(card);
             machine = machine.with_gpu(gpu);
         }
-        let request = Request::new().context(Context::Tokens(n_ctx));
+        let request = Request::new().n_ctx(n_ctx);
         let request = request.host_parts(host_parts);
         let planner = Planner::new(&self.profile, &machine).request(request.clone());
         let (_, arithmetic_ms) = milliseconds(|| planner.plan());

@@ -3,6 +3,7 @@
 use crate::error::Error;
 use crate::model::Model;
 use crate::raw;
+use crate::rope::Rope;
 use crate::tensor_type::KvType;
 
 /// ggml.h, GGML_MAX_N_THREADS.
@@ -57,6 +58,8 @@ pub struct ContextParams {
     /// Tokens that a recurrent state can be taken back after they were computed together, for which as many states more
     /// are kept; of other memories, and where llama.cpp cannot do it for the architecture, nothing.
     pub n_rs_seq: u32,
+    /// How positions are scaled.
+    pub rope: Rope,
 }
 
 /// A context's part in predicting further tokens (MTP), for a model that was loaded with the blocks for that
@@ -98,6 +101,7 @@ impl Default for ContextParams {
             pooling: Pooling::Unspecified,
             mtp: Mtp::Off,
             n_rs_seq: 0,
+            rope: Rope::default(),
         }
     }
 }
@@ -227,6 +231,7 @@ impl ContextParams {
                 check_threads(name, threads)?;
             }
         }
+        self.rope.check()?;
         // With flash attention llama.cpp checks the row itself; without, it asserts later
         // (llama-kv-cache.cpp, `cpy_k`).
         for (name, kv, head) in [
@@ -290,6 +295,7 @@ impl ContextParams {
         native.kv_unified = self.kv_unified;
         native.embeddings = self.embeddings;
         native.n_rs_seq = self.n_rs_seq;
+        self.rope.set(&mut native);
         if self.mtp == Mtp::Heads {
             native.ctx_type = raw::LLAMA_CONTEXT_TYPE_MTP;
         }

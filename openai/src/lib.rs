@@ -6,9 +6,9 @@
 //! `serve` is a server around it.
 //!
 //! ```no_run
-//! use autoplace::{Model, generate::Engine, plan::Request};
+//! use autoplace::{Model, generate::Engine};
 //! use autoplace_openai::Api;
-//! let model = Model::builder("model.gguf").request(Request::new().n_seq_max(8)).load()?;
+//! let model = Model::builder("model.gguf").parallel(8, 4096).load()?;
 //! let api = Api::new(&model, &Engine::new(&model)?, "my-model");
 //! let body = br#"{"model": "my-model", "messages": [{"role": "user", "content": "Hello!"}]}"#;
 //! match api.chat(body) {

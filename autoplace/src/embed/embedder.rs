@@ -17,7 +17,7 @@ use crate::memory::Pooling;
 /// let model = Model::builder("nomic-embed-text-v1.5.gguf").embeddings(Pooling::Model).load()?;
 /// let mut embedder = model.embedder()?;
 /// let vectors = embedder.embed(&["search_query: tides", "search_document: The moon pulls the sea."])?;
-/// println!("{}", cosine_similarity(&vectors[0], &vectors[1]));
+/// println!("{}", cosine_similarity(&vectors[0], &vectors[1])?);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Debug)]

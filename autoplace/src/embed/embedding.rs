@@ -5,6 +5,8 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use super::Error;
+
 /// What a model makes of a text: one vector, or with [`Pooling::None`](crate::memory::Pooling::None)
 /// one for each token.
 #[derive(Debug, Clone, PartialEq)]
@@ -54,21 +56,31 @@ impl AsRef<[f32]> for Embedding {
 }
 
 /// The cosine of the angle between two vectors, from -1.0 to 1.0; 1.0 of two zeros, 0.0 of one, as in llama.cpp
-/// (`common_embd_similarity_cos`). Of vectors of different lengths only what both have counts.
-pub fn cosine_similarity(one: impl AsRef<[f32]>, other: impl AsRef<[f32]>) -> f32 {
+/// (`common_embd_similarity_cos`).
+///
+/// # Errors
+///
+/// [`Error::Lengths`] of vectors of different lengths: those of different models, or of texts with a vector for each
+/// token ([`Embedding::vectors`] has them one by one).
+pub fn cosine_similarity(one: impl AsRef<[f32]>, other: impl AsRef<[f32]>) -> Result<f32, Error> {
+    let (one, other) = (one.as_ref(), other.as_ref());
+    if one.len() != other.len() {
+        let (one, other) = (one.len(), other.len());
+        return Err(Error::Lengths { one, other });
+    }
     let (mut product, mut first, mut second) = (0.0_f64, 0.0_f64, 0.0_f64);
-    for (&a, &b) in one.as_ref().iter().zip(other.as_ref()) {
+    for (&a, &b) in one.iter().zip(other) {
         let (a, b) = (f64::from(a), f64::from(b));
         product += a * b;
         first += a * a;
         second += b * b;
     }
     if first == 0.0 || second == 0.0 {
-        return if first == second { 1.0 } else { 0.0 };
+        return Ok(if first == second { 1.0 } else { 0.0 });
     }
     #[allow(clippy::cast_possible_truncation, reason = "from -1 to 1")]
     let cosine = (product / (first.sqrt() * second.sqrt())) as f32;
-    cosine.clamp(-1.0, 1.0)
+    Ok(cosine.clamp(-1.0, 1.0))
 }
 
 /// Counts and time of an embedder so far.
@@ -173,16 +185,21 @@ mod tests {
 
     use proptest::prelude::*;
 
-    use super::{Embedding, Normalization as N, Statistics, cosine_similarity, p_norm};
+    use super::{Embedding, Error, Normalization as N, Statistics, cosine_similarity, p_norm};
 
     #[test]
     fn the_cosine_is_of_the_angle_alone() {
-        let cosine = |a: [f32; 2], b: [f32; 2]| cosine_similarity(a, b);
+        let cosine = |a: [f32; 2], b: [f32; 2]| cosine_similarity(a, b).unwrap();
         assert_eq!(cosine([1.0, 0.0], [7.0, 0.0]), 1.0);
         assert_eq!(cosine([1.0, 0.0], [0.0, 0.1]), 0.0);
         assert_eq!(cosine([1.0, 1.0], [-2.0, -2.0]), -1.0);
         assert_eq!(cosine([0.0; 2], [0.0; 2]), 1.0);
         assert_eq!(cosine([0.0; 2], [1.0; 2]), 0.0);
+        let error = cosine_similarity([1.0, 0.0], [1.0, 0.0, 0.5]).unwrap_err();
+        assert!(
+            matches!(error, Error::Lengths { one: 2, other: 3 }),
+            "{error}"
+        );
     }
 
     #[test]

@@ -48,6 +48,14 @@ impl Model {
 #[allow(missing_docs, reason = "the messages name the fields")]
 #[non_exhaustive]
 pub enum Error {
+    /// Two vectors cannot be compared.
+    #[error("a vector of {one} elements cannot be compared with one of {other}")]
+    Lengths {
+        /// Elements of the one.
+        one: usize,
+        /// Elements of the other.
+        other: usize,
+    },
     /// An embedder of this model lives already.
     #[error("this model is embedding already: drop its other embedder first")]
     Busy,

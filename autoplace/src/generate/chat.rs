@@ -6,6 +6,9 @@ use std::mem;
 use llama_sys::Token;
 use serde_json::{Map, Value};
 
+use super::chat_window::{ChatFull, Window};
+#[cfg(feature = "schemars")]
+use super::constraint::Constraint;
 use super::error::Error;
 use super::piece::FinishReason;
 use super::prompt::Prompt;
@@ -46,6 +49,7 @@ pub struct Chat {
     /// How answers are read, where that is not for the template to say.
     format: Option<ReplyFormat>,
     messages: Vec<Message>,
+    window: Window,
     tools: Vec<Tool>,
     documents: Vec<Value>,
     variables: Map<String, Value>,
@@ -68,6 +72,7 @@ impl Chat {
             template,
             format: None,
             messages: Vec::new(),
+            window: Window::default(),
             tools: Vec::new(),
             documents: Vec::new(),
             variables: Map::new(),
@@ -89,7 +94,7 @@ impl Chat {
     ///
     /// ```no_run
     /// # let model = autoplace::Model::load("model.gguf")?;
-    /// let chat = model.chat()?.with(|generate| generate.temperature(0.2).max_tokens(400));
+    /// let chat = model.chat()?.with(|generate| generate.temp(0.2).max_tokens(400));
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn with(mut self, settings: impl FnOnce(Generate) -> Generate) -> Self {
@@ -122,6 +127,27 @@ impl Chat {
         self
     }
 
+    /// What happens when the context has no room for all that was said. Default: the oldest turns are left out, and the
+    /// system message stays.
+    pub fn when_full(mut self, when_full: ChatFull) -> Self {
+        self.window.when_full = when_full;
+        self
+    }
+
+    /// Messages that the model is no longer shown, since the context has no room for them.
+    pub fn forgotten(&self) -> &[Message] {
+        self.window.forgotten(&self.messages)
+    }
+
+    /// Tokens of the prompt that the next answer would be asked for with.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Template`], and [`Error::Load`] for a model in a worker process or one that is not loaded.
+    pub fn prompt_tokens(&self) -> Result<usize, Error> {
+        Ok(self.model.tokenize(&self.rendered()?)?.len())
+    }
+
     /// What was said so far.
     pub fn messages(&self) -> &[Message] {
         &self.messages
@@ -152,10 +178,51 @@ impl Chat {
     ///
     /// # Errors
     ///
-    /// As [`answer`](Self::answer). What was said is in the history all the same.
+    /// As [`answer`](Self::answer); what was said is taken back then.
     pub fn say(&mut self, content: impl Into<String>) -> Result<ChatStream<'_>, Error> {
         self.push(Message::user(content));
-        self.answer()
+        match self.begin() {
+            Ok(begun) => Ok(begun.of(self)),
+            Err(error) => {
+                self.messages.pop();
+                Err(error)
+            }
+        }
+    }
+
+    /// Adds what the person says, and asks for an answer that is a value of a type: see [`Generate::parse`]. It is in
+    /// the history as JSON. A template that lets the model think first is told not to (`enable_thinking`).
+    ///
+    /// # Errors
+    ///
+    /// As [`say`](Self::say) and [`Generate::parse`]; what was said is taken back then.
+    #[cfg(feature = "schemars")]
+    pub fn say_as<T>(&mut self, content: impl Into<String>) -> Result<T, Error>
+    where
+        T: serde::de::DeserializeOwned + schemars::JsonSchema,
+    {
+        let before = self.messages.len();
+        let mut asked = Self {
+            format: Some(ReplyFormat::plain()),
+            ..self.clone()
+        };
+        asked
+            .variables
+            .entry("enable_thinking")
+            .or_insert(false.into());
+        asked.generate = asked
+            .generate
+            .special(false)
+            .constraint(Constraint::of_type::<T>());
+        let (reply, _) = asked.say(content)?.finish()?;
+        let value = serde_json::from_str(&reply.raw).map_err(|error| Error::NotOfType {
+            reason: error.to_string(),
+            text: reply.raw,
+        })?;
+        self.messages.extend(asked.messages.drain(before..));
+        self.window = asked.window;
+        self.known = asked.known;
+        Ok(value)
     }
 
     /// Asks for an answer to what was said. It is added to the history when it ends; when it is dropped before,
@@ -165,6 +232,60 @@ impl Chat {
     ///
     /// [`Error::Template`] where the template refuses the history, and as [`Generate::stream`].
     pub fn answer(&mut self) -> Result<ChatStream<'_>, Error> {
+        Ok(self.begin()?.of(self))
+    }
+
+    fn begin(&mut self) -> Result<Begun, Error> {
+        let before = self.window;
+        let begun = self.begin_within();
+        if begun.is_err() {
+            self.window = before;
+        }
+        begun
+    }
+
+    /// Leaves out as much as has no room, and asks.
+    fn begin_within(&mut self) -> Result<Begun, Error> {
+        let drops = self.window.when_full != ChatFull::Error;
+        let all = self.forgotten().len();
+        let mut asked = self.ask()?;
+        let room = self.room();
+        if drops && asked.tokens().is_some_and(|tokens| tokens > room.prompt) {
+            while asked.tokens().is_some_and(|tokens| tokens > room.half)
+                && self.window.narrow(&self.messages)
+            {
+                asked = self.ask()?;
+            }
+        }
+        let mut stream = asked.stream(self);
+        // A worker counts the tokens.
+        while let (true, Err(Error::PromptTooLong { .. })) = (drops, &stream) {
+            if !self.window.narrow(&self.messages) {
+                break;
+            }
+            asked = self.ask()?;
+            stream = asked.stream(self);
+        }
+        let forgotten = self.forgotten().len();
+        if stream.is_ok() && forgotten > all {
+            tracing::warn!(
+                forgotten,
+                messages = self.messages.len(),
+                n_ctx = room.all,
+                "the context is full: the model is no longer shown the oldest messages of the chat"
+            );
+        }
+        Ok(Begun {
+            stream: stream?,
+            parser: asked.parser,
+            prompt: asked.tokens.map(|tokens| Known {
+                text: asked.text,
+                tokens,
+            }),
+        })
+    }
+
+    fn ask(&self) -> Result<Asked, Error> {
         let rendered = self.rendered()?;
         let format = match &self.format {
             Some(format) => format.clone(),
@@ -174,18 +295,25 @@ impl Chat {
             .after_prompt(rendered.as_str())
             .with_tools(&self.tools);
         let (prompt, tokens) = self.prompt(&rendered)?;
-        let stream = self.generate.clone().prompt(prompt).stream()?;
-        Ok(ChatStream {
-            prompt: tokens.map(|tokens| Known {
-                text: rendered.into_string(),
-                tokens,
-            }),
-            chat: self,
-            stream,
+        Ok(Asked {
+            text: rendered.into_string(),
+            prompt,
+            tokens,
             parser,
-            parts: VecDeque::new(),
-            reply: None,
         })
+    }
+
+    /// Tokens that the context holds of one conversation.
+    fn room(&self) -> Room {
+        let sizes = self.model.placement().context.sizes();
+        let all = sizes.map_or(usize::MAX, |sizes| sizes.cells as usize);
+        // A quarter is for the answer, or what it may have.
+        let answer = self.generate.max_answer().min(all / 4);
+        Room {
+            all,
+            prompt: all - answer,
+            half: all / 2,
+        }
     }
 
     /// The prompt that the next answer is asked for with, as the template renders it.
@@ -194,7 +322,8 @@ impl Chat {
     ///
     /// [`Error::Template`].
     pub fn rendered(&self) -> Result<Rendered, Error> {
-        let mut conversation = Conversation::new(&self.messages).tools(&self.tools);
+        let shown = self.window.shown(&self.messages);
+        let mut conversation = Conversation::new(&shown).tools(&self.tools);
         if !self.documents.is_empty() {
             conversation = conversation.documents(self.documents.clone());
         }
@@ -234,6 +363,53 @@ impl Chat {
         }
         let tokens = prompt.tokenize(&self.model.native()?.vocab())?;
         Ok((Prompt::tokens(&*tokens), Some(tokens)))
+    }
+}
+
+/// Tokens of the context.
+struct Room {
+    all: usize,
+    /// Those that a prompt may have.
+    prompt: usize,
+    half: usize,
+}
+
+/// A prompt for an answer.
+struct Asked {
+    text: String,
+    prompt: Prompt,
+    /// Where the vocabulary is in this process.
+    tokens: Option<Vec<Token>>,
+    parser: ReplyParser,
+}
+
+impl Asked {
+    fn tokens(&self) -> Option<usize> {
+        self.tokens.as_ref().map(Vec::len)
+    }
+
+    fn stream(&self, chat: &Chat) -> Result<TokenStream, Error> {
+        chat.generate.clone().prompt(self.prompt.clone()).stream()
+    }
+}
+
+/// An answer that was asked for.
+struct Begun {
+    stream: TokenStream,
+    parser: ReplyParser,
+    prompt: Option<Known>,
+}
+
+impl Begun {
+    fn of(self, chat: &mut Chat) -> ChatStream<'_> {
+        ChatStream {
+            chat,
+            stream: self.stream,
+            parser: self.parser,
+            parts: VecDeque::new(),
+            prompt: self.prompt,
+            reply: None,
+        }
     }
 }
 

@@ -14,8 +14,8 @@ use super::stats::Statistics;
 /// chosen for both.
 ///
 /// ```no_run
-/// use autoplace::{Model, generate::Fork, plan::Request};
-/// let model = Model::builder("model.gguf").request(Request::new().n_seq_max(3)).load()?;
+/// use autoplace::{Model, generate::Fork};
+/// let model = Model::builder("model.gguf").parallel(3, 2048).load()?;
 /// let mut session = model.session()?;
 /// let first = session.begin(model.generate("Three names for a cat:").seed(1).max_tokens(16))?;
 /// session.step()?;

@@ -10,6 +10,7 @@ mod async_answer;
 mod cache;
 mod channel;
 mod chat;
+mod chat_window;
 mod checkpoints;
 mod choose;
 #[cfg_attr(not(feature = "constraints"), path = "unconstrained.rs")]
@@ -42,6 +43,7 @@ pub use answer::Answer;
 #[cfg(feature = "async")]
 pub use async_answer::{AsyncAnswer, AsyncPieces};
 pub use chat::{Chat, ChatStream};
+pub use chat_window::ChatFull;
 pub use checkpoints::CheckpointUse;
 #[cfg(feature = "constraints")]
 pub use constraint::Constraint;

@@ -2,6 +2,8 @@
 
 use std::path::Path;
 
+use llama_sys::Token;
+
 use super::chat::Chat;
 #[cfg(feature = "schemars")]
 use super::constraint::Constraint;
@@ -44,6 +46,25 @@ impl Model {
         T: serde::de::DeserializeOwned + schemars::JsonSchema,
     {
         self.generate(prompt).parse()
+    }
+
+    /// The tokens that a prompt is computed as, what the vocabulary puts before a text included.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Load`] for a model in a worker process, or one that is not loaded; [`Error::EmptyPrompt`].
+    #[doc(alias = "llama_tokenize")]
+    pub fn tokenize(&self, prompt: impl Into<Prompt>) -> Result<Vec<Token>, Error> {
+        prompt.into().tokenize(&self.native()?.vocab())
+    }
+
+    /// How many tokens a prompt is computed as: see [`tokenize`](Self::tokenize).
+    ///
+    /// # Errors
+    ///
+    /// As [`tokenize`](Self::tokenize).
+    pub fn count_tokens(&self, prompt: impl Into<Prompt>) -> Result<usize, Error> {
+        Ok(self.tokenize(prompt)?.len())
     }
 
     /// The sampling parameters that the model's makers put into the file, those of llama.cpp where there are none: what

@@ -204,6 +204,11 @@ impl Generate {
         self
     }
 
+    /// Tokens that the answer may have.
+    pub(super) fn max_answer(&self) -> usize {
+        self.spec.limits.max_tokens
+    }
+
     /// What a worker was asked to generate.
     pub(crate) fn of(model: Model, spec: Spec) -> Self {
         Self { model, spec }
@@ -227,8 +232,8 @@ impl Generate {
     }
 
     /// Divides the logits; 0.0 always takes the likeliest token. Default: the model's own, or 0.8.
-    pub fn temperature(mut self, temperature: f32) -> Self {
-        self.spec.sampling.temperature = temperature;
+    pub fn temp(mut self, temp: f32) -> Self {
+        self.spec.sampling.temperature = temp;
         self
     }
 

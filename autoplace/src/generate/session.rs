@@ -23,8 +23,8 @@ use crate::load::Model;
 /// the others wait.
 ///
 /// ```no_run
-/// use autoplace::{Model, plan::Request};
-/// let model = Model::builder("model.gguf").request(Request::new().n_seq_max(2)).load()?;
+/// use autoplace::Model;
+/// let model = Model::builder("model.gguf").parallel(2, 2048).load()?;
 /// let mut session = model.session()?;
 /// for prompt in ["Once upon a time", "In the beginning"] {
 ///     session.begin(model.generate(prompt).max_tokens(64))?;

@@ -13,7 +13,7 @@ use super::lease::Leases;
 use super::recipe::{CHECKPOINTS, Learn, OnDifference, Recipe, Source, Terms, Verify};
 use super::remote::Load;
 use crate::machine::Machine;
-use crate::memory::{Headroom, KvType, Pooling};
+use crate::memory::{FlashAttention, Headroom, KvType, Pooling, RopeScaling};
 use crate::plan::{self, GpuLayers, Plan, Replay, Request, SavedPlan};
 use crate::worker::Isolation;
 
@@ -25,6 +25,8 @@ pub struct ModelBuilder {
     pub(super) replay: Replay,
     pub(super) progress: Progress,
     pub(super) isolation: Isolation,
+    /// What was given after settings that it replaces.
+    conflict: Option<&'static str>,
 }
 
 impl ModelBuilder {
@@ -38,6 +40,7 @@ impl ModelBuilder {
                 adapters: AdapterFiles::default(),
                 machine: None,
                 threads: None,
+                threads_batch: None,
                 checkpoints: CHECKPOINTS,
                 leases: Leases::user(),
                 terms: Terms::default(),
@@ -46,18 +49,39 @@ impl ModelBuilder {
             replay: Replay::Refuse,
             progress: Progress::default(),
             isolation: Isolation::None,
+            conflict: None,
         }
     }
 
-    /// Everything that a plan can be asked for, at once.
+    /// Everything that a plan can be asked for, at once. It comes first: after one of the other methods, whose setting it
+    /// would replace, the load is [`Error::Conflict`].
     pub fn request(mut self, request: Request) -> Self {
+        if self.recipe.request != Request::new() {
+            self.conflict = Some("request");
+        }
         self.recipe.request = request;
         self
     }
 
     /// Tokens of context. Default: 4096, or what the model was trained on if that is less.
+    pub fn n_ctx(self, tokens: u32) -> Self {
+        self.context(plan::Context::Tokens(tokens))
+    }
+
+    /// How many tokens of context there are, or how many there may be: as many as the model was trained on, say, or as
+    /// cost no layer. For a number there is [`n_ctx`](Self::n_ctx).
     pub fn context(mut self, context: plan::Context) -> Self {
         self.recipe.request.context = context;
+        self
+    }
+
+    /// So many sequences at once, of so many tokens each: a context of as many together. Default: one of them all.
+    ///
+    /// What an [`Engine`](crate::generate::Engine) serves at once; with one sequence it serves one request after the
+    /// other.
+    pub fn parallel(mut self, sequences: u32, tokens_each: u32) -> Self {
+        let tokens = sequences.saturating_mul(tokens_each);
+        self.recipe.request = self.recipe.request.n_seq_max(sequences).n_ctx(tokens);
         self
     }
 
@@ -73,9 +97,100 @@ impl ModelBuilder {
         self
     }
 
-    /// Types of the K and V cache. Default: F16 both.
-    pub fn kv_types(mut self, keys: KvType, values: KvType) -> Self {
-        self.recipe.request = self.recipe.request.kv_types(keys, values);
+    /// Type of the keys in the cache. Default: F16.
+    pub fn type_k(mut self, keys: KvType) -> Self {
+        self.recipe.request.params.type_k = keys;
+        self
+    }
+
+    /// Type of the values in the cache. Default: F16.
+    pub fn type_v(mut self, values: KvType) -> Self {
+        self.recipe.request.params.type_v = values;
+        self
+    }
+
+    /// Whether attention is fused. Default: where every device that holds a layer can.
+    pub fn flash_attn(mut self, flash_attn: FlashAttention) -> Self {
+        self.recipe.request.params.flash_attn = flash_attn;
+        self
+    }
+
+    /// Whether all sequences share one cache, instead of a part of it each. Default: no.
+    pub fn kv_unified(mut self, unified: bool) -> Self {
+        self.recipe.request.params.kv_unified = unified;
+        self
+    }
+
+    /// Whether keys and values lie with their layers; `false` leaves all of them on the host. Default: yes.
+    pub fn offload_kqv(mut self, offload: bool) -> Self {
+        self.recipe.request.params.offload_kqv = offload;
+        self
+    }
+
+    /// Whether a GPU computes long prompts with the weights that the host keeps. Default: yes.
+    pub fn op_offload(mut self, offload: bool) -> Self {
+        self.recipe.request.params.op_offload = offload;
+        self
+    }
+
+    /// Whether the file is mapped, where every device can, or read. Default: mapped.
+    pub fn mmap(mut self, map: bool) -> Self {
+        self.recipe.request.params.mmap = map;
+        self
+    }
+
+    /// Whether the CPU may rearrange weights for its instruction set. Default: yes.
+    pub fn repack(mut self, repack: bool) -> Self {
+        self.recipe.request.params.repack = repack;
+        self
+    }
+
+    /// How positions are scaled, for a context longer than the model was trained on. Default: as the model says.
+    pub fn rope_scaling(mut self, scaling: RopeScaling) -> Self {
+        self.recipe.request.params.rope.scaling = Some(scaling);
+        self
+    }
+
+    /// The base frequency of positions, above 0. Default: the model's.
+    pub fn rope_freq_base(mut self, base: f32) -> Self {
+        self.recipe.request.params.rope.freq_base = Some(base);
+        self
+    }
+
+    /// What the frequencies of positions are multiplied by, above 0: 0.25 for a context of 4 times the length. Default:
+    /// the model's.
+    pub fn rope_freq_scale(mut self, scale: f32) -> Self {
+        self.recipe.request.params.rope.freq_scale = Some(scale);
+        self
+    }
+
+    /// YaRN: tokens of context that the model was trained on before. Default: the model's.
+    pub fn yarn_orig_ctx(mut self, tokens: u32) -> Self {
+        self.recipe.request.params.rope.yarn_orig_ctx = Some(tokens);
+        self
+    }
+
+    /// YaRN: the mix of extrapolation, 0.0 (all interpolated) or more. Default: the model's.
+    pub fn yarn_ext_factor(mut self, factor: f32) -> Self {
+        self.recipe.request.params.rope.yarn_ext_factor = Some(factor);
+        self
+    }
+
+    /// YaRN: the scale of attention, 0.0 or more. Default: the model's.
+    pub fn yarn_attn_factor(mut self, factor: f32) -> Self {
+        self.recipe.request.params.rope.yarn_attn_factor = Some(factor);
+        self
+    }
+
+    /// YaRN: the low correction dimension, 0.0 or more. Default: the model's.
+    pub fn yarn_beta_fast(mut self, beta: f32) -> Self {
+        self.recipe.request.params.rope.yarn_beta_fast = Some(beta);
+        self
+    }
+
+    /// YaRN: the high correction dimension, 0.0 or more. Default: the model's.
+    pub fn yarn_beta_slow(mut self, beta: f32) -> Self {
+        self.recipe.request.params.rope.yarn_beta_slow = Some(beta);
         self
     }
 
@@ -87,10 +202,17 @@ impl ModelBuilder {
         self
     }
 
-    /// Tokens that are computed at once: `n_ubatch`, with `n_batch` at least as large. Default: 512.
-    pub fn batch(mut self, n_ubatch: u32) -> Self {
-        let n_batch = self.recipe.request.params.n_batch.max(n_ubatch);
-        self.recipe.request = self.recipe.request.n_ubatch(n_ubatch).n_batch(n_batch);
+    /// Tokens that one call of llama.cpp may submit. Default: 2048.
+    pub fn n_batch(mut self, tokens: u32) -> Self {
+        self.recipe.request.params.n_batch = tokens;
+        self
+    }
+
+    /// Tokens that are computed at once, with [`n_batch`](Self::n_batch) at least as large. Default: 512, and more where
+    /// prompts gain.
+    pub fn n_ubatch(mut self, tokens: u32) -> Self {
+        let n_batch = self.recipe.request.params.n_batch.max(tokens);
+        self.recipe.request = self.recipe.request.n_ubatch(tokens).n_batch(n_batch);
         self
     }
 
@@ -133,17 +255,24 @@ impl ModelBuilder {
         self
     }
 
-    /// Layers on the GPU, instead of as many as are safe. A number that does not fit is an error.
-    pub fn gpu_layers(mut self, layers: GpuLayers) -> Self {
-        self.recipe.request.gpu_layers = layers;
+    /// Layers on GPUs, the output layer counted first: at most so many where this is a number.
+    /// [`GpuLayers::Exactly`] and [`GpuLayers::All`] are an error where they do not fit. Default: as many as are safe.
+    pub fn n_gpu_layers(mut self, layers: impl Into<GpuLayers>) -> Self {
+        self.recipe.request.gpu_layers = layers.into();
         self
     }
 
     /// Threads for what the CPU computes, whatever else the machine has to do. Default: for prompts, one per physical
     /// core that this process may use; to generate, as many as the load [measures](super::Threads) to be best, and
     /// fewer for as long as other programs hold them up.
-    pub fn threads(mut self, threads: u32) -> Self {
+    pub fn n_threads(mut self, threads: u32) -> Self {
         self.recipe.threads = Some(threads);
+        self
+    }
+
+    /// Threads for prompts. Default: as many as [`n_threads`](Self::n_threads) says, or one per physical core.
+    pub fn n_threads_batch(mut self, threads: u32) -> Self {
+        self.recipe.threads_batch = Some(threads);
         self
     }
 
@@ -249,8 +378,8 @@ impl ModelBuilder {
         self
     }
 
-    /// Follows a saved plan exactly, instead of making one: what was asked for otherwise (context, layers,
-    /// headroom) does not count.
+    /// Follows a saved plan exactly, instead of making one. Beside what a plan is asked for (context, layers, headroom) it
+    /// is [`Error::Conflict`].
     ///
     /// Before the load it is held against the model, against the machine as it is, and against what llama.cpp
     /// says that it takes.
@@ -300,10 +429,19 @@ impl ModelBuilder {
 
     /// What the first attempt follows; a saved plan also says what is asked for later.
     pub(super) fn first(&self) -> Result<(Recipe, First), Error> {
+        if let Some(late) = self.conflict {
+            let late = late.to_owned();
+            return Err(Error::Conflict { late });
+        }
         let mut recipe = self.recipe.clone();
         let Some(saved) = &self.saved else {
             return Ok((recipe, First::Fresh));
         };
+        if recipe.request != Request::new() {
+            return Err(Error::Conflict {
+                late: "plan_file".to_owned(),
+            });
+        }
         let saved = saved.read()?;
         recipe.request = saved.request.clone();
         recipe.mtp = saved.plan.context.mtp;
@@ -318,6 +456,7 @@ impl ModelBuilder {
             replay: load.replay,
             progress: Progress::default(),
             isolation: Isolation::None,
+            conflict: None,
         }
     }
 }

@@ -107,7 +107,12 @@ impl Recipe {
         // Before the context, whose graphs leave room for the nodes of all adapters.
         let attached =
             (self.adapters.load(&model, profile)).map_err(Unmade::at(Stage::Weights, devices))?;
-        let threads = Threads::before(self.threads, &machine.host, plan, verify);
+        let threads = Threads::before(
+            (self.threads, self.threads_batch),
+            &machine.host,
+            plan,
+            verify,
+        );
         let mut params = llama_sys::ContextParams {
             n_threads: Some(threads.generation),
             n_threads_batch: Some(threads.prompt),

@@ -295,7 +295,30 @@ impl<'a> Contract<'a> {
         let report = Arc::make_mut(&mut loaded.placed.report);
         self.tried.push(Attempt::of(&report.plan, None));
         report.attempts = self.tried;
+        say(&report.plan);
         loaded
+    }
+}
+
+/// A line for people who watch: what went where, how fast, what to know.
+fn say(plan: &Plan) {
+    let (name, n, layers) = (&plan.model.name, plan.n_gpu_layers, plan.layers());
+    let speed = plan.speed.as_ref().map(|speed| speed.tokens_per_second);
+    let speed = speed.map_or_else(
+        || "no predicted speed".to_owned(),
+        |it| format!("about {it:.1} tok/s"),
+    );
+    tracing::info!(
+        "{name}: {n} of {layers} layers on GPUs, {speed}; {}",
+        plan.notes.join("; ")
+    );
+    if let Some(trained) = plan.trained_on_fewer() {
+        let n_ctx = plan.context.n_ctx;
+        tracing::warn!(
+            n_ctx,
+            trained,
+            "{name} has a context of {n_ctx} tokens and was trained on {trained}"
+        );
     }
 }
 

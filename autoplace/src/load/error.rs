@@ -36,6 +36,14 @@ pub enum Error {
     #[error(transparent)]
     #[serde(skip)]
     SavedPlan(#[from] plan::SavedPlanError),
+    /// Settings were given twice, and one of them would have been lost.
+    #[error(
+        "`{late}` would replace settings of the load that were made apart from it: say them in one place"
+    )]
+    Conflict {
+        /// The method that would replace them.
+        late: String,
+    },
     /// A device of the plan is not there.
     #[error(
         "the plan uses the device {device}, which this process does not have: {}",

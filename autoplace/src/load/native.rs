@@ -3,7 +3,9 @@
 use llama_sys::{Backend, Device, DeviceKind, LoadMode};
 
 use crate::memory::backend::Family;
-use crate::memory::{ContextParams, FlashAttention, KvType, Place, Pooling, Split, TensorOverride};
+use crate::memory::{
+    ContextParams, FlashAttention, KvType, Place, Pooling, Rope, RopeScaling, Split, TensorOverride,
+};
 
 /// The context parameters that llama.cpp takes. Threads are left to the caller: they cost no memory.
 pub(crate) fn context(params: &ContextParams) -> llama_sys::ContextParams {
@@ -32,6 +34,7 @@ pub(crate) fn context(params: &ContextParams) -> llama_sys::ContextParams {
             llama_sys::Mtp::Off
         },
         n_rs_seq: params.n_rs_seq,
+        rope: rope(&params.rope),
         ..llama_sys::ContextParams::default()
     }
 }
@@ -94,6 +97,25 @@ pub(crate) fn overrides(
         })
     };
     split.overrides.iter().map(native).collect()
+}
+
+fn rope(rope: &Rope) -> llama_sys::Rope {
+    let scaling = rope.scaling.map(|scaling| match scaling {
+        RopeScaling::Linear => llama_sys::RopeScaling::Linear,
+        RopeScaling::Yarn => llama_sys::RopeScaling::Yarn,
+        RopeScaling::LongRope => llama_sys::RopeScaling::LongRope,
+        _ => llama_sys::RopeScaling::None,
+    });
+    llama_sys::Rope {
+        scaling,
+        freq_base: rope.freq_base,
+        freq_scale: rope.freq_scale,
+        yarn_orig_ctx: rope.yarn_orig_ctx,
+        yarn_ext_factor: rope.yarn_ext_factor,
+        yarn_attn_factor: rope.yarn_attn_factor,
+        yarn_beta_fast: rope.yarn_beta_fast,
+        yarn_beta_slow: rope.yarn_beta_slow,
+    }
 }
 
 const fn pooling(pooling: Pooling) -> llama_sys::Pooling {

@@ -42,6 +42,7 @@ pub(crate) struct Recipe {
     /// The machine to believe in, instead of what is detected.
     pub(super) machine: Option<Machine>,
     pub(super) threads: Option<u32>,
+    pub(super) threads_batch: Option<u32>,
     /// Bytes of the host that checkpoints may take.
     pub(super) checkpoints: u64,
     /// Where loads tell each other what they are about to take.
@@ -57,7 +58,9 @@ impl Recipe {
             (Some(machine), _) if again => bounded_by_now(machine.clone()),
             (Some(machine), _) => Ok(machine.clone()),
             // Asking a CUDA device for its memory opens a context there, for nothing if no layer may go to it.
-            (None, GpuLayers::Exactly(0)) => Ok(Machine::new(Host::detect().0)),
+            (None, GpuLayers::Exactly(0) | GpuLayers::AtMost(0)) => {
+                Ok(Machine::new(Host::detect().0))
+            }
             (None, _) => detect(),
         }
     }

@@ -39,10 +39,10 @@ fn a_piece_of_a_stream_costs_one_allocation_at_most() {
 #[test]
 fn a_guessed_token_costs_one_allocation_at_most() {
     own_process!();
-    let builder = Model::builder(demo_path()).draft_max(8).threads(1);
+    let builder = Model::builder(demo_path()).draft_max(8).n_threads(1);
     let model = builder.without_learning().load().unwrap();
     let lookup = Speculation::prompt_lookup();
-    let generate = model.generate(REPEATED).temperature(0.0).speculate(lookup);
+    let generate = model.generate(REPEATED).temp(0.0).speculate(lookup);
     let generate = generate.max_tokens(200);
     of_stream(generate.clone(), 60, 80);
     let (_, statistics) = crate::text_support::text_and_statistics(generate);
@@ -67,7 +67,7 @@ fn a_token_costs_one_allocation_at_most_beside_others_too() {
     own_process!();
     const PIECES: usize = 256;
     let model = demo(3 * 1024, 3, false);
-    let endless = |prompt: &str, n| model.generate(prompt).temperature(0.0).max_tokens(n);
+    let endless = |prompt: &str, n| model.generate(prompt).temp(0.0).max_tokens(n);
     {
         let mut session = model.session().unwrap();
         for prompt in &PROMPTS[..3] {

@@ -119,7 +119,7 @@ fn a_chat_whose_answer_is_aborted_before_it_begins_can_be_asked_again() {
     let template = || ChatTemplate::family("chatml").unwrap();
     let chat = || {
         let chat = model.chat_with(template());
-        chat.with(|generate| generate.temperature(0.0).max_tokens(12))
+        chat.with(|generate| generate.temp(0.0).max_tokens(12))
     };
     let mut cut = chat();
     let long = SYSTEM.repeat(6);

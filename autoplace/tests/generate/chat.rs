@@ -18,7 +18,7 @@ fn template() -> ChatTemplate {
 fn chat(model: &Model) -> Chat {
     model
         .chat_with(template())
-        .with(|generate| generate.temperature(0.0).max_tokens(12))
+        .with(|generate| generate.temp(0.0).max_tokens(12))
 }
 
 /// The text of an answer, and how many tokens of its prompt were computed.
@@ -110,8 +110,9 @@ fn reasoning_and_calls_arrive_as_their_own_kind() {
     let format = ReplyFormat::plain()
         .with_reasoning(chat::ReasoningMarks::THINK)
         .with_tool_calls(chat::ToolCallFormat::Hermes);
+    let template = ChatTemplate::new("{{ tools }}{{ messages[-1].content }}", <_>::default());
     let mut chat = model
-        .chat_with(template())
+        .chat_with(template.unwrap())
         .tools([tool])
         .reply_format(format)
         .with(|generate| generate.constraint(Constraint::choices([said])));
@@ -155,7 +156,7 @@ fn what_a_person_writes_is_never_a_control_token() {
     let computed = |text: &str| {
         let mut chat = model
             .chat_with(template.clone())
-            .with(|generate| generate.temperature(0.0).max_tokens(1).cache_prompt(false));
+            .with(|generate| generate.temp(0.0).max_tokens(1).cache_prompt(false));
         let (_, statistics) = chat.say(text).unwrap().finish().unwrap();
         statistics.prompt_tokens
     };

@@ -12,7 +12,7 @@ fn load() -> Model {
 }
 
 fn short(generate: Generate) -> Generate {
-    generate.temperature(0.0).max_tokens(12)
+    generate.temp(0.0).max_tokens(12)
 }
 
 fn chat(model: &Model, family: &str) -> Chat {
@@ -87,9 +87,9 @@ fn a_role_that_a_template_does_not_know_is_written_or_is_its_own_refusal() {
     assert_is!(refused, Error::Template(_));
     let said = refused.to_string();
     assert!(said.contains("only user and assistant are known"), "{said}");
-    // Once it is taken back, there is an answer.
+    assert_eq!(chat.messages().len(), 1, "what was refused is taken back");
     chat.messages_mut().remove(0);
-    chat.answer().unwrap().finish().unwrap();
+    chat.say("Go on.").unwrap().finish().unwrap();
     assert_eq!(chat.messages().len(), 2);
 }
 
@@ -151,7 +151,7 @@ fn answers_in_many_formats_arrive_in_their_parts_and_as_they_were_written() {
     for sample in crate::chat_reply_support::SAMPLES.iter().step_by(4) {
         let format = ReplyFormat::of_template(sample.template);
         // A template whose prompts end as those of the format.
-        let source = "{{ messages[-1].content }}{{ ending }}";
+        let source = "{{ tools }}{{ messages[-1].content }}{{ ending }}";
         let template = ChatTemplate::new(source, <_>::default()).unwrap();
         let mut chat = model
             .chat_with(template)

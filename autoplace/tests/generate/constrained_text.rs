@@ -111,7 +111,7 @@ fn a_gbnf_grammar_gives_the_text_that_llama_cpp_gives() {
         "root ::= (\"x\"?)* \"y\" (a | b)\na ::= \"\" | \"1\" a\nb ::= [\\]\\\\-]",
         "root ::= \" \"? (\"the \" [a-z]+ \" of the \" [a-z]+ (\" and \" | \", \"))+ \"end\"",
     ] {
-        let held = model.generate(PROMPT).temperature(0.0).max_tokens(60);
+        let held = model.generate(PROMPT).temp(0.0).max_tokens(60);
         let told = told(held.constraint(Constraint::gbnf(grammar)), &model);
         // Where nothing may follow, llama.cpp chooses the end, and we need no token for it.
         let mut theirs = by_llama_cpp(&model, grammar, 60);
@@ -151,7 +151,7 @@ fn a_gbnf_grammar_is_followed() {
 #[test]
 fn one_that_allows_every_text_changes_none() {
     let model = load_demo();
-    let greedy = || model.generate(PROMPT).temperature(0.0).max_tokens(60);
+    let greedy = || model.generate(PROMPT).temp(0.0).max_tokens(60);
     let free = greedy().text().unwrap();
     let held = greedy().constraint(Constraint::regex("(?s:.*)")).text();
     assert_eq!(held.unwrap(), free);
@@ -174,7 +174,7 @@ fn no_token_of_a_held_text_is_a_control_token() {
     ] {
         for seed in 0..4 {
             let held = model.generate(PROMPT).special(true).seed(seed);
-            let held = held.constraint(constraint.clone()).temperature(3.0);
+            let held = held.constraint(constraint.clone()).temp(3.0);
             let mut stream = held.max_tokens(100).stream().unwrap();
             for piece in stream.pieces().map(Result::unwrap) {
                 let token = piece.token.unwrap();

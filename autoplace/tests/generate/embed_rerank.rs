@@ -18,7 +18,7 @@ fn load(path: &Path, pooling: Pooling) -> Result<Model, load::Error> {
     Model::builder(path)
         .embeddings(pooling)
         .machine(Machine::new(Host::new(gib(8))))
-        .threads(1)
+        .n_threads(1)
         .load()
 }
 

@@ -7,11 +7,11 @@ use crate::text_support::wait;
 use autoplace::generate::{Answer, Engine, Error, Generate, Resumed};
 use autoplace::load::Replacement;
 use autoplace::machine::mib;
-use autoplace::plan::{Context, Request};
+use autoplace::plan::Request;
 use autoplace::{Model, llama_sys};
 
 fn shared() -> Request {
-    request().n_seq_max(3).context(Context::Tokens(1536))
+    request().n_seq_max(3).n_ctx(1536)
 }
 
 fn all(model: &Model) -> Vec<Generate> {
@@ -162,7 +162,7 @@ fn what_is_asked_for_while_nothing_is_loaded_is_told_as_well() {
 fn a_text_that_waits_and_has_no_place_in_the_new_context_ends_and_no_other() {
     own_process!();
     let path = demo_path();
-    let of = |n_ctx| request().n_seq_max(1).context(Context::Tokens(n_ctx));
+    let of = |n_ctx| request().n_seq_max(1).n_ctx(n_ctx);
     let model = load(&path, &of(1024), 0);
     let small = plan(&path, &of(128), 0);
     let engine = Engine::builder(&model).ahead(2).start().unwrap();

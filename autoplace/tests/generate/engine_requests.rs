@@ -14,7 +14,7 @@ use autoplace::generate::{Answer, Engine, Error, FinishReason, Generate, Shutdow
 const LONG: usize = 2000;
 
 fn greedy(model: &Model, prompt: &str, tokens: usize) -> Generate {
-    model.generate(prompt).temperature(0.0).max_tokens(tokens)
+    model.generate(prompt).temp(0.0).max_tokens(tokens)
 }
 
 fn alone(model: &Model, prompt: &str, tokens: usize) -> String {

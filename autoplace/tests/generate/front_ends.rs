@@ -172,7 +172,7 @@ struct Case {
 }
 
 fn case(name: &'static str, ends: Ends, describe: impl Fn(Generate) -> Generate + 'static) -> Case {
-    let generate = move |model: &Model| describe(model.generate(PROMPT).temperature(0.0));
+    let generate = move |model: &Model| describe(model.generate(PROMPT).temp(0.0));
     Case {
         name,
         generate: Box::new(generate),
@@ -184,7 +184,7 @@ fn case(name: &'static str, ends: Ends, describe: impl Fn(Generate) -> Generate 
 fn of_tokens(name: &'static str, n: usize, ends: Ends, full: WhenFull) -> Case {
     let generate = move |model: &Model| {
         let prompt: Vec<Token> = (0..n as Token).map(|it| 300 + it).collect();
-        let generate = model.generate(Prompt::tokens(prompt)).temperature(0.0);
+        let generate = model.generate(Prompt::tokens(prompt)).temp(0.0);
         generate.when_full(full.clone())
     };
     Case {
@@ -212,7 +212,7 @@ fn cases(stop: String) -> Vec<Case> {
             }
         )
     };
-    let by_chance = |it: Generate| it.seed(3).temperature(0.8).repeat_penalty(1.3);
+    let by_chance = |it: Generate| it.seed(3).temp(0.8).repeat_penalty(1.3);
     vec![
         case("so many tokens", By(MaxTokens), |it| it.max_tokens(20)),
         case("no token", By(MaxTokens), |it| it.max_tokens(0)),
@@ -330,7 +330,7 @@ fn a_text_is_the_same_and_ends_the_same_whoever_runs_it() {
     let here = demo(CONTEXT, 1, false);
     let there = in_worker(&demo_path(), request(CONTEXT, 1, false));
     assert_is!(Engine::new(&there).map(drop), Err(Error::Worker(_)));
-    let whole = text(here.generate(PROMPT).temperature(0.0));
+    let whole = text(here.generate(PROMPT).temp(0.0));
     let stop = whole.split_whitespace().nth(5).unwrap().to_owned();
     let letter = "e".to_owned();
     let mut cases = cases(stop.clone());

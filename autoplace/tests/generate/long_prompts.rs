@@ -10,7 +10,7 @@ use autoplace::chat::{ChatTemplate, Message};
 use autoplace::generate::{Engine, Error, Generate};
 use autoplace::gguf::Builder;
 use autoplace::llama_sys::{self, ModelParams};
-use autoplace::plan::{Context, Request};
+use autoplace::plan::Request;
 
 const MEGABYTE: usize = 1 << 20;
 
@@ -44,10 +44,10 @@ fn too_long(outcome: Result<(), Error>) -> usize {
 
 #[test]
 fn a_megabyte_of_anything_is_refused_with_its_length_and_the_next_prompt_is_not() {
-    let request = Request::new().context(Context::Tokens(512));
-    let builder = Model::builder(demo_path()).request(request).threads(1);
+    let request = Request::new().n_ctx(512);
+    let builder = Model::builder(demo_path()).request(request).n_threads(1);
     let model = builder.load().unwrap();
-    let short = || model.generate("And").temperature(0.0).max_tokens(4);
+    let short = || model.generate("And").temp(0.0).max_tokens(4);
     let expected = short().text().unwrap();
     for kind in KINDS {
         let long = megabyte(kind);
@@ -70,7 +70,7 @@ fn a_megabyte_of_anything_is_refused_with_its_length_and_the_next_prompt_is_not(
         // What was said is there, and can be taken back.
         assert_eq!(chat.messages(), [Message::user(long)]);
         chat.truncate(0);
-        let chat = chat.with(|generate| generate.temperature(0.0).max_tokens(4));
+        let chat = chat.with(|generate| generate.temp(0.0).max_tokens(4));
         { chat }.say("And").unwrap().finish().unwrap();
         assert_eq!(short().text().unwrap(), expected, "{kind:?}");
     }
@@ -107,10 +107,10 @@ fn a_megabyte_that_fits_is_computed() {
     let (builder, prompt) = wide();
     assert!(prompt.len() > MEGABYTE - 8192);
     fs::write(&path, builder.to_bytes().unwrap()).unwrap();
-    let request = Request::new().context(Context::Tokens(512)).n_batch(64);
-    let builder = Model::builder(&path).request(request).threads(1);
+    let request = Request::new().n_ctx(512).n_batch(64);
+    let builder = Model::builder(&path).request(request).n_threads(1);
     let model = builder.load().unwrap();
-    let short = |generate: Generate| generate.temperature(0.0).max_tokens(3);
+    let short = |generate: Generate| generate.temp(0.0).max_tokens(3);
 
     let stream = short(model.generate(&prompt)).stream().unwrap();
     let (text, statistics) = stream.into_text().unwrap();

@@ -59,7 +59,7 @@ impl Files {
 }
 
 fn demo() -> ModelBuilder {
-    Model::builder(demo_path()).threads(1)
+    Model::builder(demo_path()).n_threads(1)
 }
 
 /// Why a load was refused before llama.cpp saw anything of it.
@@ -72,7 +72,7 @@ fn refused(loaded: Result<Model, load::Error>) -> AdapterError {
 }
 
 fn greedy(model: &Model) -> Generate {
-    model.generate(PROMPT).temperature(0.0).max_tokens(20)
+    model.generate(PROMPT).temp(0.0).max_tokens(20)
 }
 
 /// The names and scales of what is added.
@@ -358,7 +358,7 @@ fn whatever_is_free_a_model_with_adapters_fits_and_one_layer_more_would_not() {
         );
         drop(model);
         if total > 0 && n < 7 {
-            let more = builder().gpu_layers(GpuLayers::Exactly(n + 1)).plan();
+            let more = builder().n_gpu_layers(GpuLayers::Exactly(n + 1)).plan();
             assert_is!(
                 more,
                 Err(load::Error::Plan(plan::Error::DoesNotFit { .. })),
@@ -537,7 +537,7 @@ fn a_saved_text_goes_on_with_the_adapters_that_it_was_computed_with_and_no_other
     };
     let tokens = {
         let model = with(&["one", "two"]);
-        let generate = model.generate(PROMPT).temperature(0.0).max_tokens(8);
+        let generate = model.generate(PROMPT).temp(0.0).max_tokens(8);
         generate.lora([("one", 0.5)]).text().unwrap();
         model.save_cache(&saved).unwrap().tokens
     };
@@ -550,10 +550,10 @@ fn a_saved_text_goes_on_with_the_adapters_that_it_was_computed_with_and_no_other
     // In another order.
     let model = with(&["two", "one"]);
     assert!(cached(&model, &[("one", 0.5)]) > 0);
-    let expected = model.generate(PROMPT).temperature(0.0).max_tokens(8);
+    let expected = model.generate(PROMPT).temp(0.0).max_tokens(8);
     let expected = expected.lora([("one", 0.5)]).text().unwrap();
     model.restore_cache(&saved).unwrap();
-    let again = model.generate(PROMPT).temperature(0.0).max_tokens(8);
+    let again = model.generate(PROMPT).temp(0.0).max_tokens(8);
     let again = again.lora([("one", 0.5)]).cache_prompt(true);
     assert_eq!(again.text().unwrap(), expected);
     let others: [&[(&str, f32)]; 4] = [

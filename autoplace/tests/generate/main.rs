@@ -35,6 +35,7 @@ mod async_streams;
 mod cancelled_prompts;
 mod chat;
 mod chat_edges;
+mod chat_long;
 #[cfg(feature = "constraints")]
 mod constrained_json;
 #[cfg(feature = "constraints")]

@@ -10,13 +10,7 @@ use autoplace::llama_sys;
 
 /// Every way of choosing by chance.
 fn chances(model: &Model) -> Vec<Generate> {
-    let text = || {
-        model
-            .generate(PROMPT)
-            .seed(7)
-            .temperature(1.2)
-            .max_tokens(24)
-    };
+    let text = || model.generate(PROMPT).seed(7).temp(1.2).max_tokens(24);
     let mut typical = Sampling::default();
     (typical.typical_p, typical.top_n_sigma) = (0.5, 1.5);
     (typical.dynatemp_range, typical.min_keep) = (0.5, 2);
@@ -61,7 +55,7 @@ fn samplers_and_constraints_keep_their_state_when_the_model_is_placed_anew() {
         ]
         .map(|it| model.generate(PROMPT).seed(11).constraint(it)),
     );
-    all.extend([model.generate(PROMPT).temperature(0.0).max_tokens(20)]);
+    all.extend([model.generate(PROMPT).temp(0.0).max_tokens(20)]);
     for generate in all {
         let undisturbed = text(generate.clone());
         let anew = crate::replace_support::text_of(generate, |stream, index| {
@@ -76,7 +70,7 @@ fn samplers_and_constraints_keep_their_state_when_the_model_is_placed_anew() {
 #[test]
 fn without_a_temperature_the_likeliest_is_taken_of_what_is_left() {
     let model = load_demo();
-    let greedy = model.generate(PROMPT).temperature(0.0).max_tokens(24);
+    let greedy = model.generate(PROMPT).temp(0.0).max_tokens(24);
     let expected = text(greedy.clone());
     for same in [
         greedy.clone().sampling(Sampling::greedy()),
@@ -98,7 +92,7 @@ fn without_a_temperature_the_likeliest_is_taken_of_what_is_left() {
 fn a_bias_forbids_or_forces_a_token() {
     let model = load_demo();
     let vocab = model.native().unwrap().vocab();
-    let tokens = |generate: Generate| told(generate.temperature(0.0).max_tokens(20), &model).tokens;
+    let tokens = |generate: Generate| told(generate.temp(0.0).max_tokens(20), &model).tokens;
     let plain = tokens(model.generate(PROMPT));
     let first = plain[0];
     let without = tokens(model.generate(PROMPT).logit_bias(first, -1000.0));
@@ -156,14 +150,14 @@ fn a_generation_begins_with_what_the_models_makers_want() {
         .f32("general.sampling.temp", 0.0)
         .i32("general.sampling.top_k", 7);
     file.write_sparse(&path).unwrap();
-    let model = Model::builder(&path).threads(1).load().unwrap();
+    let model = Model::builder(&path).n_threads(1).load().unwrap();
     let mut expected = Sampling::default();
     (expected.temperature, expected.top_k) = (0.0, 7);
     assert_eq!(model.sampling(), expected);
     let seed = |generate: Generate| generate.stream().unwrap().statistics().seed;
     assert_eq!(seed(model.generate("word1")), None);
     // What is asked for counts more.
-    assert!(seed(model.generate("word1").temperature(0.5)).is_some());
+    assert!(seed(model.generate("word1").temp(0.5)).is_some());
     assert!(seed(model.generate("word1").sampling(Sampling::default())).is_some());
     assert_eq!(load_demo().sampling(), Sampling::default());
 }

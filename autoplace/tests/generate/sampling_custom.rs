@@ -72,7 +72,7 @@ fn log_probabilities_are_told_if_asked_for_and_not_without_end() {
 #[test]
 fn a_closure_that_takes_the_likeliest_or_what_is_selected_changes_nothing() {
     let model = load_demo();
-    let greedy = model.generate(PROMPT).temperature(0.0).max_tokens(20);
+    let greedy = model.generate(PROMPT).temp(0.0).max_tokens(20);
     let own = model
         .generate(PROMPT)
         .samplers([])
@@ -175,7 +175,7 @@ fn a_text_whose_token_cannot_be_chosen_ends_and_the_others_miss_nothing() {
 #[test]
 fn a_closure_that_panics_leaves_a_model_that_works() {
     let model = load_demo();
-    let plain = || model.generate(PROMPT).temperature(0.0).max_tokens(12);
+    let plain = || model.generate(PROMPT).temp(0.0).max_tokens(12);
     let expected = plain().text().unwrap();
     for after in [0, 1, 5] {
         let mut calls = 0;

@@ -88,7 +88,7 @@ const FIELDS: &[Change] = &[
 const METHODS: &[(Method, Change)] = &[
     (
         |it| {
-            let it = it.temperature(1.4).top_k(30).top_p(0.9).min_p(0.02);
+            let it = it.temp(1.4).top_k(30).top_p(0.9).min_p(0.02);
             let it = it.xtc(0.4, 0.15).repeat_penalty(1.2).dry(0.5);
             let it = it.presence_penalty(0.2).frequency_penalty(0.1);
             it.logit_bias(300, 1.0)
@@ -166,7 +166,7 @@ fn samplers_apply_in_any_order_and_those_that_are_left_out_do_not() {
     let model = demo(512, 1, false);
     let generate = |seed: u32, order: &[SamplerKind]| {
         let generate = model.generate(REPEATED).seed(seed).max_tokens(TOKENS);
-        let generate = generate.temperature(2.5).top_k(9).top_p(0.7).min_p(0.1);
+        let generate = generate.temp(2.5).top_k(9).top_p(0.7).min_p(0.1);
         told(generate.samplers(order.iter().copied()), &model).tokens
     };
     let orders: [&[SamplerKind]; 5] = [

@@ -155,7 +155,7 @@ fn a_fork_has_its_own_sampling_from_the_next_token_on() {
     let model = demo(1024, 2, true);
     let mut session = model.session().unwrap();
     let mut texts = Texts::default();
-    let hot = model.generate(SYSTEM).seed(1).temperature(1.5);
+    let hot = model.generate(SYSTEM).seed(1).temp(1.5);
     let first = session.begin(hot.max_tokens(20)).unwrap();
     texts.steps(&mut session, 6);
     let calm = Fork::new().sampling(Sampling::greedy()).max_tokens(12);

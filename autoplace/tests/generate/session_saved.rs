@@ -156,8 +156,8 @@ fn it_is_restored_on_another_placement() {
     let path = folder.path().join("turn.kv");
     let on = |layers| {
         let request = request(512, 1, false).headroom(Headroom::Bytes(0));
-        let builder = Model::builder(demo_path()).request(request).threads(1);
-        let builder = builder.gpu_layers(GpuLayers::Exactly(layers));
+        let builder = Model::builder(demo_path()).request(request).n_threads(1);
+        let builder = builder.n_gpu_layers(GpuLayers::Exactly(layers));
         builder
             .machine(autoplace::load::detect().unwrap())
             .load()

@@ -208,8 +208,8 @@ fn a_shift_takes_no_memory_of_a_card() {
     for (type_k, layers) in [(KvType::F16, 99), (KvType::F16, 2), (KvType::Q8_0, 99)] {
         let mut request = request(CONTEXT, 2, true).headroom(Headroom::Bytes(0));
         request.params.type_k = type_k;
-        let builder = Model::builder(demo_path()).request(request).threads(1);
-        let builder = builder.gpu_layers(GpuLayers::Exactly(layers));
+        let builder = Model::builder(demo_path()).request(request).n_threads(1);
+        let builder = builder.n_gpu_layers(GpuLayers::Exactly(layers));
         let model = builder.machine(loading::detect().unwrap()).load().unwrap();
         assert!(model.placement().n_gpu_layers > 0);
         let used = gpu.used();

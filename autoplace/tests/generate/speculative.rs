@@ -21,12 +21,12 @@ use autoplace::profile::MtpError;
 use autoplace::{Isolation, Model, WorkerProcess};
 
 fn greedy(model: &Model) -> Generate {
-    model.generate(PROMPT).temperature(0.0).max_tokens(60)
+    model.generate(PROMPT).temp(0.0).max_tokens(60)
 }
 
 /// By chance, with all that a sampler remembers.
 fn seeded(model: &Model, seed: u32) -> Generate {
-    let seeded = model.generate(PROMPT).seed(seed).temperature(0.7);
+    let seeded = model.generate(PROMPT).seed(seed).temp(0.7);
     seeded.repeat_penalty(1.1).max_tokens(60)
 }
 
@@ -299,7 +299,7 @@ fn beside_a_draft_no_card_runs_over_and_what_moves_takes_it_along() {
 
     let _card = card(mib(64));
     let on = |layers| -> Plan {
-        let exactly = request.clone().gpu_layers(GpuLayers::Exactly(layers));
+        let exactly = request.clone().n_gpu_layers(GpuLayers::Exactly(layers));
         with_draft(exactly).plan().unwrap()
     };
     let plans = [3, 0, 1].map(on);
@@ -322,7 +322,7 @@ fn a_prompt_in_pieces_of_any_size_is_followed() {
         let model = load(&path, request);
         let generate = || {
             let generate = model.generate(Prompt::tokens(prompt.clone()));
-            generate.temperature(0.0).max_tokens(40)
+            generate.temp(0.0).max_tokens(40)
         };
         let (plain, _) = alone(&model, generate());
         let (drafted, statistics) = alone(&model, generate().speculate(mtp(3)));
@@ -362,7 +362,7 @@ fn what_goes_back_or_begins_like_another_text_is_followed_on() {
     session.begin(generate()).unwrap();
     all_came_true(&run(&mut session)[0].1);
     let longer = model.generate(format!("{PROMPT} and then")).max_tokens(60);
-    let longer = longer.temperature(0.0).cache_prompt(true);
+    let longer = longer.temp(0.0).cache_prompt(true);
     session.begin(longer.speculate(mtp(3))).unwrap();
     let (_, statistics) = run(&mut session).remove(0);
     assert!(statistics.cached_tokens > 0, "{statistics:?}");
@@ -412,7 +412,7 @@ fn sequences_that_share_their_cells_are_followed_from_where_there_is_room() {
     let generate = |length: i32| {
         let prompt: Vec<Token> = (0..length).map(|n| 259 + n * 7 % 250).collect();
         let generate = model.generate(Prompt::tokens(prompt)).cache_prompt(true);
-        generate.temperature(0.0).max_tokens(30)
+        generate.temp(0.0).max_tokens(30)
     };
     for length in [100, 120, 90, 140, 30] {
         let (plain, _) = alone(&model, generate(length));

@@ -21,14 +21,14 @@ fn load_exact() -> Model {
 }
 
 fn greedy(model: &Model) -> Generate {
-    model.generate(PROMPT).temperature(0.0).max_tokens(60)
+    model.generate(PROMPT).temp(0.0).max_tokens(60)
 }
 
 /// By chance, with all that a sampler remembers.
 fn seeded(model: &Model, seed: u32) -> Generate {
     model
         .generate(PROMPT)
-        .temperature(0.9)
+        .temp(0.9)
         .repeat_penalty(1.1)
         .seed(seed)
         .max_tokens(60)
@@ -37,7 +37,7 @@ fn seeded(model: &Model, seed: u32) -> Generate {
 #[test]
 fn statistics_tell_how_much_was_guessed_and_came_true() {
     let model = load(&demo_path(), request(1024, 1, 8));
-    let greedy = model.generate(REPEATED).temperature(0.0).max_tokens(60);
+    let greedy = model.generate(REPEATED).temp(0.0).max_tokens(60);
     let lookup = greedy.speculate(Speculation::prompt_lookup());
     let (_, statistics) = alone(&model, lookup);
     assert!(statistics.accepted_tokens > 0, "{statistics:?}");
@@ -114,7 +114,7 @@ fn an_end_of_generation_within_a_guess_ends_the_text() {
     let hot = |seed| {
         seeded(&model, seed)
             .max_tokens(300)
-            .temperature(3.0)
+            .temp(3.0)
             .top_k(0)
             .top_p(1.0)
             .min_p(0.0)

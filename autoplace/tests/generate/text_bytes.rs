@@ -9,7 +9,7 @@ use autoplace::Model;
 use autoplace::chat::ChatTemplate;
 use autoplace::generate::{Engine, Error, FinishReason, Generate, Piece};
 use autoplace::llama_sys::Token;
-use autoplace::plan::{Context, Request};
+use autoplace::plan::Request;
 use proptest::prelude::*;
 
 /// The end of a text, in the vocabulary.
@@ -33,7 +33,7 @@ fn load(n_ctx: u32, worker: bool) -> Tiny {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("tiny.gguf");
     fs::write(&path, tiny_llama().to_bytes().unwrap()).unwrap();
-    let request = Request::new().context(Context::Tokens(n_ctx));
+    let request = Request::new().n_ctx(n_ctx);
     let load = if worker {
         in_worker
     } else {
@@ -164,7 +164,7 @@ fn a_worker_tells_of_broken_bytes_as_this_process_does() {
     let [here, there] = [false, true].map(|worker| load(256, worker));
     for value in [0x00, b'a', 0x80, 0xC3, 0xE6, 0xFF] {
         let text = |tiny: &Tiny| -> Result<String, Error> {
-            let generate = tiny.model.generate("word1").temperature(0.0);
+            let generate = tiny.model.generate("word1").temp(0.0);
             generate
                 .logit_bias(byte(value), 1000.0)
                 .max_tokens(5)

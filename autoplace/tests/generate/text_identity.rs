@@ -39,7 +39,7 @@ fn expected(model: &Model) -> Vec<Vec<Token>> {
 }
 
 fn greedy(model: &Model, prompt: &str) -> Generate {
-    model.generate(prompt).temperature(0.0).max_tokens(TOKENS)
+    model.generate(prompt).temp(0.0).max_tokens(TOKENS)
 }
 
 #[test]

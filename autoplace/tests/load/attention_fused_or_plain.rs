@@ -9,12 +9,12 @@
 use std::path::Path;
 
 use crate::rig::Card;
+use autoplace::Model;
 use autoplace::llama_sys::sim::Rules;
 use autoplace::llama_sys::{Batch, Context, ContextParams, FlashAttention};
 use autoplace::load::Verify;
 use autoplace::machine::{Host, Machine, gib};
 use autoplace::plan::{GpuLayers, Request};
-use autoplace::{Model, plan};
 
 const PROMPT: i32 = 20;
 const MORE: i32 = 4;
@@ -22,7 +22,7 @@ const MORE: i32 = 4;
 /// The logits after a prompt, and after each of a few tokens: of all layers on the GPU, or of the CPU alone. Several
 /// sequences have a cache each, on the host.
 fn logits(path: &Path, gpu: Option<&Card>, flash_attention: FlashAttention) -> Vec<Vec<f32>> {
-    let mut request = Request::new().context(plan::Context::Tokens(512));
+    let mut request = Request::new().n_ctx(512);
     request.params.offload_kqv = false;
     // Repacked weights are multiplied in another order.
     request.params.repack = false;

@@ -79,11 +79,11 @@ fn builder(path: &std::path::Path, machine: &Machine) -> ModelBuilder {
     let request = Request::new()
         .embeddings(Pooling::Model)
         .headroom(Headroom::Bytes(0))
-        .context(Context::Tokens(LONGEST as u32));
+        .n_ctx(LONGEST as u32);
     Model::builder(path)
         .request(request)
         .machine(machine.clone())
-        .threads(1)
+        .n_threads(1)
 }
 
 #[test]
@@ -117,7 +117,7 @@ fn whatever_is_free_the_load_fits_embeds_and_one_layer_more_would_not() {
             drop(model);
             assert_eq!(gpu.used(), 0);
             if total > 0 && n < all {
-                let more = builder(&path, &machine).gpu_layers(GpuLayers::Exactly(n + 1));
+                let more = builder(&path, &machine).n_gpu_layers(GpuLayers::Exactly(n + 1));
                 assert_matches!(
                     more.plan(),
                     Err(load::Error::Plan(Error::DoesNotFit { .. }))
@@ -202,7 +202,7 @@ fn a_computation_is_of_whole_texts_all_of_whose_tokens_are_outputs() {
     let context = asked(Request::new().context(Context::AtLeast(300)).n_ubatch(64));
     assert_eq!(sizes(&context), (304, 304, 304));
     // A batch has a token for each sequence.
-    let context = asked(Request::new().context(Context::Tokens(4)));
+    let context = asked(Request::new().n_ctx(4));
     assert_eq!(context.n_seq_max, 4);
     let request = Request::new().embeddings(Pooling::Mean).n_seq_max(2);
     assert_eq!(planned(&sketch, request).context.n_seq_max, 2);

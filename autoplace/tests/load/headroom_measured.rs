@@ -9,7 +9,7 @@ use autoplace::llama_sys::sim::{Rules, SimGpu, SimGpuBuilder};
 use autoplace::load::{self, Doubt, GpuReport, Leases};
 use autoplace::machine::{Detector, GgmlDevice, GgmlKind, LearnedHeadroom, Machine, gib, mib};
 use autoplace::memory::Headroom;
-use autoplace::plan::{Context, GpuLayers};
+use autoplace::plan::GpuLayers;
 use autoplace::{Model, ModelBuilder};
 
 /// What the driver takes during a load, and the pools at the first batch.
@@ -46,8 +46,8 @@ fn builder(machine: Machine, folder: &Path) -> ModelBuilder {
         .machine(machine)
         // The card has an address, by which other loads of this user would know it.
         .leases(Leases::none())
-        .batch(64)
-        .threads(1)
+        .n_ubatch(64)
+        .n_threads(1)
 }
 
 /// A load during which somebody takes so much: the driver, [`DRIVER`] for itself.
@@ -98,7 +98,7 @@ fn what_driver_and_pools_took_is_measured_to_the_byte_and_found_by_the_next_plan
     let headroom = plan.gpus().next().unwrap().headroom;
     assert_eq!((headroom.driver, headroom.growth), (DRIVER, POOLS));
     // For a larger batch than it was learned with, the table's growth.
-    let larger = builder(again, folder).batch(512).plan().unwrap();
+    let larger = builder(again, folder).n_ubatch(512).plan().unwrap();
     assert!(larger.gpus().next().unwrap().headroom.growth > mib(32));
 }
 
@@ -167,12 +167,8 @@ fn what_is_learned_depends_on_what_was_computed_and_on_whether_others_were_at_it
         let gpu = Arc::new(card().register().unwrap());
         let builder = builder(machine(&gpu, folder.path()), folder.path());
         let model = match case {
-            "one batch" => builder
-                .context(Context::Tokens(256))
-                .batch(512)
-                .load()
-                .unwrap(),
-            "one layer" => builder.gpu_layers(GpuLayers::Exactly(1)).load().unwrap(),
+            "one batch" => builder.n_ctx(256).n_ubatch(512).load().unwrap(),
+            "one layer" => builder.n_gpu_layers(GpuLayers::Exactly(1)).load().unwrap(),
             "no warm-up" => builder.verify(load::Verify::Off).load().unwrap(),
             _ => load_while(&gpu, folder.path(), gib(4)),
         };
@@ -216,9 +212,9 @@ fn the_most_of_several_loads_is_kept() {
 fn a_model_on_the_host_alone_has_nothing_to_measure() {
     let folder = tempfile::tempdir().unwrap();
     let model = Model::builder(demo_path())
-        .gpu_layers(GpuLayers::Exactly(0))
+        .n_gpu_layers(GpuLayers::Exactly(0))
         .headroom_folder(folder.path())
-        .threads(1)
+        .n_threads(1)
         .load()
         .unwrap();
     assert_eq!(model.report().gpus, []);

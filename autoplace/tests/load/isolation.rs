@@ -19,7 +19,7 @@ fn program() -> WorkerProcess {
 }
 
 fn builder(process: WorkerProcess) -> ModelBuilder {
-    let builder = Model::builder(demo_path()).threads(1);
+    let builder = Model::builder(demo_path()).n_threads(1);
     builder.isolation(Isolation::Process(process))
 }
 
@@ -33,7 +33,7 @@ fn resuming(attempts: u32) -> Model {
 }
 
 fn greedy(model: &Model, tokens: usize) -> String {
-    let text = model.generate(PROMPT).temperature(0.0).max_tokens(tokens);
+    let text = model.generate(PROMPT).temp(0.0).max_tokens(tokens);
     text.text().unwrap()
 }
 
@@ -46,17 +46,15 @@ fn text_pieces_end_and_counts_are_those_of_this_process() {
         .unwrap()
         .to_owned();
     let cases: [(&str, &dyn Fn(Generate) -> Generate); 6] = [
-        ("greedy", &|it| it.temperature(0.0).max_tokens(40)),
+        ("greedy", &|it| it.temp(0.0).max_tokens(40)),
         ("by chance", &|it| it.seed(7).max_tokens(150)),
         ("penalised", &|it| {
             it.seed(8).repeat_penalty(1.3).max_tokens(40)
         }),
-        ("one token", &|it| it.temperature(0.0).max_tokens(1)),
-        ("stopped", &|it| {
-            it.temperature(0.0).max_tokens(60).stop(&stop)
-        }),
+        ("one token", &|it| it.temp(0.0).max_tokens(1)),
+        ("stopped", &|it| it.temp(0.0).max_tokens(60).stop(&stop)),
         ("not stopped", &|it| {
-            it.temperature(0.0).max_tokens(60).stop("no such text")
+            it.temp(0.0).max_tokens(60).stop("no such text")
         }),
     ];
     for (case, describe) in cases {
@@ -157,7 +155,7 @@ fn a_saved_plan_is_followed() {
 #[test]
 fn refusals_have_their_own_types() {
     use generate::Error;
-    let short = builder(program()).context(plan::Context::Tokens(64));
+    let short = builder(program()).n_ctx(64);
     let model = short.load().unwrap();
     let refused = |generate: Generate| generate.stream().map(drop);
     let text = || model.generate(PROMPT);
@@ -165,8 +163,8 @@ fn refusals_have_their_own_types() {
     assert_matches!(long, Err(Error::PromptTooLong { context: 64, .. }));
     assert_matches!(refused(text().stop("")), Err(Error::EmptyStop));
     for bad in [
-        text().temperature(f32::NAN),
-        text().temperature(-0.5),
+        text().temp(f32::NAN),
+        text().temp(-0.5),
         text().top_p(1.5),
         text().dry(-1.0),
         text().logit_bias(1 << 30, 1.0),
@@ -184,7 +182,9 @@ fn refusals_have_their_own_types() {
     assert_matches!(closure, Err(Error::Worker(Lost::Elsewhere { .. })));
     text().max_tokens(2).text().unwrap();
 
-    let too_many = builder(program()).gpu_layers(GpuLayers::Exactly(3)).load();
+    let too_many = builder(program())
+        .n_gpu_layers(GpuLayers::Exactly(3))
+        .load();
     let no_gpu = plan::Error::NoGpu { n_gpu_layers: 3 };
     assert_eq!(
         too_many.unwrap_err().to_string(),
@@ -272,15 +272,15 @@ mod deaths {
     fn describe(model: &Model, kind: usize) -> Generate {
         let text = model.generate(PROMPT).max_tokens(140);
         match kind {
-            0 => text.temperature(0.0),
-            1 => text.seed(3).temperature(1.2),
+            0 => text.temp(0.0),
+            1 => text.seed(3).temp(1.2),
             // What these draw and remember depends on the logits.
             3 => {
                 let text = text.seed(5).xtc(0.5, 0.1);
                 text.samplers([SamplerKind::Xtc]).adaptive_p(0.3)
             }
             _ => {
-                let text = text.seed(4).temperature(1.0).repeat_penalty(1.2);
+                let text = text.seed(4).temp(1.0).repeat_penalty(1.2);
                 text.stop("no such text")
             }
         }

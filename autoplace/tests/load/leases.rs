@@ -10,7 +10,7 @@ use autoplace::llama_sys::sim::{Rules, SimGpu, SimGpuBuilder};
 use autoplace::load::Leases;
 use autoplace::machine::mib;
 use autoplace::memory::Headroom;
-use autoplace::plan::{Context, HostParts, Request};
+use autoplace::plan::{HostParts, Request};
 use autoplace::{Model, ModelBuilder};
 use serde::{Deserialize, Serialize};
 
@@ -85,12 +85,12 @@ fn builder() -> ModelBuilder {
     let request = Request::new().headroom(Headroom::Bytes(0)).n_ubatch(64);
     let request = request.host_parts(HostParts::None);
     Model::builder(demo_path())
-        .request(request.context(Context::Tokens(512)))
-        .threads(1)
+        .request(request.n_ctx(512))
+        .n_threads(1)
 }
 
 fn text(model: &Model) -> String {
-    let generation = model.generate("And it came to pass").temperature(0.0);
+    let generation = model.generate("And it came to pass").temp(0.0);
     generation.max_tokens(4).text().unwrap()
 }
 

@@ -7,7 +7,7 @@ use crate::native_support::{demo_path, load_demo};
 use autoplace::load::{ThreadBasis, Verify};
 use autoplace::machine::{Gpu, Host, Machine, gib, mib};
 use autoplace::memory::KvType;
-use autoplace::plan::{self, Confidence, Context, GpuLayers, PlacementKind, Plan};
+use autoplace::plan::{self, Confidence, GpuLayers, PlacementKind, Plan};
 use autoplace::{Model, llama_sys, load};
 
 #[test]
@@ -36,8 +36,9 @@ fn the_demo_model_is_loaded_as_planned() {
 #[test]
 fn the_context_and_the_cache_type_are_the_ones_asked_for() {
     let model = Model::builder(demo_path())
-        .context(Context::Tokens(1024))
-        .kv_types(KvType::Q8_0, KvType::Q8_0)
+        .n_ctx(1024)
+        .type_k(KvType::Q8_0)
+        .type_v(KvType::Q8_0)
         .load()
         .unwrap();
     let plan = model.placement();
@@ -56,10 +57,10 @@ fn what_cannot_be_loaded_is_refused_with_the_reason() {
     let gpu = Gpu::new("RTX 9999").total(gib(24));
     let gone = host().with_gpu(gpu.clone().device("CUDA7"));
     for (case, builder, reason) in [
-        ("no tokens", demo().context(Context::Tokens(0)), "n_ctx"),
+        ("no tokens", demo().n_ctx(0), "n_ctx"),
         (
             "layers for no GPU",
-            demo().machine(host()).gpu_layers(GpuLayers::Exactly(3)),
+            demo().machine(host()).n_gpu_layers(GpuLayers::Exactly(3)),
             "3",
         ),
         (
@@ -149,7 +150,7 @@ fn what_is_no_gguf_is_refused_with_the_file_and_the_reason() {
 }
 
 fn text(model: &Model) -> String {
-    let story = model.generate("Once upon a time").temperature(0.0);
+    let story = model.generate("Once upon a time").temp(0.0);
     story.max_tokens(12).text().unwrap()
 }
 
@@ -185,7 +186,7 @@ fn a_model_is_placed_anew_while_nothing_is_generated() {
 #[test]
 fn a_model_larger_than_memory_is_loaded_where_paging_is_allowed() {
     let load = |available, allow| {
-        let mut request = plan::Request::new().gpu_layers(GpuLayers::Exactly(0));
+        let mut request = plan::Request::new().n_gpu_layers(GpuLayers::Exactly(0));
         // As a plan that pages has it: what is arranged anew is in no file.
         request.params.repack = false;
         let builder = Model::builder(demo_path()).request(request);
@@ -211,7 +212,7 @@ fn a_model_larger_than_memory_is_loaded_where_paging_is_allowed() {
 #[test]
 fn a_load_measures_how_many_threads_generate_and_says_so() {
     let load = |verify| {
-        let builder = Model::builder(demo_path()).gpu_layers(GpuLayers::Exactly(0));
+        let builder = Model::builder(demo_path()).n_gpu_layers(GpuLayers::Exactly(0));
         builder.verify(verify).load().unwrap()
     };
     let model = load(Verify::Quick);
@@ -230,7 +231,7 @@ fn a_load_measures_how_many_threads_generate_and_says_so() {
     assert!(said.contains(&format!("threads: {generation} to generate, measured")));
     // What was computed for it is gone, and no number of threads changes a text.
     let long = |model: &Model| {
-        let generate = model.generate("And it came to pass").temperature(0.0);
+        let generate = model.generate("And it came to pass").temp(0.0);
         generate.max_tokens(48).text().unwrap()
     };
     assert_eq!(long(&model), long(&load_demo()));
@@ -244,7 +245,7 @@ fn a_load_measures_how_many_threads_generate_and_says_so() {
 #[test]
 fn threads_that_were_asked_for_are_kept() {
     for asked in [1, 3] {
-        let model = Model::builder(demo_path()).threads(asked).load().unwrap();
+        let model = Model::builder(demo_path()).n_threads(asked).load().unwrap();
         let threads = model.report().threads.clone();
         assert_eq!((threads.generation, threads.prompt), (asked, asked));
         assert_eq!(threads.basis, ThreadBasis::Asked);

@@ -9,9 +9,7 @@ use autoplace::llama_sys::sim::{Rules, SimGpu, SimGpuBuilder};
 use autoplace::load::{self, Doubt, Error, LoadReport, OnDifference, Stage, Verify};
 use autoplace::machine::{Machine, mib};
 use autoplace::memory::Headroom;
-use autoplace::plan::{
-    Context, GpuLayers, HostParts, Plan, Replay, Request, SavedPlan, SavedPlanError,
-};
+use autoplace::plan::{GpuLayers, HostParts, Plan, Replay, Request, SavedPlan, SavedPlanError};
 use autoplace::{Model, ModelBuilder, llama_sys, plan};
 
 const TOTAL: u64 = mib(64);
@@ -37,12 +35,12 @@ fn builder(machine: &Machine) -> ModelBuilder {
     Model::builder(demo_path())
         .request(request)
         .machine(machine.clone())
-        .threads(1)
+        .n_threads(1)
 }
 
 fn text(model: &Model) -> String {
     let prompt = "In the beginning God created the heaven and the earth. And the earth was without form, and void";
-    let story = model.generate(prompt).temperature(0.0);
+    let story = model.generate(prompt).temp(0.0);
     story.max_tokens(12).text().unwrap()
 }
 
@@ -100,7 +98,7 @@ fn a_load_computes_as_much_as_is_asked_for() {
     let (gpu, machine) = registered();
     let loaded = |verify| {
         let before = gpu.graphs();
-        let builder = builder(&machine).context(Context::Tokens(300));
+        let builder = builder(&machine).n_ctx(300);
         let model = builder.verify(verify).load().unwrap();
         let warm_up = model.report().warm_up.clone();
         (gpu.graphs() - before, warm_up.tokens, warm_up.last_position)
@@ -118,7 +116,7 @@ fn a_load_computes_as_much_as_is_asked_for() {
 fn on_the_host_alone_only_a_full_verification_computes() {
     let machine = Machine::new(load::detect().unwrap().host);
     let loaded = |verify| {
-        let builder = builder(&machine).context(Context::Tokens(256));
+        let builder = builder(&machine).n_ctx(256);
         builder.verify(verify).load().unwrap().report()
     };
     let quick = loaded(Verify::Quick);
@@ -138,7 +136,7 @@ fn a_model_that_does_not_generate_is_loaded_without_a_warm_up() {
         .u32("llada.vocab_size", TINY_VOCABULARY);
     llada.write_sparse(&path).unwrap();
     for verify in [Verify::Quick, Verify::Full] {
-        let builder = Model::builder(&path).machine(machine.clone()).threads(1);
+        let builder = Model::builder(&path).machine(machine.clone()).n_threads(1);
         let report = builder.verify(verify).load().unwrap().report();
         assert_eq!(report.warm_up.tokens, 0);
         assert!(report.to_string().contains("does not generate"), "{report}");
@@ -159,7 +157,7 @@ fn every_kind_of_model_and_context_warms_up_to_its_last_position_and_grows_no_mo
         let (n_seq_max, n_outputs_max, unified) = contexts[number % contexts.len()];
         let gpu = Arc::new(card().total(mib(512)).register().unwrap());
         let mut request = Request::new()
-            .context(Context::Tokens(700))
+            .n_ctx(700)
             .headroom(Headroom::Bytes(mib(4)))
             .n_ubatch(64)
             .n_batch(128)
@@ -170,10 +168,10 @@ fn every_kind_of_model_and_context_warms_up_to_its_last_position_and_grows_no_mo
         for verify in [Verify::Quick, Verify::Full] {
             let model = Model::builder(&path)
                 .request(request.clone())
-                .gpu_layers(GpuLayers::Exactly(3))
+                .n_gpu_layers(GpuLayers::Exactly(3))
                 .machine(load::detect().unwrap())
                 .verify(verify)
-                .threads(1)
+                .n_threads(1)
                 .load()
                 .unwrap_or_else(|error| panic!("{case}: {error}"));
             let report = model.report();
@@ -190,7 +188,7 @@ fn every_kind_of_model_and_context_warms_up_to_its_last_position_and_grows_no_mo
             }
             let used = gpu.used();
             let prompt = "a".repeat(200);
-            let generation = model.generate(prompt).temperature(0.0).max_tokens(4);
+            let generation = model.generate(prompt).temp(0.0).max_tokens(4);
             generation.text().unwrap();
             assert_eq!(gpu.used(), used, "{case}");
         }
@@ -410,7 +408,7 @@ fn when_nothing_works_the_error_lists_every_attempt() {
 fn layers_that_were_asked_for_are_not_silently_fewer() {
     own_process!();
     let (gpu, machine) = registered();
-    let exact = || builder(&machine).gpu_layers(GpuLayers::Exactly(7));
+    let exact = || builder(&machine).n_gpu_layers(GpuLayers::Exactly(7));
     let planned = exact().plan().unwrap();
     gpu.set_taken(TOTAL - on_gpu(&planned) + 1);
     let error = exact().load().unwrap_err();
@@ -454,7 +452,7 @@ fn a_saved_plan_is_made_anew_only_where_that_was_allowed() {
     let request = Request::new().headroom(Headroom::Bytes(0)).n_ubatch(64);
     let saved = SavedPlan::new(planned.clone(), request, &header, &machine).unwrap();
     let following = |replay| {
-        let builder = Model::builder(demo_path()).threads(1).replay(replay);
+        let builder = Model::builder(demo_path()).n_threads(1).replay(replay);
         builder.machine(machine.clone()).follow(saved.clone())
     };
     // Taken after the machine was looked at: the machine given says otherwise.

@@ -50,6 +50,7 @@ mod companion_draft;
 mod compute_buffers;
 mod conformance;
 mod embed_memory;
+mod flags;
 mod fleets;
 mod headroom_measured;
 mod isolation;

@@ -10,7 +10,7 @@ use crate::shapes::QWEN_14B;
 use autoplace::llama_sys::sim::{Rules, SimGpu};
 use autoplace::load::NativeProbe;
 use autoplace::machine::{Gpu, Host, Machine, gib, mib};
-use autoplace::plan::{Context, GpuLayers, Planner, Request};
+use autoplace::plan::{GpuLayers, Planner, Request};
 use autoplace::profile::ModelProfile;
 
 /// `-ngl`, and MiB in use.
@@ -42,8 +42,8 @@ fn what_the_card_showed_is_the_footprint_a_context_and_a_workspace_in_every_row(
     let probe = NativeProbe::new(&header).unwrap();
     let mut left_out = Vec::new();
     for (layers, measured) in SWEEP.map(|(layers, measured)| (layers, mib(measured))) {
-        let request = Request::new().context(Context::Tokens(4096));
-        let request = request.gpu_layers(GpuLayers::Exactly(layers));
+        let request = Request::new().n_ctx(4096);
+        let request = request.n_gpu_layers(GpuLayers::Exactly(layers));
         let planner = Planner::new(&profile, &machine).request(request);
         let plan = planner.plan_probed(&probe).unwrap();
         let planned = plan.gpus().next().unwrap();

@@ -106,13 +106,13 @@ fn small(path: &Path, request: &Request) -> ModelBuilder {
 
 fn plans<const N: usize>(path: &Path, request: &Request, layers: [u32; N]) -> [Plan; N] {
     layers.map(|n| {
-        let exactly = small(path, request).gpu_layers(GpuLayers::Exactly(n));
+        let exactly = small(path, request).n_gpu_layers(GpuLayers::Exactly(n));
         exactly.plan().unwrap()
     })
 }
 
 fn text(model: &Model) -> Generate {
-    let seeded = model.generate(PROMPT).seed(2).temperature(0.7);
+    let seeded = model.generate(PROMPT).seed(2).temp(0.7);
     seeded.repeat_penalty(1.1).max_tokens(60)
 }
 
@@ -140,7 +140,7 @@ fn whatever_is_free_both_contexts_fit_and_one_layer_more_would_not() {
         drop(model);
         assert_eq!(card.used(), 0);
         if n < plan.layers() {
-            let more = small(&path, &request).gpu_layers(GpuLayers::Exactly(n + 1));
+            let more = small(&path, &request).n_gpu_layers(GpuLayers::Exactly(n + 1));
             assert_matches!(
                 more.plan(),
                 Err(load::Error::Plan(plan::Error::DoesNotFit { .. }))
@@ -223,7 +223,7 @@ fn a_saved_plan_says_that_the_block_is_loaded() {
     let saved = SavedPlan::new(plan, request, &header, &load::detect().unwrap()).unwrap();
     let file = folder.path().join("plan.json");
     saved.write(&file).unwrap();
-    let followed = Model::builder(&path).plan_file(&file).threads(1);
+    let followed = Model::builder(&path).plan_file(&file).n_threads(1);
     let model = followed.without_learning().load().unwrap();
     assert_eq!(*model.placement(), saved.plan);
     let guessed = text(&model).speculate(Speculation::mtp());

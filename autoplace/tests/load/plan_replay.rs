@@ -6,7 +6,7 @@ use autoplace::gguf::Header;
 use autoplace::load::NativeProbe;
 use autoplace::machine::{Machine, mib};
 use autoplace::memory::{Companion, Footprint, Headroom, Place, TensorOverride};
-use autoplace::plan::{Context, MachineChange, Plan, Replay, Request, SavedPlan, SavedPlanError};
+use autoplace::plan::{MachineChange, Plan, Replay, Request, SavedPlan, SavedPlanError};
 use autoplace::profile::ModelProfile;
 use autoplace::{Model, ModelBuilder, Planner, load};
 
@@ -15,7 +15,7 @@ fn request() -> Request {
 }
 
 fn builder() -> ModelBuilder {
-    Model::builder(demo_path()).request(request()).threads(1)
+    Model::builder(demo_path()).request(request()).n_threads(1)
 }
 
 /// A plan of the demo model on this machine as it is now.
@@ -42,7 +42,7 @@ fn a_plan_is_loaded_from_its_file_exactly_though_a_better_one_is_possible_now() 
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("plan.json");
     saved.write(&file).unwrap();
-    let followed = Model::builder(demo_path()).plan_file(&file).threads(1);
+    let followed = Model::builder(demo_path()).plan_file(&file).n_threads(1);
     let model = followed.load().unwrap();
     assert_eq!(*model.placement(), saved.plan);
     let planned = saved.plan.gpus().next().unwrap().footprint;
@@ -51,7 +51,7 @@ fn a_plan_is_loaded_from_its_file_exactly_though_a_better_one_is_possible_now() 
     assert!(!text.unwrap().is_empty());
     drop(model);
     // What else is asked for does not change it.
-    let asked = builder().context(Context::Tokens(128));
+    let asked = builder().n_ctx(128);
     assert_eq!(asked.follow(saved.clone()).plan().unwrap(), saved.plan);
 }
 

@@ -104,7 +104,7 @@ fn a_gpu_without_room_for_state_that_is_really_allocated_is_named_and_gets_no_la
         let plan = planner.plan_probed(&probe).unwrap();
         assert_eq!(plan.n_gpu_layers, 0, "{plan}");
     }
-    let request = Request::new().gpu_layers(GpuLayers::Exactly(5));
+    let request = Request::new().n_gpu_layers(GpuLayers::Exactly(5));
     let planner = Planner::new(&profile, &machine).request(request);
     let error = planner.plan_probed(&probe).unwrap_err().to_string();
     assert_eq!(

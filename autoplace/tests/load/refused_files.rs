@@ -49,7 +49,7 @@ fn cause(file: &File) -> Cause {
 #[test]
 fn the_tiny_model_itself_loads_and_computes() {
     let model = load(&tiny_llama()).0.unwrap();
-    let text = model.generate("word1").max_tokens(3).temperature(0.0);
+    let text = model.generate("word1").max_tokens(3).temp(0.0);
     text.text().unwrap();
 }
 
@@ -185,7 +185,8 @@ fn a_cache_whose_blocks_do_not_divide_the_heads() {
         );
     }
     let error = Model::builder(&file.path)
-        .kv_types(KvType::Q8_0, KvType::F16)
+        .type_k(KvType::Q8_0)
+        .type_v(KvType::F16)
         .load()
         .unwrap_err();
     assert!(error.to_string().contains("type_k"), "{error}");

@@ -12,7 +12,7 @@ use autoplace::generate::{Error, FinishReason, Resumed};
 use autoplace::llama_sys;
 use autoplace::machine::mib;
 use autoplace::memory::{FlashAttention, KvType};
-use autoplace::plan::{Context, Plan, Request};
+use autoplace::plan::{Plan, Request};
 
 /// The demo model on the host, with plans that take it from there onto a card and back, all of it and parts.
 fn on_host(request: &Request) -> (Model, Vec<Plan>) {
@@ -28,7 +28,7 @@ fn a_text_goes_on_however_often_the_model_is_placed_anew() {
     let cards = [card(mib(4)), card(mib(8))];
     let (model, mut plans) = on_host(&request);
     // One that one card alone has no room for.
-    let on_both = request.clone().context(Context::Tokens(2048));
+    let on_both = request.clone().n_ctx(2048);
     plans.push(builder(&demo_path(), &on_both).plan().unwrap());
     assert!(plans.iter().any(|plan| plan.gpus().count() == 2));
     for which in 0..2 {
@@ -74,7 +74,7 @@ fn four_texts_at_once_all_go_on() {
     own_process!();
     let _card = card(mib(64));
     let mut dice = Dice::new(9);
-    let (model, plans) = on_host(&request().n_seq_max(4).context(Context::Tokens(1024)));
+    let (model, plans) = on_host(&request().n_seq_max(4).n_ctx(1024));
     let mut session = model.session().unwrap();
     let mut run = |disturbed: bool| {
         let prompts = [PROMPT, "In the beginning", PROMPT, "And it came to pass"];
@@ -101,12 +101,12 @@ fn four_texts_at_once_all_go_on() {
 fn texts_that_share_a_cache_go_on_too() {
     own_process!();
     let _card = card(mib(64));
-    let mut request = request().n_seq_max(3).context(Context::Tokens(512));
+    let mut request = request().n_seq_max(3).n_ctx(512);
     request.params.kv_unified = true;
     let (model, plans) = on_host(&request);
     let mut session = model.session().unwrap();
     let begun = [20, 30, 40].map(|tokens| {
-        let generate = model.generate(PROMPT).temperature(0.0).max_tokens(tokens);
+        let generate = model.generate(PROMPT).temp(0.0).max_tokens(tokens);
         session.begin(generate).unwrap()
     });
     let mut next = plans.iter().cycle();
@@ -164,7 +164,7 @@ fn recurrent_and_windowed_models_go_on_too() {
             let all = model.placement().layers();
             let plans = [all, 1, 0].map(|layers| plan(&path, &request, layers));
             // A token begins the text, and each letter is one.
-            let generate = model.generate("a".repeat(90)).seed(1).temperature(1.5);
+            let generate = model.generate("a".repeat(90)).seed(1).temp(1.5);
             let generate = generate.max_tokens(60);
             let expected = generate.clone().text().unwrap();
             let mut next = plans.iter().cycle();
@@ -186,7 +186,7 @@ fn what_is_held_back_of_a_text_is_not_lost() {
     let request = request();
     let _card = card(mib(64));
     let (model, plans) = on_host(&request);
-    let generate = model.generate(PROMPT).temperature(0.0).max_tokens(40);
+    let generate = model.generate(PROMPT).temp(0.0).max_tokens(40);
     let whole = generate.clone().text().unwrap();
     // It comes over several tokens, and its beginning comes before it.
     let at = whole.len() * 2 / 3;
@@ -219,7 +219,7 @@ fn what_is_held_back_of_a_text_is_not_lost() {
     let path = random_weights::write(&sketch, folder.path());
     let model = load(&path, &request, 0);
     let plans = [1, 0].map(|layers| plan(&path, &request, layers));
-    let generate = model.generate("").seed(4).temperature(2.0).max_tokens(80);
+    let generate = model.generate("").seed(4).temp(2.0).max_tokens(80);
     let expected = generate.clone().text().unwrap();
     assert!(!expected.is_ascii(), "{expected:?}");
     let text = text_of(generate, |stream, index| {
@@ -269,7 +269,7 @@ fn a_cache_of_another_layout_is_computed_again_and_said_to_be() {
     for other in others {
         let other = plan(&path, &other, 0);
         let model = load(&path, &request, 0);
-        let generate = model.generate(PROMPT).temperature(0.0).max_tokens(30);
+        let generate = model.generate(PROMPT).temp(0.0).max_tokens(30);
         let expected = generate.clone().text().unwrap();
         let mut stream = generate.stream().unwrap();
         let mut text = stream.next().unwrap().unwrap();

@@ -6,7 +6,7 @@ use crate::sim_support::card;
 use autoplace::generate::{Error, Generate, TokenStream};
 use autoplace::load::{self, Replacement};
 use autoplace::machine::mib;
-use autoplace::plan::{Context, HostParts, Plan};
+use autoplace::plan::{HostParts, Plan};
 
 fn not_loaded(outcome: Option<Result<String, Error>>) -> bool {
     matches!(outcome, Some(Err(Error::Load(error))) if matches!(*error, load::Error::NotLoaded))
@@ -111,7 +111,7 @@ fn somebody_else_may_load_the_model_after_a_reload_that_failed() {
     let gpu = card(mib(64));
     let all = plan(&path, &request, 7);
     let model = load(&path, &request, 0);
-    let generate = model.generate(PROMPT).temperature(0.0).max_tokens(12);
+    let generate = model.generate(PROMPT).temp(0.0).max_tokens(12);
     let mut text = Text::begin(generate.clone());
     gpu.set_taken(mib(64));
     text.stream.replace(Some(all.clone())).unwrap_err();
@@ -130,12 +130,12 @@ fn somebody_else_may_load_the_model_after_a_reload_that_failed() {
 fn what_cannot_be_is_refused_before_anything_is_released() {
     own_process!();
     let path = demo_path();
-    let request = request().n_seq_max(2).context(Context::Tokens(512));
+    let request = request().n_seq_max(2).n_ctx(512);
     let gpu = card(mib(64));
-    let short = plan(&path, &request.clone().context(Context::Tokens(30)), 7);
+    let short = plan(&path, &request.clone().n_ctx(30), 7);
     let single = plan(&path, &request.clone().n_seq_max(1), 7);
     let model = load(&path, &request, 7);
-    let generate = model.generate(PROMPT).temperature(0.0).max_tokens(20);
+    let generate = model.generate(PROMPT).temp(0.0).max_tokens(20);
     let mut session = model.session().unwrap();
     let mut run = |disturb: bool| {
         let begun = [0, 1].map(|_| session.begin(generate.clone()).unwrap());
@@ -214,7 +214,7 @@ fn a_better_plan_that_cannot_be_loaded_after_all_leaves_the_text_where_it_was() 
     let model = builder(&path, &request).load().unwrap();
     let layers = model.placement().n_gpu_layers;
     assert!((1..7).contains(&layers), "{layers}");
-    let generate = model.generate(PROMPT).temperature(0.0).max_tokens(12);
+    let generate = model.generate(PROMPT).temp(0.0).max_tokens(12);
     let mut text = Text::begin(generate);
     gpu.set_taken(0);
     gpu.fail_allocation(1);
@@ -232,7 +232,7 @@ fn whoever_does_not_generate_can_ask_for_it() {
     let gpu = card(mib(64));
     let all = plan(&path, &request, 7);
     let model = load(&path, &request, 0);
-    let mut text = Text::begin(model.generate(PROMPT).temperature(0.0).max_tokens(24));
+    let mut text = Text::begin(model.generate(PROMPT).temp(0.0).max_tokens(24));
     assert!(text.stream.last_replaced().is_none());
 
     let (watcher, plan) = (model.clone(), Box::new(all.clone()));

@@ -24,7 +24,7 @@ const DEAD: Duration = Duration::from_secs(120);
 fn builder() -> ModelBuilder {
     Model::builder(demo_path())
         .headroom(Headroom::Bytes(0))
-        .threads(1)
+        .n_threads(1)
 }
 
 /// A sentinel that looks as often as tests want it to.
@@ -43,7 +43,7 @@ fn next(sentinel: &Sentinel) -> Event {
 /// Generates until an event comes.
 fn generate_until_event(model: &Model, sentinel: &Sentinel) -> Event {
     loop {
-        let text = model.generate("And it came to pass").temperature(0.0);
+        let text = model.generate("And it came to pass").temp(0.0);
         for piece in text.max_tokens(64).stream().unwrap() {
             piece.unwrap();
             match sentinel.events().try_recv() {
@@ -181,11 +181,19 @@ fn a_plan_says_what_must_stay_free() {
     assert_eq!(said.devices[0].needed, mib(512));
     assert!(said.devices[0].spills);
     // A plan that leaves nothing asks for nothing.
-    let said = watched(&builder().gpu_layers(GpuLayers::Exactly(3)).load().unwrap());
+    let said = watched(
+        &builder()
+            .n_gpu_layers(GpuLayers::Exactly(3))
+            .load()
+            .unwrap(),
+    );
     assert_eq!(said.devices[0].needed, 0);
     assert!(said.devices[0].room > Some(0));
     // A model on the host alone is watched too.
-    let model = builder().gpu_layers(GpuLayers::Exactly(0)).load().unwrap();
+    let model = builder()
+        .n_gpu_layers(GpuLayers::Exactly(0))
+        .load()
+        .unwrap();
     assert_eq!(watched(&model).devices, []);
     assert!(Sentinel::watch(&model).unwrap().is_watching());
     // One that is gone is not.
@@ -199,7 +207,10 @@ fn a_plan_says_what_must_stay_free() {
 fn room_for_a_layer_more_is_told() {
     own_process!();
     let gpu = card(mib(64));
-    let model = builder().gpu_layers(GpuLayers::Exactly(3)).load().unwrap();
+    let model = builder()
+        .n_gpu_layers(GpuLayers::Exactly(3))
+        .load()
+        .unwrap();
     gpu.set_taken(gpu.free());
     let scripted = Scripted::default();
     let sentinel = quick().watch_source(scripted.over(&model)).unwrap();
@@ -215,10 +226,13 @@ fn room_for_a_layer_more_is_told() {
 #[test]
 fn what_a_stream_generates_is_counted_token_by_token() {
     own_process!();
-    let model = builder().gpu_layers(GpuLayers::Exactly(0)).load().unwrap();
+    let model = builder()
+        .n_gpu_layers(GpuLayers::Exactly(0))
+        .load()
+        .unwrap();
     let mut source = ModelSource::new(&model);
     assert_eq!(source.sample(true).unwrap().generated, Generated::default());
-    let text = model.generate("And it came to pass").temperature(0.0);
+    let text = model.generate("And it came to pass").temp(0.0);
     let mut stream = text.max_tokens(9).stream().unwrap();
     stream.by_ref().for_each(|piece| drop(piece.unwrap()));
     let statistics = stream.statistics();

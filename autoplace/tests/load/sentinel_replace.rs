@@ -76,7 +76,7 @@ fn while_nobody_generates_it_is_done_at_once() {
     own_process!();
     let gpu = card(mib(64));
     let model = loaded();
-    let story = model.generate(PROMPT).temperature(0.0).max_tokens(16);
+    let story = model.generate(PROMPT).temp(0.0).max_tokens(16);
     let expected = story.clone().text().unwrap();
     let _sentinel = sentinel(&model);
     // There is no room for any layer then: the model is on the host alone, and the GPU is watched for

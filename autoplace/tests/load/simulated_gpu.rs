@@ -16,12 +16,12 @@ use autoplace::{Model, ModelBuilder, load};
 
 /// The demo model, with so many bytes left free: the table's are those of real drivers and hundreds of times its size.
 fn builder(headroom: u64) -> ModelBuilder {
-    let builder = Model::builder(demo_path()).threads(1);
+    let builder = Model::builder(demo_path()).n_threads(1);
     builder.headroom(Headroom::Bytes(headroom))
 }
 
 fn text(model: &Model) -> String {
-    let text = model.generate("And it came to pass").temperature(0.0);
+    let text = model.generate("And it came to pass").temp(0.0);
     text.max_tokens(24).text().unwrap()
 }
 
@@ -44,7 +44,7 @@ fn whatever_is_free_the_load_fits_and_one_layer_more_would_not() {
         drop(model);
         assert_eq!(gpu.used(), 0);
         if total > 0 && n < 7 {
-            let more = whole().gpu_layers(GpuLayers::Exactly(n + 1)).plan();
+            let more = whole().n_gpu_layers(GpuLayers::Exactly(n + 1)).plan();
             assert!(
                 matches!(more, Err(load::Error::Plan(plan::Error::DoesNotFit { .. }))),
                 "{} layers fit {total} too: {more:?}",
@@ -68,7 +68,7 @@ fn a_file_whose_host_weights_lie_between_the_gpus_takes_no_more_of_the_gpu() {
     let gpu = Card::of((Rules::Metal, false), mib(64)).sim;
     let model = Model::builder(&path)
         .headroom(Headroom::Bytes(0))
-        .gpu_layers(GpuLayers::Exactly(2))
+        .n_gpu_layers(GpuLayers::Exactly(2))
         .load()
         .unwrap();
     let plan = model.placement();
@@ -107,7 +107,7 @@ fn the_table_of_headroom_is_left_free_and_keeps_the_demo_off_a_card_that_a_drive
     own_process!();
     // A card of 2 GiB costs no host memory until it is written to.
     let gpu = card(mib(2048));
-    let model = Model::builder(demo_path()).threads(1).load().unwrap();
+    let model = Model::builder(demo_path()).n_threads(1).load().unwrap();
     let plan = model.placement();
     let planned = plan.gpus().next().expect("it fits");
     assert!(plan.full_offload);

@@ -32,7 +32,7 @@ fn a_window_that_has_moved_on_goes_back_with_the_text() {
             let prompt = prompt(length);
             let generate = |seed| {
                 let begun = Prompt::tokens(prompt.clone());
-                let seeded = model.generate(begun).seed(seed).temperature(0.8);
+                let seeded = model.generate(begun).seed(seed).temp(0.8);
                 seeded.max_tokens(80)
             };
             // One that does not end soon.
@@ -59,7 +59,7 @@ fn a_state_that_cannot_go_back_is_not_guessed_for_and_that_is_said() {
         sketch.vocabulary();
         let path = crate::random_weights::write(&sketch, folder.path());
         let model = load(&path, request(512, 1, 4).n_batch(64).n_ubatch(32));
-        let generate = || model.generate(PROMPT).temperature(0.0).max_tokens(20);
+        let generate = || model.generate(PROMPT).temp(0.0).max_tokens(20);
         let (plain, _) = alone(&model, generate());
         let lookup = generate().speculate(Speculation::prompt_lookup());
         let (told, statistics) = alone(&model, lookup);
@@ -77,11 +77,11 @@ fn a_model_that_is_placed_anew_goes_on_guessing() {
     let mut request = request(512, 1, 6).headroom(Headroom::Bytes(256 << 10));
     request.params.repack = false;
     let _card = card(mib(64));
-    let on = |n| builder(&path, request.clone().gpu_layers(GpuLayers::Exactly(n)));
+    let on = |n| builder(&path, request.clone().n_gpu_layers(GpuLayers::Exactly(n)));
     let model = on(0).load().unwrap();
     let plans = [3, 1, 0].map(|layers| on(layers).plan().unwrap());
     let generate = || -> Generate {
-        let seeded = model.generate(PROMPT).seed(5).temperature(0.8);
+        let seeded = model.generate(PROMPT).seed(5).temp(0.8);
         seeded.repeat_penalty(1.1).max_tokens(60)
     };
     let (plain, _) = alone(&model, generate());

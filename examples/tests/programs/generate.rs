@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 use crate::program::{Program, text};
 use autoplace::Model;
 use autoplace::gguf::Header;
-use autoplace::plan::{Context, Request, SavedPlan};
+use autoplace::plan::{Request, SavedPlan};
 
 const GENERATE: Program = Program("generate");
 
@@ -123,7 +123,7 @@ fn a_reader_that_leaves_early_is_no_failure() {
 /// A plan of the demo model as it is in the repository, saved to a file.
 fn saved_plan(dir: &Path) -> PathBuf {
     let model = Path::new(env!("CARGO_MANIFEST_DIR")).join("model/autoplace-demo-q8_0.gguf");
-    let request = Request::new().context(Context::Tokens(128));
+    let request = Request::new().n_ctx(128);
     let plan = Model::builder(&model)
         .request(request.clone())
         .plan()

@@ -53,8 +53,8 @@ impl Row {
 /// The tokens of the context, and of a graph: on a simulated card of some megabytes, few.
 fn request(setting: &Setting) -> Request {
     match setting.size {
-        Size::Small => setting.request().context(Context::Tokens(512)).n_ubatch(64),
-        Size::Real => setting.request().context(Context::Tokens(4096)),
+        Size::Small => setting.request().n_ctx(512).n_ubatch(64),
+        Size::Real => setting.request().n_ctx(4096),
     }
 }
 
@@ -131,7 +131,7 @@ fn crowded(setting: &Setting, rig: &Rig, model: &Written, left: u64) -> Result<R
 /// So many layers, with nothing left free on purpose and nothing to fall back on.
 fn bare(job: &Job, layers: u32) -> Job {
     let mut job = job.clone();
-    job.request = job.request.gpu_layers(GpuLayers::Exactly(layers));
+    job.request = job.request.n_gpu_layers(GpuLayers::Exactly(layers));
     job.request.headroom = Headroom::Bytes(0);
     (job.attempts, job.on_difference) = (1, OnDifference::Accept);
     job

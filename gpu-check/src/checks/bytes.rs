@@ -4,7 +4,7 @@ use anyhow::Result;
 use autoplace::load::OnDifference;
 use autoplace::machine::mib;
 use autoplace::memory::{FlashAttention, Footprint, KvType};
-use autoplace::plan::{Context, GpuLayers, Request};
+use autoplace::plan::{GpuLayers, Request};
 use serde::{Deserialize, Serialize};
 
 use crate::child::{self, End, Outcome};
@@ -213,14 +213,14 @@ fn of_split(
 ) -> Result<Row> {
     let request: Request = setting
         .request()
-        .context(Context::Tokens(shape.n_ctx))
+        .n_ctx(shape.n_ctx)
         .kv_types(shape.kv, shape.kv)
         .flash_attention(if shape.flash {
             FlashAttention::On
         } else {
             FlashAttention::Off
         })
-        .gpu_layers(layers);
+        .n_gpu_layers(layers);
     let mut steps = vec![Step::Ubatch, Step::Decode(DECODED)];
     if model.bytes.saturating_mul(u64::from(shape.n_ctx)) <= LONGEST {
         steps.push(Step::ToTheEnd);

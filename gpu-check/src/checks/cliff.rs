@@ -3,7 +3,7 @@
 use anyhow::Result;
 use autoplace::gguf::Header;
 use autoplace::machine::{Gpu, Machine, mib};
-use autoplace::plan::{Context, GpuLayers, Planner, Request, Speed, Workload};
+use autoplace::plan::{GpuLayers, Planner, Request, Speed, Workload};
 use autoplace::profile::ModelProfile;
 
 use crate::child;
@@ -91,7 +91,7 @@ fn predict(setting: &Setting, model: &Written, shape: &Shape) -> Result<Option<S
 
 /// What is asked of each point's plan, but for its layers.
 fn request(setting: &Setting, shape: &Shape) -> Result<Request> {
-    let request = setting.request().context(Context::Tokens(shape.n_ctx));
+    let request = setting.request().n_ctx(shape.n_ctx);
     // What is predicted is the middle of the generation that is measured.
     let workload = Workload::new(
         u32::try_from(shape.prompt)?,
@@ -135,7 +135,7 @@ impl Sweep {
         shape: &Shape,
         n_gpu_layers: u32,
     ) -> Result<()> {
-        let request = request(setting, shape)?.gpu_layers(GpuLayers::Exactly(n_gpu_layers));
+        let request = request(setting, shape)?.n_gpu_layers(GpuLayers::Exactly(n_gpu_layers));
         let step = Step::Speed {
             prompt: shape.prompt,
             generated: shape.generated,

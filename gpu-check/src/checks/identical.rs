@@ -3,7 +3,7 @@
 use anyhow::Result;
 use autoplace::machine::mib;
 use autoplace::memory::FlashAttention;
-use autoplace::plan::{Context, GpuLayers};
+use autoplace::plan::GpuLayers;
 use serde::{Deserialize, Serialize};
 
 use crate::child::{self, End};
@@ -73,13 +73,13 @@ struct Text {
 fn text(setting: &Setting, n_gpu_layers: u32, flash: bool) -> Result<Text> {
     let request = setting
         .request()
-        .context(Context::Tokens(CONTEXT))
+        .n_ctx(CONTEXT)
         .flash_attention(if flash {
             FlashAttention::On
         } else {
             FlashAttention::Off
         })
-        .gpu_layers(GpuLayers::Exactly(n_gpu_layers));
+        .n_gpu_layers(GpuLayers::Exactly(n_gpu_layers));
     let step = Step::Greedy {
         prompt: PROMPT.to_owned(),
         tokens: TOKENS,

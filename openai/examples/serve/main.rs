@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use autoplace::generate::Engine;
 use autoplace::memory::Pooling;
-use autoplace::plan::{Context, Request};
+use autoplace::plan::Request;
 use autoplace::{Embedder, Model};
 use autoplace_examples::{DEMO_MODEL, read_template};
 use autoplace_openai::{Api, ApiError, Completion, EmbeddingRequest};
@@ -78,10 +78,10 @@ async fn serve(args: Args) -> anyhow::Result<()> {
     let embedding = args.embed.as_deref().map(load_embedding).transpose()?;
     let request = Request::new()
         .n_seq_max(args.at_once)
-        .context(Context::Tokens(args.ctx.saturating_mul(args.at_once)));
+        .n_ctx(args.ctx.saturating_mul(args.at_once));
     let mut model = Model::builder(&args.model).request(request);
     if let Some(threads) = args.threads {
-        model = model.threads(threads);
+        model = model.n_threads(threads);
     }
     let model = model.load()?;
     // What a slow client has not read yet is kept: not too much of it.

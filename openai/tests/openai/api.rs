@@ -7,7 +7,7 @@ use autoplace::Model;
 use autoplace::chat::ChatTemplate;
 use autoplace::generate::Engine;
 use autoplace::memory::{FlashAttention, Pooling};
-use autoplace::plan::{Context, Request};
+use autoplace::plan::Request;
 use autoplace_openai::{Api, ApiError, Completion, EmbeddingRequest};
 use proptest::prelude::*;
 use serde_json::{Value, json};
@@ -18,11 +18,9 @@ const NAME: &str = "demo";
 fn shared() -> &'static (Model, Engine, Api) {
     static SHARED: OnceLock<(Model, Engine, Api)> = OnceLock::new();
     SHARED.get_or_init(|| {
-        let mut request = Request::new()
-            .n_seq_max(4)
-            .context(Context::Tokens(4 * 512));
+        let mut request = Request::new().n_seq_max(4).n_ctx(4 * 512);
         request.params.flash_attn = FlashAttention::Off;
-        let model = Model::builder(demo_path()).request(request).threads(1);
+        let model = Model::builder(demo_path()).request(request).n_threads(1);
         let model = model.load().expect("the demo model loads");
         let engine = Engine::new(&model).expect("the context is free");
         let template = ChatTemplate::family("chatml").expect("a family");
@@ -33,7 +31,7 @@ fn shared() -> &'static (Model, Engine, Api) {
 
 /// A model for one test, with one sequence and no template.
 fn alone() -> (Model, Engine, Api) {
-    let model = Model::builder(demo_path()).threads(1).load().unwrap();
+    let model = Model::builder(demo_path()).n_threads(1).load().unwrap();
     let engine = Engine::new(&model).unwrap();
     let api = Api::new(&model, &engine, NAME);
     (model, engine, api)
@@ -126,7 +124,7 @@ fn an_answer_is_what_the_library_generates() {
     let asked =
         json!({"prompt": "And it came", "max_tokens": 16, "temperature": 0, "cache_prompt": false});
     let answer = complete(&asked).unwrap().wait().unwrap();
-    let generate = model.generate("And it came").temperature(0.0);
+    let generate = model.generate("And it came").temp(0.0);
     let own = engine
         .submit(generate.max_tokens(16).cache_prompt(false))
         .unwrap();
@@ -345,7 +343,7 @@ fn a_template_that_is_none_is_the_model_s_fault_and_says_where() {
         .str("tokenizer.chat_template", "{{ messages }}\n{% if %}")
         .write_sparse(&path)
         .unwrap();
-    let model = Model::builder(&path).threads(1).load().unwrap();
+    let model = Model::builder(&path).n_threads(1).load().unwrap();
     let engine = Engine::new(&model).unwrap();
     let api = Api::new(&model, &engine, NAME);
     let body = json!({"messages": [{"role": "user", "content": "a"}]}).to_string();
@@ -362,7 +360,7 @@ fn a_template_that_is_none_is_the_model_s_fault_and_says_where() {
 fn vectors_come_as_numbers_and_packed() {
     let model = Model::builder(demo_path())
         .embeddings(Pooling::Mean)
-        .threads(1)
+        .n_threads(1)
         .load()
         .unwrap();
     let mut embedder = model.embedder().unwrap();
@@ -401,7 +399,7 @@ fn vectors_come_as_numbers_and_packed() {
 
     let each = Model::builder(demo_path())
         .embeddings(Pooling::None)
-        .threads(1)
+        .n_threads(1)
         .load()
         .unwrap();
     let request = EmbeddingRequest::read(br#"{"input": "a b"}"#, NAME).unwrap();

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::profile::{Hyperparameters, ModelProfile};
 
-use super::{Error, KvType, Pooling, pad};
+use super::{Error, KvType, Pooling, Rope, pad};
 
 /// Contexts are padded to multiples of so many tokens (llama-context.cpp, the constructor).
 pub(crate) const CONTEXT_PADDING: u32 = 256;
@@ -33,7 +33,7 @@ pub enum FlashAttention {
 
 /// The parameters of a load and its context that decide how many bytes it takes: a part of `llama_model_params` and
 /// `llama_context_params`, under their names.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct ContextParams {
     /// Tokens of context. Above 0: the 0 that means "as trained" in llama.cpp is resolved before.
@@ -77,6 +77,13 @@ pub struct ContextParams {
     /// is kept (llama-memory-recurrent.cpp, the constructor).
     #[serde(default, skip_serializing_if = "is_default")]
     pub n_rs_seq: u32,
+    /// How positions are scaled.
+    #[serde(default, skip_serializing_if = "is_as_trained")]
+    pub rope: Rope,
+}
+
+fn is_as_trained(rope: &Rope) -> bool {
+    *rope == Rope::default()
 }
 
 fn is_default<T: Default + PartialEq>(value: &T) -> bool {
@@ -105,6 +112,7 @@ impl Default for ContextParams {
             embeddings: None,
             mtp: false,
             n_rs_seq: 0,
+            rope: Rope::default(),
         }
     }
 }

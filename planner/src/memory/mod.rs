@@ -14,6 +14,7 @@ pub mod headroom;
 mod kv_type;
 mod pattern;
 mod pooling;
+mod rope;
 mod split;
 
 pub use companion::{Companion, CompanionBytes};
@@ -27,6 +28,7 @@ pub use headroom::{Headroom, HeadroomParts, WSL_HEADROOM, Workload};
 pub use kv_type::{KvType, KvTypeError};
 pub(crate) use pattern::OverrideRules;
 pub use pooling::Pooling;
+pub use rope::{Rope, RopeScaling};
 pub use split::{Split, TensorOverride};
 
 /// `GGML_PAD`: the next multiple of `alignment`, which is not 0; saturates.

@@ -117,6 +117,15 @@ pub enum Confidence {
 }
 
 impl Plan {
+    /// The tokens that the model was trained on, where the context of a sequence has more: what it makes of the others
+    /// may be nonsense, unless [`Rope`](crate::memory::Rope) says how to scale them.
+    #[must_use]
+    pub fn trained_on_fewer(&self) -> Option<u32> {
+        let trained = self.model.n_ctx_train;
+        let cells = self.context.sizes().map_or(0, |sizes| sizes.cells);
+        (trained > 0 && cells > u64::from(trained).next_multiple_of(256)).then_some(trained)
+    }
+
     /// The GPUs that are used.
     pub fn gpus(&self) -> impl Iterator<Item = &Placement> {
         self.placements

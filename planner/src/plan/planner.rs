@@ -2,7 +2,7 @@
 
 use crate::machine::Machine;
 use crate::memory;
-use crate::memory::{Companion, ContextParams, MOST_TAKEN_BACK};
+use crate::memory::{Companion, ContextParams, MOST_TAKEN_BACK, Pooling};
 use crate::profile::ModelProfile;
 
 use super::fit::Chosen;
@@ -151,6 +151,12 @@ impl<'a> Planner<'a> {
         let request = &self.request;
         let sequences = request.params.n_seq_max;
         self.profile.check_predicting(sequences, request.embeds())?;
+        request.asked_context()?;
+        let by_model = request.params.embeddings == Some(Pooling::Model);
+        if by_model && self.profile.hparams.pooling.is_none() {
+            let model = self.profile.name.clone();
+            return Err(Error::NoPooling { model });
+        }
         let n_ctx = request.tokens(self.profile);
         let asked = request.workload.iter().map(|it| ("workload", it.tokens()));
         let at = request.at.iter().map(|&depth| ("at", depth));
@@ -167,8 +173,8 @@ impl<'a> Planner<'a> {
     /// Whoever names a number of layers wants that number, and no other placement of them.
     const fn policy(&self) -> Policy {
         match self.request.gpu_layers {
-            GpuLayers::Exactly(_) => Policy::MostLayers,
-            GpuLayers::Auto => self.request.policy,
+            GpuLayers::Exactly(_) | GpuLayers::All => Policy::MostLayers,
+            GpuLayers::Auto | GpuLayers::AtMost(_) => self.request.policy,
         }
     }
 

@@ -38,7 +38,7 @@ pub(super) fn unmodelled(reason: Unmodelled<'_>) -> String {
 pub(super) fn changed(profile: &ModelProfile, request: &Request) -> Option<String> {
     let layers = profile.full_offload();
     match request.gpu_layers {
-        GpuLayers::Exactly(asked) if asked > layers => Some(format!(
+        GpuLayers::Exactly(asked) | GpuLayers::AtMost(asked) if asked > layers => Some(format!(
             "{asked} layers were asked for, the model has {layers}"
         )),
         _ => None,
@@ -98,6 +98,14 @@ pub(super) fn notes(
         notes.push(format!(
             "{n_ctx} tokens of context, the default; the model was trained on {trained}"
         ));
+    }
+    let sequences = params.n_seq_max;
+    if let (2.., None, Ok(sizes)) = (sequences, params.embeddings, params.sizes()) {
+        let cells = sizes.cells;
+        notes.push(match params.kv_unified {
+            true => format!("{sequences} sequences, which share {cells} tokens"),
+            false => format!("{sequences} sequences of {cells} tokens"),
+        });
     }
     if params.swa_full {
         let bytes = full_windows(profile, params);

@@ -1,11 +1,13 @@
 //! What is asked of a plan.
 
+use std::ops::RangeInclusive;
+
 use serde::{Deserialize, Serialize};
 
 use crate::memory::{ContextParams, FlashAttention, Headroom, KvType, Pooling};
 use crate::profile::ModelProfile;
 
-use super::Workload;
+use super::{Error, Workload};
 
 /// How many tokens of context to make room for.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -57,12 +59,40 @@ impl Context {
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum GpuLayers {
-    /// As many as are safe.
+    /// As many as are safe and make it faster.
     #[default]
     Auto,
+    /// The same, and so many at most, the output layer counted first: what a number is taken for.
+    AtMost(u32),
     /// So many, the output layer counted first. More than there are means all of them. If they do not fit, that is an
-    /// error and not a smaller plan: whoever names a number wants that number.
+    /// error and not a smaller plan.
     Exactly(u32),
+    /// All of them. If they do not fit, that is an error.
+    All,
+}
+
+impl GpuLayers {
+    /// The least and the most, of so many.
+    pub(super) fn range(self, layers: u32) -> RangeInclusive<u32> {
+        match self {
+            Self::Auto => 0..=layers,
+            Self::AtMost(n) => 0..=n.min(layers),
+            Self::Exactly(n) => n.min(layers)..=n.min(layers),
+            Self::All => layers..=layers,
+        }
+    }
+
+    /// Whether no other number will do.
+    pub(super) const fn is_exact(self) -> bool {
+        matches!(self, Self::Exactly(_) | Self::All)
+    }
+}
+
+/// At most so many.
+impl From<u32> for GpuLayers {
+    fn from(layers: u32) -> Self {
+        Self::AtMost(layers)
+    }
 }
 
 /// What makes one safe plan better than another.
@@ -168,7 +198,8 @@ pub struct Request {
     /// Whether weights that the host's memory has no room for may be read from disk again for every token.
     #[serde(default)]
     pub allow_paging: bool,
-    /// Everything else, under llama.cpp's names and with its defaults. Its `n_ctx` is set by `context`.
+    /// Everything else, under llama.cpp's names and with its defaults. Its `n_ctx` is 0: as `context` says. Another
+    /// number counts as [`Context::Tokens`], and is refused beside another context.
     pub params: ContextParams,
 }
 
@@ -209,15 +240,16 @@ impl Request {
             at: Vec::new(),
             draft_max: 0,
             allow_paging: false,
-            params: ContextParams::default(),
+            params: ContextParams {
+                n_ctx: 0,
+                ..ContextParams::default()
+            },
         }
     }
 
     setters! {
-        /// Sets the tokens of context.
+        /// Sets how many tokens of context there are, or how many there may be.
         context(tokens: Context) context = tokens;
-        /// Sets the layers on GPUs.
-        gpu_layers(layers: GpuLayers) gpu_layers = layers;
         /// Sets what makes a plan better.
         policy(policy: Policy) policy = policy;
         /// Sets which types the keys and values may have.
@@ -258,6 +290,19 @@ impl Request {
         /// again for every token, which [`Plan::paging`](super::Plan::paging) counts. Cache, compute buffers and adapters
         /// must fit. A GPU whose backend lets no file be mapped (Metal, integrated GPUs) has no part in such a plan.
         allow_paging(allow: bool) allow_paging = allow;
+    }
+
+    /// Sets the tokens of context: [`Context::Tokens`].
+    #[must_use]
+    pub const fn n_ctx(self, tokens: u32) -> Self {
+        self.context(Context::Tokens(tokens))
+    }
+
+    /// Sets the layers on GPUs: a number is [at most](GpuLayers::AtMost) so many.
+    #[must_use]
+    pub fn n_gpu_layers(mut self, layers: impl Into<GpuLayers>) -> Self {
+        self.gpu_layers = layers.into();
+        self
     }
 
     /// Sets the types of keys and values (llama.cpp: `F16` and `F16`).
@@ -334,6 +379,16 @@ impl Request {
         self.allow_paging.then(|| profile.adapters.bytes())
     }
 
+    /// How many tokens of context are asked for, in whichever way.
+    pub(super) fn asked_context(&self) -> Result<Context, Error> {
+        match (self.context, self.params.n_ctx) {
+            (context, 0) => Ok(context),
+            (Context::Default, n_ctx) => Ok(Context::Tokens(n_ctx)),
+            (Context::Tokens(tokens), n_ctx) if tokens == n_ctx => Ok(self.context),
+            (context, n_ctx) => Err(Error::TwoContexts { context, n_ctx }),
+        }
+    }
+
     /// Whether the context is to embed.
     pub(crate) const fn embeds(&self) -> bool {
         self.params.embeddings.is_some()
@@ -343,8 +398,9 @@ impl Request {
     pub(super) fn tokens(&self, profile: &ModelProfile) -> u32 {
         /// llama-embedding's.
         const LONGEST_TEXT: u32 = 2048;
-        let tokens = self.context.tokens(profile);
-        match self.context {
+        let context = self.asked_context().unwrap_or(self.context);
+        let tokens = context.tokens(profile);
+        match context {
             Context::Default | Context::Auto if self.embeds() => tokens.min(LONGEST_TEXT),
             _ => tokens,
         }

@@ -65,6 +65,9 @@ pub struct Hyperparameters {
     pub n_ff: u32,
     /// The experts, for a mixture of them.
     pub experts: Option<Experts>,
+    /// How the header says that the vectors of a text's tokens become one (`llama_pooling_type`); `None` where it does
+    /// not, or says 0: not at all.
+    pub pooling: Option<u32>,
 }
 
 /// A mixture of experts.
@@ -148,6 +151,7 @@ impl Hyperparameters {
             n_ff_of,
             n_ff,
             experts,
+            pooling: keys.stated("pooling_type")?.filter(|&pooling| pooling != 0),
         };
         match architecture {
             "nanbeige" => hparams.loops(keys)?,

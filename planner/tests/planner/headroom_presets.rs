@@ -2,7 +2,7 @@
 
 use autoplace_planner::machine::{Date, Gpu, Host, LearnedHeadroom, Machine, Reading, gib, mib};
 use autoplace_planner::memory::{Headroom, Workload};
-use autoplace_planner::plan::{Context, Plan, Planner, Request};
+use autoplace_planner::plan::{Plan, Planner, Request};
 use proptest::option;
 use proptest::prelude::{Just, Strategy, any, prop_assert, prop_assert_eq, prop_oneof, proptest};
 
@@ -123,9 +123,7 @@ const QWEN3_600M: Shape = Shape {
 
 fn plan(gpu: Gpu, headroom: Headroom) -> Plan {
     let machine = Machine::new(Host::new(gib(16))).with_gpu(gpu);
-    let request = Request::new()
-        .context(Context::Tokens(2048))
-        .headroom(headroom);
+    let request = Request::new().n_ctx(2048).headroom(headroom);
     let profile = QWEN3_600M.profile();
     let planner = Planner::new(&profile, &machine).request(request);
     planner.plan().unwrap()

@@ -3,8 +3,8 @@
 use autoplace_planner::machine::{Gpu, GpuProcess, Host, Machine, gib, mib};
 use autoplace_planner::memory::{Headroom, KvType};
 use autoplace_planner::plan::{
-    Advice, Change, ChangeKind, Context, Effect, Error, GpuLayers, HostParts, KvCache, Outcome,
-    Plan, Planner, Request, Workload,
+    Advice, Change, ChangeKind, Effect, Error, GpuLayers, HostParts, KvCache, Outcome, Plan,
+    Planner, Request, Workload,
 };
 use autoplace_planner::profile::{ModelProfile, Quantisation};
 use proptest::prelude::{
@@ -50,7 +50,7 @@ fn make(
             ChangeKind::KvType(ty) => {
                 request = request.kv_cache(KvCache::Given).kv_types(*ty, *ty);
             }
-            ChangeKind::Context(tokens) => request = request.context(Context::Tokens(*tokens)),
+            ChangeKind::Context(tokens) => request = request.n_ctx(*tokens),
             ChangeKind::Ubatch(tokens) => {
                 request.min_ubatch = None;
                 request = request.n_ubatch(*tokens);
@@ -167,8 +167,8 @@ fn case(columns: [&str; 4]) -> (ModelProfile, Machine, Request) {
     }
     let number = || asked.split_once(' ').unwrap().1.parse().unwrap();
     let request = match asked.split(' ').next().unwrap() {
-        "tokens" => Request::new().context(Context::Tokens(number())),
-        "layers" => Request::new().gpu_layers(GpuLayers::Exactly(number())),
+        "tokens" => Request::new().n_ctx(number()),
+        "layers" => Request::new().n_gpu_layers(GpuLayers::Exactly(number())),
         "whole" => Request::new().host_parts(HostParts::None),
         "Q4_0" => Request::new().kv_types(KvType::Q4_0, KvType::Q4_0),
         _ => Request::new(),
@@ -196,7 +196,7 @@ fn every_case_has_its_advice() {
 #[test]
 fn the_context_is_the_longest_with_which_everything_fits() {
     let machine = machine([named("RTX 3060 12GB").free(mib(5540))]);
-    let request = Request::new().context(Context::Tokens(8192));
+    let request = Request::new().n_ctx(8192);
     let profile = LLAMA_8B.profile();
     let advice = advice(&LLAMA_8B, &machine, &request);
     let change = find(&advice, |kind| matches!(kind, ChangeKind::Context(_))).unwrap();
@@ -205,7 +205,7 @@ fn the_context_is_the_longest_with_which_everything_fits() {
     };
     assert_eq!(change.effect, Effect::Fits);
     let full = |tokens| {
-        let request = request.clone().context(Context::Tokens(tokens));
+        let request = request.clone().n_ctx(tokens);
         let plan = planner(&profile, &machine, &request).plan().unwrap();
         plan.full_offload
     };
@@ -241,7 +241,7 @@ fn fewer_tokens_at_once_need_a_smaller_compute_buffer() {
 
 #[test]
 fn types_and_context_together_where_neither_does_alone() {
-    let request = Request::new().context(Context::Tokens(32_768));
+    let request = Request::new().n_ctx(32_768);
     let profile = LLAMA_8B.profile();
     // Where a quarter of the context fits beside the weights; half of it does in 8 bits.
     let found = (0..40).any(|step| {
@@ -293,7 +293,7 @@ proptest! {
         let machine = gpus.into_iter().fold(Machine::new(host), Machine::with_gpu);
         let request = Request::new()
             .headroom(Headroom::Bytes(headroom))
-            .context(Context::Tokens(n_ctx))
+            .n_ctx(n_ctx)
             .n_ubatch(n_ubatch);
         let planner = planner(&profile, &machine, &request);
         let before = planner.plan();

@@ -35,7 +35,7 @@ fn a_named_number_of_layers_is_that_number_or_an_error() {
     let profile = LLAMA_8B.profile();
     let card = Gpu::new("card").total(gib(8)).free(gib(4));
     let machine = Machine::new(Host::new(gib(32))).with_gpu(card);
-    let exactly = |n| Request::new().gpu_layers(GpuLayers::Exactly(n));
+    let exactly = |n| Request::new().n_gpu_layers(GpuLayers::Exactly(n));
     for n in [0, 1, 7] {
         assert_eq!(
             plan(&profile, &machine, &exactly(n)).unwrap().n_gpu_layers,
@@ -72,7 +72,7 @@ fn a_named_number_of_layers_is_that_number_or_an_error() {
 #[test]
 fn layers_on_a_gpu_that_is_not_there_are_an_error() {
     let machine = Machine::new(Host::new(gib(32)));
-    let request = Request::new().gpu_layers(GpuLayers::Exactly(5));
+    let request = Request::new().n_gpu_layers(GpuLayers::Exactly(5));
     let error = plan(&LLAMA_1B.profile(), &machine, &request).unwrap_err();
     assert!(matches!(error, Error::NoGpu { n_gpu_layers: 5 }), "{error}");
 }
@@ -127,9 +127,7 @@ fn experts_are_planned_too() {
 }
 
 fn paging(context: u32) -> Request {
-    Request::new()
-        .allow_paging(true)
-        .context(Context::Tokens(context))
+    Request::new().allow_paging(true).n_ctx(context)
 }
 
 #[test]
@@ -177,7 +175,7 @@ fn a_model_that_fits_nowhere_is_paged_where_that_is_allowed() {
 fn paging_changes_nothing_where_the_model_fits() {
     let profile = LLAMA_8B.profile();
     let machine = Machine::new(Host::new(gib(16)));
-    let plain = Request::new().context(Context::Tokens(4096));
+    let plain = Request::new().n_ctx(4096);
     let allowed = plan(&profile, &machine, &paging(4096)).unwrap();
     assert_eq!(allowed, plan(&profile, &machine, &plain).unwrap());
     assert_eq!(allowed.paging, None);
@@ -220,7 +218,7 @@ fn a_window_is_kept_as_a_window_unless_the_whole_context_is_asked_for() {
         // As llama.cpp's own fit: whole layers, or experts.
         let request = Request::new()
             .host_parts(HostParts::Experts)
-            .context(Context::Tokens(32_768))
+            .n_ctx(32_768)
             .swa_full(swa_full);
         plan(&profile, &machine, &request).unwrap()
     };
@@ -254,9 +252,7 @@ fn where_windows_alone_would_fit_that_is_advised() {
     let header = Header::open(sketch.write(folder.path())).unwrap();
     let profile = ModelProfile::from_header(&header).unwrap();
     let machine = Machine::new(Host::new(gib(64))).with_gpu(Gpu::new("card").total(gib(24)));
-    let request = Request::new()
-        .context(Context::Tokens(32_768))
-        .swa_full(true);
+    let request = Request::new().n_ctx(32_768).swa_full(true);
     let advice = Planner::new(&profile, &machine)
         .request(request)
         .advice()

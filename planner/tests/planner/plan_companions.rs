@@ -91,7 +91,7 @@ fn without_room_on_a_gpu_it_goes_to_the_host() {
 #[test]
 fn a_longer_context_makes_the_draft_larger_too() {
     let taken = |n_ctx| {
-        let request = Request::new().context(Context::Tokens(n_ctx));
+        let request = Request::new().n_ctx(n_ctx);
         plan(&machine(&[gib(20)]), request, draft())
             .unwrap()
             .gpus()

@@ -2,7 +2,7 @@
 
 use autoplace_planner::machine::{Gpu, Host, Machine, gib, mib};
 use autoplace_planner::memory::Headroom;
-use autoplace_planner::plan::{Context, Error, KvPlace, Plan, Planner, Policy, Request};
+use autoplace_planner::plan::{Error, KvPlace, Plan, Planner, Policy, Request};
 use autoplace_planner::profile::ModelProfile;
 use proptest::prelude::{
     Just, ProptestConfig, Strategy, prop, prop_assert, prop_assert_eq, prop_oneof, proptest,
@@ -43,7 +43,7 @@ fn request() -> impl Strategy<Value = Request> {
                 .host_parts(parts)
                 .kv_cache(types)
                 .kv_place(place)
-                .context(Context::Tokens(n_ctx))
+                .n_ctx(n_ctx)
                 .n_ubatch(n_ubatch);
             request.min_ubatch = least;
             request

@@ -112,7 +112,7 @@ fn a_named_number_of_layers_is_probed_once() {
     let machine = Machine::new(Host::new(gib(32))).with_gpu(Gpu::new("card").total(gib(24)));
     for (n, gpus) in [(0, 0), (7, 1), (33, 1)] {
         let probe = scaled(&profile, 100);
-        let request = Request::new().gpu_layers(GpuLayers::Exactly(n));
+        let request = Request::new().n_gpu_layers(GpuLayers::Exactly(n));
         let planner = Planner::new(&profile, &machine).request(request);
         let plan = planner.plan_probed(&probe).unwrap();
         assert_eq!((plan.n_gpu_layers, plan.gpus().count()), (n, gpus));

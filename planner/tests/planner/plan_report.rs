@@ -2,7 +2,7 @@
 //! INSTA_UPDATE=always writes it.
 
 use autoplace_planner::machine::{Gpu, Host, Machine, gib, mib};
-use autoplace_planner::plan::{Context, Planner, Request};
+use autoplace_planner::plan::{Planner, Request};
 use insta::assert_snapshot;
 
 use crate::shapes::{LLAMA_1B, LLAMA_8B, LLAMA_70B, QWEN3_30B_A3B, Shape};
@@ -33,7 +33,7 @@ fn a_full_offload() {
 #[test]
 fn a_partial_offload_says_what_the_next_layer_lacks() {
     let machine = host(gib(64)).with_gpu(rtx_4090(gib(22) + mib(600)));
-    let request = Request::new().context(Context::Tokens(8192));
+    let request = Request::new().n_ctx(8192);
     assert_snapshot!(report(&LLAMA_70B, &machine, request));
 }
 

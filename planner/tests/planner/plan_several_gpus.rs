@@ -5,7 +5,7 @@ use autoplace_planner::memory::estimate::Assignment;
 use autoplace_planner::memory::{
     ContextParams, Estimate, Headroom, Place, TensorOverride, Workload,
 };
-use autoplace_planner::plan::{Context, Error, GpuLayers, Plan, Planner, Policy, Request};
+use autoplace_planner::plan::{Error, GpuLayers, Plan, Planner, Policy, Request};
 use autoplace_planner::profile::ModelProfile;
 use proptest::prelude::{Strategy, prop, prop_assert, prop_assert_eq, proptest};
 
@@ -155,10 +155,7 @@ fn a_share_that_no_step_leads_to_is_found() {
         ..LLAMA_8B
     };
     let gpus = cards(&[827_568_360, 901_984_960, 827_568_361].map(|free| free + mib(64)));
-    let request = Request::new()
-        .context(Context::Tokens(183))
-        .n_ubatch(183)
-        .n_outputs_max(183);
+    let request = Request::new().n_ctx(183).n_ubatch(183).n_outputs_max(183);
     let profile = shape.profile();
     let found = plan(&profile, &gpus, &request).unwrap();
     assert_eq!(found.n_gpu_layers, brute_force(&profile, &gpus, &request));
@@ -203,7 +200,7 @@ fn unequal_cards_are_filled_to_the_same_share() {
 fn a_named_number_of_layers_goes_on_as_few_gpus_as_hold_it() {
     let profile = LLAMA_8B.profile();
     let gpus = cards(&[gib(3), gib(4), gib(5)]);
-    let exactly = |n| Request::new().gpu_layers(GpuLayers::Exactly(n));
+    let exactly = |n| Request::new().n_gpu_layers(GpuLayers::Exactly(n));
     let used = |n| plan(&profile, &gpus, &exactly(n)).unwrap().gpus().count();
     assert_eq!((used(0), used(5), used(33)), (0, 1, 2));
     let less = cards(&[gib(2), gib(3)]);

@@ -31,8 +31,8 @@ const THREAD: &str = "autoplace-engine";
 /// It has the model's context to itself until the last handle is dropped, which cancels what is not finished.
 ///
 /// ```no_run
-/// use autoplace::{Model, generate::Engine, plan::Request};
-/// let model = Model::builder("model.gguf").request(Request::new().n_seq_max(8)).load()?;
+/// use autoplace::{Model, generate::Engine};
+/// let model = Model::builder("model.gguf").parallel(8, 4096).load()?;
 /// let engine = Engine::new(&model)?;
 /// std::thread::scope(|scope| {
 ///     for prompt in ["Once upon a time", "In the beginning"] {
@@ -236,6 +236,11 @@ impl EngineBuilder {
     /// As [`Model::session`]; [`Error::Worker`] for a model in a worker process; [`Error::Thread`].
     pub fn start(self) -> Result<Engine, Error> {
         let mut session = self.model.session()?;
+        if session.n_seq_max() == 1 {
+            tracing::warn!(
+                "the engine has one sequence, and computes one request after the other: load with `parallel(n, tokens_each)`"
+            );
+        }
         session.work.prompt_chunk = self.prompt_chunk;
         let shared = Arc::new(Shared::new(&session, self.queue, self.ahead));
         let driver = Driver::new(Arc::clone(&shared), session, self.prompt_chunk);

@@ -46,7 +46,7 @@ pub struct Threads {
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum ThreadBasis {
-    /// It was [asked for](super::ModelBuilder::threads).
+    /// It was [asked for](super::ModelBuilder::n_threads).
     #[error("as was asked")]
     Asked,
     /// Of what was measured, the most threads within 10 % of the fastest.
@@ -79,7 +79,12 @@ pub struct TriedThreads {
 
 impl Threads {
     /// What holds before anything is measured. [`ThreadBasis::Measured`]: a trial is to say how many generate.
-    pub(super) fn before(asked: Option<u32>, host: &Host, plan: &Plan, verify: Verify) -> Self {
+    pub(super) fn before(
+        (asked, for_prompts): (Option<u32>, Option<u32>),
+        host: &Host,
+        plan: &Plan,
+        verify: Verify,
+    ) -> Self {
         let cores = cores(host);
         let (generation, basis) = match asked {
             Some(asked) => (asked, ThreadBasis::Asked),
@@ -90,7 +95,7 @@ impl Threads {
         };
         Self {
             generation,
-            prompt: asked.unwrap_or(cores),
+            prompt: for_prompts.or(asked).unwrap_or(cores),
             basis,
             tried: Vec::new(),
         }

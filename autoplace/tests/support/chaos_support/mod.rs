@@ -9,7 +9,7 @@ use autoplace::llama_sys::sim::SimGpu;
 use autoplace::load::{Error, OnDifference, Verify};
 use autoplace::machine::{Host, Machine, gib, mib};
 use autoplace::memory::{FlashAttention, Headroom};
-use autoplace::plan::{Context, GpuLayers, KvCache, Plan, Request};
+use autoplace::plan::{GpuLayers, KvCache, Plan, Request};
 use autoplace::profile::{BlockState, ModelProfile};
 use autoplace::{Model, llama_sys};
 
@@ -118,7 +118,7 @@ impl<'m> Round<'m> {
             .attempts(self.attempts)
             .verify(self.verify)
             .on_difference(self.on_difference)
-            .threads(1);
+            .n_threads(1);
         self.before_the_load(sims);
         let events = Mutex::new(self.events(sims));
         let mut calls = 0;
@@ -305,7 +305,7 @@ impl<'m> Round<'m> {
         let room = (plan.context.n_ctx / plan.context.n_seq_max) as usize;
         let tokens = tokens.min(room - 2 * TOKENS);
         let prompt = "a".repeat(tokens.saturating_sub(4));
-        let generation = model.generate(prompt).temperature(0.0);
+        let generation = model.generate(prompt).temp(0.0);
         generation.max_tokens(TOKENS).special(true).stream()
     }
 
@@ -320,7 +320,7 @@ impl<'m> Round<'m> {
     }
 
     fn on_the_cpu(&self, plan: &Plan, flash_attn: FlashAttention) -> Result<String, String> {
-        let mut request = Request::new().context(Context::Tokens(plan.context.n_ctx));
+        let mut request = Request::new().n_ctx(plan.context.n_ctx);
         request.params = plan.context.clone();
         request.params.flash_attn = flash_attn;
         request.gpu_layers = GpuLayers::Exactly(0);
@@ -328,7 +328,7 @@ impl<'m> Round<'m> {
         let model = Model::builder(&self.case.model(self.models).path)
             .request(request)
             .machine(Machine::new(Host::new(gib(16))))
-            .threads(1)
+            .n_threads(1)
             .load()
             .map_err(|error| error.to_string())?;
         let text: Result<String, _> = self.stream(&model).and_then(Iterator::collect);

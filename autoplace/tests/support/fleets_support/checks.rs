@@ -46,7 +46,7 @@ fn on(fleet: &[Card], case: &Case, models: &Models) -> Result<Outcome, String> {
         Model::builder(&case.model(models).path)
             .request(case.request.clone())
             .machine(machine.clone())
-            .threads(1)
+            .n_threads(1)
     };
     let planned = match builder().plan() {
         Ok(plan) => plan,
@@ -180,10 +180,7 @@ fn generate(model: &Model, remainder: usize) -> Result<(), String> {
     let tokens = room.min(context.n_ubatch as usize + remainder);
     // A token begins the text, three are the bytes of a space before it, the others are of a letter each.
     let prompt = "a".repeat(tokens.saturating_sub(4));
-    let generate = model
-        .generate(prompt)
-        .temperature(0.0)
-        .max_tokens(CONTINUATION);
+    let generate = model.generate(prompt).temp(0.0).max_tokens(CONTINUATION);
     let text = generate.stream().and_then(TokenStream::into_text);
     let (_, statistics) = text.map_err(|error| format!("generating: {error}"))?;
     match statistics.prompt_tokens {

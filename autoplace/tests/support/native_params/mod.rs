@@ -36,6 +36,7 @@ pub(crate) fn context(params: &ContextParams) -> llama_sys::ContextParams {
             llama_sys::Mtp::Off
         },
         n_rs_seq: params.n_rs_seq,
+        rope: llama_sys::Rope::default(),
     }
 }
 

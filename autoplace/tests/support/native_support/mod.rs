@@ -16,7 +16,7 @@ pub(crate) fn demo_path() -> PathBuf {
 /// tests running side by side on few cores would mostly wait.
 pub(crate) fn load_demo() -> Model {
     Model::builder(demo_path())
-        .threads(1)
+        .n_threads(1)
         .load()
         .expect("the demo model loads")
 }

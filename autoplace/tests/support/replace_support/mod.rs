@@ -23,19 +23,19 @@ pub(crate) fn request() -> Request {
 pub(crate) fn builder(path: &Path, request: &Request) -> ModelBuilder {
     Model::builder(path)
         .request(request.clone())
-        .threads(1)
+        .n_threads(1)
         .attempts(1)
 }
 
 /// A plan with so many layers on cards, for what is free now.
 pub(crate) fn plan(path: &Path, request: &Request, layers: u32) -> Plan {
-    let exactly = request.clone().gpu_layers(GpuLayers::Exactly(layers));
+    let exactly = request.clone().n_gpu_layers(GpuLayers::Exactly(layers));
     builder(path, &exactly).plan().unwrap()
 }
 
 /// Loads by a plan of [`plan`].
 pub(crate) fn load(path: &Path, request: &Request, layers: u32) -> Model {
-    let exactly = request.clone().gpu_layers(GpuLayers::Exactly(layers));
+    let exactly = request.clone().n_gpu_layers(GpuLayers::Exactly(layers));
     builder(path, &exactly).load().unwrap()
 }
 
@@ -44,13 +44,13 @@ pub(crate) fn generations(model: &Model, prompt: &str, tokens: usize) -> [Genera
     [
         model
             .generate(prompt)
-            .temperature(0.0)
+            .temp(0.0)
             .repeat_penalty(1.2)
             .max_tokens(tokens),
         model
             .generate(prompt)
             .seed(7)
-            .temperature(1.2)
+            .temp(1.2)
             .repeat_penalty(1.3)
             .max_tokens(tokens),
     ]

@@ -10,7 +10,7 @@ use autoplace::generate::{Error, TokenStream};
 use autoplace::llama_sys;
 use autoplace::llama_sys::sim::SimGpu;
 use autoplace::machine::mib;
-use autoplace::plan::{Context, Plan, Request};
+use autoplace::plan::{Plan, Request};
 
 use crate::native_support::demo_path;
 use crate::replace_support::{Dice, builder, plan, request};
@@ -129,10 +129,7 @@ struct Work {
 impl Work {
     fn new() -> Self {
         let path = demo_path();
-        let request = request()
-            .n_ubatch(64)
-            .n_seq_max(4)
-            .context(Context::Tokens(1024));
+        let request = request().n_ubatch(64).n_seq_max(4).n_ctx(1024);
         let card = card(mib(16));
         let plans = [7, 4, 0].map(|layers| plan(&path, &request, layers));
         Self {

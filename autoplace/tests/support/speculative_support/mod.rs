@@ -12,7 +12,7 @@ use std::sync::Arc;
 use autoplace::generate::{FinishReason, Generate, Session, Statistics};
 use autoplace::llama_sys::Token;
 use autoplace::memory::{FlashAttention, KvType};
-use autoplace::plan::{Context, Plan, Request};
+use autoplace::plan::{Plan, Request};
 use autoplace::{Model, ModelBuilder};
 
 pub(crate) const PROMPT: &str = "Go, come, go,";
@@ -21,7 +21,7 @@ pub(crate) const PROMPT: &str = "Go, come, go,";
 /// attention does it, and values of 16 bits.
 pub(crate) fn request(n_ctx: u32, n_seq_max: u32, draft_max: u32) -> Request {
     let mut request = Request::new()
-        .context(Context::Tokens(n_ctx))
+        .n_ctx(n_ctx)
         .n_seq_max(n_seq_max)
         .draft_max(draft_max);
     request.params.flash_attn = FlashAttention::Off;
@@ -33,7 +33,7 @@ pub(crate) fn request(n_ctx: u32, n_seq_max: u32, draft_max: u32) -> Request {
 pub(crate) fn builder(path: &Path, request: Request) -> ModelBuilder {
     Model::builder(path)
         .request(request)
-        .threads(1)
+        .n_threads(1)
         .without_learning()
 }
 

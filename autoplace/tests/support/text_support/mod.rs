@@ -60,7 +60,7 @@ pub(crate) fn request(n_ctx: u32, n_seq_max: u32, kv_unified: bool) -> Request {
 }
 
 pub(crate) fn load(path: &Path, request: Request) -> Model {
-    let builder = Model::builder(path).request(request).threads(1);
+    let builder = Model::builder(path).request(request).n_threads(1);
     builder.load().unwrap()
 }
 
@@ -72,13 +72,13 @@ pub(crate) fn demo(n_ctx: u32, n_seq_max: u32, kv_unified: bool) -> Model {
 /// A model in a process of its own.
 pub(crate) fn in_worker(path: &Path, request: Request) -> Model {
     let worker = WorkerProcess::program(env!("CARGO_BIN_EXE_autoplace-worker"));
-    let builder = Model::builder(path).request(request).threads(1);
+    let builder = Model::builder(path).request(request).n_threads(1);
     let builder = builder.isolation(Isolation::Process(worker));
     builder.load().unwrap()
 }
 
 pub(crate) fn greedy(model: &Model, prompt: impl Into<Prompt>) -> Generate {
-    model.generate(prompt).temperature(0.0).max_tokens(24)
+    model.generate(prompt).temp(0.0).max_tokens(24)
 }
 
 /// Evens out the tokens that come into question: which of them comes depends on the order and the nearness of all.
@@ -86,7 +86,7 @@ const HOT: f32 = 12.0;
 
 /// By chance, so that a text tells of every token before it, of models with random weights too.
 pub(crate) fn sampled(model: &Model, prompt: impl Into<Prompt>, seed: u32) -> Generate {
-    let generate = model.generate(prompt).temperature(HOT).seed(seed);
+    let generate = model.generate(prompt).temp(HOT).seed(seed);
     generate.top_k(40).top_p(1.0).min_p(0.0)
 }
 
@@ -243,7 +243,7 @@ pub(crate) fn small(path: &Path, request: Request, checkpoints: u64) -> Model {
     request.params.swa_full = false;
     request.params.type_k = memory::KvType::F32;
     request.params.type_v = memory::KvType::F32;
-    let builder = Model::builder(path).request(request).threads(1);
+    let builder = Model::builder(path).request(request).n_threads(1);
     builder.checkpoints(checkpoints).load().unwrap()
 }
 

@@ -2,7 +2,7 @@
 
 use anyhow::Result;
 use autoplace::machine::mib;
-use autoplace::plan::{Context, GpuLayers};
+use autoplace::plan::GpuLayers;
 use serde::{Deserialize, Serialize};
 
 use super::threads;
@@ -55,8 +55,8 @@ impl Loop {
         };
         let request = setting
             .request()
-            .context(Context::Tokens(u32::try_from(prompt + generated)?))
-            .gpu_layers(GpuLayers::Exactly(layers / by));
+            .n_ctx(u32::try_from(prompt + generated)?)
+            .n_gpu_layers(GpuLayers::Exactly(layers / by));
         let mut job = setting.job(&rig, &model.path, request, vec![step]);
         job.threads = Some(threads);
         let outcome = child::drive(&job, &setting.cache())?;

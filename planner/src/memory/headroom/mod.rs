@@ -157,6 +157,11 @@ impl Headroom {
         }
     }
 
+    /// Whether what an estimate may be wrong by is left free on top.
+    pub(crate) const fn adds_uncertainty(&self) -> bool {
+        !matches!(self, Self::Bytes(_) | Self::Percent(_))
+    }
+
     /// What to leave free on the host: the vocabulary and work buffers that the load makes, what a GPU's driver
     /// keeps on the host, and a margin of 1 % of the memory, at least 64 and at most 512 MiB. The policy of the GPUs
     /// does not apply here.

@@ -75,7 +75,7 @@ fn together(trials: &Trials<'_>, ty: KvType) -> Option<Change> {
 
 fn asked(trials: &Trials<'_>) -> u32 {
     let scene = &trials.scene;
-    scene.request.context.tokens(&scene.profile)
+    scene.request.tokens(&scene.profile)
 }
 
 /// Contexts that are shorter than what was asked for, the longest first.

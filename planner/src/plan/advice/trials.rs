@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use crate::machine::{Gpu, Machine};
 use crate::memory::ContextParams;
 use crate::plan::halving::least_that;
-use crate::plan::{Context, GpuLayers, HostParts, KvCache, Plan, Planner, Request, Workload};
+use crate::plan::{HostParts, KvCache, Plan, Planner, Request, Workload};
 use crate::profile::{Block, ModelProfile, Weight};
 
 use super::{Change, ChangeKind, Effect, Outcome, WORTH};
@@ -48,7 +48,7 @@ impl<'a> Scene<'a> {
                 self.request = self.request.kv_types(*ty, *ty);
             }
             ChangeKind::Context(tokens) => {
-                self.request = self.request.context(Context::Tokens(*tokens));
+                self.request = self.request.n_ctx(*tokens);
             }
             ChangeKind::SwaFull(full) => self.request = self.request.swa_full(*full),
             ChangeKind::Ubatch(tokens) => {
@@ -120,7 +120,7 @@ impl<'a> Trials<'a> {
 
     /// Whether every layer is to be on GPUs.
     fn wants_all(&self) -> bool {
-        let exactly = matches!(self.scene.request.gpu_layers, GpuLayers::Exactly(_));
+        let exactly = self.scene.request.gpu_layers.is_exact();
         !exactly && !self.scene.machine.gpus.is_empty()
     }
 

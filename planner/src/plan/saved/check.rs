@@ -45,7 +45,12 @@ impl SavedPlan {
         let machine = self.machine.check();
         machine.map_err(|error| format!("machine.{error}"))?;
         check_plan(&self.plan).map_err(|problem| format!("plan.{problem}"))?;
-        let sizes = self.request.params.sizes();
+        let mut params = self.request.params.clone();
+        if params.n_ctx == 0 {
+            // As the request's `context` said, which is what the plan has.
+            params.n_ctx = self.plan.context.n_ctx;
+        }
+        let sizes = params.sizes();
         sizes.map_err(|error| format!("request.params.{error}"))?;
         Ok(())
     }

@@ -2,7 +2,7 @@
 
 use crate::machine::{Bytes, Gpu};
 use crate::plan::fit::{Chosen, Level, Levels};
-use crate::plan::{Confidence, Error, GpuLayers, Policy, Probe};
+use crate::plan::{Confidence, Error, Policy, Probe};
 
 use super::path::Path;
 use super::{Found, Given, Placements, Probed};
@@ -112,7 +112,7 @@ impl<'a> Placements<'a> {
                 .collect();
             missing.join(" and ")
         };
-        let exactly = self.request.gpu_layers != GpuLayers::Auto;
+        let exactly = self.request.gpu_layers.is_exact();
         if path.runs.is_empty() {
             return match nearest {
                 _ if exactly => "no layer on a GPU, as asked for".to_owned(),

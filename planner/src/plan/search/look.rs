@@ -21,20 +21,44 @@ pub(super) type Likeness = (usize, usize, usize, bool, bool, bool, [bool; 2]);
 pub(super) type HostLikeness = (usize, usize, bool, bool);
 
 /// As many looks that never saw a smaller one are believed that there is none: it mostly is the same for all
-/// placements, and a host that lacks a little of it would have all of them looked at.
+/// placements, and a device that lacks a little of it would have all of them looked at.
 const TRUSTED: usize = 32;
 
-/// The smallest compute buffer of the host among placements that are alike, and the bytes that it may at
-/// least be larger by.
+/// The smallest compute buffer of a device among placements that are alike, and the bytes that it may at least be
+/// larger by.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct LeastOnHost {
+pub(super) struct Least {
     bytes: u64,
     unsure: u64,
     looks: usize,
 }
 
-/// The part of a compute buffer that one like it needs at least.
-const ALIKE: (u64, u64) = (1, 4);
+impl Least {
+    const NONE: Self = Self {
+        bytes: u64::MAX,
+        unsure: u64::MAX,
+        looks: 0,
+    };
+
+    fn see(&mut self, bytes: u64, unsure: u64) {
+        let is_smaller = bytes < self.bytes || unsure < self.unsure;
+        self.looks = if is_smaller { 1 } else { self.looks + 1 };
+        self.bytes = bytes.min(self.bytes);
+        self.unsure = unsure.min(self.unsure);
+    }
+
+    /// Bytes that another one needs at least, `careful` with what it may be larger by; a quarter of them where that is
+    /// not believed.
+    fn at_least(&self, careful: bool, believe: bool) -> u64 {
+        let unsure = if careful { self.unsure } else { 0 };
+        let bytes = self.bytes.saturating_add(unsure);
+        if believe && self.looks >= TRUSTED {
+            bytes
+        } else {
+            bytes / 4
+        }
+    }
+}
 
 /// What the estimate says of a path.
 #[derive(Clone)]
@@ -49,15 +73,17 @@ impl Placements<'_> {
         let Some(run) = path.runs().nth(n) else {
             return true;
         };
-        let Some(&compute) = self.seen.borrow().get(&self.likeness(path, n, run)) else {
+        let Some(&least) = self.seen.borrow().get(&self.likeness(path, n, run)) else {
             return true;
         };
         let ground = &self.grounds[path.setting];
         let gpu = self.orders[path.order][n];
         let correction = given.correction(path.setting);
         let more = correction.gpus.get(&gpu).copied().unwrap_or(0);
-        let (part, whole) = ALIKE;
-        let compute = (compute / whole * part).saturating_add_signed(more);
+        let careful = given.careful && self.request.headroom.adds_uncertainty();
+        let compute = least
+            .at_least(careful, given.hasty)
+            .saturating_add_signed(more);
         let bytes = ground.table.bytes(gpu, run, &self.parts);
         bytes.saturating_add(compute) <= ground.budgets[gpu]
     }
@@ -67,10 +93,8 @@ impl Placements<'_> {
         let Some(&least) = self.seen_on_host.borrow().get(&on_host(path)) else {
             return 0;
         };
-        let (part, whole) = if least.looks < TRUSTED { ALIKE } else { (1, 1) };
-        let unsure = if given.careful { least.unsure } else { 0 };
-        let bytes = least.bytes.saturating_add(unsure);
-        (bytes / whole * part).saturating_add_signed(given.correction(path.setting).host)
+        let bytes = least.at_least(given.careful, true);
+        bytes.saturating_add_signed(given.correction(path.setting).host)
     }
 
     fn likeness(&self, path: &Path, n: usize, run: Run) -> Likeness {
@@ -135,24 +159,14 @@ impl Placements<'_> {
             )
         };
         let mut seen = self.seen.borrow_mut();
-        for ((n, run), footprint) in path.runs().enumerate().zip(&look.footprints.gpus) {
-            let least = seen.entry(self.likeness(path, n, run)).or_insert(u64::MAX);
-            *least = footprint.compute.min(*least);
+        let gpus = look.footprints.gpus.iter().zip(&look.unsure.gpus);
+        for ((n, run), (footprint, &unsure)) in path.runs().enumerate().zip(gpus) {
+            let least = seen.entry(self.likeness(path, n, run));
+            least.or_insert(Least::NONE).see(footprint.compute, unsure);
         }
-        let (bytes, unsure) = (look.footprints.host.compute, look.unsure.host);
         let mut on_host = self.seen_on_host.borrow_mut();
-        let least = on_host.entry(self::on_host(path)).or_insert(LeastOnHost {
-            bytes,
-            unsure,
-            looks: 0,
-        });
-        least.looks = if bytes < least.bytes || unsure < least.unsure {
-            1
-        } else {
-            least.looks + 1
-        };
-        least.bytes = bytes.min(least.bytes);
-        least.unsure = unsure.min(least.unsure);
+        let least = on_host.entry(self::on_host(path)).or_insert(Least::NONE);
+        least.see(look.footprints.host.compute, look.unsure.host);
         let mut all = self.looked_at.borrow_mut();
         all.insert(path.clone(), look.clone());
         Ok(look)

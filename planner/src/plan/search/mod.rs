@@ -25,7 +25,7 @@ mod words;
 #[cfg(test)]
 mod tests;
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;
 use std::rc::Rc;
@@ -37,10 +37,10 @@ use crate::profile::ModelProfile;
 
 use super::fit::{Levels, maps_files};
 use super::speed::{Rates, SpeedModel};
-use super::{Error, GpuLayers, HostParts, Policy, Request};
+use super::{Error, HostParts, Policy, Request};
 
 use self::ground::Ground;
-use self::look::{HostLikeness, LeastOnHost, Likeness, Look};
+use self::look::{HostLikeness, Least, Likeness, Look};
 pub(super) use self::order::MOST_GPUS;
 use self::order::{Order, orders};
 use self::parts::Parts;
@@ -50,8 +50,7 @@ use self::probed::Probed;
 use self::setting::Setting;
 use self::table::Table;
 
-/// Placements that are looked at before the search gives up: many times what any of a thousand random
-/// machines has taken.
+/// Placements that are looked at before the search gives up: many times what any of a thousand random machines has taken.
 const MOST_LOOKED_AT: usize = 4096;
 
 /// The part of the least cost that decides between equals.
@@ -78,8 +77,10 @@ pub(super) struct Placements<'a> {
     estimates: RefCell<BTreeMap<(usize, usize), Rc<Estimate>>>,
     looked_at: RefCell<BTreeMap<Path, Look>>,
     /// The smallest compute buffer of each likeness among those that were looked at.
-    seen: RefCell<BTreeMap<Likeness, u64>>,
-    seen_on_host: RefCell<BTreeMap<HostLikeness, LeastOnHost>>,
+    seen: RefCell<BTreeMap<Likeness, Least>>,
+    seen_on_host: RefCell<BTreeMap<HostLikeness, Least>>,
+    /// Whether the last search has looked at too many.
+    gave_up: Cell<bool>,
 }
 
 /// What probes have shown beyond the estimate: bytes more (or fewer) per GPU, as in [`Placements::gpus`], and on the
@@ -91,6 +92,7 @@ struct Corrections {
 }
 
 /// What a search is told beside what there is to choose from.
+#[derive(Clone)]
 struct Given {
     /// By setting: graphs of other sizes are off by other bytes.
     corrections: BTreeMap<usize, Corrections>,
@@ -102,6 +104,9 @@ struct Given {
     below: f64,
     /// Whether to keep free what the estimate may be wrong by.
     careful: bool,
+    /// Whether the least that devices were seen to need is believed to be what all placements alike need: mostly it is,
+    /// and a search that has looked at too many placements that lack a little goes on so.
+    hasty: bool,
 }
 
 impl Given {
@@ -113,6 +118,7 @@ impl Given {
             shunned: BTreeSet::new(),
             below: f64::INFINITY,
             careful,
+            hasty: false,
         }
     }
 
@@ -152,7 +158,8 @@ impl<'a> Placements<'a> {
     ) -> Result<Self, Error> {
         let by_layers = policy == Policy::MostLayers;
         let free: Vec<&Gpu> = machine.gpus.iter().filter(|gpu| gpu.free > 0).collect();
-        if let (GpuLayers::Exactly(n_gpu_layers @ 1..), []) = (request.gpu_layers, &free[..]) {
+        let n_gpu_layers = *request.gpu_layers.range(profile.full_offload()).start();
+        if n_gpu_layers > 0 && free.is_empty() {
             return Err(Error::NoGpu { n_gpu_layers });
         }
         let workload = request.work(profile);
@@ -187,7 +194,7 @@ impl<'a> Placements<'a> {
                 Ground::new(profile, headroom, &gpus, setting, &parts, &rates, &workload)
             })
             .collect::<Result<_, Error>>()?;
-        let exactly = request.gpu_layers != GpuLayers::Auto;
+        let exactly = request.gpu_layers.is_exact();
         let mut orders = orders(&gpus, &rates.gpus, exactly);
         // In another order as many layers cost the same, but people know their GPUs by the machine's.
         orders.retain(|order| !by_layers || order.is_sorted());
@@ -223,11 +230,25 @@ impl<'a> Placements<'a> {
             looked_at: RefCell::default(),
             seen: RefCell::default(),
             seen_on_host: RefCell::default(),
+            gave_up: Cell::new(false),
         })
     }
 
-    /// The cheapest path that fits by the estimate, corrected.
+    /// The cheapest path that fits by the estimate, corrected. Where too many lack a little, one that is found in haste.
     fn search(&self, given: &Given) -> Result<Option<Found>, Error> {
+        let found = self.search_with_care(given)?;
+        if found.is_some() || !self.gave_up.get() {
+            return Ok(found);
+        }
+        self.search_with_care(&Given {
+            hasty: true,
+            ..given.clone()
+        })
+    }
+
+    /// The same, but for haste.
+    fn search_with_care(&self, given: &Given) -> Result<Option<Found>, Error> {
+        self.gave_up.set(false);
         let tables: Vec<Table> = self
             .grounds
             .iter()
@@ -280,8 +301,9 @@ impl<'a> Placements<'a> {
             };
             if !given.known.contains(&node.path) && may_fit() {
                 if looks == MOST_LOOKED_AT || begins > MOST_BEGINS {
-                    tracing::debug!("the search for a placement gave up after {looks} of them");
-                    break;
+                    tracing::debug!("the search for a placement has looked at {looks} of them");
+                    self.gave_up.set(true);
+                    return Ok(None);
                 }
                 looks += 1;
                 let levels = self.levels(&node.path, given)?;
@@ -301,10 +323,8 @@ impl<'a> Placements<'a> {
     /// Numbers of layers that may stay on the host.
     fn on_host(&self) -> RangeInclusive<u32> {
         let layers = self.profile.full_offload();
-        match self.request.gpu_layers {
-            GpuLayers::Auto => 0..=layers,
-            GpuLayers::Exactly(n) => layers.saturating_sub(n)..=layers.saturating_sub(n),
-        }
+        let on_gpus = self.request.gpu_layers.range(layers);
+        layers - on_gpus.end()..=layers - on_gpus.start()
     }
 
     /// The parameters that are wanted most.

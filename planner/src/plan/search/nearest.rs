@@ -1,7 +1,7 @@
 //! What would be one step better than a path and why it is not taken, and what comes closest where nothing fits.
 
+use crate::plan::Error;
 use crate::plan::halving::least_that;
-use crate::plan::{Error, GpuLayers};
 
 use super::ground::Ground;
 use super::path::Path;
@@ -101,7 +101,8 @@ impl Placements<'_> {
     /// the output layer. Nothing, where so many layers are asked for.
     pub(super) fn better(&self, path: &Path) -> Vec<Path> {
         let layers = self.profile.full_offload();
-        if self.request.gpu_layers != GpuLayers::Auto {
+        let least_on_host = *self.on_host().start();
+        if self.request.gpu_layers.is_exact() || (path.runs.is_empty() && least_on_host == layers) {
             return Vec::new();
         }
         if path.runs.is_empty() {
@@ -128,7 +129,7 @@ impl Placements<'_> {
             fewer
         });
         let mut better: Vec<Path> = fewer.collect();
-        if better.is_empty() && path.first > 0 {
+        if better.is_empty() && path.first > least_on_host {
             // The layer goes to the first GPU, or that one's last to the next, and so on.
             for n in 0..path.runs.len() {
                 let mut longer = path.clone();

@@ -12,7 +12,7 @@ use super::{Found, Given, Path, Placements, Prices};
 use crate::machine::{Gpu, GpuKind, Host, Machine, Pool, Pools, mib};
 use crate::memory::{Estimate, Headroom, KvType, Place, TensorOverride, Workload};
 use crate::plan::speed::{Rates, SpeedModel};
-use crate::plan::{Context, HostParts, KvCache, KvPlace, Policy, Request};
+use crate::plan::{HostParts, KvCache, KvPlace, Policy, Request};
 use crate::profile::ModelProfile;
 
 use shapes::dims::Experts;
@@ -75,7 +75,7 @@ fn request() -> impl Strategy<Value = Request> {
                 .kv_cache(types)
                 .kv_place(place)
                 .headroom(headroom)
-                .context(Context::Tokens(n_ctx));
+                .n_ctx(n_ctx);
             request.min_ubatch = min_ubatch;
             request
         })
@@ -364,7 +364,7 @@ fn a_host_without_room_beside_a_gpu_is_seen_at_once() {
     let request = Request::new()
         .headroom(Headroom::Bytes(0))
         .kv_cache(KvCache::DownTo(KvType::Q4_0))
-        .context(Context::Tokens(1));
+        .n_ctx(1);
     let params = params(&profile, &request);
     let card = |free| Gpu::new("card").total(mib(900)).free(free);
     let machine = machine(vec![card(mib(118)), card(mib(90))], mib(365));
@@ -393,7 +393,7 @@ fn a_host_without_room_for_its_compute_buffer_is_not_looked_at_again_and_again()
     let request = Request::new()
         .headroom(Headroom::Bytes(0))
         .host_parts(HostParts::FeedForward)
-        .context(Context::Tokens(513));
+        .n_ctx(513);
     let params = params(&profile, &request);
     let card = |free| Gpu::new("card").total(mib(900)).free(free);
     let gpus = vec![
@@ -426,7 +426,7 @@ fn parts_on_the_host_may_need_a_smaller_compute_buffer_than_whole_blocks() {
     let request = Request::new()
         .headroom(Headroom::Bytes(8_984_420))
         .host_parts(HostParts::FeedForward)
-        .context(Context::Tokens(2305));
+        .n_ctx(2305);
     let card = Gpu::new("card")
         .total(mib(700))
         .free(70_292_323)
@@ -451,7 +451,7 @@ fn a_host_that_lacks_only_what_the_estimate_may_be_wrong_by_is_not_looked_at_aga
     let request = Request::new()
         .headroom(Headroom::Bytes(0))
         .host_parts(HostParts::FeedForward)
-        .context(Context::Tokens(338));
+        .n_ctx(338);
     let card = |free| Gpu::new("card").total(mib(700)).free(free);
     let gpus = vec![
         card(45_941_663),

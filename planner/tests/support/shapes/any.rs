@@ -2,7 +2,7 @@
 
 use autoplace_planner::machine::{Gpu, GpuKind, Pool, Pools, gib, mib};
 use autoplace_planner::memory::{Headroom, KvType};
-use autoplace_planner::plan::{Context, HostParts, KvCache, Policy, Request};
+use autoplace_planner::plan::{HostParts, KvCache, Policy, Request};
 use proptest::prelude::{Just, Strategy, any, prop_oneof};
 
 use super::dims::Experts;
@@ -82,7 +82,7 @@ pub(crate) fn request() -> impl Strategy<Value = Request> {
             Request::new()
                 .policy(Policy::MostLayers)
                 .headroom(headroom)
-                .context(Context::Tokens(n_ctx))
+                .n_ctx(n_ctx)
                 .n_ubatch(n_ubatch)
                 .n_outputs_max(outputs)
         },

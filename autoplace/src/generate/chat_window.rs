@@ -1,0 +1,125 @@
+//! What of a conversation the model is shown when the context holds no more: the system message and the latest turns.
+
+use crate::chat::{Message, Role};
+
+/// What a [`Chat`](super::Chat) does when the context has no room for all that was said and an answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum ChatFull {
+    /// It shows the model the oldest turns no longer, as many as leave half of the context free, so that the next turns
+    /// need drop none. The last turn always stays. [`Chat::messages`](super::Chat::messages) keeps all;
+    /// [`Chat::forgotten`](super::Chat::forgotten) are those that are not shown, and a `tracing` warning says so.
+    DropOldest {
+        /// Whether a system message at the beginning stays.
+        keep_system: bool,
+    },
+    /// Asking for an answer is [`Error::PromptTooLong`](super::Error::PromptTooLong).
+    Error,
+}
+
+impl Default for ChatFull {
+    fn default() -> Self {
+        Self::DropOldest { keep_system: true }
+    }
+}
+
+/// Which messages are shown.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Window {
+    pub(super) when_full: ChatFull,
+    /// The first message that is shown, but for a system message that stays.
+    from: usize,
+}
+
+impl Window {
+    /// Messages at the beginning that always stay.
+    fn kept(&self, messages: &[Message]) -> usize {
+        let keeps = self.when_full != ChatFull::DropOldest { keep_system: false };
+        let is_system = messages
+            .first()
+            .is_some_and(|first| first.role == Role::SYSTEM);
+        usize::from(keeps && is_system)
+    }
+
+    /// The messages that are not shown. A history that was cut to before the window is shown from its beginning.
+    pub(super) fn forgotten<'m>(&self, messages: &'m [Message]) -> &'m [Message] {
+        let kept = self.kept(messages);
+        match self.from < messages.len() {
+            true => messages.get(kept..self.from).unwrap_or_default(),
+            false => &[],
+        }
+    }
+
+    pub(super) fn shown(&self, messages: &[Message]) -> Vec<Message> {
+        let kept = self.kept(messages);
+        let from = kept + self.forgotten(messages).len();
+        [&messages[..kept], &messages[from..]].concat()
+    }
+
+    /// Leaves out one turn more: what was said from one message of the person to the next. `false` where there is but
+    /// the last one.
+    pub(super) fn narrow(&mut self, messages: &[Message]) -> bool {
+        let from = self.kept(messages) + self.forgotten(messages).len();
+        let is_user = |index: &usize| messages[*index].role == Role::USER;
+        let next = (from + 1..messages.len()).find(is_user);
+        self.from = next.unwrap_or(self.from);
+        next.is_some()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn history() -> Vec<Message> {
+        vec![
+            Message::system("s"),
+            Message::user("1"),
+            Message::assistant("a"),
+            Message::user("2"),
+            Message::new(Role::TOOL, "t"),
+            Message::assistant("b"),
+            Message::user("3"),
+        ]
+    }
+
+    fn contents(messages: &[Message]) -> String {
+        messages
+            .iter()
+            .map(|message| message.content.as_str())
+            .collect()
+    }
+
+    #[test]
+    fn whole_turns_go_oldest_first_and_the_last_one_stays() {
+        let history = history();
+        for (keep_system, expected) in [(true, ["s2tb3", "s3"]), (false, ["1a2tb3", "2tb3"])] {
+            let mut window = Window {
+                when_full: ChatFull::DropOldest { keep_system },
+                from: 0,
+            };
+            assert_eq!(contents(&window.shown(&history)), "s1a2tb3");
+            for shown in expected {
+                assert!(window.narrow(&history));
+                assert_eq!(contents(&window.shown(&history)), shown);
+            }
+            while window.narrow(&history) {}
+            assert!(contents(&window.shown(&history)).ends_with('3'));
+            assert_eq!(
+                contents(window.forgotten(&history)).len(),
+                7 - window.shown(&history).len()
+            );
+        }
+    }
+
+    #[test]
+    fn a_history_that_was_cut_is_shown_from_its_beginning() {
+        let mut history = history();
+        let mut window = Window::default();
+        while window.narrow(&history) {}
+        history.truncate(3);
+        assert_eq!(contents(&window.shown(&history)), "s1a");
+        assert!(window.forgotten(&history).is_empty());
+        assert!(!Window::default().narrow(&[]));
+    }
+}

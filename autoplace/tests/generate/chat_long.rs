@@ -1,0 +1,120 @@
+//! Conversations that go on for longer than the context: through the public API, on the demo model.
+
+use crate::native_support::demo_path;
+use autoplace::Model;
+use autoplace::chat::{ChatTemplate, Message, Role};
+use autoplace::generate::{Chat, ChatFull, Error};
+
+fn chat(tokens: u32) -> Chat {
+    let builder = Model::builder(demo_path()).n_ctx(tokens).n_threads(1);
+    let template = ChatTemplate::family("chatml").unwrap();
+    let chat = builder.load().unwrap().chat_with(template);
+    chat.with(|generate| generate.temp(0.0).max_tokens(8))
+}
+
+#[test]
+fn five_hundred_turns_end_no_chat_of_512_tokens() {
+    let mut chat = chat(512).system("Speak as the king spake unto his servants.");
+    let mut computed = 0;
+    for turn in 0..500 {
+        let (_, statistics) = chat.say(format!("And {turn}?")).unwrap().finish().unwrap();
+        computed += statistics.prompt_tokens - statistics.cached_tokens;
+        assert!(statistics.prompt_tokens < 512);
+        assert_eq!(
+            chat.messages().len(),
+            2 * turn + 3,
+            "all that was said is kept"
+        );
+    }
+    let forgotten = chat.forgotten();
+    assert!(forgotten.len() > 900, "{}", forgotten.len());
+    assert_eq!(forgotten[0].content, "And 0?");
+    let prompt = chat.rendered().unwrap().into_string();
+    assert!(
+        prompt.starts_with("<|im_start|>system\nSpeak as the king"),
+        "{prompt}"
+    );
+    assert!(
+        prompt.contains("And 499?") && !prompt.contains("And 0?"),
+        "{prompt}"
+    );
+    // Dropping a turn each time would compute the whole prompt each time, some 400 tokens.
+    assert!(computed < 500 * 100, "{computed}");
+}
+
+#[test]
+fn a_message_that_has_no_room_by_itself_is_taken_back() {
+    let long = "And it came to pass. ".repeat(200);
+    for when_full in [ChatFull::Error, ChatFull::default()] {
+        let mut chat = chat(256).when_full(when_full);
+        chat.say("Who art thou?").unwrap().finish().unwrap();
+        let before = chat.messages().to_vec();
+        let error = chat.say(&long).unwrap_err();
+        assert!(matches!(error, Error::PromptTooLong { .. }), "{error}");
+        assert_eq!(chat.messages(), before, "{when_full:?}");
+        assert!(chat.forgotten().is_empty(), "{when_full:?}");
+        chat.say("And thy father?").unwrap().finish().unwrap();
+    }
+}
+
+#[test]
+fn a_full_context_is_an_error_where_that_was_asked_for() {
+    let mut chat = chat(256).when_full(ChatFull::Error);
+    let error = (0..100).find_map(|_| {
+        let ended = chat
+            .say("Go up unto the mountain.")
+            .and_then(autoplace::generate::ChatStream::finish);
+        ended.err()
+    });
+    assert!(
+        matches!(error, Some(Error::PromptTooLong { .. })),
+        "{error:?}"
+    );
+    assert!(chat.forgotten().is_empty());
+}
+
+#[test]
+fn a_message_that_the_template_refuses_is_taken_back() {
+    let refuses = "{% for m in messages %}{% if m.content == 'no' %}{{ raise_exception('no') }}{% endif %}{{ m.content }}{% endfor %}";
+    let template = ChatTemplate::new(refuses, Default::default()).unwrap();
+    let model = Model::builder(demo_path()).n_ctx(256).n_threads(1);
+    let mut chat = model
+        .load()
+        .unwrap()
+        .chat_with(template)
+        .with(|it| it.max_tokens(2));
+    chat.push(Message::user("yes"));
+    assert!(chat.say("no").is_err());
+    assert_eq!(chat.messages().len(), 1);
+    assert_eq!(chat.messages()[0].role, Role::USER);
+}
+
+#[test]
+fn tokens_are_counted_as_they_are_computed() {
+    let mut chat = chat(512);
+    chat.push(Message::user("Who art thou?"));
+    let counted = chat.prompt_tokens().unwrap();
+    let (_, statistics) = chat.answer().unwrap().finish().unwrap();
+    assert_eq!(statistics.prompt_tokens, counted);
+}
+
+#[cfg(feature = "schemars")]
+#[test]
+fn an_answer_can_be_a_value() {
+    #[derive(serde::Deserialize, schemars::JsonSchema)]
+    struct Verdict {
+        guilty: bool,
+    }
+    let mut chat = chat(512).with(|generate| generate.max_tokens(60));
+    let verdict: Verdict = chat.say_as("Did he slay him?").unwrap();
+    let said = format!("{{\"guilty\": {}}}", verdict.guilty).replace(' ', "");
+    assert_eq!(
+        chat.messages()[1].content.replace(char::is_whitespace, ""),
+        said
+    );
+    assert_eq!(chat.messages()[1].role, Role::ASSISTANT);
+    // An answer that is cut short is none, and the question is taken back.
+    let mut short = chat.clone().with(|generate| generate.max_tokens(2));
+    assert!(short.say_as::<Verdict>("And she?").is_err());
+    assert_eq!(short.messages(), chat.messages());
+}

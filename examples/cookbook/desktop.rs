@@ -1,0 +1,42 @@
+//! A desktop application: the window must not wait for the model, and one answer can be stopped from a button. The
+//! state is what a Tauri application would `manage`; `Model`, `Engine` and `AbortHandle` are `Send` and `Sync`.
+
+use std::path::Path;
+use std::sync::mpsc::{Sender, channel};
+use std::sync::{Arc, Mutex};
+use std::thread;
+
+use anyhow::Result;
+use autoplace::Model;
+use autoplace::generate::AbortHandle;
+
+#[derive(Default)]
+struct State {
+    model: Mutex<Option<Model>>,
+    stop: Mutex<Option<AbortHandle>>,
+}
+
+/// A command: returns at once; the text arrives as events.
+fn ask(state: &Arc<State>, prompt: String, events: Sender<String>) {
+    let state = Arc::clone(state);
+    thread::spawn(move || -> Result<()> {
+        let model = state.model.lock().unwrap().clone(); // a handle: the lock is free while it generates
+        let generate = model.unwrap().generate(prompt).max_tokens(16);
+        let stream = generate.stream()?;
+        *state.stop.lock().unwrap() = Some(stream.abort_handle());
+        for piece in stream {
+            events.send(piece?)?;
+        }
+        Ok(())
+    });
+}
+
+pub fn run(path: &Path) -> Result<()> {
+    let state = Arc::new(State::default());
+    let load = Model::builder(path).progress(|done| done <= 1.0); // false cancels
+    *state.model.lock().unwrap() = Some(load.load()?);
+    let (events, window) = channel();
+    ask(&state, "And it came to pass".into(), events);
+    println!("{}", window.iter().collect::<String>());
+    Ok(())
+}

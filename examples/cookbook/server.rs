@@ -1,0 +1,32 @@
+//! A server: eight requests at once on one model, each with a context of its own; the ninth waits, and when too many
+//! wait, a request is refused. `autoplace-openai` puts OpenAI's API over the same engine.
+
+use std::path::Path;
+use std::thread;
+
+use anyhow::Result;
+use autoplace::Model;
+use autoplace::generate::{Engine, Shutdown};
+
+pub fn run(path: &Path) -> Result<()> {
+    let model = Model::builder(path).parallel(8, 256).load()?;
+    println!("{}", model.placement()); // 8 sequences of 256 tokens
+    let engine = Engine::builder(&model).queue(64).start()?;
+    thread::scope(|clients| {
+        for n in 0..12 {
+            let (engine, model) = (&engine, &model);
+            clients.spawn(move || -> Result<()> {
+                let request = model
+                    .generate(format!("{n}. And the king said"))
+                    .max_tokens(12);
+                // `submit_async` for a task; `try_submit` refuses instead of waiting. Dropping an answer ends it.
+                let (text, statistics) = engine.submit(request)?.into_text()?;
+                println!("{n}: {text:?}, {statistics}");
+                Ok(())
+            });
+        }
+    });
+    println!("{:?}", engine.metrics());
+    engine.shutdown(Shutdown::Finish);
+    Ok(())
+}

@@ -1,0 +1,34 @@
+//! Structured output: an answer that is a value of a type. The text is held to the type's schema while it is generated,
+//! so that it always is one.
+
+use std::path::Path;
+
+use anyhow::Result;
+use autoplace::Model;
+use autoplace::chat::ChatTemplate;
+use schemars::JsonSchema;
+use serde::Deserialize;
+
+#[derive(Debug, Deserialize, JsonSchema)]
+struct Recipe {
+    #[schemars(length(min = 1, max = 20))]
+    name: String,
+    #[schemars(range(min = 1, max = 12))]
+    servings: u8,
+    vegetarian: bool,
+}
+
+pub fn run(path: &Path) -> Result<()> {
+    let model = Model::load(path)?;
+    // In a conversation ...
+    let mut chat = model.chat_with(ChatTemplate::family("chatml")?);
+    let recipe: Recipe = chat.say_as("A recipe for unleavened bread, please.")?;
+    println!("{recipe:?}");
+    // ... or after a text.
+    let recipe: Recipe = model.generate_as("A recipe for unleavened bread, as JSON: ")?;
+    println!(
+        "{} for {}, vegetarian: {}",
+        recipe.name, recipe.servings, recipe.vegetarian
+    );
+    Ok(())
+}

@@ -1,0 +1,92 @@
+//! Every recipe of the cookbook runs, on the demo model, and is short enough to be read at a glance.
+
+#![allow(unreachable_pub, reason = "recipes are written as in an application")]
+
+#[path = "../cookbook/batch.rs"]
+mod batch;
+#[path = "../cookbook/cli.rs"]
+mod cli;
+#[path = "../cookbook/desktop.rs"]
+mod desktop;
+#[path = "../cookbook/draft.rs"]
+mod draft;
+#[path = "../cookbook/isolation.rs"]
+mod isolation;
+#[path = "../cookbook/lora.rs"]
+mod lora;
+#[path = "../../planner/tests/support/lora_support/mod.rs"]
+mod lora_support;
+#[path = "../cookbook/planning.rs"]
+mod planning;
+#[path = "../cookbook/search.rs"]
+mod search;
+#[path = "../cookbook/server.rs"]
+mod server;
+#[path = "../cookbook/sessions.rs"]
+mod sessions;
+#[path = "../cookbook/structured.rs"]
+mod structured;
+#[path = "../cookbook/tools.rs"]
+mod tools;
+
+use std::fs;
+use std::path::Path;
+
+use autoplace::gguf::{Header, TensorType};
+use autoplace_examples::DEMO_MODEL;
+use libtest_mimic::{Arguments, Failed, Trial};
+use lora_support::Adapter;
+
+type Recipe = fn(&Path) -> anyhow::Result<()>;
+
+const RECIPES: [(&str, Recipe); 12] = [
+    ("batch", batch::run),
+    ("cli", cli::run),
+    ("desktop", desktop::run),
+    ("draft", |model| draft::run(model, model)),
+    ("isolation", isolation::run),
+    ("lora", with_adapter),
+    ("planning", planning::run),
+    ("search", search::run),
+    ("server", server::run),
+    ("sessions", sessions::run),
+    ("structured", structured::run),
+    ("tools", tools::run),
+];
+
+fn main() {
+    autoplace::worker_main();
+    let runs = RECIPES.map(|(name, recipe)| {
+        Trial::test(name, move || {
+            recipe(Path::new(DEMO_MODEL)).map_err(|error| Failed::from(format!("{error:#}")))
+        })
+    });
+    let mut trials = Vec::from(runs);
+    trials.push(Trial::test("no_recipe_is_long", no_recipe_is_long));
+    libtest_mimic::run(&Arguments::from_args(), trials).exit();
+}
+
+fn with_adapter(model: &Path) -> anyhow::Result<()> {
+    let folder = tempfile::tempdir()?;
+    let header = Header::open(model)?;
+    let adapter = Adapter::of("llama");
+    let adapter = adapter.of_weights(&header, 8, TensorType::F32, |name| name.contains("attn_q"));
+    lora::run(model, &adapter.write_random(folder.path(), "style", 1, 0.2))
+}
+
+fn no_recipe_is_long() -> Result<(), Failed> {
+    const MOST: usize = 30;
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("cookbook");
+    let mut recipes = 0;
+    for entry in fs::read_dir(folder)? {
+        let path = entry?.path();
+        let text = fs::read_to_string(&path)?;
+        let is_code =
+            |line: &&str| !line.is_empty() && !line.starts_with("use ") && !line.starts_with("//!");
+        let lines = text.lines().filter(is_code).count();
+        assert!(lines <= MOST, "{} has {lines} lines", path.display());
+        recipes += 1;
+    }
+    assert_eq!(recipes, RECIPES.len());
+    Ok(())
+}
